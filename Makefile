@@ -1,0 +1,41 @@
+# Two commands matter: `make demo` and `make test`. Both set everything up themselves.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+SEEDS  ?= 200
+STAMP  := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint sim bench clean
+
+help:  ## what can be made
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: $(STAMP)  ## a virtual environment with Weir and all it needs for tests and benchmarks
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit("Weir needs Python 3.11 or later; try: make PYTHON=python3.12 ...") if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: setup  ## a tour: three bookies, a ledger, a killed bookie, repair, and what was kept
+	$(BIN)/python -m weir.cli.main demo
+
+lint: setup  ## formatting, lint, strict types, the import rule
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: setup  ## everything: lint, unit, protocol, process and simulation tests
+	$(BIN)/pytest -n 2 --dist worksteal
+
+sim: setup  ## SEEDS=N random seeds of the cluster scenario
+	$(BIN)/python -m weir.testing.sim --seeds $(SEEDS)
+
+bench: setup  ## storage beside the raw limits of this machine; results under bench/results
+	$(BIN)/python -m bench.run
+
+clean:  ## remove the virtual environment and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis build

@@ -1,0 +1,1 @@
+"""A storage node: journal, write cache, entry log, index, replay, garbage collection, server."""

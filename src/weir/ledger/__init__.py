@@ -1,0 +1,1 @@
+"""A replicated ledger as its writer and readers see it."""

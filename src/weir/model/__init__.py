@@ -1,0 +1,1 @@
+"""Values only: identifiers, ledger metadata, limits, and the one error tree."""

@@ -1,0 +1,206 @@
+"""The one error tree: what happened, and what the user can do about it.
+
+Every error carries `what` and an optional `hint`. Layers raise the narrowest class; gateways map classes to
+their protocol's codes in one table. Nothing outside this module invents an error type for a caller to catch.
+"""
+
+
+class WeirError(Exception):
+    """Root of every error that Weir raises on purpose."""
+
+    #: What the user can do, when the raiser has nothing more precise to say.
+    hint: str = ""
+
+    def __init__(self, what: str, *, hint: str | None = None) -> None:
+        super().__init__(what)
+        self.what = what
+        if hint is not None:
+            self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.what} ({self.hint})" if self.hint else self.what
+
+
+class InvariantError(WeirError):
+    """A promise that the code makes to itself does not hold; a bug in Weir."""
+
+    hint = "this is a bug in Weir; please report it with the log"
+
+
+class ConfigError(WeirError):
+    """A setting is unknown or wrong."""
+
+
+# --- wire ---------------------------------------------------------------------------------------------------
+
+
+class WireError(WeirError):
+    """Bytes that do not follow the protocol: the only error that a codec raises."""
+
+
+class FrameTooLargeError(WireError):
+    """A frame announces more bytes than the limit allows."""
+
+
+class ChecksumError(WireError):
+    """Bytes whose checksum does not match."""
+
+
+class UnknownVersionError(WireError):
+    """A format or protocol version that this build does not know."""
+
+
+# --- runtime ------------------------------------------------------------------------------------------------
+
+
+class NetworkError(WeirError):
+    """The network did not deliver."""
+
+
+class ConnectionLostError(NetworkError):
+    """The connection broke; what was in flight may or may not have arrived."""
+
+
+class ConnectFailedError(NetworkError):
+    """No connection could be made."""
+
+    hint = "check that the address is right and that the server runs"
+
+
+class AddressInUseError(NetworkError):
+    """The address to listen on is taken."""
+
+    hint = "choose another port, or port 0 for a free one"
+
+
+class DiskError(WeirError):
+    """The disk did not do what was asked."""
+
+
+class DiskFullError(DiskError):
+    """No space is left on the device."""
+
+    hint = "free some space or add a disk"
+
+
+class FileMissingError(DiskError):
+    """The file or directory does not exist."""
+
+
+class FileLockedError(DiskError):
+    """Another process holds the lock on this file."""
+
+    hint = "another Weir uses this folder; stop it or choose another --data folder"
+
+
+# --- meta ---------------------------------------------------------------------------------------------------
+
+
+class MetaError(WeirError):
+    """The metadata store refused or failed."""
+
+
+class MetaConflictError(MetaError):
+    """The key is not at the expected version: someone else changed it first."""
+
+
+class MetaUnavailableError(MetaError):
+    """The store did not answer; the change may or may not have been made."""
+
+    hint = "check that the metadata store runs and is reachable"
+
+
+class LeaseExpiredError(MetaError):
+    """The lease is gone, and with it every key that it held."""
+
+
+# --- bookie -------------------------------------------------------------------------------------------------
+
+
+class BookieError(WeirError):
+    """A storage node refused or failed."""
+
+
+class NoSuchLedgerError(BookieError):
+    """The bookie holds nothing of this ledger."""
+
+
+class NoSuchEntryError(BookieError):
+    """The bookie does not hold this entry, and says so with certainty."""
+
+
+class LedgerFencedError(BookieError):
+    """The ledger is fenced: a recovery has begun and its former writer may add nothing more."""
+
+
+class EntryCorruptError(BookieError):
+    """The entry is here, but its bytes are damaged; another replica may have it whole."""
+
+
+class BookieReadOnlyError(BookieError):
+    """The bookie takes no new entries for now."""
+
+    hint = "its disk is nearly full; free some space and it takes entries again"
+
+
+class BookieBusyError(BookieError):
+    """The bookie's queues are full; try again later."""
+
+
+class BookieUnavailableError(BookieError):
+    """The bookie did not answer; what was asked may or may not have happened."""
+
+
+class BookieCookieError(BookieError):
+    """The bookie's disk is not the one that this bookie id was given."""
+
+    hint = "a bookie that lost its disk must come back under a new id, so that its ledgers are re-replicated"
+
+
+class JournalCorruptError(BookieError):
+    """The journal lost acknowledged bytes in its middle; the bookie may not start on it."""
+
+    hint = "wipe this bookie, start it under a new id, and let auto-recovery copy its ledgers from other replicas"
+
+
+# --- ledger -------------------------------------------------------------------------------------------------
+
+
+class LedgerError(WeirError):
+    """A replicated ledger could not do what was asked."""
+
+
+class LedgerNotFoundError(LedgerError):
+    """No such ledger in the metadata."""
+
+
+class LedgerExistsError(LedgerError):
+    """The ledger id is taken."""
+
+
+class LedgerClosedError(LedgerError):
+    """The ledger is closed and takes no more entries."""
+
+
+class WriterFencedError(LedgerError):
+    """Another client recovered this ledger; this writer must stop."""
+
+
+class NotEnoughBookiesError(LedgerError):
+    """Fewer bookies are available than the ensemble needs."""
+
+    hint = "start more bookies, or create ledgers with a smaller ensemble"
+
+
+class EntryUnreadableError(LedgerError):
+    """No replica could give the entry whole."""
+
+
+class EntryTooLargeError(LedgerError):
+    """The entry is larger than the limit."""
+
+
+class RecoveryFailedError(LedgerError):
+    """The ledger's end could not be decided; too many of its bookies do not answer."""
+
+    hint = "bring more of its bookies back and try again"

@@ -1,0 +1,173 @@
+"""What Weir asks of the world: a clock, a network, a disk and dice.
+
+Two implementations fill these: `weir.runtime.real` (asyncio, threads, the operating system) and
+`weir.testing` (one seeded scheduler). One conformance suite runs over both. Code above this layer uses
+asyncio's tasks, futures and events freely, since both run on an asyncio event loop, but never its sleep,
+sockets or threads. Every failure is an error from `weir.model.errors`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+from ssl import SSLContext
+from typing import Protocol
+
+from weir.model.ids import Buffer
+
+
+class Timer(Protocol):
+    """A call that is due later."""
+
+    def cancel(self) -> None: ...
+
+
+class Clock(Protocol):
+    """Time. Wall time may be wrong or jump; only `monotonic` measures durations."""
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970, as this node believes."""
+
+    def monotonic(self) -> float:
+        """Seconds since some moment; never goes back."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait; zero gives every other ready task one turn."""
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> Timer:
+        """Call a plain function later, from the loop."""
+
+
+class Connection(Protocol):
+    """A reliable, ordered stream of bytes, until it breaks."""
+
+    @property
+    def peer(self) -> str:
+        """`host:port` of the other side, for logs."""
+
+    async def receive(self) -> Buffer:
+        """The next bytes, as many as came; empty at the end of the stream.
+
+        Raises ConnectionLostError when the stream broke rather than ended. The buffer belongs to the caller:
+        it is never overwritten while any view of it lives. One task receives at a time.
+        """
+
+    def write(self, buffers: Sequence[Buffer]) -> None:
+        """Queue bytes for sending, in order, without waiting; writing to a broken connection does nothing."""
+
+    async def drain(self) -> None:
+        """Wait while more than the high-water mark is queued; ConnectionLostError if it broke."""
+
+    def close(self) -> None:
+        """Send what is queued, then end the stream in both directions. Closing twice is fine."""
+
+    def abort(self) -> None:
+        """Break the connection at once; what is queued is dropped."""
+
+
+class Listener(Protocol):
+    """A bound address."""
+
+    @property
+    def host(self) -> str: ...
+
+    @property
+    def port(self) -> int: ...
+
+    async def accept(self) -> Connection:
+        """The next connection; ConnectionLostError once the listener is closed."""
+
+    def close(self) -> None:
+        """Accept no more; connections already accepted live on."""
+
+
+class Network(Protocol):
+    """Connections to and from other nodes."""
+
+    async def connect(
+        self, host: str, port: int, *, timeout_s: float = 10.0, tls: SSLContext | None = None
+    ) -> Connection:
+        """Open a connection, or raise ConnectFailedError."""
+
+    async def listen(self, host: str, port: int, *, tls: SSLContext | None = None) -> Listener:
+        """Bind an address (port 0: any free one), or raise AddressInUseError."""
+
+
+class File(Protocol):
+    """An open file. Operations on one file run in the order in which they were called."""
+
+    @property
+    def path(self) -> str: ...
+
+    async def write_at(self, offset: int, buffers: Sequence[Buffer], *, sync: bool = False) -> None:
+        """Write all buffers one after the other from `offset` on, extending the file if need be.
+
+        With `sync`, also do what `sync()` does, in the same trip to the disk. Until synced, a crash may keep
+        any part of the write or none of it. The caller keeps the buffers unchanged until this returns.
+        """
+
+    async def append(self, buffers: Sequence[Buffer], *, sync: bool = False) -> int:
+        """`write_at` the end of the file; returns the offset where the first byte went."""
+
+    async def read_at(self, offset: int, length: int) -> bytes:
+        """Up to `length` bytes from `offset`; fewer only at the end of the file."""
+
+    async def sync(self) -> None:
+        """Make everything written so far, and the size, survive power loss (fdatasync)."""
+
+    async def truncate(self, size: int) -> None:
+        """Cut or extend (with zeros) the file to `size`."""
+
+    async def preallocate(self, size: int) -> None:
+        """Reserve space and extend the file to at least `size`; new bytes read as zeros."""
+
+    async def size(self) -> int: ...
+
+    async def close(self) -> None:
+        """Close without syncing. Closing twice is fine."""
+
+
+class FileLock(Protocol):
+    """An exclusive lock, held until released or until the process dies."""
+
+    async def release(self) -> None: ...
+
+
+class Disk(Protocol):
+    """Files and directories. Paths are strings with `/`; a created, renamed or removed name survives a crash
+    only after `sync_dir` of its directory."""
+
+    async def open(self, path: str, *, create: bool = False) -> File:
+        """Open for reading and writing; FileMissingError unless it exists or `create` is set."""
+
+    async def exists(self, path: str) -> bool: ...
+
+    async def list(self, directory: str) -> list[str]:
+        """Names (not paths) in the directory, sorted; FileMissingError if there is no such directory."""
+
+    async def make_dirs(self, directory: str) -> None:
+        """Create the directory and its parents, durably; fine if it exists."""
+
+    async def rename(self, source: str, target: str) -> None:
+        """Atomically give a file a new name, replacing what had it."""
+
+    async def remove(self, path: str) -> None:
+        """Remove a file, or an empty directory; FileMissingError if there is none."""
+
+    async def sync_dir(self, directory: str) -> None:
+        """Make creations, renames and removals in this directory survive power loss."""
+
+    async def free_bytes(self, directory: str) -> int:
+        """How much space is left where the directory lies."""
+
+    async def lock(self, path: str) -> FileLock:
+        """Take the exclusive lock on this (created if missing) file, or raise FileLockedError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """What one node sees of the world."""
+
+    clock: Clock
+    net: Network
+    disk: Disk
+    rng: Random

@@ -1,0 +1,1 @@
+"""Configuration and the composition root: the only place where parts are wired together."""

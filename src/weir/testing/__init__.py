@@ -1,0 +1,1 @@
+"""The simulated runtime, the cluster harness, history checkers."""

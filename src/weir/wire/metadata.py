@@ -1,0 +1,107 @@
+"""Metadata values as bytes: JSON with a version, readable by people and by later releases."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from weir.model.errors import InvariantError, UnknownVersionError, WireError
+from weir.model.ids import BookieId, EntryId, LedgerId
+from weir.model.ledger import Fragment, LedgerMetadata, LedgerState, Quorum
+
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class BookieInfo:
+    """How to reach a bookie, and where it stands (`rack` is any label: a rack, a zone, a room)."""
+
+    bookie_id: BookieId
+    host: str
+    port: int
+    rack: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Cookie:
+    """The disk that a bookie id was given: made when the disk was formatted, never changed."""
+
+    bookie_id: BookieId
+    instance: str
+
+
+def encode_ledger(ledger: LedgerMetadata) -> bytes:
+    return _dump(
+        {
+            "ledger": ledger.ledger_id,
+            "quorum": [ledger.quorum.ensemble, ledger.quorum.write, ledger.quorum.ack],
+            "fragments": [[f.first_entry, list(f.bookies)] for f in ledger.fragments],
+            "state": ledger.state.value,
+            "last_entry": ledger.last_entry,
+            "length": ledger.length,
+            "created_ms": ledger.created_ms,
+        }
+    )
+
+
+def decode_ledger(data: bytes) -> LedgerMetadata:
+    fields = _load(data, "ledger metadata")
+    try:
+        ensemble, write, ack = (int(n) for n in fields["quorum"])
+        return LedgerMetadata(
+            ledger_id=LedgerId(int(fields["ledger"])),
+            quorum=Quorum(ensemble, write, ack),
+            fragments=tuple(
+                Fragment(EntryId(int(first)), tuple(BookieId(str(b)) for b in bookies))
+                for first, bookies in fields["fragments"]
+            ),
+            state=LedgerState(fields["state"]),
+            last_entry=EntryId(int(fields["last_entry"])),
+            length=int(fields["length"]),
+            created_ms=int(fields["created_ms"]),
+        )
+    except (KeyError, ValueError, TypeError, OverflowError, InvariantError) as bad:
+        raise WireError(f"ledger metadata is malformed: {bad!r}") from bad
+
+
+def encode_bookie_info(info: BookieInfo) -> bytes:
+    return _dump({"bookie": info.bookie_id, "host": info.host, "port": info.port, "rack": info.rack})
+
+
+def decode_bookie_info(data: bytes) -> BookieInfo:
+    fields = _load(data, "bookie registration")
+    try:
+        return BookieInfo(
+            BookieId(str(fields["bookie"])), str(fields["host"]), int(fields["port"]), str(fields["rack"])
+        )
+    except (KeyError, ValueError, TypeError, OverflowError) as bad:
+        raise WireError(f"bookie registration is malformed: {bad!r}") from bad
+
+
+def encode_cookie(cookie: Cookie) -> bytes:
+    return _dump({"bookie": cookie.bookie_id, "instance": cookie.instance})
+
+
+def decode_cookie(data: bytes) -> Cookie:
+    fields = _load(data, "cookie")
+    try:
+        return Cookie(BookieId(str(fields["bookie"])), str(fields["instance"]))
+    except (KeyError, ValueError, TypeError) as bad:
+        raise WireError(f"cookie is malformed: {bad!r}") from bad
+
+
+def _dump(fields: dict[str, Any]) -> bytes:
+    return json.dumps({"v": _VERSION, **fields}, separators=(",", ":")).encode()
+
+
+def _load(data: bytes, what: str) -> dict[str, Any]:
+    try:
+        fields = json.loads(data)
+    except (ValueError, RecursionError) as bad:
+        raise WireError(f"{what} is not JSON: {bad}") from bad
+    if not isinstance(fields, dict):
+        raise WireError(f"{what} is not a JSON object")
+    if fields.get("v") != _VERSION:
+        raise UnknownVersionError(
+            f"{what} has version {fields.get('v')!r}", hint="written by a newer Weir? upgrade this one"
+        )
+    return fields
