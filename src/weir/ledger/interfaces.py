@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
-from weir.model.ids import Buffer, BookieId, EntryId, LedgerId
+from weir.model.ids import BookieId, Buffer, EntryId, LedgerId
 from weir.model.reading import ReadResult
 
 

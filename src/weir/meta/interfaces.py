@@ -55,9 +55,7 @@ class MetaStore(Protocol):
 
     async def get(self, key: str) -> Versioned | None: ...
 
-    async def put(
-        self, key: str, value: bytes, *, expect: int | None = None, lease: Lease | None = None
-    ) -> int:
+    async def put(self, key: str, value: bytes, *, expect: int | None = None, lease: Lease | None = None) -> int:
         """Set the key and return its new version. With `expect`, only if the key is at that version (ABSENT: does
         not exist), else MetaConflictError. LeaseExpiredError if the lease is gone."""
 

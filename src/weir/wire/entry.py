@@ -35,9 +35,7 @@ class Entry(NamedTuple):
     payload: memoryview
 
 
-def encode_entry(
-    ledger_id: int, entry_id: int, last_confirmed: int, ledger_length: int, payload: Buffer
-) -> bytes:
+def encode_entry(ledger_id: int, entry_id: int, last_confirmed: int, ledger_length: int, payload: Buffer) -> bytes:
     """The entry's bytes; the payload is copied once."""
     covered = _COVERED.pack(len(payload), ledger_id, entry_id, last_confirmed, ledger_length)
     crc = crc32c(payload, crc32c(covered))
