@@ -1,0 +1,54 @@
+"""The real world: asyncio (on uvloop where it is available), I/O threads, the operating system."""
+
+import asyncio
+import random
+import sys
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from weir.runtime.interfaces import Runtime, Timer
+from weir.runtime.real_disk import RealDisk
+from weir.runtime.real_net import RealNetwork
+
+T = TypeVar("T")
+
+#: An I/O thread that comes back from the kernel waits at most this long for the interpreter, not the default
+#: 5 ms: under load that wait would be added to every group commit.
+_SWITCH_INTERVAL_S = 0.0005
+
+
+class RealClock:
+    """The operating system's clocks."""
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> Timer:
+        return asyncio.get_running_loop().call_later(seconds, callback)
+
+
+def real_runtime() -> Runtime:
+    """This machine, as one node sees it."""
+    return Runtime(clock=RealClock(), net=RealNetwork(), disk=RealDisk(), rng=random.SystemRandom())
+
+
+def run(main: Callable[[Runtime], Coroutine[Any, Any, T]]) -> T:
+    """Run a program's main function on the real runtime until it returns."""
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        return runner.run(main(real_runtime()))
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:  # not built for this platform: asyncio's own loop does, more slowly
+        return None
+    return uvloop.new_event_loop

@@ -1,0 +1,236 @@
+"""Files and directories of the operating system, without ever blocking the loop."""
+
+import errno
+import fcntl
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TypeVar
+
+from weir.model.errors import DiskError, DiskFullError, FileLockedError, FileMissingError
+from weir.model.ids import Buffer
+from weir.runtime.real_threads import IoThreads, Lane
+
+T = TypeVar("T")
+
+_THREADS = 8
+_IOV_MAX = 1024
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+#: Write and sync in one system call (Linux); elsewhere a second call follows.
+_WRITE_SYNC_FLAG: int | None = getattr(os, "RWF_DSYNC", None)
+
+
+@contextmanager
+def _translated(path: str) -> Iterator[None]:
+    """The operating system's errors as Weir's."""
+    try:
+        yield
+    except FileNotFoundError as missing:
+        raise FileMissingError(f"there is no {path}") from missing
+    except OSError as failed:
+        kind = DiskFullError if failed.errno in _NO_SPACE else DiskError
+        raise kind(f"{path}: {failed.strerror or failed}") from failed
+
+
+class RealFile:
+    """One descriptor and its lane."""
+
+    def __init__(self, path: str, descriptor: int, end: int, lane: Lane) -> None:
+        self._path = path
+        self._fd = descriptor
+        self._end = end  # as it will be once every operation called so far has run
+        self._lane = lane
+        self._open = True
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    async def write_at(self, offset: int, buffers: Sequence[Buffer], *, sync: bool = False) -> None:
+        self._end = max(self._end, offset + sum(map(len, buffers)))
+        await self._call(partial(self._write, offset, buffers, sync))
+
+    async def append(self, buffers: Sequence[Buffer], *, sync: bool = False) -> int:
+        offset = self._end
+        await self.write_at(offset, buffers, sync=sync)
+        return offset
+
+    async def read_at(self, offset: int, length: int) -> bytes:
+        return await self._call(partial(self._read, offset, length))
+
+    async def sync(self) -> None:
+        await self._call(partial(os.fdatasync, self._fd))
+
+    async def truncate(self, size: int) -> None:
+        self._end = size
+        await self._call(partial(os.ftruncate, self._fd, size))
+
+    async def preallocate(self, size: int) -> None:
+        self._end = max(self._end, size)
+        await self._call(partial(os.posix_fallocate, self._fd, 0, size))
+
+    async def size(self) -> int:
+        return await self._call(lambda: os.fstat(self._fd).st_size)
+
+    async def close(self) -> None:
+        if self._open:
+            closing = self._call(partial(os.close, self._fd))
+            self._open = False
+            await closing
+
+    async def _call(self, work: Callable[[], T]) -> T:
+        if not self._open:
+            raise DiskError(f"{self._path} is closed")
+        return await self._lane.call(partial(self._run, work))
+
+    def _run(self, work: Callable[[], T]) -> T:
+        with _translated(self._path):
+            try:
+                return work()
+            except OSError:
+                self._end = os.fstat(self._fd).st_size
+                raise
+
+    def _write(self, offset: int, buffers: Sequence[Buffer], sync: bool) -> None:
+        for first in range(0, len(buffers), _IOV_MAX):
+            batch = buffers[first : first + _IOV_MAX]
+            last = first + _IOV_MAX >= len(buffers)
+            offset = self._write_batch(offset, batch, sync and last)
+
+    def _write_batch(self, offset: int, batch: Sequence[Buffer], sync: bool) -> int:
+        """Write at most IOV_MAX buffers, finishing what a short write left; a sync covers all before it."""
+        left = sum(map(len, batch))
+        if sync and self._synced_in_one_call(offset, batch, left):
+            return offset + left
+        pieces = list(batch)
+        while left:
+            written = os.pwritev(self._fd, pieces, offset)
+            offset, left = offset + written, left - written
+            pieces = _after(pieces, written) if left else []
+        if sync:
+            os.fdatasync(self._fd)
+        return offset
+
+    def _synced_in_one_call(self, offset: int, batch: Sequence[Buffer], left: int) -> bool:
+        """One system call instead of two spares the thread a second wait for the interpreter."""
+        if _WRITE_SYNC_FLAG is None:
+            return False
+        return os.pwritev(self._fd, batch, offset, _WRITE_SYNC_FLAG) == left
+
+    def _read(self, offset: int, length: int) -> bytes:
+        data = os.pread(self._fd, length, offset)
+        if len(data) == length or not data:
+            return data
+        pieces, got = [data], len(data)
+        while got < length and (piece := os.pread(self._fd, length - got, offset + got)):
+            pieces.append(piece)
+            got += len(piece)
+        return b"".join(pieces)
+
+
+def _after(pieces: list[Buffer], written: int) -> list[Buffer]:
+    """What is left of the pieces once `written` bytes of them are gone."""
+    for i, piece in enumerate(pieces):
+        if written < len(piece):
+            return [memoryview(piece)[written:], *pieces[i + 1 :]]
+        written -= len(piece)
+    return []
+
+
+class RealLock:
+    """A lock that the kernel drops when the process dies."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._fd: int | None = descriptor
+
+    async def release(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+
+class RealDisk:
+    """The file system. Directory operations run one after the other on a lane of their own."""
+
+    def __init__(self) -> None:
+        self._threads = IoThreads(_THREADS)
+        self._directories = self._threads.lane()
+
+    async def open(self, path: str, *, create: bool = False) -> RealFile:
+        def work() -> tuple[int, int]:
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o640)
+            return descriptor, os.fstat(descriptor).st_size
+
+        descriptor, end = await self._call(path, work)
+        return RealFile(path, descriptor, end, self._threads.lane())
+
+    async def exists(self, path: str) -> bool:
+        return await self._call(path, partial(os.path.exists, path))
+
+    async def list(self, directory: str) -> list[str]:
+        return sorted(await self._call(directory, partial(os.listdir, directory)))
+
+    async def make_dirs(self, directory: str) -> None:
+        def work() -> None:
+            missing = []
+            place = os.path.abspath(directory)
+            while not os.path.isdir(place):
+                missing.append(place)
+                place = os.path.dirname(place)
+            for new in reversed(missing):
+                os.makedirs(new, 0o750, exist_ok=True)
+                _sync_dir(os.path.dirname(new))
+
+        await self._call(directory, work)
+
+    async def rename(self, source: str, target: str) -> None:
+        await self._call(source, partial(os.replace, source, target))
+
+    async def remove(self, path: str) -> None:
+        def work() -> None:
+            if os.path.isdir(path):
+                os.rmdir(path)
+            else:
+                os.remove(path)
+
+        await self._call(path, work)
+
+    async def sync_dir(self, directory: str) -> None:
+        await self._call(directory, partial(_sync_dir, directory))
+
+    async def free_bytes(self, directory: str) -> int:
+        def work() -> int:
+            stat = os.statvfs(directory)
+            return stat.f_bavail * stat.f_frsize
+
+        return await self._call(directory, work)
+
+    async def lock(self, path: str) -> RealLock:
+        def work() -> int:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as busy:
+                os.close(descriptor)
+                if busy.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                    raise FileLockedError(f"{path} is locked by another process") from busy
+                raise
+            return descriptor
+
+        return RealLock(await self._call(path, work))
+
+    async def _call(self, path: str, work: Callable[[], T]) -> T:
+        def run() -> T:
+            with _translated(path):
+                return work()
+
+        return await self._directories.call(run)
+
+
+def _sync_dir(directory: str) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,214 @@
+"""Connections over TCP, with TLS if asked, on the asyncio event loop."""
+
+import asyncio
+import errno
+from collections import deque
+from collections.abc import Sequence
+from ssl import SSLContext, SSLError
+
+from weir.model.errors import AddressInUseError, ConnectFailedError, ConnectionLostError
+from weir.model.ids import Buffer
+from weir.runtime.real_buffers import BufferPool, Inbox
+
+#: Reading stops while this much waits to be received, writing pushes back above the other.
+_INBOX_HIGH_BYTES = 1024 * 1024
+_OUTBOX_HIGH_BYTES = 1024 * 1024
+#: Connections accepted by the kernel that no session has taken yet.
+_BACKLOG = 1024
+
+
+class RealConnection(asyncio.BufferedProtocol):
+    """One TCP connection: the event loop fills the inbox, one task receives from it."""
+
+    def __init__(self, pool: BufferPool, *, half_close: bool, accepted: "RealListener | None" = None) -> None:
+        self._inbox = Inbox(pool)
+        self._half_close = half_close
+        self._accepted = accepted
+        self._transport: asyncio.Transport | None = None
+        self._peer = "?"
+        self._ended = False  # the peer will send no more, or we closed
+        self._lost: str | None = None  # why the connection broke, if it did
+        self._gone = False
+        self._paused_reading = False
+        self._may_write = asyncio.Event()
+        self._may_write.set()
+        self._receiver: asyncio.Future[None] | None = None
+
+    @property
+    def peer(self) -> str:
+        return self._peer
+
+    async def receive(self) -> Buffer:
+        while True:
+            if self._inbox.size:
+                taken = self._inbox.take()
+                if self._paused_reading and self._transport is not None and not self._gone:
+                    self._paused_reading = False
+                    self._transport.resume_reading()
+                return taken
+            if self._lost is not None:
+                raise ConnectionLostError(f"connection to {self._peer} broke: {self._lost}")
+            if self._ended:
+                return b""
+            self._receiver = asyncio.get_running_loop().create_future()
+            try:
+                await self._receiver
+            finally:
+                self._receiver = None
+
+    def write(self, buffers: Sequence[Buffer]) -> None:
+        if self._gone or self._transport is None or self._transport.is_closing():
+            return
+        if len(buffers) == 1:
+            self._transport.write(buffers[0])
+        else:
+            self._transport.writelines(buffers)
+
+    async def drain(self) -> None:
+        await self._may_write.wait()
+        if self._gone:
+            raise ConnectionLostError(f"connection to {self._peer} broke: {self._lost or 'closed'}")
+
+    def close(self) -> None:
+        self._ended = True
+        if self._transport is not None:
+            self._transport.close()
+        self._wake()
+
+    def abort(self) -> None:
+        self._ended = True
+        if self._transport is not None:
+            self._transport.abort()
+        self._wake()
+
+    # --- called by the event loop ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=_OUTBOX_HIGH_BYTES)
+        name = transport.get_extra_info("peername")
+        self._peer = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)
+        if self._accepted is not None:
+            self._accepted.take(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._inbox.space()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._inbox.filled(nbytes)
+        if self._inbox.size > _INBOX_HIGH_BYTES and not self._paused_reading and self._transport is not None:
+            self._paused_reading = True
+            self._transport.pause_reading()
+        self._wake()
+
+    def eof_received(self) -> bool:
+        self._ended = True
+        self._wake()
+        return self._half_close
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._gone = True
+        if not self._ended:
+            self._lost = str(exc) if exc else "closed without an end of stream"
+        self._may_write.set()
+        self._wake()
+
+    def pause_writing(self) -> None:
+        self._may_write.clear()
+
+    def resume_writing(self) -> None:
+        self._may_write.set()
+
+    def _wake(self) -> None:
+        if self._receiver is not None and not self._receiver.done():
+            self._receiver.set_result(None)
+
+
+class RealListener:
+    """A bound address and the connections that nobody has accepted yet."""
+
+    def __init__(self) -> None:
+        self._server: asyncio.Server | None = None
+        self._waiting: deque[RealConnection] = deque()
+        self._arrived = asyncio.Event()
+        self._address = ("", 0)
+
+    def bind(self, server: asyncio.Server) -> None:
+        self._server = server
+        self._address = server.sockets[0].getsockname()[:2]
+
+    @property
+    def host(self) -> str:
+        return self._address[0]
+
+    @property
+    def port(self) -> int:
+        return self._address[1]
+
+    async def accept(self) -> RealConnection:
+        while not self._waiting:
+            if self._server is None:
+                raise ConnectionLostError("the listener is closed")
+            self._arrived.clear()
+            await self._arrived.wait()
+        return self._waiting.popleft()
+
+    def take(self, connection: RealConnection) -> None:
+        if self._server is None or len(self._waiting) >= _BACKLOG:
+            connection.abort()
+            return
+        self._waiting.append(connection)
+        self._arrived.set()
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        while self._waiting:
+            self._waiting.popleft().abort()
+        self._arrived.set()
+
+
+class RealNetwork:
+    """TCP as the operating system gives it. All connections share one pool of receive buffers."""
+
+    def __init__(self) -> None:
+        self._pool = BufferPool()
+
+    async def connect(
+        self, host: str, port: int, *, timeout_s: float = 10.0, tls: SSLContext | None = None
+    ) -> RealConnection:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(timeout_s):
+                _, connection = await loop.create_connection(
+                    lambda: RealConnection(self._pool, half_close=tls is None), host, port, ssl=tls
+                )
+        except TimeoutError as late:
+            raise ConnectFailedError(f"no answer from {host}:{port} within {timeout_s:g} s") from late
+        except SSLError as refused:
+            raise ConnectFailedError(
+                f"TLS with {host}:{port} failed: {refused.reason or refused}", hint="check certificate and CA"
+            ) from refused
+        except (OSError, OverflowError) as refused:
+            raise ConnectFailedError(f"cannot connect to {host}:{port}: {refused}") from refused
+        return connection
+
+    async def listen(self, host: str, port: int, *, tls: SSLContext | None = None) -> RealListener:
+        loop = asyncio.get_running_loop()
+        listener = RealListener()
+        try:
+            server = await loop.create_server(
+                lambda: RealConnection(self._pool, half_close=tls is None, accepted=listener),
+                host,
+                port,
+                ssl=tls,
+                backlog=_BACKLOG,
+            )
+        except OSError as refused:
+            if refused.errno == errno.EADDRINUSE:
+                raise AddressInUseError(f"{host}:{port} is in use") from refused
+            raise ConnectFailedError(f"cannot listen on {host}:{port}: {refused}") from refused
+        listener.bind(server)
+        return listener
