@@ -1,0 +1,80 @@
+"""What the numbers were measured on, and how quiet it was meanwhile."""
+
+import os
+import platform
+import resource
+import subprocess
+import time
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+
+_TICKS_S = os.sysconf("SC_CLK_TCK")
+
+
+def facts(folder: str) -> dict[str, str | int]:
+    """Cores, memory, kernel, disk and versions."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "cores": os.cpu_count() or 0,
+        "processor": _processor(),
+        "memory_gb": round(memory / 1e9),
+        "kernel": platform.release(),
+        "disk": _disk(folder),
+        "python": platform.python_version(),
+        "uvloop": version("uvloop"),
+        "commit": _commit(),
+        "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+    }
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _disk(folder: str) -> str:
+    device = os.stat(folder).st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        parts = line.split()
+        if parts[2] == wanted:
+            dash = parts.index("-")
+            return f"{parts[dash + 2]}, {parts[dash + 1]}"
+    return "unknown"
+
+
+def _commit() -> str:
+    run = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    return run.stdout.strip() or "unknown"
+
+
+def _busy_s() -> float:
+    """CPU seconds that anyone spent on this machine, including time stolen by its host."""
+    user, nice, system, _idle, _iowait, irq, softirq, steal = map(
+        int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
+    )
+    return (user + nice + system + irq + softirq + steal) / _TICKS_S
+
+
+def _own_s() -> float:
+    spent = 0.0
+    for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
+        usage = resource.getrusage(whose)
+        spent += usage.ru_utime + usage.ru_stime
+    return spent
+
+
+@dataclass
+class Quietness:
+    """How many cores others used while the benchmark ran (the kernel's own write-back included)."""
+
+    _busy: float = field(default_factory=_busy_s)
+    _own: float = field(default_factory=_own_s)
+    _started: float = field(default_factory=time.monotonic)
+
+    def foreign_cores(self) -> float:
+        elapsed = max(time.monotonic() - self._started, 0.001)
+        return max(0.0, (_busy_s() - self._busy) - (_own_s() - self._own)) / elapsed

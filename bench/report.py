@@ -1,0 +1,132 @@
+"""Results as a table for people, JSON for programs and a picture of the ratios."""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.stats import Spread
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What the row should reach: a ratio to the raw limit, or a value of its own."""
+
+    says: str
+    met: Callable[[Spread, Spread | None], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One row: the value, the raw limit beside it, and their ratio, each over all rounds."""
+
+    section: str
+    title: str
+    unit: str
+    value: Spread
+    raw_title: str = ""
+    raw: Spread | None = None
+    ratio: Spread | None = None
+    lower_is_better: bool = False
+    target: str = ""
+    met: bool | None = None
+
+
+def number(value: float) -> str:
+    """Three significant digits, thousands with commas."""
+    if value >= 1000:
+        return f"{round(value, 2 - len(str(int(value))) + 1):,.0f}"
+    return f"{value:.3g}"
+
+
+def _with_spread(spread: Spread) -> str:
+    return f"{number(spread.median)} ({number(spread.low)}-{number(spread.high)})"
+
+
+def table(results: list[Result], facts: dict[str, Any]) -> str:
+    """All rows as Markdown, section by section."""
+    lines = ["# Storage beside the raw limits of the same machine", ""]
+    lines += [f"Made by `make bench`: {'; '.join(f'{k} {v}' for k, v in facts.items())}.", ""]
+    lines += [
+        "Each value is the median of the rounds, with the lowest and highest round in brackets. The ratio is",
+        "",
+    ]
+    lines[-1:] = [
+        "taken within each round, raw and Weir measured one after the other. `docs/benchmarks.md` explains.",
+        "",
+    ]
+    for section in dict.fromkeys(r.section for r in results):
+        lines += [
+            f"## {section}",
+            "",
+            "| what | value | raw limit | ratio | target | met |",
+            "| --- | --- | --- | --- | --- | --- |",
+        ]
+        lines += [_line(r) for r in results if r.section == section]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _line(row: Result) -> str:
+    raw = f"{_with_spread(row.raw)} {row.unit}: {row.raw_title}" if row.raw else ""
+    ratio = _with_spread(row.ratio) if row.ratio else ""
+    met = "" if row.met is None else "yes" if row.met else "**no**"
+    return f"| {row.title} | {_with_spread(row.value)} {row.unit} | {raw} | {ratio} | {row.target} | {met} |"
+
+
+def write(results: list[Result], facts: dict[str, Any], folder: Path) -> None:
+    """table.md, results.json and ratios.png."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "table.md").write_text(table(results, facts))
+    as_json = {"machine": facts, "rows": [asdict(r) for r in results]}
+    (folder / "results.json").write_text(json.dumps(as_json, indent=1) + "\n")
+    _plot(results, facts, folder / "ratios.png")
+
+
+def _plot(results: list[Result], facts: dict[str, Any], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    panels = [
+        (
+            "Throughput: share of the raw limit (longer is better)",
+            [r for r in results if r.ratio and not r.lower_is_better],
+        ),
+        (
+            "Latency: multiple of the raw limit (shorter is better)",
+            [r for r in results if r.ratio and r.lower_is_better],
+        ),
+    ]
+    panels = [(title, rows) for title, rows in panels if rows]
+    if not panels:
+        return
+    heights = [max(2, len(rows)) for _, rows in panels]
+    figure, axes = pyplot.subplots(
+        len(panels), 1, figsize=(11, 1.6 + 0.3 * sum(heights)), squeeze=False, height_ratios=heights
+    )
+    for axis, (title, rows) in zip(axes[:, 0], panels, strict=True):
+        _panel(axis, title, rows)
+    figure.suptitle(
+        f"Weir storage beside the raw limits of the same machine ({facts['cores']} cores, {facts['date']})"
+    )
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+
+
+def _panel(axis: Any, title: str, rows: list[Result]) -> None:
+    ratios = [r.ratio for r in rows if r.ratio]
+    names = [f"{r.section.split(':')[0]}: {r.title}" for r in rows]
+    colours = ["#4878a8" if r.met is None else "#3a8a4d" if r.met else "#c0504d" for r in rows]
+    positions = range(len(rows))
+    errors = [[s.median - s.low for s in ratios], [s.high - s.median for s in ratios]]
+    axis.barh(positions, [s.median for s in ratios], xerr=errors, color=colours, ecolor="#888888", height=0.7)
+    for position, spread in zip(positions, ratios, strict=True):
+        axis.text(spread.high, position, f"  {number(spread.median)}", va="center", fontsize=7)
+    axis.axvline(1.0, color="#333333", linewidth=0.8, linestyle="--")
+    axis.set_yticks(list(positions), names, fontsize=7)
+    axis.invert_yaxis()
+    axis.set_xlim(left=0)
+    axis.set_title(title, fontsize=9)

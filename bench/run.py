@@ -1,0 +1,105 @@
+"""`python -m bench.run`: measure everything, then write the table, the JSON and the plot.
+
+--quick        less data and one round: a smoke test, under a minute; results go to --results only if given
+--only NAME    only groups whose name contains NAME (may be repeated); prints, and writes nothing
+--data DIR     where to put benchmark data (default: beside the repository, on the same disk; removed after)
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+from rich.markdown import Markdown
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from bench import machine, report
+from bench.groups import groups
+from bench.plan import Group, Round, Run
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+RESULTS = REPOSITORY / "bench" / "results"
+#: More foreign work than this makes the numbers doubtful.
+_QUIET_CORES = 0.3
+_RUN_TIMEOUT_S = 180
+
+
+def main() -> int:
+    arguments = _arguments()
+    console = Console(stderr=True)
+    plan = [g for g in groups(quick=arguments.quick) if _wanted(g, arguments.only)]
+    data = tempfile.mkdtemp(prefix=".weir-bench-", dir=arguments.data)
+    quiet = machine.Quietness()
+    facts = machine.facts(data)
+    try:
+        results = _measure(plan, data, console)
+    finally:
+        shutil.rmtree(data, ignore_errors=True)
+    facts["cores_used_by_others"] = round(quiet.foreign_cores(), 2)
+    console.print(Markdown(report.table(results, facts)))
+    if facts["cores_used_by_others"] > _QUIET_CORES:
+        console.print(f"[yellow]the machine was not quiet: others used {facts['cores_used_by_others']} cores")
+    target = arguments.results or (RESULTS if not (arguments.quick or arguments.only) else None)
+    if target:
+        report.write(results, facts, target)
+        console.print(f"written to {target}")
+    return 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="bench.run", description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--quick", action="store_true", help="less data, one round")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="NAME", help="only groups with this in the name"
+    )
+    parser.add_argument("--data", default=str(REPOSITORY.parent), metavar="DIR", help="where benchmark data goes")
+    parser.add_argument("--results", type=Path, metavar="DIR", help="where the results go")
+    return parser.parse_args()
+
+
+def _wanted(group: Group, names: list[str]) -> bool:
+    return not names or any(name in group.name for name in names)
+
+
+def _measure(plan: list[Group], data: str, console: Console) -> list[report.Result]:
+    results = []
+    columns = (TextColumn("{task.description:44}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("", total=sum(g.rounds * len(g.runs) for g in plan))
+        for group in plan:
+            rounds: list[Round] = []
+            for number in range(group.rounds):
+                found: Round = {}
+                for run in group.runs:
+                    progress.update(task, description=f"{group.name}, round {number + 1}: {run.key}")
+                    found[run.key] = _once(run, data)
+                    progress.advance(task)
+                rounds.append(found)
+            results += [row.result(group.section, rounds) for row in group.rows]
+    return results
+
+
+def _once(run: Run, data: str) -> dict[str, float]:
+    """One measurement in a fresh process and an empty folder, after the disk has settled."""
+    folder = f"{data}/{run.key.replace('/', '_').replace(' ', '_')}"
+    os.sync()
+    command = [sys.executable, "-m", "bench.case", run.case, json.dumps(run.params), folder]
+    try:
+        done = subprocess.run(
+            command, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=_RUN_TIMEOUT_S
+        )
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
+    measured: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return measured
+
+
+if __name__ == "__main__":
+    sys.exit(main())
