@@ -1,0 +1,71 @@
+"""An entry's bytes describe and protect themselves."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weir.model.errors import ChecksumError, FrameTooLargeError, WireError
+from weir.wire.entry import (
+    HEADER_BYTES,
+    MAX_PAYLOAD_BYTES,
+    decode_entry,
+    encode_entry,
+    entry_key,
+    entry_size,
+    last_confirmed_of,
+    verify_entry,
+)
+
+u64 = st.integers(0, 2**64 - 1)
+i64 = st.integers(-(2**63), 2**63 - 1)
+
+
+@given(u64, u64, i64, u64, st.binary(max_size=200))
+def test_an_entry_comes_back(ledger_id: int, entry_id: int, confirmed: int, length: int, payload: bytes) -> None:
+    data = encode_entry(ledger_id, entry_id, confirmed, length, payload)
+    assert decode_entry(data) == (ledger_id, entry_id, confirmed, length, payload)
+    assert entry_size(data) == len(data) == HEADER_BYTES + len(payload)
+    assert entry_key(data) == (ledger_id, entry_id)
+    assert last_confirmed_of(data) == confirmed
+
+
+@given(st.binary(max_size=20), st.binary(max_size=20), st.binary(max_size=20))
+def test_an_entry_is_found_wherever_it_lies(before: bytes, payload: bytes, after: bytes) -> None:
+    data = encode_entry(3, 4, 3, 9, payload)
+    whole = before + data + after
+    assert entry_size(whole, len(before)) == len(data)
+    assert entry_key(whole, len(before)) == (3, 4)
+
+
+def test_no_single_flipped_bit_goes_unseen() -> None:
+    data = encode_entry(3, 4, 3, 9, b"payload")
+    for bit in range(8 * len(data)):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(WireError):
+            verify_entry(bytes(flipped))
+
+
+def test_a_flipped_payload_is_a_checksum_error() -> None:
+    data = bytearray(encode_entry(3, 4, 3, 9, b"payload"))
+    data[-1] ^= 1
+    with pytest.raises(ChecksumError):
+        decode_entry(data)
+
+
+@given(st.integers(0, HEADER_BYTES + 6))
+def test_a_part_of_an_entry_is_refused(kept: int) -> None:
+    with pytest.raises(WireError):
+        decode_entry(encode_entry(3, 4, 3, 9, b"payload")[:kept])
+
+
+def test_an_entry_with_bytes_behind_it_is_refused() -> None:
+    with pytest.raises(WireError):
+        decode_entry(encode_entry(3, 4, 3, 9, b"payload") + b"\0")
+
+
+def test_an_entry_that_announces_too_much_is_refused() -> None:
+    header = bytearray(HEADER_BYTES)
+    header[4:8] = (MAX_PAYLOAD_BYTES + 1).to_bytes(4, "little")
+    with pytest.raises(FrameTooLargeError):
+        entry_size(header)
