@@ -31,6 +31,10 @@ class ConfigError(WeirError):
     """A setting is unknown or wrong."""
 
 
+class InvalidNameError(WeirError):
+    """A name that cannot be a topic, namespace, tenant or subscription."""
+
+
 # --- wire ---------------------------------------------------------------------------------------------------
 
 
@@ -112,6 +116,16 @@ class MetaUnavailableError(MetaError):
 
 class LeaseExpiredError(MetaError):
     """The lease is gone, and with it every key that it held."""
+
+
+class MetaKeyMissingError(MetaError):
+    """The key to change does not exist."""
+
+
+class MetaCorruptError(MetaError):
+    """The embedded store lost acknowledged bytes; it may not start on what is left."""
+
+    hint = "restore the metadata folder from a copy; a part of it was damaged after it had been written"
 
 
 # --- bookie -------------------------------------------------------------------------------------------------
@@ -198,6 +212,12 @@ class EntryUnreadableError(LedgerError):
 
 class EntryTooLargeError(LedgerError):
     """The entry is larger than the limit."""
+
+
+class WindowFullError(LedgerError):
+    """More waits to be acknowledged than a writer may hold."""
+
+    hint = "await the writer's ready() between appends"
 
 
 class RecoveryFailedError(LedgerError):

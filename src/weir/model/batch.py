@@ -1,0 +1,63 @@
+"""A producer's batch as the log keeps it: opaque bytes with a few facts beside them."""
+
+from dataclasses import dataclass
+from enum import IntEnum, IntFlag
+
+from weir.model.ids import Buffer
+
+
+class BatchFormat(IntEnum):
+    """Whose bytes the payload holds."""
+
+    #: From a Pulsar send frame: magic, checksum, metadata size, MessageMetadata, payload, as they came.
+    PULSAR = 1
+    #: A Kafka record batch, version 2.
+    KAFKA = 2
+    #: Weir's own, for protocols that send one message at a time.
+    MESSAGES = 3
+
+
+class BatchFlags(IntFlag):
+    NONE = 0
+    #: Waited in the holding area; `Batch.held` says under which id.
+    RELEASED = 1
+    #: Carries no messages for consumers (a transaction marker, a tombstone of the log itself).
+    CONTROL = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Who sent it, for deduplication: the highest sequence id in the batch of this producer."""
+
+    producer: str
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeldId:
+    """A message's place in the holding area."""
+
+    ledger: int
+    entry: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """`count` messages with dense offsets from `base_offset` on."""
+
+    base_offset: int
+    count: int
+    format: BatchFormat
+    append_ms: int
+    payload: Buffer
+    flags: BatchFlags = BatchFlags.NONE
+    origin: Origin | None = None
+    held: HeldId | None = None
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after its last message."""
+        return self.base_offset + self.count
+
+    def __len__(self) -> int:
+        return len(self.payload)

@@ -1,0 +1,84 @@
+"""A stored batch as the payload of a ledger entry: a small header, then the producer's bytes as they came.
+
+    format u8 | flags u8 | origin length u16 | count u32 | base offset u64 | append ms i64 |
+    origin sequence i64 | held ledger u64 | held entry u64 | origin producer (utf-8) | payload
+
+The entry around it has the checksum, so the batch needs none of its own. A header is 40 bytes without the held
+id; fields that a flag bit leaves out are not stored.
+"""
+
+from struct import Struct
+from typing import cast
+
+from weir.model.batch import Batch, BatchFlags, BatchFormat, HeldId, Origin
+from weir.model.errors import WireError
+from weir.model.ids import Buffer
+
+_FIXED = Struct("<BBHIQq")
+_SEQUENCE = Struct("<q")
+_HELD = Struct("<QQ")
+
+#: Header flags of this layout, above those of `BatchFlags`.
+_HAS_ORIGIN = 0x80
+_HAS_HELD = 0x40
+_MODEL_FLAGS = 0x3F
+_KNOWN_FLAGS = int(BatchFlags.RELEASED | BatchFlags.CONTROL)
+
+MAX_COUNT = 1 << 24
+_MAX_OFFSET = (1 << 63) - 1
+
+
+def encode_batch(batch: Batch) -> list[Buffer]:
+    """The batch as pieces to be written one after the other; the payload is not copied."""
+    layout_flags = int(batch.flags)
+    tail = b""
+    name = b""
+    if batch.origin is not None:
+        name = batch.origin.producer.encode()
+        layout_flags |= _HAS_ORIGIN
+        tail = _SEQUENCE.pack(batch.origin.sequence)
+    if batch.held is not None:
+        layout_flags |= _HAS_HELD
+        tail += _HELD.pack(batch.held.ledger, batch.held.entry)
+    fixed = _FIXED.pack(batch.format, layout_flags, len(name), batch.count, batch.base_offset, batch.append_ms)
+    return [fixed + tail + name, batch.payload]
+
+
+def decode_batch(data: Buffer) -> Batch:
+    """The batch in `data`; its payload is a slice, not a copy."""
+    view = memoryview(data)
+    if len(view) < _FIXED.size:
+        raise WireError(f"a stored batch needs {_FIXED.size} bytes of header, {len(view)} are there")
+    tag, layout_flags, name_bytes, count, base_offset, append_ms = _FIXED.unpack_from(view)
+    if not 0 < count <= MAX_COUNT or base_offset > _MAX_OFFSET - count:
+        raise WireError(f"a stored batch claims {count} messages at offset {base_offset}")
+    if layout_flags & _MODEL_FLAGS & ~_KNOWN_FLAGS:
+        raise WireError(f"a stored batch has unknown flags {layout_flags:#x}")
+    place = _FIXED.size
+    place, sequence = _optional(view, place, _SEQUENCE, bool(layout_flags & _HAS_ORIGIN))
+    place, held = _optional(view, place, _HELD, bool(layout_flags & _HAS_HELD))
+    if place + name_bytes > len(view):
+        raise WireError("a stored batch ends within its producer's name")
+    try:
+        name = str(view[place : place + name_bytes], "utf-8")
+        known = BatchFormat(tag)
+    except ValueError as bad:
+        raise WireError(f"a stored batch is malformed: {bad}") from bad
+    return Batch(
+        base_offset=base_offset,
+        count=count,
+        format=known,
+        append_ms=append_ms,
+        payload=view[place + name_bytes :],
+        flags=BatchFlags(layout_flags & _MODEL_FLAGS),
+        origin=None if sequence is None else Origin(name, cast(int, sequence[0])),
+        held=None if held is None else HeldId(*held),
+    )
+
+
+def _optional(view: memoryview, place: int, layout: Struct, there: bool) -> tuple[int, tuple[int, ...] | None]:
+    if not there:
+        return place, None
+    if place + layout.size > len(view):
+        raise WireError("a stored batch ends within its header")
+    return place + layout.size, layout.unpack_from(view, place)
