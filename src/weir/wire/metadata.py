@@ -30,7 +30,7 @@ class Cookie:
 
 
 def encode_ledger(ledger: LedgerMetadata) -> bytes:
-    return _dump(
+    return dump_fields(
         {
             "ledger": ledger.ledger_id,
             "quorum": [ledger.quorum.ensemble, ledger.quorum.write, ledger.quorum.ack],
@@ -44,7 +44,7 @@ def encode_ledger(ledger: LedgerMetadata) -> bytes:
 
 
 def decode_ledger(data: bytes) -> LedgerMetadata:
-    fields = _load(data, "ledger metadata")
+    fields = load_fields(data, "ledger metadata")
     try:
         ensemble, write, ack = (int(n) for n in fields["quorum"])
         return LedgerMetadata(
@@ -64,11 +64,11 @@ def decode_ledger(data: bytes) -> LedgerMetadata:
 
 
 def encode_bookie_info(info: BookieInfo) -> bytes:
-    return _dump({"bookie": info.bookie_id, "host": info.host, "port": info.port, "rack": info.rack})
+    return dump_fields({"bookie": info.bookie_id, "host": info.host, "port": info.port, "rack": info.rack})
 
 
 def decode_bookie_info(data: bytes) -> BookieInfo:
-    fields = _load(data, "bookie registration")
+    fields = load_fields(data, "bookie registration")
     try:
         return BookieInfo(
             BookieId(str(fields["bookie"])), str(fields["host"]), int(fields["port"]), str(fields["rack"])
@@ -78,22 +78,24 @@ def decode_bookie_info(data: bytes) -> BookieInfo:
 
 
 def encode_cookie(cookie: Cookie) -> bytes:
-    return _dump({"bookie": cookie.bookie_id, "instance": cookie.instance})
+    return dump_fields({"bookie": cookie.bookie_id, "instance": cookie.instance})
 
 
 def decode_cookie(data: bytes) -> Cookie:
-    fields = _load(data, "cookie")
+    fields = load_fields(data, "cookie")
     try:
         return Cookie(BookieId(str(fields["bookie"])), str(fields["instance"]))
     except (KeyError, ValueError, TypeError) as bad:
         raise WireError(f"cookie is malformed: {bad!r}") from bad
 
 
-def _dump(fields: dict[str, Any]) -> bytes:
+def dump_fields(fields: dict[str, Any]) -> bytes:
+    """A metadata value: these fields and the version."""
     return json.dumps({"v": _VERSION, **fields}, separators=(",", ":")).encode()
 
 
-def _load(data: bytes, what: str) -> dict[str, Any]:
+def load_fields(data: bytes, what: str) -> dict[str, Any]:
+    """The fields of a metadata value of a known version; `what` it is, for the error."""
     try:
         fields = json.loads(data)
     except (ValueError, RecursionError) as bad:

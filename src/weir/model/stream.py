@@ -1,0 +1,79 @@
+"""What the metadata says of a stream: the chain of ledgers that its offsets run through."""
+
+from bisect import bisect_right
+from dataclasses import dataclass, field, replace
+
+from weir.model.check import check
+from weir.model.ids import LedgerId
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One ledger of the chain. `end_offset` and what follows are known once it is closed."""
+
+    ledger_id: LedgerId
+    first_offset: int
+    end_offset: int | None = None
+    size_bytes: int = 0
+    #: When its first and last batches were appended, as the broker's clock said.
+    first_ms: int = 0
+    last_ms: int = 0
+
+    @property
+    def closed(self) -> bool:
+        return self.end_offset is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Dense offsets over ledgers. Changed only by compare-and-set, by whoever holds the stream."""
+
+    spans: tuple[Span, ...] = ()
+    #: Everything before this offset is gone: trimmed, truncated, or before the first message.
+    start_offset: int = 0
+    #: Set once the stream takes no more messages; the offset after its last.
+    terminated_at: int | None = None
+    #: The ledger with the stream's small state (cursors, deduplication), if it has any.
+    state_ledger: LedgerId | None = None
+    properties: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the last closed span: where the open one, or the next one, begins."""
+        if not self.spans:
+            return self.start_offset
+        last = self.spans[-1]
+        return last.first_offset if last.end_offset is None else last.end_offset
+
+    def span_at(self, offset: int) -> Span | None:
+        """The span that holds the offset, if any does or may come to."""
+        at = bisect_right(self.spans, offset, key=lambda span: span.first_offset) - 1
+        if at < 0:
+            return None
+        span = self.spans[at]
+        return span if span.end_offset is None or offset < span.end_offset else None
+
+    def span_of(self, ledger_id: int) -> Span | None:
+        """The span of a ledger, if it is part of the chain."""
+        return next((span for span in reversed(self.spans) if span.ledger_id == ledger_id), None)
+
+    def with_opened(self, ledger_id: LedgerId, now_ms: int) -> "Chain":
+        """A new ledger at the end; the one before must be closed."""
+        check(not self.spans or self.spans[-1].closed, "a chain has one open ledger at the most")
+        check(self.terminated_at is None, "a terminated stream opens no ledger")
+        return replace(self, spans=(*self.spans, Span(ledger_id, self.end_offset, None, 0, now_ms, now_ms)))
+
+    def with_closed(self, end_offset: int, size_bytes: int, last_ms: int) -> "Chain":
+        """The open last span ends here; one that stayed empty leaves the chain."""
+        check(bool(self.spans) and not self.spans[-1].closed, "only an open ledger can be closed")
+        last = self.spans[-1]
+        check(end_offset >= last.first_offset, "a ledger ends at or after its first offset")
+        if end_offset == last.first_offset:
+            return replace(self, spans=self.spans[:-1])
+        closed = replace(last, end_offset=end_offset, size_bytes=size_bytes, last_ms=last_ms)
+        return replace(self, spans=(*self.spans[:-1], closed))
+
+    def trimmed(self, start_offset: int) -> "Chain":
+        """Without the closed ledgers that lie wholly before `start_offset`, which never moves back."""
+        kept = tuple(s for s in self.spans if s.end_offset is None or s.end_offset > start_offset)
+        return replace(self, spans=kept, start_offset=max(self.start_offset, start_offset))

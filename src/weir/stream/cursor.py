@@ -1,0 +1,141 @@
+"""A cursor: what one subscription has acknowledged, as offsets.
+
+`(mark_delete, bitmap)`: everything up to and with `mark_delete` is acknowledged, and so are the offsets in the
+bitmap, all of them above it. Holes cost a bit or less each (roaring), so a hundred thousand of them are small.
+A plain value with plain functions; who persists it, and when, is the state log's job.
+"""
+
+from struct import Struct
+
+from pyroaring import BitMap64
+
+from weir.model.errors import WireError
+
+_HEADER = Struct("<Bq")
+_VERSION = 1
+#: No acknowledged offset yet: the stream starts at zero.
+BEFORE_FIRST = -1
+
+
+class Cursor:
+    """Acknowledged offsets of one subscription."""
+
+    __slots__ = ("_above", "_mark_delete", "version")
+
+    def __init__(self, mark_delete: int = BEFORE_FIRST, above: BitMap64 | None = None) -> None:
+        self._mark_delete = mark_delete
+        self._above = BitMap64() if above is None else above
+        #: Counts changes, so that its keeper knows whether there is something new to persist.
+        self.version = 0
+
+    @property
+    def mark_delete(self) -> int:
+        """The highest offset at or below which everything is acknowledged."""
+        return self._mark_delete
+
+    @property
+    def holes(self) -> int:
+        """How many offsets above the mark are acknowledged one by one."""
+        return len(self._above)
+
+    def ack(self, first: int, end: int) -> int:
+        """Acknowledge the offsets in [first, end); answers how many of them were not acknowledged yet."""
+        first = max(first, self._mark_delete + 1)
+        if first >= end:
+            return 0
+        new = end - first - self._above.range_cardinality(first, end)
+        if not new:
+            return 0
+        self.version += 1
+        self._above.add_range(first, end)
+        self._absorb()
+        return new
+
+    def ack_up_to(self, offset: int) -> None:
+        """Acknowledge everything up to and with `offset`; a cursor never moves back this way."""
+        if offset <= self._mark_delete:
+            return
+        self.version += 1
+        self._mark_delete = offset
+        self._above.remove_range(0, offset + 1)
+        self._absorb()
+
+    def reset(self, next_offset: int) -> None:
+        """Forget everything: the next offset to deliver is this one."""
+        self.version += 1
+        self._mark_delete = next_offset - 1
+        self._above = BitMap64()
+
+    def is_acked(self, offset: int) -> bool:
+        return offset <= self._mark_delete or offset in self._above
+
+    def all_acked(self, first: int, end: int) -> bool:
+        """Whether every offset in [first, end) is acknowledged."""
+        first = max(first, self._mark_delete + 1)
+        return first >= end or self._above.contains_range(first, end)
+
+    def unacked_mask(self, first: int, count: int) -> int:
+        """A bit for each of `count` offsets from `first` on: set where it is not acknowledged."""
+        full = (1 << count) - 1
+        if first > self._mark_delete and not self._above.range_cardinality(first, first + count):
+            return full
+        below = max(0, min(count, self._mark_delete + 1 - first))
+        mask = full >> below << below
+        for offset in self._above & BitMap64(range(first, first + count)):
+            mask &= ~(1 << (offset - first))
+        return mask
+
+    def next_unacked(self, offset: int) -> int:
+        """The first offset at or after this one that is not acknowledged."""
+        offset = max(offset, self._mark_delete + 1)
+        while offset in self._above:
+            offset = self._end_of_run(offset)
+        return offset
+
+    def backlog(self, end_offset: int) -> int:
+        """How many offsets before `end_offset` are not acknowledged."""
+        ahead = max(0, end_offset - self._mark_delete - 1)
+        return ahead - self._above.range_cardinality(0, end_offset) if ahead else 0
+
+    def _absorb(self) -> None:
+        """Move the mark over the acknowledged offsets right above it."""
+        following = self._mark_delete + 1
+        if following in self._above:
+            end = self._end_of_run(following)
+            self._above.remove_range(following, end)
+            self._mark_delete = end - 1
+
+    def _end_of_run(self, offset: int) -> int:
+        """The first offset after `offset` that is not in the bitmap: by doubling, then halving."""
+        step = 1
+        while self._above.contains_range(offset, offset + step):
+            step *= 2
+        low, high = offset + step // 2, offset + step
+        while low < high:
+            middle = (low + high) // 2
+            if self._above.contains_range(offset, middle + 1):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def to_bytes(self) -> bytes:
+        """The cursor as it is persisted."""
+        self._above.run_optimize()
+        return _HEADER.pack(_VERSION, self._mark_delete) + self._above.serialize()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "Cursor":
+        """A persisted cursor; WireError if it is none."""
+        if len(data) < _HEADER.size:
+            raise WireError("a cursor ends within its header")
+        version, mark_delete = _HEADER.unpack_from(data)
+        if version != _VERSION:
+            raise WireError(f"a cursor has unknown version {version}")
+        try:
+            above = BitMap64.deserialize(bytes(data[_HEADER.size :]))
+        except (ValueError, MemoryError, OverflowError) as bad:
+            raise WireError(f"a cursor's bitmap is malformed: {bad}") from bad
+        if above and above.min() <= mark_delete:
+            raise WireError("a cursor's bitmap reaches below its mark")
+        return cls(mark_delete, above)
