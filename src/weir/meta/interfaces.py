@@ -10,6 +10,8 @@ from typing import NamedTuple, Protocol
 
 #: `expect=ABSENT`: the key must not exist.
 ABSENT = 0
+#: No value may be larger (MetaError); etcd's own limit, 1.5 MiB for a request, leaves room around it.
+MAX_VALUE_BYTES = 1024 * 1024
 
 
 class Versioned(NamedTuple):

@@ -1,0 +1,57 @@
+"""From a URL to a metadata store."""
+
+from ssl import SSLContext
+from urllib.parse import unquote, urlsplit
+
+from weir.meta.embedded import open_embedded
+from weir.meta.etcd import EtcdMeta, EtcdSettings
+from weir.meta.interfaces import MetaStore
+from weir.meta.memory import MemoryCore, MemoryMeta
+from weir.model.errors import ConfigError
+from weir.runtime import Runtime
+
+_HINT = "use memory:, file:/path/to/folder or etcd://host:port[,host:port]"
+_ETCD_PORT = 2379
+
+
+async def connect(url: str, runtime: Runtime, *, tls: SSLContext | None = None) -> MetaStore:
+    """The store that the URL names; ConfigError if it names none. `tls` is for etcd.
+
+    memory:                         a store of its own that lives as long as the client
+    file:/path/to/folder            the embedded store in that folder
+    etcd://host:port[,host:port]    an etcd cluster, reached by any of these endpoints
+    """
+    scheme, colon, rest = url.partition(":")
+    if colon and scheme == "memory" and not rest:
+        return MemoryMeta(MemoryCore(runtime.clock), runtime)
+    if colon and scheme == "file":
+        return await open_embedded(runtime, _folder(url))
+    if colon and scheme == "etcd":
+        return EtcdMeta(runtime, EtcdSettings(_endpoints(url, rest), tls=tls))
+    raise ConfigError(f"{url!r} does not name a metadata store", hint=_HINT)
+
+
+def _folder(url: str) -> str:
+    parts = urlsplit(url)
+    path = unquote(parts.path)
+    if parts.netloc not in ("", "localhost") or not path.startswith("/") or path.strip("/") == "":
+        raise ConfigError(f"{url!r} does not name an absolute folder", hint=_HINT)
+    return path.rstrip("/")
+
+
+def _endpoints(url: str, rest: str) -> tuple[tuple[str, int], ...]:
+    authority = rest.removeprefix("//").rstrip("/")
+    if not rest.startswith("//") or "/" in authority or "@" in authority:
+        raise ConfigError(f"{url!r} is not a list of endpoints", hint=_HINT)
+    return tuple(_endpoint(url, part) for part in authority.split(","))
+
+
+def _endpoint(url: str, text: str) -> tuple[str, int]:
+    try:
+        parts = urlsplit(f"//{text}")
+        host, port = parts.hostname, parts.port
+    except ValueError as bad:
+        raise ConfigError(f"{url!r} has an endpoint that is no host:port: {text!r}", hint=_HINT) from bad
+    if not host:
+        raise ConfigError(f"{url!r} has an endpoint without a host", hint=_HINT)
+    return host, _ETCD_PORT if port is None else port

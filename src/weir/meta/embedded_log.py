@@ -1,0 +1,232 @@
+"""The embedded store's log: many changes share one sync, and a snapshot replaces it when it has grown long."""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+from weir.meta.embedded_files import contents, log_path, remove_quietly, snapshot_path, write_whole
+from weir.meta.interfaces import Change
+from weir.meta.local import LocalCore
+from weir.meta.recovery import Recovered
+from weir.meta.state import NO_LEASE
+from weir.model.errors import DiskError, MetaUnavailableError
+from weir.runtime import File, Runtime
+from weir.runtime.tasks import TaskScope
+from weir.wire.metalog import HEADER_BYTES, LOG_MAGIC, SNAPSHOT_MAGIC, FileHeader, encode_header, encode_record
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedSettings:
+    """Bounds of the embedded store."""
+
+    #: A log is replaced by a snapshot once it is longer than this, and than the last snapshot.
+    log_bytes: int = 8 * 1024 * 1024
+    #: Changes wait while this much is queued for the disk.
+    queue_bytes: int = 16 * 1024 * 1024
+    #: Records that a snapshot encodes between two turns of the loop.
+    snapshot_slice: int = 1000
+
+
+class EmbeddedLog:
+    """Fills `ChangeLog` on a folder. The first failure of the disk is final: what a failed sync left on the disk
+    is unknown, so only a new recovery may go on."""
+
+    def __init__(
+        self, runtime: Runtime, folder: str, core: LocalCore, recovered: Recovered, settings: EmbeddedSettings
+    ) -> None:
+        self._runtime = runtime
+        self._disk = runtime.disk
+        self._folder = folder
+        self._core = core
+        self._settings = settings
+        self._file_id = recovered.file_id
+        self._first = recovered.log_first
+        self._end = recovered.log_end
+        self._snapshot_bytes = recovered.snapshot_bytes
+        self._file: File | None = None
+        self._durable = core.state.revision
+        self._queue: list[tuple[Change, bool]] = []
+        self._queued_bytes = 0
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._work = asyncio.Event()
+        self._roomy = asyncio.Event()
+        self._roomy.set()
+        self._failure: MetaUnavailableError | None = None
+        self._snapshotting = False
+        self._tasks = TaskScope("meta-log", on_failure=self._fail)
+
+    async def start(self) -> None:
+        """Go on where the log's valid records end; a torn tail is cut off. What was read is made durable before
+        anyone acts on it: the process that wrote it may have died before its sync."""
+        self._file = await self._disk.open(log_path(self._folder, self._first))
+        await self._file.truncate(self._end)
+        await self._file.sync()
+        self._tasks.spawn(self._write(), "writer")
+
+    # --- ChangeLog --------------------------------------------------------------------------------------------
+
+    @property
+    def durable(self) -> int:
+        return self._durable
+
+    async def room(self) -> None:
+        while not self._roomy.is_set() and self._failure is None:
+            await self._roomy.wait()
+        if self._failure is not None:
+            raise self._unavailable()
+
+    def append(self, change: Change, *, leased: bool) -> None:
+        self._queue.append((change, leased))
+        self._queued_bytes += len(change.key) + len(change.value or b"")
+        if self._queued_bytes >= self._settings.queue_bytes:
+            self._roomy.clear()
+        self._work.set()
+
+    async def settled(self, revision: int) -> None:
+        if self._failure is not None:
+            raise self._unavailable()
+        if revision > self._durable:
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append((revision, done))
+            await done
+
+    # --- the writer -------------------------------------------------------------------------------------------
+
+    async def _write(self) -> None:
+        while True:
+            await self._work.wait()
+            self._work.clear()
+            while self._queue:
+                batch, self._queue = self._queue, []
+                self._queued_bytes = 0
+                self._roomy.set()
+                await self._commit(batch)
+                if self._end > max(self._settings.log_bytes, self._snapshot_bytes) and not self._snapshotting:
+                    await self._rotate()
+
+    async def _commit(self, batch: Sequence[tuple[Change, bool]]) -> None:
+        """Write the batch with one sync; then it is true."""
+        if self._file is None:
+            return
+        end = self._end
+        buffers = []
+        for change, leased in batch:
+            buffers.append(
+                encode_record(
+                    self._file_id,
+                    end,
+                    change.key,
+                    change.value,
+                    revision=change.version,
+                    durable=self._durable,
+                    leased=leased,
+                )
+            )
+            end += len(buffers[-1])
+        await self._file.write_at(self._end, buffers, sync=True)
+        self._end = end
+        self._durable = batch[-1][0].version
+        while self._waiting and self._waiting[0][0] <= self._durable:
+            done = self._waiting.popleft()[1]
+            if not done.done():
+                done.set_result(None)
+        self._core.published()
+
+    # --- snapshots --------------------------------------------------------------------------------------------
+
+    async def _rotate(self) -> None:
+        """Go on in a new log, and have a snapshot written that makes the old ones needless."""
+        old, old_first = self._file, self._first
+        first = self._durable + 1
+        file_id = await create_log(self._runtime, self._folder, first)
+        self._file = await self._disk.open(log_path(self._folder, first))
+        self._file_id, self._first, self._end = file_id, first, HEADER_BYTES
+        if old is not None:
+            await old.close()
+        self._snapshotting = True
+        self._tasks.spawn(self._snapshot(old_first), "snapshot")
+
+    async def _snapshot(self, old_first: int) -> None:
+        state = self._core.state
+        revision = state.revision
+        items = [(item, state.lease_of(item.key) != NO_LEASE) for item in state.list("")]
+        file_id = self._runtime.rng.getrandbits(64)
+        path = snapshot_path(self._folder, revision)
+
+        async def parts() -> AsyncIterator[Sequence[bytes]]:
+            header = encode_header(SNAPSHOT_MAGIC, FileHeader(file_id, revision, len(items)))
+            yield [header]
+            offset = len(header)
+            for start in range(0, len(items), self._settings.snapshot_slice):
+                buffers = []
+                for item, leased in items[start : start + self._settings.snapshot_slice]:
+                    buffers.append(
+                        encode_record(
+                            file_id,
+                            offset,
+                            item.key,
+                            item.value,
+                            revision=item.version,
+                            durable=revision,
+                            leased=leased,
+                        )
+                    )
+                    offset += len(buffers[-1])
+                yield buffers
+            # A snapshot must not know more than the log: see the table in `weir.meta.recovery`.
+            await self.settled(revision)
+
+        try:
+            self._snapshot_bytes = await write_whole(self._disk, path, parts())
+            await self._remove_older(old_first, revision)
+        except (DiskError, MetaUnavailableError) as failed:
+            # Nothing is lost, recovery reads the logs; tried again when this log has grown long too.
+            log.warning("no snapshot of the metadata could be written: %s", failed)
+        finally:
+            self._snapshotting = False
+
+    async def _remove_older(self, old_first: int, revision: int) -> None:
+        found = await contents(self._disk, self._folder)
+        old = [log_path(self._folder, first) for first in found.logs if first <= old_first]
+        old += [snapshot_path(self._folder, r) for r in found.snapshots if r < revision]
+        await remove_quietly(self._disk, old)
+
+    # --- the end ----------------------------------------------------------------------------------------------
+
+    def _fail(self, cause: BaseException) -> None:
+        if self._failure is not None:
+            return
+        self._failure = MetaUnavailableError(
+            f"the metadata folder {self._folder} failed: {cause}", hint="mend the disk, then restart"
+        )
+        while self._waiting:
+            done = self._waiting.popleft()[1]
+            if not done.done():
+                done.set_exception(self._unavailable())
+        self._roomy.set()
+
+    def _unavailable(self) -> MetaUnavailableError:
+        failure = self._failure
+        return MetaUnavailableError(failure.what, hint=failure.hint) if failure else MetaUnavailableError("closed")
+
+    async def close(self) -> None:
+        """Stop writing. Changes that nobody waits for any more may be lost, as in a crash."""
+        await self._tasks.close()
+        self._fail(MetaUnavailableError("it was closed"))
+        if self._file is not None:
+            await self._file.close()
+
+
+async def create_log(runtime: Runtime, folder: str, first_revision: int) -> int:
+    """Make an empty log, durably; returns its id."""
+    file_id = runtime.rng.getrandbits(64)
+
+    async def parts() -> AsyncIterator[Sequence[bytes]]:
+        yield [encode_header(LOG_MAGIC, FileHeader(file_id, first_revision, 0))]
+
+    await write_whole(runtime.disk, log_path(folder, first_revision), parts())
+    return file_id

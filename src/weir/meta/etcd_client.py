@@ -1,0 +1,200 @@
+"""Requests to an etcd cluster: endpoints in turn, time-outs, and what is known when there was no answer."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from ssl import SSLContext
+from typing import TypeVar
+
+from weir.meta.http import Endpoint, HttpConnection
+from weir.meta.interfaces import Listing, Versioned
+from weir.model.errors import (
+    ConnectFailedError,
+    FrameTooLargeError,
+    MetaError,
+    MetaUnavailableError,
+    NetworkError,
+    WeirError,
+    WireError,
+)
+from weir.runtime import Runtime
+from weir.wire import etcd as wire
+from weir.wire.etcd import Failure
+
+T = TypeVar("T")
+
+_HTTP_OK = 200
+
+
+@dataclass(frozen=True, slots=True)
+class EtcdSettings:
+    """Where the cluster is, and how patient to be with it."""
+
+    endpoints: tuple[tuple[str, int], ...]
+    tls: SSLContext | None = None
+    connect_timeout_s: float = 2.0
+    #: For each endpoint that is tried.
+    request_timeout_s: float = 5.0
+    #: Keys per request of a long listing.
+    list_page: int = 1000
+    #: A watch that heard nothing for so long asks anew: a connection may be dead without a sign.
+    watch_renew_s: float = 60.0
+    backoff_s: float = 0.02
+    backoff_max_s: float = 1.0
+
+
+class EtcdClient:
+    """One client of the cluster. A request goes to the endpoint that last answered, then to the others."""
+
+    def __init__(self, runtime: Runtime, settings: EtcdSettings) -> None:
+        self.settings = settings
+        self._runtime = runtime
+        self._endpoints = [
+            Endpoint(runtime.net, host, port, tls=settings.tls) for host, port in settings.endpoints
+        ]
+        self._preferred = 0
+        self._streams: dict[HttpConnection, None] = {}
+        self._closed = asyncio.Event()
+
+    @property
+    def closed(self) -> bool:
+        return self._closed.is_set()
+
+    async def ask(
+        self,
+        path: str,
+        body: bytes,
+        decode: Callable[[bytes], T],
+        *,
+        repeatable: bool,
+        timeout_s: float | None = None,
+    ) -> T | Failure:
+        """The decoded answer, or etcd's refusal. MetaUnavailableError if there is none; a request that is not
+        `repeatable` is sent once at most, as it may have been carried out."""
+        problem: WeirError | str = "there are no endpoints"
+        for endpoint in self._in_turn():
+            try:
+                connection = await endpoint.connect(timeout_s=self.settings.connect_timeout_s)
+            except ConnectFailedError as failed:
+                problem = failed
+                continue
+            try:
+                async with asyncio.timeout(timeout_s or self.settings.request_timeout_s):
+                    answer = await _exchange(connection, path, body, decode)
+            except FrameTooLargeError:
+                connection.close()
+                raise
+            except (TimeoutError, NetworkError, WireError) as lost:
+                connection.close()
+                problem = lost if isinstance(lost, WeirError) else f"{endpoint.address} is silent"
+            except BaseException:
+                connection.close()
+                raise
+            else:
+                endpoint.give_back(connection)
+                if not isinstance(answer, Failure) or _is_final(answer):
+                    return answer
+                problem = f"{endpoint.address} says: {answer.message}"
+            if not repeatable:
+                break
+        self._preferred += 1
+        raise MetaUnavailableError(f"etcd did not answer: {problem}")
+
+    async def stream(self, path: str, body: bytes) -> HttpConnection:
+        """Send a request whose answer is a stream; the connection is the caller's to close."""
+        problem: WeirError | str = "there are no endpoints"
+        for endpoint in self._in_turn():
+            try:
+                connection = await endpoint.connect(timeout_s=self.settings.connect_timeout_s)
+            except ConnectFailedError as failed:
+                problem = failed
+                continue
+            try:
+                async with asyncio.timeout(self.settings.request_timeout_s):
+                    await connection.send(path, body)
+                    status = await connection.status()
+                    failure = None if status == _HTTP_OK else wire.decode_failure(status, await connection.body())
+            except (TimeoutError, NetworkError, WireError) as lost:
+                connection.close()
+                problem = lost if isinstance(lost, WeirError) else f"{endpoint.address} is silent"
+                continue
+            except BaseException:
+                connection.close()
+                raise
+            if failure is None:
+                self._streams[connection] = None
+                return connection
+            connection.close()
+            if _is_final(failure):
+                raise refused(failure)
+            problem = f"{endpoint.address} says: {failure.message}"
+        self._preferred += 1
+        raise MetaUnavailableError(f"etcd did not answer: {problem}")
+
+    def end_stream(self, connection: HttpConnection) -> None:
+        self._streams.pop(connection, None)
+        connection.close()
+
+    async def list(self, prefix: str, *, revision: int = 0, keys_only: bool = False) -> Listing | Failure:
+        """Everything under the prefix at one revision (0: the latest), page by page."""
+        items: list[Versioned] = []
+        start: str | None = None
+        limit = self.settings.list_page
+        while True:
+            request = wire.list_request(prefix, start=start, limit=limit, revision=revision, keys_only=keys_only)
+            try:
+                answer = await self.ask(wire.PATH_RANGE, request, wire.decode_range, repeatable=True)
+            except FrameTooLargeError:
+                if limit == 1:
+                    raise
+                limit = max(1, limit // 8)
+                continue
+            if isinstance(answer, Failure):
+                return answer
+            revision = revision or answer.revision  # later pages show the same moment
+            items += [Versioned(kv.key, kv.value, kv.mod_revision) for kv in answer.items]
+            if not answer.more or not answer.items:
+                return Listing(items, revision)
+            start = answer.items[-1].key + "\0"
+
+    async def back_off(self, failures: int) -> None:
+        """Wait before another try, longer each time, but not longer than until `close`."""
+        limit = min(self.settings.backoff_max_s, self.settings.backoff_s * 2.0 ** min(failures, 16))
+        try:
+            async with asyncio.timeout(self._runtime.rng.uniform(limit / 2, limit)):
+                await self._closed.wait()
+        except TimeoutError:
+            return
+
+    def _in_turn(self) -> Iterator[Endpoint]:
+        first = self._preferred
+        for step in range(len(self._endpoints)):
+            self._preferred = (first + step) % len(self._endpoints)
+            yield self._endpoints[self._preferred]
+
+    def close(self) -> None:
+        self._closed.set()
+        for connection in list(self._streams):
+            connection.close()
+        for endpoint in self._endpoints:
+            endpoint.close()
+
+
+async def _exchange(
+    connection: HttpConnection, path: str, body: bytes, decode: Callable[[bytes], T]
+) -> T | Failure:
+    await connection.send(path, body)
+    status = await connection.status()
+    answer = await connection.body()
+    return decode(answer) if status == _HTTP_OK else wire.decode_failure(status, answer)
+
+
+def _is_final(failure: Failure) -> bool:
+    """Whether the cluster has decided, rather than failed to."""
+    return failure.code in (wire.CODE_NOT_FOUND, wire.CODE_OUT_OF_RANGE) or failure.code in wire.REFUSALS
+
+
+def refused(failure: Failure) -> MetaError:
+    """The error for a refusal that no caller expects."""
+    kind = wire.REFUSALS.get(failure.code, f"code {failure.code}")
+    return MetaError(f"etcd refused ({kind}): {failure.message}")

@@ -1,0 +1,87 @@
+"""A lease as its holder sees it: renewed in the background, trusted a little less long than the store does."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from weir.meta.interfaces import Lease
+from weir.meta.state import NO_LEASE
+from weir.model.errors import LeaseExpiredError, MetaUnavailableError
+from weir.runtime import Clock
+
+#: The holder trusts a lease for this part of its TTL since the last renewal was sent: clocks that run apart by
+#: up to a tenth still agree that it ended here before it ended there.
+TRUSTED = 0.9
+#: Renewals per TTL while all goes well, and while the store does not answer.
+_RENEWALS = 3
+_RETRIES = 12
+
+
+class HeldLease:
+    """The lease that every driver hands out; `renew` and `revoke` are the driver's way to its store."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        lease_id: int,
+        *,
+        ttl_s: float,
+        asked_at: float,
+        renew: Callable[[], Awaitable[bool]],
+        revoke: Callable[[], Awaitable[None]],
+    ) -> None:
+        """`asked_at`: the clock's `monotonic()` just before the lease was asked for."""
+        self.lease_id = lease_id
+        self.ttl_s = ttl_s
+        #: Asks the store once; false if the lease is gone. The test kit puts faults in its way.
+        self.renew = renew
+        self._revoke = revoke
+        self._clock = clock
+        self._ended = asyncio.Event()
+        self._trusted_until = asked_at + ttl_s * TRUSTED
+        self._timer = clock.call_later(self._trusted_until - clock.monotonic(), self.end)
+
+    @property
+    def alive(self) -> bool:
+        return not self._ended.is_set() and self._clock.monotonic() < self._trusted_until
+
+    async def lost(self) -> None:
+        await self._ended.wait()
+
+    async def revoke(self) -> None:
+        self.end()
+        await self._revoke()
+
+    def end(self) -> None:
+        """Never trust it again. Not undone by a late renewal, since the holder may have acted on the loss."""
+        self._timer.cancel()
+        self._ended.set()
+
+    async def keep(self) -> None:
+        """Renew until it is lost; the driver runs this in the background."""
+        while self.alive:
+            await self._clock.sleep(self.ttl_s / _RENEWALS)
+            while self.alive and not await self._renewed():
+                await self._clock.sleep(self.ttl_s / _RETRIES)
+
+    async def _renewed(self) -> bool:
+        asked_at = self._clock.monotonic()
+        try:
+            kept = await self.renew()
+        except MetaUnavailableError:
+            return False
+        if not kept:
+            self.end()
+        elif self.alive:
+            self._timer.cancel()
+            self._trusted_until = asked_at + self.ttl_s * TRUSTED
+            self._timer = self._clock.call_later(self._trusted_until - self._clock.monotonic(), self.end)
+        return True
+
+
+def usable_lease(lease: Lease | None, key: str) -> int:
+    """The id of a lease that its holder may still count on, or NO_LEASE for none."""
+    if lease is None:
+        return NO_LEASE
+    if not isinstance(lease, HeldLease) or not lease.alive:
+        raise LeaseExpiredError(f"the lease is gone; {key} was not put")
+    return lease.lease_id

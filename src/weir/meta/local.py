@@ -1,0 +1,299 @@
+"""A metadata store that lives in this process: the shared core of the in-memory and the embedded driver.
+
+The core decides every change at once, in a plain function, and hands it to a change log; the client's verbs
+then wait until the log has made it durable. Nothing that is not durable is ever shown: reads, conflicts and
+watches wait for it too.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from weir.meta.interfaces import Change, Lease, Listing, Versioned
+from weir.meta.leases import HeldLease, usable_lease
+from weir.meta.state import NO_LEASE, KeySpace
+from weir.meta.watching import RecentListings, WatchTracker
+from weir.model.errors import MetaConflictError, MetaError
+from weir.runtime import Clock, Runtime, Timer
+from weir.runtime.tasks import TaskScope
+
+
+class ChangeLog(Protocol):
+    """Makes decided changes durable, in order."""
+
+    @property
+    def durable(self) -> int:
+        """The last durable revision."""
+
+    async def room(self) -> None:
+        """Wait until the log can take another change; MetaUnavailableError once it has failed."""
+
+    def append(self, change: Change, *, leased: bool) -> None:
+        """Queue the next change."""
+
+    async def settled(self, revision: int) -> None:
+        """Wait until the revision is durable, or raise MetaUnavailableError."""
+
+
+class VolatileLog:
+    """Memory is as durable as it gets."""
+
+    def __init__(self, core: "LocalCore") -> None:
+        self._core = core
+        self.durable = core.state.revision
+
+    async def room(self) -> None:
+        return
+
+    def append(self, change: Change, *, leased: bool) -> None:
+        self.durable = change.version
+        self._core.published()
+
+    async def settled(self, revision: int) -> None:
+        return
+
+
+@dataclass(slots=True)
+class _Term:
+    ttl_s: float
+    ends_at: float
+
+
+class LocalCore:
+    """The store itself; outlives its clients. Leases end by the core's clock, not by their holders'."""
+
+    def __init__(self, clock: Clock, state: KeySpace | None = None) -> None:
+        self.state = state if state is not None else KeySpace()
+        self.log: ChangeLog = VolatileLog(self)
+        self._clock = clock
+        self._terms: dict[int, _Term] = {}
+        self._last_lease = NO_LEASE
+        self._timer: Timer | None = None
+        self._feeds: dict[Feed, None] = {}
+
+    # --- changes ----------------------------------------------------------------------------------------------
+
+    def put(self, key: str, value: bytes, *, expect: int | None, lease_id: int) -> int:
+        """Decide a put; returns the version that it will have once it is durable."""
+        self.expire()
+        change = self.state.put(key, value, expect=expect, lease_id=lease_id)
+        self.log.append(change, leased=lease_id != NO_LEASE)
+        return change.version
+
+    def delete(self, key: str, *, expect: int | None) -> None:
+        self.expire()
+        change = self.state.delete(key, expect=expect)
+        if change is not None:
+            self.log.append(change, leased=False)
+
+    # --- leases -----------------------------------------------------------------------------------------------
+
+    def grant(self, ttl_s: float) -> int:
+        self._last_lease += 1
+        self.state.grant(self._last_lease)
+        self._terms[self._last_lease] = _Term(ttl_s, self._clock.monotonic() + ttl_s)
+        self._schedule()
+        return self._last_lease
+
+    def renew(self, lease_id: int) -> bool:
+        """Start the lease's TTL anew; false if it is gone."""
+        self.expire()
+        term = self._terms.get(lease_id)
+        if term is None:
+            return False
+        term.ends_at = self._clock.monotonic() + term.ttl_s
+        return True
+
+    def revoke(self, lease_id: int) -> None:
+        if self._terms.pop(lease_id, None) is not None:
+            self._drop(lease_id)
+
+    def drop_all_leases(self) -> None:
+        """Delete every leased key: whoever held them is gone."""
+        self._terms.clear()
+        for lease_id in self.state.lease_ids():
+            self._drop(lease_id)
+
+    def expire(self) -> None:
+        """End every lease whose time is over. Also called before each change, so that no timer is trusted."""
+        now = self._clock.monotonic()
+        over = [lease_id for lease_id, term in self._terms.items() if term.ends_at <= now]
+        for lease_id in over:
+            del self._terms[lease_id]
+            self._drop(lease_id)
+
+    def _drop(self, lease_id: int) -> None:
+        for change in self.state.drop_lease(lease_id):
+            self.log.append(change, leased=False)
+
+    def _schedule(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._terms:
+            earliest = min(term.ends_at for term in self._terms.values())
+            # A moment late rather than early, or rounding would make it spin.
+            delay_s = max(0.0, earliest - self._clock.monotonic()) + 0.001
+            self._timer = self._clock.call_later(delay_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self.expire()
+        self._schedule()
+
+    def stop(self) -> None:
+        """Stop the clockwork; nothing expires any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._terms.clear()
+
+    # --- watches ----------------------------------------------------------------------------------------------
+
+    def add_feed(self, feed: "Feed") -> None:
+        self._feeds[feed] = None
+
+    def remove_feed(self, feed: "Feed") -> None:
+        self._feeds.pop(feed, None)
+
+    def published(self) -> None:
+        """More changes became durable: wake the watches."""
+        for feed in self._feeds:
+            feed.wake()
+
+    def listing(self, prefix: str) -> Listing:
+        self.expire()
+        return Listing(self.state.list(prefix), self.state.revision)
+
+
+class Feed:
+    """One watch on a core."""
+
+    def __init__(self, core: LocalCore, prefix: str, since: int, known: list[str]) -> None:
+        self._core = core
+        self._prefix = prefix
+        self._tracker = WatchTracker(since, known)
+        self._woken = asyncio.Event()
+        self._closed = False
+
+    def wake(self) -> None:
+        self._woken.set()
+
+    def close(self) -> None:
+        self._closed = True
+        self._woken.set()
+
+    async def changes(self) -> AsyncIterator[Change]:
+        """Every durable change from here on, until closed."""
+        self._core.add_feed(self)
+        try:
+            while not self._closed:
+                self._woken.clear()
+                for change in await self._take():
+                    yield change
+                    if self._closed:
+                        return
+                await self._woken.wait()
+        finally:
+            self._core.remove_feed(self)
+
+    async def _take(self) -> list[Change]:
+        durable = self._core.log.durable
+        changes = self._core.state.changes(self._prefix, after=self._tracker.position, upto=durable)
+        if changes is None:
+            listing = self._core.listing(self._prefix)
+            await self._core.log.settled(listing.revision)
+            return self._tracker.resync(listing)
+        news = [change for change in changes if self._tracker.admit(change)]
+        self._tracker.settle(durable)
+        return news
+
+
+class LocalMeta:
+    """A node's client of a core; fills `MetaStore`."""
+
+    def __init__(self, core: LocalCore, runtime: Runtime) -> None:
+        self._core = core
+        self._clock = runtime.clock
+        self._tasks = TaskScope("meta")
+        self._listed = RecentListings()
+        self._feeds: dict[Feed, None] = {}
+        self._closed = False
+
+    async def get(self, key: str) -> Versioned | None:
+        self._check_open()
+        self._core.expire()
+        item = self._core.state.get(key)
+        await self._core.log.settled(self._core.state.revision)
+        return item
+
+    async def put(self, key: str, value: bytes, *, expect: int | None = None, lease: Lease | None = None) -> int:
+        self._check_open()
+        await self._core.log.room()
+        lease_id = usable_lease(lease, key)
+        try:
+            version = self._core.put(key, value, expect=expect, lease_id=lease_id)
+        except MetaConflictError:
+            await self._core.log.settled(self._core.state.revision)
+            raise
+        await self._core.log.settled(version)
+        return version
+
+    async def delete(self, key: str, *, expect: int | None = None) -> None:
+        self._check_open()
+        await self._core.log.room()
+        try:
+            self._core.delete(key, expect=expect)
+        finally:
+            await self._core.log.settled(self._core.state.revision)
+
+    async def list(self, prefix: str) -> Listing:
+        self._check_open()
+        listing = self._core.listing(prefix)
+        await self._core.log.settled(listing.revision)
+        self._listed.remember(prefix, listing)
+        return listing
+
+    def watch(self, prefix: str, *, since: int) -> AsyncIterator[Change]:
+        self._check_open()
+        known = self._core.state.keys_at(prefix, since)
+        if known is None:
+            known = self._listed.keys(prefix, since)
+        feed = Feed(self._core, prefix, since, known or [])
+        return self._follow(feed)
+
+    async def _follow(self, feed: Feed) -> AsyncIterator[Change]:
+        if self._closed:
+            return
+        self._feeds[feed] = None
+        try:
+            async for change in feed.changes():
+                yield change
+        finally:
+            self._feeds.pop(feed, None)
+
+    async def lease(self, ttl_s: float) -> Lease:
+        self._check_open()
+        asked_at = self._clock.monotonic()
+        lease_id = self._core.grant(ttl_s)
+
+        async def renew() -> bool:
+            return self._core.renew(lease_id)
+
+        async def revoke() -> None:
+            self._core.revoke(lease_id)
+            await self._core.log.settled(self._core.state.revision)
+
+        lease = HeldLease(self._clock, lease_id, ttl_s=ttl_s, asked_at=asked_at, renew=renew, revoke=revoke)
+        self._tasks.spawn(lease.keep(), f"lease-{lease_id}")
+        return lease
+
+    async def close(self) -> None:
+        self._closed = True
+        for feed in list(self._feeds):
+            feed.close()
+        await self._tasks.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise MetaError("this metadata client is closed")

@@ -1,0 +1,89 @@
+"""Where a watch stands, and how it catches up when the store has forgotten the history in between."""
+
+from collections.abc import Iterable
+
+from weir.meta.interfaces import Change, Listing
+
+
+class WatchTracker:
+    """The memory of one watch: what was delivered, and which keys exist as far as its reader knows.
+
+    A driver passes every change it hears of through `admit`, so that a reconnect may repeat some; when history
+    is lost, `resync` turns a listing into the changes that bring the reader up to date, deletions included.
+    """
+
+    def __init__(self, since: int, known: Iterable[str]) -> None:
+        self._done = since
+        # Changes of one revision may come apart (a lease's keys go together in etcd); those already delivered
+        # of the revision after `_done`:
+        self._partial: dict[str, None] = {}
+        self._partial_revision = since
+        self._known = dict.fromkeys(known)
+
+    @property
+    def position(self) -> int:
+        """Every change up to this revision was delivered; resume after it."""
+        return self._done
+
+    def admit(self, change: Change) -> bool:
+        """Whether the change is news; then it counts as delivered."""
+        if change.version <= self._done:
+            return False
+        if change.version != self._partial_revision:
+            self._done = change.version - 1
+            self._partial = {}
+            self._partial_revision = change.version
+        if change.key in self._partial:
+            return False
+        self._partial[change.key] = None
+        if change.value is None:
+            self._known.pop(change.key, None)
+        else:
+            self._known[change.key] = None
+        return True
+
+    def settle(self, revision: int) -> None:
+        """Every change up to `revision` was seen."""
+        if revision > self._done:
+            self._done = revision
+            self._partial = {}
+            self._partial_revision = revision
+
+    def resync(self, listing: Listing) -> list[Change]:
+        """The merged changes between where this watch stands and the listing."""
+        present = {item.key: None for item in listing.items}
+        news = [
+            Change(item.key, item.value, item.version)
+            for item in sorted(listing.items, key=lambda item: item.version)
+            if item.version > self._done and not self._delivered(item.key, item.version)
+        ]
+        # When a key went is forgotten; by the listing's revision it was gone.
+        news += [Change(key, None, listing.revision) for key in self._known if key not in present]
+        self._known = present
+        self.settle(listing.revision)
+        return news
+
+    def _delivered(self, key: str, version: int) -> bool:
+        return version == self._partial_revision and key in self._partial
+
+
+class RecentListings:
+    """Which keys a client last listed, per prefix: what the reader of a watch since then believes to exist.
+
+    A watch needs it only if the store forgets the history between a listing and the watch since it.
+    """
+
+    def __init__(self, prefixes: int = 128) -> None:
+        self._limit = prefixes
+        self._listings: dict[str, tuple[int, list[str]]] = {}
+
+    def remember(self, prefix: str, listing: Listing) -> None:
+        self._listings.pop(prefix, None)
+        self._listings[prefix] = (listing.revision, [item.key for item in listing.items])
+        if len(self._listings) > self._limit:
+            del self._listings[next(iter(self._listings))]
+
+    def keys(self, prefix: str, revision: int) -> list[str] | None:
+        """The keys of the listing that was made at this revision, if it is remembered."""
+        remembered = self._listings.get(prefix)
+        return remembered[1] if remembered is not None and remembered[0] == revision else None

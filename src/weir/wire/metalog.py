@@ -1,0 +1,128 @@
+"""Files of the embedded metadata store as bytes: a header, then records, in logs and snapshots alike.
+
+    header: magic 8 | crc32c u32 | file id u64 | revision u64 | records u64
+    record: magic u32 | crc32c u32 | key length u32 | value length u32 | flags u32 | revision u64 | durable u64
+            | key | value
+
+A log's header names the revision of its first record; a snapshot's the revision that it was taken at, and how
+many records it has. A record's checksum is seeded with the file's id and the record's offset, so that only a
+record of this file at this place is valid: not one that a value happens to contain, not one left from before.
+`durable` is the revision up to which the log was known to be durable when the record was written; it lets
+recovery tell a torn tail from damage (docs/adr/0005).
+"""
+
+from struct import Struct
+from typing import NamedTuple
+
+from weir.model.errors import ChecksumError, FrameTooLargeError, UnknownVersionError, WireError
+from weir.model.ids import Buffer
+from weir.wire.checksum import crc32c
+
+LOG_MAGIC = b"WEIRml01"
+SNAPSHOT_MAGIC = b"WEIRms01"
+_FAMILY_BYTES = 6
+
+_HEADER = Struct("<8sIQQQ")
+_HEADER_COVERED = Struct("<QQQ")
+_HEADER_COVERED_AT = 12
+_RECORD = Struct("<4sIIIIQQ")
+_RECORD_COVERED = Struct("<IIIQQ")
+_RECORD_COVERED_AT = 8
+_RECORD_MAGIC = b"\xabWMr"
+_SEED = Struct("<QQ")
+
+HEADER_BYTES = _HEADER.size
+#: Bounds what a damaged length makes a reader take for a record.
+MAX_KEY_BYTES = 64 * 1024
+MAX_VALUE_BYTES = 16 * 1024 * 1024
+
+_DELETED = 1
+_LEASED = 2
+
+
+class FileHeader(NamedTuple):
+    """What a file is. `records` counts a snapshot's records; a log has 0 here."""
+
+    file_id: int
+    revision: int
+    records: int
+
+
+class LogRecord(NamedTuple):
+    """A key was put, or deleted (no value); `end` is where the next record begins."""
+
+    key: str
+    value: bytes | None
+    revision: int
+    durable: int
+    leased: bool
+    end: int
+
+
+def encode_header(magic: bytes, header: FileHeader) -> bytes:
+    crc = crc32c(_HEADER_COVERED.pack(*header), crc32c(magic))
+    return _HEADER.pack(magic, crc, *header)
+
+
+def decode_header(magic: bytes, data: Buffer) -> FileHeader:
+    """The header at the front of a file of this kind."""
+    if len(data) < HEADER_BYTES:
+        raise WireError(f"a file header needs {HEADER_BYTES} bytes, {len(data)} are there")
+    found, crc, file_id, revision, records = _HEADER.unpack_from(data)
+    if found != magic:
+        if found[:_FAMILY_BYTES] == magic[:_FAMILY_BYTES]:
+            raise UnknownVersionError(f"file format {found!r}", hint="written by a newer Weir? upgrade this one")
+        raise WireError(f"not a metadata file: it begins with {found!r}")
+    if crc32c(memoryview(data)[_HEADER_COVERED_AT:HEADER_BYTES], crc32c(magic)) != crc:
+        raise ChecksumError("the file header's checksum does not match")
+    return FileHeader(file_id, revision, records)
+
+
+def encode_record(
+    file_id: int, offset: int, key: str, value: bytes | None, *, revision: int, durable: int, leased: bool = False
+) -> bytes:
+    """The record as it must lie at `offset` of the file."""
+    name = key.encode()
+    body = b"" if value is None else value
+    flags = (_DELETED if value is None else 0) | (_LEASED if leased else 0)
+    covered = _RECORD_COVERED.pack(len(name), len(body), flags, revision, durable)
+    crc = crc32c(body, crc32c(name, crc32c(covered, crc32c(_SEED.pack(file_id, offset)))))
+    return b"".join((_RECORD_MAGIC, crc.to_bytes(4, "little"), covered, name, body))
+
+
+def decode_record(data: Buffer, offset: int, file_id: int) -> LogRecord:
+    """The record at `offset` of the file whose whole bytes are `data`."""
+    if len(data) - offset < _RECORD.size:
+        raise WireError(f"{len(data) - offset} bytes are left for a record")
+    magic, crc, key_length, value_length, flags, revision, durable = _RECORD.unpack_from(data, offset)
+    if magic != _RECORD_MAGIC:
+        raise WireError(f"no record begins at offset {offset}")
+    if key_length > MAX_KEY_BYTES or value_length > MAX_VALUE_BYTES:
+        raise FrameTooLargeError(f"a record announces {key_length} + {value_length} bytes")
+    middle = offset + _RECORD.size + key_length
+    end = middle + value_length
+    if end > len(data):
+        raise WireError(f"a record of {end - offset} bytes is cut off after {len(data) - offset}")
+    view = memoryview(data)
+    if crc32c(view[offset + _RECORD_COVERED_AT : end], crc32c(_SEED.pack(file_id, offset))) != crc:
+        raise ChecksumError(f"the checksum of the record at offset {offset} does not match")
+    if flags & ~(_DELETED | _LEASED):
+        raise WireError(f"a record has unknown flags {flags:#x}")
+    try:
+        key = str(view[offset + _RECORD.size : middle], "utf-8")
+    except UnicodeDecodeError as bad:
+        raise WireError(f"a key is not text: {bad}") from bad
+    value = None if flags & _DELETED else bytes(view[middle:end])
+    return LogRecord(key, value, revision, durable, bool(flags & _LEASED), end)
+
+
+def find_record(data: bytes, offset: int, file_id: int) -> LogRecord | None:
+    """The first whole record that begins at or after `offset`, wherever it lies."""
+    while True:
+        offset = data.find(_RECORD_MAGIC, offset)
+        if offset < 0:
+            return None
+        try:
+            return decode_record(data, offset, file_id)
+        except WireError:
+            offset += 1
