@@ -224,6 +224,13 @@ def test_a_recovery_that_never_ends_after_healing_is_found(story: Story) -> None
     assert story.rejected_by(checkers.all_is_available_after_healing) == "recover of ledger 7 did not succeed"
 
 
+def test_an_entry_with_too_few_copies_is_found(story: Story) -> None:
+    story.begin(FINAL, Kind.COPIES, entry=3).failed(EntryUnreadableError("1 of 2 copies"))
+    assert story.promises_broken() == [
+        "an acknowledged entry survives the loss of all but one bookie of its ack quorum"
+    ]
+
+
 def test_every_checker_has_a_promise_in_its_first_line() -> None:
     assert all(checker.__doc__ for checker in CHECKERS)
 

@@ -245,11 +245,22 @@ def deleted_stays_deleted(ops: Sequence[Op]) -> list[Violation]:
     return found
 
 
+def acknowledged_is_replicated(ops: Sequence[Op]) -> list[Violation]:
+    """Once all is healed and repaired, as many bookies as the ack quorum hold each entry of a closed ledger."""
+    promise = "an acknowledged entry survives the loss of all but one bookie of its ack quorum"
+    found = []
+    for op in _kept(ops, (op for op in _of(ops, Kind.COPIES) if not op.ok)):
+        sentence = f"entry {op.entry} of ledger {op.ledger} is held by too few bookies"
+        found.append(Violation(promise, sentence, (op,)))
+    return found
+
+
 def all_is_available_after_healing(ops: Sequence[Op]) -> list[Violation]:
     """Once every fault is healed and every node restarted, every ledger can be recovered, read and closed."""
     promise = "after all faults are healed, everything is available again"
     found = []
-    for op in _kept(ops, (op for op in ops if op.final and not op.ok)):
+    asked = (op for op in ops if op.final and not op.ok and op.kind is not Kind.COPIES)
+    for op in _kept(ops, asked):
         what = "" if op.entry is None else f" of entry {op.entry}"
         sentence = f"{op.kind.value}{what} of ledger {op.ledger} did not succeed"
         found.append(Violation(promise, sentence, (op,)))
@@ -270,6 +281,7 @@ CHECKERS: tuple[Checker, ...] = (
     confirmed_is_true,
     nothing_is_acknowledged_after_recovery,
     deleted_stays_deleted,
+    acknowledged_is_replicated,
     all_is_available_after_healing,
 )
 

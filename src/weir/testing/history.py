@@ -28,6 +28,8 @@ class Kind(Enum):
     #: Closed by its own writer.
     CLOSE = "close"
     DELETE = "delete"
+    #: Counted, after healing, how many bookies hold an entry whole; OK if that is as many as promised.
+    COPIES = "copies"
 
 
 class Outcome(Enum):
