@@ -1,0 +1,116 @@
+"""The door to ledgers: create, open, delete, list."""
+
+import asyncio
+import logging
+
+from weir.ledger.bookies import BookieDirectory, Quarantine
+from weir.ledger.context import LedgerContext
+from weir.ledger.idblocks import IdBlocks
+from weir.ledger.interfaces import BookiePool
+from weir.ledger.placement import choose_ensemble
+from weir.ledger.reader import LedgerReader
+from weir.ledger.records import LedgerRecords
+from weir.ledger.recovery import recover
+from weir.ledger.replicas import ReplicaReads
+from weir.ledger.settings import LedgerSettings
+from weir.ledger.writer import LedgerWriter
+from weir.meta.interfaces import MetaStore
+from weir.model.errors import BookieError, LedgerNotFoundError
+from weir.model.ids import BookieId, EntryId, LedgerId
+from weir.model.ledger import Fragment, LedgerMetadata, Quorum
+from weir.runtime.interfaces import Runtime
+
+log = logging.getLogger(__name__)
+
+_DELETE_TIMEOUT_S = 5.0
+
+
+class LedgerClient:
+    """One node's view of all ledgers. `await start()` first, `await close()` last; a directory that is handed in
+    (because the pool resolves ids by it) is started here but closed by its owner."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        meta: MetaStore,
+        pool: BookiePool,
+        settings: LedgerSettings | None = None,
+        *,
+        directory: BookieDirectory | None = None,
+    ) -> None:
+        settings = settings or LedgerSettings()
+        self._owns_directory = directory is None
+        self._ids = IdBlocks(runtime.clock, meta, size=settings.id_block)
+        self.context = LedgerContext(
+            runtime=runtime,
+            meta=meta,
+            records=LedgerRecords(runtime, meta, settings.update),
+            directory=directory or BookieDirectory(runtime.clock, meta),
+            quarantine=Quarantine(runtime.clock, for_s=settings.quarantine_s),
+            pool=pool,
+            reads=ReplicaReads(runtime.clock, pool, settings.reader),
+            settings=settings,
+        )
+
+    async def start(self) -> None:
+        """Know which bookies there are."""
+        await self.context.directory.start()
+
+    async def close(self) -> None:
+        """Stop following the bookies. Writers and readers are closed by whoever opened them."""
+        if self._owns_directory:
+            await self.context.directory.close()
+
+    async def create(self, quorum: Quorum) -> LedgerWriter:
+        """A new ledger on bookies that take entries, and its one writer; NotEnoughBookiesError if there are too
+        few."""
+        writable = self.context.directory.writable()
+        ensemble = choose_ensemble(
+            {bookie_id: info.rack for bookie_id, info in writable.items()},
+            quorum,
+            self.context.runtime.rng,
+            avoid=self.context.quarantine.held(),
+        )
+        ledger = LedgerMetadata(
+            ledger_id=await self._ids.take(),
+            quorum=quorum,
+            fragments=(Fragment(EntryId(0), ensemble),),
+            created_ms=self.context.runtime.clock.wall_ms(),
+        )
+        await self.context.records.create(ledger)
+        return LedgerWriter(self.context, ledger)
+
+    async def open(self, ledger_id: LedgerId, *, recover: bool = True) -> LedgerReader:
+        """A reader. With `recover`, the ledger is fenced and closed first, so that all of it can be read and its
+        writer, if it still lives, can add nothing more. Without, an open ledger is read behind its writer."""
+        if recover:
+            await self.recover(ledger_id)
+        return LedgerReader(self.context, await self.context.records.get(ledger_id))
+
+    async def recover(self, ledger_id: LedgerId) -> LedgerMetadata:
+        """Fence the ledger, find its end and close it; at once if it is closed."""
+        return await recover(self.context, ledger_id)
+
+    async def metadata(self, ledger_id: LedgerId) -> LedgerMetadata:
+        """The ledger's record, or LedgerNotFoundError."""
+        return (await self.context.records.get(ledger_id)).ledger
+
+    async def list(self) -> list[LedgerMetadata]:
+        """Every ledger, by id."""
+        return await self.context.records.list()
+
+    async def delete(self, ledger_id: LedgerId) -> None:
+        """Forget the ledger; fine if it is gone. Bookies that cannot be told now find out when they collect garbage."""
+        try:
+            ledger = await self.metadata(ledger_id)
+        except LedgerNotFoundError:
+            return
+        await self.context.records.delete(ledger_id)
+        await asyncio.gather(*(self._delete_on(bookie_id, ledger_id) for bookie_id in ledger.bookies()))
+
+    async def _delete_on(self, bookie_id: BookieId, ledger_id: LedgerId) -> None:
+        try:
+            async with asyncio.timeout(_DELETE_TIMEOUT_S):
+                await self.context.pool.get(bookie_id).delete(ledger_id)
+        except (BookieError, TimeoutError) as failure:
+            log.info("%s did not delete ledger %s: %r", bookie_id, ledger_id, failure)

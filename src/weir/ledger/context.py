@@ -1,0 +1,25 @@
+"""What every part of a ledger client shares."""
+
+from dataclasses import dataclass
+
+from weir.ledger.bookies import BookieDirectory, Quarantine
+from weir.ledger.interfaces import BookiePool
+from weir.ledger.records import LedgerRecords
+from weir.ledger.replicas import ReplicaReads
+from weir.ledger.settings import LedgerSettings
+from weir.meta.interfaces import MetaStore
+from weir.runtime.interfaces import Runtime
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerContext:
+    """The world, the metadata and the bookies, as one client sees them."""
+
+    runtime: Runtime
+    meta: MetaStore
+    records: LedgerRecords
+    directory: BookieDirectory
+    quarantine: Quarantine
+    pool: BookiePool
+    reads: ReplicaReads
+    settings: LedgerSettings

@@ -1,0 +1,184 @@
+"""Recovery of a ledger whose writer is gone: fence, find the end, write the tail back, close.
+
+Any number of recoveries may run at once, with each other and with a writer that still believes in itself.
+Whoever closes first decides, and everyone's decision would be right:
+
+1. IN_RECOVERY is written down: the writer can change neither ensemble nor state any more.
+2. The last ensemble is fenced, so far that no write set has an ack quorum left that takes its adds.
+3. From the highest last-add-confirmed on, entries are read from the ensemble *as the writer left it*. The first
+   that was surely never acknowledged (`weir.ledger.tail`) ends the ledger, since entries are acknowledged in
+   order. A bookie's denial counts only if it was fenced before it was asked: an unfenced one may take the
+   entry right after denying it, and make it acknowledged (found in BookKeeper with TLA+, its issue 2614).
+4. What was found is written back to whole write sets, then the end is written down.
+"""
+
+import asyncio
+import logging
+from functools import partial
+
+from weir.ledger.context import LedgerContext
+from weir.ledger.fencing import Fencing
+from weir.ledger.replicas import whole
+from weir.ledger.tail import Answer, Verdict, decide
+from weir.ledger.transforms import begin_recovery, close_recovered
+from weir.ledger.writeback import WriteBack
+from weir.model.errors import (
+    BookieError,
+    EntryUnreadableError,
+    LedgerClosedError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+    RecoveryFailedError,
+)
+from weir.model.ids import NO_ENTRY, BookieId, Buffer, EntryId, LedgerId
+from weir.model.ledger import LedgerMetadata, LedgerState
+from weir.wire.entry import Entry, encode_entry
+
+log = logging.getLogger(__name__)
+
+
+async def recover(context: LedgerContext, ledger_id: LedgerId) -> LedgerMetadata:
+    """Close the ledger at its end and return its metadata; at once if it is closed already. RecoveryFailedError if
+    the end cannot be decided for now; trying again later is safe, also by others."""
+    try:
+        ledger = await context.records.change(ledger_id, begin_recovery)
+    except LedgerClosedError:
+        return (await context.records.get(ledger_id)).ledger
+    recovery = Recovery(context, ledger)
+    try:
+        async with asyncio.timeout(context.settings.recovery.timeout_s):
+            return await recovery.run()
+    except (TimeoutError, RecoveryFailedError) as failure:
+        ledger = (await context.records.get(ledger_id)).ledger
+        if ledger.state is LedgerState.CLOSED:
+            return ledger  # someone else could
+        if isinstance(failure, RecoveryFailedError):
+            raise
+        raise RecoveryFailedError(f"the end of ledger {ledger_id} cannot be decided: {recovery.doing}") from None
+
+
+class Recovery:
+    """One attempt at one ledger."""
+
+    def __init__(self, context: LedgerContext, ledger: LedgerMetadata) -> None:
+        self._context = context
+        self._settings = context.settings.recovery
+        #: As the writer left it. Reads go by this ensemble to the end, even while write-back replaces bookies: one
+        #: that the writer never wrote to would deny everything.
+        self._ledger = ledger
+        self._fencing = Fencing(context, ledger)
+        self._back = WriteBack(context, ledger)
+        self._found: dict[EntryId, Entry] = {}
+        #: What keeps it, for an error message.
+        self.doing = "nothing was asked yet"
+
+    async def run(self) -> LedgerMetadata:
+        base = self._ledger.fragments[-1]
+        try:
+            self.doing = f"not enough of {base.bookies} can be fenced"
+            confirmed = await self._fencing.covered()
+            # A fragment starts after what was acknowledged when it was written down; its bookies may not know.
+            confirmed = max(confirmed, EntryId(base.first_entry - 1))
+            last, length = await self._recover_tail(confirmed)
+        finally:
+            await self._fencing.close()
+        end = partial(
+            close_recovered, base=base, rewritten=tuple(self._back.fragments), last_entry=last, length=length
+        )
+        self.doing = "its close cannot be written down"
+        closed = await self._context.records.change(self._ledger.ledger_id, end)
+        log.info("ledger %s is recovered and closed at entry %s", closed.ledger_id, closed.last_entry)
+        return closed
+
+    async def _recover_tail(self, confirmed: EntryId) -> tuple[EntryId, int]:
+        """Write back what follows the confirmed entry; answers where the ledger ends, and its length."""
+        last, length = confirmed, None
+        while True:
+            chunk = await self._next_chunk(EntryId(last + 1))
+            if not chunk:
+                break
+            self.doing = f"entry {chunk[0].entry_id} and following cannot be written back"
+            await self._back.write([(entry.entry_id, _encoded(entry)) for entry in chunk])
+            last, length = chunk[-1].entry_id, chunk[-1].ledger_length
+        if length is None:
+            length = await self._length_at(last)
+        return last, length
+
+    async def _next_chunk(self, first: EntryId) -> list[Entry]:
+        """Entries from `first` on that exist; none if `first` is the first that does not."""
+        chunk: list[Entry] = []
+        size = 0
+        while len(chunk) < self._settings.chunk_entries and size < self._settings.chunk_bytes:
+            entry = await self._find(EntryId(first + len(chunk)))
+            if entry is None:
+                break
+            chunk.append(entry)
+            size += len(entry.payload)
+        return chunk
+
+    async def _find(self, entry_id: EntryId) -> Entry | None:
+        """The entry, or None once it is certain that it was never acknowledged."""
+        while entry_id not in self._found:
+            answers = dict.fromkeys(self._ledger.write_set(entry_id), Answer.UNKNOWN)
+            verdict = await self._ask_all(entry_id, answers)
+            if verdict is Verdict.ABSENT:
+                return None
+            if verdict is Verdict.UNDECIDED:
+                said = ", ".join(f"{bookie_id}: {answer.value}" for bookie_id, answer in answers.items())
+                self.doing = f"entry {entry_id} may have been acknowledged ({said})"
+                await self._context.runtime.clock.sleep(self._settings.retry_pause_s)
+        return self._found.pop(entry_id)
+
+    async def _ask_all(self, entry_id: EntryId, answers: dict[BookieId, Answer]) -> Verdict:
+        """Ask the whole write set at once; stop as soon as the verdict is clear."""
+        loop = asyncio.get_running_loop()
+        asked = {loop.create_task(self._ask(bookie_id, entry_id)): bookie_id for bookie_id in answers}
+        verdict = Verdict.UNDECIDED
+        try:
+            while asked and verdict is Verdict.UNDECIDED:
+                await asyncio.wait(list(asked), return_when=asyncio.FIRST_COMPLETED)
+                for task in [task for task in asked if task.done()]:
+                    answers[asked.pop(task)] = task.result()
+                verdict = decide(answers.values(), self._ledger.quorum)
+        finally:
+            for task in asked:
+                task.cancel()
+        return verdict
+
+    async def _ask(self, bookie_id: BookieId, entry_id: EntryId) -> Answer:
+        """What one bookie says, fenced before it is asked. Entries after this one come along if it has them."""
+        last = EntryId(entry_id + self._settings.chunk_entries - 1)
+        try:
+            async with asyncio.timeout(self._settings.request_timeout_s):
+                await self._fencing.fenced(bookie_id)
+                result = await self._context.pool.get(bookie_id).read(
+                    self._ledger.ledger_id, entry_id, last, max_bytes=self._settings.chunk_bytes
+                )
+            reply = whole(self._ledger.ledger_id, entry_id, last, result)
+        except (NoSuchEntryError, NoSuchLedgerError):
+            return Answer.DENIED
+        except (BookieError, TimeoutError):
+            return Answer.UNKNOWN
+        for entry in reply.entries:
+            self._found.setdefault(entry.entry_id, entry)
+        return Answer.HELD
+
+    async def _length_at(self, entry_id: EntryId) -> int:
+        """The ledger's length up to and with an acknowledged entry, which says it itself."""
+        if entry_id == NO_ENTRY:
+            return 0
+        reads = self._context.reads
+        while True:
+            ledger = (await self._context.records.get(self._ledger.ledger_id)).ledger
+            order = reads.ranking.order(ledger.write_set(entry_id))
+            try:
+                reply = await reads.read(ledger.ledger_id, entry_id, entry_id, order)
+                return reply.entries[0].ledger_length
+            except EntryUnreadableError as unreadable:
+                self.doing = f"its last entry, {entry_id}, cannot be read: {unreadable.what}"
+                await self._context.runtime.clock.sleep(self._settings.retry_pause_s)
+
+
+def _encoded(entry: Entry) -> Buffer:
+    """The entry's bytes as the writer made them."""
+    return encode_entry(entry.ledger_id, entry.entry_id, entry.last_confirmed, entry.ledger_length, entry.payload)

@@ -1,0 +1,442 @@
+"""The one writer of a ledger: appends, acknowledges in order, replaces failed bookies, closes.
+
+Everything is decided in plain functions; the only things awaited are compare-and-sets of the metadata. What one
+turn of the loop appends becomes one add per bookie. docs/ledger.md has the safety argument.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from weir.ledger.context import LedgerContext
+from weir.ledger.ensemble import plan_change
+from weir.ledger.quorum import Stripes
+from weir.ledger.transforms import close_at, replace_bookies
+from weir.ledger.window import Batch, Slot, Window
+from weir.model.errors import (
+    BookieBusyError,
+    BookieError,
+    BookieUnavailableError,
+    EntryTooLargeError,
+    LedgerClosedError,
+    LedgerError,
+    LedgerFencedError,
+    LedgerNotFoundError,
+    NotEnoughBookiesError,
+    WeirError,
+    WindowFullError,
+    WriterFencedError,
+)
+from weir.model.ids import BookieId, Buffer, EntryId, LedgerId
+from weir.model.ledger import Fragment, LedgerMetadata
+from weir.runtime.interfaces import Timer
+from weir.runtime.tasks import TaskScope
+from weir.wire.entry import MAX_PAYLOAD_BYTES, encode_entry
+
+log = logging.getLogger(__name__)
+
+#: `append` refuses above this many times the window that `ready()` keeps.
+_HARD_FACTOR = 2
+#: Overdue answers are looked for this many times per time-out.
+_CHECKS_PER_TIMEOUT = 4
+
+
+class LedgerWriter:
+    """Made by `LedgerClient.create`. Once it has failed it stays failed: recover the ledger, create a new one."""
+
+    def __init__(self, context: LedgerContext, metadata: LedgerMetadata) -> None:
+        self._context = context
+        self._settings = context.settings.writer
+        self._clock = context.runtime.clock
+        self._loop = asyncio.get_running_loop()
+        self._metadata = metadata
+        self.ledger_id: LedgerId = metadata.ledger_id
+        self._stripes = Stripes(metadata.quorum)
+        self._window = Window(self._stripes)
+        self._slots = [
+            Slot(index, bookie_id, context.pool.get(bookie_id))
+            for index, bookie_id in enumerate(metadata.fragments[-1].bookies)
+        ]
+        self._filling: Batch | None = None
+        self._next_entry = 0
+        self._length = 0
+        self._unacknowledged_bytes = 0
+        #: What the slowest bookie has not answered yet, acknowledged or not: it is held in memory all the same.
+        self._lag_bytes = 0
+        #: The last-add-confirmed that the bookies were told of.
+        self._confirmed_to_bookies = self._window.last_confirmed
+        self._refusal: WeirError | None = None
+        self._failure: WeirError | None = None
+        self._tasks = TaskScope(f"writer-{metadata.ledger_id}", on_failure=self._task_failed)
+        self._change: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[LedgerMetadata] | None = None
+        self._flush_due = False
+        self._timers: dict[str, Timer] = {}
+        self._at_ease: list[asyncio.Future[None]] = []
+
+    # --- what callers see -------------------------------------------------------------------------------
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        """The ledger as this writer last wrote it down."""
+        return self._metadata
+
+    @property
+    def last_confirmed(self) -> EntryId:
+        """The last acknowledged entry."""
+        return self._window.last_confirmed
+
+    @property
+    def length(self) -> int:
+        """Payload bytes up to the last acknowledged entry."""
+        return self._window.length
+
+    @property
+    def failure(self) -> WeirError | None:
+        """Why this writer is dead, if it is."""
+        return self._failure
+
+    @property
+    def degraded(self) -> bool:
+        """Whether some bookie of the ensemble has failed and no other could take its place yet."""
+        return any(slot.failure is not None for slot in self._slots)
+
+    def append(self, payload: Buffer) -> "asyncio.Future[EntryId]":
+        """Append one entry; done, with its id, when it is acknowledged. The payload is copied before this returns.
+
+        Decides at once: a refusal (closed, failed, window full) is an already failed future.
+        """
+        future: asyncio.Future[EntryId] = self._loop.create_future()
+        size = len(payload)
+        if self._refusal is not None or size > MAX_PAYLOAD_BYTES or self._over(_HARD_FACTOR):
+            return self._refused(future, size)
+        entry_id = self._put(payload, size)
+        self._filling.waiters.append((future, entry_id))  # type: ignore[union-attr]
+        return future
+
+    def append_many(self, payloads: Sequence[Buffer]) -> "asyncio.Future[EntryId]":
+        """Append entries with consecutive ids; done, with the first id, when all of them are acknowledged. If it
+        fails, any number of them from the first on may still be found by a recovery."""
+        future: asyncio.Future[EntryId] = self._loop.create_future()
+        largest = max(map(len, payloads), default=0)
+        if not payloads:
+            future.set_exception(LedgerError("append_many needs at least one payload"))
+            return future
+        if self._refusal is not None or largest > MAX_PAYLOAD_BYTES or self._over(_HARD_FACTOR):
+            return self._refused(future, largest)
+        first = EntryId(self._next_entry)
+        for payload in payloads:
+            self._put(payload, len(payload))
+        self._filling.waiters.append((future, first))  # type: ignore[union-attr]
+        return future
+
+    async def ready(self) -> None:
+        """Wait until the window has room. Raises what made the writer fail."""
+        while self._refusal is None and self._over(1):
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._at_ease.append(waiter)
+            await waiter
+        if self._refusal is not None:
+            raise self._refusal
+
+    async def close(self) -> LedgerMetadata:
+        """Acknowledge what is pending, or fail it, and write down the end. Closing twice gives the same answer:
+        the closed metadata, or WriterFencedError if someone else recovered the ledger."""
+        if self._closing is None:
+            self._refusal = self._refusal or LedgerClosedError(f"ledger {self.ledger_id} is closed")
+            self._closing = self._loop.create_task(self._close(), name=f"close-ledger-{self.ledger_id}")
+        return await asyncio.shield(self._closing)
+
+    async def abandon(self) -> None:
+        """Stop without closing: the ledger stays open in the metadata until someone recovers it."""
+        self._die(LedgerClosedError(f"the writer of ledger {self.ledger_id} was abandoned"))
+        await self._tasks.close()
+
+    # --- appending --------------------------------------------------------------------------------------
+
+    def _put(self, payload: Buffer, size: int) -> EntryId:
+        """Give the payload an id and a place in the batch of this turn."""
+        entry_id = EntryId(self._next_entry)
+        self._next_entry += 1
+        self._length += size
+        batch = self._filling
+        if batch is None or batch.size >= self._settings.batch_bytes:
+            batch = self._next_batch(entry_id)
+        lac = self._window.last_confirmed
+        data = encode_entry(self.ledger_id, entry_id, lac, self._length, payload)
+        batch.entries.append((entry_id, data))
+        batch.size += len(data)
+        batch.length = self._length
+        self._unacknowledged_bytes += len(data)
+        return entry_id
+
+    def _next_batch(self, first: EntryId) -> Batch:
+        """Start a batch; one that is full goes out first."""
+        if self._filling is not None:
+            self._dispatch()
+        self._filling = batch = Batch(first)
+        if not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self._flush)
+        return batch
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        if self._filling is not None:
+            self._dispatch()
+
+    def _dispatch(self) -> None:
+        """Send the filled batch to every bookie of its write sets."""
+        batch, self._filling = self._filling, None
+        if batch is None:
+            return
+        self._window.push(batch)
+        self._confirmed_to_bookies = self._window.last_confirmed
+        for slot in self._slots:
+            if slot.failure is None:
+                self._send(slot, batch)
+
+    def _send(self, slot: Slot, batch: Batch) -> None:
+        entries = self._stripes.share(slot.index, batch.entries)
+        if not entries:
+            return
+        slot.sent(batch, self._clock.monotonic(), batch.size)
+        self._lag_bytes = max(self._lag_bytes, slot.outstanding_bytes)
+        answer = slot.bookie.add(self.ledger_id, entries)
+        answer.add_done_callback(partial(self._answered, slot, batch))
+        if "overdue" not in self._timers:
+            self._later("overdue", self._settings.add_timeout_s / _CHECKS_PER_TIMEOUT, self._check_overdue)
+
+    def _refused(self, future: "asyncio.Future[EntryId]", size: int) -> "asyncio.Future[EntryId]":
+        if self._refusal is not None:
+            _fail(future, self._refusal)
+        elif size > MAX_PAYLOAD_BYTES:
+            _fail(future, EntryTooLargeError(f"an entry of {size} bytes; the limit is {MAX_PAYLOAD_BYTES}"))
+        else:
+            pending = self._next_entry - self._window.last_confirmed - 1
+            _fail(
+                future,
+                WindowFullError(
+                    f"{pending} entries and {self._unacknowledged_bytes} bytes of ledger {self.ledger_id} "
+                    "wait to be acknowledged"
+                ),
+            )
+        return future
+
+    def _over(self, factor: int) -> bool:
+        """Whether more is in flight than `factor` windows."""
+        settings = self._settings
+        return (
+            self._unacknowledged_bytes >= factor * settings.window_bytes
+            or self._next_entry - self._window.last_confirmed > factor * settings.window_entries
+            or self._lag_bytes >= factor * settings.window_bytes
+        )
+
+    # --- answers ----------------------------------------------------------------------------------------
+
+    def _answered(self, slot: Slot, batch: Batch, answer: "asyncio.Future[None]") -> None:
+        """A bookie answered an add."""
+        failure = _failure_of(answer)
+        if isinstance(failure, LedgerFencedError):
+            # Even from a bookie that was replaced: somebody is recovering the ledger.
+            self._die(WriterFencedError(f"ledger {self.ledger_id} was fenced: {failure.what}"))
+        elif self._failure is not None or not slot.answered(batch):
+            return
+        elif failure is None:
+            batch.held_by |= slot.bit
+            self._lag_bytes = max(s.outstanding_bytes for s in self._slots)
+            self._acknowledge()
+        elif isinstance(failure, BookieBusyError):
+            self._send_again_later(slot, batch)
+        else:
+            self._slot_failed(slot, failure)
+
+    def _acknowledge(self) -> None:
+        """Tell callers, in entry order, of everything that an ack quorum holds."""
+        for batch in self._window.pop_acknowledged():
+            self._unacknowledged_bytes -= batch.size
+            for future, entry_id in batch.waiters:
+                if not future.done():
+                    future.set_result(entry_id)
+        if self._at_ease:
+            self._ease()
+        if "confirm" not in self._timers and self._confirmed_to_bookies < self._window.last_confirmed:
+            self._later("confirm", self._settings.confirm_idle_s, self._confirm_if_idle)
+
+    def _confirm_if_idle(self) -> None:
+        """Entries carry the last-add-confirmed with them; when none follow, say it explicitly."""
+        del self._timers["confirm"]
+        if self._confirmed_to_bookies >= self._window.last_confirmed or self._failure is not None:
+            return
+        self._confirmed_to_bookies = self._window.last_confirmed
+        for slot in self._slots:
+            if slot.failure is None:
+                slot.bookie.confirm(self.ledger_id, self._window.last_confirmed)
+
+    def _send_again_later(self, slot: Slot, batch: Batch) -> None:
+        """The bookie is busy. It has the usual time to take the batch, then it has failed."""
+        since = slot.waiting_since()
+        slot.sent(batch, self._clock.monotonic() if since is None else since, batch.size)
+        self._clock.call_later(self._settings.busy_pause_s, partial(self._send_again, slot, batch))
+
+    def _send_again(self, slot: Slot, batch: Batch) -> None:
+        if self._failure is None and slot.failure is None and batch.first in slot.outstanding:
+            answer = slot.bookie.add(self.ledger_id, self._stripes.share(slot.index, batch.entries))
+            answer.add_done_callback(partial(self._answered, slot, batch))
+
+    def _check_overdue(self) -> None:
+        del self._timers["overdue"]
+        timeout_s = self._settings.add_timeout_s
+        overdue = self._clock.monotonic() - timeout_s
+        waiting = False
+        for slot in self._slots:
+            since = slot.waiting_since()
+            if since is not None and since <= overdue:
+                self._slot_failed(
+                    slot, BookieUnavailableError(f"{slot.bookie_id} did not answer for {timeout_s} s")
+                )
+            waiting = waiting or since is not None
+        if waiting and self._failure is None:
+            self._later("overdue", timeout_s / _CHECKS_PER_TIMEOUT, self._check_overdue)
+
+    # --- ensemble change --------------------------------------------------------------------------------
+
+    def _slot_failed(self, slot: Slot, failure: BookieError) -> None:
+        if self._failure is not None or slot.failure is not None:
+            return
+        log.warning("ledger %s: bookie %s failed: %s", self.ledger_id, slot.bookie_id, failure)
+        slot.fail(failure)
+        self._lag_bytes = max(s.outstanding_bytes for s in self._slots)
+        self._context.quarantine.put(slot.bookie_id)
+        self._start_change()
+
+    def _start_change(self) -> None:
+        self._timers.pop("degraded", None)
+        if self._change is None and self._failure is None:
+            self._change = self._tasks.spawn(self._change_ensemble(), "ensemble-change")
+
+    async def _change_ensemble(self) -> None:
+        """Replace failed bookies, one change at a time, until none is left or nobody can take its place."""
+        try:
+            while self._failure is None and self.degraded:
+                plan = plan_change(self._slots, self._metadata.quorum, self._context)
+                if not plan:
+                    self._go_on_without()
+                    return
+                bookies = tuple(plan.get(slot.index, slot.bookie_id) for slot in self._slots)
+                await self._write_down(bookies)
+                self._adopt(bookies, plan)
+        except WeirError as failure:
+            self._die(failure)
+        finally:
+            self._change = None
+
+    async def _write_down(self, bookies: tuple[BookieId, ...]) -> None:
+        """Say in the metadata where entries live from the first unacknowledged one on."""
+        before = self._metadata.fragments[-1].bookies
+        if bookies == before:
+            return  # a bookie is taken back into its own place
+        self._window.frozen = True
+        fragment = Fragment(EntryId(self._window.last_confirmed + 1), bookies)
+        self._metadata = await self._context.records.change(
+            self.ledger_id, partial(replace_bookies, fragment=fragment, instead_of=before)
+        )
+
+    def _adopt(self, bookies: tuple[BookieId, ...], plan: dict[int, BookieId]) -> None:
+        """The metadata names the new bookies: send them what is unacknowledged, then acknowledge again."""
+        if self._failure is not None:
+            return
+        for index in plan:
+            slot = Slot(index, bookies[index], self._context.pool.get(bookies[index]))
+            self._slots[index] = slot
+            self._window.forget(slot)
+            for batch in self._window:
+                self._send(slot, batch)
+        log.info("ledger %s: from entry %s on %s", self.ledger_id, self._window.last_confirmed + 1, bookies)
+        self._window.frozen = False
+        self._acknowledge()
+
+    def _go_on_without(self) -> None:
+        """No bookie can take a failed one's place: go on if every entry can still reach its ack quorum."""
+        alive = sum(slot.bit for slot in self._slots if slot.failure is None)
+        failed = {slot.bookie_id: slot.failure for slot in self._slots if slot.failure is not None}
+        if not self._stripes.suffices(alive):
+            said = "; ".join(f"{bookie_id}: {failure}" for bookie_id, failure in failed.items())
+            self._die(
+                NotEnoughBookiesError(f"ledger {self.ledger_id} lost bookies that none can replace ({said})")
+            )
+            return
+        log.warning("ledger %s: degraded, nobody can replace %s yet", self.ledger_id, sorted(failed))
+        self._later("degraded", self._settings.degraded_retry_s, self._start_change)
+
+    # --- the end ----------------------------------------------------------------------------------------
+
+    async def _close(self) -> LedgerMetadata:
+        if self._failure is None:
+            self._flush()
+            while len(self._window) and self._failure is None:
+                await self._progress()
+        # From here on nothing more is acknowledged, so the last confirmed entry is the end.
+        failure = self._failure
+        self._die(LedgerClosedError(f"ledger {self.ledger_id} is closed"))
+        await self._tasks.close()
+        if isinstance(failure, WriterFencedError | LedgerNotFoundError):
+            raise failure
+        end = partial(close_at, last_entry=self._window.last_confirmed, length=self._window.length)
+        self._metadata = await self._context.records.change(self.ledger_id, end)
+        return self._metadata
+
+    async def _progress(self) -> None:
+        """Wait until something is acknowledged or the writer failed."""
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._at_ease.append(waiter)
+        await waiter
+
+    def _ease(self) -> None:
+        """Wake whoever waits; each looks again for itself."""
+        waiting, self._at_ease = self._at_ease, []
+        for waiter in waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _die(self, failure: WeirError) -> None:
+        """Nothing is acknowledged from here on; everyone who waits is told."""
+        if self._failure is not None:
+            return
+        self._failure = self._refusal = failure
+        if self._filling is not None:
+            self._window.push(self._filling)
+            self._filling = None
+        unacknowledged = self._window.clear()
+        if unacknowledged:
+            log.warning("ledger %s: writer failed with entries unacknowledged: %s", self.ledger_id, failure)
+        for batch in unacknowledged:
+            for future, _ in batch.waiters:
+                _fail(future, failure)
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        self._ease()
+
+    def _task_failed(self, failure: BaseException) -> None:
+        self._die(LedgerError(f"the writer of ledger {self.ledger_id} failed: {failure!r}"))
+
+    def _later(self, name: str, seconds: float, callback: Callable[[], None]) -> None:
+        self._timers[name] = self._clock.call_later(seconds, callback)
+
+
+def _fail(future: "asyncio.Future[EntryId]", failure: WeirError) -> None:
+    if not future.done():
+        future.set_exception(failure)
+        future.exception()  # a caller that stopped waiting need not make the loop complain
+
+
+def _failure_of(answer: "asyncio.Future[None]") -> BookieError | None:
+    """What went wrong with an add, as a bookie's error."""
+    if answer.cancelled():
+        return BookieUnavailableError("the add was cancelled")
+    failure = answer.exception()
+    if failure is None or isinstance(failure, BookieError):
+        return failure
+    return BookieUnavailableError(f"the add failed: {failure!r}")
