@@ -21,6 +21,7 @@ HIGH_WATER_BYTES = 64 * 1024
 #: Travelling and unread bytes of one direction; a receiver that does not read stops its sender.
 WINDOW_BYTES = 256 * 1024
 SEGMENT_BYTES = 64 * 1024
+_POWER_LOSS = "power loss"
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +280,9 @@ class SimConnection:
     def arrived(self, segment: bytes) -> None:
         """A segment, or the end of the stream, came in."""
         if not self.owner.alive:
+            # The operating system of a killed process answers for it; a machine without power does not.
+            if segment and self._lost != _POWER_LOSS:
+                self.reset_other()
             return
         if self._lost is not None or self._closed:
             self._in.consumed(len(segment))
@@ -342,7 +346,7 @@ class SimConnection:
         if self._lost is not None:
             return
         if power_loss:
-            self._lost = "power loss"
+            self._lost = _POWER_LOSS
             self._out.drop_queued()
             self._wire.loop.call_later(
                 faults.notice_s * rng.random(), self._other.break_, "reset by peer", context=self._wire.context

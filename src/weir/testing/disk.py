@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import Context
 from dataclasses import dataclass
+from posixpath import normpath
 from random import Random
 from typing import Any, TypeVar
 
@@ -324,12 +325,11 @@ class SimFile:
 
     async def close(self) -> None:
         """Waits for the operations before it, so that nothing of this file runs after it returns."""
+        if not self._owner.alive:
+            await self._owner.gone()
         if not self._closed:
-            closing = self._do(lambda: None)
-            try:
-                await closing
-            finally:
-                self._closed = True
+            self._closed = True
+            await self._disk.submit(self._queue, lambda: None)
 
 
 class SimFileLock:
@@ -344,7 +344,7 @@ class SimFileLock:
     async def release(self) -> None:
         if self._held and self._owner.alive:
             self._held = False
-            del self._disk.locks[self._path]
+            self._disk.locks.pop(self._path, None)
 
 
 class NodeDisk:
@@ -366,9 +366,8 @@ class NodeDisk:
         return await self._disk.submit(_Queue(), noted, sync=kind == "disk-sync-dir", changes=changes)
 
     async def open(self, path: str, *, create: bool = False) -> SimFile:
-        names = self._disk.names
-
         def action() -> SimFile:
+            names = self._disk.names
             inode = names.find(path)
             if inode is None:
                 if not create:
@@ -402,6 +401,8 @@ class NodeDisk:
         return await self._do("disk-free", directory, self._disk.free_bytes)
 
     async def lock(self, path: str) -> SimFileLock:
+        path = normpath(path)
+
         def action() -> SimFileLock:
             holder = self._disk.locks.get(path)
             if holder is not None and holder.alive:

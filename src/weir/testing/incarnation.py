@@ -1,6 +1,7 @@
 """One life of a simulated node: whatever it started never runs again once it is over."""
 
 import asyncio
+from collections.abc import Iterator
 from contextvars import Context, ContextVar
 from typing import Any, NoReturn
 
@@ -36,9 +37,18 @@ class Incarnation:
     def adopt(self, task: asyncio.Task[Any]) -> None:
         """Remember a task; forgets finished ones now and then, at a cost that amortises to nothing."""
         self._tasks.append(task)
-        if len(self._tasks) >= self._prune_at:
+        if len(self._tasks) >= self._prune_at and self.alive:
+            self.forget_finished()
+
+    def forget_finished(self) -> None:
+        """Let finished tasks go; one whose failure nobody looked at then reports it."""
+        if self.alive:
             self._tasks = self.pending_tasks()
             self._prune_at = max(64, 2 * len(self._tasks))
+
+    def all_tasks(self) -> Iterator[asyncio.Task[Any]]:
+        """Every task that is remembered, also those that come while iterating."""
+        return iter(self._tasks)
 
     def pending_tasks(self) -> list[asyncio.Task[Any]]:
         """Tasks that have not ended, in the order of their creation."""

@@ -31,9 +31,7 @@ task or callback that nobody looked at fails the run at its end.
 """
 
 import asyncio
-import gc
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
 from random import Random
 from types import TracebackType
 from typing import Any, TypeVar
@@ -110,8 +108,7 @@ class World:
 
     def run(self, scenario: Coroutine[Any, Any, _T]) -> _T:
         """Run the scenario to its end and return what it returned. May be called again with another."""
-        with _steady_collector():
-            result = self.loop.run_until_complete(scenario)
+        result = self.loop.run_until_complete(scenario)
         if self.unhandled and self._strict:
             failures, self.unhandled = self.unhandled, []
             raise BaseExceptionGroup(f"failures that nobody looked at (seed {self.seed})", failures)
@@ -140,16 +137,3 @@ def simulate(seed: int, scenario: Callable[[World], Coroutine[Any, Any, _T]], **
     """Run one scenario in a fresh world (options as for `World`) and return what it returned."""
     with World(seed, **options) as world:
         return world.run(scenario(world))
-
-
-@contextmanager
-def _steady_collector() -> Iterator[None]:
-    """No cyclic garbage collection during a run: when it strikes depends on what ran before in this process,
-    and it can close abandoned generators, so it would make two runs of one seed differ."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
