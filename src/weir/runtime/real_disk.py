@@ -10,12 +10,14 @@ from typing import TypeVar
 
 from weir.model.errors import DiskError, DiskFullError, FileLockedError, FileMissingError
 from weir.model.ids import Buffer
-from weir.runtime.real_threads import IoThreads, Lane
+from weir.runtime.real_direct import DirectFile, DirectQueues
+from weir.runtime.real_threads import IoThreads, Lane, Shortcut
 
 T = TypeVar("T")
 
 _THREADS = 8
 _IOV_MAX = 1024
+_ZEROS = memoryview(bytes(1024 * 1024))
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 #: Write and sync in one system call (Linux); elsewhere a second call follows.
 _WRITE_SYNC_FLAG: int | None = getattr(os, "RWF_DSYNC", None)
@@ -36,11 +38,13 @@ def _translated(path: str) -> Iterator[None]:
 class RealFile:
     """One descriptor and its lane."""
 
-    def __init__(self, path: str, descriptor: int, end: int, lane: Lane) -> None:
+    def __init__(self, path: str, descriptor: int, end: int, lane: Lane, queues: DirectQueues) -> None:
         self._path = path
         self._fd = descriptor
         self._end = end  # as it will be once every operation called so far has run
+        self._unsynced = True  # whether a sync has more to cover than its own write, likewise
         self._lane = lane
+        self._direct = DirectFile(descriptor, queues)
         self._open = True
 
     @property
@@ -48,8 +52,20 @@ class RealFile:
         return self._path
 
     async def write_at(self, offset: int, buffers: Sequence[Buffer], *, sync: bool = False) -> None:
-        self._end = max(self._end, offset + sum(map(len, buffers)))
-        await self._call(partial(self._write, offset, buffers, sync))
+        size = sum(map(len, buffers))
+        inside = offset + size <= self._end
+        alone = not self._unsynced
+        self._end = max(self._end, offset + size)
+        self._unsynced = not sync
+        if not sync:
+            await self._call(partial(self._write, offset, buffers))
+        elif not alone:
+            await self._call(partial(self._write_and_sync_all, offset, buffers))
+        elif inside and self._direct.suits(offset, size):
+            shortcut = partial(self._direct.write, offset, buffers, size)
+            await self._call(partial(self._write_blocks, offset, buffers, size), shortcut=shortcut)
+        else:
+            await self._call(partial(self._write_synced, offset, buffers))
 
     async def append(self, buffers: Sequence[Buffer], *, sync: bool = False) -> int:
         offset = self._end
@@ -60,6 +76,7 @@ class RealFile:
         return await self._call(partial(self._read, offset, length))
 
     async def sync(self) -> None:
+        self._unsynced = False
         await self._call(partial(os.fdatasync, self._fd))
 
     async def truncate(self, size: int) -> None:
@@ -68,21 +85,20 @@ class RealFile:
 
     async def preallocate(self, size: int) -> None:
         self._end = max(self._end, size)
-        await self._call(partial(os.posix_fallocate, self._fd, 0, size))
+        await self._call(partial(self._preallocate, size))
 
     async def size(self) -> int:
         return await self._call(lambda: os.fstat(self._fd).st_size)
 
     async def close(self) -> None:
         if self._open:
-            closing = self._call(partial(os.close, self._fd))
             self._open = False
-            await closing
+            await self._lane.call(partial(self._run, self._close))
 
-    async def _call(self, work: Callable[[], T]) -> T:
+    async def _call(self, work: Callable[[], T], *, shortcut: Shortcut | None = None) -> T:
         if not self._open:
             raise DiskError(f"{self._path} is closed")
-        return await self._lane.call(partial(self._run, work))
+        return await self._lane.call(partial(self._run, work), shortcut=shortcut)
 
     def _run(self, work: Callable[[], T]) -> T:
         with _translated(self._path):
@@ -90,33 +106,54 @@ class RealFile:
                 return work()
             except OSError:
                 self._end = os.fstat(self._fd).st_size
+                self._unsynced = True
                 raise
 
-    def _write(self, offset: int, buffers: Sequence[Buffer], sync: bool) -> None:
-        for first in range(0, len(buffers), _IOV_MAX):
-            batch = buffers[first : first + _IOV_MAX]
-            last = first + _IOV_MAX >= len(buffers)
-            offset = self._write_batch(offset, batch, sync and last)
+    # --- on a thread ---
 
-    def _write_batch(self, offset: int, batch: Sequence[Buffer], sync: bool) -> int:
-        """Write at most IOV_MAX buffers, finishing what a short write left; a sync covers all before it."""
+    def _write(self, offset: int, buffers: Sequence[Buffer]) -> None:
+        for first in range(0, len(buffers), _IOV_MAX):
+            offset = self._write_batch(offset, buffers[first : first + _IOV_MAX])
+
+    def _write_batch(self, offset: int, batch: Sequence[Buffer]) -> int:
+        """Write at most IOV_MAX buffers, finishing what a short write left."""
         left = sum(map(len, batch))
-        if sync and self._synced_in_one_call(offset, batch, left):
-            return offset + left
         pieces = list(batch)
         while left:
             written = os.pwritev(self._fd, pieces, offset)
             offset, left = offset + written, left - written
             pieces = _after(pieces, written) if left else []
-        if sync:
-            os.fdatasync(self._fd)
         return offset
 
-    def _synced_in_one_call(self, offset: int, batch: Sequence[Buffer], left: int) -> bool:
-        """One system call instead of two spares the thread a second wait for the interpreter."""
-        if _WRITE_SYNC_FLAG is None:
-            return False
-        return os.pwritev(self._fd, batch, offset, _WRITE_SYNC_FLAG) == left
+    def _write_and_sync_all(self, offset: int, buffers: Sequence[Buffer]) -> None:
+        self._write(offset, buffers)
+        os.fdatasync(self._fd)
+
+    def _write_synced(self, offset: int, buffers: Sequence[Buffer]) -> None:
+        """Where only this write needs a sync, one system call instead of two spares the thread a second wait for
+        the interpreter. It syncs no other bytes of the file."""
+        if _WRITE_SYNC_FLAG is not None and len(buffers) <= _IOV_MAX:
+            written = os.pwritev(self._fd, buffers, offset, _WRITE_SYNC_FLAG)
+            if written == sum(map(len, buffers)):
+                return
+        self._write_and_sync_all(offset, buffers)
+
+    def _write_blocks(self, offset: int, buffers: Sequence[Buffer], size: int) -> None:
+        self._write_synced(offset, buffers)
+        self._direct.prepare(offset + size)
+
+    def _preallocate(self, size: int) -> None:
+        """Zeros are written, not just promised: a first write to a block that was never written must also change
+        the file system's own records, which costs every sync of the file's first life."""
+        at = os.fstat(self._fd).st_size
+        os.posix_fallocate(self._fd, 0, size)
+        while at < size:
+            at += os.pwrite(self._fd, _ZEROS[: size - at], at)
+        os.fdatasync(self._fd)
+
+    def _close(self) -> None:
+        self._direct.close()
+        os.close(self._fd)
 
     def _read(self, offset: int, length: int) -> bytes:
         data = os.pread(self._fd, length, offset)
@@ -156,6 +193,7 @@ class RealDisk:
     def __init__(self) -> None:
         self._threads = IoThreads(_THREADS)
         self._directories = self._threads.lane()
+        self._queues = DirectQueues()
 
     async def open(self, path: str, *, create: bool = False) -> RealFile:
         def work() -> tuple[int, int]:
@@ -163,7 +201,7 @@ class RealDisk:
             return descriptor, os.fstat(descriptor).st_size
 
         descriptor, end = await self._call(path, work)
-        return RealFile(path, descriptor, end, self._threads.lane())
+        return RealFile(path, descriptor, end, self._threads.lane(), self._queues)
 
     async def exists(self, path: str) -> bool:
         return await self._call(path, partial(os.path.exists, path))

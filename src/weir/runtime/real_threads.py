@@ -13,6 +13,9 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+#: Another way to do an operation that has no result; see `Lane.call`.
+Shortcut = Callable[[Callable[[bool], None]], bool]
+
 _Work = tuple[Callable[[], Any], "asyncio.Future[Any]", asyncio.AbstractEventLoop]
 
 
@@ -47,14 +50,24 @@ class Lane:
         self._ready = ready
         self._work: deque[_Work] = deque()
 
-    def call(self, work: Callable[[], T]) -> "asyncio.Future[T]":
-        """Run `work` on a thread, after everything called before it; to be called from the loop."""
+    def call(self, work: Callable[[], T], *, shortcut: "Shortcut | None" = None) -> "asyncio.Future[T]":
+        """Run `work` on a thread, after everything called before it; to be called from the loop.
+
+        If nothing is before it, `shortcut` may do the same without a thread. It says whether it tries, and calls
+        what it was given when it knows whether it did; if it did not, a thread does.
+        """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         self._work.append((work, future, loop))
-        if len(self._work) == 1:
+        if len(self._work) == 1 and not (shortcut is not None and shortcut(self._tried)):
             self._ready(self)
         return future
+
+    def _tried(self, did: bool) -> None:
+        if did:
+            self._finish(self._work[0][1], None, None)
+        else:
+            self._ready(self)
 
     def run_one(self) -> None:
         """Called by a thread: do the oldest operation. It stays in the queue while it runs, which is how
