@@ -2,6 +2,8 @@
 
     length u32 | that many bytes
 
+The length is little-endian in Weir's own protocols; a protocol with another order says so to its splitter.
+
 A frame that lies whole in one buffer is given out as a slice of it. Only a frame that arrives in pieces is
 copied, once, into a buffer that grows with what came and not with what was announced; so a peer can make this
 side hold no more memory than the bytes it really sent, and never more than the limit.
@@ -19,9 +21,10 @@ PREFIX_BYTES = _LENGTH.size
 class FrameSplitter:
     """Splits one connection's bytes. After an error the stream has lost its rhythm: close the connection."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, prefix: Struct = _LENGTH) -> None:
         #: The longest frame to accept; may be changed between calls (small before a hello, larger after).
         self.limit = limit
+        self._prefix = prefix
         self._torn = bytearray()
 
     @property
@@ -35,8 +38,9 @@ class FrameSplitter:
         view = memoryview(data)
         at = self._complete_torn(view, frames) if self._torn else 0
         end = len(view)
+        unpack = self._prefix.unpack_from
         while end - at >= PREFIX_BYTES:
-            length: int = _LENGTH.unpack_from(view, at)[0]
+            length: int = unpack(view, at)[0]
             if length > self.limit:
                 raise self._too_large(length)
             start = at + PREFIX_BYTES
@@ -57,7 +61,7 @@ class FrameSplitter:
             self._torn += view[:taken]
             if len(self._torn) < PREFIX_BYTES:
                 return taken
-        length: int = _LENGTH.unpack_from(self._torn)[0]
+        length: int = self._prefix.unpack_from(self._torn)[0]
         if length > self.limit:
             raise self._too_large(length)
         lacking = PREFIX_BYTES + length - len(self._torn)
