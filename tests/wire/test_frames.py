@@ -36,7 +36,7 @@ def test_frames_that_lie_whole_in_a_buffer_are_slices_of_it() -> None:
 def test_frames_after_a_torn_one_are_slices_of_their_buffer() -> None:
     splitter = FrameSplitter(10)
     stream = framed(b"torn", b"whole")
-    assert splitter.feed(stream[:6]) == []
+    assert list(splitter.feed(stream[:6])) == []
     rest = bytearray(stream[6:])
     torn, whole = splitter.feed(rest)
     assert bytes(torn) == b"torn"
@@ -47,25 +47,33 @@ def test_frames_after_a_torn_one_are_slices_of_their_buffer() -> None:
 def test_a_frame_over_the_limit_is_refused_by_its_announcement_alone() -> None:
     splitter = FrameSplitter(100)
     with pytest.raises(FrameTooLargeError, match="101"):
-        splitter.feed((101).to_bytes(4, "little"))
+        list(splitter.feed((101).to_bytes(4, "little")))
 
 
 def test_a_frame_over_the_limit_is_refused_when_its_announcement_is_torn() -> None:
     splitter = FrameSplitter(100)
-    splitter.feed(b"\x65\x00")
+    assert list(splitter.feed(b"\x65\x00")) == []
     with pytest.raises(FrameTooLargeError, match="101"):
-        splitter.feed(b"\x00\x00")
+        list(splitter.feed(b"\x00\x00"))
 
 
 def test_the_limit_can_grow_once_the_peer_is_known() -> None:
     splitter = FrameSplitter(4)
-    assert len(splitter.feed(framed(b"helo"))) == 1
+    frames = splitter.feed(framed(b"helo", b"12345678"))
+    assert bytes(next(frames)) == b"helo"
     splitter.limit = 8
-    assert [bytes(f) for f in splitter.feed(framed(b"12345678"))] == [b"12345678"]
+    assert [bytes(frame) for frame in frames] == [b"12345678"]
 
 
 def test_what_is_held_grows_with_what_came_and_not_with_what_was_announced() -> None:
     splitter = FrameSplitter(2**30)
-    splitter.feed((2**30).to_bytes(4, "little") + b"x")
+    assert list(splitter.feed((2**30).to_bytes(4, "little") + b"x")) == []
     assert len(splitter._torn) == 5
     assert not splitter.at_boundary
+
+
+def test_frames_before_one_that_is_too_large_are_given_out_first() -> None:
+    frames = FrameSplitter(4).feed(framed(b"fine", b"too large"))
+    assert bytes(next(frames)) == b"fine"
+    with pytest.raises(FrameTooLargeError):
+        next(frames)

@@ -99,7 +99,7 @@ class Link:
             data = await connection.receive()
             if not data:
                 raise NetworkError("it hung up instead of a welcome")
-            bodies = splitter.feed(data)
+            bodies = list(splitter.feed(data))
         welcome = decode_welcome(bodies[0])
         if isinstance(welcome, wire.Failed):
             raise error_from(welcome)

@@ -9,6 +9,7 @@ copied, once, into a buffer that grows with what came and not with what was anno
 side hold no more memory than the bytes it really sent, and never more than the limit.
 """
 
+from collections.abc import Iterator
 from struct import Struct
 
 from weir.model.errors import FrameTooLargeError
@@ -22,38 +23,39 @@ class FrameSplitter:
     """Splits one connection's bytes. After an error the stream has lost its rhythm: close the connection."""
 
     def __init__(self, limit: int, prefix: Struct = _LENGTH) -> None:
-        #: The longest frame to accept; may be changed between calls (small before a hello, larger after).
+        #: The longest frame to accept; may be changed at any frame (small before a hello, larger after).
         self.limit = limit
         self._prefix = prefix
         self._torn = bytearray()
+        self._whole: memoryview | None = None
 
     @property
     def at_boundary(self) -> bool:
         """Whether the stream may end here without tearing a frame."""
         return not self._torn
 
-    def feed(self, data: Buffer) -> list[memoryview]:
-        """The frames that `data` completes, without their prefixes."""
-        frames: list[memoryview] = []
+    def feed(self, data: Buffer) -> Iterator[memoryview]:
+        """The frames that `data` completes, without their prefixes. Iterate to the end, or be done with the
+        stream. A frame over the limit raises after the frames before it were given out."""
         view = memoryview(data)
-        at = self._complete_torn(view, frames) if self._torn else 0
-        end = len(view)
-        unpack = self._prefix.unpack_from
+        at, end = 0, len(view)
+        if self._torn:
+            at = self._complete_torn(view)
+            if self._whole is not None:
+                whole, self._whole = self._whole, None
+                yield whole
         while end - at >= PREFIX_BYTES:
-            length: int = unpack(view, at)[0]
-            if length > self.limit:
-                raise self._too_large(length)
+            length = self._announced(view, at)
             start = at + PREFIX_BYTES
             if end - start < length:
                 break
             at = start + length
-            frames.append(view[start:at])
+            yield view[start:at]
         if at < end:
             # Copied, not kept as a view: many tiny pieces would else pin many large receive buffers.
             self._torn += view[at:]
-        return frames
 
-    def _complete_torn(self, view: memoryview, frames: list[memoryview]) -> int:
+    def _complete_torn(self, view: memoryview) -> int:
         """Take from `view` what the torn frame lacks; how many bytes that was."""
         taken = 0
         if len(self._torn) < PREFIX_BYTES:
@@ -61,16 +63,15 @@ class FrameSplitter:
             self._torn += view[:taken]
             if len(self._torn) < PREFIX_BYTES:
                 return taken
-        length: int = self._prefix.unpack_from(self._torn)[0]
-        if length > self.limit:
-            raise self._too_large(length)
-        lacking = PREFIX_BYTES + length - len(self._torn)
+        lacking = PREFIX_BYTES + self._announced(self._torn, 0) - len(self._torn)
         piece = view[taken : taken + lacking]
         self._torn += piece
         if len(piece) == lacking:
-            frames.append(memoryview(self._torn)[PREFIX_BYTES:])
-            self._torn = bytearray()
+            self._whole, self._torn = memoryview(self._torn)[PREFIX_BYTES:], bytearray()
         return taken + len(piece)
 
-    def _too_large(self, length: int) -> FrameTooLargeError:
-        return FrameTooLargeError(f"a frame announces {length} bytes, the limit is {self.limit}")
+    def _announced(self, data: Buffer, at: int) -> int:
+        length: int = _LENGTH.unpack_from(data, at)[0]
+        if length > self.limit:
+            raise FrameTooLargeError(f"a frame announces {length} bytes, the limit is {self.limit}")
+        return length
