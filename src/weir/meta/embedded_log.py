@@ -153,7 +153,7 @@ class EmbeddedLog:
     async def _snapshot(self, old_first: int) -> None:
         state = self._core.state
         revision = state.revision
-        items = [(item, state.lease_of(item.key) != NO_LEASE) for item in state.list("")]
+        items = [(item, state.lease_of(item.key) != NO_LEASE) for item in state.under("")]
         file_id = self._runtime.rng.getrandbits(64)
         path = snapshot_path(self._folder, revision)
 

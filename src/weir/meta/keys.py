@@ -15,6 +15,8 @@ COOKIES = "/weir/bookies/cookies/"
 UNDERREPLICATED = "/weir/underreplicated/"
 #: Held under a lease by the worker that repairs the ledger.
 REPAIR_LOCKS = "/weir/repair-locks/"
+#: Chains of ledgers, one per stream.
+STREAMS = "/weir/streams/"
 
 
 def ledger(ledger_id: LedgerId) -> str:
@@ -49,3 +51,7 @@ def underreplicated(ledger_id: LedgerId) -> str:
 
 def repair_lock(ledger_id: LedgerId) -> str:
     return f"{REPAIR_LOCKS}{ledger_id:020d}"
+
+
+def stream(name: str) -> str:
+    return STREAMS + name

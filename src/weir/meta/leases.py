@@ -32,9 +32,11 @@ class HeldLease:
         """`asked_at`: the clock's `monotonic()` just before the lease was asked for."""
         self.lease_id = lease_id
         self.ttl_s = ttl_s
-        #: Asks the store once; false if the lease is gone. The test kit puts faults in its way.
+        # Both are attributes so that the test kit can put faults between the lease and its store.
+        #: Asks the store once for another TTL; false if the lease is gone.
         self.renew = renew
-        self._revoke = revoke
+        #: Asks the store to drop the lease and its keys.
+        self.give_up = revoke
         self._clock = clock
         self._ended = asyncio.Event()
         self._trusted_until = asked_at + ttl_s * TRUSTED
@@ -49,7 +51,7 @@ class HeldLease:
 
     async def revoke(self) -> None:
         self.end()
-        await self._revoke()
+        await self.give_up()
 
     def end(self) -> None:
         """Never trust it again. Not undone by a late renewal, since the holder may have acted on the loss."""

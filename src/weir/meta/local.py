@@ -163,7 +163,7 @@ class LocalCore:
 
     def listing(self, prefix: str) -> Listing:
         self.expire()
-        return Listing(self.state.list(prefix), self.state.revision)
+        return Listing(self.state.under(prefix), self.state.revision)
 
 
 class Feed:

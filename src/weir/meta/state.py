@@ -48,7 +48,7 @@ class KeySpace:
     def get(self, key: str) -> Versioned | None:
         return self._items.get(key)
 
-    def list(self, prefix: str) -> list[Versioned]:
+    def under(self, prefix: str) -> list[Versioned]:
         """Every key under the prefix, sorted."""
         found = []
         for index in range(bisect_left(self._sorted, prefix), len(self._sorted)):
@@ -62,16 +62,16 @@ class KeySpace:
         """The lease that holds the key, or NO_LEASE."""
         return self._lease_of.get(key, NO_LEASE)
 
-    def keys_at(self, prefix: str, revision: int) -> "list[str] | None":
+    def keys_at(self, prefix: str, revision: int) -> list[str] | None:
         """The keys that existed at a revision, and maybe some made since; None if the history does not tell."""
         changes = self.changes(prefix, after=revision, upto=self._revision)
         if changes is None:
             return None
-        keys = {item.key: None for item in self.list(prefix) if item.version <= revision}
+        keys = {item.key: None for item in self.under(prefix) if item.version <= revision}
         keys.update(dict.fromkeys(change.key for change in changes))
         return list(keys)
 
-    def changes(self, prefix: str, *, after: int, upto: int) -> "list[Change] | None":
+    def changes(self, prefix: str, *, after: int, upto: int) -> list[Change] | None:
         """The changes under the prefix that made the revisions (after, upto]; None if some were forgotten."""
         if after < self._floor:
             return None
@@ -146,13 +146,13 @@ class KeySpace:
         check(lease_id not in self._leases and lease_id != NO_LEASE, f"lease {lease_id} is new")
         self._leases[lease_id] = {}
 
-    def drop_lease(self, lease_id: int) -> "list[Change]":
+    def drop_lease(self, lease_id: int) -> list[Change]:
         """Forget the lease and delete its keys; each deletion is a change of its own."""
         keys = list(self._leases.get(lease_id, {}))
         changes = [change for key in keys if (change := self.delete(key)) is not None]
         self._leases.pop(lease_id, None)
         return changes
 
-    def lease_ids(self) -> "list[int]":
+    def lease_ids(self) -> list[int]:
         """Every lease that may hold keys."""
         return list(self._leases)

@@ -1,0 +1,128 @@
+"""A metadata client with a bad connection, for simulation: delays, outages, lost replies, starved leases."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from random import Random
+from typing import TypeVar
+
+from weir.meta.interfaces import Change, Lease, Listing, MetaStore, Versioned
+from weir.meta.leases import HeldLease
+from weir.model.check import check
+from weir.model.errors import MetaUnavailableError
+from weir.runtime import Runtime
+
+T = TypeVar("T")
+
+#: How often something that waits for an outage to end looks again.
+_LOOK_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class MetaFaults:
+    """What goes wrong, from now on. Chances are per call."""
+
+    #: Every request and every reply takes up to this long on its way.
+    delay_s: float = 0.0
+    #: The request never reaches the store.
+    lose_request: float = 0.0
+    #: The store does what was asked, and the reply is lost.
+    lose_reply: float = 0.0
+    #: Nothing reaches the store; watches stand still and catch up when it is over.
+    outage: bool = False
+    #: Changes reach watches up to this much later.
+    watch_delay_s: float = 0.0
+    #: Lease renewals do not reach the store, though all else does: leases run out.
+    starve_leases: bool = False
+
+
+_NONE = MetaFaults()
+
+
+class FaultyMeta:
+    """Fills `MetaStore` by one that works. `faults` may be replaced at any moment."""
+
+    def __init__(
+        self, inner: MetaStore, runtime: Runtime, faults: MetaFaults = _NONE, *, rng: Random | None = None
+    ) -> None:
+        self.faults = faults
+        self._inner = inner
+        self._clock = runtime.clock
+        self._rng = runtime.rng if rng is None else rng
+        self._outage_until = 0.0
+        self._closed = False
+
+    def outage_for(self, seconds: float) -> None:
+        """Be out of reach for a while."""
+        self._outage_until = max(self._outage_until, self._clock.monotonic() + seconds)
+
+    @property
+    def out(self) -> bool:
+        """Whether nothing reaches the store now."""
+        return self.faults.outage or self._clock.monotonic() < self._outage_until
+
+    async def get(self, key: str) -> Versioned | None:
+        return await self._call(lambda: self._inner.get(key))
+
+    async def put(self, key: str, value: bytes, *, expect: int | None = None, lease: Lease | None = None) -> int:
+        return await self._call(lambda: self._inner.put(key, value, expect=expect, lease=lease))
+
+    async def delete(self, key: str, *, expect: int | None = None) -> None:
+        await self._call(lambda: self._inner.delete(key, expect=expect))
+
+    async def list(self, prefix: str) -> Listing:
+        return await self._call(lambda: self._inner.list(prefix))
+
+    def watch(self, prefix: str, *, since: int) -> AsyncIterator[Change]:
+        return self._late(self._inner.watch(prefix, since=since))
+
+    async def _late(self, changes: AsyncIterator[Change]) -> AsyncIterator[Change]:
+        async for change in changes:
+            await self._travel(self.faults.watch_delay_s)
+            while self.out and not self._closed:
+                await self._clock.sleep(_LOOK_S)
+            if self._closed:
+                return
+            yield change
+
+    async def lease(self, ttl_s: float) -> Lease:
+        lease = await self._call(lambda: self._inner.lease(ttl_s))
+        check(isinstance(lease, HeldLease), "every driver's leases are HeldLeases")
+        if isinstance(lease, HeldLease):
+            self._hinder(lease)
+        return lease
+
+    def _hinder(self, lease: HeldLease) -> None:
+        """Put the faults between the lease and the store."""
+        renew, revoke = lease.renew, lease.give_up
+
+        async def try_to_renew() -> bool:
+            if self.faults.starve_leases:
+                raise MetaUnavailableError("the renewal was lost on its way")
+            return await self._call(renew)
+
+        lease.renew = try_to_renew
+        lease.give_up = lambda: self._call(revoke)
+
+    async def close(self) -> None:
+        self._closed = True
+        await self._inner.close()
+
+    async def _call(self, work: Callable[[], Awaitable[T]]) -> T:
+        await self._travel(self.faults.delay_s)
+        if self.out or self._happens(self.faults.lose_request):
+            raise MetaUnavailableError("the request was lost on its way")
+        try:
+            return await work()
+        finally:
+            # Whatever the outcome, a refusal too, nobody hears of it.
+            await self._travel(self.faults.delay_s)
+            if self.out or self._happens(self.faults.lose_reply):
+                raise MetaUnavailableError("the reply was lost on its way")
+
+    async def _travel(self, most_s: float) -> None:
+        if most_s > 0:
+            await self._clock.sleep(self._rng.uniform(0, most_s))
+
+    def _happens(self, chance: float) -> bool:
+        # No dice without a chance: a run without faults is the same run as without this wrapper.
+        return chance > 0 and self._rng.random() < chance
