@@ -56,5 +56,5 @@ def test_a_chain_survives_the_metadata_store(
     counts: list[int], open_last: bool, properties: dict[str, str]
 ) -> None:
     chain = chain_of(counts, open_last=open_last)
-    chain = Chain(chain.spans, 3, None, LedgerId(4), properties)
+    chain = Chain(chain.spans, 3, None, LedgerId(4), properties, epoch=5)
     assert decode_chain(encode_chain(chain)) == chain

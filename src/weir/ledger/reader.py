@@ -69,6 +69,10 @@ class LedgerReader:
         """The last readable entry as far as this reader has heard."""
         return self._confirmed
 
+    def confirm(self, confirmed: EntryId) -> None:
+        """Told by someone who knows (the ledger's writer in the same process): readable up to and with this."""
+        self._confirm(confirmed)
+
     async def close(self) -> None:
         await self._tasks.close()
 

@@ -224,3 +224,34 @@ class RecoveryFailedError(LedgerError):
     """The ledger's end could not be decided; too many of its bookies do not answer."""
 
     hint = "bring more of its bookies back and try again"
+
+
+# --- stream -------------------------------------------------------------------------------------------------
+
+
+class StreamError(WeirError):
+    """A stream could not do what was asked."""
+
+
+class StreamNotFoundError(StreamError):
+    """No such stream."""
+
+
+class StreamClosedError(StreamError):
+    """This broker has let go of the stream."""
+
+
+class StreamFencedError(StreamError):
+    """Another broker holds the stream now."""
+
+
+class StreamTerminatedError(StreamError):
+    """The stream takes no more messages, for good."""
+
+
+class StreamBusyError(StreamError):
+    """Too much waits to be stored; try again later."""
+
+
+class OffsetTrimmedError(StreamError):
+    """The offset is older than what the stream still holds."""

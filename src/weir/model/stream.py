@@ -36,6 +36,8 @@ class Chain:
     #: The ledger with the stream's small state (cursors, deduplication), if it has any.
     state_ledger: LedgerId | None = None
     properties: dict[str, str] = field(default_factory=dict)
+    #: Counts the holders so far: whoever takes the stream over counts on, and older holders can change nothing.
+    epoch: int = 0
 
     @property
     def end_offset(self) -> int:

@@ -17,6 +17,7 @@ def encode_chain(chain: Chain) -> bytes:
             "terminated": chain.terminated_at,
             "state": chain.state_ledger,
             "properties": chain.properties,
+            "epoch": chain.epoch,
         }
     )
 
@@ -33,10 +34,11 @@ def decode_chain(data: bytes) -> Chain:
             terminated_at=_optional(fields["terminated"]),
             state_ledger=None if fields["state"] is None else LedgerId(int(fields["state"])),
             properties={str(key): str(value) for key, value in fields["properties"].items()},
+            epoch=int(fields["epoch"]),
         )
     except (KeyError, ValueError, TypeError, AttributeError, OverflowError, InvariantError) as bad:
         raise WireError(f"a stream's chain is malformed: {bad!r}") from bad
 
 
 def _optional(number: object) -> int | None:
-    return None if number is None else int(number)  # type: ignore[call-overload,no-any-return]
+    return None if number is None else int(number)  # type: ignore[call-overload]

@@ -1,0 +1,80 @@
+"""The chain as its holder changes it: by compare-and-set, until someone else takes the stream over."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+
+from weir.meta import keys
+from weir.meta.update import Codec, VersionedValue, create, read, update
+from weir.model.errors import MetaConflictError, MetaKeyMissingError, StreamFencedError, StreamNotFoundError
+from weir.model.stream import Chain
+from weir.stream.context import StreamContext
+from weir.wire.stream import decode_chain, encode_chain
+
+CHAIN: Codec[Chain] = Codec(encode_chain, decode_chain)
+
+
+class HeldChain:
+    """A stream's chain under one epoch. The first change after a take-over fails with StreamFencedError."""
+
+    def __init__(self, context: StreamContext, name: str, record: VersionedValue[Chain]) -> None:
+        self._context = context
+        self._name = name
+        self._record = record
+        # One change at a time: a trim and a roll of the same holder must not take each other for strangers.
+        self._changing = asyncio.Lock()
+
+    @classmethod
+    async def take(cls, context: StreamContext, name: str, *, create_missing: bool) -> "HeldChain":
+        """Become the holder: count the epoch on, so that every older holder can change nothing more."""
+        key = keys.stream(name)
+        record = await read(context.meta, key, CHAIN)
+        if record is None:
+            if not create_missing:
+                raise StreamNotFoundError(f"there is no stream {name}")
+            with suppress(MetaConflictError):  # someone created it at the same time; take it over
+                await create(context.meta, key, CHAIN, Chain(), runtime=context.runtime)
+            record = await read(context.meta, key, CHAIN)
+        if record is None:
+            raise StreamNotFoundError(f"stream {name} was deleted while it was being opened")
+        wanted = replace(record.value, epoch=record.value.epoch + 1)
+        held = cls(context, name, record)
+        await held.change(lambda _: wanted)
+        return held
+
+    @property
+    def value(self) -> Chain:
+        return self._record.value
+
+    @property
+    def key(self) -> str:
+        return self._record.key
+
+    async def change(self, transform: Callable[[Chain], Chain]) -> None:
+        """Replace the chain by `transform` of it, if this holder's is still the one in the store."""
+        async with self._changing:
+            self._record = await self._changed(transform)
+
+    async def _changed(self, transform: Callable[[Chain], Chain]) -> VersionedValue[Chain]:
+        mine = self._record.value
+        wanted = transform(mine)
+
+        def unless_taken(now: Chain) -> Chain:
+            if now == wanted:
+                return now
+            if now != mine:
+                raise StreamFencedError(f"stream {self._name} was taken over by another broker")
+            return wanted
+
+        try:
+            return await update(
+                self._context.meta,
+                self._record.key,
+                CHAIN,
+                unless_taken,
+                runtime=self._context.runtime,
+                known=self._record,
+            )
+        except MetaKeyMissingError as missing:
+            raise StreamFencedError(f"stream {self._name} was deleted by another broker") from missing

@@ -1,0 +1,189 @@
+"""A partition's log: dense offsets over a chain of ledgers, one writer, any number of readers.
+
+Whoever opens a stream counts its epoch on and recovers (fences) its last ledger first, so a former holder can
+acknowledge nothing more; it learns so from its own failing appends and is dead from then on.
+"""
+
+import asyncio
+from dataclasses import replace
+
+from weir.model.batch import Batch
+from weir.model.errors import (
+    LedgerNotFoundError,
+    OffsetTrimmedError,
+    StreamClosedError,
+    StreamFencedError,
+    StreamTerminatedError,
+    WeirError,
+)
+from weir.model.ids import LedgerId
+from weir.model.stream import Chain
+from weir.stream.appender import Appender
+from weir.stream.context import StreamContext
+from weir.stream.held_chain import HeldChain
+from weir.stream.history import History
+
+_OPEN_ATTEMPTS = 5
+
+
+class Stream:
+    """Made by `Stream.open`; one at a time per stream is alive, in one broker."""
+
+    def __init__(self, context: StreamContext, name: str, chain: HeldChain) -> None:
+        self.name = name
+        self._context = context
+        self._chain = chain
+        self._tail = context.tails.tail()
+        self._appender = Appender(context, name, chain, self._tail)
+        self._history = History(context.ledgers, context.settings.readers, self._appender.written_entries)
+
+    @classmethod
+    async def open(cls, context: StreamContext, name: str, *, create_missing: bool = False) -> "Stream":
+        """Take the stream over: fence its former holder, find its end, be its one writer from now on."""
+        for attempt in range(1, _OPEN_ATTEMPTS + 1):
+            try:
+                chain = await HeldChain.take(context, name, create_missing=create_missing)
+                stream = cls(context, name, chain)
+                await stream._appender.settle()
+            except StreamFencedError:  # another opener was faster; take it over from that one
+                if attempt == _OPEN_ATTEMPTS:
+                    raise
+                await context.runtime.clock.sleep(context.settings.retry_pause_s * context.runtime.rng.random())
+            else:
+                return stream
+        raise StreamFencedError(f"stream {name} is being opened by others all the time")
+
+    # --- what it is -------------------------------------------------------------------------------------
+
+    @property
+    def chain(self) -> Chain:
+        return self._chain.value
+
+    @property
+    def start_offset(self) -> int:
+        """The oldest offset that may still be read."""
+        return self.chain.start_offset
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the last acknowledged message."""
+        return self._appender.end_offset
+
+    @property
+    def failure(self) -> WeirError | None:
+        """Why this stream is dead, if it is: closed, or someone else holds it now."""
+        return self._appender.failure
+
+    @property
+    def size_bytes(self) -> int:
+        """Payload bytes in its ledgers."""
+        return sum(span.size_bytes for span in self.chain.spans) + self._appender.open_bytes
+
+    @property
+    def tail_reads(self) -> tuple[int, int]:
+        """Reads that the tail served, and reads that it could not."""
+        return self._tail.hits, self._tail.misses
+
+    def position_of(self, offset: int) -> tuple[LedgerId, int] | None:
+        """Ledger and distance from its first offset: what a Pulsar message id is made of."""
+        span = self.chain.span_at(offset)
+        return None if span is None else (span.ledger_id, offset - span.first_offset)
+
+    def offset_of(self, ledger_id: int, distance: int) -> int | None:
+        """The offset of a position; None if the ledger is not part of the chain (any more)."""
+        span = self.chain.span_of(ledger_id)
+        return None if span is None else span.first_offset + distance
+
+    # --- appending and reading --------------------------------------------------------------------------
+
+    def append(self, batch: Batch) -> "asyncio.Future[int]":
+        """Append a batch (its `base_offset` and `append_ms` are set here); done, with its first offset, when it is
+        acknowledged. Decides at once: a refusal is an already failed future."""
+        return self._appender.append(batch)
+
+    async def ready(self) -> None:
+        """Wait until an append may be made without growing memory beyond the window."""
+        await self._appender.ready()
+
+    async def wait_beyond(self, offset: int) -> None:
+        """Wait until the end lies beyond the offset; raises once the stream is dead."""
+        await self._appender.wait_beyond(offset)
+
+    async def read(self, offset: int, max_bytes: int) -> list[Batch]:
+        """Acknowledged batches from the one that holds `offset` on, at least one; none only at the end.
+        OffsetTrimmedError if the offset is gone."""
+        if offset >= self.end_offset:
+            return []
+        if offset < self.start_offset:
+            raise self._trimmed(offset)
+        cached = self._tail.read(offset, max_bytes)
+        if cached is not None:
+            return cached
+        while True:
+            chain = self.chain
+            span = chain.span_at(offset)
+            if offset < chain.start_offset or span is None:
+                raise self._trimmed(offset)
+            try:
+                return await self._history.read(span, offset, max_bytes)
+            except LedgerNotFoundError:
+                if self.chain is chain:
+                    raise
+                # trimmed while it was being read: look again
+
+    def _trimmed(self, offset: int) -> OffsetTrimmedError:
+        return OffsetTrimmedError(f"offset {offset} of {self.name} is gone; the oldest is {self.start_offset}")
+
+    async def offset_at(self, moment_ms: int) -> int:
+        """The first offset appended at or after the moment; the end if there is none."""
+        for span in self.chain.spans:
+            if span.closed and span.last_ms < moment_ms:
+                continue
+            found = await self._history.offset_at(span, moment_ms)
+            if found is not None:
+                return max(found, self.start_offset)
+        return self.end_offset
+
+    # --- changing the chain -----------------------------------------------------------------------------
+
+    async def trim(self, start_offset: int) -> None:
+        """Forget everything before the offset; ledgers that lie wholly before it are deleted."""
+        start_offset = min(start_offset, self.end_offset)
+        if start_offset <= self.start_offset:
+            return
+        before = self.chain.spans
+        await self._chain.change(lambda chain: chain.trimmed(start_offset))
+        await self._history.forget(self.chain)
+        kept = {span.ledger_id: None for span in self.chain.spans}
+        for span in before:
+            if span.ledger_id not in kept:
+                await self._context.ledgers.delete(span.ledger_id)
+
+    async def roll(self) -> None:
+        """Close the open ledger now, so that it can be trimmed; the next append opens another."""
+        await self._appender.roll()
+
+    async def terminate(self) -> int:
+        """Take no more messages, for good; answers the offset after the last."""
+        if self.chain.terminated_at is None:
+            await self._appender.finish(StreamTerminatedError(f"stream {self.name} is terminated"))
+            await self._chain.change(lambda chain: replace(chain, terminated_at=chain.end_offset))
+        return self.end_offset
+
+    async def set_properties(self, properties: dict[str, str]) -> None:
+        """Replace the stream's own key-value pairs."""
+        await self._chain.change(lambda chain: replace(chain, properties=dict(properties)))
+
+    async def close(self) -> None:
+        """Acknowledge what is under way, close the ledger, let go. Closing twice is fine."""
+        await self._appender.close(StreamClosedError(f"stream {self.name} is closed"))
+        await self._history.close()
+        self._tail.clear()
+
+    async def delete(self) -> None:
+        """Close, and forget the stream with everything in it."""
+        await self.close()
+        await self._context.meta.delete(self._chain.key)
+        state = () if self.chain.state_ledger is None else (self.chain.state_ledger,)
+        for ledger_id in (*(span.ledger_id for span in self.chain.spans), *state):
+            await self._context.ledgers.delete(ledger_id)

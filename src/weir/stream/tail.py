@@ -1,0 +1,91 @@
+"""The newest batches of every stream, in memory, bounded in bytes over all of them.
+
+What is evicted is what was appended longest ago, whichever stream it belongs to: readers at the tail never go
+to the disk, and a reader far behind never pushes the tail out.
+"""
+
+from bisect import bisect_right
+from collections import deque
+
+from weir.model.batch import Batch
+
+#: What a batch costs besides its payload, roughly.
+_OVERHEAD_BYTES = 300
+#: Evicted places at the front of a tail's list before the list is cut.
+_CUT_AT = 256
+
+
+class StreamTail:
+    """The cached batches of one stream: consecutive, up to its end."""
+
+    __slots__ = ("_bases", "_batches", "_cache", "_head", "generation", "hits", "misses")
+
+    def __init__(self, cache: "TailCache") -> None:
+        self._cache = cache
+        self._bases: list[int] = []
+        self._batches: list[Batch | None] = []
+        self._head = 0
+        #: Counts clearings, so that the cache does not evict for batches that are gone already.
+        self.generation = 0
+        self.hits = 0
+        self.misses = 0
+
+    def push(self, batch: Batch) -> None:
+        """Add the stream's newest batch."""
+        self._bases.append(batch.base_offset)
+        self._batches.append(batch)
+        self._cache.added(self, len(batch) + _OVERHEAD_BYTES)
+
+    def read(self, offset: int, max_bytes: int) -> list[Batch] | None:
+        """Batches from the one that holds `offset` on, or None if it is not here."""
+        at = bisect_right(self._bases, offset, lo=self._head) - 1
+        if at < self._head:
+            self.misses += 1
+            return None
+        found: list[Batch] = []
+        size = 0
+        for batch in self._batches[at:]:
+            if batch is None or (found and size + len(batch) > max_bytes):
+                break
+            found.append(batch)
+            size += len(batch)
+        self.hits += 1
+        return found
+
+    def clear(self) -> None:
+        """Drop everything: the stream is closed or its end is in doubt."""
+        self._bases, self._batches, self._head = [], [], 0
+        self.generation += 1
+
+    def drop_first(self) -> None:
+        """Called by the cache: the oldest batch goes."""
+        self._batches[self._head] = None
+        self._head += 1
+        if self._head >= _CUT_AT and self._head * 2 >= len(self._bases):
+            del self._bases[: self._head], self._batches[: self._head]
+            self._head = 0
+
+    def __len__(self) -> int:
+        return len(self._bases) - self._head
+
+
+class TailCache:
+    """One bound for the tails of all streams of a broker."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit = limit_bytes
+        self._order: deque[tuple[StreamTail, int, int]] = deque()
+        self.size_bytes = 0
+
+    def tail(self) -> StreamTail:
+        """The tail of one more stream."""
+        return StreamTail(self)
+
+    def added(self, tail: StreamTail, size: int) -> None:
+        self._order.append((tail, tail.generation, size))
+        self.size_bytes += size
+        while self.size_bytes > self._limit and len(self._order) > 1:
+            oldest, generation, freed = self._order.popleft()
+            if generation == oldest.generation:
+                oldest.drop_first()
+            self.size_bytes -= freed
