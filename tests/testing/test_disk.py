@@ -1,4 +1,5 @@
 """The simulated disk: what power loss leaves, and the ways in which disks fail."""
+# ruff: noqa: RUF006 - the simulated loop holds its tasks by itself
 
 import asyncio
 from dataclasses import replace

@@ -1,4 +1,5 @@
 """Nodes: what a crash ends, what a restart brings back, and what clocks show."""
+# ruff: noqa: RUF006 - the simulated loop holds its tasks by itself
 
 import asyncio
 import gc
