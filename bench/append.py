@@ -4,6 +4,7 @@ import asyncio
 import os
 import time
 from collections import deque
+from functools import partial
 
 from bench.case import Measured, Params, case
 from bench.stats import latencies_us
@@ -69,6 +70,10 @@ def throughput(params: Params, folder: str) -> Measured:
     return on_store(params, folder, measure)
 
 
+def _note(taken: list[int], started: int, _: "asyncio.Future[EntryId]") -> None:
+    taken.append(time.perf_counter_ns() - started)
+
+
 @case("append.latency")
 def latency(params: Params, folder: str) -> Measured:
     """Appends one at a time, each awaited before the next; with `rate`, so many per second, awaited or not."""
@@ -87,7 +92,7 @@ def latency(params: Params, folder: str) -> Measured:
             await clock.sleep(max(0.0, loop_started + i / params["rate"] - time.perf_counter()))
             started = time.perf_counter_ns()
             last = writer.append(payload)
-            last.add_done_callback(lambda _, s=started: taken.append(time.perf_counter_ns() - s))
+            last.add_done_callback(partial(_note, taken, started))
         await last
         await asyncio.sleep(0)
 

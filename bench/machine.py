@@ -12,7 +12,7 @@ from pathlib import Path
 _TICKS_S = os.sysconf("SC_CLK_TCK")
 
 
-def facts(folder: str) -> dict[str, str | int]:
+def facts(folder: str) -> dict[str, str | float]:
     """Cores, memory, kernel, disk and versions."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {

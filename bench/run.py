@@ -40,10 +40,11 @@ def main() -> int:
         results = _measure(plan, data, console)
     finally:
         shutil.rmtree(data, ignore_errors=True)
-    facts["cores_used_by_others"] = round(quiet.foreign_cores(), 2)
+    foreign = round(quiet.foreign_cores(), 2)
+    facts["cores_used_by_others"] = foreign
     console.print(Markdown(report.table(results, facts)))
-    if facts["cores_used_by_others"] > _QUIET_CORES:
-        console.print(f"[yellow]the machine was not quiet: others used {facts['cores_used_by_others']} cores")
+    if foreign > _QUIET_CORES:
+        console.print(f"[yellow]the machine was not quiet: others used {foreign} cores")
     target = arguments.results or (RESULTS if not (arguments.quick or arguments.only) else None)
     if target:
         report.write(results, facts, target)
