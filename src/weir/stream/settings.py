@@ -21,3 +21,7 @@ class StreamSettings:
     retry_pause_s: float = 0.2
     #: Ledger readers kept open per stream.
     readers: int = 4
+    #: Changes of small state (cursors, deduplication) within this time are written together.
+    state_pause_s: float = 0.2
+    #: The state's ledger is written anew once it holds so much, and four times the live state.
+    state_roll_bytes: int = 4 * 1024 * 1024

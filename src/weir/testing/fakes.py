@@ -38,6 +38,7 @@ class FakeBookie:
     def __init__(self, bookie_id: str = "fake") -> None:
         self.bookie_id = BookieId(bookie_id)
         self.ledgers: dict[LedgerId, FakeLedger] = {}
+        self._deleted: dict[LedgerId, None] = {}
         self.read_only = False
         self.failure: BookieError | None = None
         #: The highest number of adds that were accepted and not yet acknowledged.
@@ -121,6 +122,7 @@ class FakeBookie:
     async def delete(self, ledger_id: LedgerId) -> None:
         self._fail()
         self.ledgers.pop(ledger_id, None)
+        self._deleted[ledger_id] = None
         self._wake(ledger_id)
 
     # --- switches ----------------------------------------------------------------------------------------
@@ -153,6 +155,8 @@ class FakeBookie:
             return BookieReadOnlyError(f"{self.bookie_id} is read-only")
         if ledger is not None and ledger.fenced and not recovery:
             return LedgerFencedError(f"ledger {ledger_id} is fenced")
+        if ledger_id in self._deleted:  # ids are never given out twice
+            return LedgerFencedError(f"ledger {ledger_id} is deleted")
         for entry_id, data in entries:
             try:
                 _verify(data)

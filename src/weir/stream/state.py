@@ -1,0 +1,187 @@
+"""A stream's small state (cursors, deduplication, releases): key to latest bytes, in a ledger of its own.
+
+Changes are made in memory at once and written in batches, one entry for everything that changed since the last
+one: no metadata write, and no ledger write, per acknowledgement. When the ledger holds much more than the live
+state, or was left by a former holder, a new one begins with all of it, and the chain's pointer moves by
+compare-and-set, so only the stream's holder can move it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from weir.ledger.writer import LedgerWriter
+from weir.model.errors import StreamClosedError, StreamFencedError, WeirError, WriterFencedError
+from weir.model.ids import EntryId
+from weir.runtime.tasks import TaskScope
+from weir.stream.context import StreamContext
+from weir.stream.held_chain import HeldChain
+from weir.wire.state import decode_changes, encode_changes
+
+log = logging.getLogger(__name__)
+
+#: Says what a key's bytes are when they are about to be written.
+Source = Callable[[], bytes]
+
+
+class StateLog:
+    """Made by `StateLog.open` by whoever holds the stream."""
+
+    def __init__(self, context: StreamContext, name: str, chain: HeldChain, values: dict[str, bytes]) -> None:
+        self._name = name
+        self._context = context
+        self._settings = context.settings
+        self._clock = context.runtime.clock
+        self._chain = chain
+        self._values = values  # as last written, or as they will be with the next write
+        self._changed: dict[str, bytes | Source | None] = {}
+        self._writer: LedgerWriter | None = None
+        self._written_bytes = 0
+        self._failure: WeirError | None = None
+        self._tasks = TaskScope(f"state of {name}", on_failure=self._failed)
+        self._flusher: asyncio.Task[None] | None = None
+        self._hurry = asyncio.Event()
+
+    @classmethod
+    async def open(cls, context: StreamContext, name: str, chain: HeldChain) -> "StateLog":
+        """Read what the former holder left, fencing it first."""
+        values: dict[str, bytes] = {}
+        if chain.value.state_ledger is not None:
+            reader = await context.ledgers.open(chain.value.state_ledger, recover=True)
+            try:
+                async for entries in reader.stream(EntryId(0)):
+                    for entry in entries:
+                        _apply(values, decode_changes(entry.payload))
+            finally:
+                await reader.close()
+        return cls(context, name, chain, values)
+
+    def get(self, key: str) -> bytes | None:
+        """The key's bytes, as of the last `put` (a `mark` shows once it is written)."""
+        return self._values.get(key)
+
+    def keys(self, prefix: str) -> list[str]:
+        return sorted(key for key in self._values if key.startswith(prefix))
+
+    def put(self, key: str, value: bytes) -> None:
+        """Set a key; durable with the next flush."""
+        self._values[key] = value
+        self._note(key, value)
+
+    def mark(self, key: str, source: Source) -> None:
+        """The key has changed; `source` is asked for its bytes when they are written, however often it changes."""
+        self._note(key, source)
+
+    def delete(self, key: str) -> None:
+        if self._values.pop(key, None) is not None or key in self._changed:
+            self._note(key, None)
+
+    async def flush(self) -> None:
+        """Make everything set so far durable now."""
+        while self._changed or self._flusher is not None:
+            if self._failure is not None:
+                raise self._failure
+            self._schedule()
+            self._hurry.set()
+            if self._flusher is not None:
+                await asyncio.wait([self._flusher])
+        if self._failure is not None:
+            raise self._failure
+
+    async def close(self) -> None:
+        """Flush and let go; a state that cannot be flushed is left to the next holder as it was last written."""
+        try:
+            if self._failure is None:
+                await self.flush()
+                if self._writer is not None:
+                    await self._writer.close()
+        except WeirError as failed:
+            log.warning("the last state of %s was not written: %s", self._name, failed)
+        self._failure = self._failure or StreamClosedError(f"the state of {self._name} is closed")
+        await self._tasks.close()
+        if self._writer is not None and self._writer.failure is None:
+            await self._writer.abandon()
+
+    # --- writing ----------------------------------------------------------------------------------------
+
+    def _note(self, key: str, change: bytes | Source | None) -> None:
+        self._changed[key] = change
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if self._flusher is None and self._failure is None:
+            self._flusher = self._tasks.spawn(self._flush_soon(), "flush")
+
+    async def _flush_soon(self) -> None:
+        """One entry for everything that changes within the pause."""
+        try:
+            try:
+                async with asyncio.timeout(self._settings.state_pause_s):
+                    await self._hurry.wait()
+            except TimeoutError:
+                pass
+            self._hurry.clear()
+            await self._write()
+        finally:
+            self._flusher = None
+            if self._changed:
+                self._schedule()
+
+    async def _write(self) -> None:
+        """On failure everything stays to be written again, into a new ledger."""
+        changed, self._changed = self._changed, {}
+        _apply(self._values, changes := {key: _bytes_of(change) for key, change in changed.items()})
+        try:
+            if self._writer is None or self._is_due_for_a_new_ledger():
+                await self._begin_ledger()
+            else:
+                await self._append(self._writer, encode_changes(changes))
+        except (StreamFencedError, WriterFencedError) as fenced:
+            self._failure = StreamFencedError(f"the state of {self._name} is held by another broker")
+            raise self._failure from fenced
+        except WeirError as failed:
+            log.warning("the state of %s could not be written, trying again: %s", self._name, failed)
+            self._changed = {**changed, **self._changed}
+            if self._writer is not None:
+                await self._writer.abandon()
+                self._writer = None
+            await self._clock.sleep(self._settings.retry_pause_s)
+
+    def _is_due_for_a_new_ledger(self) -> bool:
+        live = sum(map(len, self._values.values()))
+        return self._written_bytes > max(self._settings.state_roll_bytes, 4 * live)
+
+    async def _begin_ledger(self) -> None:
+        """All of the state into a new ledger, then the pointer; the old ledger goes once nothing points to it."""
+        writer = await self._context.ledgers.create(self._settings.quorum)
+        self._written_bytes = 0
+        await self._append(writer, encode_changes(self._values))
+        former = self._chain.value.state_ledger
+        await self._chain.change(lambda chain: replace(chain, state_ledger=writer.ledger_id))
+        before, self._writer = self._writer, writer
+        if before is not None:
+            await before.abandon()
+        if former is not None:
+            await self._context.ledgers.delete(former)
+
+    async def _append(self, writer: LedgerWriter, payload: bytes) -> None:
+        await writer.append(payload)
+        self._written_bytes += len(payload)
+
+    def _failed(self, failure: BaseException) -> None:
+        if self._failure is None:
+            wrapped = StreamFencedError(f"the state of {self._name} failed: {failure!r}")
+            self._failure = failure if isinstance(failure, WeirError) else wrapped
+
+
+def _bytes_of(change: bytes | Source | None) -> bytes | None:
+    return change() if callable(change) else change
+
+
+def _apply(values: dict[str, bytes], changes: dict[str, bytes | None]) -> None:
+    for key, value in changes.items():
+        if value is None:
+            values.pop(key, None)
+        else:
+            values[key] = value

@@ -1,0 +1,121 @@
+"""The state log: what was flushed is there for the next holder, and a former holder can write nothing more."""
+
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weir.model.errors import BookieUnavailableError, StreamFencedError, WireError
+from weir.stream.held_chain import HeldChain
+from weir.stream.state import StateLog
+from weir.wire.state import decode_changes, encode_changes
+
+
+async def opened(bench, **changes) -> StateLog:
+    context = await bench.broker(**changes)
+    return await StateLog.open(context, "s", await HeldChain.take(context, "s", create_missing=True))
+
+
+def test_what_was_flushed_is_there_for_the_next_holder(run: Callable) -> None:
+    async def scenario(bench) -> None:
+        state = await opened(bench)
+        state.put("a", b"1")
+        state.put("b", b"2")
+        state.delete("a")
+        state.mark("c", lambda: b"3")
+        await state.flush()
+        again = await opened(bench)
+        assert again.keys("") == ["b", "c"]
+        assert (again.get("a"), again.get("b"), again.get("c")) == (None, b"2", b"3")
+
+    run(scenario)
+
+
+def test_changes_within_the_pause_are_one_entry(run: Callable) -> None:
+    async def scenario(bench) -> None:
+        state = await opened(bench)
+        asked = []
+
+        def source() -> bytes:
+            asked.append(1)
+            return b"x"
+
+        for _ in range(100):
+            state.mark("cursor", source)
+        await bench.runtime.clock.sleep(5)
+        assert len(asked) == 1
+        assert (await opened(bench)).get("cursor") == b"x"
+
+    run(scenario)
+
+
+def test_a_stream_without_state_costs_no_ledger(run: Callable) -> None:
+    async def scenario(bench) -> None:
+        state = await opened(bench)
+        await state.flush()
+        await state.close()
+        assert not any(bookie.ledgers for bookie in bench.bookies.bookies.values())
+
+    run(scenario)
+
+
+def test_a_former_holder_can_write_nothing_more(run: Callable) -> None:
+    async def scenario(bench) -> None:
+        first = await opened(bench)
+        first.put("k", b"old")
+        await first.flush()
+        second = await opened(bench)
+        second.put("k", b"new")
+        await second.flush()
+        first.put("k", b"ghost")
+        with pytest.raises(StreamFencedError):
+            await first.flush()
+        assert (await opened(bench)).get("k") == b"new"
+
+    run(scenario)
+
+
+def test_the_ledger_is_written_anew_when_it_has_grown_and_the_old_one_goes(run: Callable) -> None:
+    async def scenario(bench) -> None:
+        state = await opened(bench, state_roll_bytes=1000)
+        for i in range(50):
+            state.put("k", b"%d" % i * 100)
+            state.put(f"k{i % 3}", b"%d" % i)
+            await state.flush()
+        held = {ledger for bookie in bench.bookies.bookies.values() for ledger in bookie.ledgers}
+        assert len(held) == 1
+        again = await opened(bench)
+        assert again.get("k") == b"49" * 100
+        assert again.get("k0") == b"48"
+
+    run(scenario)
+
+
+def test_state_survives_bookies_that_fail_for_a_while(run: Callable) -> None:
+    async def scenario(bench) -> None:
+        state = await opened(bench)
+        state.put("k", b"1")
+        await state.flush()
+        for bookie in bench.bookies.bookies.values():
+            bookie.failure = BookieUnavailableError("down")
+        state.put("k", b"2")
+        await bench.runtime.clock.sleep(30)
+        for bookie in bench.bookies.bookies.values():
+            bookie.failure = None
+        await state.flush()
+        assert (await opened(bench)).get("k") == b"2"
+
+    run(scenario)
+
+
+@given(st.dictionaries(st.text(max_size=20), st.none() | st.binary(max_size=50)))
+def test_changes_survive_the_round_trip(changes: dict[str, bytes | None]) -> None:
+    assert decode_changes(encode_changes(changes)) == changes
+
+
+@given(st.binary(max_size=60), st.booleans())
+def test_bytes_that_are_no_changes_are_refused(raw: bytes, versioned: bool) -> None:
+    with suppress(WireError):
+        decode_changes(b"\x01\x02\x00\x00\x00" + raw if versioned else raw)
