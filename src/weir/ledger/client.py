@@ -100,7 +100,7 @@ class LedgerClient:
         return await self.context.records.list()
 
     async def delete(self, ledger_id: LedgerId) -> None:
-        """Forget the ledger; fine if it is gone. Bookies that cannot be told now find out when they collect garbage."""
+        """Forget the ledger; fine if it is gone. A bookie that cannot be told now finds out later by itself."""
         try:
             ledger = await self.metadata(ledger_id)
         except LedgerNotFoundError:

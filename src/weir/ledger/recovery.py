@@ -108,9 +108,12 @@ class Recovery:
         """Entries from `first` on that exist; none if `first` is the first that does not."""
         chunk: list[Entry] = []
         size = 0
-        while len(chunk) < self._settings.chunk_entries and size < self._settings.chunk_bytes:
+        while len(chunk) < self._settings.chunk_entries:
             entry = await self._find(EntryId(first + len(chunk)))
             if entry is None:
+                break
+            if chunk and size + len(entry.payload) > self._settings.chunk_bytes:
+                self._found[entry.entry_id] = entry  # for the next chunk: what is sent at once is bounded
                 break
             chunk.append(entry)
             size += len(entry.payload)

@@ -56,13 +56,9 @@ class Slot:
         self.outstanding[batch.first] = (now, size)
         self.outstanding_bytes += size
 
-    def answered(self, batch: Batch) -> bool:
-        """An answer for the batch came; False if it no longer matters."""
-        found = self.outstanding.pop(batch.first, None)
-        if found is None:
-            return False
-        self.outstanding_bytes -= found[1]
-        return True
+    def answered(self, batch: Batch) -> None:
+        """The bookie holds its share of the batch."""
+        self.outstanding_bytes -= self.outstanding.pop(batch.first)[1]
 
     def waiting_since(self) -> float | None:
         """When the oldest unanswered batch was sent."""

@@ -55,7 +55,7 @@ class WriteBack:
         if not self._stripes.held(held, first, len(chunk)):
             said = "; ".join(f"{self._ensemble[slot]}: {failure}" for slot, failure in self._failed.items())
             raise RecoveryFailedError(
-                f"the tail of ledger {self._ledger.ledger_id} from entry {first} on cannot be written back ({said})"
+                f"entry {first} of ledger {self._ledger.ledger_id} and following cannot be written back ({said})"
             )
 
     async def _add(

@@ -161,7 +161,7 @@ class LedgerWriter:
         self._next_entry += 1
         self._length += size
         batch = self._filling
-        if batch is None or batch.size >= self._settings.batch_bytes:
+        if batch is None or batch.size + size > self._settings.batch_bytes:
             batch = self._next_batch(entry_id)
         lac = self._window.last_confirmed
         data = encode_entry(self.ledger_id, entry_id, lac, self._length, payload)
@@ -241,14 +241,16 @@ class LedgerWriter:
         if isinstance(failure, LedgerFencedError):
             # Even from a bookie that was replaced: somebody is recovering the ledger.
             self._die(WriterFencedError(f"ledger {self.ledger_id} was fenced: {failure.what}"))
-        elif self._failure is not None or not slot.answered(batch):
-            return
+        elif self._failure is not None or batch.first not in slot.outstanding:
+            return  # the slot's bookie failed or was replaced
         elif failure is None:
+            slot.answered(batch)
             batch.held_by |= slot.bit
             self._lag_bytes = max(s.outstanding_bytes for s in self._slots)
             self._acknowledge()
         elif isinstance(failure, BookieBusyError):
-            self._send_again_later(slot, batch)
+            # The batch stays outstanding: the bookie has the usual time to take it, then it has failed.
+            self._clock.call_later(self._settings.busy_pause_s, partial(self._send_again, slot, batch))
         else:
             self._slot_failed(slot, failure)
 
@@ -274,14 +276,8 @@ class LedgerWriter:
             if slot.failure is None:
                 slot.bookie.confirm(self.ledger_id, self._window.last_confirmed)
 
-    def _send_again_later(self, slot: Slot, batch: Batch) -> None:
-        """The bookie is busy. It has the usual time to take the batch, then it has failed."""
-        since = slot.waiting_since()
-        slot.sent(batch, self._clock.monotonic() if since is None else since, batch.size)
-        self._clock.call_later(self._settings.busy_pause_s, partial(self._send_again, slot, batch))
-
     def _send_again(self, slot: Slot, batch: Batch) -> None:
-        if self._failure is None and slot.failure is None and batch.first in slot.outstanding:
+        if self._failure is None and batch.first in slot.outstanding:
             answer = slot.bookie.add(self.ledger_id, self._stripes.share(slot.index, batch.entries))
             answer.add_done_callback(partial(self._answered, slot, batch))
 
