@@ -71,7 +71,7 @@ class FrameSplitter:
         return taken + len(piece)
 
     def _announced(self, data: Buffer, at: int) -> int:
-        length: int = _LENGTH.unpack_from(data, at)[0]
+        length: int = self._prefix.unpack_from(data, at)[0]
         if length > self.limit:
             raise FrameTooLargeError(f"a frame announces {length} bytes, the limit is {self.limit}")
         return length
