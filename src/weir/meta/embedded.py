@@ -5,15 +5,13 @@ sync. A leased key's holder lives in this same process, so every leased key foun
 and is deleted before anyone can look.
 """
 
-from weir.meta.embedded_files import LOCK_NAME, remove_quietly
+from weir.meta.embedded_files import LOCK_NAME, contents, remove_quietly
 from weir.meta.embedded_log import EmbeddedLog, EmbeddedSettings, create_log
 from weir.meta.interfaces import Lease
 from weir.meta.leases import HeldLease
 from weir.meta.local import LocalCore, LocalMeta
-from weir.meta.recovery import Recovered, recover
-from weir.meta.state import KeySpace
+from weir.meta.recovery import recover
 from weir.runtime import FileLock, Runtime
-from weir.wire.metalog import HEADER_BYTES
 
 __all__ = ["EmbeddedMeta", "EmbeddedSettings", "open_embedded"]
 
@@ -36,10 +34,10 @@ async def open_embedded(runtime: Runtime, folder: str, settings: EmbeddedSetting
 
 
 async def _start(runtime: Runtime, folder: str, settings: EmbeddedSettings) -> tuple[LocalCore, EmbeddedLog]:
+    found = await contents(runtime.disk, folder)
+    if not found.logs and not found.snapshots:
+        await create_log(runtime, folder, 1)
     recovered = await recover(runtime.disk, folder)
-    if recovered is None:
-        file_id = await create_log(runtime, folder, 1)
-        recovered = Recovered(KeySpace(), file_id, 1, HEADER_BYTES, 0, [])
     core = LocalCore(runtime.clock, recovered.state)
     log = EmbeddedLog(runtime, folder, core, recovered, settings)
     await log.start()

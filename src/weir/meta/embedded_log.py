@@ -45,7 +45,8 @@ class EmbeddedLog:
         self._settings = settings
         self._file_id = recovered.file_id
         self._first = recovered.log_first
-        self._end = recovered.log_end
+        self._recovered_log = recovered.log_data
+        self._end = len(recovered.log_data)
         self._snapshot_bytes = recovered.snapshot_bytes
         self._file: File | None = None
         self._durable = core.state.revision
@@ -60,11 +61,16 @@ class EmbeddedLog:
         self._tasks = TaskScope("meta-log", on_failure=self._fail)
 
     async def start(self) -> None:
-        """Go on where the log's valid records end; a torn tail is cut off. What was read is made durable before
-        anyone acts on it: the process that wrote it may have died before its sync."""
+        """Go on where the log's valid records end; a torn tail is cut off.
+
+        What was read is written and synced again before anyone acts on it. The process before may have died
+        before its sync, or after one that failed; then the bytes may be read from the operating system's cache
+        and yet never reach the disk by another sync alone.
+        """
         self._file = await self._disk.open(log_path(self._folder, self._first))
         await self._file.truncate(self._end)
-        await self._file.sync()
+        await self._file.write_at(0, [self._recovered_log], sync=True)
+        self._recovered_log = b""
         self._tasks.spawn(self._write(), "writer")
 
     # --- ChangeLog --------------------------------------------------------------------------------------------

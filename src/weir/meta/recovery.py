@@ -16,7 +16,7 @@ What shows it: a later valid record of the log with `durable` at or past the mis
 from dataclasses import dataclass
 from enum import Enum
 
-from weir.meta.embedded_files import contents, log_path, read_whole, remove_quietly, snapshot_path
+from weir.meta.embedded_files import contents, log_path, read_whole, snapshot_path
 from weir.meta.interfaces import Change, Versioned
 from weir.meta.state import NO_LEASE, KeySpace
 from weir.model.errors import MetaCorruptError, WireError
@@ -50,9 +50,9 @@ class Recovered:
 
     state: KeySpace
     file_id: int
-    #: The revision that names the log, and where its valid records end.
+    #: The revision that names the log, and its bytes up to the last valid record.
     log_first: int
-    log_end: int
+    log_data: bytes
     snapshot_bytes: int
     #: Files that nothing needs any more.
     obsolete: list[str]
@@ -65,16 +65,15 @@ def judge(*, rest: int, is_last: bool, proven: bool) -> Verdict:
     return Verdict.TORN_TAIL if rest else Verdict.COMPLETE
 
 
-async def recover(disk: Disk, folder: str) -> Recovered | None:
-    """Read the folder; None if no store was ever made here."""
+async def recover(disk: Disk, folder: str) -> Recovered:
+    """Read the folder of a store."""
+    # The process before may have died between a rename and its sync: what is built on a name must not outlast it.
+    await disk.sync_dir(folder)
     found = await contents(disk, folder)
-    if not found.logs and not found.snapshots:
-        await remove_quietly(disk, found.unfinished)
-        return None
     state, snapshot_bytes = await _load_snapshot(disk, folder, found.snapshots)
     covered = state.revision
     needed = _needed_logs(found.logs, covered, folder)
-    file_id, end = 0, HEADER_BYTES
+    file_id, log_data = 0, b""
     for first, following in zip(needed, [*needed[1:], None], strict=True):
         is_last = following is None
         must_reach = covered if following is None else following - 1
@@ -82,11 +81,11 @@ async def recover(disk: Disk, folder: str) -> Recovered | None:
         data = await read_whole(disk, path)
         header = _header(LOG_MAGIC, data, path, first)
         file_id = header.file_id
-        end = _replay(state, data, header, path, is_last=is_last, must_reach=must_reach)
+        log_data = data[: _replay(state, data, header, path, is_last=is_last, must_reach=must_reach)]
     obsolete = [log_path(folder, first) for first in found.logs if first not in needed]
     obsolete += [snapshot_path(folder, revision) for revision in found.snapshots[:-1]]
     obsolete += found.unfinished
-    return Recovered(state, file_id, needed[-1], end, snapshot_bytes, obsolete)
+    return Recovered(state, file_id, needed[-1], log_data, snapshot_bytes, obsolete)
 
 
 def _needed_logs(logs: list[int], covered: int, folder: str) -> list[int]:
