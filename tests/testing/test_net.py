@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -94,7 +95,7 @@ def test_latency_is_what_the_link_says_in_each_direction():
         far.write([b"pong"])
         await near.receive()
         times.append(world.now)
-        return [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+        return [later - earlier for earlier, later in pairwise(times)]
 
     assert simulate(1, scenario) == [1.0, 3.0]
 

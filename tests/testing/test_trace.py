@@ -14,7 +14,7 @@ ROUNDS = 30
 
 
 async def busy_scenario(world):
-    """Nodes that talk and write while they crash, partitions come and go, and dictionaries are hashed by strings."""
+    """Nodes that talk and write while they crash, partitions come and go."""
     names = [f"n{i}" for i in range(4)]
     chaos = world.rng("chaos")
     world.net.set_faults(NetFaults(reset_chance=0.001, split_chance=0.3))

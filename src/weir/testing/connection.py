@@ -72,7 +72,7 @@ class Pipe:
         self.end_arrived = False
         self._target = target
         self._wire = wire
-        self._queue: deque[bytes] = deque()
+        self._queue: deque[memoryview] = deque()
         self._flight: deque[bytes] = deque()
         self._travelling = 0
         self._missed = 0
@@ -83,7 +83,7 @@ class Pipe:
 
     def push(self, data: bytes) -> None:
         """Queue bytes; those queued in the same turn of the loop travel together."""
-        self._queue.append(data)
+        self._queue.append(memoryview(data))
         self.queued_bytes += len(data)
         self._want_pump()
 
