@@ -372,6 +372,7 @@ def test_rot_stays():
     async def scenario(world):
         node = world.node("a")
         await node.start(make_file)
+        assert node.disk.size_of("f") == 4096
         offset = node.disk.rot("f")
         node.crash()
         return node.disk.read("f"), offset

@@ -114,6 +114,10 @@ class SimDisk:
         inode = self._need(path)
         return inode.read(0, inode.size)
 
+    def size_of(self, path: str) -> int:
+        """A file's size as a reader would see it now."""
+        return self._need(path).size
+
     def rot(self, path: str, offset: int | None = None) -> int:
         """Flip one bit of a file for good; at a random offset unless told. Returns the offset."""
         inode = self._need(path)
