@@ -177,6 +177,12 @@ class JournalCorruptError(BookieError):
     hint = "wipe this bookie, start it under a new id, and let auto-recovery copy its ledgers from other replicas"
 
 
+class EntryLogMissingError(BookieError):
+    """An entry log that the bookie's checkpoint names is gone; the bookie may not start without it."""
+
+    hint = "bring the file back, or wipe this bookie, start it under a new id, and let auto-recovery copy its ledgers"
+
+
 # --- ledger -------------------------------------------------------------------------------------------------
 
 

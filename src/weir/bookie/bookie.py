@@ -1,0 +1,357 @@
+"""The bookie: stores entries of many ledgers durably, and gives them back. Composes the parts of this package."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from weir.bookie.batches import checked_batch
+from weir.bookie.checkpoints import load_checkpoint
+from weir.bookie.flush import Flusher
+from weir.bookie.gc import GarbageCollector
+from weir.bookie.identity import claim_folder
+from weir.bookie.journal import Journal
+from weir.bookie.journal_files import JournalFiles
+from weir.bookie.journal_scan import JournalReplay
+from weir.bookie.layout import Layout
+from weir.bookie.log_files import LogFiles
+from weir.bookie.opening import load_logs, remove_leftovers
+from weir.bookie.reading import Reader
+from weir.bookie.settings import BookieSettings
+from weir.bookie.space import BookieState, SpaceMonitor, StateBox
+from weir.bookie.store import Store
+from weir.model.errors import (
+    BookieBusyError,
+    BookieError,
+    BookieReadOnlyError,
+    BookieUnavailableError,
+    DiskError,
+    EntryCorruptError,
+    LedgerFencedError,
+    NoSuchLedgerError,
+)
+from weir.model.ids import Buffer, EntryId, LedgerId
+from weir.model.reading import ReadResult
+from weir.runtime.interfaces import FileLock, Runtime
+from weir.runtime.tasks import TaskScope
+from weir.wire.checkpoint import Position
+from weir.wire.journal import RecordKind
+from weir.wire.metadata import Cookie
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class BookieStats:
+    """Numbers for people and graphs."""
+
+    state: BookieState
+    ledgers: int
+    fenced_ledgers: int
+    queued_bytes: int
+    journal_writes: int
+    journal_bytes: int
+    write_cache_bytes: int
+    write_cache_entries: int
+    read_cache_bytes: int
+    read_cache_hits: int
+    read_cache_misses: int
+    flushes: int
+    logs: int
+    log_bytes: int
+    live_bytes: int
+    removed_logs: int
+    rewritten_bytes: int
+    damaged_logs: int
+    free_bytes: int
+    polls: int
+
+
+class Bookie:
+    """One storage node, in process. Fills `weir.ledger.interfaces.Bookie`; made by `Bookie.open`."""
+
+    def __init__(
+        self, runtime: Runtime, settings: BookieSettings, lock: FileLock, cookie: Cookie, store: Store
+    ) -> None:
+        layout = Layout(settings.directory)
+        self._runtime = runtime
+        self._settings = settings
+        self._lock = lock
+        self._store = store
+        self._state = StateBox()
+        self._loop = asyncio.get_running_loop()
+        self._tasks = TaskScope(f"bookie-{settings.bookie_id}", on_failure=self._failed)
+        self._files = LogFiles(runtime.disk, layout, settings.cache)
+        self._reader = Reader(store, self._files)
+        self._journal_files = JournalFiles(runtime.disk, layout, settings.journal)
+        self._space = SpaceMonitor(runtime, settings.directory, settings.space, self._state, self._journal_files)
+        self._journal = Journal(
+            runtime,
+            self._journal_files,
+            settings.journal,
+            commit=store.commit,
+            has_room=lambda: store.cache.has_room,
+            on_failure=self._failed,
+            on_full=self._space.journal_full,
+        )
+        self._flusher = Flusher(
+            runtime, layout, settings.flush, store=store, files=self._files, journal_files=self._journal_files
+        )
+        self._gc = GarbageCollector(runtime, layout, settings.gc, settings.flush, store=store, files=self._files)
+        #: The identity of the disk, to be compared with what the metadata says of this bookie id.
+        self.cookie = cookie
+
+    # --- life -------------------------------------------------------------------------------------------------
+
+    @classmethod
+    async def open(cls, runtime: Runtime, settings: BookieSettings) -> "Bookie":
+        """Open the folder, formatting it if it is new, and replay the journal."""
+        layout = Layout(settings.directory)
+        for folder in (layout.root, layout.journal, layout.logs):
+            await runtime.disk.make_dirs(folder)
+        lock = await runtime.disk.lock(layout.lock)
+        try:
+            cookie = await claim_folder(runtime, layout, settings.bookie_id)
+            checkpoint = await load_checkpoint(runtime.disk, layout)
+            bookie = cls(runtime, settings, lock, cookie, Store(checkpoint, settings.cache.write_bytes))
+            await remove_leftovers(runtime.disk, layout, checkpoint)
+            await load_logs(
+                runtime.disk,
+                layout,
+                checkpoint,
+                settings=settings.flush,
+                store=bookie._store,
+                files=bookie._files,
+            )
+            await bookie._start(layout, checkpoint.position)
+        except BaseException:
+            await lock.release()
+            raise
+        return bookie
+
+    async def _start(self, layout: Layout, checkpoint: Position) -> None:
+        scan = await JournalReplay(self._runtime.disk, layout, checkpoint, self._store.replay).run()
+        await self._journal_files.open(scan.next_sequence)
+        try:
+            # What was replayed goes to logs before anything is served: from then on nothing depends on pages of
+            # the old journal, which the kernel may hold as written although an earlier sync of them failed.
+            await self._flusher.flush(lambda: Position(scan.next_sequence, 0, 0))
+        except DiskError as failed:
+            log.error("what was replayed could not be flushed: %s", failed)
+            self._space.flush_failed()
+        try:
+            await self._journal.start(scan.next_sequence, scan.previous)
+        except BaseException:
+            await self._journal_files.close()
+            await self._files.close()
+            raise
+        await self._space.look()
+        self._tasks.spawn(self._flush(), "flush")
+        self._tasks.spawn(self._gc.run(), "gc")
+        self._tasks.spawn(self._space.run(), "space")
+
+    async def _flush(self) -> None:
+        await self._flusher.run(
+            lambda: self._journal.position, self._journal.poke, self._flush_failed, self._space.flush_succeeded
+        )
+
+    def _flush_failed(self, failure: DiskError) -> None:
+        self._space.flush_failed()
+        if not self._store.cache.has_room:
+            self._journal.refuse_queued_adds(
+                lambda: BookieReadOnlyError(f"entries cannot be flushed: {failure.what}")
+            )
+
+    def _failed(self, failure: BaseException) -> None:
+        if self._state.state is not BookieState.CLOSED:
+            log.error("the bookie failed: %s", failure)
+        self._state.become(BookieState.FAILED)
+        self._store.ledgers.wake_all()
+
+    async def close(self) -> None:
+        """Take nothing more, flush, and leave the folder so that the next start has nothing to replay."""
+        if self._state.state is BookieState.CLOSED:
+            return
+        failed = self._state.state is BookieState.FAILED
+        self._state.close()
+        self._store.ledgers.wake_all()
+        if not failed:
+            await self._journal.idle()
+        await self._tasks.close()
+        if not failed:
+            try:
+                await self._flusher.flush_all(lambda: self._journal.position)
+            except DiskError as unflushed:
+                log.error("closed without a flush, the journal has what is missing: %s", unflushed)
+        await self._journal.close()
+        await self._journal_files.close()
+        await self._files.close()
+        await self._lock.release()
+
+    # --- the bookie's verbs -------------------------------------------------------------------------------------
+
+    def add(
+        self, ledger_id: LedgerId, entries: Sequence[tuple[EntryId, Buffer]], *, recovery: bool = False
+    ) -> "asyncio.Future[None]":
+        future: asyncio.Future[None] = self._loop.create_future()
+        try:
+            self._require_admission(ledger_id, recovery)
+            batch = checked_batch(ledger_id, entries)
+            if not self._journal.takes(batch.size):
+                raise BookieBusyError(f"{self._journal.queued_bytes} bytes wait for the journal")
+        except BookieError as refusal:
+            future.set_exception(refusal)
+            future.exception()  # whoever asked may have gone; the loop need not complain
+            return future
+        if batch.entries:
+            self._journal.put_batch(batch, future)
+        else:
+            future.set_result(None)
+        return future
+
+    async def read(self, ledger_id: LedgerId, first: EntryId, last: EntryId, *, max_bytes: int) -> ReadResult:
+        self._require_open()
+        self._require_known(ledger_id)
+        entries = await self._reader.read(ledger_id, first, last, max_bytes)
+        return ReadResult(entries, self._store.ledgers.last_confirmed(ledger_id))
+
+    async def poll(self, ledger_id: LedgerId, after: EntryId, *, timeout_s: float) -> ReadResult:
+        self._require_open()
+        ledgers = self._store.ledgers
+        deadline = self._runtime.clock.monotonic() + timeout_s
+        while (confirmed := ledgers.last_confirmed(ledger_id)) <= after:
+            left = deadline - self._runtime.clock.monotonic()
+            if left <= 0 or await self._wait(ledger_id, left):
+                self._require_open()
+                confirmed = ledgers.last_confirmed(ledger_id)
+                break
+        if confirmed <= after:
+            return ReadResult([], confirmed)
+        entry_id = EntryId(after + 1)
+        try:
+            data = await self._reader.get(ledger_id, entry_id)
+        except EntryCorruptError:  # it will be told to whoever reads it
+            data = None
+        return ReadResult([] if data is None else [(entry_id, data)], confirmed)
+
+    async def _wait(self, ledger_id: LedgerId, timeout_s: float) -> bool:
+        """Wait for the last-add-confirmed to move; whether there is a reason to wait no longer."""
+        ledgers = self._store.ledgers
+        if ledgers.waiters >= self._settings.max_polls:
+            raise BookieBusyError(f"{ledgers.waiters} polls wait already")
+        waiting = ledgers.wait(ledger_id)
+        timer = self._runtime.clock.call_later(
+            timeout_s, lambda: None if waiting.done() else waiting.set_result(True)
+        )
+        try:
+            return await waiting
+        finally:
+            timer.cancel()
+            ledgers.stop_waiting(ledger_id, waiting)
+
+    async def last_confirmed(self, ledger_id: LedgerId) -> EntryId:
+        self._require_open()
+        self._require_known(ledger_id)
+        return self._store.ledgers.last_confirmed(ledger_id)
+
+    def confirm(self, ledger_id: LedgerId, last_confirmed: EntryId) -> None:
+        self._store.ledgers.hint_confirmed(ledger_id, last_confirmed)
+
+    async def fence(self, ledger_id: LedgerId) -> EntryId:
+        self._require_open()
+        ledgers = self._store.ledgers
+        if not ledgers.is_fenced_durably(ledger_id):
+            ledgers.begin_fence(ledger_id)
+            try:
+                await self._journaled(RecordKind.FENCE, ledger_id)
+            finally:
+                ledgers.end_fence(ledger_id)
+        return ledgers.last_confirmed(ledger_id)
+
+    async def delete(self, ledger_id: LedgerId) -> None:
+        self._require_open()
+        await self._journaled(RecordKind.DELETE, ledger_id)
+
+    def _journaled(self, kind: RecordKind, ledger_id: LedgerId) -> "asyncio.Future[None]":
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._journal.put_ledger(kind, ledger_id, future)
+        return future
+
+    # --- for the owner of the bookie ----------------------------------------------------------------------------
+
+    @property
+    def state(self) -> BookieState:
+        return self._state.state
+
+    async def state_changed(self, seen: BookieState) -> BookieState:
+        """Wait until the state is another than `seen`, and answer it."""
+        return await self._state.changed_from(seen)
+
+    def ledgers(self) -> list[LedgerId]:
+        """Every ledger that has entries or a fence here, sorted."""
+        return self._store.known_ledgers()
+
+    async def flush(self) -> None:
+        """Write the cache out now."""
+        self._require_open()
+        await self._flusher.flush(lambda: self._journal.position, self._journal.poke)
+
+    async def collect(self, live_ledgers: Callable[[], Awaitable[Collection[LedgerId]]]) -> int:
+        """Delete local ledgers that no longer exist, then collect garbage; how many ledgers that were.
+
+        `live_ledgers` is asked after the local ones are listed: a ledger is in the metadata before its first
+        entry is here, so what is missing there by then was deleted.
+        """
+        local = self.ledgers()
+        live = frozenset(await live_ledgers())
+        gone = [ledger_id for ledger_id in local if ledger_id not in live]
+        if gone:
+            self._require_open()
+            await asyncio.gather(*(self._journaled(RecordKind.DELETE, ledger_id) for ledger_id in gone))
+        await self._gc.collect()
+        return len(gone)
+
+    def stats(self) -> BookieStats:
+        store, usage = self._store, self._store.index.usage()
+        return BookieStats(
+            state=self.state,
+            ledgers=len(store.known_ledgers()),
+            fenced_ledgers=len(store.ledgers.fenced()),
+            queued_bytes=self._journal.queued_bytes,
+            journal_writes=self._journal.writes,
+            journal_bytes=self._journal.bytes_written,
+            write_cache_bytes=store.cache.size,
+            write_cache_entries=store.cache.count,
+            read_cache_bytes=self._files.blocks.size,
+            read_cache_hits=self._files.blocks.hits,
+            read_cache_misses=self._files.blocks.misses,
+            flushes=self._flusher.flushes,
+            logs=len(usage),
+            log_bytes=sum(use.size for use in usage),
+            live_bytes=sum(use.live for use in usage),
+            removed_logs=self._gc.removed_logs,
+            rewritten_bytes=self._gc.rewritten_bytes,
+            damaged_logs=len(self._gc.damaged),
+            free_bytes=self._space.free_bytes,
+            polls=store.ledgers.waiters,
+        )
+
+    # --- refusals -----------------------------------------------------------------------------------------------
+
+    def _require_open(self) -> None:
+        state = self._state.state
+        if state in (BookieState.FAILED, BookieState.CLOSED):
+            raise BookieUnavailableError(f"bookie {self._settings.bookie_id} is {state.value}")
+
+    def _require_known(self, ledger_id: LedgerId) -> None:
+        ledgers = self._store.ledgers
+        if not ledgers.is_known(ledger_id) and not ledgers.is_fenced(ledger_id):
+            raise NoSuchLedgerError(f"ledger {ledger_id} is not on bookie {self._settings.bookie_id}")
+
+    def _require_admission(self, ledger_id: LedgerId, recovery: bool) -> None:
+        self._require_open()
+        if not recovery and self._store.ledgers.is_fenced(ledger_id):
+            raise LedgerFencedError(f"ledger {ledger_id} is fenced")
+        # A recovery only brings back what was acknowledged elsewhere: worth the space as long as there is some.
+        if self.state is BookieState.READ_ONLY and not (recovery and self._store.cache.has_room):
+            raise BookieReadOnlyError(f"bookie {self._settings.bookie_id} takes no entries for now")

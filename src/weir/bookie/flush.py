@@ -1,0 +1,158 @@
+"""Moves the write cache to entry logs, then the checkpoint, then lets journal files go."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from weir.bookie.cache import Generation
+from weir.bookie.journal_files import JournalFiles
+from weir.bookie.layout import Layout
+from weir.bookie.log_files import LogFiles
+from weir.bookie.log_writer import LogWriter, WrittenLog
+from weir.bookie.settings import FlushSettings
+from weir.bookie.store import Store
+from weir.model.errors import DiskError, FileMissingError
+from weir.model.ids import Buffer, EntryId
+from weir.runtime.interfaces import Clock, Disk, Runtime
+from weir.wire.checkpoint import Position
+
+log = logging.getLogger(__name__)
+
+#: Runs that enter the index, and entries that enter a log, between two turns of the loop.
+RUNS_PER_TURN = 1000
+_ENTRIES_PER_TURN = 2048
+
+
+class Flusher:
+    """One flush at a time. Readers find an entry at every moment: it leaves the cache after it is in the index."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        layout: Layout,
+        settings: FlushSettings,
+        *,
+        store: Store,
+        files: LogFiles,
+        journal_files: JournalFiles,
+    ) -> None:
+        self._runtime = runtime
+        self._layout = layout
+        self._settings = settings
+        self._store = store
+        self._files = files
+        self._journal_files = journal_files
+        self._running = asyncio.Lock()
+        #: Where the journal stood when the generation that is being flushed was closed.
+        self._due = store.flushed
+        self._checkpointed = store.flushed
+        self.flushes = 0
+
+    async def run(
+        self,
+        position: Callable[[], Position],
+        on_room: Callable[[], None],
+        on_failure: Callable[[DiskError], None],
+        on_success: Callable[[], None],
+    ) -> None:
+        """Flush whenever the cache is full, and from time to time; after a failure, again and again."""
+        while True:
+            try:
+                async with asyncio.timeout(self._settings.interval_s):
+                    await self._store.cache.full.wait()
+            except TimeoutError:
+                pass
+            while True:
+                try:
+                    await self.flush(position, on_room)
+                    on_success()
+                    break
+                except DiskError as failed:
+                    log.error("the flush failed, the entries stay in memory and in the journal: %s", failed)
+                    on_failure(failed)
+                    await self._runtime.clock.sleep(self._settings.retry_s)
+
+    async def flush(self, position: Callable[[], Position], on_room: Callable[[], None] = lambda: None) -> None:
+        """Write the generation that is due, or else the active one, and what that frees. A DiskError leaves
+        everything where it was, to be tried again."""
+        cache = self._store.cache
+        async with self._running:
+            if cache.flushing is None:
+                self._due = position()
+                if cache.active_count:
+                    cache.rotate()
+            if cache.flushing is not None:
+                await self._write(cache.flushing)
+                cache.drop_flushed()
+                on_room()
+            await self._checkpoint(self._due)
+
+    async def flush_all(self, position: Callable[[], Position]) -> None:
+        """Until nothing is left to flush: for a bookie that takes nothing more."""
+        while not self._store.cache.is_empty or self._checkpointed != position():
+            await self.flush(position)
+
+    async def _checkpoint(self, position: Position) -> None:
+        if position == self._checkpointed:
+            return
+        self._store.flushed = position
+        await self._store.save(self._runtime.disk, self._layout)
+        self._checkpointed = position
+        self.flushes += 1
+        await self._journal_files.recycle(position.sequence)
+
+    async def _write(self, generation: Generation) -> None:
+        log_id = self._store.begin_log()
+        writer = LogWriter(self._runtime.disk, self._layout, log_id, self._settings)
+        try:
+            await self._fill(writer, generation)
+            written = await writer.finish() if writer.size else None
+        except BaseException:
+            self._store.end_log(log_id)
+            await writer.abandon()
+            await remove_log_files(self._runtime.disk, self._layout, log_id)
+            raise
+        if written is not None:  # else every ledger in it was deleted meanwhile
+            await publish(self._runtime.clock, self._store, self._files, written)
+        self._store.end_log(log_id)
+
+    async def _fill(self, writer: LogWriter, generation: Generation) -> None:
+        # In the order of each ledger's first entry: what matters is that a ledger's entries lie together, and
+        # sorting a hundred thousand ledgers would hold up the loop.
+        for ledger_id, held in generation.ledgers.items():
+            if not held:
+                continue
+            confirmed = generation.confirmed[ledger_id]
+            if len(held) == 1:
+                writer.put(ledger_id, list(held.items()), confirmed)
+                if writer.is_due:
+                    await writer.drain()
+                continue
+            ids = sorted(held)
+            for first in range(0, len(ids), _ENTRIES_PER_TURN):
+                part: list[tuple[EntryId, Buffer]] = [(e, held[e]) for e in ids[first : first + _ENTRIES_PER_TURN]]
+                writer.put(ledger_id, part, confirmed)
+                if writer.is_due:
+                    await writer.drain()
+
+
+async def publish(clock: Clock, store: Store, files: LogFiles, written: WrittenLog) -> None:
+    """Make a finished log readable, without holding up the loop. The next checkpoint will name it."""
+    files.add(written.log, written.pages_offset)
+    store.index.add_log(written.log, written.size)
+    for number, run in enumerate(written.runs, 1):
+        store.add_run(written.log, run)
+        if number % RUNS_PER_TURN == 0:
+            await clock.sleep(0)
+    store.index.seal(written.log)
+
+
+async def remove_log_files(disk: Disk, layout: Layout, log_id: int) -> None:
+    """Remove a log that no checkpoint names; whatever stays because of a failure goes at the next start."""
+    for path in (layout.log_file(log_id), layout.index_file(log_id)):
+        try:
+            await disk.remove(path)
+        except FileMissingError:
+            pass
+        except DiskError as failed:
+            log.warning("could not remove %s: %s", path, failed)

@@ -1,0 +1,350 @@
+"""The journal's writer: everything that queued while the last write ran becomes durable with the next."""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from weir.bookie.cache import Batch
+from weir.bookie.journal_files import JournalFiles
+from weir.bookie.settings import JournalSettings
+from weir.model.check import check
+from weir.model.errors import BookieError, BookieReadOnlyError, BookieUnavailableError, DiskError, DiskFullError
+from weir.model.ids import Buffer, LedgerId
+from weir.runtime.interfaces import File, Runtime
+from weir.runtime.tasks import TaskScope
+from weir.wire.checkpoint import Position
+from weir.wire.checksum import crc32c
+from weir.wire.journal import (
+    MAX_BODY_BYTES,
+    RecordHeader,
+    RecordKind,
+    Start,
+    encode_header,
+    encode_ledgers,
+    encode_start,
+    padding,
+    record_bytes,
+)
+
+log = logging.getLogger(__name__)
+
+#: Entries below this size on average are joined before they are written: one copy is cheaper than many vectors.
+_JOIN_BELOW_BYTES = 16 * 1024
+#: Vectors in one write; the operating system takes 1024.
+_MAX_VECTORS = 900
+
+#: What a queued item does to the bookie's state once it is durable: a batch, or a ledger to fence or delete.
+Item = Batch | LedgerId
+Queued = tuple[Item, "asyncio.Future[None]"]
+
+
+class FormingRecord:
+    """A record that still takes items while the one before it is being written."""
+
+    __slots__ = ("crc", "items", "kind", "length", "pieces")
+
+    def __init__(self, kind: RecordKind) -> None:
+        self.kind = kind
+        self.pieces: list[Buffer] = []
+        self.length = 0
+        self.crc = 0
+        self.items: list[Queued] = []
+
+    def put(self, pieces: list[Buffer], size: int, queued: Queued) -> None:
+        # The checksum is made here, while the disk is busy with the record before, not between two writes.
+        if len(pieces) > 1 and size < _JOIN_BELOW_BYTES * len(pieces):
+            pieces = [b"".join(pieces)]
+        crc = self.crc
+        for piece in pieces:
+            crc = crc32c(piece, crc)
+        self.crc = crc
+        self.pieces += pieces
+        self.length += size
+        self.items.append(queued)
+
+
+@dataclass(slots=True)
+class OpenFile:
+    """The file that is being written."""
+
+    file: File
+    sequence: int
+    nonce: int
+    previous: Start
+    allocated: int
+    #: Of what is committed.
+    end: int = 0
+    synced: int = 0
+
+    def encoded(self, records: list[FormingRecord]) -> tuple[list[Buffer], int]:
+        """The records as they go behind the end, and the end after them. The first write of a file begins with
+        the record that names the end of the file before it."""
+        buffers: list[Buffer] = []
+        at = self.end
+        if at == 0:
+            start = FormingRecord(RecordKind.START)
+            body = encode_start(self.previous)
+            start.pieces, start.length, start.crc = [body], len(body), crc32c(body)
+            records = [start, *records]
+        for record in records:
+            header = RecordHeader(
+                record.kind, self.sequence, self.nonce, at, self.synced, record.length, record.crc
+            )
+            buffers += (encode_header(header), *record.pieces, padding(record.length))
+            at = header.end
+        return buffers, at
+
+
+class Journal:
+    """One writer task, one file at a time.
+
+    `commit` is called with the items of each record, in order, once they are as durable as the settings say; it
+    changes the bookie's state and must not fail. Entries are taken from the queue only while `has_room`.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        files: JournalFiles,
+        settings: JournalSettings,
+        *,
+        commit: Callable[[RecordKind, list[Queued]], None],
+        has_room: Callable[[], bool],
+        on_failure: Callable[[BaseException], None],
+        on_full: Callable[[], None],
+    ) -> None:
+        self._runtime = runtime
+        self._files = files
+        self._settings = settings
+        self._commit = commit
+        self._has_room = has_room
+        self._on_failure = on_failure
+        self._on_full = on_full
+        self._queue: deque[FormingRecord] = deque()
+        self._in_flight: list[FormingRecord] = []
+        self._queued_bytes = 0
+        self._turn = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._current: OpenFile | None = None
+        self._failed: BaseException | None = None
+        self._tasks = TaskScope("journal", on_failure=self._fail)
+        self.writes = 0
+        self.bytes_written = 0
+
+    # --- the queue: plain functions ---------------------------------------------------------------------------
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes queued or being written."""
+        return self._queued_bytes
+
+    @property
+    def position(self) -> Position:
+        """Everything committed lies before it."""
+        current = self._file()
+        return Position(current.sequence, current.end, current.nonce)
+
+    def takes(self, size: int) -> bool:
+        """Whether the queue has room for so many bytes (for a single large batch, whether it is empty)."""
+        return self._queued_bytes == 0 or self._queued_bytes + size <= self._settings.max_queued_bytes
+
+    def put_batch(self, batch: Batch, future: "asyncio.Future[None]") -> None:
+        pieces: list[Buffer] = [data for _, data in batch.entries]
+        self._put(RecordKind.ENTRIES, pieces, batch.size, (batch, future))
+
+    def put_ledger(self, kind: RecordKind, ledger_id: LedgerId, future: "asyncio.Future[None]") -> None:
+        """Queue a fence or a deletion."""
+        self._put(kind, [encode_ledgers([ledger_id])], 8, (ledger_id, future))
+
+    def _put(self, kind: RecordKind, pieces: list[Buffer], size: int, queued: Queued) -> None:
+        check(size <= MAX_BODY_BYTES, "a batch fits into one record")
+        if self._failed is not None:
+            queued[1].set_exception(_unavailable(self._failed))
+            return
+        record = self._queue[-1] if self._queue else None
+        if (
+            record is None
+            or record.kind is not kind
+            or record.length + size > self._settings.max_write_bytes
+            or len(record.pieces) + len(pieces) > _MAX_VECTORS
+        ):
+            record = FormingRecord(kind)
+            self._queue.append(record)
+        record.put(pieces, size, queued)
+        self._queued_bytes += size
+        self._idle.clear()
+        self._turn.set()
+
+    def poke(self) -> None:
+        """There may be room again."""
+        self._turn.set()
+
+    def refuse_queued_adds(self, error: Callable[[], BookieError]) -> None:
+        """Nothing can be written for now: fail the adds that wait (not those being written)."""
+        adds = [record for record in self._queue if record.kind is RecordKind.ENTRIES]
+        self._queue = deque(record for record in self._queue if record.kind is not RecordKind.ENTRIES)
+        self._done_with(adds, error)
+        self._turn.set()
+
+    def _can_write(self) -> bool:
+        return bool(self._queue) and (self._queue[0].kind is not RecordKind.ENTRIES or self._has_room())
+
+    def _take(self) -> list[FormingRecord]:
+        """The records of the next write."""
+        taken: list[FormingRecord] = []
+        length = vectors = 0
+        while self._queue:
+            length += self._queue[0].length
+            vectors += len(self._queue[0].pieces) + 2
+            if taken and (length > self._settings.max_write_bytes or vectors > _MAX_VECTORS):
+                break
+            taken.append(self._queue.popleft())
+        return taken
+
+    def _committed(self, records: list[FormingRecord]) -> None:
+        for record in records:
+            self._commit(record.kind, record.items)
+        self._done_with(records, None)
+
+    def _done_with(self, records: list[FormingRecord], error: Callable[[], BookieError] | None) -> None:
+        for record in records:
+            self._queued_bytes -= record.length
+            if error is not None:
+                for future in _waiting(record):
+                    future.set_exception(error())
+                    future.exception()  # whoever asked may have gone; the loop need not complain
+        if not self._queue and not self._in_flight:
+            self._idle.set()
+
+    def _fail(self, failure: BaseException) -> None:
+        """Stop for good. What was being written may or may not be on the disk; replay will tell."""
+        if self._failed is None:
+            self._failed = failure
+            records, self._in_flight, self._queue = [*self._in_flight, *self._queue], [], deque()
+            self._done_with(records, lambda: _unavailable(failure))
+            self._on_failure(failure)
+
+    # --- the writer -------------------------------------------------------------------------------------------
+
+    async def start(self, sequence: int, previous: Start) -> None:
+        """Open the first file after replay, and say in it, durably, where the one before it ends."""
+        await self._switch(sequence, previous)
+        await self._write([], sync=True)
+        self._tasks.spawn(self._run(), "writer")
+        if self._settings.sync_interval_s is not None:
+            self._tasks.spawn(self._sync_regularly(self._settings.sync_interval_s), "sync")
+
+    async def idle(self) -> None:
+        """Wait until nothing is queued or being written."""
+        await self._idle.wait()
+
+    async def close(self) -> None:
+        """Write what is queued, sync it, and stop."""
+        if self._failed is None:
+            await self.idle()
+        await self._tasks.close()
+        if self._current is not None:
+            current = self._current
+            if self._failed is None and current.synced < current.end:
+                await current.file.sync()
+            await current.file.close()
+        self._fail(BookieUnavailableError("the bookie is closed"))
+
+    async def _run(self) -> None:
+        always = self._settings.sync_interval_s is None
+        while True:
+            while not self._can_write():
+                self._turn.clear()
+                await self._turn.wait()
+            records = self._in_flight = self._take()
+            try:
+                await self._write(records, sync=always)
+            except DiskFullError as full:
+                if self._failed is not None:
+                    raise
+                self._in_flight = []
+                self._refuse(records, full)
+            else:
+                self._in_flight = []
+                self._committed(records)
+
+    def _refuse(self, records: list[FormingRecord], full: DiskFullError) -> None:
+        """There is no space for the next file: nothing of this was written, and its callers may know that."""
+        log.error("the journal has no room: %s", full)
+        self._on_full()
+        self._done_with(records, lambda: BookieReadOnlyError(f"the journal has no room: {full.what}"))
+
+    async def _write(self, records: list[FormingRecord], *, sync: bool) -> None:
+        """Behind the current end. DiskFullError before anything was written if there is no room for it; any
+        failure after that is final: nobody knows what the disk holds after a failed write or sync."""
+        current = await self._file_with_room(sum(record_bytes(record.length) for record in records))
+        buffers, end = current.encoded(records)
+        try:
+            await current.file.write_at(current.end, buffers, sync=sync)
+        except DiskError as failed:
+            self._fail(failed)
+            raise
+        self.writes += 1
+        self.bytes_written += end - current.end
+        current.end = end
+        if sync:
+            current.synced = end
+
+    async def _file_with_room(self, size: int) -> OpenFile:
+        current = self._file()
+        needed = max(current.end, record_bytes(0)) + size
+        if needed > current.allocated and current.end > 0:
+            await self._switch(current.sequence + 1, Start(current.sequence, current.end))
+            current, needed = self._file(), record_bytes(0) + size
+        if needed > current.allocated:  # a batch larger than a file
+            await current.file.preallocate(needed)
+            current.allocated = needed
+        return current
+
+    async def _switch(self, sequence: int, previous: Start) -> None:
+        """Go on in the next file, once everything in this one is synced: the next one's first record says so."""
+        file = await self._files.take(sequence)
+        if (former := self._current) is not None:
+            if former.synced < former.end:
+                try:
+                    await former.file.sync()
+                except DiskError as failed:
+                    self._fail(failed)
+                    raise
+            await former.file.close()
+        nonce = self._runtime.rng.getrandbits(64)
+        self._current = OpenFile(file, sequence, nonce, previous, self._settings.file_bytes)
+        self._files.prepare(sequence + 1)
+
+    async def _sync_regularly(self, interval_s: float) -> None:
+        while True:
+            await self._runtime.clock.sleep(interval_s)
+            current = self._file()
+            end = current.end
+            if current.synced < end:
+                try:
+                    await current.file.sync()
+                except DiskError as failed:
+                    if current is not self._current:  # closed, after a sync of its own
+                        continue
+                    self._fail(failed)
+                    raise
+                current.synced = max(current.synced, end)
+
+    def _file(self) -> OpenFile:
+        if self._current is None:
+            raise BookieUnavailableError("the journal is not open")
+        return self._current
+
+
+def _waiting(record: FormingRecord) -> Iterator["asyncio.Future[None]"]:
+    return (future for _, future in record.items if not future.done())
+
+
+def _unavailable(failure: BaseException) -> BookieUnavailableError:
+    return BookieUnavailableError(
+        f"the journal failed: {failure}", hint="restart the bookie once its disk is sound"
+    )

@@ -1,0 +1,226 @@
+"""Reads a journal: one file record by record, and all files from the checkpoint on."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from weir.bookie.layout import Layout, journal_sequences
+from weir.bookie.replay import Case, Ending, Place, decide
+from weir.bookie.small_files import insist
+from weir.model.errors import FileMissingError, JournalCorruptError, WireError
+from weir.runtime.interfaces import Disk, File
+from weir.wire.checkpoint import Position
+from weir.wire.journal import (
+    BLOCK_BYTES,
+    HEADER_BYTES,
+    MAGIC,
+    RecordHeader,
+    RecordKind,
+    Start,
+    decode_header,
+    decode_start,
+    verify_body,
+)
+
+log = logging.getLogger(__name__)
+
+#: Called with every record, in the order in which they were written.
+Apply = Callable[[RecordHeader, memoryview], None]
+
+_WINDOW_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class FileScan:
+    """Where a file's run of valid records ends, how, and what its later headers testify to."""
+
+    ending: Ending
+    end: int
+    #: Bytes before this offset had been synced, as far as headers behind the end can tell.
+    proven: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class JournalScan:
+    """What replay leaves: the file to write next, and the end of the one before it."""
+
+    next_sequence: int
+    previous: Start
+    cases: dict[int, Case]
+
+
+class RecordReader:
+    """Records of one file, read in windows."""
+
+    def __init__(self, file: File, sequence: int, nonce: int | None) -> None:
+        self._file = file
+        self._sequence = sequence
+        self._nonce = nonce
+        self._window: bytes = b""
+        self._window_at = 0
+
+    async def record(self, offset: int) -> tuple[RecordHeader, memoryview]:
+        """The record of this file at `offset`; a WireError if there is none, whatever the reason."""
+        try:
+            return await self._record(offset)
+        except WireError:
+            if not await self._looks_written(offset):
+                raise
+
+        async def once_more() -> tuple[RecordHeader, memoryview]:
+            self._window = b""
+            return await self._record(offset)
+
+        return await insist(f"{self._file.path} at {offset}", once_more)
+
+    async def ending(self, offset: int) -> Ending:
+        """What lies at `offset`, where no valid record does."""
+        block = await self._file.read_at(offset, BLOCK_BYTES)
+        if not block.strip(b"\0"):
+            return Ending.ZEROS
+        try:
+            header = decode_header(block)
+        except WireError:
+            return Ending.BAD
+        return Ending.BAD if self._is_ours(header, offset) else Ending.STALE
+
+    async def testimony(self, offset: int) -> int:
+        """The highest `durable through` of any header of this file from `offset` on, valid body or not."""
+        proven, at, size = 0, offset, await self._file.size()
+        while at < size:
+            window = await self._file.read_at(at, _WINDOW_BYTES)
+            for inside in range(0, len(window), BLOCK_BYTES):
+                if window[inside + 4 : inside + 8] == MAGIC:
+                    proven = max(proven, self._testifies(window, inside, at + inside))
+            at += _WINDOW_BYTES
+        return proven
+
+    def _testifies(self, window: bytes, inside: int, offset: int) -> int:
+        try:
+            header = decode_header(window, inside)
+        except WireError:
+            return 0
+        return header.durable_through if self._is_ours(header, offset) else 0
+
+    def _is_ours(self, header: RecordHeader, offset: int) -> bool:
+        return (
+            header.sequence == self._sequence
+            and header.offset == offset
+            and (self._nonce is None or header.nonce == self._nonce)
+        )
+
+    async def _record(self, offset: int) -> tuple[RecordHeader, memoryview]:
+        header = decode_header(await self._bytes(offset, HEADER_BYTES))
+        if not self._is_ours(header, offset):
+            raise WireError(f"a record of journal file {header.sequence}, offset {header.offset}")
+        if (header.kind is RecordKind.START) != (offset == 0):
+            raise WireError(f"a {header.kind.name} record at offset {offset}")
+        body = await self._bytes(offset + HEADER_BYTES, header.length)
+        verify_body(header, body)
+        if self._nonce is None:
+            self._nonce = header.nonce
+        return header, body
+
+    async def _looks_written(self, offset: int) -> bool:
+        """Whether it is worth reading again: not if there is plainly nothing, as behind every last record."""
+        return await self.ending(offset) is Ending.BAD
+
+    async def _bytes(self, offset: int, length: int) -> memoryview:
+        inside = offset - self._window_at
+        if inside < 0 or inside + length > len(self._window):
+            self._window_at, inside = offset, 0
+            self._window = await self._file.read_at(offset, max(length, _WINDOW_BYTES))
+        return memoryview(self._window)[inside : inside + length]
+
+
+async def scan_file(file: File, sequence: int, begin: Position | None, stop: int | None, apply: Apply) -> FileScan:
+    """Apply the valid records of a file, from `begin` (else its start) to `stop` (else where they end)."""
+    reader = RecordReader(file, sequence, begin.nonce if begin else None)
+    at = begin.offset if begin else 0
+    while stop is None or at < stop:
+        try:
+            header, body = await reader.record(at)
+        except WireError:
+            return FileScan(await reader.ending(at), at, await reader.testimony(at))
+        apply(header, body)
+        at = header.end
+    return FileScan(Ending.REACHED, at)
+
+
+async def first_record(disk: Disk, path: str, sequence: int) -> Start | None:
+    """What a file says of the one before it; None if it says nothing."""
+    try:
+        file = await disk.open(path)
+    except FileMissingError:
+        return None
+    try:
+        _, body = await RecordReader(file, sequence, None).record(0)
+        return decode_start(body)
+    except WireError:
+        return None
+    finally:
+        await file.close()
+
+
+class JournalReplay:
+    """All files from the checkpoint on, oldest first, each judged by the table of `weir.bookie.replay`."""
+
+    def __init__(
+        self, disk: Disk, layout: Layout, checkpoint: Position, apply: Apply, *, sync: bool = True
+    ) -> None:
+        self._disk = disk
+        self._layout = layout
+        self._checkpoint = checkpoint
+        self._apply = apply
+        self._sync = sync
+        self._cases: dict[int, Case] = {}
+
+    async def run(self) -> JournalScan:
+        """Apply every record that counts; a JournalCorruptError if synced ones are gone."""
+        present = journal_sequences(await self._disk.list(self._layout.journal))
+        first = self._checkpoint.sequence
+        for sequence in present:
+            if sequence < first:
+                self._cases[sequence] = decide(Place.BEFORE_CHECKPOINT, Ending.ZEROS, end=0, proven=0)
+        newest = max([first, *present])
+        previous = Start(first - 1, 0)
+        for sequence in range(first, newest + 1):
+            end = await self._file(sequence, is_last=sequence == newest)
+            if end:
+                previous = Start(sequence, end)
+        return JournalScan(max(previous.previous_sequence + 1, first), previous, self._cases)
+
+    async def _file(self, sequence: int, *, is_last: bool) -> int:
+        stop = None if is_last else await self._end_named_by(sequence + 1)
+        scan = await self._scan(sequence, stop)
+        proven = max(scan.proven, stop or 0)
+        if sequence == self._checkpoint.sequence:
+            proven = max(proven, self._checkpoint.offset)
+        if scan.ending is Ending.MISSING and not is_last:
+            proven = max(proven, 1)  # a file is made only after the one before it
+        case = decide(Place.FROM_CHECKPOINT, scan.ending, end=scan.end, proven=proven)
+        self._cases[sequence] = case
+        where = f"{self._layout.journal_file(sequence)} at offset {scan.end}"
+        if case.is_fatal:
+            raise JournalCorruptError(f"{where}: {case.value}; bytes up to {proven} had been synced")
+        log.info("%s: %s", where, case.value)
+        return scan.end
+
+    async def _end_named_by(self, sequence: int) -> int | None:
+        start = await first_record(self._disk, self._layout.journal_file(sequence), sequence)
+        return start.previous_end if start and start.previous_sequence == sequence - 1 else None
+
+    async def _scan(self, sequence: int, stop: int | None) -> FileScan:
+        try:
+            file = await self._disk.open(self._layout.journal_file(sequence))
+        except FileMissingError:
+            return FileScan(Ending.MISSING, 0)
+        try:
+            at_checkpoint = sequence == self._checkpoint.sequence and self._checkpoint.offset > 0
+            scan = await scan_file(file, sequence, self._checkpoint if at_checkpoint else None, stop, self._apply)
+            if self._sync:
+                # What is served from now on must not be in the page cache only.
+                await file.sync()
+            return scan
+        finally:
+            await file.close()

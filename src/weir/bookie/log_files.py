@@ -1,0 +1,135 @@
+"""Entry logs and their indexes as open files: a bounded number of handles, pages cached, reads shared."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from weir.bookie.layout import Layout
+from weir.bookie.lru import BytesLru
+from weir.bookie.settings import CacheSettings
+from weir.bookie.small_files import insist
+from weir.model.errors import FileMissingError
+from weir.runtime.interfaces import Disk, File
+from weir.wire.entrylog import PAGE_BYTES, verify_page
+
+
+class _Handle:
+    """An open file, and how many operations use it right now."""
+
+    __slots__ = ("file", "pins", "unwanted")
+
+    def __init__(self, file: File) -> None:
+        self.file = file
+        self.pins = 0
+        self.unwanted = False
+
+
+class LogFiles:
+    """Reads from logs by position. A log that garbage collection removed is a FileMissingError."""
+
+    def __init__(self, disk: Disk, layout: Layout, settings: CacheSettings) -> None:
+        self._disk = disk
+        self._layout = layout
+        self._block_bytes = settings.read_ahead_bytes
+        self._max_open = settings.max_open_logs
+        self._handles: dict[str, _Handle] = {}
+        self._pages_at: dict[int, int] = {}
+        self._reading: dict[tuple[int, int], asyncio.Task[bytes]] = {}
+        self.pages: BytesLru[tuple[int, int]] = BytesLru(settings.index_bytes)
+        self.blocks: BytesLru[tuple[int, int]] = BytesLru(settings.read_bytes)
+
+    @property
+    def block_bytes(self) -> int:
+        return self._block_bytes
+
+    def add(self, log: int, pages_offset: int) -> None:
+        """A log can be read from now on; its index's pages start here."""
+        self._pages_at[log] = pages_offset
+
+    async def remove(self, log: int) -> None:
+        """The log is about to be removed: close it once nobody reads it any more."""
+        self._pages_at.pop(log, None)
+        for path in (self._layout.log_file(log), self._layout.index_file(log)):
+            handle = self._handles.pop(path, None)
+            if handle is not None:
+                handle.unwanted = True
+                await self._close_if_unused(handle)
+
+    async def close(self) -> None:
+        handles, self._handles = list(self._handles.values()), {}
+        for handle in handles:
+            await handle.file.close()
+
+    async def read(self, log: int, offset: int, length: int) -> bytes:
+        """Straight from the log."""
+        async with self._pinned(self._layout.log_file(log)) as file:
+            return await file.read_at(offset, length)
+
+    def cached_block(self, log: int, block: int) -> bytes | None:
+        return self.blocks.get((log, block))
+
+    async def block(self, log: int, block: int) -> bytes:
+        """The aligned stretch of the log with this number: read once for everybody who waits for it."""
+        key = (log, block)
+        cached = self.blocks.get(key)
+        if cached is not None:
+            return cached
+        reading = self._reading.get(key)
+        if reading is None:
+            reading = self._reading[key] = asyncio.ensure_future(
+                self.read(log, block * self._block_bytes, self._block_bytes)
+            )
+            reading.add_done_callback(lambda done: self._block_read(key, done))
+        return await asyncio.shield(reading)
+
+    def _block_read(self, key: tuple[int, int], done: "asyncio.Task[bytes]") -> None:
+        del self._reading[key]
+        if not done.cancelled() and done.exception() is None:
+            self.blocks.put(key, done.result())
+
+    async def page(self, log: int, page: int) -> bytes:
+        """A page of the log's index, verified; a WireError if it is damaged."""
+        cached = self.pages.get((log, page))
+        if cached is not None:
+            return cached
+
+        async def read() -> bytes:
+            pages_at = self._pages_at.get(log)
+            if pages_at is None:
+                raise FileMissingError(f"log {log} was removed")
+            async with self._pinned(self._layout.index_file(log)) as file:
+                data = await file.read_at(pages_at + page * PAGE_BYTES, PAGE_BYTES)
+            verify_page(data)
+            return data
+
+        data = await insist(f"index page {page} of log {log}", read)
+        self.pages.put((log, page), data)
+        return data
+
+    @asynccontextmanager
+    async def _pinned(self, path: str) -> AsyncIterator[File]:
+        handle = self._handles.pop(path, None)
+        if handle is None:
+            handle = _Handle(await self._disk.open(path))
+            if path in self._handles:  # someone else opened it meanwhile; this one goes when it was used
+                handle.unwanted = True
+        if not handle.unwanted:
+            self._handles[path] = handle  # at the back: used just now
+        handle.pins += 1
+        try:
+            yield handle.file
+        finally:
+            handle.pins -= 1
+            await self._close_if_unused(handle)
+            await self._evict()
+
+    async def _evict(self) -> None:
+        while len(self._handles) > self._max_open:
+            path = next((p for p, handle in self._handles.items() if not handle.pins), None)
+            if path is None:
+                return
+            await self._handles.pop(path).file.close()
+
+    async def _close_if_unused(self, handle: _Handle) -> None:
+        if handle.unwanted and not handle.pins:
+            await handle.file.close()

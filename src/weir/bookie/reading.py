@@ -1,0 +1,206 @@
+"""Reads entries: from the write cache, then from the entry logs, ahead of what is asked for."""
+
+from collections.abc import Sequence
+
+from weir.bookie.locate import find, next_id
+from weir.bookie.log_files import LogFiles
+from weir.bookie.store import Store
+from weir.model.errors import DiskError, EntryCorruptError, FileMissingError, NoSuchEntryError, WireError
+from weir.model.ids import Buffer, EntryId, LedgerId
+from weir.wire.entry import HEADER_BYTES, entry_key, entry_size, verify_entry
+
+#: How often a read starts over because garbage collection moved what it was about to read.
+_ATTEMPTS = 5
+#: Ledgers whose last single read is remembered, to notice those that are read one entry after the other.
+_REMEMBERED = 4096
+#: A walk through a log steps over so many entries that are not wanted before the index is asked instead.
+_STEPS = 16
+
+Entries = list[tuple[EntryId, Buffer]]
+
+
+class Reader:
+    """Answers from the store. Everything that comes from a disk is verified."""
+
+    def __init__(self, store: Store, files: LogFiles) -> None:
+        self._store = store
+        self._files = files
+        self._expected: dict[LedgerId, EntryId] = {}
+
+    async def read(self, ledger_id: LedgerId, first: EntryId, last: EntryId, max_bytes: int) -> Entries:
+        """The entries held in [first, last], at least one, no more than `max_bytes` beyond the first."""
+        data = await self._one(ledger_id, first, ahead=last > first or self._expected.get(ledger_id) == first)
+        if data is None:
+            raise NoSuchEntryError(f"entry {first} of ledger {ledger_id} is not here")
+        found: Entries = [(first, data)]
+        if last > first and len(data) < max_bytes:
+            await self._more(ledger_id, found, last, max_bytes - len(data))
+        self._expect(ledger_id, EntryId(found[-1][0] + 1))
+        return found
+
+    async def get(self, ledger_id: LedgerId, entry_id: EntryId) -> Buffer | None:
+        """One entry, or None if it is not here."""
+        return await self._one(ledger_id, entry_id, ahead=False)
+
+    def _expect(self, ledger_id: LedgerId, entry_id: EntryId) -> None:
+        self._expected.pop(ledger_id, None)
+        self._expected[ledger_id] = entry_id
+        if len(self._expected) > _REMEMBERED:
+            del self._expected[next(iter(self._expected))]
+
+    async def _one(self, ledger_id: LedgerId, entry_id: EntryId, *, ahead: bool) -> Buffer | None:
+        cached = self._store.cache.get(ledger_id, entry_id)
+        if cached is not None:
+            return cached
+        walk = Walk(self._store, self._files, ledger_id, ahead=ahead)
+        return await walk.exactly(entry_id)
+
+    async def _more(self, ledger_id: LedgerId, found: Entries, last: EntryId, room: int) -> None:
+        """Append what follows, up to `last`, as long as it fits, and up to the first damage."""
+        last = min(last, self._store.last_entry(ledger_id))
+        walk = Walk(self._store, self._files, ledger_id, ahead=True)
+        wanted = EntryId(found[-1][0] + 1)
+        while wanted <= last:
+            data = self._store.cache.get(ledger_id, wanted)
+            if data is None:
+                try:
+                    step = await self._next(walk, ledger_id, wanted, last)
+                except EntryCorruptError:
+                    return
+                if step is None:
+                    return
+                wanted, data = step
+            if len(data) > room:
+                return
+            found.append((wanted, data))
+            room -= len(data)
+            wanted = EntryId(wanted + 1)
+
+    async def _next(
+        self, walk: "Walk", ledger_id: LedgerId, wanted: EntryId, last: EntryId
+    ) -> tuple[EntryId, Buffer] | None:
+        """The first entry in [wanted, last], wherever it is: a gap in one place may be filled in the other."""
+        cache = self._store.cache
+        while True:
+            version = cache.version
+            stored = await walk.at_or_after(wanted, last)
+            if version != cache.version:
+                continue  # entries moved from the cache to a log meanwhile: what was looked at first may be stale
+            cached = cache.at_or_after(ledger_id, wanted, last if stored is None else stored[0])
+            if cached is None:
+                return stored
+            data = cache.get(ledger_id, cached)
+            return None if data is None else (cached, data)
+
+
+class Walk:
+    """A way through a ledger's entries in the logs: they lie one behind the other, so that after the first the
+    index need not be asked."""
+
+    def __init__(self, store: Store, files: LogFiles, ledger_id: LedgerId, *, ahead: bool) -> None:
+        self._store = store
+        self._files = files
+        self._ledger_id = ledger_id
+        self._ahead = ahead
+        self._log = 0
+        self._at = 0  # of the next entry in the log
+        self._end = 0  # of the ledger's entries in the log
+
+    async def exactly(self, entry_id: EntryId) -> Buffer | None:
+        """The entry, or None if no log holds it, which is certain."""
+        found = await self._insist(entry_id, entry_id)
+        return None if found is None else found[1]
+
+    async def at_or_after(self, wanted: EntryId, last: EntryId) -> tuple[EntryId, Buffer] | None:
+        """The lowest entry in [wanted, last] that any log holds, with its id."""
+        walked = await self._onward(wanted)
+        if walked is None:
+            return await self._insist(wanted, last)
+        return walked if walked[0] <= last else None
+
+    async def _insist(self, wanted: EntryId, last: EntryId) -> tuple[EntryId, Buffer] | None:
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                return await self._look_up(wanted, last)
+            except FileMissingError as gone:
+                if attempt == _ATTEMPTS:
+                    raise self._corrupt(wanted, gone.what) from gone
+            except DiskError as failed:
+                raise self._corrupt(wanted, failed.what) from failed
+            except WireError as bad:
+                raise self._corrupt(wanted, f"its index is damaged: {bad.what}") from bad
+        return None  # pragma: no cover - the last attempt returns or raises
+
+    async def _look_up(self, wanted: EntryId, last: EntryId) -> tuple[EntryId, Buffer] | None:
+        entry_id: EntryId | None = wanted
+        if wanted < last:
+            runs = self._store.index.get(self._ledger_id)
+            entry_id = None if runs is None else await next_id(self._files, runs, wanted)
+        # Asked for again: after waiting, garbage collection may have put other runs in place of these.
+        runs = self._store.index.get(self._ledger_id)
+        if runs is None or entry_id is None or entry_id > last:
+            return None
+        place = await find(self._files, runs, entry_id)
+        if place is None:
+            return None
+        run, row = place
+        data = await self._verified(run.log, row.offset, row.size, entry_id)
+        self._log, self._at, self._end = run.log, row.offset + row.size, run.offset + run.size
+        return entry_id, data
+
+    async def _onward(self, wanted: EntryId) -> tuple[EntryId, Buffer] | None:
+        """The next entry in the log that is not below `wanted`, if it lies close by and is sound; None to ask the
+        index. Where runs overlap, a newer copy may lie elsewhere: the index knows."""
+        runs = self._store.index.get(self._ledger_id)
+        if runs is None or runs.overlapping:
+            return None
+        for _ in range(_STEPS):
+            if self._at >= self._end:
+                return None
+            try:
+                size = entry_size(await self._bytes(self._log, self._at, min(HEADER_BYTES, self._end - self._at)))
+                data = await self._bytes(self._log, self._at, size)
+                verify_entry(data)
+            except (WireError, DiskError):
+                return None
+            ledger_id, entry_id = entry_key(data)
+            if ledger_id != self._ledger_id:
+                return None
+            self._at += size
+            if entry_id >= wanted:
+                # Ids below it that other runs hold would make it not the next one; runs do not overlap, so those
+                # could only lie before this run or behind it.
+                return entry_id, data
+        return None
+
+    async def _verified(self, log: int, offset: int, size: int, entry_id: EntryId) -> Buffer:
+        """The entry's bytes, read once more if they are not what they should be: that may have been the way."""
+        problem = ""
+        for read in (self._bytes, self._files.read):
+            data = await read(log, offset, size)
+            try:
+                verify_entry(data)
+                if entry_key(data) == (self._ledger_id, entry_id):
+                    return data
+                problem = f"entry {entry_key(data)} lies in its place"
+            except WireError as bad:
+                problem = bad.what
+        raise self._corrupt(entry_id, f"log {log} at offset {offset}: {problem}")
+
+    async def _bytes(self, log: int, offset: int, size: int) -> Buffer:
+        """From the read cache's blocks, if more of them will be wanted; else just these bytes."""
+        block_bytes = self._files.block_bytes
+        if not self._ahead or size > block_bytes:
+            return await self._files.read(log, offset, size)
+        number, inside = divmod(offset, block_bytes)
+        block = await self._files.block(log, number)
+        if inside + size <= block_bytes:
+            return memoryview(block)[inside : inside + size]
+        rest: Sequence[Buffer] = (
+            memoryview(block)[inside:],
+            memoryview(await self._files.block(log, number + 1))[: inside + size - block_bytes],
+        )
+        return b"".join(rest)
+
+    def _corrupt(self, entry_id: EntryId, why: str) -> EntryCorruptError:
+        return EntryCorruptError(f"entry {entry_id} of ledger {self._ledger_id}: {why}")

@@ -1,0 +1,100 @@
+"""Whether the bookie takes entries: writable, read-only while its disk is nearly full, or failed for good."""
+
+import asyncio
+import logging
+from enum import Enum
+
+from weir.bookie.journal_files import JournalFiles
+from weir.bookie.settings import SpaceSettings
+from weir.model.errors import DiskError
+from weir.runtime.interfaces import Runtime
+
+log = logging.getLogger(__name__)
+
+
+class BookieState(Enum):
+    """What a bookie does right now."""
+
+    WRITABLE = "writable"
+    READ_ONLY = "read-only"
+    FAILED = "failed"
+    """The journal failed: nothing more is promised until the bookie is started anew."""
+    CLOSED = "closed"
+
+
+class StateBox:
+    """The state, and a way to wait for it to change."""
+
+    def __init__(self) -> None:
+        self._state = BookieState.WRITABLE
+        self._changed = asyncio.Event()
+
+    @property
+    def state(self) -> BookieState:
+        return self._state
+
+    def become(self, state: BookieState) -> None:
+        """Change, unless the bookie has failed or is closed, which is final."""
+        if state is self._state or self._state in (BookieState.FAILED, BookieState.CLOSED):
+            return
+        log.warning("the bookie is %s", state.value)
+        self._state = state
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def close(self) -> None:
+        """The end, even of a failed bookie."""
+        self._state = BookieState.CLOSED
+        self._changed.set()
+
+    async def changed_from(self, state: BookieState) -> BookieState:
+        """Wait until the state is another than `state`, and answer it."""
+        while self._state is state:
+            await self._changed.wait()
+        return self._state
+
+
+class SpaceMonitor:
+    """Watches the free space. Between the two marks the state stays what it is, so that it does not flap."""
+
+    def __init__(
+        self, runtime: Runtime, directory: str, settings: SpaceSettings, box: StateBox, files: JournalFiles
+    ) -> None:
+        self._runtime = runtime
+        self._directory = directory
+        self._settings = settings
+        self._box = box
+        self._files = files
+        self._flush_fails = False
+        self.free_bytes = 0
+
+    def flush_failed(self) -> None:
+        """The write cache cannot be written out: take nothing more until it can."""
+        self._flush_fails = True
+        self._box.become(BookieState.READ_ONLY)
+
+    def flush_succeeded(self) -> None:
+        self._flush_fails = False
+
+    def journal_full(self) -> None:
+        """There is no space for the next journal file."""
+        self._box.become(BookieState.READ_ONLY)
+
+    async def run(self) -> None:
+        while True:
+            await self._runtime.clock.sleep(self._settings.interval_s)
+            try:
+                await self.look()
+            except DiskError as failed:
+                log.error("the free space is not known: %s", failed)
+
+    async def look(self) -> None:
+        """Compare the free space to the marks."""
+        self.free_bytes = await self._runtime.disk.free_bytes(self._directory)
+        if self.free_bytes < self._settings.low_water_bytes:
+            self._box.become(BookieState.READ_ONLY)
+            await self._files.give_back_space()
+        elif self.free_bytes >= self._settings.high_water_bytes and self._box.state is BookieState.READ_ONLY:
+            has_spare = await self._files.retry_spare()
+            if has_spare and not self._flush_fails:
+                self._box.become(BookieState.WRITABLE)
