@@ -1,0 +1,1 @@
+"""Topics, subscriptions, dispatch, deduplication, ownership, quotas, authorisation."""
