@@ -43,13 +43,18 @@ class Fencing:
         await self._tasks.close()
 
     async def _fence(self, slot: int, bookie_id: BookieId) -> None:
-        while True:
-            try:
-                async with asyncio.timeout(self._settings.request_timeout_s):
-                    confirmed = await self._context.pool.get(bookie_id).fence(self._ledger_id)
-                break
-            except (BookieError, TimeoutError):
-                await self._context.runtime.clock.sleep(self._settings.retry_pause_s)
+        confirmed = await self._ask(bookie_id)
+        while confirmed is None:
+            await self._context.runtime.clock.sleep(self._settings.retry_pause_s)
+            confirmed = await self._ask(bookie_id)
         self._fenced |= 1 << slot
         self._confirmed = max(self._confirmed, confirmed)
         self._moved.set()
+
+    async def _ask(self, bookie_id: BookieId) -> EntryId | None:
+        """The last-add-confirmed of the bookie, which is fenced now; None if it did not say so."""
+        try:
+            async with asyncio.timeout(self._settings.request_timeout_s):
+                return await self._context.pool.get(bookie_id).fence(self._ledger_id)
+        except (BookieError, TimeoutError):
+            return None

@@ -7,6 +7,7 @@ is confirmed was acknowledged, and no recovery closes below it: an entry once re
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from typing import Any
 
 from weir.ledger.context import LedgerContext
 from weir.ledger.quorum import Stripes
@@ -198,7 +199,8 @@ class LedgerReader:
         poll = asyncio.get_running_loop().create_task(bookie.poll(self.ledger_id, after, timeout_s=seconds))
         try:
             patience_s = seconds + self._settings.read_timeout_s
-            await asyncio.wait([poll, changed], timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+            either: list[asyncio.Future[Any]] = [poll, changed]
+            await asyncio.wait(either, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
             if poll.done():
                 self._confirm(poll.result().last_confirmed)
         except BookieError as failure:
@@ -224,30 +226,32 @@ class LedgerReader:
 
     async def _follow(self) -> None:
         """Keep the metadata up to date until the ledger is closed or deleted."""
-        while not self.closed and not self._deleted:
-            try:
-                async for record in self._context.records.watch(self.ledger_id, since=self._version):
-                    if record is None:
-                        self._gone()
-                        return
-                    self._adopt(record)
-                    if self.closed:
-                        return
-                return  # the store was closed
-            except MetaError as failure:
-                log.warning("watch of ledger %s broke, reading it again: %s", self.ledger_id, failure)
-            try:
-                self._adopt(await self._context.records.get(self.ledger_id))
-            except LedgerNotFoundError:
-                self._gone()
-            except MetaError:
-                await self._clock.sleep(self._settings.poll_s)
+        while not await self._followed():
+            await self._clock.sleep(self._settings.poll_s)
 
-    def _adopt(self, record: Record) -> None:
-        """Take over newer metadata; a watch may tell late what a read has told already."""
+    async def _followed(self) -> bool:
+        """Read the record, and watch it from there; False if the store failed and it must be begun again."""
+        try:
+            if self._adopt(await self._context.records.get(self.ledger_id)):
+                return True
+            async for record in self._context.records.watch(self.ledger_id, since=self._version):
+                if record is None:
+                    self._gone()
+                    return True
+                if self._adopt(record):
+                    return True
+        except LedgerNotFoundError:
+            self._gone()
+        except MetaError as failure:
+            log.warning("watch of ledger %s broke, it is read again: %s", self.ledger_id, failure)
+            return False
+        return True  # the store was closed
+
+    def _adopt(self, record: Record) -> bool:
+        """Take over newer metadata (a watch may tell late what a read has told already); whether it is closed."""
         ledger = record.ledger
         if record.version <= self._version:
-            return
+            return self.closed
         self._metadata, self._version = record
         if ledger.state is LedgerState.CLOSED:
             self._confirmed = ledger.last_entry
@@ -255,6 +259,7 @@ class LedgerReader:
             # A fragment starts right after what was acknowledged when it was written down.
             self._confirm(EntryId(ledger.fragments[-1].first_entry - 1))
         self._wake()
+        return self.closed
 
     def _confirm(self, confirmed: EntryId) -> None:
         if not self.closed:

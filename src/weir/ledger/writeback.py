@@ -30,6 +30,8 @@ class WriteBack:
         self._ensemble = list(ledger.fragments[-1].bookies)
         #: Places whose bookie failed and could not be replaced; tried again only by replacing.
         self._failed: dict[int, BookieError] = {}
+        #: Bookies that failed at some time.
+        self.suspects: dict[BookieId, None] = {}
         #: Where entries live from some recovered entry on, if not where the metadata says.
         self.fragments: list[Fragment] = []
 
@@ -81,6 +83,7 @@ class WriteBack:
             "write-back of ledger %s: %s failed: %s", self._ledger.ledger_id, self._ensemble[slot], failure
         )
         self._failed[slot] = failure
+        self.suspects[self._ensemble[slot]] = None
         self._context.quarantine.put(self._ensemble[slot])
 
     def _change(self, first: EntryId, plan: dict[int, BookieId]) -> None:

@@ -11,6 +11,7 @@ from functools import partial
 
 from weir.ledger.context import LedgerContext
 from weir.ledger.ensemble import plan_change
+from weir.ledger.marks import Marks
 from weir.ledger.quorum import Stripes
 from weir.ledger.transforms import close_at, replace_bookies
 from weir.ledger.window import Batch, Slot, Window
@@ -23,6 +24,7 @@ from weir.model.errors import (
     LedgerError,
     LedgerFencedError,
     LedgerNotFoundError,
+    MetaError,
     NotEnoughBookiesError,
     WeirError,
     WindowFullError,
@@ -66,6 +68,8 @@ class LedgerWriter:
         self._lag_bytes = 0
         #: The last-add-confirmed that the bookies were told of.
         self._confirmed_to_bookies = self._window.last_confirmed
+        #: Bookies that failed at some time.
+        self._suspects: dict[BookieId, None] = {}
         self._refusal: WeirError | None = None
         self._failure: WeirError | None = None
         self._tasks = TaskScope(f"writer-{metadata.ledger_id}", on_failure=self._task_failed)
@@ -303,6 +307,7 @@ class LedgerWriter:
             return
         log.warning("ledger %s: bookie %s failed: %s", self.ledger_id, slot.bookie_id, failure)
         slot.fail(failure)
+        self._suspects[slot.bookie_id] = None
         self._lag_bytes = max(s.outstanding_bytes for s in self._slots)
         self._context.quarantine.put(slot.bookie_id)
         self._start_change()
@@ -381,7 +386,18 @@ class LedgerWriter:
             raise failure
         end = partial(close_at, last_entry=self._window.last_confirmed, length=self._window.length)
         self._metadata = await self._context.records.change(self.ledger_id, end)
+        await self._mark_suspects()
         return self._metadata
+
+    async def _mark_suspects(self) -> None:
+        """Whoever failed may lack entries that others acknowledged; have it looked after, now that the end is
+        known."""
+        suspects = tuple(b for b in self._metadata.bookies() if b in self._suspects)
+        if suspects:
+            try:
+                await Marks(self._context.runtime, self._context.meta).add(self.ledger_id, suspects)
+            except MetaError as failure:
+                log.warning("ledger %s is closed, but not marked for repair: %s", self.ledger_id, failure)
 
     async def _progress(self) -> None:
         """Wait until something is acknowledged or the writer failed."""

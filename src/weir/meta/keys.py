@@ -13,6 +13,8 @@ BOOKIES_READ_ONLY = "/weir/bookies/read-only/"
 COOKIES = "/weir/bookies/cookies/"
 #: Ledgers with a lost replica; value: the lost bookies.
 UNDERREPLICATED = "/weir/underreplicated/"
+#: Held under a lease by the one node that looks for lost bookies.
+AUDITOR = "/weir/auditor"
 #: Held under a lease by the worker that repairs the ledger.
 REPAIR_LOCKS = "/weir/repair-locks/"
 #: Chains of ledgers, one per stream.

@@ -1,0 +1,140 @@
+"""Repair: copies what lost bookies held to others, and what present ones missed to themselves."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from weir.ledger.checking import check_replica
+from weir.ledger.context import LedgerContext
+from weir.ledger.copying import Copier, Progress, Stretch, stretches
+from weir.ledger.placement import choose_replacement
+from weir.ledger.recovery import recover
+from weir.ledger.throttle import Throttle
+from weir.ledger.transforms import replace_replica
+from weir.model.errors import BookieError, LedgerError, NotEnoughBookiesError, WeirError
+from weir.model.ids import BookieId, LedgerId
+from weir.model.ledger import LedgerMetadata, LedgerState
+
+log = logging.getLogger(__name__)
+
+_TARGETS_TRIED = 3
+
+
+@dataclass(slots=True)
+class RepairReport:
+    """What a repair did to one ledger, and what it could not do."""
+
+    ledger_id: LedgerId
+    #: (first entry of the fragment, lost bookie, who took its place)
+    replaced: list[tuple[int, BookieId, BookieId]] = field(default_factory=list)
+    #: (first entry of the fragment, bookie, how many entries it got again)
+    filled: list[tuple[int, BookieId, int]] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    #: The last fragment is still being written, so its bookies were left alone.
+    waits_for_close: bool = False
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is left to do."""
+        return not self.failures and not self.waits_for_close
+
+
+class Repair:
+    """Repairs ledgers one at a time, within one rate."""
+
+    def __init__(self, context: LedgerContext) -> None:
+        self._context = context
+        throttle = Throttle(context.runtime.clock, bytes_per_s=context.settings.repair.bytes_per_s)
+        self._copier = Copier(context, throttle)
+
+    async def repair(
+        self,
+        ledger_id: LedgerId,
+        suspects: Sequence[BookieId],
+        *,
+        fence_open: bool,
+        progress: Progress | None = None,
+    ) -> RepairReport:
+        """Bring every closed fragment with a suspect bookie back to full copies. If a lost one is in the ensemble
+        that the ledger is still written to, `fence_open` says whether to recover it first, fencing its writer."""
+        report = RepairReport(ledger_id)
+        ledger = await self._closed_if_needed(ledger_id, suspects, report, fence_open=fence_open)
+        for stretch in stretches(ledger):
+            for bookie_id in [b for b in stretch.fragment.bookies if b in suspects]:
+                try:
+                    stretch = await self._repair_replica(stretch, bookie_id, report, progress)
+                except WeirError as failure:
+                    report.failures.append(f"entries {stretch.fragment.first_entry}-{stretch.last}: {failure}")
+        return report
+
+    async def _closed_if_needed(
+        self, ledger_id: LedgerId, suspects: Sequence[BookieId], report: RepairReport, *, fence_open: bool
+    ) -> LedgerMetadata:
+        ledger = (await self._context.records.get(ledger_id)).ledger
+        resolve = self._context.directory.resolve
+        concerned = any(b in suspects and resolve(b) is None for b in ledger.fragments[-1].bookies)
+        if ledger.state is LedgerState.CLOSED or not concerned:
+            return ledger
+        if ledger.state is LedgerState.IN_RECOVERY or fence_open:
+            return await recover(self._context, ledger_id)
+        report.waits_for_close = True
+        return ledger
+
+    async def _repair_replica(
+        self, stretch: Stretch, bookie_id: BookieId, report: RepairReport, progress: Progress | None
+    ) -> Stretch:
+        """Replace the bookie if it is registered nowhere, else give it what it misses; returns the stretch as it
+        is then."""
+        if self._context.directory.resolve(bookie_id) is not None:
+            await self._fill(stretch, bookie_id, report, progress)
+            return stretch
+        by = await self._copy_elsewhere(stretch, bookie_id, progress)
+        change = partial(replace_replica, fragment=stretch.fragment, lost=bookie_id, by=by)
+        await self._context.records.change(stretch.ledger_id, change)
+        first = stretch.fragment.first_entry
+        report.replaced.append((first, bookie_id, by))
+        log.info("ledger %s, fragment at %s: %s took the place of %s", stretch.ledger_id, first, by, bookie_id)
+        bookies = tuple(by if b == bookie_id else b for b in stretch.fragment.bookies)
+        return stretch._replace(fragment=type(stretch.fragment)(first, bookies))
+
+    async def _fill(
+        self, stretch: Stretch, bookie_id: BookieId, report: RepairReport, progress: Progress | None
+    ) -> None:
+        found = await check_replica(self._context, stretch, bookie_id)
+        if found.unreachable:
+            raise LedgerError(f"{bookie_id} cannot be checked: {found.unreachable}")
+        wanting = found.wanting()
+        if wanting:
+            await self._copier.copy(stretch, iter(wanting), bookie_id, progress=progress)
+            report.filled.append((stretch.fragment.first_entry, bookie_id, len(wanting)))
+
+    async def _copy_elsewhere(self, stretch: Stretch, lost: BookieId, progress: Progress | None) -> BookieId:
+        """Copy what the lost bookie held to one that takes its place; another, if that one fails."""
+        failure: BookieError | None = None
+        for _ in range(_TARGETS_TRIED):
+            target = self._target(stretch, lost)
+            if target is None:
+                break
+            try:
+                await self._copier.copy(stretch, stretch.entries_of(lost), target, progress=progress)
+                return target
+            except BookieError as refused:
+                failure = refused
+                self._context.quarantine.put(target)
+        raise NotEnoughBookiesError(
+            f"no bookie can take the place of {lost}" + (f": {failure}" if failure else "")
+        )
+
+    def _target(self, stretch: Stretch, lost: BookieId) -> BookieId | None:
+        directory, quarantine = self._context.directory, self._context.quarantine
+        ensemble = stretch.fragment.bookies
+        candidates = [b for b in directory.writable() if not quarantine.holds(b)]
+        return choose_replacement(
+            directory.racks(),
+            candidates,
+            ensemble,
+            ensemble.index(lost),
+            stretch.quorum,
+            rng=self._context.runtime.rng,
+        )
