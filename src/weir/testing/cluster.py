@@ -1,0 +1,300 @@
+"""A simulated storage cluster: real bookies on simulated disks, real clients over a simulated network.
+
+Every node is kept running: when its program ends, by a crash or by itself, it is started again a little later,
+as an operator's supervisor would. A bookie whose disk is lost stays away for good and another, with a new name,
+takes its place. Sizes and time-outs are small, so that journals roll, caches flush, logs are compacted and
+leases run out within a few virtual seconds.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from random import Random
+from typing import Any
+
+from weir.bookie.bookie import Bookie
+from weir.bookie.orphans import watch_for_orphans
+from weir.bookie.registration import Registration, RegistrationSettings, check_cookie
+from weir.bookie.server import BookieServer, ServerSettings
+from weir.bookie.settings import (
+    BookieSettings,
+    CacheSettings,
+    FlushSettings,
+    GcSettings,
+    JournalSettings,
+    SpaceSettings,
+)
+from weir.bookie.space import BookieState
+from weir.ledger.auditor import Auditor
+from weir.ledger.bookies import BookieDirectory
+from weir.ledger.client import LedgerClient
+from weir.ledger.remote import RemoteBookiePool, RemoteSettings
+from weir.ledger.settings import (
+    LedgerSettings,
+    ReaderSettings,
+    RecoverySettings,
+    RepairSettings,
+    WriterSettings,
+)
+from weir.ledger.worker import ReplicationWorker
+from weir.meta import keys
+from weir.meta.memory import MemoryCore, MemoryMeta
+from weir.meta.update import UpdateSettings
+from weir.model.errors import BookieCookieError, InvariantError, JournalCorruptError, WeirError
+from weir.model.ids import BookieId
+from weir.runtime.interfaces import Runtime
+from weir.runtime.tasks import TaskScope
+from weir.testing.errors import NodeCrashedError
+from weir.testing.history import History
+from weir.testing.meta import FaultyMeta, MetaFaults
+from weir.testing.plan import Plan
+from weir.testing.world import World
+from weir.wire.metadata import BookieInfo, decode_ledger
+
+Main = Callable[[Runtime], Coroutine[Any, Any, None]]
+
+KIB = 1024
+#: How long a node stays down: usually short, sometimes longer than a registration lives.
+_DOWN_S = (0.05, 0.5, 2.0, 6.0)
+_LEASE_S = 3.0
+_PORT = 3181
+#: A bookie that cannot start so often in a row, on a sound disk, never will.
+_HOPELESS = 12
+
+LEDGER_SETTINGS = LedgerSettings(
+    writer=WriterSettings(
+        window_entries=16,
+        window_bytes=16 * KIB,
+        batch_bytes=2 * KIB,
+        add_timeout_s=1.0,
+        degraded_retry_s=0.7,
+    ),
+    reader=ReaderSettings(
+        chunk_bytes=4 * KIB,
+        read_ahead_bytes=16 * KIB,
+        speculative_after_s=0.1,
+        read_timeout_s=1.0,
+        poll_s=0.5,
+    ),
+    recovery=RecoverySettings(
+        request_timeout_s=1.0, timeout_s=6.0, retry_pause_s=0.1, chunk_entries=4, chunk_bytes=4 * KIB
+    ),
+    repair=RepairSettings(
+        bookie_grace_s=5.0,
+        open_grace_s=3.0,
+        audit_every_s=1.0,
+        work_every_s=0.5,
+        chunk_bytes=4 * KIB,
+        lease_s=_LEASE_S,
+        add_timeout_s=1.0,
+    ),
+    id_block=2,
+    update=UpdateSettings(attempts=12),
+    quarantine_s=1.5,
+)
+REMOTE_SETTINGS = RemoteSettings(
+    connect_timeout_s=1.0,
+    request_timeout_s=1.5,
+    ping_interval_s=1.0,
+    ping_timeout_s=1.0,
+    max_backoff_s=0.5,
+    max_requests=64,
+)
+
+
+def bookie_settings(bookie_id: BookieId) -> BookieSettings:
+    """A bookie that fills its files and caches within seconds."""
+    return BookieSettings(
+        bookie_id=bookie_id,
+        directory="/bookie",
+        journal=JournalSettings(
+            file_bytes=64 * KIB, max_free_files=2, max_write_bytes=8 * KIB, max_queued_bytes=32 * KIB
+        ),
+        cache=CacheSettings(
+            write_bytes=24 * KIB,
+            read_bytes=4 * KIB,
+            read_ahead_bytes=2 * KIB,
+            index_bytes=2 * KIB,
+            max_open_logs=3,
+        ),
+        flush=FlushSettings(interval_s=1.0, chunk_bytes=2 * KIB, sync_every_bytes=8 * KIB, retry_s=0.3),
+        gc=GcSettings(
+            interval_s=1.3, small_bytes=8 * KIB, merge_logs=3, target_bytes=32 * KIB, bytes_per_s=1024 * KIB
+        ),
+        space=SpaceSettings(low_water_bytes=200 * KIB, high_water_bytes=250 * KIB, interval_s=0.4),
+    )
+
+
+class Cluster:
+    """All nodes of one run, and what is known of them from outside."""
+
+    def __init__(self, world: World, plan: Plan) -> None:
+        self.world = world
+        self.plan = plan
+        self.history = History(lambda: world.now)
+        self.core = MemoryCore(world.node("meta").runtime.clock)
+        #: Bookies that may still serve; one that lost its disk is no longer among them.
+        self.bookie_names: list[str] = []
+        self.client_names: list[str] = []
+        self.lost: list[BookieId] = []
+        self.rotten: str | None = None
+        #: What no fault explains: bugs.
+        self.bugs: list[BaseException] = []
+        self._rng: Random = world.rng("cluster")
+        self._metas: dict[str, FaultyMeta] = {}
+        self._meta_faults: dict[str, MetaFaults] = {}
+        self._bookies_made = 0
+        self._repairers = 0
+        self._in_a_hurry = False
+        self._keepers: dict[str, asyncio.Task[None]] = {}
+
+    # --- nodes ---------------------------------------------------------------------------------------------
+
+    def add_bookie(self) -> str:
+        """Another bookie, with an id that none had before."""
+        self._bookies_made += 1
+        name = f"b{self._bookies_made}"
+        rack = f"rack{self._bookies_made % self.plan.racks}"
+        self.bookie_names.append(name)
+        self._keep(name, lambda runtime: self._run_bookie(runtime, name, rack))
+        return name
+
+    def add_client(self, name: str, main: Main) -> None:
+        """A node that runs `main` until the end of the run, again after each crash."""
+        self.client_names.append(name)
+        self._keep(name, main)
+
+    def stop_clients(self) -> None:
+        """End every client for good, as a crash would."""
+        for name in self.client_names:
+            self._keepers[name].cancel()
+            self.world.node(name).crash()
+        self.client_names.clear()
+
+    def hurry(self) -> None:
+        """From now on nodes that are down come back at once."""
+        self._in_a_hurry = True
+
+    def _keep(self, name: str, main: Main) -> None:
+        self._keepers[name] = asyncio.get_running_loop().create_task(self._keep_running(name, main))
+
+    async def _keep_running(self, name: str, main: Main) -> None:
+        """Start a node's program again and again."""
+        node = self.world.node(name)
+        refusals = 0
+        while True:
+            started = self.world.now
+            try:
+                await node.start(main)
+            except NodeCrashedError:
+                refusals = 0
+            except (JournalCorruptError, BookieCookieError) as refusal:
+                refusals += 1
+                if self._give_up(name, refusal, refusals):
+                    return
+            except InvariantError as bug:
+                self.bugs.append(bug)
+            except WeirError as failure:
+                self.world.note("exit", f"{name} {type(failure).__name__}")
+            except Exception as bug:
+                self.bugs.append(bug)
+            node.kill()
+            down_s = 0.2 if self._in_a_hurry else self._rng.uniform(0, self._rng.choice(_DOWN_S))
+            await self._down(down_s, at_least=0.05 if self.world.now == started else 0.0)
+
+    async def _down(self, seconds: float, *, at_least: float) -> None:
+        until = self.world.now + max(seconds, at_least)
+        while self.world.now < until and not (self._in_a_hurry and self.world.now >= until - seconds + 0.2):
+            await self.world.sleep(min(0.2, until - self.world.now))
+
+    def _give_up(self, name: str, refusal: WeirError, times: int) -> bool:
+        """A bookie that refuses its disk: an operator gives it up if the disk is known to be rotten. A bit that
+        was read wrong only once does not keep it from starting the next time."""
+        if name == self.rotten:
+            self._retire(name)
+            return True
+        if times >= _HOPELESS and self._in_a_hurry:
+            self.bugs.append(refusal)
+            return True
+        return False
+
+    # --- disks that are lost ---------------------------------------------------------------------------------
+
+    def losable_disks(self) -> int:
+        """How many more disks may go now without breaking the precondition of the promise."""
+        gone = sum(1 for bookie_id in self.lost if not self.repaired(bookie_id))
+        return self.plan.losable_disks - gone - (self.rotten is not None)
+
+    def lose_disk(self, name: str) -> None:
+        """The disk is gone for good. Its node never comes back; a new one takes its place."""
+        self.world.note("lose-disk", name)
+        self._keepers[name].cancel()
+        self.world.node(name).crash()
+        self._retire(name)
+
+    def _retire(self, name: str) -> None:
+        if name in self.bookie_names:
+            self.bookie_names.remove(name)
+            self.lost.append(BookieId(name))
+            self.add_bookie()
+
+    def repaired(self, bookie_id: BookieId) -> bool:
+        """Whether no ledger counts on this bookie any more."""
+        return all(
+            bookie_id not in decode_ledger(item.value).bookies() for item in self.core.listing(keys.LEDGERS).items
+        )
+
+    # --- metadata --------------------------------------------------------------------------------------------
+
+    def meta(self, runtime: Runtime, name: str) -> FaultyMeta:
+        """A node's way to the metadata, with the faults that are set for it."""
+        faults = self._meta_faults.get(name, MetaFaults())
+        rng = self.world.rng(f"meta/{name}")
+        meta = self._metas[name] = FaultyMeta(MemoryMeta(self.core, runtime), runtime, faults, rng=rng)
+        return meta
+
+    def set_meta_faults(self, faults: MetaFaults, *, node: str | None = None) -> None:
+        """How one node, or every node, reaches the metadata from now on."""
+        for name in [*self.bookie_names, *self.client_names] if node is None else [node]:
+            self._meta_faults[name] = faults
+            if name in self._metas:
+                self._metas[name].faults = faults
+
+    # --- programs --------------------------------------------------------------------------------------------
+
+    async def ledger_client(self, runtime: Runtime, name: str) -> LedgerClient:
+        """A started client of the ledgers for a node."""
+        meta = self.meta(runtime, name)
+        directory = BookieDirectory(runtime.clock, meta)
+        pool = RemoteBookiePool(runtime, directory.resolve, REMOTE_SETTINGS)
+        client = LedgerClient(runtime, meta, pool, LEDGER_SETTINGS, directory=directory)
+        await client.start()
+        return client
+
+    async def _run_bookie(self, runtime: Runtime, name: str, rack: str) -> None:
+        """A bookie with all that belongs to it, until it fails."""
+        meta = self.meta(runtime, name)
+        bookie = await Bookie.open(runtime, bookie_settings(BookieId(name)))
+        await check_cookie(meta, bookie.cookie, holds_ledgers=bool(bookie.ledgers()))
+        server = BookieServer(runtime, bookie, BookieId(name), ServerSettings(host=name, port=_PORT))
+        await server.start()
+        info = BookieInfo(BookieId(name), name, _PORT, rack)
+        registration = Registration(runtime.clock, meta, info, RegistrationSettings(ttl_s=_LEASE_S, retry_s=0.3))
+        state = bookie.state
+        await registration.start(writable=state is BookieState.WRITABLE)
+        tasks = TaskScope(f"node {name}")
+        tasks.spawn(watch_for_orphans(bookie, meta, runtime.clock, interval_s=2.0), "orphans")
+        while state is not BookieState.FAILED:
+            state = await bookie.state_changed(state)
+            registration.set_writable(state is BookieState.WRITABLE)
+
+    def add_repair(self) -> None:
+        """A node that audits the ledgers and repairs them."""
+        self._repairers += 1
+        name = f"repair{self._repairers}"
+        self.add_client(name, lambda runtime: self._run_repair(runtime, name))
+
+    async def _run_repair(self, runtime: Runtime, name: str) -> None:
+        client = await self.ledger_client(runtime, name)
+        tasks = TaskScope(name)
+        tasks.spawn(Auditor(client.context, name).run(), "auditor")
+        await ReplicationWorker(client.context, name).run()

@@ -1,0 +1,133 @@
+"""`python -m weir.testing.sim`: run many seeds of the cluster scenario and report the first broken promise.
+
+Seeds run over all cores, each in isolation. A failure is reported by its seed, the sentence of the promise that
+it breaks, the shortest history that the checker still rejects, and the command that runs it again.
+"""
+
+import multiprocessing
+import os
+import random
+import sys
+import traceback
+from collections.abc import Generator
+from contextlib import closing
+from dataclasses import dataclass
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from weir.testing.mutations import MUTATIONS
+from weir.testing.scenario import RunResult, run_seed
+from weir.testing.shrink import shrink
+
+#: Random first seeds stay short enough to type.
+_SEED_RANGE = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What is told of one seed; small, since it travels between processes."""
+
+    seed: int
+    summary: str
+    operations: int
+    #: Empty: no promise was broken.
+    failure: str = ""
+    shortest: tuple[str, ...] = ()
+
+
+def report_seed(seed: int, mutation: str | None = None, trace: bool = False) -> Report:
+    """Run one seed and say what came of it; an error of the code under test is a failure too."""
+    try:
+        result = run_seed(seed, mutation=mutation, trace=sys.stderr if trace else None)
+    except Exception:
+        return Report(seed, "", 0, failure=f"the run itself failed\n{traceback.format_exc()}")
+    return _report(result)
+
+
+def _report(result: RunResult) -> Report:
+    if not result.violations:
+        return Report(result.seed, result.summary, len(result.ops))
+    violation = result.violations[0]
+    shortest = tuple(str(op) for op in shrink(result.ops, violation)) if violation.evidence else ()
+    return Report(result.seed, result.summary, len(result.ops), str(violation), shortest)
+
+
+def _job(job: tuple[int, str | None]) -> Report:
+    return report_seed(job[0], job[1])
+
+
+def _reports(seeds: range, mutation: str | None, jobs: int) -> Generator[Report, None, None]:
+    """Every seed's report, as it comes."""
+    work = [(seed, mutation) for seed in seeds]
+    if jobs == 1 or len(work) == 1:
+        yield from map(_job, work)
+        return
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        yield from pool.imap_unordered(_job, work, chunksize=4)
+
+
+def _print_failure(console: Console, report: Report, mutation: str | None) -> None:
+    console.print(f"\n[bold red]seed {report.seed} breaks a promise[/]  [dim]{report.summary}[/]")
+    console.print(report.failure, markup=False, highlight=False, soft_wrap=True)
+    if report.shortest:
+        console.print(
+            f"\nthe shortest rejected history ({len(report.shortest)} of {report.operations} operations):"
+        )
+        for line in report.shortest:
+            console.print(f"  {line}", markup=False, highlight=False, soft_wrap=True)
+    again = f"python -m weir.testing.sim --seed {report.seed}" + (f" --mutation {mutation}" if mutation else "")
+    console.print(f"\nrun it again: {again} [--trace]", markup=False, highlight=False)
+
+
+@click.command()
+@click.option("--seeds", default=200, show_default=True, help="How many seeds to run.")
+@click.option("--first", type=int, help="The first seed; random if left out.")
+@click.option("--seed", type=int, help="Run only this seed.")
+@click.option("--mutation", type=click.Choice(sorted(MUTATIONS)), help="Break one promise on purpose.")
+@click.option("--trace", is_flag=True, help="With --seed: print everything that happens to standard error.")
+@click.option("--keep-going", is_flag=True, help="Report every failing seed, not only the first.")
+@click.option("--jobs", type=int, default=os.cpu_count() or 1, show_default=True, help="Processes to use.")
+def main(  # noqa: PLR0917 - click passes them by name
+    seeds: int, first: int | None, seed: int | None, mutation: str | None, trace: bool, keep_going: bool, jobs: int
+) -> None:
+    """Run seeds of the simulated storage cluster; exit code 1 if any of them breaks a promise."""
+    console = Console()
+    if seed is not None:
+        report = report_seed(seed, mutation, trace)
+        if report.failure:
+            _print_failure(console, report, mutation)
+            sys.exit(1)
+        console.print(f"seed {seed} keeps every promise: {report.operations} operations, {report.summary}")
+        return
+    start = random.SystemRandom().randrange(_SEED_RANGE) if first is None else first
+    failed = _run(console, range(start, start + seeds), mutation, keep_going, jobs)
+    if failed:
+        sys.exit(1)
+
+
+def _run(console: Console, seeds: range, mutation: str | None, keep_going: bool, jobs: int) -> int:
+    """Run all seeds under a progress bar; returns how many failed."""
+    console.print(f"seeds {seeds.start} to {seeds.stop - 1}" + (f" with mutation {mutation}" if mutation else ""))
+    failed = operations = 0
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as progress, closing(_reports(seeds, mutation, jobs)) as reports:
+        task = progress.add_task("simulating", total=len(seeds))
+        for report in reports:
+            progress.advance(task)
+            operations += report.operations
+            if report.failure:
+                failed += 1
+                _print_failure(progress.console, report, mutation)
+                if not keep_going:
+                    break
+    if failed:
+        console.print(f"[bold red]{failed} seed(s) broke a promise[/]")
+    else:
+        console.print(f"[green]{len(seeds)} seeds, {operations} operations, every promise kept[/]")
+    return failed
+
+
+if __name__ == "__main__":
+    main()
