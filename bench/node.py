@@ -3,7 +3,8 @@
 import asyncio
 import sys
 
-from bench.stores import bookie_settings, open_bookie
+from bench.stores import bookie_settings
+from weir.bookie.bookie import Bookie
 from weir.bookie.server import BookieServer, ServerSettings
 from weir.model.ids import BookieId
 from weir.runtime.interfaces import Runtime
@@ -12,7 +13,7 @@ from weir.runtime.real import run
 
 async def main(runtime: Runtime) -> None:
     folder, bookie_id, sync = sys.argv[1:4]
-    bookie = await open_bookie(runtime, bookie_settings(folder, bookie_id, sync=sync))
+    bookie = await Bookie.open(runtime, bookie_settings(folder, bookie_id, sync=sync))
     server = BookieServer(runtime, bookie, BookieId(bookie_id), ServerSettings())
     await server.start()
     print(server.port, flush=True)

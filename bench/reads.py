@@ -7,7 +7,8 @@ import time
 from bench.append import append_all, writers_of
 from bench.case import Measured, Params, case
 from bench.raw import drop_page_cache
-from bench.stores import Store, bookie_settings, on_store, open_bookie
+from bench.stores import Store, bookie_settings, on_store
+from weir.bookie.bookie import Bookie
 from weir.ledger.client import LedgerClient
 from weir.ledger.reader import LedgerReader
 from weir.ledger.remote import RemoteBookiePool
@@ -78,7 +79,7 @@ def cold(params: Params, folder: str) -> Measured:
         await store.local.flush()
         await store.local.close()
         drop_page_cache(folder)
-        again = await open_bookie(store.runtime, bookie_settings(f"{folder}/b0", "b0", sync="always"))
+        again = await Bookie.open(store.runtime, bookie_settings(f"{folder}/b0", "b0", sync="always"))
         pool = store.client.context.pool
         assert isinstance(pool, RemoteBookiePool)
         pool.add_local(BookieId("b0"), again)

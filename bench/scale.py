@@ -9,7 +9,8 @@ import time
 
 from bench.append import append_all, writers_of
 from bench.case import Measured, Params, case
-from bench.stores import Store, bookie_settings, on_store, open_bookie, rss_mb
+from bench.stores import Store, bookie_settings, on_store, rss_mb
+from weir.bookie.bookie import Bookie
 from weir.model.ids import EntryId, LedgerId
 from weir.runtime.interfaces import Runtime
 from weir.runtime.real import run
@@ -56,7 +57,7 @@ def fill(params: Params, folder: str) -> Measured:
 
     async def main(runtime: Runtime) -> None:
         settings = bookie_settings(folder, "b0", sync="periodic", keep_in_journal=True)
-        bookie = await open_bookie(runtime, settings)
+        bookie = await Bookie.open(runtime, settings)
         for first in range(0, count, 1000):
             ledger = LedgerId(1 + first // 1000 % _LEDGERS)
             base = first // 1000 // _LEDGERS * 1000
@@ -78,7 +79,7 @@ def start(params: Params, folder: str) -> Measured:
         before = rss_mb()
         settings = bookie_settings(folder, "b0", sync="always", keep_in_journal=True)
         started = time.perf_counter()
-        bookie = await open_bookie(runtime, settings)
+        bookie = await Bookie.open(runtime, settings)
         seconds = time.perf_counter() - started
         measured = {"seconds": seconds, "entries_s": params["count"] / seconds, "rss_mb": rss_mb() - before}
         await bookie.close()

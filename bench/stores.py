@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from weir.bookie.bookie import Bookie
-
 from weir.bookie.settings import BookieSettings, CacheSettings, FlushSettings, JournalSettings
 from weir.ledger.client import LedgerClient
 from weir.ledger.remote import RemoteBookiePool
@@ -87,7 +86,7 @@ async def open_store(runtime: Runtime, params: dict[str, Any], folder: str) -> A
         stack.push_async_callback(pool.close)
         store = Store(runtime, LedgerClient(runtime, meta, pool), Quorum(1, 1, 1))
         if kind == "process":
-            store.local = await open_bookie(runtime, bookie_settings(f"{folder}/b0", "b0", sync=sync))
+            store.local = await Bookie.open(runtime, bookie_settings(f"{folder}/b0", "b0", sync=sync))
             stack.push_async_callback(store.local.close)
             pool.add_local(BookieId("b0"), store.local)
             infos[BookieId("b0")] = BookieInfo(BookieId("b0"), "127.0.0.1", 0)
@@ -103,12 +102,6 @@ async def open_store(runtime: Runtime, params: dict[str, Any], folder: str) -> A
         await store.client.start()
         stack.push_async_callback(store.client.close)
         yield store
-
-
-async def open_bookie(runtime: Runtime, settings: BookieSettings) -> Bookie:
-    bookie = Bookie(runtime, settings)
-    await bookie.start()
-    return bookie
 
 
 @dataclass(frozen=True)
