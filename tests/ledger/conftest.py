@@ -97,6 +97,17 @@ class Cluster:
         for name in names:
             self.bookie(name).failure = None
 
+    def refuse_adds(self, name: str) -> None:
+        """The bookie serves reads and fences, but takes no entry, not even of a recovery."""
+        bookie: Any = self.bookie(name)
+
+        def refused(*_args: Any, **_options: Any) -> "asyncio.Future[None]":
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            future.set_exception(BookieUnavailableError(f"{name} takes nothing"))
+            return future
+
+        bookie.add = refused
+
     async def turn(self, seconds: float = 0.001) -> None:
         """Let everything that is due happen."""
         await self.runtime.clock.sleep(seconds)

@@ -156,7 +156,7 @@ def test_a_bookie_that_joined_during_recovery_is_never_asked_what_it_cannot_know
             for name in ("b0", "b1"):
                 await cluster.bookie(name).add(LEDGER, [(EntryId(i), entry(LEDGER, i))])
         # b1 takes no writes, so it is replaced at once by a bookie that holds nothing.
-        cluster.bookie("b1").read_only = True
+        cluster.refuse_adds("b1")
         closed = await cluster.client.recover(LEDGER)
         assert closed.last_entry == 2
         assert closed.fragments[-1].bookies == ("b0", "b3", "b2")

@@ -154,7 +154,7 @@ def test_a_target_that_fails_is_replaced_by_another(simulated: Simulated) -> Non
         lost = (await writer.close()).fragments[0].bookies[0]
         await lose(cluster, lost)
         spares = [b for b in ("b0", "b1", "b2", "b3") if b not in writer.metadata.bookies()]
-        cluster.bookie(spares[0]).read_only = True
+        cluster.refuse_adds(spares[0])
         report = await Repair(cluster.client.context).repair(writer.ledger_id, [lost], fence_open=False)
         assert report.replaced == [(0, lost, spares[1])]
 

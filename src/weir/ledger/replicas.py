@@ -20,29 +20,40 @@ from weir.wire.entry import Entry, decode_entry
 
 #: How much of the past stays in a bookie's mean latency with each new answer.
 _INERTIA = 0.8
+#: After so long a failure or a latency says nothing any more, and the bookie gets another chance.
+_MEMORY_S = 15.0
 
 
 class Ranking:
     """Which replica to ask first: those that did not just fail, then those in our rack, then the fastest."""
 
-    def __init__(self) -> None:
-        self._latency_s: dict[BookieId, float] = {}
-        self._failures: dict[BookieId, int] = {}
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._latency_s: dict[BookieId, tuple[float, float]] = {}
+        self._failed_at: dict[BookieId, float] = {}
 
     def succeeded(self, bookie_id: BookieId, seconds: float) -> None:
-        before = self._latency_s.get(bookie_id, seconds)
-        self._latency_s[bookie_id] = _INERTIA * before + (1 - _INERTIA) * seconds
-        self._failures.pop(bookie_id, None)
+        before = self._latency_of(bookie_id) or seconds
+        mean_s = _INERTIA * before + (1 - _INERTIA) * seconds
+        self._latency_s[bookie_id] = (mean_s, self._clock.monotonic())
+        self._failed_at.pop(bookie_id, None)
 
     def failed(self, bookie_id: BookieId) -> None:
-        self._failures[bookie_id] = self._failures.get(bookie_id, 0) + 1
+        self._failed_at[bookie_id] = self._clock.monotonic()
 
     def order(self, replicas: Sequence[BookieId], *, near: Sequence[BookieId] = ()) -> list[BookieId]:
         """The replicas, best first; equals keep their order, so that unknown ones share the load by striping."""
-        return sorted(
-            replicas,
-            key=lambda b: (self._failures.get(b, 0), b not in near, self._latency_s.get(b, 0.0)),
-        )
+        return sorted(replicas, key=lambda b: (self._just_failed(b), b not in near, self._latency_of(b)))
+
+    def _just_failed(self, bookie_id: BookieId) -> bool:
+        return bookie_id in self._failed_at and self._recent(self._failed_at[bookie_id])
+
+    def _latency_of(self, bookie_id: BookieId) -> float:
+        mean_s, at = self._latency_s.get(bookie_id, (0.0, 0.0))
+        return mean_s if self._recent(at) else 0.0
+
+    def _recent(self, moment: float) -> bool:
+        return self._clock.monotonic() - moment < _MEMORY_S
 
 
 class Reply(NamedTuple):
@@ -59,7 +70,7 @@ class ReplicaReads:
         self._clock = clock
         self._pool = pool
         self._settings = settings
-        self.ranking = Ranking()
+        self.ranking = Ranking(clock)
 
     async def read(
         self, ledger_id: LedgerId, first: EntryId, last: EntryId, replicas: Sequence[BookieId]

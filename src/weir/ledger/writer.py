@@ -146,8 +146,9 @@ class LedgerWriter:
 
     async def close(self) -> LedgerMetadata:
         """Acknowledge what is pending, or fail it, and write down the end. Closing twice gives the same answer:
-        the closed metadata, or WriterFencedError if someone else recovered the ledger."""
-        if self._closing is None:
+        the closed metadata, or WriterFencedError if someone else recovered the ledger. If the metadata store does
+        not answer (MetaError), closing may be tried again."""
+        if self._closing is None or (self._closing.done() and isinstance(self._closing.exception(), MetaError)):
             self._refusal = self._refusal or LedgerClosedError(f"ledger {self.ledger_id} is closed")
             self._closing = self._loop.create_task(self._close(), name=f"close-ledger-{self.ledger_id}")
         return await asyncio.shield(self._closing)
@@ -162,16 +163,16 @@ class LedgerWriter:
     def _put(self, payload: Buffer, size: int) -> EntryId:
         """Give the payload an id and a place in the batch of this turn."""
         entry_id = EntryId(self._next_entry)
-        self._next_entry += 1
-        self._length += size
+        length = self._length + size
+        # First what may raise, so that a payload of the wrong type uses no id up.
+        data = encode_entry(self.ledger_id, entry_id, self._window.last_confirmed, length, payload)
         batch = self._filling
         if batch is None or batch.size + size > self._settings.batch_bytes:
             batch = self._next_batch(entry_id)
-        lac = self._window.last_confirmed
-        data = encode_entry(self.ledger_id, entry_id, lac, self._length, payload)
+        self._next_entry += 1
+        self._length = batch.length = length
         batch.entries.append((entry_id, data))
         batch.size += len(data)
-        batch.length = self._length
         self._unacknowledged_bytes += len(data)
         return entry_id
 
@@ -207,10 +208,18 @@ class LedgerWriter:
             return
         slot.sent(batch, self._clock.monotonic(), batch.size)
         self._lag_bytes = max(self._lag_bytes, slot.outstanding_bytes)
-        answer = slot.bookie.add(self.ledger_id, entries)
-        answer.add_done_callback(partial(self._answered, slot, batch))
+        self._add(slot, batch, entries)
         if "overdue" not in self._timers:
             self._later("overdue", self._settings.add_timeout_s / _CHECKS_PER_TIMEOUT, self._check_overdue)
+
+    def _add(self, slot: Slot, batch: Batch, entries: Sequence[tuple[EntryId, Buffer]]) -> None:
+        try:
+            answer = slot.bookie.add(self.ledger_id, entries)
+        except Exception as broken:  # it should have been a failed future; nobody may be left waiting all the same
+            log.exception("ledger %s: an add to %s raised", self.ledger_id, slot.bookie_id)
+            answer = self._loop.create_future()
+            answer.set_exception(BookieUnavailableError(f"the add raised {broken!r}"))
+        answer.add_done_callback(partial(self._answered, slot, batch))
 
     def _refused(self, future: "asyncio.Future[EntryId]", size: int) -> "asyncio.Future[EntryId]":
         if self._refusal is not None:
@@ -265,7 +274,7 @@ class LedgerWriter:
             for future, entry_id in batch.waiters:
                 if not future.done():
                     future.set_result(entry_id)
-        if self._at_ease:
+        if self._at_ease and not (self._window and self._over(1)):
             self._ease()
         if "confirm" not in self._timers and self._confirmed_to_bookies < self._window.last_confirmed:
             self._later("confirm", self._settings.confirm_idle_s, self._confirm_if_idle)
@@ -282,8 +291,7 @@ class LedgerWriter:
 
     def _send_again(self, slot: Slot, batch: Batch) -> None:
         if self._failure is None and batch.first in slot.outstanding:
-            answer = slot.bookie.add(self.ledger_id, self._stripes.share(slot.index, batch.entries))
-            answer.add_done_callback(partial(self._answered, slot, batch))
+            self._add(slot, batch, self._stripes.share(slot.index, batch.entries))
 
     def _check_overdue(self) -> None:
         del self._timers["overdue"]
@@ -370,6 +378,7 @@ class LedgerWriter:
             return
         log.warning("ledger %s: degraded, nobody can replace %s yet", self.ledger_id, sorted(failed))
         self._later("degraded", self._settings.degraded_retry_s, self._start_change)
+        self._acknowledge()  # whoever waited for the failed one's answers need not any more
 
     # --- the end ----------------------------------------------------------------------------------------
 
