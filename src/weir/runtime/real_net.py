@@ -2,9 +2,12 @@
 
 import asyncio
 import errno
+import socket
+import struct
 from collections import deque
 from collections.abc import Sequence
 from ssl import SSLContext, SSLError
+from typing import cast
 
 from weir.model.errors import AddressInUseError, ConnectFailedError, ConnectionLostError
 from weir.model.ids import Buffer
@@ -21,6 +24,7 @@ class RealConnection(asyncio.BufferedProtocol):
     """One TCP connection: the event loop fills the inbox, one task receives from it."""
 
     def __init__(self, pool: BufferPool, *, half_close: bool, accepted: "RealListener | None" = None) -> None:
+        self._pool = pool
         self._inbox = Inbox(pool)
         self._half_close = half_close
         self._accepted = accepted
@@ -76,16 +80,21 @@ class RealConnection(asyncio.BufferedProtocol):
         self._wake()
 
     def abort(self) -> None:
-        self._ended = True
+        if self._lost is None and not self._gone:
+            self._lost = "aborted"
+            self._inbox = Inbox(self._pool)
         if self._transport is not None:
+            sock = self._transport.get_extra_info("socket")
+            if sock is not None and not self._gone:
+                # Without this the kernel ends the stream politely, and the peer takes it for the end.
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self._transport.abort()
         self._wake()
 
     # --- called by the event loop ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        transport = self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
         transport.set_write_buffer_limits(high=_OUTBOX_HIGH_BYTES)
         name = transport.get_extra_info("peername")
         self._peer = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)
