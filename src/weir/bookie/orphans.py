@@ -1,11 +1,11 @@
-"""Ledgers that a bookie still holds although nobody knows them any more.
+"""Ledgers that a bookie still holds although the metadata no longer knows them.
 
 Deleting a ledger deletes its metadata first and then asks each bookie; one that was down then would keep it for
 ever. So each bookie compares what it holds with the metadata from time to time.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Collection
 from typing import Protocol
 
 from weir.meta import keys
@@ -17,39 +17,26 @@ from weir.runtime.interfaces import Clock
 log = logging.getLogger(__name__)
 
 
-class HoldsLedgers(Protocol):
-    """The part of a bookie that is asked here."""
+class Collects(Protocol):
+    """The part of a bookie that is asked here; it asks for the live ledgers after it listed its own."""
 
-    def ledgers(self) -> Sequence[LedgerId]: ...
-
-    async def delete(self, ledger_id: LedgerId) -> None: ...
+    async def collect(self, live_ledgers: Callable[[], Awaitable[Collection[LedgerId]]]) -> int: ...
 
 
-async def delete_orphans(bookie: HoldsLedgers, meta: MetaStore) -> list[LedgerId]:
-    """Delete what the metadata no longer has, and say which.
-
-    First the bookie is asked, then the metadata: a ledger is in the metadata before its first entry is anywhere,
-    so whatever the bookie held before the listing and the listing does not have was deleted.
-    """
-    held = list(bookie.ledgers())
-    if not held:
-        return []
+async def live_ledgers(meta: MetaStore) -> list[LedgerId]:
+    """Every ledger that the metadata has."""
     listing = await meta.list(keys.LEDGERS)
-    known = {keys.ledger_id_of(item.key) for item in listing.items}
-    orphans = [ledger_id for ledger_id in held if ledger_id not in known]
-    for ledger_id in orphans:
-        await bookie.delete(ledger_id)
-    return orphans
+    return [keys.ledger_id_of(item.key) for item in listing.items]
 
 
-async def watch_for_orphans(bookie: HoldsLedgers, meta: MetaStore, clock: Clock, *, interval_s: float) -> None:
-    """`delete_orphans` from time to time; a failure waits for the next time."""
+async def watch_for_orphans(bookie: Collects, meta: MetaStore, clock: Clock, *, interval_s: float) -> None:
+    """Have the bookie delete its orphans from time to time; a failure waits for the next time."""
     while True:
         await clock.sleep(interval_s)
         try:
-            orphans = await delete_orphans(bookie, meta)
+            deleted = await bookie.collect(lambda: live_ledgers(meta))
         except (MetaError, BookieError, DiskError) as failure:
             log.warning("could not look for deleted ledgers: %s", failure)
             continue
-        if orphans:
-            log.info("%d ledgers that the metadata no longer has were deleted", len(orphans))
+        if deleted:
+            log.info("%d ledgers that the metadata no longer has were deleted", deleted)

@@ -17,7 +17,6 @@ from weir.model.errors import (
     BookieBusyError,
     BookieError,
     BookieUnavailableError,
-    EntryCorruptError,
     NetworkError,
     WeirError,
     WireError,
@@ -36,7 +35,6 @@ from weir.wire.bookie_hello import (
     decode_hello,
     encode_welcome,
 )
-from weir.wire.entry import verify_entry
 from weir.wire.frames import FrameSplitter
 
 log = logging.getLogger(__name__)
@@ -216,14 +214,6 @@ class Session:
     def _add(self, request: wire.Add, size: int) -> None:
         request_id = request.request_id
         self._outbox.accept(size)
-        try:
-            for _, data in request.entries:
-                verify_entry(data)
-        except WireError as damaged:
-            # Refused before it is stored: a replica that is damaged from birth must never be acknowledged.
-            refusal = EntryCorruptError(f"an entry arrived damaged: {damaged}")
-            self._outbox.answer(self._failure(request_id, refusal), size)
-            return
         added = self._bookie.add(request.ledger_id, request.entries, recovery=request.recovery)
         if added.done():
             self._added(request_id, size, added)

@@ -31,8 +31,8 @@ class FakeBookie:
     """Fills `weir.ledger.interfaces.Bookie` in memory. An add is stored at once and acknowledged a loop turn
     later, or when `release()` is called after `hold()`.
 
-    Faults: `failure` refuses every call with that error; `read_only` refuses adds; `hold()` stores adds but
-    keeps their acknowledgements back; `damage()` makes a stored entry corrupt.
+    Faults: `failure` refuses every call with that error; `read_only` refuses adds but those of a recovery;
+    `hold()` stores adds but keeps their acknowledgements back; `damage()` makes a stored entry corrupt.
     """
 
     def __init__(self, bookie_id: str = "fake") -> None:
@@ -109,7 +109,7 @@ class FakeBookie:
         return self._known(ledger_id).last_confirmed
 
     def confirm(self, ledger_id: LedgerId, last_confirmed: EntryId) -> None:
-        if self.failure is None:
+        if self.failure is None and (ledger_id in self.ledgers or ledger_id in self._pollers):
             self._confirm(self.ledgers.setdefault(ledger_id, FakeLedger()), ledger_id, last_confirmed)
 
     async def fence(self, ledger_id: LedgerId) -> EntryId:
@@ -151,19 +151,19 @@ class FakeBookie:
         ledger = self.ledgers.get(ledger_id)
         if self.failure is not None:
             return self.failure
-        if self.read_only:
+        if self.read_only and not recovery:  # a recovery brings back what was acknowledged: worth the space
             return BookieReadOnlyError(f"{self.bookie_id} is read-only")
         if ledger is not None and ledger.fenced and not recovery:
             return LedgerFencedError(f"ledger {ledger_id} is fenced")
         if ledger_id in self._deleted:  # ids are never given out twice
             return LedgerFencedError(f"ledger {ledger_id} is deleted")
-        for entry_id, data in entries:
-            try:
+        try:
+            for entry_id, data in entries:
                 _verify(data)
-            except EntryCorruptError as corrupt:
-                return corrupt
-            if entry_key(data) != (ledger_id, entry_id):
-                return EntryCorruptError(f"entry {entry_key(data)} came as {(ledger_id, entry_id)}")
+                if entry_key(data) != (ledger_id, entry_id):
+                    raise EntryCorruptError(f"entry {entry_key(data)} came as {(ledger_id, entry_id)}")
+        except EntryCorruptError as corrupt:
+            return corrupt
         return None
 
     def _store(self, ledger_id: LedgerId, entries: Sequence[tuple[EntryId, Buffer]]) -> None:

@@ -1,0 +1,138 @@
+"""One bookie node: storage, network server, registration and metadata, started and ended in order."""
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from ssl import SSLContext
+
+from weir.bookie.bookie import Bookie
+from weir.bookie.orphans import watch_for_orphans
+from weir.bookie.registration import Registration, RegistrationSettings, check_cookie
+from weir.bookie.server import BookieServer, ServerSettings
+from weir.bookie.serving import SessionLimits
+from weir.bookie.settings import BookieSettings
+from weir.bookie.space import BookieState
+from weir.meta.connect import connect
+from weir.meta.interfaces import MetaStore
+from weir.model.errors import BookieUnavailableError
+from weir.runtime.interfaces import Runtime
+from weir.runtime.tasks import TaskScope
+from weir.server.addresses import Address, advertised
+from weir.wire.metadata import BookieInfo
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class BookieNodeSettings:
+    """What an operator decides about a node."""
+
+    bookie: BookieSettings
+    meta_url: str
+    listen: Address
+    advertise: Address | None = None
+    rack: str = ""
+    limits: SessionLimits = field(default_factory=SessionLimits)
+    registration: RegistrationSettings = field(default_factory=RegistrationSettings)
+    #: How often ledgers that the metadata no longer has are looked for.
+    orphan_interval_s: float = 600.0
+
+
+class BookieNode:
+    """`start`, then `close`. A `meta` that is handed in is shared, and closed by its owner."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        settings: BookieNodeSettings,
+        *,
+        meta: MetaStore | None = None,
+        tls: SSLContext | None = None,
+    ) -> None:
+        self._runtime = runtime
+        self._settings = settings
+        self._meta = meta
+        self._tls = tls
+        # What was started, ended in the opposite order, also when starting fails half-way.
+        self._started = AsyncExitStack()
+        self._bookie: Bookie | None = None
+        self._address: Address | None = None
+        self._failed = asyncio.Event()
+
+    @property
+    def bookie(self) -> Bookie:
+        """The storage, to be called directly by whoever shares its process."""
+        if self._bookie is None:
+            raise BookieUnavailableError(f"bookie {self._settings.bookie.bookie_id} is not started")
+        return self._bookie
+
+    @property
+    def address(self) -> Address:
+        """Where others find it."""
+        if self._address is None:
+            raise BookieUnavailableError(f"bookie {self._settings.bookie.bookie_id} is not started")
+        return self._address
+
+    async def start(self) -> None:
+        """Open the folder, make sure that it is this bookie's, and serve. If anything fails, all is undone."""
+        try:
+            await self._start()
+        except BaseException:
+            await self._started.aclose()
+            raise
+
+    async def close(self) -> None:
+        """Unregister, so that nobody new comes; answer what was accepted; flush."""
+        await self._started.aclose()
+
+    async def failed(self) -> None:
+        """Wait until the storage failed for good; the node should be closed then, and started anew."""
+        await self._failed.wait()
+
+    async def _start(self) -> None:
+        settings, runtime = self._settings, self._runtime
+        meta = self._meta or await self._open_meta()
+        bookie = await Bookie.open(runtime, settings.bookie)
+        self._started.push_async_callback(bookie.close)
+        await check_cookie(meta, bookie.cookie, holds_ledgers=bool(bookie.ledgers()))
+        server = await self._serve(bookie)
+        registration = await self._register(bookie, meta, server)
+        tasks = TaskScope(f"bookie-node {settings.bookie.bookie_id}")
+        self._started.push_async_callback(tasks.close)
+        tasks.spawn(self._follow_state(bookie, registration), "state")
+        interval_s = settings.orphan_interval_s
+        tasks.spawn(watch_for_orphans(bookie, meta, runtime.clock, interval_s=interval_s), "orphans")
+        self._bookie = bookie
+
+    async def _open_meta(self) -> MetaStore:
+        meta = await connect(self._settings.meta_url, self._runtime)
+        self._started.push_async_callback(meta.close)
+        return meta
+
+    async def _serve(self, bookie: Bookie) -> BookieServer:
+        settings = self._settings
+        where = ServerSettings(settings.listen.host, settings.listen.port, limits=settings.limits)
+        server = BookieServer(self._runtime, bookie, settings.bookie.bookie_id, where, tls=self._tls)
+        await server.start()
+        self._started.push_async_callback(server.close)
+        return server
+
+    async def _register(self, bookie: Bookie, meta: MetaStore, server: BookieServer) -> Registration:
+        settings = self._settings
+        self._address = advertised(Address(settings.listen.host, server.port), settings.advertise)
+        info = BookieInfo(settings.bookie.bookie_id, self._address.host, self._address.port, settings.rack)
+        registration = Registration(self._runtime.clock, meta, info, settings.registration)
+        self._started.push_async_callback(registration.close)
+        await registration.start(writable=bookie.state is BookieState.WRITABLE)
+        return registration
+
+    async def _follow_state(self, bookie: Bookie, registration: Registration) -> None:
+        state = bookie.state
+        while state not in (BookieState.FAILED, BookieState.CLOSED):
+            registration.set_writable(state is BookieState.WRITABLE)
+            state = await bookie.state_changed(state)
+        # Nobody should come to it any more.
+        await registration.close()
+        if state is BookieState.FAILED:
+            self._failed.set()

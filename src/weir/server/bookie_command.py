@@ -1,0 +1,127 @@
+"""`weir bookie serve`: one bookie as a process of its own, until a signal ends it."""
+
+import asyncio
+import json
+import logging
+import signal
+from pathlib import Path
+
+import click
+
+from weir.bookie.settings import BookieSettings, JournalSettings
+from weir.model.errors import ConfigError, DiskError
+from weir.model.ids import BookieId
+from weir.runtime.interfaces import Runtime
+from weir.runtime.real import run
+from weir.server.addresses import parse_address
+from weir.server.bookie import BookieNode, BookieNodeSettings
+
+log = logging.getLogger(__name__)
+
+_MAX_ID_BYTES = 200
+
+
+@click.command(
+    epilog="""
+\b
+Examples:
+  weir bookie serve --id b1 --data /var/lib/weir/b1 --listen 127.0.0.1:3181 --meta etcd://127.0.0.1:2379
+  weir bookie serve --id b2 --data ./b2 --listen 0.0.0.0:3181 --advertise b2.example:3181 --rack east-1 \\
+      --meta etcd://etcd-1:2379,etcd-2:2379
+  weir bookie serve --id b3 --data ./b3 --listen 127.0.0.1:0 --meta file:/var/lib/weir/meta \\
+      --ready-file b3.json --sync periodic:5
+
+SIGTERM and SIGINT end it in order: it unregisters, answers what it took, and flushes.
+"""
+)
+@click.option(
+    "--id", "bookie_id", required=True, metavar="ID", help="The bookie's id; it belongs to its disk for good."
+)
+@click.option("--data", required=True, metavar="DIR", help="The folder for its files; formatted when new.")
+@click.option(
+    "--listen", default="127.0.0.1:3181", show_default=True, metavar="HOST:PORT", help="Port 0: any free one."
+)
+@click.option("--advertise", metavar="HOST:PORT", help="The address for others, if not that of --listen.")
+@click.option("--meta", required=True, metavar="URL", help="file:/path/to/folder or etcd://host:port[,host:port].")
+@click.option("--rack", default="", metavar="LABEL", help="Where it stands; replicas are spread over racks.")
+@click.option(
+    "--sync", default="always", show_default=True, metavar="POLICY", help="always, or periodic:MILLISECONDS."
+)
+@click.option(
+    "--ready-file", type=click.Path(dir_okay=False), metavar="FILE", help="Written as JSON once it serves."
+)
+def serve(
+    *,
+    bookie_id: str,
+    data: str,
+    listen: str,
+    advertise: str | None,
+    meta: str,
+    rack: str,
+    sync: str,
+    ready_file: str | None,
+) -> None:
+    """Run a storage node."""
+    settings = BookieNodeSettings(
+        bookie=BookieSettings(
+            BookieId(parse_id(bookie_id)),
+            str(Path(data).absolute()),
+            journal=JournalSettings(sync_interval_s=parse_sync(sync)),
+        ),
+        meta_url=meta,
+        listen=parse_address(listen),
+        advertise=None if advertise is None else parse_address(advertise),
+        rack=rack,
+    )
+    run(lambda runtime: _serve(runtime, settings, None if ready_file is None else Path(ready_file)))
+
+
+def parse_id(text: str) -> str:
+    """A bookie id, which becomes part of keys and of the hello."""
+    if not text or "/" in text or not text.isprintable() or len(text.encode()) > _MAX_ID_BYTES:
+        raise ConfigError(f"{text!r} is no bookie id", hint="use a short name without slashes")
+    return text
+
+
+def parse_sync(text: str) -> float | None:
+    """The journal's sync interval in seconds; None for `always`."""
+    policy, colon, number = text.partition(":")
+    if text == "always":
+        return None
+    if policy == "periodic" and colon and number.isascii() and number.isdigit() and int(number) > 0:
+        return int(number) / 1000
+    raise ConfigError(f"{text!r} is no sync policy", hint="write always, or periodic:MILLISECONDS")
+
+
+async def _serve(runtime: Runtime, settings: BookieNodeSettings, ready_file: Path | None) -> None:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    node = BookieNode(runtime, settings)
+    await node.start()
+    try:
+        _say_ready(ready_file, {"bookie": str(node.address)})
+        log.info("bookie %s serves at %s", settings.bookie.bookie_id, node.address)
+        stop, fail = asyncio.create_task(stopping.wait()), asyncio.create_task(node.failed())
+        await asyncio.wait((stop, fail), return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        fail.cancel()
+    finally:
+        _say_gone(ready_file)
+        await node.close()
+    if not stopping.is_set():
+        raise DiskError("the bookie's journal failed", hint="see the log, then start it again")
+
+
+def _say_ready(path: Path | None, content: dict[str, str]) -> None:
+    """Written aside and renamed: who sees the file sees all of it."""
+    if path is not None:
+        aside = path.with_name(path.name + ".new")
+        aside.write_text(json.dumps(content) + "\n")
+        aside.replace(path)
+
+
+def _say_gone(path: Path | None) -> None:
+    if path is not None:
+        path.unlink(missing_ok=True)

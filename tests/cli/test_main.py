@@ -1,0 +1,50 @@
+"""The `weir` command: help, and errors as one clear line."""
+
+import click
+import pytest
+
+from weir.cli import main as program
+from weir.cli.main import cli, main
+from weir.model.errors import ConfigError, DiskFullError
+
+
+def run(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+def test_help_names_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--help") == 0
+    assert "bookie" in capsys.readouterr().out
+
+
+def test_an_unknown_command_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("nonsense") == 2
+    assert "nonsense" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(ConfigError("bad --sync", hint="write always"), 2), (DiskFullError("no space"), 1)]
+)
+def test_an_error_is_one_line_with_its_hint(
+    error: Exception, code: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @click.command()
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setitem(cli.commands, "fail", fail)
+    assert run("fail") == code
+    assert capsys.readouterr().err == f"weir: {error}\n"
+    assert str(error).endswith(")")
+
+
+def test_an_interrupt_exits_like_a_shell_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    @click.command()
+    def wait() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(program.cli.commands, "wait", wait)
+    assert run("wait") == 130
