@@ -118,7 +118,7 @@ def _limits(amounts: Amounts) -> Group:
 def _append_run(amounts: Amounts, name: str, store: str, sync: str, ledgers: int) -> Run:
     size = SIZES[name]
     params: dict[str, Any] = {"store": store, "sync": sync, "ledgers": ledgers, "size": size}
-    return Run(name, "append.throughput", params | {"count": amounts.entries(size)})
+    return Run(name, "append.throughput", params | {"count": amounts.entries(size), "warm_mib": amounts.mib // 2})
 
 
 def _append(amounts: Amounts, ledgers: int, sync: str) -> Group:
