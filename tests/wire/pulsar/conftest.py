@@ -32,8 +32,10 @@ class TinyBroker:
         self.stored: list[bytes] = []
         self.received: list[bytearray] = []  # per connection
         self.url = ""
+        #: Command numbers that are refused, and with which code.
+        self.refused: dict[int, Any] = {}
         self.with_broker_entry = False
-        #: Handed out once, after the first, to see how a client takes redeliveries and partial batches.
+        #: What a delivery says besides its position: redelivery count, the unacknowledged of a batch.
         self.redelivery: dict[str, Any] | None = None
 
     def frames(self) -> Iterator[Frame]:
@@ -61,6 +63,10 @@ class TinyBroker:
 
     def answer(self, frame: Frame) -> list[bytes]:
         command: Any = frame.command
+        if frame.type in self.refused:
+            no = refusal(frame, self.refused[frame.type], "refused by the test")
+            assert no is not None
+            return [no]
         match frame.type:
             case Type.CONNECT:
                 features = api.FeatureFlags(supports_broker_entry_metadata=True)
