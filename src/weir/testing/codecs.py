@@ -1,137 +1,27 @@
-"""Every codec of `weir.wire` with samples and mutations of its bytes, for the fuzz tests.
+"""Every codec of `weir.wire` with valid samples, for the fuzz tests.
 
-To put a codec under fuzz, append it to CODECS: a name, a function that makes a valid sample out of dice, and
-the decoder. If a checksum would turn most mutations away at the door, give `reseal`, which puts the right
-checksum into mutated bytes, so that they reach the decoder behind it.
+To put a codec under fuzz, append it to CODECS: a name, a function that makes a valid sample out of dice, and the
+decoder. If a checksum would turn most mutations away at the door, give `reseal` too.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from random import Random
 from struct import pack_into
 
-from weir.model.errors import BookieError, WireError
+from weir.model.errors import BookieError
 from weir.model.ids import NO_ENTRY, BookieId, Buffer, EntryId, LedgerId
 from weir.model.ledger import Fragment, LedgerMetadata, LedgerState, Quorum
+from weir.testing.file_codecs import FILE_CODECS
+from weir.testing.fuzzing import Codec, reseal_rest
+from weir.testing.samples import sample_entry, sample_id
 from weir.wire import bookie, bookie_hello, metadata
 from weir.wire.bookie_errors import error_from, failed_from
 from weir.wire.bookie_layout import CRC_BYTES
 from weir.wire.checksum import crc32c
-from weir.wire.entry import decode_entry, encode_entry
+from weir.wire.entry import decode_entry
 from weir.wire.frames import PREFIX_BYTES, FrameSplitter
 
-
-@dataclass(frozen=True, slots=True)
-class Codec:
-    """One decoder under fuzz."""
-
-    name: str
-    sample: Callable[[Random], bytes]
-    decode: Callable[[bytes], object]
-    reseal: Callable[[bytearray], None] | None = None
-
-
-# --- mutations ----------------------------------------------------------------------------------------------
-
-#: Numbers that break length and count fields.
-_EDGES = (
-    0,
-    1,
-    2,
-    0x7F,
-    0x80,
-    0xFF,
-    0x7FFF,
-    0xFFFF,
-    0x7FFFFFFF,
-    0x80000000,
-    0xFFFFFFFF,
-    2**63 - 1,
-    2**63,
-    2**64 - 1,
-)
-
-
-def _flip_bit(data: bytearray, dice: Random, _other: bytes) -> None:
-    if data:
-        data[dice.randrange(len(data))] ^= 1 << dice.randrange(8)
-
-
-def _truncate(data: bytearray, dice: Random, _other: bytes) -> None:
-    del data[dice.randrange(len(data) + 1) :]
-
-
-def _insert(data: bytearray, dice: Random, _other: bytes) -> None:
-    at = dice.randrange(len(data) + 1)
-    data[at:at] = dice.randbytes(dice.randrange(1, 9))
-
-
-def _cut_out(data: bytearray, dice: Random, _other: bytes) -> None:
-    at = dice.randrange(len(data) + 1)
-    del data[at : at + dice.randrange(1, 9)]
-
-
-def _edit_number(data: bytearray, dice: Random, _other: bytes) -> None:
-    width, letter = dice.choice(((1, "B"), (2, "H"), (4, "I"), (8, "Q")))
-    if len(data) >= width:
-        number = dice.choice(_EDGES) if dice.random() < 0.7 else dice.randrange(len(data) + 16)
-        pack_into("<" + letter, data, dice.randrange(len(data) - width + 1), number % (1 << 8 * width))
-
-
-def _splice(data: bytearray, dice: Random, other: bytes) -> None:
-    data[dice.randrange(len(data) + 1) :] = other[dice.randrange(len(other) + 1) :]
-
-
-def _append(data: bytearray, dice: Random, other: bytes) -> None:
-    data += other[: dice.randrange(len(other) + 1)]
-
-
-_MUTATIONS = (_flip_bit, _truncate, _insert, _cut_out, _edit_number, _edit_number, _splice, _append)
-
-
-def mutate(data: bytes, dice: Random, other: bytes, reseal: Callable[[bytearray], None] | None = None) -> bytes:
-    """The bytes with one to three mutations; half of the time with a checksum that is right again."""
-    mutated = bytearray(data)
-    for _ in range(dice.randrange(1, 4)):
-        dice.choice(_MUTATIONS)(mutated, dice, other)
-    if reseal is not None and dice.random() < 0.5:
-        reseal(mutated)
-    return bytes(mutated)
-
-
-def fuzz(codec: Codec, rounds: int, dice: Random) -> int:
-    """Feed the decoder `rounds` byte strings: mutated samples, and one in eight random. WireErrors are what it
-    may raise; how many it raised is returned, and anything else comes out."""
-    refused = 0
-    pool = [codec.sample(dice) for _ in range(32)]
-    for n in range(rounds):
-        if n % 8 == 0:
-            pool[dice.randrange(len(pool))] = codec.sample(dice)
-            data = dice.randbytes(dice.randrange(200))
-        else:
-            data = mutate(dice.choice(pool), dice, dice.choice(pool), codec.reseal)
-        try:
-            codec.decode(data)
-        except WireError:
-            refused += 1
-        except Exception as escaped:
-            escaped.add_note(f"{codec.name} let this escape for {data.hex()}")
-            raise
-    return refused
-
-
 # --- samples ------------------------------------------------------------------------------------------------
-
-
-def sample_id(dice: Random) -> int:
-    """Small ids mostly, the largest at times."""
-    return dice.choice((dice.randrange(4), dice.getrandbits(63), 2**63 - 1))
-
-
-def sample_entry(dice: Random, ledger_id: int | None = None) -> bytes:
-    ledger = sample_id(dice) if ledger_id is None else ledger_id
-    entry_id = sample_id(dice)
-    return encode_entry(ledger, entry_id, entry_id - 1, dice.getrandbits(40), dice.randbytes(dice.randrange(40)))
 
 
 def _sample_entries(dice: Random, ledger_id: int) -> list[tuple[EntryId, Buffer]]:
@@ -230,11 +120,6 @@ def _decode_response(data: bytes) -> object:
     return error_from(response) if isinstance(response, bookie.Failed) else response
 
 
-def _reseal_entry(data: bytearray) -> None:
-    if len(data) >= 4:
-        pack_into("<I", data, 0, crc32c(memoryview(data)[4:]))
-
-
 #: Bytes under the checksum of each kind of frame with entries; other kinds are covered to their end.
 _COVERED_FIELDS = {bookie.Kind.ADD: 22, bookie.Kind.ENTRIES: 29}
 
@@ -249,7 +134,7 @@ def _reseal_body(data: bytearray) -> None:
 _KINDS = frozenset(int(kind) for kind in bookie.Kind)
 
 CODECS: list[Codec] = [
-    Codec("entry", sample_entry, decode_entry, _reseal_entry),
+    Codec("entry", sample_entry, decode_entry, reseal_rest),
     Codec("frames", sample_stream, _decode_stream),
     Codec("bookie hello", sample_hello, bookie_hello.decode_hello, _reseal_body),
     Codec("bookie welcome", sample_welcome, bookie_hello.decode_welcome, _reseal_body),
@@ -258,4 +143,5 @@ CODECS: list[Codec] = [
     Codec("ledger metadata", sample_ledger, metadata.decode_ledger),
     Codec("bookie registration", sample_bookie_info, metadata.decode_bookie_info),
     Codec("cookie", sample_cookie, metadata.decode_cookie),
+    *FILE_CODECS,
 ]
