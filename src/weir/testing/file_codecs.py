@@ -31,10 +31,11 @@ def decode_record(data: bytes) -> object:
     header = journal.decode_header(data)
     body = data[journal.HEADER_BYTES :]
     journal.verify_body(header, body)
-    return {
-        journal.RecordKind.START: journal.decode_start,
-        journal.RecordKind.ENTRIES: lambda body: list(journal.split_entries(body)),
-    }.get(header.kind, journal.decode_ledgers)(body)
+    if header.kind is journal.RecordKind.START:
+        return journal.decode_start(body)
+    if header.kind is journal.RecordKind.ENTRIES:
+        return list(journal.split_entries(body))
+    return journal.decode_ledgers(body)
 
 
 _BODY_LENGTH_AT = 44
