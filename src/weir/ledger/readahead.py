@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 
 from weir.model.ids import EntryId
 from weir.wire.entry import HEADER_BYTES, Entry
@@ -12,7 +12,7 @@ ReadChunk = Callable[[EntryId, EntryId], Awaitable[list[Entry]]]
 
 async def read_ahead(
     read_chunk: ReadChunk, first: EntryId, last: EntryId, *, max_bytes: int
-) -> AsyncIterator[list[Entry]]:
+) -> AsyncGenerator[list[Entry], None]:
     """Chunks of [first, last] in order, the next ones being read while the consumer works on one, as long as less
     than `max_bytes` wait for it."""
     ahead = _Ahead(max_bytes)

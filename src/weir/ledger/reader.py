@@ -6,7 +6,8 @@ is confirmed was acknowledged, and no recovery closes below it: an entry once re
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 
 from weir.ledger.context import LedgerContext
@@ -96,7 +97,7 @@ class LedgerReader:
 
     async def stream(
         self, first: EntryId = FIRST_ENTRY, last: EntryId | None = None
-    ) -> AsyncIterator[list[Entry]]:
+    ) -> AsyncGenerator[list[Entry], None]:
         """Batches of entries from `first` to `last` (by default the end as it is now), read ahead by bytes. Close
         the iterator (`contextlib.aclosing`) when leaving it early."""
         if last is None:
@@ -104,8 +105,9 @@ class LedgerReader:
         await self._need_confirmed(last)
         if first <= last:
             chunks = read_ahead(self._read_chunk, first, last, max_bytes=self._settings.read_ahead_bytes)
-            async for chunk in chunks:
-                yield chunk
+            async with aclosing(chunks):
+                async for chunk in chunks:
+                    yield chunk
 
     async def _need_confirmed(self, last: EntryId) -> None:
         if last > self._confirmed and last > await self.last_confirmed():

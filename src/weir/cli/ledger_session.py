@@ -1,0 +1,41 @@
+"""A ledger client for the length of one command."""
+
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from weir.ledger.bookies import BookieDirectory
+from weir.ledger.client import LedgerClient
+from weir.ledger.remote import RemoteBookiePool
+from weir.meta.connect import connect
+from weir.runtime.interfaces import Runtime
+from weir.runtime.real import run
+
+T = TypeVar("T")
+
+
+@asynccontextmanager
+async def ledger_session(runtime: Runtime, meta_url: str) -> AsyncIterator[LedgerClient]:
+    """Connect to the metadata and the bookies that it names."""
+    meta = await connect(meta_url, runtime)
+    directory = BookieDirectory(runtime.clock, meta)
+    pool = RemoteBookiePool(runtime, directory.resolve)
+    client = LedgerClient(runtime, meta, pool, directory=directory)
+    try:
+        await client.start()
+        yield client
+    finally:
+        await client.close()
+        await directory.close()
+        await pool.close()
+        await meta.close()
+
+
+def with_client(meta_url: str, work: Callable[[LedgerClient], Coroutine[Any, Any, T]]) -> T:
+    """Run `work` with a client on the real runtime."""
+
+    async def main(runtime: Runtime) -> T:
+        async with ledger_session(runtime, meta_url) as client:
+            return await work(client)
+
+    return run(main)
