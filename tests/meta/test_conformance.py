@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from weir.meta.interfaces import ABSENT, MAX_VALUE_BYTES, Change, MetaStore, Versioned
+from weir.meta.interfaces import ABSENT, MAX_KEY_BYTES, MAX_VALUE_BYTES, Change, MetaStore, Versioned
 from weir.meta.update import Codec, upsert
 from weir.model.errors import LeaseExpiredError, MetaConflictError, MetaError
 from weir.runtime import Runtime
@@ -126,8 +126,17 @@ async def test_a_value_beyond_the_limit_is_refused(store: MetaStore, prefix: str
     assert await store.get(prefix + "a") is None
 
 
+@pytest.mark.parametrize("key", ["", "/" + "x" * MAX_KEY_BYTES, "/\ud800"])
+async def test_a_key_that_cannot_be_stored_is_refused(store: MetaStore, key: str) -> None:
+    with pytest.raises(MetaError):
+        await store.put(key, b"")
+
+
 async def test_a_key_may_be_any_text(store: MetaStore, prefix: str) -> None:
-    names = [f"{prefix}{name}" for name in ("ä", "日本", "a b", 'q"uote', "🚀", "\x7f")]
+    names = [
+        f"{prefix}{name}"
+        for name in ("ä", "日本", "a b", 'q"uote', "🚀", "\x7f", "x" * (MAX_KEY_BYTES - len(prefix.encode())))
+    ]
     for name in names:
         await store.put(name, name.encode())
     assert [item.key for item in (await store.list(prefix)).items] == sorted(names)

@@ -387,6 +387,25 @@ def test_a_crash_during_recovery_loses_nothing_either(seed: int) -> None:
     simulate(seed, scenario)
 
 
+def test_puts_wait_while_too_much_is_queued_for_the_disk_and_all_come_through() -> None:
+    async def scenario(world: World) -> None:
+        node = world.node("meta")
+
+        async def main(runtime: Runtime) -> None:
+            store = await open_embedded(runtime, "/m", EmbeddedSettings(queue_bytes=1000))
+            node.disk.faults = DiskFaults(stuck=True)
+            puts = [asyncio.ensure_future(store.put(f"/{n:02d}", b"x" * 97)) for n in range(50)]
+            await runtime.clock.sleep(1)
+            # One batch is with the disk, one more is queued; the others were not even decided.
+            assert store._core.state.revision <= 21
+            node.disk.faults = DiskFaults()
+            assert sorted(await asyncio.gather(*puts)) == list(range(1, 51))
+
+        await node.start(main)
+
+    simulate(1, scenario)
+
+
 def test_nothing_works_after_the_disk_failed_until_it_is_opened_again() -> None:
     async def scenario(world: World) -> None:
         node = world.node("meta")

@@ -112,3 +112,11 @@ def test_only_the_latest_listing_of_a_few_prefixes_is_remembered() -> None:
     listings.remember("/c", Listing([], 4))
     assert listings.keys("/a", 4) is None
     assert listings.keys("/c", 4) == []
+
+
+def test_a_history_of_large_values_is_bounded_by_their_bytes() -> None:
+    state = KeySpace(history=100, history_bytes=1000)
+    for n in range(50):
+        state.put("/k", b"x" * 98)
+        remembered = [since for since in range(n + 2) if state.changes("", after=since, upto=n + 1) is not None]
+        assert len(remembered) - 1 in range(min(n + 1, 5), 11)

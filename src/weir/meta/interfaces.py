@@ -12,6 +12,8 @@ from typing import NamedTuple, Protocol
 ABSENT = 0
 #: No value may be larger (MetaError); etcd's own limit, 1.5 MiB for a request, leaves room around it.
 MAX_VALUE_BYTES = 1024 * 1024
+#: No key may be longer, in UTF-8 (MetaError).
+MAX_KEY_BYTES = 4096
 
 
 class Versioned(NamedTuple):

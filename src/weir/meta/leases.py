@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from weir.meta.interfaces import Lease
 from weir.meta.state import NO_LEASE
 from weir.model.errors import LeaseExpiredError, MetaUnavailableError
-from weir.runtime import Clock
+from weir.runtime import Clock, Timer
 
 #: The holder trusts a lease for this part of its TTL since the last renewal was sent: clocks that run apart by
 #: up to a tenth still agree that it ended here before it ended there.
@@ -40,7 +40,7 @@ class HeldLease:
         self._clock = clock
         self._ended = asyncio.Event()
         self._trusted_until = asked_at + ttl_s * TRUSTED
-        self._timer = clock.call_later(self._trusted_until - clock.monotonic(), self.end)
+        self._timer = self._at_the_end()
 
     @property
     def alive(self) -> bool:
@@ -60,10 +60,12 @@ class HeldLease:
 
     async def keep(self) -> None:
         """Renew until it is lost; the driver runs this in the background."""
-        while self.alive:
-            await self._clock.sleep(self.ttl_s / _RENEWALS)
-            while self.alive and not await self._renewed():
-                await self._clock.sleep(self.ttl_s / _RETRIES)
+        pause_s = self.ttl_s / _RENEWALS
+        while True:
+            await self._clock.sleep(pause_s)
+            if not self.alive:
+                return
+            pause_s = self.ttl_s / (_RENEWALS if await self._renewed() else _RETRIES)
 
     async def _renewed(self) -> bool:
         asked_at = self._clock.monotonic()
@@ -76,8 +78,11 @@ class HeldLease:
         elif self.alive:
             self._timer.cancel()
             self._trusted_until = asked_at + self.ttl_s * TRUSTED
-            self._timer = self._clock.call_later(self._trusted_until - self._clock.monotonic(), self.end)
+            self._timer = self._at_the_end()
         return True
+
+    def _at_the_end(self) -> Timer:
+        return self._clock.call_later(max(0.0, self._trusted_until - self._clock.monotonic()), self.end)
 
 
 def usable_lease(lease: Lease | None, key: str) -> int:

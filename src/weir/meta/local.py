@@ -174,24 +174,24 @@ class Feed:
         self._prefix = prefix
         self._tracker = WatchTracker(since, known)
         self._woken = asyncio.Event()
-        self._closed = False
+        self._closed = asyncio.Event()
 
     def wake(self) -> None:
         self._woken.set()
 
     def close(self) -> None:
-        self._closed = True
+        self._closed.set()
         self._woken.set()
 
     async def changes(self) -> AsyncIterator[Change]:
         """Every durable change from here on, until closed."""
         self._core.add_feed(self)
         try:
-            while not self._closed:
+            while not self._closed.is_set():
                 self._woken.clear()
                 for change in await self._take():
                     yield change
-                    if self._closed:
+                    if self._closed.is_set():
                         return
                 await self._woken.wait()
         finally:

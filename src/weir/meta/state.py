@@ -6,7 +6,7 @@ is an array indexed by revision, and a log of it can be checked for gaps.
 
 from bisect import bisect_left, insort
 
-from weir.meta.interfaces import ABSENT, MAX_VALUE_BYTES, Change, Versioned
+from weir.meta.interfaces import ABSENT, MAX_KEY_BYTES, MAX_VALUE_BYTES, Change, Versioned
 from weir.model.check import check
 from weir.model.errors import LeaseExpiredError, MetaConflictError, MetaError
 
@@ -15,8 +15,13 @@ NO_LEASE = 0
 
 
 def check_entry(key: str, value: bytes) -> None:
-    """What every driver asks of a key and a value before it stores them."""
-    check(key != "", "a metadata key is not empty")
+    """What every driver asks of a key and a value before it stores them; MetaError if they are not right."""
+    try:
+        key_bytes = len(key.encode())
+    except UnicodeEncodeError as bad:
+        raise MetaError(f"the key {key!r} is not text that can be stored") from bad
+    if not 0 < key_bytes <= MAX_KEY_BYTES:
+        raise MetaError(f"a key has 1 to {MAX_KEY_BYTES} bytes, not {key_bytes}")
     if len(value) > MAX_VALUE_BYTES:
         raise MetaError(f"the value of {key} has {len(value)} bytes, the limit is {MAX_VALUE_BYTES}")
 
@@ -24,11 +29,14 @@ def check_entry(key: str, value: bytes) -> None:
 class KeySpace:
     """Every key, the last changes, and which lease holds what."""
 
-    def __init__(self, *, revision: int = 0, history: int = 4096) -> None:
+    def __init__(self, *, revision: int = 0, history: int = 4096, history_bytes: int = 64 * 1024 * 1024) -> None:
+        """Remembers at least `history` changes, unless they have more than half of `history_bytes`."""
         self._revision = revision
         self._items: dict[str, Versioned] = {}
         self._sorted: list[str] = []
         self._limit = history
+        self._byte_limit = history_bytes
+        self._history_bytes = 0
         # _history[i] is the change that made revision _floor + 1 + i.
         self._history: list[Change] = []
         self._floor = revision
@@ -105,11 +113,19 @@ class KeySpace:
         self._revision = change.version
         self._set(change.key, change.value, change.version, lease_id)
         self._history.append(change)
-        if len(self._history) >= 2 * self._limit:
-            # In halves, so that forgetting costs one move per `limit` changes.
-            dropped = len(self._history) - self._limit
-            del self._history[:dropped]
-            self._floor += dropped
+        self._history_bytes += _size(change)
+        if len(self._history) >= 2 * self._limit or self._history_bytes > self._byte_limit:
+            self._forget()
+
+    def _forget(self) -> None:
+        """Drop the older half of the history: in halves, so that it costs little per change."""
+        dropped = max(0, len(self._history) - self._limit)
+        self._history_bytes = sum(map(_size, self._history[dropped:]))
+        while self._history_bytes > self._byte_limit // 2 and dropped < len(self._history):
+            self._history_bytes -= _size(self._history[dropped])
+            dropped += 1
+        del self._history[:dropped]
+        self._floor += dropped
 
     def load(self, item: Versioned, lease_id: int = NO_LEASE) -> None:
         """Take over a key from a snapshot, made at or before the revision that this began with."""
@@ -156,3 +172,7 @@ class KeySpace:
     def lease_ids(self) -> list[int]:
         """Every lease that may hold keys."""
         return list(self._leases)
+
+
+def _size(change: Change) -> int:
+    return len(change.key) + len(change.value or b"")

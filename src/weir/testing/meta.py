@@ -7,8 +7,7 @@ from typing import TypeVar
 
 from weir.meta.interfaces import Change, Lease, Listing, MetaStore, Versioned
 from weir.meta.leases import HeldLease
-from weir.model.check import check
-from weir.model.errors import MetaUnavailableError
+from weir.model.errors import InvariantError, MetaError, MetaUnavailableError
 from weir.runtime import Runtime
 
 T = TypeVar("T")
@@ -85,10 +84,22 @@ class FaultyMeta:
             yield change
 
     async def lease(self, ttl_s: float) -> Lease:
-        lease = await self._call(lambda: self._inner.lease(ttl_s))
-        check(isinstance(lease, HeldLease), "every driver's leases are HeldLeases")
-        if isinstance(lease, HeldLease):
-            self._hinder(lease)
+        granted: list[HeldLease] = []
+
+        async def grant() -> HeldLease:
+            lease = await self._inner.lease(ttl_s)
+            if not isinstance(lease, HeldLease):
+                raise InvariantError("every driver's leases are HeldLeases")
+            granted.append(lease)
+            return lease
+
+        try:
+            lease = await self._call(grant)
+        except MetaUnavailableError:
+            for unknown in granted:
+                unknown.end()  # nobody holds it, so nobody renews it
+            raise
+        self._hinder(lease)
         return lease
 
     def _hinder(self, lease: HeldLease) -> None:
@@ -109,15 +120,23 @@ class FaultyMeta:
 
     async def _call(self, work: Callable[[], Awaitable[T]]) -> T:
         await self._travel(self.faults.delay_s)
-        if self.out or self._happens(self.faults.lose_request):
-            raise MetaUnavailableError("the request was lost on its way")
+        self._maybe_lose("request", self.faults.lose_request)
         try:
-            return await work()
-        finally:
-            # Whatever the outcome, a refusal too, nobody hears of it.
-            await self._travel(self.faults.delay_s)
-            if self.out or self._happens(self.faults.lose_reply):
-                raise MetaUnavailableError("the reply was lost on its way")
+            result = await work()
+        except MetaError:
+            await self._reply()
+            raise
+        await self._reply()
+        return result
+
+    async def _reply(self) -> None:
+        """Bring the outcome back, a refusal too; if it is lost, nobody hears of it."""
+        await self._travel(self.faults.delay_s)
+        self._maybe_lose("reply", self.faults.lose_reply)
+
+    def _maybe_lose(self, what: str, chance: float) -> None:
+        if self.out or self._happens(chance):
+            raise MetaUnavailableError(f"the {what} was lost on its way")
 
     async def _travel(self, most_s: float) -> None:
         if most_s > 0:
