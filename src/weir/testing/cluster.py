@@ -11,10 +11,7 @@ from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any
 
-from weir.bookie.bookie import Bookie
-from weir.bookie.orphans import watch_for_orphans
-from weir.bookie.registration import Registration, RegistrationSettings, check_cookie
-from weir.bookie.server import BookieServer, ServerSettings
+from weir.bookie.registration import RegistrationSettings
 from weir.bookie.settings import (
     BookieSettings,
     CacheSettings,
@@ -23,7 +20,6 @@ from weir.bookie.settings import (
     JournalSettings,
     SpaceSettings,
 )
-from weir.bookie.space import BookieState
 from weir.ledger.auditor import Auditor
 from weir.ledger.bookies import BookieDirectory
 from weir.ledger.client import LedgerClient
@@ -43,12 +39,14 @@ from weir.model.errors import BookieCookieError, InvariantError, JournalCorruptE
 from weir.model.ids import BookieId
 from weir.runtime.interfaces import Runtime
 from weir.runtime.tasks import TaskScope
+from weir.server.addresses import Address
+from weir.server.bookie import BookieNode, BookieNodeSettings
 from weir.testing.errors import NodeCrashedError
 from weir.testing.history import History
 from weir.testing.meta import FaultyMeta, MetaFaults
 from weir.testing.plan import Plan
 from weir.testing.world import World
-from weir.wire.metadata import BookieInfo, decode_ledger
+from weir.wire.metadata import decode_ledger
 
 Main = Callable[[Runtime], Coroutine[Any, Any, None]]
 
@@ -145,6 +143,7 @@ class Cluster:
         self._bookies_made = 0
         self._repairers = 0
         self._in_a_hurry = False
+        self._ending: dict[str, asyncio.Event] = {}
         self._keepers: dict[str, asyncio.Task[None]] = {}
 
     # --- nodes ---------------------------------------------------------------------------------------------
@@ -271,21 +270,28 @@ class Cluster:
         return client
 
     async def _run_bookie(self, runtime: Runtime, name: str, rack: str) -> None:
-        """A bookie with all that belongs to it, until it fails."""
-        meta = self.meta(runtime, name)
-        bookie = await Bookie.open(runtime, bookie_settings(BookieId(name)))
-        await check_cookie(meta, bookie.cookie, holds_ledgers=bool(bookie.ledgers()))
-        server = BookieServer(runtime, bookie, BookieId(name), ServerSettings(host=name, port=_PORT))
-        await server.start()
-        info = BookieInfo(BookieId(name), name, _PORT, rack)
-        registration = Registration(runtime.clock, meta, info, RegistrationSettings(ttl_s=_LEASE_S, retry_s=0.3))
-        state = bookie.state
-        await registration.start(writable=state is BookieState.WRITABLE)
-        tasks = TaskScope(f"node {name}")
-        tasks.spawn(watch_for_orphans(bookie, meta, runtime.clock, interval_s=2.0), "orphans")
-        while state is not BookieState.FAILED:
-            state = await bookie.state_changed(state)
-            registration.set_writable(state is BookieState.WRITABLE)
+        """A bookie until it fails, or until it is asked to end."""
+        settings = BookieNodeSettings(
+            bookie=bookie_settings(BookieId(name)),
+            meta_url="",
+            listen=Address(name, _PORT),
+            rack=rack,
+            registration=RegistrationSettings(ttl_s=_LEASE_S, retry_s=0.3),
+            orphan_interval_s=2.0,
+        )
+        node = BookieNode(runtime, settings, meta=self.meta(runtime, name))
+        ending = self._ending[name] = asyncio.Event()
+        await node.start()
+        await asyncio.wait(
+            [asyncio.ensure_future(node.failed()), asyncio.ensure_future(ending.wait())],
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        await node.close()
+
+    def end_bookie(self, name: str) -> None:
+        """Ask a bookie to end in order, as SIGTERM does; it is started again later."""
+        if name in self._ending:
+            self._ending[name].set()
 
     def add_repair(self) -> None:
         """A node that audits the ledgers and repairs them."""

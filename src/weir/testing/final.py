@@ -51,9 +51,14 @@ class FinalCheck:
         closed = [ledger for ledger in [await self._recover(i) for i in await self._ledgers()] if ledger]
         for ledger in closed:
             await self._read_back(ledger.ledger_id, ledger.last_entry)
+        if not self._cluster.plan.repair:
+            gone = sum(not self._cluster.repaired(lost) for lost in self._cluster.lost)
+            for ledger in closed:
+                await self._count_copies(await self._client.metadata(ledger.ledger_id), gone)
+        self._cluster.add_repair()
         await self._repair_ends()
         for ledger in closed:
-            await self._count_copies(await self._client.metadata(ledger.ledger_id))
+            await self._count_copies(await self._client.metadata(ledger.ledger_id), 0)
 
     # --- steps ---------------------------------------------------------------------------------------------
 
@@ -118,9 +123,10 @@ class FinalCheck:
             lost = [lost for lost in self._cluster.lost if not self._cluster.repaired(lost)]
             self._violated(f"repair does not end: marks {marks}, ledgers still name the lost bookies {lost}")
 
-    async def _count_copies(self, ledger: LedgerMetadata) -> None:
-        """Each entry must be whole on as many bookies as its ack quorum (one less if a disk of the run rots)."""
-        needed = max(1, ledger.quorum.ack - (self._cluster.rotten is not None))
+    async def _count_copies(self, ledger: LedgerMetadata, gone: int) -> None:
+        """Each entry must be whole on as many bookies as its ack quorum, less the disks that are gone and not made
+        up for yet, and less one if a disk of the run rots."""
+        needed = max(1, ledger.quorum.ack - gone - (self._cluster.rotten is not None))
         copies = {EntryId(e): 0 for e in range(ledger.last_entry + 1)}
         bounds = [*(fragment.first_entry for fragment in ledger.fragments[1:]), ledger.last_entry + 1]
         for fragment, beyond in zip(ledger.fragments, bounds, strict=True):

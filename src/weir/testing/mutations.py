@@ -10,8 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
+from weir.bookie.bookie import Bookie
+from weir.bookie.gc import GarbageCollector
+from weir.bookie.journal import Journal
+from weir.bookie.journal_scan import JournalReplay
+from weir.bookie.ledgers import LedgerTable
 from weir.ledger import recovery as ledger_recovery
 from weir.ledger import transforms
+from weir.ledger.copying import Copier
 from weir.ledger.fencing import Fencing
 from weir.ledger.quorum import Stripes
 from weir.ledger.recovery import Recovery
@@ -21,6 +27,7 @@ from weir.ledger.writer import LedgerWriter
 from weir.meta.state import KeySpace
 from weir.model.errors import BookieError
 from weir.wire import entry as wire_entry
+from weir.wire.journal import RecordKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,4 +173,102 @@ def _cas_without_compare() -> Iterator[None]:
 def _no_checksums() -> Iterator[None]:
     """Entries carry no checksum, so that nobody can tell damaged ones."""
     with patch.object(wire_entry, "crc32c", lambda data, crc=0: 0):
+        yield
+
+
+# --- repair ---------------------------------------------------------------------------------------------------
+
+
+@_mutation("repair-without-copying")
+def _repair_without_copying() -> Iterator[None]:
+    """Repair writes another bookie down in the place of a lost one, but copies nothing to it."""
+
+    async def copy_nothing(self: Copier, *_args: Any, **_options: Any) -> None:
+        return
+
+    with patch.object(Copier, "copy", copy_nothing):
+        yield
+
+
+# --- the bookie -----------------------------------------------------------------------------------------------
+
+
+@_mutation("bookie-ignores-fence")
+def _bookie_ignores_fence() -> Iterator[None]:
+    """A bookie takes adds of the writer to a ledger that it has fenced."""
+    with patch.object(LedgerTable, "is_fenced", lambda self, ledger_id: False):
+        yield
+
+
+@_mutation("fence-forgotten-at-restart")
+def _fence_forgotten_at_restart() -> Iterator[None]:
+    """A bookie acknowledges a fence that is only in its memory."""
+
+    def fence_in_memory(self: Bookie, kind: RecordKind, ledger_id: Any) -> Any:
+        if kind is not RecordKind.FENCE:
+            return journaled(self, kind, ledger_id)
+        self._store.ledgers.fence(ledger_id)
+        future = self._loop.create_future()
+        future.set_result(None)
+        return future
+
+    journaled = Bookie._journaled
+    with (
+        patch.object(Bookie, "_journaled", fence_in_memory),
+        patch.object(LedgerTable, "fenced", lambda self: []),
+    ):
+        yield
+
+
+@_mutation("ack-before-sync")
+def _ack_before_sync() -> Iterator[None]:
+    """A bookie acknowledges entries that are written to its journal but not synced."""
+    write = Journal._write
+
+    async def write_without_sync(self: Journal, records: Any, *, sync: bool) -> None:
+        await write(self, records, sync=False)
+
+    with patch.object(Journal, "_write", write_without_sync):
+        yield
+
+
+@_mutation("replay-skips-last-file")
+def _replay_skips_last_file() -> Iterator[None]:
+    """A bookie that starts does not replay the newest file of its journal."""
+    scan = JournalReplay._file
+
+    async def skip_newest(self: JournalReplay, sequence: int, *, is_last: bool) -> int:
+        if is_last:
+            apply, self._apply = self._apply, lambda header, body: None
+            try:
+                return await scan(self, sequence, is_last=is_last)
+            finally:
+                self._apply = apply
+        return await scan(self, sequence, is_last=is_last)
+
+    with patch.object(JournalReplay, "_file", skip_newest):
+        yield
+
+
+@_mutation("compaction-drops-entries")
+def _compaction_drops_entries() -> Iterator[None]:
+    """A bookie that rewrites entry logs leaves out the last live entry of each part."""
+    newest = GarbageCollector._newest
+
+    async def drop_last(self: GarbageCollector, ledger_id: Any, log_id: int, part: Any) -> Any:
+        return (await newest(self, ledger_id, log_id, part))[:-1]
+
+    with patch.object(GarbageCollector, "_newest", drop_last):
+        yield
+
+
+@_mutation("bookie-confirms-too-much")
+def _bookie_confirms_too_much() -> Iterator[None]:
+    """A bookie tells readers that every entry it holds is confirmed."""
+
+    async def all_it_holds(self: Bookie, ledger_id: Any) -> Any:
+        self._require_known(ledger_id)
+        return self._store.last_entry(ledger_id)
+
+    with patch.object(Bookie, "last_confirmed", all_it_holds):
         yield

@@ -86,6 +86,9 @@ class Nemesis:
     def _kill_bookie(self) -> None:
         self._world.node(self._bookie()).kill()
 
+    def _restart_bookie(self) -> None:
+        self._cluster.end_bookie(self._bookie())
+
     def _crash_client(self) -> None:
         self._world.node(self._client()).crash()
 
@@ -205,6 +208,7 @@ class Nemesis:
     _STRIKES: ClassVar[dict[Fault, Callable[["Nemesis"], Callable[[], None] | None]]] = {
         Fault.CRASH_BOOKIE: _crash_bookie,
         Fault.KILL_BOOKIE: _kill_bookie,
+        Fault.RESTART_BOOKIE: _restart_bookie,
         Fault.CRASH_CLIENT: _crash_client,
         Fault.PAUSE: _pause,
         Fault.PARTITION: _partition,

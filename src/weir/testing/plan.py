@@ -23,6 +23,7 @@ class Fault(Enum):
 
     CRASH_BOOKIE = "crash-bookie"
     KILL_BOOKIE = "kill-bookie"
+    RESTART_BOOKIE = "restart-bookie"
     CRASH_CLIENT = "crash-client"
     PAUSE = "pause"
     PARTITION = "partition"
@@ -74,6 +75,8 @@ class Plan:
     max_payload: int
     #: Whether ledgers are deleted now and then.
     deletes: bool
+    #: Whether lost copies are repaired while faults strike; if not, they are counted first, and repaired then.
+    repair: bool
     faults: tuple[Fault, ...]
     #: On average, so much time passes between two faults.
     fault_every_s: float
@@ -109,6 +112,7 @@ def make_plan(rng: Random) -> Plan:
         appends=rng.choice((3, 12, 40)),
         max_payload=rng.choice((30, 300, 3000)),
         deletes=rng.random() < 0.4,
+        repair=rng.random() < 0.5,
         faults=_choose_faults(rng, quorum),
         fault_every_s=rng.choice((0.3, 0.8, 2.0)),
         duration_s=rng.uniform(6.0, 14.0),

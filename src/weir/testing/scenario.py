@@ -88,7 +88,6 @@ class _Run:
         trouble.cancel()
         self.nemesis.heal()
         self.cluster.stop_clients()
-        self.cluster.add_repair()
         await self.world.node(FINAL).start(self._final)
 
     def _add_clients(self) -> None:
@@ -98,7 +97,8 @@ class _Run:
             self.cluster.add_client(f"r{i}", self._reader(f"r{i}"))
         for i in range(self.plan.recoverers):
             self.cluster.add_client(f"c{i}", self._recoverer(f"c{i}"))
-        self.cluster.add_repair()
+        if self.plan.repair:
+            self.cluster.add_repair()
 
     def _writer(self, name: str) -> Main:
         left = [self.plan.ledgers]
