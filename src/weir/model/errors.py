@@ -180,7 +180,9 @@ class JournalCorruptError(BookieError):
 class EntryLogMissingError(BookieError):
     """An entry log that the bookie's checkpoint names is gone; the bookie may not start without it."""
 
-    hint = "bring the file back, or wipe this bookie, start it under a new id, and let auto-recovery copy its ledgers"
+    hint = (
+        "bring the file back, or wipe this bookie, start it under a new id, and let auto-recovery copy its ledgers"
+    )
 
 
 # --- ledger -------------------------------------------------------------------------------------------------
@@ -261,3 +263,92 @@ class StreamBusyError(StreamError):
 
 class OffsetTrimmedError(StreamError):
     """The offset is older than what the stream still holds."""
+
+
+# --- broker -------------------------------------------------------------------------------------------------
+
+
+class BrokerError(WeirError):
+    """The broker could not do what was asked."""
+
+
+class NotAuthenticatedError(BrokerError):
+    """The credentials are missing, wrong or out of date."""
+
+
+class NotAuthorisedError(BrokerError):
+    """The role may not do this."""
+
+
+class NotAllowedError(BrokerError):
+    """What was asked makes no sense here, or a policy forbids it."""
+
+
+class TopicNotFoundError(BrokerError):
+    """No such topic, and it may not be made by being asked for."""
+
+
+class TopicClosedError(BrokerError):
+    """This broker has let go of the topic."""
+
+    hint = "look the topic up again and connect anew"
+
+
+class NotOwnerError(BrokerError):
+    """Another broker has the topic."""
+
+    hint = "look the topic up again"
+
+
+class ProducerBusyError(BrokerError):
+    """The topic has a producer that excludes this one, or one of the same name."""
+
+
+class ProducerFencedError(BrokerError):
+    """Another producer has taken the topic for itself."""
+
+
+class ProducerClosedError(BrokerError):
+    """The producer is closed; what it sent last may or may not have been stored."""
+
+    hint = "connect anew and send again; deduplication drops what is there already"
+
+
+class DuplicateInDoubtError(BrokerError):
+    """Whether the message is there already cannot be told yet."""
+
+    hint = "connect anew and send again"
+
+
+class TooManyError(BrokerError):
+    """A limit on producers, consumers or subscriptions is reached."""
+
+
+class MessageTooLargeError(BrokerError):
+    """The message is larger than the topic allows."""
+
+
+class QuotaExceededError(BrokerError):
+    """The topic's backlog exceeds its quota."""
+
+    hint = "consume or skip what waits there"
+
+
+class SubscriptionNotFoundError(BrokerError):
+    """No such subscription."""
+
+
+class SubscriptionExistsError(BrokerError):
+    """There is a subscription of this name already."""
+
+
+class SubscriptionBusyError(BrokerError):
+    """The subscription has consumers that exclude what was asked."""
+
+
+class ConsumerClosedError(BrokerError):
+    """The consumer is closed."""
+
+
+class HashRangesError(BrokerError):
+    """The hash ranges that a consumer asked for are malformed or taken."""
