@@ -1,14 +1,20 @@
 """Marks on ledgers that have fewer copies than they should, with the bookies whose copies are in doubt."""
 
 import json
+import logging
+from collections.abc import Collection
 from typing import NamedTuple
 
+from weir.ledger.context import LedgerContext
 from weir.meta import keys
 from weir.meta.interfaces import MetaStore
 from weir.meta.update import Codec, upsert
-from weir.model.errors import MetaConflictError, WireError
+from weir.model.errors import MetaConflictError, MetaError, WireError
 from weir.model.ids import BookieId, LedgerId
+from weir.model.ledger import LedgerMetadata
 from weir.runtime.interfaces import Runtime
+
+log = logging.getLogger(__name__)
 
 
 class Mark(NamedTuple):
@@ -64,3 +70,14 @@ class Marks:
             await self._meta.delete(keys.underreplicated(mark.ledger_id), expect=mark.version)
         except MetaConflictError:
             return
+
+
+async def mark_if_suspect(context: LedgerContext, ledger: LedgerMetadata, failed: Collection[BookieId]) -> None:
+    """Have a ledger looked after that was just closed, if bookies that failed meanwhile hold a part of it. A hint:
+    the ledger is closed all the same if it cannot be given."""
+    suspects = tuple(bookie_id for bookie_id in ledger.bookies() if bookie_id in failed)
+    if suspects:
+        try:
+            await Marks(context.runtime, context.meta).add(ledger.ledger_id, suspects)
+        except MetaError as failure:
+            log.warning("ledger %s is closed, but not marked for repair: %s", ledger.ledger_id, failure)

@@ -18,7 +18,7 @@ from functools import partial
 
 from weir.ledger.context import LedgerContext
 from weir.ledger.fencing import Fencing
-from weir.ledger.marks import Marks
+from weir.ledger.marks import mark_if_suspect
 from weir.ledger.replicas import whole
 from weir.ledger.tail import Answer, Verdict, decide
 from weir.ledger.transforms import begin_recovery, close_recovered
@@ -27,7 +27,6 @@ from weir.model.errors import (
     BookieError,
     EntryUnreadableError,
     LedgerClosedError,
-    MetaError,
     NoSuchEntryError,
     NoSuchLedgerError,
     RecoveryFailedError,
@@ -90,17 +89,9 @@ class Recovery:
         self.doing = "its close cannot be written down"
         closed = await self._context.records.change(self._ledger.ledger_id, end)
         log.info("ledger %s is recovered and closed at entry %s", closed.ledger_id, closed.last_entry)
-        await self._mark_suspects(closed)
+        # Bookies that took no part in the write-back lack what they should hold.
+        await mark_if_suspect(self._context, closed, self._back.suspects)
         return closed
-
-    async def _mark_suspects(self, closed: LedgerMetadata) -> None:
-        """Bookies that took no part in the write-back lack what they should hold."""
-        suspects = tuple(b for b in closed.bookies() if b in self._back.suspects)
-        if suspects:
-            try:
-                await Marks(self._context.runtime, self._context.meta).add(closed.ledger_id, suspects)
-            except MetaError as failure:
-                log.warning("ledger %s is closed, but not marked for repair: %s", closed.ledger_id, failure)
 
     async def _recover_tail(self, confirmed: EntryId) -> tuple[EntryId, int]:
         """Write back what follows the confirmed entry; answers where the ledger ends, and its length."""

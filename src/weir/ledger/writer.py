@@ -11,7 +11,7 @@ from functools import partial
 
 from weir.ledger.context import LedgerContext
 from weir.ledger.ensemble import plan_change
-from weir.ledger.marks import Marks
+from weir.ledger.marks import mark_if_suspect
 from weir.ledger.quorum import Stripes
 from weir.ledger.transforms import close_at, replace_bookies
 from weir.ledger.window import Batch, Slot, Window
@@ -395,18 +395,9 @@ class LedgerWriter:
             raise failure
         end = partial(close_at, last_entry=self._window.last_confirmed, length=self._window.length)
         self._metadata = await self._context.records.change(self.ledger_id, end)
-        await self._mark_suspects()
+        # Whoever failed may lack entries that others acknowledged.
+        await mark_if_suspect(self._context, self._metadata, self._suspects)
         return self._metadata
-
-    async def _mark_suspects(self) -> None:
-        """Whoever failed may lack entries that others acknowledged; have it looked after, now that the end is
-        known."""
-        suspects = tuple(b for b in self._metadata.bookies() if b in self._suspects)
-        if suspects:
-            try:
-                await Marks(self._context.runtime, self._context.meta).add(self.ledger_id, suspects)
-            except MetaError as failure:
-                log.warning("ledger %s is closed, but not marked for repair: %s", self.ledger_id, failure)
 
     async def _progress(self) -> None:
         """Wait until something is acknowledged or the writer failed."""
