@@ -163,6 +163,7 @@ def test_codes_are_for_ever() -> None:
         8: "BookieUnavailableError",
         9: "BookieCookieError",
         10: "JournalCorruptError",
+        11: "EntryLogMissingError",
         32: "WireError",
         33: "FrameTooLargeError",
         34: "ChecksumError",
