@@ -1,7 +1,7 @@
 """Requests to an etcd cluster: endpoints in turn, time-outs, and what is known when there was no answer."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from ssl import SSLContext
 from typing import TypeVar
@@ -71,63 +71,72 @@ class EtcdClient:
     ) -> T | Failure:
         """The decoded answer, or etcd's refusal. MetaUnavailableError if there is none; a request that is not
         `repeatable` is sent once at most, as it may have been carried out."""
+
+        async def exchange(endpoint: Endpoint, connection: HttpConnection) -> T | Failure:
+            await connection.send(path, body)
+            status = await connection.status()
+            data = await connection.body()
+            answer = decode(data) if status == _HTTP_OK else wire.decode_failure(status, data)
+            endpoint.give_back(connection)
+            return answer
+
+        return await self._at_any_endpoint(
+            exchange, repeatable=repeatable, timeout_s=timeout_s or self.settings.request_timeout_s
+        )
+
+    async def stream(self, path: str, body: bytes) -> HttpConnection:
+        """Send a request whose answer is a stream; the connection is the caller's, until `end_stream`."""
+
+        async def begin(endpoint: Endpoint, connection: HttpConnection) -> HttpConnection | Failure:
+            await connection.send(path, body)
+            status = await connection.status()
+            if status == _HTTP_OK:
+                return connection
+            failure = wire.decode_failure(status, await connection.body())
+            connection.close()
+            return failure
+
+        begun = await self._at_any_endpoint(begin, repeatable=True, timeout_s=self.settings.request_timeout_s)
+        if isinstance(begun, Failure):
+            raise refused(begun)
+        if self.closed:
+            begun.close()
+            raise MetaUnavailableError("this metadata client was closed")
+        self._streams[begun] = None
+        return begun
+
+    async def _at_any_endpoint(
+        self,
+        work: Callable[[Endpoint, HttpConnection], Awaitable[T | Failure]],
+        *,
+        repeatable: bool,
+        timeout_s: float,
+    ) -> T | Failure:
+        """Do `work` on a connection to one endpoint after the other, until one gives a final answer."""
         problem: WeirError | str = "there are no endpoints"
         for endpoint in self._in_turn():
             try:
                 connection = await endpoint.connect(timeout_s=self.settings.connect_timeout_s)
             except ConnectFailedError as failed:
-                problem = failed
+                problem = failed  # nothing was sent, so any request may go to the next
                 continue
             try:
-                async with asyncio.timeout(timeout_s or self.settings.request_timeout_s):
-                    answer = await _exchange(connection, path, body, decode)
-            except FrameTooLargeError:
-                connection.close()
-                raise
+                async with asyncio.timeout(timeout_s):
+                    answer = await work(endpoint, connection)
             except (TimeoutError, NetworkError, WireError) as lost:
                 connection.close()
+                if isinstance(lost, FrameTooLargeError):
+                    raise
                 problem = lost if isinstance(lost, WeirError) else f"{endpoint.address} is silent"
             except BaseException:
                 connection.close()
                 raise
             else:
-                endpoint.give_back(connection)
                 if not isinstance(answer, Failure) or _is_final(answer):
                     return answer
                 problem = f"{endpoint.address} says: {answer.message}"
             if not repeatable:
                 break
-        self._preferred += 1
-        raise MetaUnavailableError(f"etcd did not answer: {problem}")
-
-    async def stream(self, path: str, body: bytes) -> HttpConnection:
-        """Send a request whose answer is a stream; the connection is the caller's to close."""
-        problem: WeirError | str = "there are no endpoints"
-        for endpoint in self._in_turn():
-            try:
-                connection = await endpoint.connect(timeout_s=self.settings.connect_timeout_s)
-            except ConnectFailedError as failed:
-                problem = failed
-                continue
-            try:
-                async with asyncio.timeout(self.settings.request_timeout_s):
-                    await connection.send(path, body)
-                    status = await connection.status()
-                    failure = None if status == _HTTP_OK else wire.decode_failure(status, await connection.body())
-            except (TimeoutError, NetworkError, WireError) as lost:
-                connection.close()
-                problem = lost if isinstance(lost, WeirError) else f"{endpoint.address} is silent"
-                continue
-            except BaseException:
-                connection.close()
-                raise
-            if failure is None:
-                self._streams[connection] = None
-                return connection
-            connection.close()
-            if _is_final(failure):
-                raise refused(failure)
-            problem = f"{endpoint.address} says: {failure.message}"
         self._preferred += 1
         raise MetaUnavailableError(f"etcd did not answer: {problem}")
 
@@ -178,15 +187,6 @@ class EtcdClient:
             connection.close()
         for endpoint in self._endpoints:
             endpoint.close()
-
-
-async def _exchange(
-    connection: HttpConnection, path: str, body: bytes, decode: Callable[[bytes], T]
-) -> T | Failure:
-    await connection.send(path, body)
-    status = await connection.status()
-    answer = await connection.body()
-    return decode(answer) if status == _HTTP_OK else wire.decode_failure(status, answer)
 
 
 def _is_final(failure: Failure) -> bool:

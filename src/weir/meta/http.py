@@ -40,6 +40,8 @@ class Endpoint:
             connection.close()
 
     def close(self) -> None:
+        """Keep no connection from here on."""
+        self._limit = 0
         while self._idle:
             self._idle.pop().close()
 
