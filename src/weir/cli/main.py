@@ -14,7 +14,11 @@ FAILED, MISUSED = 1, 2
 
 @click.group(
     cls=LazyGroup,
-    lazy={"bookie": "weir.cli.bookie:bookie", "ledger": "weir.cli.ledger:ledger"},
+    lazy={
+        "bookie": "weir.cli.bookie:bookie",
+        "demo": "weir.server.demo:demo",
+        "ledger": "weir.cli.ledger:ledger",
+    },
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.option("-v", "--verbose", count=True, help="Say more; twice for debugging.")

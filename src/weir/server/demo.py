@@ -1,0 +1,161 @@
+"""`weir demo`: a tour of what stands so far, on this machine, in a folder that is gone afterwards."""
+
+import logging
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from weir.bookie.settings import BookieSettings
+from weir.ledger.bookies import BookieDirectory
+from weir.ledger.checking import check_ledger
+from weir.ledger.client import LedgerClient
+from weir.ledger.remote import RemoteBookiePool
+from weir.ledger.repair import Repair
+from weir.ledger.writer import LedgerWriter
+from weir.meta.connect import connect
+from weir.meta.interfaces import MetaStore
+from weir.model.errors import LedgerFencedError, WeirError, WriterFencedError
+from weir.model.ids import BookieId, EntryId, LedgerId
+from weir.model.ledger import Quorum
+from weir.runtime.interfaces import Runtime
+from weir.runtime.real import run
+from weir.server.addresses import Address
+from weir.server.bookie import BookieNode, BookieNodeSettings
+
+_ENTRIES = 20_000
+_ENTRY_BYTES = 1024
+_BATCH = 500
+_BOOKIES = ("b1", "b2", "b3", "b4")
+_QUORUM = Quorum(ensemble=3, write=3, ack=2)
+
+
+@click.command()
+def demo() -> None:
+    """Show what Weir does: four bookies, one of them stopped under load, a writer that vanishes, repair."""
+    console = Console()
+    logging.getLogger("weir").setLevel(logging.ERROR)  # that a bookie stops is part of the story
+    with tempfile.TemporaryDirectory(prefix="weir-demo-") as folder:
+        run(lambda runtime: _Tour(runtime, console, Path(folder)).walk())
+
+
+class _Tour:
+    def __init__(self, runtime: Runtime, console: Console, folder: Path) -> None:
+        self._runtime = runtime
+        self._console = console
+        self._folder = folder
+        self._table = Table(title="What happened", title_justify="left", show_lines=False)
+        for column in ("step", "result", "seconds"):
+            self._table.add_column(column, justify="right" if column == "seconds" else "left")
+        self._began = 0.0
+
+    async def walk(self) -> None:
+        self._began = self._runtime.clock.monotonic()
+        meta = await connect(f"file:{self._folder / 'meta'}", self._runtime)
+        nodes = {name: await self._start_bookie(name, meta) for name in _BOOKIES}
+        self._did("start", f"{len(nodes)} bookies on loopback, embedded metadata in {self._folder}")
+        try:
+            async with self._client(meta) as client:
+                await self._story(client, nodes)
+        finally:
+            for node in nodes.values():
+                await node.close()
+            await meta.close()
+        self._console.print(self._table)
+        self._console.print(
+            "\nNext: [bold]make test[/] proves it, [bold]make sim SEEDS=500[/] breaks it in virtual time, "
+            "[bold]make bench[/] measures it.\n"
+            "Docs: docs/README.md. Commands: weir bookie --help, weir ledger --help."
+        )
+
+    async def _story(self, client: LedgerClient, nodes: dict[str, BookieNode]) -> None:
+        writer = await client.create(_QUORUM)
+        stopped = writer.metadata.fragments[0].bookies[0]
+        acknowledged = await self._write(writer, nodes[stopped])
+        self._did(
+            "write",
+            f"{acknowledged} entries of {_ENTRY_BYTES} B acknowledged by 2 of 3, fsynced; "
+            f"{stopped} was stopped half-way and replaced without a pause",
+        )
+        ledger_id = writer.ledger_id
+        closed = await client.recover(ledger_id)  # as another broker would: the writer has not closed its ledger
+        self._did("recover", f"fenced and closed at entry {closed.last_entry} by someone else")
+        self._did("old writer", await self._refusal(writer))
+        self._did("read", f"{await self._read(client, ledger_id)} entries, every checksum right")
+        del nodes[stopped]
+        await self._repair(client, ledger_id, stopped)
+
+    async def _start_bookie(self, name: str, meta: MetaStore) -> BookieNode:
+        settings = BookieNodeSettings(
+            bookie=BookieSettings(BookieId(name), str(self._folder / name)),
+            meta_url="",
+            listen=Address("127.0.0.1", 0),
+        )
+        node = BookieNode(self._runtime, settings, meta=meta)
+        await node.start()
+        return node
+
+    @asynccontextmanager
+    async def _client(self, meta: MetaStore) -> AsyncIterator[LedgerClient]:
+        directory = BookieDirectory(self._runtime.clock, meta)
+        pool = RemoteBookiePool(self._runtime, directory.resolve)
+        client = LedgerClient(self._runtime, meta, pool, directory=directory)
+        await client.start()
+        try:
+            yield client
+        finally:
+            await client.close()
+            await pool.close()
+            await directory.close()
+
+    async def _write(self, writer: LedgerWriter, victim: BookieNode) -> int:
+        last = None
+        with Progress(console=self._console, transient=True) as bar:
+            task = bar.add_task("writing", total=_ENTRIES)
+            for first in range(0, _ENTRIES, _BATCH):
+                if first == _ENTRIES // 2:
+                    await victim.close()
+                payloads = [f"entry {first + i}".encode().ljust(_ENTRY_BYTES, b".") for i in range(_BATCH)]
+                last = writer.append_many(payloads)
+                await writer.ready()
+                bar.update(task, completed=first + _BATCH)
+            if last is not None:
+                await last
+        return int(writer.last_confirmed) + 1
+
+    async def _refusal(self, writer: LedgerWriter) -> str:
+        try:
+            await writer.append(b"too late")
+        except (WriterFencedError, LedgerFencedError) as fenced:
+            return f"refused: {fenced.what}"
+        raise WeirError("a fenced writer was acknowledged")
+
+    async def _read(self, client: LedgerClient, ledger_id: LedgerId) -> int:
+        reader = await client.open(ledger_id, recover=False)
+        count = 0
+        async for entries in reader.stream(EntryId(0)):
+            for entry in entries:
+                if not bytes(entry.payload).startswith(b"entry %d." % count):
+                    raise WeirError(f"entry {count} came back changed")
+                count += 1
+        await reader.close()
+        return count
+
+    async def _repair(self, client: LedgerClient, ledger_id: LedgerId, lost: BookieId) -> None:
+        report = await Repair(client.context).repair(ledger_id, [lost], fence_open=False)
+        took_over = ", ".join(f"{by} took over entries from {first}" for first, _, by in report.replaced)
+        ledger = await client.metadata(ledger_id)
+        checked = await check_ledger(client.context, ledger, confirmed=ledger.last_entry)
+        if not checked.good:
+            raise WeirError("the repaired ledger is not whole")
+        self._did("repair", f"{took_over}; every entry has its 3 copies again")
+
+    def _did(self, step: str, result: str) -> None:
+        now = self._runtime.clock.monotonic()
+        self._table.add_row(step, result, f"{now - self._began:.2f}")
+        self._began = now
