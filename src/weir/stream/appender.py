@@ -6,7 +6,7 @@ be renumbered when a ledger rolls or fails. They are acknowledged in order.
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,6 +67,10 @@ class Appender:
         self._turnover: asyncio.Task[None] | None = None  # opening, rolling or recovering the ledger
         self._failure: WeirError | None = None
         self._finished: WeirError | None = None  # why no more appends are taken, while the last ones end
+        #: Counts the times that appends failed: a producer that was there before must not go on as if nothing
+        #: had happened, or what it sent later would be stored without what it sent before.
+        self.failures = 0
+        self._listeners: list[Callable[[], None]] = []
         self._grown: list[asyncio.Future[None]] = []
         self._eased: list[asyncio.Future[None]] = []
         self._tasks = TaskScope(f"stream {name}", on_failure=self._turnover_failed)
@@ -121,6 +125,26 @@ class Appender:
                 raise self._failure
             await self._wait(self._grown)
 
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Call a plain function whenever the end has moved, appends have failed, or the stream has died."""
+        self._listeners.append(listener)
+
+    async def settled(self) -> None:
+        """Wait until it is known what a failed ledger left behind; raises once the stream is dead."""
+        while self._failure is None and (
+            self._turnover is not None or (self._writer is not None and self._writer.failure is not None)
+        ):
+            self._kick()
+            await self._wait(self._grown)
+        if self._failure is not None:
+            raise self._failure
+
+    def _changed(self) -> None:
+        """Tell everyone who waits that the end has moved, or never will again."""
+        _wake(self._grown)
+        for listener in self._listeners:
+            listener()
+
     async def roll(self) -> None:
         """Close the open ledger now, so that it can be trimmed; the next append opens another."""
         await self._quiet()
@@ -147,7 +171,7 @@ class Appender:
             return
         self._failure = failure
         self._strand(failure)
-        _wake(self._grown)
+        self._changed()
         _wake(self._eased)
 
     async def settle(self) -> None:
@@ -164,7 +188,7 @@ class Appender:
             await self._context.ledgers.delete(span.ledger_id)
         self._next_offset = self._end_offset = end
         self._last_ms = max(self._last_ms, last_ms)
-        _wake(self._grown)
+        self._changed()
 
     async def _recover(self, span: Span) -> tuple[Batch | None, int]:
         """Fence the ledger and find its end: its last batch and its length."""
@@ -235,7 +259,10 @@ class Appender:
         self._waiting_bytes -= sum(len(append.batch) for append in sent)
         failure = done.exception()
         if failure is not None:
+            self.failures += 1
             _fail(sent, failure)
+            # What waits behind fails too: stored without what stood before it, it would be out of order.
+            self._strand(failure if isinstance(failure, WeirError) else StreamBusyError(repr(failure)))
             self._kick()
         else:
             for append in sent:
@@ -244,13 +271,14 @@ class Appender:
             for append in sent:
                 if not append.done.done():
                     append.done.set_result(append.batch.base_offset)
-        _wake(self._grown)
+        self._changed()
         if self._waiting_bytes <= self._settings.window_bytes:
             _wake(self._eased)
 
     def _strand(self, failure: WeirError) -> None:
         """Fail what waits for a ledger."""
         stranded, self._queue = self._queue, []
+        self.failures += bool(stranded)
         self._waiting_bytes -= sum(len(append.batch) for append in stranded)
         _fail(stranded, failure)
 
@@ -281,7 +309,7 @@ class Appender:
         finally:
             self._turnover = None
             self._kick()
-            _wake(self._grown)
+            self._changed()
             _wake(self._eased)
 
     def _turnover_failed(self, failure: BaseException) -> None:

@@ -5,6 +5,7 @@ acknowledge nothing more; it learns so from its own failing appends and is dead 
 """
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 
 from weir.model.batch import Batch
@@ -22,6 +23,7 @@ from weir.stream.appender import Appender
 from weir.stream.context import StreamContext
 from weir.stream.held_chain import HeldChain
 from weir.stream.history import History
+from weir.stream.state import StateLog
 
 _OPEN_ATTEMPTS = 5
 
@@ -105,9 +107,28 @@ class Stream:
         """Wait until an append may be made without growing memory beyond the window."""
         await self._appender.ready()
 
+    @property
+    def failures(self) -> int:
+        """How often appends failed so far: one that was made after a failed one must not outlive it."""
+        return self._appender.failures
+
+    async def settled(self) -> None:
+        """Wait until it is known what became of appends that failed."""
+        await self._appender.settled()
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Call a plain function whenever the end has moved, appends have failed, or the stream has died."""
+        self._appender.listen(listener)
+
     async def wait_beyond(self, offset: int) -> None:
         """Wait until the end lies beyond the offset; raises once the stream is dead."""
         await self._appender.wait_beyond(offset)
+
+    def read_cached(self, offset: int, max_bytes: int) -> list[Batch] | None:
+        """What `read` would answer, if that can be told without waiting."""
+        if offset >= self._appender.end_offset:
+            return []
+        return self._tail.read(offset, max_bytes) if offset >= self.start_offset else None
 
     async def read(self, offset: int, max_bytes: int) -> list[Batch]:
         """Acknowledged batches from the one that holds `offset` on, at least one; none only at the end.
@@ -143,6 +164,10 @@ class Stream:
             if found is not None:
                 return max(found, self.start_offset)
         return self.end_offset
+
+    async def open_state(self) -> StateLog:
+        """The stream's small state, as its former holder left it."""
+        return await StateLog.open(self._context, self.name, self._chain)
 
     # --- changing the chain -----------------------------------------------------------------------------
 

@@ -44,7 +44,8 @@ class StreamTail:
             return None
         found: list[Batch] = []
         size = 0
-        for batch in self._batches[at:]:
+        for place in range(at, len(self._batches)):  # a slice would copy the whole tail for one batch
+            batch = self._batches[place]
             if batch is None or (found and size + len(batch) > max_bytes):
                 break
             found.append(batch)
