@@ -122,10 +122,12 @@ class LedgerReader:
         wanted = first
         while wanted <= last:
             reply = await self._read_replicas(wanted, last)
-            for entry in reply.entries:
-                got[entry.entry_id] = entry
             if wanted == first:
                 last = reply.entries[-1].entry_id
+                if len(reply.entries) == last - first + 1:
+                    return reply.entries
+            for entry in reply.entries:
+                got[entry.entry_id] = entry
             while wanted in got:
                 wanted = EntryId(wanted + 1)
         return [got[EntryId(entry_id)] for entry_id in range(first, last + 1)]
