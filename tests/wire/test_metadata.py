@@ -25,22 +25,38 @@ ids = st.integers(0, 2**63 - 1)
 quorums = st.tuples(st.integers(1, 4), st.integers(0, 3), st.integers(0, 3)).map(
     lambda n: Quorum(n[0] + n[1] + n[2], n[0] + n[1], n[0])
 )
-fragments = st.builds(Fragment, ids.map(EntryId), st.lists(names.map(BookieId), min_size=1, max_size=4).map(tuple))
-ledgers = st.builds(
-    LedgerMetadata,
-    ledger_id=ids.map(LedgerId),
-    quorum=quorums,
-    fragments=st.lists(fragments, min_size=1, max_size=4).map(tuple),
-    state=st.sampled_from(LedgerState),
-    last_entry=st.integers(-1, 2**63 - 1).map(EntryId),
-    length=ids,
-    created_ms=ids,
+
+
+def fragments(ensemble: int) -> st.SearchStrategy[Fragment]:
+    bookies = st.lists(names.map(BookieId), min_size=ensemble, max_size=ensemble).map(tuple)
+    return st.builds(Fragment, ids.map(EntryId), bookies)
+
+
+ledgers = quorums.flatmap(
+    lambda quorum: st.builds(
+        LedgerMetadata,
+        ledger_id=ids.map(LedgerId),
+        quorum=st.just(quorum),
+        fragments=st.lists(fragments(quorum.ensemble), min_size=1, max_size=4).map(tuple),
+        state=st.sampled_from(LedgerState),
+        last_entry=st.integers(-1, 2**63 - 1).map(EntryId),
+        length=ids,
+        created_ms=ids,
+    )
 )
 
 
 @given(ledgers)
 def test_a_ledger_comes_back(ledger: LedgerMetadata) -> None:
     assert decode_ledger(encode_ledger(ledger)) == ledger
+
+
+@pytest.mark.parametrize("bookies", [(), ("b1",), ("b1", "b2", "b3")])
+def test_a_ledger_whose_fragment_is_no_ensemble_is_refused(bookies: tuple[str, ...]) -> None:
+    fragment = Fragment(EntryId(0), tuple(map(BookieId, bookies)))
+    for broken in ((fragment,), ()):
+        with pytest.raises(WireError):
+            decode_ledger(encode_ledger(LedgerMetadata(LedgerId(1), Quorum(2, 2, 1), broken)))
 
 
 @given(names, names, st.integers(0, 65535), names)

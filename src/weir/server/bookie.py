@@ -13,12 +13,14 @@ from weir.bookie.server import BookieServer, ServerSettings
 from weir.bookie.serving import SessionLimits
 from weir.bookie.settings import BookieSettings
 from weir.bookie.space import BookieState
+from weir.ledger.settings import LedgerSettings
 from weir.meta.connect import connect
 from weir.meta.interfaces import MetaStore
 from weir.model.errors import BookieUnavailableError
 from weir.runtime.interfaces import Runtime
 from weir.runtime.tasks import TaskScope
 from weir.server.addresses import Address, advertised
+from weir.server.repair import RepairService
 from weir.wire.metadata import BookieInfo
 
 log = logging.getLogger(__name__)
@@ -37,6 +39,8 @@ class BookieNodeSettings:
     registration: RegistrationSettings = field(default_factory=RegistrationSettings)
     #: How often ledgers that the metadata no longer has are looked for.
     orphan_interval_s: float = 600.0
+    #: Whether this node also looks for lost bookies and copies what they held, and with which settings.
+    auto_repair: LedgerSettings | None = None
 
 
 class BookieNode:
@@ -103,6 +107,10 @@ class BookieNode:
         tasks.spawn(self._follow_state(bookie, registration), "state")
         interval_s = settings.orphan_interval_s
         tasks.spawn(watch_for_orphans(bookie, meta, runtime.clock, interval_s=interval_s), "orphans")
+        if settings.auto_repair is not None:
+            repair = RepairService(runtime, meta, settings.bookie.bookie_id, settings.auto_repair)
+            self._started.push_async_callback(repair.close)
+            await repair.start()
         self._bookie = bookie
 
     async def _open_meta(self) -> MetaStore:

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from weir.bookie.settings import BookieSettings, JournalSettings
+from weir.ledger.settings import LedgerSettings
 from weir.model.errors import ConfigError, DiskError
 from weir.model.ids import BookieId
 from weir.runtime.interfaces import Runtime
@@ -48,6 +49,12 @@ SIGTERM and SIGINT end it in order: it unregisters, answers what it took, and fl
     "--sync", default="always", show_default=True, metavar="POLICY", help="always, or periodic:MILLISECONDS."
 )
 @click.option(
+    "--auto-repair/--no-auto-repair",
+    default=True,
+    show_default=True,
+    help="Take part in copying what lost bookies held.",
+)
+@click.option(
     "--ready-file", type=click.Path(dir_okay=False), metavar="FILE", help="Written as JSON once it serves."
 )
 def serve(
@@ -59,6 +66,7 @@ def serve(
     meta: str,
     rack: str,
     sync: str,
+    auto_repair: bool,
     ready_file: str | None,
 ) -> None:
     """Run a storage node."""
@@ -72,6 +80,7 @@ def serve(
         listen=parse_address(listen),
         advertise=None if advertise is None else parse_address(advertise),
         rack=rack,
+        auto_repair=LedgerSettings() if auto_repair else None,
     )
     run(lambda runtime: _serve(runtime, settings, None if ready_file is None else Path(ready_file)))
 

@@ -8,7 +8,6 @@ id; fields that a flag bit leaves out are not stored.
 """
 
 from struct import Struct
-from typing import cast
 
 from weir.model.batch import Batch, BatchFlags, BatchFormat, HeldId, Origin
 from weir.model.errors import WireError
@@ -71,7 +70,7 @@ def decode_batch(data: Buffer) -> Batch:
         append_ms=append_ms,
         payload=view[place + name_bytes :],
         flags=BatchFlags(layout_flags & _MODEL_FLAGS),
-        origin=None if sequence is None else Origin(name, cast(int, sequence[0])),
+        origin=None if sequence is None else Origin(name, sequence[0]),
         held=None if held is None else HeldId(*held),
     )
 

@@ -47,7 +47,7 @@ def decode_ledger(data: bytes) -> LedgerMetadata:
     fields = load_fields(data, "ledger metadata")
     try:
         ensemble, write, ack = (int(n) for n in fields["quorum"])
-        return LedgerMetadata(
+        ledger = LedgerMetadata(
             ledger_id=LedgerId(int(fields["ledger"])),
             quorum=Quorum(ensemble, write, ack),
             fragments=tuple(
@@ -61,6 +61,9 @@ def decode_ledger(data: bytes) -> LedgerMetadata:
         )
     except (KeyError, ValueError, TypeError, OverflowError, InvariantError) as bad:
         raise WireError(f"ledger metadata is malformed: {bad!r}") from bad
+    if not ledger.fragments or any(len(f.bookies) != ensemble for f in ledger.fragments):
+        raise WireError(f"ledger metadata names no ensemble of {ensemble} bookies")
+    return ledger
 
 
 def encode_bookie_info(info: BookieInfo) -> bytes:
