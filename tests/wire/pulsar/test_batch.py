@@ -48,6 +48,11 @@ def test_a_batch_that_lies_is_a_wire_error(data: bytes, count: int) -> None:
         list(iter_batch(data, count))
 
 
+def test_a_message_that_says_its_size_is_negative_is_not_given_out() -> None:
+    with pytest.raises(WireError, match="-1 bytes"):
+        next(iter_batch(b"\0\0\0\x0b\x18" + b"\xff" * 9 + b"\x01", 1))
+
+
 @pytest.mark.parametrize("kind", Compression)
 def test_a_payload_is_opened_as_its_metadata_says(kind: Compression) -> None:
     data = encode_batch([(Single(), b"a" * 100)] * 10)

@@ -70,6 +70,7 @@ def test_a_frame_over_the_limit_is_refused_by_its_first_four_bytes() -> None:
         pytest.param(body(SEND_FRAME)[:12], id="a command longer than its frame"),
         pytest.param(memoryview(b"\xff\xff\xff\xff" + bytes(body(SEND_FRAME))[4:]), id="a huge command size"),
         pytest.param(memoryview(bytes(body(FLOW_FRAME)) + b"x"), id="bytes behind a flow"),
+        pytest.param(memoryview(bytes(body(FLOW_FRAME)) + b"\xa8\x06\x01"), id="a later field behind a flow"),
         pytest.param(memoryview(bytes(body(CONNECT_FRAME)) + b"x"), id="bytes behind a connect"),
         pytest.param(framed(b"\x08\x06"), id="a type whose command is missing"),
         pytest.param(framed(b"\x08\x07\x32\x04\x08\x01\x10\x01"), id="a type and another command"),
