@@ -12,6 +12,7 @@ import ctypes
 import mmap
 import os
 import platform
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from struct import Struct
@@ -26,6 +27,11 @@ MAX_BYTES = 64 * 1024
 #: io_setup, io_destroy, io_getevents, io_submit
 _SYSTEM_CALLS = {"x86_64": (206, 207, 208, 209), "aarch64": (0, 1, 4, 2)}
 _SLOTS = 16
+#: A write that took longer says that the processors are busy (the kernel finishes direct writes on the very one
+#: that asked, however busy it is; threads find a free one) or the disk is slow (and the hop is small beside it):
+#: so many writes after it go to threads.
+_SLOW_S = 0.001
+_REST_WRITES = 64
 _OP_WRITE = 1
 _FLAG_EVENT_DESCRIPTOR = 1
 _CONTROL_BLOCK = Struct("<QIIHhIQQqQII")
@@ -117,13 +123,16 @@ class DirectWrites:
         self._blocks = (ctypes.c_void_p * 1)(ctypes.addressof(self._block))
         self._events = ctypes.create_string_buffer(_EVENT.size * _SLOTS)
         self._free = list(range(_SLOTS))
-        self._running: dict[int, tuple[int, Done]] = {}
+        self._running: dict[int, tuple[int, float, Done]] = {}
+        self._rest = 0
         loop.add_reader(self._descriptor, self._completed)
 
     def write(self, descriptor: int, offset: int, buffers: Sequence[Buffer], size: int, done: Done) -> bool:
         """Write and sync whole blocks; False if the kernel did not take them, and `done` is never called."""
-        if not self._free:
+        if self._rest or not self._free:
+            self._rest = max(0, self._rest - 1)
             return False
+        started = time.monotonic()
         slot = self._free.pop()
         start = at = slot * MAX_BYTES
         for piece in buffers:
@@ -147,7 +156,7 @@ class DirectWrites:
         if self._kernel(self._submit, self._context, 1, self._blocks) != 1:
             self._free.append(slot)
             return False
-        self._running[slot] = (size, done)
+        self._running[slot] = (size, started, done)
         return True
 
     def _completed(self) -> None:
@@ -158,8 +167,10 @@ class DirectWrites:
         count = self._kernel(self._get_events, self._context, 0, _SLOTS, self._events, None)
         for i in range(count):
             slot, _, written, _ = _EVENT.unpack_from(self._events, i * _EVENT.size)
-            size, done = self._running.pop(slot)
+            size, started, done = self._running.pop(slot)
             self._free.append(slot)
+            if time.monotonic() - started > _SLOW_S:
+                self._rest = _REST_WRITES
             done(written == size)
 
 
