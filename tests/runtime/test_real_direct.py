@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from weir.runtime import real_disk
+from weir.runtime import real_direct, real_disk
 from weir.runtime.real_direct import BLOCK_BYTES, MAX_BYTES, DirectFile, DirectWrites
 from weir.runtime.real_disk import RealDisk, RealFile
 from weir.runtime.real_threads import Lane
@@ -51,8 +51,9 @@ async def test_synced_blocks_read_back_as_written_whichever_way_they_went(tmp_pa
 
 
 async def test_where_the_kernel_can_blocks_go_to_the_disk_without_a_thread(
-    tmp_path: Path, tried: list[bool]
+    tmp_path: Path, tried: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(real_direct, "_SLOW_S", float("inf"))
     try:
         DirectWrites(asyncio.get_running_loop())
         os.close(os.open(tmp_path / "probe", os.O_RDWR | os.O_CREAT | os.O_DIRECT))
@@ -151,3 +152,14 @@ async def test_a_synced_write_of_more_buffers_than_one_call_takes_syncs_all_of_t
 )
 def test_only_small_writes_of_whole_blocks_suit(offset: int, size: int, suits: bool) -> None:
     assert DirectFile(0, None).suits(offset, size) is suits
+
+
+async def test_after_a_slow_direct_write_threads_write_for_a_while(
+    tmp_path: Path, tried: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(real_direct, "_SLOW_S", -1.0)
+    file = await opened(tmp_path)
+    for number in range(BLOCKS):
+        await file.write_at(number * BLOCK_BYTES, block(number), sync=True)
+    await file.close()
+    assert len(tried) <= 1
