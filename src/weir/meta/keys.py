@@ -1,6 +1,7 @@
 """The key layout: the only place that knows where a fact lives in the metadata store."""
 
 from weir.model.ids import BookieId, LedgerId
+from weir.model.topics import NamespaceName, TopicName
 
 #: The last ledger id given out, as decimal text.
 LEDGER_COUNTER = "/weir/ledger-id"
@@ -57,3 +58,88 @@ def repair_lock(ledger_id: LedgerId) -> str:
 
 def stream(name: str) -> str:
     return STREAMS + name
+
+
+# --- broker -------------------------------------------------------------------------------------------------
+# Names of tenants, namespaces and topics hold no slash, so every path below is unambiguous.
+
+#: Clusters; the first start makes its own after the default tenant and namespace, so it also marks that these
+#: were made once.
+CLUSTERS = "/weir/clusters/"
+TENANTS = "/weir/tenants/"
+NAMESPACES = "/weir/namespaces/"
+TOPICS = "/weir/topics/"
+#: What roles may do, per tenant, namespace or topic.
+GRANTS = "/weir/grants/"
+#: Versions of schemas, per topic.
+SCHEMAS = "/weir/schemas/"
+#: Brokers that run, each under its lease.
+BROKERS = "/weir/brokers/"
+#: Which broker holds a topic, under that broker's lease.
+OWNERS = "/weir/owners/"
+
+
+def cluster(name: str) -> str:
+    return CLUSTERS + name
+
+
+def tenant(name: str) -> str:
+    return TENANTS + name
+
+
+def namespaces_of(tenant: str) -> str:
+    """Prefix of a tenant's namespaces."""
+    return f"{NAMESPACES}{tenant}/"
+
+
+def namespace(name: NamespaceName) -> str:
+    return f"{NAMESPACES}{name}"
+
+
+def topics_of(namespace: NamespaceName) -> str:
+    """Prefix of a namespace's topics."""
+    return f"{TOPICS}{namespace}/"
+
+
+def topic(name: TopicName) -> str:
+    """A topic as a whole, whichever of its partitions is named."""
+    return f"{TOPICS}{_path(name.base)}"
+
+
+def tenant_grants(tenant: str) -> str:
+    return GRANTS + tenant
+
+
+def namespace_grants(namespace: NamespaceName) -> str:
+    return f"{GRANTS}{namespace}"
+
+
+def topic_grants_of(namespace: NamespaceName) -> str:
+    """Prefix of the grants on a namespace's topics."""
+    return f"{GRANTS}{namespace}/"
+
+
+def topic_grants(name: TopicName) -> str:
+    return f"{GRANTS}{_path(name.base)}"
+
+
+def schemas_of(name: TopicName) -> str:
+    """Prefix of a topic's schemas; partitions share those of their topic."""
+    return f"{SCHEMAS}{_path(name.base)}/"
+
+
+def schema(name: TopicName, version: int) -> str:
+    """Zero-padded, so that listing sorts by version."""
+    return f"{schemas_of(name)}{version:020d}"
+
+
+def broker(broker_id: str) -> str:
+    return BROKERS + broker_id
+
+
+def owner(name: TopicName) -> str:
+    return f"{OWNERS}{_path(name)}"
+
+
+def _path(name: TopicName) -> str:
+    return f"{name.namespace}/{name.domain.value}/{name.local_with_partition}"

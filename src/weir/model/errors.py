@@ -295,9 +295,14 @@ class TopicClosedError(BrokerError):
 
 
 class NotOwnerError(BrokerError):
-    """Another broker has the topic."""
+    """Another broker has the topic; its addresses, if they are known."""
 
     hint = "look the topic up again"
+
+    def __init__(self, what: str, *, hint: str | None = None, pulsar_url: str = "", http_url: str = "") -> None:
+        super().__init__(what, hint=hint)
+        self.pulsar_url = pulsar_url
+        self.http_url = http_url
 
 
 class ProducerBusyError(BrokerError):
@@ -352,3 +357,47 @@ class ConsumerClosedError(BrokerError):
 
 class HashRangesError(BrokerError):
     """The hash ranges that a consumer asked for are malformed or taken."""
+
+
+class TenantNotFoundError(BrokerError):
+    """No such tenant."""
+
+
+class TenantExistsError(BrokerError):
+    """There is a tenant of this name already."""
+
+
+class NamespaceNotFoundError(BrokerError):
+    """No such namespace."""
+
+
+class NamespaceExistsError(BrokerError):
+    """There is a namespace of this name already."""
+
+
+class TopicExistsError(BrokerError):
+    """There is a topic of this name already."""
+
+
+class ClusterNotFoundError(BrokerError):
+    """No such cluster."""
+
+
+class NotEmptyError(BrokerError):
+    """What was to be deleted still holds something."""
+
+    hint = "delete what is in it first"
+
+
+class SchemaNotFoundError(BrokerError):
+    """The topic has no schema, or none of this version."""
+
+
+class InvalidSchemaError(BrokerError):
+    """The schema's definition cannot be read."""
+
+
+class IncompatibleSchemaError(BrokerError):
+    """The schema does not go with those that the topic has."""
+
+    hint = "see the topic's compatibility strategy"

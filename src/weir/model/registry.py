@@ -1,0 +1,123 @@
+"""What the metadata store knows of tenants, namespaces, topics, grants, schemas and brokers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from weir.model.errors import InvalidNameError
+from weir.model.policies import Policies
+from weir.model.topics import NamespaceName, TopicName
+
+#: The one cluster that a Weir without geo-replication knows.
+STANDALONE = "standalone"
+#: Where brokers keep topics of their own; nobody can create or delete these tenants.
+SYSTEM_TENANTS = ("pulsar", "weir")
+
+_MAX_ROLE_CHARS = 1024
+
+
+def check_role(role: str) -> str:
+    """A role's name, if it may be one: any text without control characters."""
+    if not role or len(role) > _MAX_ROLE_CHARS or any(c < " " or c == "\x7f" for c in role):
+        raise InvalidNameError(f"{role[:80]!r} cannot be a role", hint="use 1 to 1024 printable characters")
+    return role
+
+
+class Action(Enum):
+    """What a role can be granted, in Pulsar's words."""
+
+    PRODUCE = "produce"
+    CONSUME = "consume"
+    FUNCTIONS = "functions"
+    SOURCES = "sources"
+    SINKS = "sinks"
+    PACKAGES = "packages"
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A cluster and where its brokers are reached; None where nobody said."""
+
+    name: str
+    service_url: str | None = None
+    broker_service_url: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """Who may administer it, and in which clusters its topics may be. `deleting`: takes no new namespaces."""
+
+    name: str
+    admin_roles: tuple[str, ...] = ()
+    allowed_clusters: tuple[str, ...] = (STANDALONE,)
+    deleting: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """A group of topics and what holds for all of them. `deleting`: takes no new topics."""
+
+    name: NamespaceName
+    policies: Policies = field(default_factory=Policies)
+    properties: Mapping[str, str] = field(default_factory=dict)
+    deleting: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRecord:
+    """A topic as a whole: `partitions` is 0 for one that is not partitioned."""
+
+    name: TopicName
+    partitions: int = 0
+    policies: Policies = field(default_factory=Policies)
+    properties: Mapping[str, str] = field(default_factory=dict)
+    created_ms: int = 0
+
+    def parts(self) -> list[TopicName]:
+        """The topics that hold messages: each partition, or the topic itself."""
+        return [self.name.at(n) for n in range(self.partitions)] if self.partitions else [self.name]
+
+    def holds(self, name: TopicName) -> bool:
+        """Whether `name` is the topic as a whole or one of its partitions."""
+        return name.partition is None or name.partition < self.partitions
+
+
+@dataclass(frozen=True, slots=True)
+class Grants:
+    """What each role may do with a tenant, a namespace or a topic."""
+
+    roles: Mapping[str, tuple[Action, ...]] = field(default_factory=dict)
+
+    def allows(self, role: str, action: Action) -> bool:
+        return action in self.roles.get(role, ())
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerInfo:
+    """How clients reach a broker. `instance` differs from one start of it to the next."""
+
+    broker_id: str
+    instance: str
+    pulsar_url: str = ""
+    http_url: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicOwner:
+    """Which start of which broker holds a topic."""
+
+    broker_id: str
+    instance: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSchema:
+    """One version of a topic's schema. `deleted`: what came before it counts no longer, and it is no schema."""
+
+    version: int
+    type: str
+    data: bytes
+    properties: Mapping[str, str] = field(default_factory=dict)
+    role: str = ""
+    created_ms: int = 0
+    deleted: bool = False

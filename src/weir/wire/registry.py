@@ -1,0 +1,305 @@
+"""Tenants, namespaces, topics, grants, schemas and brokers as values in the metadata store.
+
+A field that a newer Weir added is left out when read, so brokers of two releases can run side by side; policies
+that nobody set are not written at all.
+"""
+
+import base64
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, fields
+from enum import Enum
+from typing import Any, TypeVar
+
+from weir.model.errors import InvalidNameError, WireError
+from weir.model.policies import (
+    AutoTopicCreation,
+    BacklogAction,
+    BacklogQuota,
+    Policies,
+    Rate,
+    Retention,
+    SchemaCompatibility,
+)
+from weir.model.registry import (
+    Action,
+    BrokerInfo,
+    Cluster,
+    Grants,
+    Namespace,
+    StoredSchema,
+    Tenant,
+    TopicOwner,
+    TopicRecord,
+)
+from weir.model.topics import NamespaceName, TopicName
+from weir.wire.metadata import dump_fields, load_fields
+
+T = TypeVar("T")
+
+
+def _decode(data: bytes, what: str, build: Callable[[dict[str, Any]], T]) -> T:
+    found = load_fields(data, what)
+    try:
+        return build(found)
+    except (KeyError, ValueError, TypeError, AttributeError, OverflowError, InvalidNameError) as bad:
+        raise WireError(f"{what} is malformed: {bad!r}") from bad
+
+
+def _texts(items: Any) -> tuple[str, ...]:
+    return tuple(_text(item) for item in _list(items))
+
+
+def _list(items: Any) -> list[Any]:
+    if not isinstance(items, list):
+        raise TypeError(f"{type(items).__name__} instead of a list")
+    return items
+
+
+def _text(item: Any) -> str:
+    if not isinstance(item, str):
+        raise TypeError(f"{type(item).__name__} instead of text")
+    return item
+
+
+def _optional_text(item: Any) -> str | None:
+    return None if item is None else _text(item)
+
+
+def _flag(item: Any) -> bool:
+    if not isinstance(item, bool):
+        raise TypeError(f"{type(item).__name__} instead of a flag")
+    return item
+
+
+def _number(item: Any) -> int:
+    if not isinstance(item, int) or isinstance(item, bool):
+        raise TypeError(f"{type(item).__name__} instead of a whole number")
+    return item
+
+
+def _pairs(items: Any) -> dict[str, str]:
+    return {_text(key): _text(value) for key, value in items.items()}
+
+
+# --- clusters, tenants, namespaces, topics --------------------------------------------------------------------
+
+
+def encode_cluster(cluster: Cluster) -> bytes:
+    return dump_fields(asdict(cluster))
+
+
+def decode_cluster(data: bytes) -> Cluster:
+    return _decode(
+        data,
+        "a cluster",
+        lambda f: Cluster(
+            _text(f["name"]), _optional_text(f["service_url"]), _optional_text(f["broker_service_url"])
+        ),
+    )
+
+
+def encode_tenant(tenant: Tenant) -> bytes:
+    return dump_fields(
+        {
+            "name": tenant.name,
+            "admin_roles": list(tenant.admin_roles),
+            "allowed_clusters": list(tenant.allowed_clusters),
+            "deleting": tenant.deleting,
+        }
+    )
+
+
+def decode_tenant(data: bytes) -> Tenant:
+    return _decode(
+        data,
+        "a tenant",
+        lambda f: Tenant(
+            _text(f["name"]), _texts(f["admin_roles"]), _texts(f["allowed_clusters"]), _flag(f["deleting"])
+        ),
+    )
+
+
+def encode_namespace(namespace: Namespace) -> bytes:
+    return dump_fields(
+        {
+            "name": str(namespace.name),
+            "policies": policies_to_fields(namespace.policies),
+            "properties": dict(namespace.properties),
+            "deleting": namespace.deleting,
+        }
+    )
+
+
+def decode_namespace(data: bytes) -> Namespace:
+    return _decode(
+        data,
+        "a namespace",
+        lambda f: Namespace(
+            NamespaceName.parse(_text(f["name"])),
+            policies_from_fields(f["policies"]),
+            _pairs(f["properties"]),
+            _flag(f["deleting"]),
+        ),
+    )
+
+
+def encode_topic(topic: TopicRecord) -> bytes:
+    return dump_fields(
+        {
+            "name": str(topic.name),
+            "partitions": topic.partitions,
+            "policies": policies_to_fields(topic.policies),
+            "properties": dict(topic.properties),
+            "created_ms": topic.created_ms,
+        }
+    )
+
+
+def decode_topic(data: bytes) -> TopicRecord:
+    return _decode(
+        data,
+        "a topic",
+        lambda f: TopicRecord(
+            TopicName.parse(_text(f["name"])),
+            _number(f["partitions"]),
+            policies_from_fields(f["policies"]),
+            _pairs(f["properties"]),
+            _number(f["created_ms"]),
+        ),
+    )
+
+
+# --- policies -------------------------------------------------------------------------------------------------
+
+
+def policies_to_fields(policies: Policies) -> dict[str, Any]:
+    """Only what is set."""
+    return {
+        field.name: _plain(value)
+        for field in fields(policies)
+        if (value := getattr(policies, field.name)) is not None
+    }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, bool | int):
+        return value
+    return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+
+
+def _retention(f: Any) -> Retention:
+    return Retention(_number(f["minutes"]), _number(f["megabytes"]))
+
+
+def _backlog_quota(f: Any) -> BacklogQuota:
+    return BacklogQuota(_number(f["bytes"]), _number(f["seconds"]), BacklogAction(f["action"]))
+
+
+def _rate(f: Any) -> Rate:
+    return Rate(_number(f["messages"]), _number(f["bytes"]))
+
+
+def _auto_topic_creation(f: Any) -> AutoTopicCreation:
+    return AutoTopicCreation(_flag(f["allowed"]), _number(f["partitions"]))
+
+
+#: How each policy is read; those not named here are whole numbers.
+_POLICIES: Mapping[str, Callable[[Any], Any]] = {
+    **{field.name: _number for field in fields(Policies)},
+    "retention": _retention,
+    "backlog_quota": _backlog_quota,
+    "publish_rate": _rate,
+    "dispatch_rate": _rate,
+    "subscription_dispatch_rate": _rate,
+    "deduplication": _flag,
+    "delayed_delivery": _flag,
+    "schema_compatibility": SchemaCompatibility,
+    "schema_required": _flag,
+    "allow_schema_auto_update": _flag,
+    "auto_topic_creation": _auto_topic_creation,
+    "auto_subscription_creation": _flag,
+}
+
+
+def policies_from_fields(found: Mapping[str, Any]) -> Policies:
+    """The policies that this release knows among those that were written."""
+    return Policies(**{name: _POLICIES[name](value) for name, value in found.items() if name in _POLICIES})
+
+
+# --- grants ---------------------------------------------------------------------------------------------------
+
+
+def encode_grants(grants: Grants) -> bytes:
+    return dump_fields(
+        {"roles": {role: [action.value for action in actions] for role, actions in grants.roles.items()}}
+    )
+
+
+def decode_grants(data: bytes) -> Grants:
+    return _decode(
+        data,
+        "grants",
+        lambda f: Grants(
+            {_text(role): tuple(Action(a) for a in _list(actions)) for role, actions in f["roles"].items()}
+        ),
+    )
+
+
+# --- brokers --------------------------------------------------------------------------------------------------
+
+
+def encode_broker(broker: BrokerInfo) -> bytes:
+    return dump_fields(asdict(broker))
+
+
+def decode_broker(data: bytes) -> BrokerInfo:
+    return _decode(
+        data,
+        "a broker's registration",
+        lambda f: BrokerInfo(
+            _text(f["broker_id"]), _text(f["instance"]), _text(f["pulsar_url"]), _text(f["http_url"])
+        ),
+    )
+
+
+def encode_owner(owner: TopicOwner) -> bytes:
+    return dump_fields({"broker": owner.broker_id, "instance": owner.instance})
+
+
+def decode_owner(data: bytes) -> TopicOwner:
+    return _decode(data, "a topic's owner", lambda f: TopicOwner(_text(f["broker"]), _text(f["instance"])))
+
+
+# --- schemas --------------------------------------------------------------------------------------------------
+
+
+def encode_schema(schema: StoredSchema) -> bytes:
+    return dump_fields(
+        {
+            "version": schema.version,
+            "type": schema.type,
+            "data": base64.b64encode(schema.data).decode(),
+            "properties": dict(schema.properties),
+            "role": schema.role,
+            "created_ms": schema.created_ms,
+            "deleted": schema.deleted,
+        }
+    )
+
+
+def decode_schema(data: bytes) -> StoredSchema:
+    return _decode(
+        data,
+        "a schema",
+        lambda f: StoredSchema(
+            _number(f["version"]),
+            _text(f["type"]),
+            base64.b64decode(_text(f["data"]), validate=True),
+            _pairs(f["properties"]),
+            _text(f["role"]),
+            _number(f["created_ms"]),
+            _flag(f["deleted"]),
+        ),
+    )
