@@ -16,6 +16,7 @@ FAILED, MISUSED = 1, 2
     cls=LazyGroup,
     lazy={
         "bookie": "weir.cli.bookie:bookie",
+        "config": "weir.server.config_command:config",
         "demo": "weir.server.demo:demo",
         "ledger": "weir.cli.ledger:ledger",
     },

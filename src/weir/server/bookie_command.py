@@ -16,6 +16,7 @@ from weir.runtime.interfaces import Runtime
 from weir.runtime.real import run
 from weir.server.addresses import parse_address
 from weir.server.bookie import BookieNode, BookieNodeSettings
+from weir.server.sync_policy import parse_sync
 
 log = logging.getLogger(__name__)
 
@@ -90,16 +91,6 @@ def parse_id(text: str) -> str:
     if not text or "/" in text or not text.isprintable() or len(text.encode()) > _MAX_ID_BYTES:
         raise ConfigError(f"{text!r} is no bookie id", hint="use a short name without slashes")
     return text
-
-
-def parse_sync(text: str) -> float | None:
-    """The journal's sync interval in seconds; None for `always`."""
-    policy, colon, number = text.partition(":")
-    if text == "always":
-        return None
-    if policy == "periodic" and colon and number.isascii() and number.isdigit() and int(number) > 0:
-        return int(number) / 1000
-    raise ConfigError(f"{text!r} is no sync policy", hint="write always, or periodic:MILLISECONDS")
 
 
 async def _serve(runtime: Runtime, settings: BookieNodeSettings, ready_file: Path | None) -> None:

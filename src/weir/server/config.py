@@ -1,0 +1,199 @@
+"""Everything that can be set about a Weir, as one typed tree.
+
+The tree is for people. No part of Weir receives it: `config_parts` makes each part's own small settings of it.
+"""
+# ruff: noqa: RUF009  (`setting` is `dataclasses.field` with more to say)
+
+from dataclasses import dataclass, field
+
+from weir.server.addresses import Address
+from weir.server.config_keys import keys_of, setting
+from weir.server.config_kinds import (
+    ADDRESS,
+    BOUND,
+    BOUNDED_SIZE,
+    COUNT,
+    FLAG,
+    NAMES,
+    OPTIONAL_ADDRESS,
+    SECONDS,
+    SIZE,
+    SYNC,
+    TEXT,
+    one_of,
+)
+
+KIB = 1024
+MIB = 1024 * KIB
+_LOCAL = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Listeners:
+    """Where clients come in."""
+
+    pulsar: Address | None = setting(
+        OPTIONAL_ADDRESS, Address(_LOCAL, 6650), "Pulsar's binary protocol; empty: not served in the clear."
+    )
+    pulsar_tls: Address | None = setting(
+        OPTIONAL_ADDRESS, None, "Pulsar's binary protocol over TLS; needs tls.certificate and tls.key."
+    )
+    http: Address = setting(ADDRESS, Address(_LOCAL, 8080), "Admin REST, lookup, metrics and health over HTTP.")
+    https: Address | None = setting(OPTIONAL_ADDRESS, None, "The same over TLS.")
+    advertised_host: str = setting(
+        TEXT, "", "The host name that clients are told in lookups; empty: the one that is listened on."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """How messages are kept."""
+
+    sync: float | None = setting(
+        SYNC,
+        None,
+        "always: a message is on the disk before it is acknowledged; periodic:MILLISECONDS: soon after.",
+    )
+    cache_bytes: int = setting(
+        SIZE, 64 * MIB, "Memory for the newest messages of all topics, for consumers that keep up."
+    )
+    write_cache_bytes: int = setting(
+        SIZE, 64 * MIB, "Memory for entries that are journalled but not in an entry log yet."
+    )
+    read_cache_bytes: int = setting(SIZE, 32 * MIB, "Memory for entries that were read from the disk.")
+    journal_file_bytes: int = setting(SIZE, 64 * MIB, "The size of a journal file; used ones are written again.")
+    flush_interval: float = setting(
+        SECONDS, 60.0, "Entries go from the journal to the entry logs at least so often."
+    )
+    low_water_bytes: int = setting(SIZE, 256 * MIB, "Below this much free disk space nothing new is taken.")
+    high_water_bytes: int = setting(
+        SIZE, 512 * MIB, "Above this much free disk space new messages are taken again."
+    )
+    ledger_bytes: int = setting(SIZE, 256 * MIB, "A topic begins a new ledger when its last one holds so much,")
+    ledger_entries: int = setting(COUNT, 100_000, "or so many entries,")
+    ledger_age: float = setting(SECONDS, 4 * 3600.0, "or is so old; trimming removes whole ledgers.")
+    cursor_interval: float = setting(SECONDS, 0.2, "Acknowledgements are written to the disk so often, together.")
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfig:
+    """How topics are served."""
+
+    cluster: str = setting(TEXT, "standalone", "The name of this cluster, as the admin REST shows it.")
+    in_flight_bytes: int = setting(
+        SIZE, 64 * MIB, "Published bytes that are not stored yet, over all topics; above it producers wait."
+    )
+    delivery_bytes: int = setting(SIZE, MIB, "The most that one consumer gets in one go.")
+    look_ahead: int = setting(
+        COUNT, 20_000, "Key-shared: messages that may wait for a slow consumer while others are served past them."
+    )
+    maintenance_interval: float = setting(SECONDS, 5.0, "How often retention, expiry and quotas are looked after.")
+    dedup_snapshot_every: int = setting(COUNT, 1000, "Deduplication: batches between two snapshots.")
+    dedup_forget: float = setting(
+        SECONDS, 6 * 3600.0, "A producer name that sent nothing for so long is forgotten."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Auth:
+    """Who may come in."""
+
+    token_secret: str = setting(
+        TEXT, "", "The secret that signs tokens (HMAC): text, base64:... or file:/path.", secret=True
+    )
+    token_public_key: str = setting(
+        TEXT, "", "The public key that tokens are checked with (RSA, EC): file:/path, PEM."
+    )
+    role_claim: str = setting(TEXT, "sub", "The claim of a token that names the role.")
+    audience: str = setting(TEXT, "", "The audience that a token must be for; empty: any.")
+    anonymous_role: str = setting(
+        TEXT, "anonymous", "The role of a client without credentials; empty: there is no such client."
+    )
+    superusers: tuple[str, ...] = setting(NAMES, ("anonymous",), "Roles that may do everything.")
+    authorise: bool = setting(FLAG, True, "Whether roles need grants; off: every role may do everything.")
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """For the listeners that end in _tls or s."""
+
+    certificate: str = setting(TEXT, "", "The file with the server's certificate chain, PEM.")
+    key: str = setting(TEXT, "", "The file with its private key, PEM.")
+    client_ca: str = setting(TEXT, "", "The file with the CAs of client certificates; set: clients must have one.")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds that keep one client from hurting the others."""
+
+    connections: int = setting(COUNT, 10_000, "Connections per listener at a time.")
+    connection_bytes: int = setting(
+        SIZE, 8 * MIB, "Bytes of one connection that wait to be stored; then it is not read."
+    )
+    frame_bytes: int = setting(SIZE, 5 * MIB + 10 * KIB, "The longest frame that is read.")
+    keep_alive: float = setting(
+        SECONDS, 30.0, "A connection that was silent for so long is asked whether it lives."
+    )
+    http_body_bytes: int = setting(SIZE, 8 * MIB, "The longest body of an HTTP request.")
+    drain_timeout: float = setting(SECONDS, 10.0, "How long a stop waits for what is under way.")
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """The policies of namespaces and topics that have none of their own."""
+
+    retention_minutes: int = setting(BOUND, 0, "Acknowledged messages stay so long; -1: without end.")
+    retention_megabytes: int = setting(BOUND, 0, "Acknowledged messages stay up to so much; -1: without end.")
+    message_ttl: float = setting(SECONDS, 0.0, "Unacknowledged messages expire after so long; 0: never.")
+    backlog_bytes: int = setting(BOUNDED_SIZE, -1, "A topic's backlog quota; -1: none.")
+    backlog_seconds: int = setting(BOUND, -1, "The age that the oldest unacknowledged message may have; -1: any.")
+    backlog_action: str = setting(
+        one_of("producer_request_hold", "producer_exception", "consumer_backlog_eviction"),
+        "producer_request_hold",
+        "What happens when the backlog quota is exceeded.",
+    )
+    deduplication: bool = setting(FLAG, False, "Whether messages that a producer sends twice are stored once.")
+    auto_create_topics: bool = setting(FLAG, True, "Whether a topic that a client names comes to be.")
+    auto_create_partitions: int = setting(COUNT, 0, "With how many partitions; 0: not partitioned.")
+    auto_create_subscriptions: bool = setting(
+        FLAG, True, "Whether a subscription that a consumer names comes to be."
+    )
+    max_message_bytes: int = setting(SIZE, 5 * MIB, "The largest message.")
+    max_producers: int = setting(COUNT, 0, "Producers per topic; 0: any number.")
+    max_consumers: int = setting(COUNT, 0, "Consumers per topic; 0: any number.")
+    max_subscriptions: int = setting(COUNT, 0, "Subscriptions per topic; 0: any number.")
+    max_unacked_per_consumer: int = setting(
+        COUNT, 50_000, "Unacknowledged messages per shared consumer; 0: any number."
+    )
+    max_unacked_per_subscription: int = setting(
+        COUNT, 200_000, "Unacknowledged messages per shared subscription; 0: any number."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """What it says while it runs."""
+
+    level: str = setting(
+        one_of("debug", "info", "warning", "error"), "warning", "The least important message to log."
+    )
+    format: str = setting(one_of("logfmt", "json"), "logfmt", "How a log line is written, to standard error.")
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The whole tree."""
+
+    data: str = setting(TEXT, "weir-data", "The folder with everything that is kept; made when new.")
+    listeners: Listeners = field(default_factory=Listeners)
+    storage: Storage = field(default_factory=Storage)
+    broker: BrokerConfig = field(default_factory=BrokerConfig)
+    auth: Auth = field(default_factory=Auth)
+    tls: Tls = field(default_factory=Tls)
+    limits: Limits = field(default_factory=Limits)
+    defaults: Defaults = field(default_factory=Defaults)
+    log: Log = field(default_factory=Log)
+
+
+#: Every setting by its name.
+KEYS = keys_of(Config)

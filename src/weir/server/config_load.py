@@ -1,0 +1,115 @@
+"""From file, environment and command line to one configuration; the later word wins.
+
+Each value remembers where it came from, and whatever is unknown or wrong is refused with that place in the error.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from weir.model.errors import ConfigError
+from weir.server.config import KEYS, Config
+from weir.server.config_keys import build, find_key, nearest
+
+DEFAULT_ORIGIN = "default"
+
+#: Variables of ours that are no settings: they are the command line's.
+_OTHERS = (
+    *("WEIR_URL", "WEIR_TOKEN", "WEIR_TOKEN_FILE", "WEIR_CA", "WEIR_CERTIFICATE", "WEIR_KEY", "WEIR_META"),
+    "WEIR_CONFIG",
+)
+#: What Kubernetes puts into the environment of every pod beside a service that is called weir.
+_KUBERNETES = re.compile(r"WEIR_(SERVICE_(HOST|PORT.*)|PORT(_.*)?)")
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A configuration, and where each value that is not a default came from."""
+
+    config: Config
+    values: Mapping[str, Any]
+    origins: Mapping[str, str]
+
+    def origin(self, name: str) -> str:
+        return self.origins.get(name, DEFAULT_ORIGIN)
+
+    def value(self, name: str) -> Any:
+        return self.values.get(name, KEYS[name].default)
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    name: str
+    raw: object
+    origin: str
+
+
+def load(
+    *,
+    file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    assignments: Sequence[str] = (),
+    options: Mapping[str, str] | None = None,
+) -> Loaded:
+    """Read all sources in their order: file, environment, `--set`, and options of the command itself."""
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for given in _given(file, environment or {}, assignments, options or {}):
+        try:
+            key = find_key(KEYS, given.name)
+            values[key.name] = key.kind.parse(key.name, given.raw)
+        except ConfigError as wrong:
+            raise ConfigError(f"{given.origin}: {wrong.what}", hint=wrong.hint) from None
+        origins[key.name] = given.origin
+    return Loaded(build(Config, values), values, origins)
+
+
+def _given(
+    file: Path | None, environment: Mapping[str, str], assignments: Sequence[str], options: Mapping[str, str]
+) -> Iterator[_Given]:
+    if file is not None:
+        yield from _from_file(file)
+    yield from _from_environment(environment)
+    yield from _from_assignments(assignments)
+    for option, value in options.items():
+        yield _Given(option, value, f"--{option}")
+
+
+def _from_file(path: Path) -> Iterator[_Given]:
+    try:
+        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as failure:
+        raise ConfigError(f"cannot read {path}: {failure.strerror}", hint="check --config") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as wrong:
+        raise ConfigError(f"{path} is not TOML: {wrong}", hint="write [section] and key = value") from None
+    yield from _flat(tree, "", str(path))
+
+
+def _flat(tree: Mapping[str, Any], prefix: str, origin: str) -> Iterator[_Given]:
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.", origin)
+        else:
+            yield _Given(prefix + name, value, origin)
+
+
+def _from_environment(environment: Mapping[str, str]) -> Iterator[_Given]:
+    by_variable = {key.variable: key for key in KEYS.values()}
+    for variable, text in sorted(environment.items()):
+        if not variable.startswith("WEIR_") or variable in _OTHERS or _KUBERNETES.fullmatch(variable):
+            continue
+        if variable not in by_variable:
+            hint = nearest(variable, list(by_variable))
+            raise ConfigError(f"environment: {variable} is no setting", hint=hint)
+        yield _Given(by_variable[variable].name, text, variable)
+
+
+def _from_assignments(assignments: Sequence[str]) -> Iterator[_Given]:
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
+        if not equals:
+            raise ConfigError(f"--set: {assignment!r} is no assignment", hint="write --set key=value")
+        yield _Given(name.strip(), value.strip(), "--set")

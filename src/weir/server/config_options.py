@@ -1,0 +1,20 @@
+"""The options by which a command takes a configuration."""
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+
+def config_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """`--config FILE` and `--set key=value`, as `config_file` and `assignments`."""
+    command = click.option(
+        "--set",
+        "assignments",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Set one value; may be repeated. See weir config show.",
+    )(command)
+    return click.option(
+        "--config", "config_file", envvar="WEIR_CONFIG", metavar="FILE", help="Read settings from a TOML file."
+    )(command)
