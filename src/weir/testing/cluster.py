@@ -138,6 +138,7 @@ class Cluster:
         #: What no fault explains: bugs.
         self.bugs: list[BaseException] = []
         self._rng: Random = world.rng("cluster")
+        self._sound_meta = MetaFaults(delay_s=plan.meta_delay_s, watch_delay_s=plan.meta_delay_s)
         self._metas: dict[str, FaultyMeta] = {}
         self._meta_faults: dict[str, MetaFaults] = {}
         self._bookies_made = 0
@@ -246,14 +247,15 @@ class Cluster:
 
     def meta(self, runtime: Runtime, name: str) -> FaultyMeta:
         """A node's way to the metadata, with the faults that are set for it."""
-        faults = self._meta_faults.get(name, MetaFaults())
+        faults = self._meta_faults.get(name, self._sound_meta)
         rng = self.world.rng(f"meta/{name}")
         meta = self._metas[name] = FaultyMeta(MemoryMeta(self.core, runtime), runtime, faults, rng=rng)
         return meta
 
-    def set_meta_faults(self, faults: MetaFaults, *, node: str | None = None) -> None:
-        """How one node, or every node, reaches the metadata from now on."""
-        for name in [*self.bookie_names, *self.client_names] if node is None else [node]:
+    def set_meta_faults(self, faults: MetaFaults | None, *, node: str | None = None) -> None:
+        """How one node, or every node, reaches the metadata from now on; None for no faults."""
+        faults = faults or self._sound_meta
+        for name in list(self._metas) if node is None else [node]:
             self._meta_faults[name] = faults
             if name in self._metas:
                 self._metas[name].faults = faults

@@ -4,8 +4,9 @@ A mutation is a plausible mistake, not vandalism: a check left out, a step skipp
 checkers miss one, it is the scenario or the checkers that are wrong (`tests/sim/test_mutations.py`).
 """
 
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
@@ -13,8 +14,8 @@ from unittest.mock import patch
 from weir.bookie.bookie import Bookie
 from weir.bookie.gc import GarbageCollector
 from weir.bookie.journal import Journal
-from weir.bookie.journal_scan import JournalReplay
 from weir.bookie.ledgers import LedgerTable
+from weir.bookie.store import Store
 from weir.ledger import recovery as ledger_recovery
 from weir.ledger import transforms
 from weir.ledger.copying import Copier
@@ -26,8 +27,10 @@ from weir.ledger.window import Window
 from weir.ledger.writer import LedgerWriter
 from weir.meta.state import KeySpace
 from weir.model.errors import BookieError
-from weir.wire import entry as wire_entry
-from weir.wire.journal import RecordKind
+from weir.model.ledger import Quorum
+from weir.testing.plan import Fault
+from weir.wire.entry import verify_entry
+from weir.wire.journal import RecordHeader, RecordKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,24 +40,38 @@ class Mutation:
     #: What is done wrong.
     sin: str
     apply: Callable[[], AbstractContextManager[Any]]
+    #: Fields of the plan that are set, so that the mistake matters in most seeds.
+    focus: dict[str, Any]
 
 
 MUTATIONS: dict[str, Mutation] = {}
+_TWO_OF_TWO = Quorum(3, 2, 2)
+_TWO_OF_THREE = Quorum(3, 3, 2)
 
 
-def _mutation(name: str) -> Callable[[Callable[[], Iterator[None]]], None]:
+def _mutation(name: str, **focus: Any) -> Callable[[Callable[[], Iterator[None]]], None]:
     """Enter a generator function as a mutation; its docstring says the sin."""
 
     def enter(function: Callable[[], Iterator[None]]) -> None:
-        MUTATIONS[name] = Mutation((function.__doc__ or name).strip(), contextmanager(function))
+        MUTATIONS[name] = Mutation((function.__doc__ or name).strip(), contextmanager(function), focus)
 
     return enter
+
+
+@contextmanager
+def _everywhere(function: Callable[..., Any], instead: Callable[..., Any]) -> Iterator[None]:
+    """Replace a function in every module of Weir that imported it by name."""
+    with ExitStack() as stack:
+        for name, module in sorted(sys.modules.items()):
+            if name.startswith("weir.") and getattr(module, function.__name__, None) is function:
+                stack.enter_context(patch.object(module, function.__name__, instead))
+        yield
 
 
 # --- the writer -----------------------------------------------------------------------------------------------
 
 
-@_mutation("ack-below-quorum")
+@_mutation("ack-below-quorum", quorum=_TWO_OF_TWO, faults=(Fault.CRASH_CLIENT, Fault.PARTITION), repair=False)
 def _ack_below_quorum() -> Iterator[None]:
     """The writer acknowledges an entry that one bookie less than the ack quorum holds."""
     held = Stripes.held
@@ -87,7 +104,13 @@ def _acks_out_of_order() -> Iterator[None]:
         yield
 
 
-@_mutation("unrecorded-ensemble-change")
+@_mutation(
+    "unrecorded-ensemble-change",
+    bookies=5,
+    quorum=_TWO_OF_TWO,
+    faults=(Fault.KILL_BOOKIE, Fault.STUCK_DISK),
+    repair=False,
+)
 def _unrecorded_ensemble_change() -> Iterator[None]:
     """The writer goes on with new bookies without writing the change down in the metadata."""
 
@@ -114,7 +137,7 @@ def _close_forgets_last_entry() -> Iterator[None]:
 # --- recovery -------------------------------------------------------------------------------------------------
 
 
-@_mutation("recovery-trusts-last-confirmed")
+@_mutation("recovery-trusts-last-confirmed", recoverers=2, appends=40)
 def _recovery_trusts_last_confirmed() -> Iterator[None]:
     """Recovery closes at the last-add-confirmed that the bookies know, without reading on."""
 
@@ -125,7 +148,14 @@ def _recovery_trusts_last_confirmed() -> Iterator[None]:
         yield
 
 
-@_mutation("recovery-believes-one-denial")
+@_mutation(
+    "recovery-believes-one-denial",
+    recoverers=2,
+    quorum=_TWO_OF_THREE,
+    faults=(Fault.ONE_WAY, Fault.PARTITION),
+    fault_every_s=0.3,
+    appends=40,
+)
 def _recovery_believes_one_denial() -> Iterator[None]:
     """Recovery ends the ledger as soon as one bookie denies an entry that none has given yet."""
 
@@ -138,7 +168,7 @@ def _recovery_believes_one_denial() -> Iterator[None]:
         yield
 
 
-@_mutation("recovery-without-fencing")
+@_mutation("recovery-without-fencing", recoverers=2, appends=40)
 def _recovery_without_fencing() -> Iterator[None]:
     """Recovery only asks the bookies how far they are, and fences none."""
 
@@ -157,7 +187,7 @@ def _recovery_without_fencing() -> Iterator[None]:
 # --- metadata and bytes ---------------------------------------------------------------------------------------
 
 
-@_mutation("compare-and-set-without-compare")
+@_mutation("compare-and-set-without-compare", writers=3, recoverers=2, ledgers=5, meta_delay_s=0.05, faults=())
 def _cas_without_compare() -> Iterator[None]:
     """The metadata store ignores the expected version of a put."""
     put = KeySpace.put
@@ -169,17 +199,17 @@ def _cas_without_compare() -> Iterator[None]:
         yield
 
 
-@_mutation("no-checksums")
+@_mutation("no-checksums", faults=(Fault.BIT_FLIPS, Fault.KILL_BOOKIE))
 def _no_checksums() -> Iterator[None]:
-    """Entries carry no checksum, so that nobody can tell damaged ones."""
-    with patch.object(wire_entry, "crc32c", lambda data, crc=0: 0):
+    """Nobody verifies the checksum of an entry that was read."""
+    with _everywhere(verify_entry, lambda data: None):
         yield
 
 
 # --- repair ---------------------------------------------------------------------------------------------------
 
 
-@_mutation("repair-without-copying")
+@_mutation("repair-without-copying", bookies=5, quorum=_TWO_OF_THREE, faults=(Fault.LOST_DISK,), repair=True)
 def _repair_without_copying() -> Iterator[None]:
     """Repair writes another bookie down in the place of a lost one, but copies nothing to it."""
 
@@ -193,14 +223,22 @@ def _repair_without_copying() -> Iterator[None]:
 # --- the bookie -----------------------------------------------------------------------------------------------
 
 
-@_mutation("bookie-ignores-fence")
+@_mutation("bookie-ignores-fence", recoverers=2, appends=40)
 def _bookie_ignores_fence() -> Iterator[None]:
     """A bookie takes adds of the writer to a ledger that it has fenced."""
     with patch.object(LedgerTable, "is_fenced", lambda self, ledger_id: False):
         yield
 
 
-@_mutation("fence-forgotten-at-restart")
+@_mutation(
+    "fence-forgotten-at-restart",
+    quorum=Quorum(1, 1, 1),
+    writers=3,
+    recoverers=2,
+    faults=(Fault.KILL_BOOKIE,),
+    fault_every_s=0.3,
+    appends=40,
+)
 def _fence_forgotten_at_restart() -> Iterator[None]:
     """A bookie acknowledges a fence that is only in its memory."""
 
@@ -220,7 +258,7 @@ def _fence_forgotten_at_restart() -> Iterator[None]:
         yield
 
 
-@_mutation("ack-before-sync")
+@_mutation("ack-before-sync", faults=(Fault.CRASH_BOOKIE,), appends=40)
 def _ack_before_sync() -> Iterator[None]:
     """A bookie acknowledges entries that are written to its journal but not synced."""
     write = Journal._write
@@ -232,25 +270,20 @@ def _ack_before_sync() -> Iterator[None]:
         yield
 
 
-@_mutation("replay-skips-last-file")
-def _replay_skips_last_file() -> Iterator[None]:
-    """A bookie that starts does not replay the newest file of its journal."""
-    scan = JournalReplay._file
+@_mutation("no-replay", faults=(Fault.CRASH_BOOKIE, Fault.KILL_BOOKIE), appends=40)
+def _no_replay() -> Iterator[None]:
+    """A bookie that starts trusts its checkpoint and leaves out the entries that only its journal has."""
+    replay = Store.replay
 
-    async def skip_newest(self: JournalReplay, sequence: int, *, is_last: bool) -> int:
-        if is_last:
-            apply, self._apply = self._apply, lambda header, body: None
-            try:
-                return await scan(self, sequence, is_last=is_last)
-            finally:
-                self._apply = apply
-        return await scan(self, sequence, is_last=is_last)
+    def only_fences(self: Store, header: RecordHeader, body: memoryview) -> None:
+        if header.kind is not RecordKind.ENTRIES:
+            replay(self, header, body)
 
-    with patch.object(JournalReplay, "_file", skip_newest):
+    with patch.object(Store, "replay", only_fences):
         yield
 
 
-@_mutation("compaction-drops-entries")
+@_mutation("compaction-drops-entries", appends=40, deletes=True, faults=())
 def _compaction_drops_entries() -> Iterator[None]:
     """A bookie that rewrites entry logs leaves out the last live entry of each part."""
     newest = GarbageCollector._newest
@@ -262,7 +295,15 @@ def _compaction_drops_entries() -> Iterator[None]:
         yield
 
 
-@_mutation("bookie-confirms-too-much")
+@_mutation(
+    "bookie-confirms-too-much",
+    bookies=3,
+    quorum=_TWO_OF_THREE,
+    readers=2,
+    faults=(Fault.ONE_WAY, Fault.PARTITION),
+    fault_every_s=0.3,
+    appends=40,
+)
 def _bookie_confirms_too_much() -> Iterator[None]:
     """A bookie tells readers that every entry it holds is confirmed."""
 
@@ -270,5 +311,10 @@ def _bookie_confirms_too_much() -> Iterator[None]:
         self._require_known(ledger_id)
         return self._store.last_entry(ledger_id)
 
-    with patch.object(Bookie, "last_confirmed", all_it_holds):
+    async def read(self: Bookie, ledger_id: Any, *args: Any, **options: Any) -> Any:
+        result = await honest_read(self, ledger_id, *args, **options)
+        return result._replace(last_confirmed=self._store.last_entry(ledger_id))
+
+    honest_read = Bookie.read
+    with patch.object(Bookie, "last_confirmed", all_it_holds), patch.object(Bookie, "read", read):
         yield

@@ -58,7 +58,7 @@ class Nemesis:
             node.disk.capacity_bytes = None
             node.clock.rate = 1.0
             node.resume()
-        self._cluster.set_meta_faults(MetaFaults())
+        self._cluster.set_meta_faults(None)
         self._cluster.hurry()
 
     # --- who -----------------------------------------------------------------------------------------------
@@ -189,12 +189,12 @@ class Nemesis:
     def _meta(self, faults: MetaFaults) -> Callable[[], None]:
         name = None if self._rng.random() < 0.3 else self._anyone()
         self._cluster.set_meta_faults(faults, node=name)
-        return lambda: self._cluster.set_meta_faults(MetaFaults(), node=name)
+        return lambda: self._cluster.set_meta_faults(None, node=name)
 
     def _meta_loss(self) -> Callable[[], None]:
         chance = self._rng.choice((0.05, 0.3))
         requests, replies = self._rng.choice(((chance, 0.0), (0.0, chance)))
-        delay_s = self._rng.choice((0.0, 0.05))
+        delay_s = max(self._plan.meta_delay_s, self._rng.choice((0.0, 0.05, 0.3)))
         return self._meta(
             MetaFaults(delay_s=delay_s, watch_delay_s=delay_s * 10, lose_request=requests, lose_reply=replies)
         )

@@ -77,6 +77,8 @@ class Plan:
     deletes: bool
     #: Whether lost copies are repaired while faults strike; if not, they are counted first, and repaired then.
     repair: bool
+    #: Each way to the metadata and back takes up to this long, faults or not.
+    meta_delay_s: float
     faults: tuple[Fault, ...]
     #: On average, so much time passes between two faults.
     fault_every_s: float
@@ -113,6 +115,7 @@ def make_plan(rng: Random) -> Plan:
         max_payload=rng.choice((30, 300, 3000)),
         deletes=rng.random() < 0.4,
         repair=rng.random() < 0.5,
+        meta_delay_s=rng.choice((0.0, 0.005, 0.05)),
         faults=_choose_faults(rng, quorum),
         fault_every_s=rng.choice((0.3, 0.8, 2.0)),
         duration_s=rng.uniform(6.0, 14.0),

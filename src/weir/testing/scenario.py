@@ -1,10 +1,12 @@
 """One seed, one run: build a cluster, let clients work under faults, heal, read everything back, check."""
 
 import asyncio
+import gc
 import logging
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import TextIO
 
@@ -45,9 +47,19 @@ class RunResult:
         return f"{self.plan}; {self.virtual_s:.1f} virtual seconds"
 
 
-def run_seed(seed: int, *, mutation: str | None = None, trace: TextIO | None = None) -> RunResult:
-    """Run the cluster scenario of a seed, with a promise broken on purpose if a mutation is named."""
+def run_seed(
+    seed: int, *, mutation: str | None = None, innocent: bool = False, trace: TextIO | None = None
+) -> RunResult:
+    """Run the cluster scenario of a seed, with a promise broken on purpose if a mutation is named: then its plan
+    is one in which that matters. An `innocent` run has that plan, but breaks nothing."""
     plan = make_plan(Random(f"plan/{seed}"))
+    if mutation is not None:
+        plan = replace(plan, **MUTATIONS[mutation].focus)
+    with _quiet_collection():
+        return _run(seed, plan, None if innocent else mutation, trace)
+
+
+def _run(seed: int, plan: Plan, mutation: str | None, trace: TextIO | None) -> RunResult:
     with ExitStack() as stack:
         if mutation is not None:
             stack.enter_context(MUTATIONS[mutation].apply())
@@ -136,6 +148,24 @@ class _Run:
             await check.run()
         finally:
             self.violations += check.violations
+
+
+@contextmanager
+def _quiet_collection() -> Iterator[None]:
+    """Collect what is left of a run here and now, and let coroutines that died half-way go without a word: one
+    that awaits in a `finally` block complains of its burial."""
+    hook = sys.unraisablehook
+
+    def not_of_burials(unraisable: "sys.UnraisableHookArgs") -> None:
+        if "coroutine ignored GeneratorExit" not in str(unraisable.exc_value):
+            hook(unraisable)
+
+    sys.unraisablehook = not_of_burials
+    try:
+        yield
+    finally:
+        gc.collect()
+        sys.unraisablehook = hook
 
 
 class _Listener(logging.Handler):

@@ -1,0 +1,48 @@
+"""Each promise, broken on purpose: the checkers must find it, and must not find it when nothing is broken."""
+
+import pytest
+
+from weir.testing.checkers import CHECKERS
+from weir.testing.mutations import MUTATIONS
+from weir.testing.scenario import run_seed
+
+#: Where to begin to look; seeds that caught each mutation when it was written. They shift whenever timing does, so
+#: the search goes on from there.
+FIRST_SEED = {
+    "ack-before-sync": 0,
+    "ack-below-quorum": 4,
+    "acks-out-of-order": 3,
+    "bookie-confirms-too-much": 63,
+    "bookie-ignores-fence": 2,
+    "close-forgets-last-entry": 0,
+    "compaction-drops-entries": 3,
+    "compare-and-set-without-compare": 0,
+    "fence-forgotten-at-restart": 2,
+    "no-checksums": 2,
+    "no-replay": 0,
+    "recovery-believes-one-denial": 14,
+    "recovery-trusts-last-confirmed": 0,
+    "recovery-without-fencing": 2,
+    "repair-without-copying": 3,
+    "unrecorded-ensemble-change": 0,
+}
+_MOST_SEEDS = 150
+
+
+@pytest.mark.parametrize("mutation", sorted(MUTATIONS))
+def test_a_broken_promise_is_found_and_only_then(mutation: str) -> None:
+    first = FIRST_SEED[mutation]
+    for seed in range(first, first + _MOST_SEEDS):
+        caught = run_seed(seed, mutation=mutation)
+        if caught.violations:
+            break
+    else:
+        pytest.fail(f"{_MOST_SEEDS} seeds from {first} on do not find: {MUTATIONS[mutation].sin}")
+    innocent = run_seed(seed, mutation=mutation, innocent=True)
+    assert innocent.violations == (), f"seed {seed} fails without the mutation, too"
+
+
+def test_every_mutation_says_what_is_done_wrong() -> None:
+    assert all(mutation.sin.endswith(".") for mutation in MUTATIONS.values())
+    assert sorted(FIRST_SEED) == sorted(MUTATIONS)
+    assert len(CHECKERS) <= len(MUTATIONS)
