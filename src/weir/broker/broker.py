@@ -1,0 +1,126 @@
+"""The broker: topics, loaded when they are first asked for, each once."""
+
+import asyncio
+import logging
+import re
+
+from weir.broker.api import Identity, Owner
+from weir.broker.context import BrokerContext
+from weir.broker.ports import Action, Ownership, Registry
+from weir.broker.topic import BrokerTopic
+from weir.model.errors import NotAllowedError, NotAuthenticatedError, TopicClosedError, WeirError
+from weir.model.topics import NamespaceName, TopicName
+from weir.runtime.tasks import TaskScope
+
+log = logging.getLogger(__name__)
+
+
+class LocalBroker:
+    """Fills `api.Broker`."""
+
+    def __init__(self, context: BrokerContext, registry: Registry, ownership: Ownership) -> None:
+        self._context = context
+        self._registry = registry
+        self._ownership = ownership
+        self._topics: dict[TopicName, asyncio.Task[BrokerTopic]] = {}
+        self._tasks = TaskScope("broker")
+        self._closing = False
+
+    @property
+    def loaded(self) -> list[BrokerTopic]:
+        """The topics that are served now."""
+        return [
+            task.result()
+            for task in self._topics.values()
+            if task.done() and not task.cancelled() and task.exception() is None
+        ]
+
+    async def topic(self, name: TopicName, *, role: str, create: bool = True) -> BrokerTopic:
+        self._context.guard.check(role, name, Action.LOOKUP)
+        return await self.load(name, create=create)
+
+    async def load(self, name: TopicName, *, create: bool = True) -> BrokerTopic:
+        """The topic, whoever asks; callers at the same time share one load."""
+        while True:
+            if self._closing:
+                raise TopicClosedError("the broker is going down")
+            loading = self._topics.get(name)
+            if loading is None:
+                loading = asyncio.get_running_loop().create_task(self._load(name, create), name=f"load {name}")
+                self._topics[name] = loading
+                loading.add_done_callback(lambda done, name=name: self._loaded(name, done))  # type: ignore[misc]
+            # One caller that gives up must not take the others' load with it.
+            topic = await asyncio.shield(loading)
+            if topic.alive:
+                return topic
+            await self._forget(name, loading)
+
+    async def _load(self, name: TopicName, create: bool) -> BrokerTopic:
+        await self._registry.admit(name, create=create)
+        await self._ownership.acquire(name)
+        try:
+            return await BrokerTopic.open(self._context, name, self._registry.policies(name))
+        except BaseException:
+            await self._ownership.release(name)
+            raise
+
+    def _loaded(self, name: TopicName, done: "asyncio.Task[BrokerTopic]") -> None:
+        if done.cancelled() or done.exception() is not None:
+            if self._topics.get(name) is done:
+                del self._topics[name]
+        elif not self._closing:
+            self._tasks.spawn(self._watch(name, done), f"watch {name}")
+
+    async def _watch(self, name: TopicName, loaded: "asyncio.Task[BrokerTopic]") -> None:
+        """A topic that dies (another broker has it) is let go of."""
+        await loaded.result().died()
+        await self._forget(name, loaded)
+
+    async def _forget(self, name: TopicName, loaded: "asyncio.Task[BrokerTopic]") -> None:
+        if self._topics.get(name) is loaded:
+            del self._topics[name]
+            await self._end(loaded.result(), "the topic moved to another broker")
+
+    async def unload(self, name: TopicName, reason: str = "the topic is unloaded") -> None:
+        """Let go of a topic; the next who asks loads it again, here or elsewhere."""
+        loading = self._topics.pop(name, None)
+        if loading is not None:
+            await self._end(await asyncio.shield(loading), reason)
+
+    async def _end(self, topic: BrokerTopic, reason: str) -> None:
+        try:
+            await topic.close(reason)
+        except WeirError as failed:
+            log.warning("%s did not close cleanly: %s", topic.name, failed)
+        await self._ownership.release(topic.name)
+
+    async def partitions(self, name: TopicName, *, role: str, create: bool = True) -> int:
+        self._context.guard.check(role, name, Action.LOOKUP)
+        return await self._registry.admit_partitioned(name, create=create)
+
+    async def owner(self, name: TopicName, *, role: str) -> Owner:
+        self._context.guard.check(role, name, Action.LOOKUP)
+        return await self._ownership.owner(name)
+
+    async def topics(self, namespace: str, *, role: str, pattern: str | None = None) -> list[TopicName]:
+        found = self._registry.topics(NamespaceName.parse(namespace))
+        if pattern is None:
+            return found
+        try:
+            wanted = re.compile(pattern)
+        except re.error as bad:
+            raise NotAllowedError(f"{pattern!r} is not a pattern: {bad}") from None
+        return [topic for topic in found if wanted.fullmatch(str(topic))]
+
+    async def authenticate(self, method: str, credentials: bytes) -> Identity:
+        raise NotAuthenticatedError(f"authentication method {method!r} is not known here")
+
+    async def close(self) -> None:
+        """Let go of every topic."""
+        self._closing = True
+        for name in list(self._topics):
+            try:
+                await self.unload(name, "the broker is going down")
+            except WeirError as failed:
+                log.warning("%s was not unloaded: %s", name, failed)
+        await self._tasks.close()

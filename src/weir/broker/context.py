@@ -1,0 +1,35 @@
+"""What all topics of a broker share."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from weir.broker.dispatch_keys import KeysOf
+from weir.broker.limits import Budget
+from weir.broker.ports import Guard, Holding, NoSchemas, OpenGuard, Schemas
+from weir.broker.settings import BrokerSettings
+from weir.model.batch import Batch, BatchFormat
+from weir.runtime import Runtime
+from weir.stream.context import StreamContext
+from weir.stream.log import Stream
+from weir.stream.state import StateLog
+
+#: Opens the holding area of a stream.
+OpenHolding = Callable[[StreamContext, Stream, StateLog], Awaitable[Holding]]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerContext:
+    runtime: Runtime
+    streams: StreamContext
+    settings: BrokerSettings
+    budget: Budget
+    #: How to find the keys in a batch of each format.
+    keys: Mapping[BatchFormat, KeysOf] = field(default_factory=dict)
+    guard: Guard = field(default_factory=OpenGuard)
+    schemas: Schemas = field(default_factory=NoSchemas)
+    open_holding: OpenHolding | None = None
+
+    def keys_of(self, batch: Batch) -> "bytes | Sequence[bytes | None] | None":
+        """The keys of a batch; a format that nobody knows has none."""
+        known = self.keys.get(batch.format)
+        return None if known is None else known(batch)

@@ -1,0 +1,164 @@
+"""Deduplication: per producer name, the highest sequence id that was sent on, and the highest that is stored.
+
+What is stored is known from the log itself (each batch names its origin), so nothing is written per message: a
+snapshot now and then says up to which offset it is right, and an opening topic reads the log from there on.
+"""
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import Protocol
+
+from weir.model.batch import Batch
+from weir.model.errors import WireError
+
+KEY = "dedup"
+
+
+class Verdict(Enum):
+    """What to do with a batch."""
+
+    NEW = auto()
+    #: All of it is stored.
+    DUPLICATE = auto()
+    #: It was sent on and has not been answered: whether it is stored will be known then.
+    UNDER_WAY = auto()
+    #: Some of its messages are there and some are not; a batch is opaque, so it can neither be stored nor dropped.
+    OVERLAPS = auto()
+
+
+class _Source(Protocol):
+    @property
+    def start_offset(self) -> int: ...
+
+    @property
+    def end_offset(self) -> int: ...
+
+    async def read(self, offset: int, max_bytes: int) -> list[Batch]: ...
+
+
+class _Known:
+    """What is known of one producer name."""
+
+    __slots__ = ("pushed", "seen_ms", "stored", "under_way")
+
+    def __init__(self, stored: int, seen_ms: int) -> None:
+        self.stored = stored
+        self.pushed = stored
+        self.seen_ms = seen_ms
+        #: (highest sequence, answer) of what was sent on, in order.
+        self.under_way: deque[tuple[int, asyncio.Future[int]]] = deque()
+
+
+class Deduplication:
+    """Of one topic. `known_to`: everything stored before this offset is taken into account."""
+
+    def __init__(self, changed: Callable[[], None], *, snapshot_every: int, forget_ms: int) -> None:
+        self._names: dict[str, _Known] = {}
+        self._changed = changed
+        self._snapshot_every = snapshot_every
+        self._forget_ms = forget_ms
+        self._since_snapshot = 0
+        self.known_to = 0
+
+    def last_stored(self, producer: str) -> int:
+        """The highest sequence id stored for this name; -1 if none is known."""
+        known = self._names.get(producer)
+        return -1 if known is None else known.stored
+
+    def judge(self, producer: str, lowest: int, highest: int) -> Verdict:
+        """What a batch with these sequence ids is."""
+        known = self._names.get(producer)
+        if known is None or lowest > known.pushed:
+            return Verdict.NEW
+        if highest <= known.stored:
+            return Verdict.DUPLICATE
+        if highest <= known.pushed and lowest > known.stored:
+            return Verdict.UNDER_WAY
+        return Verdict.OVERLAPS
+
+    def push(self, producer: str, highest: int, answer: "asyncio.Future[int]", now_ms: int) -> None:
+        """The batch was sent on; `answer` tells what becomes of it."""
+        known = self._names.get(producer)
+        if known is None:
+            known = self._names[producer] = _Known(-1, now_ms)
+        known.pushed = highest
+        known.seen_ms = now_ms
+        known.under_way.append((highest, answer))
+
+    def under_way(self, producer: str, highest: int) -> "asyncio.Future[int] | None":
+        """The answer that will tell whether this sequence id is stored."""
+        known = self._names.get(producer)
+        if known is None:
+            return None
+        return next((answer for upto, answer in known.under_way if upto >= highest), None)
+
+    def stored(self, producer: str, highest: int, end_offset: int) -> None:
+        """The batch is in the log, which ends there."""
+        known = self._names[producer]
+        known.stored = max(known.stored, highest)
+        while known.under_way and known.under_way[0][0] <= highest:
+            known.under_way.popleft()
+        self._reached(end_offset)
+
+    def failed(self, producer: str) -> None:
+        """What was sent on last was refused or failed. What else was sent on has failed too or will: until the
+        topic has read the log's end again, only what is stored counts."""
+        known = self._names.get(producer)
+        if known is not None:
+            known.under_way = deque(entry for entry in known.under_way if not entry[1].done())
+            known.pushed = max([known.stored, *(upto for upto, _ in known.under_way)])
+
+    def passed(self, end_offset: int) -> None:
+        """A batch without an origin was stored."""
+        self._reached(end_offset)
+
+    def _reached(self, end_offset: int) -> None:
+        self.known_to = max(self.known_to, end_offset)
+        self._since_snapshot += 1
+        if self._since_snapshot >= self._snapshot_every:
+            self._since_snapshot = 0
+            self._changed()
+
+    async def catch_up(self, log: _Source, now_ms: int) -> None:
+        """Read what was stored and is not taken into account yet."""
+        self.known_to = max(self.known_to, log.start_offset)
+        while self.known_to < log.end_offset:
+            for batch in await log.read(self.known_to, 1 << 20):
+                self._learn(batch, now_ms)
+                self.known_to = batch.end_offset
+
+    def _learn(self, batch: Batch, now_ms: int) -> None:
+        origin = batch.origin
+        if origin is None or origin.sequence < 0:
+            return
+        known = self._names.get(origin.producer)
+        if known is None:
+            self._names[origin.producer] = _Known(origin.sequence, now_ms)
+        else:
+            known.stored = max(known.stored, origin.sequence)
+            known.pushed = max(known.pushed, known.stored)
+
+    def forget_idle(self, now_ms: int, connected: Callable[[str], bool]) -> None:
+        """Names that sent nothing for long, and are not connected, cost nothing more."""
+        for name, known in list(self._names.items()):
+            if now_ms - known.seen_ms > self._forget_ms and not known.under_way and not connected(name):
+                del self._names[name]
+
+    def to_bytes(self) -> bytes:
+        """The snapshot."""
+        names = {name: [known.stored, known.seen_ms] for name, known in self._names.items() if known.stored >= 0}
+        return json.dumps({"to": self.known_to, "names": names}).encode()
+
+    def load(self, data: bytes) -> None:
+        """Begin with a snapshot."""
+        try:
+            fields = json.loads(data)
+            self.known_to = int(fields["to"])
+            self._names = {
+                str(name): _Known(int(stored), int(seen)) for name, (stored, seen) in fields["names"].items()
+            }
+        except (ValueError, KeyError, TypeError, AttributeError) as bad:
+            raise WireError(f"a deduplication snapshot is malformed: {bad!r}") from bad

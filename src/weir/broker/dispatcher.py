@@ -1,0 +1,92 @@
+"""What every kind of dispatcher has: a cursor, feeds, a brake, and the consumers of one subscription."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from weir.broker.api import Delivery
+from weir.broker.consumer import BrokerConsumer
+from weir.broker.feed import Feed
+from weir.broker.limits import Brake
+from weir.broker.settings import BrokerSettings
+from weir.model.batch import Batch, BatchFlags
+from weir.stream.cursor import Cursor
+
+
+@dataclass(slots=True)
+class UnackedLimits:
+    """How many messages may be unacknowledged before no more are delivered; 0 means no limit."""
+
+    consumer: int = 0
+    subscription: int = 0
+
+
+@dataclass(slots=True)
+class Desk:
+    """What a dispatcher works with."""
+
+    cursor: Cursor
+    settings: BrokerSettings
+    #: A new feed that calls the function when what was asked for is there.
+    make_feed: Callable[[Callable[[], None]], Feed]
+    make_brake: Callable[[Callable[[], None]], Brake]
+    #: Messages that a consumer of this subscription may see at all; None: all of them.
+    visible: Callable[[Batch], int | None]
+    #: How often a batch was delivered before, by its base offset; nothing for the first time.
+    counts: dict[int, int] = field(default_factory=dict)
+    limits: UnackedLimits = field(default_factory=UnackedLimits)
+    #: The partition of the topic, where it has any.
+    partition: int | None = None
+
+
+class Dispatcher(Protocol):
+    """Hands batches to the consumers of one subscription. Plain functions: nothing here waits."""
+
+    @property
+    def consumers(self) -> Sequence[BrokerConsumer]: ...
+
+    @property
+    def read_at(self) -> int:
+        """The next offset that was never looked at."""
+
+    def join(self, consumer: BrokerConsumer) -> None:
+        """Raises if it does not fit to those that are there."""
+
+    def leave(self, consumer: BrokerConsumer) -> None:
+        """What it has goes to others."""
+
+    def pump(self) -> None:
+        """Deliver whatever can be delivered now."""
+
+    def give_back(self, consumer: BrokerConsumer, deliveries: list[Delivery]) -> None:
+        """The consumer never saw these."""
+
+    def redeliver(self, consumer: BrokerConsumer, ranges: Sequence[tuple[int, int]] | None) -> None: ...
+
+    def settled(self, consumer: BrokerConsumer | None, first: int, end: int) -> None:
+        """Offsets in [first, end) were acknowledged, by this consumer if by any."""
+
+    def rewind(self) -> None:
+        """The cursor was moved: begin anew from it."""
+
+    def close(self) -> None: ...
+
+
+def wanted_of(desk: Desk, batch: Batch) -> int | None:
+    """Which messages of a batch are still to be delivered, as bits; None for all, 0 for none."""
+    cursor = desk.cursor
+    visible = desk.visible(batch)
+    if batch.flags & BatchFlags.CONTROL or visible == 0:
+        return 0
+    if visible is None and not cursor.holes and batch.base_offset > cursor.mark_delete:
+        return None
+    whole = (1 << batch.count) - 1
+    mask = cursor.unacked_mask(batch.base_offset, batch.count)
+    if visible is not None:
+        mask &= visible
+    return None if mask == whole else mask
+
+
+def invisible(desk: Desk, batch: Batch) -> bool:
+    """Whether a batch has nothing that a consumer could ever acknowledge."""
+    return bool(batch.flags & BatchFlags.CONTROL) or desk.visible(batch) == 0

@@ -1,0 +1,80 @@
+"""Batches from any offset on: at once if they are in memory, else by a read in the background."""
+
+import asyncio
+import logging
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import Protocol
+
+from weir.broker.settings import BrokerSettings
+from weir.model.batch import Batch
+from weir.model.errors import OffsetTrimmedError, StreamClosedError, StreamFencedError, WeirError
+from weir.runtime.interfaces import Clock
+from weir.runtime.tasks import TaskScope
+
+log = logging.getLogger(__name__)
+
+
+class Source(Protocol):
+    """A log that can be read from any offset on: a stream, or its compacted view."""
+
+    @property
+    def start_offset(self) -> int: ...
+
+    @property
+    def end_offset(self) -> int: ...
+
+    def read_cached(self, offset: int, max_bytes: int) -> list[Batch] | None: ...
+
+    async def read(self, offset: int, max_bytes: int) -> list[Batch]: ...
+
+
+class Feed:
+    """One reader's view of a source. `wake` is called when a read that `get` began has ended."""
+
+    def __init__(
+        self, source: Source, clock: Clock, settings: BrokerSettings, tasks: TaskScope, wake: Callable[[], None]
+    ) -> None:
+        self._source = source
+        self._clock = clock
+        self._settings = settings
+        self._tasks = tasks
+        self._wake = wake
+        self._read: list[Batch] = []  # what the last read in the background brought
+        self._read_from = 0
+        self._reading: asyncio.Task[None] | None = None
+
+    @property
+    def start_offset(self) -> int:
+        return self._source.start_offset
+
+    def get(self, offset: int, max_bytes: int | None = None) -> list[Batch] | None:
+        """Batches from the one that holds `offset` on, or the first after it; none at the end. None if they must
+        be read first: `wake` tells when to ask again."""
+        offset = max(offset, self._source.start_offset)
+        cached = self._source.read_cached(offset, max_bytes or self._settings.read_bytes)
+        if cached is not None:
+            self._read = []
+            return cached
+        read = self._read
+        if read and self._read_from <= offset < read[-1].end_offset:
+            at = max(0, bisect_right(read, offset, key=lambda batch: batch.base_offset) - 1)
+            return read[at:]
+        if self._reading is None:
+            self._reading = self._tasks.spawn(self._fetch(offset), "read")
+        return None
+
+    async def _fetch(self, offset: int) -> None:
+        try:
+            self._read = await self._source.read(offset, self._settings.read_bytes)
+            self._read_from = offset
+        except OffsetTrimmedError:
+            pass  # the start has moved; whoever asks again asks for what is left
+        except (StreamClosedError, StreamFencedError):
+            return
+        except WeirError as failed:
+            log.warning("a read at offset %s failed, trying again: %s", offset, failed)
+            await self._clock.sleep(self._settings.read_pause_s)
+        finally:
+            self._reading = None
+        self._wake()

@@ -1,0 +1,207 @@
+"""The path of a batch from a producer into the log: limits, deduplication, holding, append, receipt."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+from weir.broker.api import Outgoing, Receipt
+from weir.broker.context import BrokerContext
+from weir.broker.dedup import Deduplication, Verdict
+from weir.broker.limits import RateLimit
+from weir.broker.meters import Histogram, Meter
+from weir.broker.ports import Holding
+from weir.broker.producers import BrokerProducer
+from weir.model.batch import Batch, BatchFlags, HeldId, Origin
+from weir.model.errors import (
+    DuplicateInDoubtError,
+    MessageTooLargeError,
+    NotAllowedError,
+    ProducerClosedError,
+    StreamTerminatedError,
+    WeirError,
+)
+from weir.model.policies import Policies, Rate
+from weir.stream.log import Stream
+
+#: What a duplicate is answered with where it is not known where the first one went.
+_NOWHERE = (-1, -1)
+
+
+class Publisher:
+    """Of one topic. Decides at once; receipts of one producer come in the order of its batches.
+
+    When an append fails, every producer that was there is shut (`shut_all`): what they sent behind the failed
+    batch must not be stored without it. They connect anew and send again.
+    """
+
+    def __init__(
+        self, context: BrokerContext, stream: Stream, policies: Policies, shut_all: Callable[[str], None]
+    ) -> None:
+        self._context = context
+        self._clock = context.runtime.clock
+        self._budget = context.budget
+        self._loop = asyncio.get_running_loop()
+        self._stream = stream
+        self._shut_all = shut_all
+        self.dedup: Deduplication | None = None
+        self.holding: Holding | None = None
+        self.meter = Meter(self._clock)
+        self.latency = Histogram()
+        self.duplicates = 0
+        self.rate = RateLimit(self._clock, policies.publish_rate or Rate(), context.settings.rate_burst_s)
+        self.policies = policies
+
+    def publish(self, producer: BrokerProducer, outgoing: Outgoing) -> "asyncio.Future[Receipt]":
+        receipt: asyncio.Future[Receipt] = self._loop.create_future()
+        refusal = self._refusal(producer, outgoing)
+        if refusal is not None:
+            receipt.set_exception(refusal)
+            return receipt
+        origin = None
+        if self.dedup is not None and outgoing.sequence >= 0 and not outgoing.partial:
+            highest = max(outgoing.sequence, outgoing.highest_sequence)
+            verdict = self.dedup.judge(producer.name, outgoing.sequence, highest)
+            if verdict is not Verdict.NEW:
+                self._answer_known(producer, highest, verdict, receipt)
+                return receipt
+            origin = Origin(producer.name, highest)
+        batch = Batch(-1, outgoing.count, outgoing.format, 0, outgoing.payload, BatchFlags.NONE, origin)
+        size = len(outgoing.payload)
+        if (
+            outgoing.deliver_at_ms is not None
+            and self.holding is not None
+            and self._is_to_wait(outgoing.deliver_at_ms)
+        ):
+            self._hold(self.holding, batch, outgoing.deliver_at_ms, receipt)
+        else:
+            stored = self._stream.append(batch)
+            self._note_push(origin, stored)
+            stored.add_done_callback(partial(self._stored, receipt, batch, size, self._clock.monotonic()))
+        self._budget.take(size)
+        self.rate.spend(outgoing.count, size)
+        self.meter.count(outgoing.count, size)
+        producer.meter.count(outgoing.count, size)
+        return receipt
+
+    async def relax(self) -> None:
+        """Wait while the budget, the stream's window or the publish rate say so."""
+        if self._budget.exhausted:
+            await self._budget.eased()
+        await self._stream.ready()
+        while self.rate.limits and (delay := self.rate.delay_s()) > 0:
+            await self._clock.sleep(delay)
+
+    # --- deciding ---------------------------------------------------------------------------------------
+
+    def _refusal(self, producer: BrokerProducer, outgoing: Outgoing) -> WeirError | None:
+        if not producer.open or not producer.admitted:
+            return ProducerClosedError(f"producer {producer.name!r} is closed, or may not send yet")
+        if producer.failures_seen != self._stream.failures:
+            return ProducerClosedError("a batch before this one could not be stored")
+        limit = self.policies.max_message_bytes or 0
+        if 0 < limit < len(outgoing.payload):
+            return MessageTooLargeError(f"a message has {len(outgoing.payload)} bytes, {limit} are allowed")
+        return None
+
+    def _is_to_wait(self, deliver_at_ms: int) -> bool:
+        return bool(self.policies.delayed_delivery) and deliver_at_ms > self._clock.wall_ms()
+
+    def _note_push(self, origin: Origin | None, stored: "asyncio.Future[int]") -> None:
+        if origin is not None and self.dedup is not None:
+            self.dedup.push(origin.producer, origin.sequence, stored, self._clock.wall_ms())
+
+    def _answer_known(
+        self, producer: BrokerProducer, highest: int, verdict: Verdict, receipt: "asyncio.Future[Receipt]"
+    ) -> None:
+        """A batch whose sequence ids were seen before: once it is sure that it is stored, it is a duplicate."""
+        self.duplicates += 1
+        if verdict is Verdict.DUPLICATE:
+            receipt.set_result(Receipt(-1, _NOWHERE, duplicate=True))
+            return
+        if verdict is Verdict.OVERLAPS:
+            receipt.set_exception(
+                NotAllowedError("some of the batch's messages are stored already, and some are not")
+            )
+            return
+        answer = self.dedup.under_way(producer.name, highest) if self.dedup is not None else None
+        if answer is None:
+            receipt.set_exception(DuplicateInDoubtError("whether the message is stored is not known yet"))
+        else:
+            answer.add_done_callback(partial(_answer_duplicate, receipt))
+
+    # --- what comes back --------------------------------------------------------------------------------
+
+    def _stored(
+        self,
+        receipt: "asyncio.Future[Receipt]",
+        batch: Batch,
+        size: int,
+        started: float,
+        done: "asyncio.Future[int]",
+    ) -> None:
+        self._budget.give(size)
+        failure = done.exception()
+        dedup, origin = self.dedup, batch.origin
+        if failure is not None:
+            if dedup is not None and origin is not None:
+                dedup.failed(origin.producer)
+            if not receipt.done():
+                receipt.set_exception(failure)
+            if not isinstance(failure, StreamTerminatedError):
+                self._shut_all(f"a batch could not be stored: {failure}")
+            return
+        offset = done.result()
+        if dedup is not None:
+            if origin is not None:
+                dedup.stored(origin.producer, origin.sequence, offset + batch.count)
+            else:
+                dedup.passed(offset + batch.count)
+        self.latency.note(self._clock.monotonic() - started)
+        if not receipt.done():
+            receipt.set_result(Receipt(offset, self._stream.position_of(offset) or _NOWHERE))
+
+    def _hold(
+        self, holding: Holding, batch: Batch, deliver_at_ms: int, receipt: "asyncio.Future[Receipt]"
+    ) -> None:
+        held = holding.hold(batch, deliver_at_ms)
+        if batch.origin is not None and self.dedup is not None:
+            stored: asyncio.Future[int] = self._loop.create_future()
+            held.add_done_callback(partial(_mirror, stored))
+            self.dedup.push(batch.origin.producer, batch.origin.sequence, stored, self._clock.wall_ms())
+        held.add_done_callback(partial(self._held, receipt, batch, len(batch.payload)))
+
+    def _held(
+        self, receipt: "asyncio.Future[Receipt]", batch: Batch, size: int, done: "asyncio.Future[HeldId]"
+    ) -> None:
+        self._budget.give(size)
+        failure = done.exception()
+        if failure is not None:
+            if self.dedup is not None and batch.origin is not None:
+                self.dedup.failed(batch.origin.producer)
+            if not receipt.done():
+                receipt.set_exception(failure)
+            self._shut_all(f"a batch could not be held: {failure}")
+            return
+        if self.dedup is not None and batch.origin is not None:
+            self.dedup.stored(batch.origin.producer, batch.origin.sequence, self.dedup.known_to)
+        if not receipt.done():
+            held = done.result()
+            receipt.set_result(Receipt(-1, (held.ledger, held.entry), held=True))
+
+
+def _answer_duplicate(receipt: "asyncio.Future[Receipt]", first: "asyncio.Future[int]") -> None:
+    if receipt.done():
+        return
+    if first.cancelled() or first.exception() is not None:
+        receipt.set_exception(DuplicateInDoubtError("whether the message is stored is not known"))
+    else:
+        receipt.set_result(Receipt(-1, _NOWHERE, duplicate=True))
+
+
+def _mirror(stored: "asyncio.Future[int]", held: "asyncio.Future[HeldId]") -> None:
+    """A held batch is as good as stored."""
+    if held.cancelled() or held.exception() is not None:
+        stored.set_exception(held.exception() or DuplicateInDoubtError("it was not held"))
+        stored.exception()
+    else:
+        stored.set_result(-1)

@@ -1,0 +1,27 @@
+"""What can be set about a broker."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings:
+    """One value for all topics of a broker."""
+
+    #: Published bytes that are not stored yet, over all topics: above it every producer's `relax()` waits.
+    in_flight_bytes: int = 128 * 1024 * 1024
+    #: The most that one `next()` answers, so that one consumer with much credit does not keep the loop to itself.
+    delivery_bytes: int = 1024 * 1024
+    #: One read of what the tail no longer holds.
+    read_bytes: int = 256 * 1024
+    #: Wait so long after a read that failed.
+    read_pause_s: float = 0.5
+    #: Key-shared: messages that may wait for their own consumer while others are served past them.
+    look_ahead: int = 20_000
+    #: Deduplication: batches between two snapshots, which is what an opening topic scans at most.
+    dedup_snapshot_every: int = 1000
+    #: A producer name that sent nothing for so long is forgotten.
+    dedup_forget_s: float = 6 * 3600.0
+    #: How often retention, expiry and quotas are looked after.
+    maintenance_s: float = 5.0
+    #: A subscription's dispatch rate may be used ahead by so many seconds.
+    rate_burst_s: float = 1.0

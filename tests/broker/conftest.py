@@ -1,0 +1,153 @@
+"""Topics among fake bookies, in simulated time."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from weir.broker.api import Delivery, Outgoing, ProducerRequest, StartAt, SubscribeRequest, SubscriptionType
+from weir.broker.broker import LocalBroker
+from weir.broker.consumer import BrokerConsumer
+from weir.broker.context import BrokerContext
+from weir.broker.limits import Budget
+from weir.broker.ports import PlainRegistry, SoleOwner
+from weir.broker.producers import BrokerProducer
+from weir.broker.settings import BrokerSettings
+from weir.broker.topic import BrokerTopic
+from weir.ledger.client import LedgerClient
+from weir.meta import keys
+from weir.meta.memory import MemoryCore, MemoryMeta
+from weir.model.batch import Batch, BatchFormat
+from weir.model.ids import BookieId
+from weir.model.ledger import Quorum
+from weir.model.policies import DEFAULT_POLICIES, Policies
+from weir.model.topics import TopicName
+from weir.runtime import Runtime
+from weir.stream.context import StreamContext
+from weir.stream.settings import StreamSettings
+from weir.stream.tail import TailCache
+from weir.testing.fakes import FakeBookiePool
+from weir.testing.world import World, simulate
+from weir.wire.metadata import BookieInfo, encode_bookie_info
+
+
+def keys_of(batch: Batch) -> "bytes | Sequence[bytes | None] | None":
+    """The tests' batches are texts; what stands before a colon is the key, words with several are several keys."""
+    words = bytes(batch.payload).split()
+    found = [word.partition(b":")[0] if b":" in word else None for word in words]
+    return found[0] if len(found) == 1 or len(found) != batch.count else found
+
+
+@dataclass
+class Bench:
+    """Brokers that share bookies and metadata."""
+
+    runtime: Runtime
+    core: MemoryCore
+    bookies: FakeBookiePool
+    world: World
+    settings: StreamSettings = field(default_factory=lambda: StreamSettings(quorum=Quorum(3, 2, 2)))
+
+    async def context(
+        self, *, tail_bytes: int = 1 << 20, broker: BrokerSettings | None = None, **changes: Any
+    ) -> BrokerContext:
+        meta = MemoryMeta(self.core, self.runtime)
+        client = LedgerClient(self.runtime, meta, self.bookies)
+        await client.start()
+        settings = broker or BrokerSettings()
+        streams = StreamContext(
+            self.runtime, meta, client, TailCache(tail_bytes), replace(self.settings, **changes)
+        )
+        budget = Budget(settings.in_flight_bytes)
+        return BrokerContext(self.runtime, streams, settings, budget, {BatchFormat.PULSAR: keys_of})
+
+    async def topic(
+        self,
+        name: str = "t",
+        *,
+        policies: Policies | None = None,
+        tail_bytes: int = 1 << 20,
+        broker: BrokerSettings | None = None,
+        **changes: Any,
+    ) -> BrokerTopic:
+        """The topic, on one more broker."""
+        context = await self.context(tail_bytes=tail_bytes, broker=broker, **changes)
+        return await BrokerTopic.open(
+            context, TopicName.parse(name), (policies or Policies()).over(DEFAULT_POLICIES)
+        )
+
+    async def broker(self, **changes: Any) -> LocalBroker:
+        return LocalBroker(await self.context(**changes), PlainRegistry(), SoleOwner())
+
+    @staticmethod
+    async def consumer(
+        topic: Any,
+        subscription: str = "s",
+        type: SubscriptionType = SubscriptionType.EXCLUSIVE,
+        name: str = "c",
+        **more: Any,
+    ) -> BrokerConsumer:
+        more.setdefault("start", StartAt(offset=0))
+        return await topic.subscribe(SubscribeRequest("r", subscription, type=type, consumer_name=name, **more))
+
+    @staticmethod
+    async def producer(topic: Any, name: str | None = None, **more: Any) -> BrokerProducer:
+        return await topic.produce(ProducerRequest("r", name=name, **more))
+
+    @staticmethod
+    def out(text: str, count: int = 1, **more: Any) -> Outgoing:
+        return Outgoing(text.encode(), count, BatchFormat.PULSAR, **more)
+
+    async def publish(self, producer: Any, *texts: str, count: int = 1) -> list[int]:
+        receipts = [producer.publish(self.out(text, count)) for text in texts]
+        return [(await receipt).offset for receipt in receipts]
+
+    @staticmethod
+    def texts(deliveries: Sequence[Delivery]) -> list[str]:
+        return [bytes(delivery.batch.payload).decode() for delivery in deliveries]
+
+    async def receive(self, consumer: Any, count: int, credit: int = 1000, *, ack: bool = False) -> list[str]:
+        """Exactly so many batches, in as many turns as it takes."""
+        found: list[str] = []
+        while len(found) < count:
+            deliveries = await consumer.next(credit)
+            found += self.texts(deliveries)
+            if ack:
+                consumer.ack([(d.batch.base_offset, d.batch.end_offset) for d in deliveries])
+        assert len(found) == count, found
+        return found
+
+    async def nothing(self, consumer: Any, credit: int = 1000) -> bool:
+        """Whether nothing is delivered for a while."""
+        try:
+            async with asyncio.timeout(5):
+                await consumer.next(credit)
+        except TimeoutError:
+            return True
+        return False
+
+
+Scenario = Callable[[Bench], Awaitable[None]]
+
+
+@pytest.fixture
+def run() -> Callable[..., None]:
+    """Run a scenario on a node of a simulated world."""
+
+    def run_it(scenario: Scenario, seed: int = 1) -> None:
+        async def main(world: World) -> None:
+            async def on_node(runtime: Runtime) -> None:
+                core = MemoryCore(runtime.clock)
+                meta = MemoryMeta(core, runtime)
+                for number in range(4):
+                    info = BookieInfo(BookieId(f"b{number}"), "nowhere", 1)
+                    await meta.put(keys.bookie_writable(info.bookie_id), encode_bookie_info(info))
+                await scenario(Bench(runtime, core, FakeBookiePool(), world))
+
+            await world.node("broker").start(on_node)
+
+        simulate(seed, main)
+
+    return run_it
