@@ -15,7 +15,7 @@ from weir.bookie.journal_files import JournalFiles
 from weir.bookie.journal_scan import JournalReplay
 from weir.bookie.layout import Layout
 from weir.bookie.log_files import LogFiles
-from weir.bookie.opening import load_logs, remove_leftovers
+from weir.bookie.opening import load_logs, remove_leftovers, settle_names
 from weir.bookie.reading import Reader
 from weir.bookie.settings import BookieSettings
 from weir.bookie.space import BookieState, SpaceMonitor, StateBox
@@ -112,6 +112,7 @@ class Bookie:
         lock = await runtime.disk.lock(layout.lock)
         try:
             cookie = await claim_folder(runtime, layout, settings.bookie_id)
+            await settle_names(runtime.disk, layout)
             checkpoint = await load_checkpoint(runtime.disk, layout)
             bookie = cls(runtime, settings, lock, cookie, Store(checkpoint, settings.cache.write_bytes))
             await remove_leftovers(runtime.disk, layout, checkpoint)

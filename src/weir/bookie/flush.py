@@ -45,7 +45,8 @@ class Flusher:
         self._running = asyncio.Lock()
         #: Where the journal stood when the generation that is being flushed was closed.
         self._due = store.flushed
-        self._checkpointed = store.flushed
+        #: The first flush always writes a checkpoint: of the one that was loaded, one copy may be old or damaged.
+        self._checkpointed: Position | None = None
         self.flushes = 0
 
     async def run(

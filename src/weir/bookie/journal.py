@@ -307,17 +307,18 @@ class Journal:
     async def _switch(self, sequence: int, previous: Start) -> None:
         """Go on in the next file, once everything in this one is synced: the next one's first record says so."""
         file = await self._files.take(sequence)
-        if (former := self._current) is not None:
-            if former.synced < former.end:
-                try:
-                    await former.file.sync()
-                except DiskError as failed:
-                    self._fail(failed)
-                    raise
-            await former.file.close()
+        former = self._current
+        if former is not None and former.synced < former.end:
+            try:
+                await former.file.sync()
+            except DiskError as failed:
+                self._fail(failed)
+                raise
         nonce = self._runtime.rng.getrandbits(64)
         self._current = OpenFile(file, sequence, nonce, previous, self._settings.file_bytes)
         self._files.prepare(sequence + 1)
+        if former is not None:
+            await former.file.close()
 
     async def _sync_regularly(self, interval_s: float) -> None:
         while True:

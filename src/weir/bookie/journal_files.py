@@ -1,15 +1,12 @@
 """Journal files: made ahead of their use with their space reserved, and used again after a checkpoint."""
 
 import asyncio
-import logging
 
 from weir.bookie.layout import Layout, free_sequences, journal_sequences
 from weir.bookie.settings import JournalSettings
-from weir.model.errors import DiskError, FileMissingError
+from weir.model.errors import DiskError
 from weir.runtime.interfaces import Disk, File
 from weir.runtime.tasks import TaskScope
-
-log = logging.getLogger(__name__)
 
 
 class JournalFiles:
@@ -70,20 +67,21 @@ class JournalFiles:
         return file
 
     async def recycle(self, before: int) -> None:
-        """Files before this one are not needed any more. Nothing here needs a sync: after a crash, a file that
-        still has its old name is again older than the checkpoint."""
+        """Files before this one are not needed any more: keep some for their next life, remove the others."""
         old = [sequence for sequence in self._names if sequence < before]
         self._names = [sequence for sequence in self._names if sequence >= before]
+        kept = old[: max(0, self._settings.max_free_files - len(self._free))]
         for sequence in old:
             path = self._layout.journal_file(sequence)
-            try:
-                if len(self._free) < self._settings.max_free_files:
-                    await self._disk.rename(path, self._layout.free_file(sequence))
-                    self._free.append(sequence)
-                else:
-                    await self._disk.remove(path)
-            except FileMissingError:
-                log.warning("%s was gone before it was recycled", path)
+            if sequence in kept:
+                await self._disk.rename(path, self._layout.free_file(sequence))
+            else:
+                await self._disk.remove(path)
+        if kept:
+            # Before the next rename of the same file: of two that are not synced, a crash may keep the second
+            # alone, and the file would have two names.
+            await self._disk.sync_dir(self._layout.journal)
+            self._free += kept
 
     async def give_back_space(self) -> None:
         """Remove the files kept for reuse: the disk is nearly full."""

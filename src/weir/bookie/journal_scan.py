@@ -27,6 +27,9 @@ log = logging.getLogger(__name__)
 #: Called with every record, in the order in which they were written.
 Apply = Callable[[RecordHeader, memoryview], None]
 
+#: The first record of a file before which nothing was replayed: it says nothing of other files.
+NOTHING_BEFORE = Start(0, 0)
+
 _WINDOW_BYTES = 1024 * 1024
 
 
@@ -183,7 +186,7 @@ class JournalReplay:
             if sequence < first:
                 self._cases[sequence] = decide(Place.BEFORE_CHECKPOINT, Ending.ZEROS, end=0, proven=0)
         newest = max([first, *present])
-        previous = Start(first - 1, 0)
+        previous = NOTHING_BEFORE
         for sequence in range(first, newest + 1):
             end = await self._file(sequence, is_last=sequence == newest)
             if end:
@@ -208,7 +211,9 @@ class JournalReplay:
 
     async def _end_named_by(self, sequence: int) -> int | None:
         start = await first_record(self._disk, self._layout.journal_file(sequence), sequence)
-        return start.previous_end if start and start.previous_sequence == sequence - 1 else None
+        if start is None or start == NOTHING_BEFORE or start.previous_sequence != sequence - 1:
+            return None
+        return start.previous_end
 
     async def _scan(self, sequence: int, stop: int | None) -> FileScan:
         try:

@@ -1,8 +1,6 @@
 """Entry logs and their indexes as open files: a bounded number of handles, pages cached, reads shared."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 from weir.bookie.layout import Layout
 from weir.bookie.lru import BytesLru
@@ -33,6 +31,7 @@ class LogFiles:
         self._block_bytes = settings.read_ahead_bytes
         self._max_open = settings.max_open_logs
         self._handles: dict[str, _Handle] = {}
+        self._to_close: list[File] = []
         self._pages_at: dict[int, int] = {}
         self._reading: dict[tuple[int, int], asyncio.Task[bytes]] = {}
         self.pages: BytesLru[tuple[int, int]] = BytesLru(settings.index_bytes)
@@ -53,20 +52,22 @@ class LogFiles:
             handle = self._handles.pop(path, None)
             if handle is not None:
                 handle.unwanted = True
-                await self._close_if_unused(handle)
+                self._let_go(handle)
+        await self._close_some()
 
     async def close(self) -> None:
         handles, self._handles = list(self._handles.values()), {}
-        for handle in handles:
-            await handle.file.close()
+        self._to_close += [handle.file for handle in handles]
+        await self._close_some()
 
     async def read(self, log: int, offset: int, length: int) -> bytes:
         """Straight from the log."""
-        async with self._pinned(self._layout.log_file(log)) as file:
-            return await file.read_at(offset, length)
+        return await self._read(self._layout.log_file(log), offset, length)
 
-    def cached_block(self, log: int, block: int) -> bytes | None:
-        return self.blocks.get((log, block))
+    def drop_blocks(self, log: int, offset: int, size: int) -> None:
+        """Damage was found in these bytes: the next reader gets them from the disk."""
+        for block in range(offset // self._block_bytes, (offset + size) // self._block_bytes + 1):
+            self.blocks.drop((log, block))
 
     async def block(self, log: int, block: int) -> bytes:
         """The aligned stretch of the log with this number: read once for everybody who waits for it."""
@@ -97,8 +98,7 @@ class LogFiles:
             pages_at = self._pages_at.get(log)
             if pages_at is None:
                 raise FileMissingError(f"log {log} was removed")
-            async with self._pinned(self._layout.index_file(log)) as file:
-                data = await file.read_at(pages_at + page * PAGE_BYTES, PAGE_BYTES)
+            data = await self._read(self._layout.index_file(log), pages_at + page * PAGE_BYTES, PAGE_BYTES)
             verify_page(data)
             return data
 
@@ -106,30 +106,37 @@ class LogFiles:
         self.pages.put((log, page), data)
         return data
 
-    @asynccontextmanager
-    async def _pinned(self, path: str) -> AsyncIterator[File]:
+    async def _read(self, path: str, offset: int, length: int) -> bytes:
+        handle = await self._pin(path)
+        try:
+            return await handle.file.read_at(offset, length)
+        finally:
+            handle.pins -= 1
+            self._let_go(handle)
+
+    async def _pin(self, path: str) -> _Handle:
         handle = self._handles.pop(path, None)
         if handle is None:
+            await self._close_some()
             handle = _Handle(await self._disk.open(path))
             if path in self._handles:  # someone else opened it meanwhile; this one goes when it was used
                 handle.unwanted = True
         if not handle.unwanted:
             self._handles[path] = handle  # at the back: used just now
         handle.pins += 1
-        try:
-            yield handle.file
-        finally:
-            handle.pins -= 1
-            await self._close_if_unused(handle)
-            await self._evict()
+        return handle
 
-    async def _evict(self) -> None:
-        while len(self._handles) > self._max_open:
+    def _let_go(self, handle: _Handle) -> None:
+        """Only notes what is to be closed: a reader that gives up must not have to wait for it."""
+        if handle.unwanted and not handle.pins:
+            self._to_close.append(handle.file)
+
+    async def _close_some(self) -> None:
+        """Files that nobody uses any more, and those used longest ago if there are too many."""
+        while len(self._handles) >= self._max_open:
             path = next((p for p, handle in self._handles.items() if not handle.pins), None)
             if path is None:
-                return
-            await self._handles.pop(path).file.close()
-
-    async def _close_if_unused(self, handle: _Handle) -> None:
-        if handle.unwanted and not handle.pins:
-            await handle.file.close()
+                break
+            self._to_close.append(self._handles.pop(path).file)
+        while self._to_close:
+            await self._to_close.pop().close()

@@ -15,6 +15,13 @@ from weir.wire.checkpoint import Checkpoint
 log = logging.getLogger(__name__)
 
 
+async def settle_names(disk: Disk, layout: Layout) -> None:
+    """A process that was killed may have left names that only the page cache has: nothing may be built on them
+    before they would survive power loss, too."""
+    for folder in (layout.logs, layout.journal, layout.root):
+        await disk.sync_dir(folder)
+
+
 async def remove_leftovers(disk: Disk, layout: Layout, checkpoint: Checkpoint) -> None:
     """Files that a crash left behind: logs that no checkpoint came to name, or names no more."""
     named = dict.fromkeys(checkpoint.logs)

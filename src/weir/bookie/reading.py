@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from weir.bookie.locate import find, next_id
 from weir.bookie.log_files import LogFiles
+from weir.bookie.small_files import READ_ATTEMPTS
 from weir.bookie.store import Store
 from weir.model.errors import DiskError, EntryCorruptError, FileMissingError, NoSuchEntryError, WireError
 from weir.model.ids import Buffer, EntryId, LedgerId
@@ -105,6 +106,8 @@ class Walk:
         self._log = 0
         self._at = 0  # of the next entry in the log
         self._end = 0  # of the ledger's entries in the log
+        #: Found last: it may not have been taken, because another place held a nearer one.
+        self._found: tuple[EntryId, Buffer] | None = None
 
     async def exactly(self, entry_id: EntryId) -> Buffer | None:
         """The entry, or None if no log holds it, which is certain."""
@@ -113,10 +116,11 @@ class Walk:
 
     async def at_or_after(self, wanted: EntryId, last: EntryId) -> tuple[EntryId, Buffer] | None:
         """The lowest entry in [wanted, last] that any log holds, with its id."""
-        walked = await self._onward(wanted)
-        if walked is None:
-            return await self._insist(wanted, last)
-        return walked if walked[0] <= last else None
+        found = await self._onward(wanted)
+        if found is None:
+            found = await self._insist(wanted, last)
+        self._found = found
+        return found if found is not None and found[0] <= last else None
 
     async def _insist(self, wanted: EntryId, last: EntryId) -> tuple[EntryId, Buffer] | None:
         for attempt in range(1, _ATTEMPTS + 1):
@@ -154,30 +158,36 @@ class Walk:
         runs = self._store.index.get(self._ledger_id)
         if runs is None or runs.overlapping:
             return None
+        if self._found is not None and self._found[0] >= wanted:
+            return self._found
         for _ in range(_STEPS):
             if self._at >= self._end:
                 return None
             try:
-                size = entry_size(await self._bytes(self._log, self._at, min(HEADER_BYTES, self._end - self._at)))
-                data = await self._bytes(self._log, self._at, size)
-                verify_entry(data)
+                entry_id, data = await self._here()
             except (WireError, DiskError):
                 return None
-            ledger_id, entry_id = entry_key(data)
-            if ledger_id != self._ledger_id:
-                return None
-            self._at += size
+            self._at += len(data)
             if entry_id >= wanted:
-                # Ids below it that other runs hold would make it not the next one; runs do not overlap, so those
-                # could only lie before this run or behind it.
+                # Runs do not overlap, so that no other run holds an id between `wanted` and this one.
                 return entry_id, data
         return None
+
+    async def _here(self) -> tuple[EntryId, Buffer]:
+        """The entry of the ledger that lies where the walk stands, verified."""
+        size = entry_size(await self._bytes(self._log, self._at, min(HEADER_BYTES, self._end - self._at)))
+        data = await self._bytes(self._log, self._at, size)
+        verify_entry(data)
+        ledger_id, entry_id = entry_key(data)
+        if ledger_id != self._ledger_id:
+            raise WireError(f"an entry of ledger {ledger_id}")
+        return entry_id, data
 
     async def _verified(self, log: int, offset: int, size: int, entry_id: EntryId) -> Buffer:
         """The entry's bytes, read once more if they are not what they should be: that may have been the way."""
         problem = ""
-        for read in (self._bytes, self._files.read):
-            data = await read(log, offset, size)
+        for attempt in range(READ_ATTEMPTS):
+            data = await (self._files.read(log, offset, size) if attempt else self._bytes(log, offset, size))
             try:
                 verify_entry(data)
                 if entry_key(data) == (self._ledger_id, entry_id):
@@ -185,6 +195,7 @@ class Walk:
                 problem = f"entry {entry_key(data)} lies in its place"
             except WireError as bad:
                 problem = bad.what
+            self._files.drop_blocks(log, offset, size)
         raise self._corrupt(entry_id, f"log {log} at offset {offset}: {problem}")
 
     async def _bytes(self, log: int, offset: int, size: int) -> Buffer:
