@@ -85,7 +85,7 @@ class Bench:
     async def consumer(
         topic: Any,
         subscription: str = "s",
-        type: SubscriptionType = SubscriptionType.EXCLUSIVE,
+        type: SubscriptionType = SubscriptionType.EXCLUSIVE,  # noqa: A002
         name: str = "c",
         **more: Any,
     ) -> BrokerConsumer:

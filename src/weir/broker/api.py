@@ -178,6 +178,14 @@ class Consumer(Protocol):
     def active(self) -> bool:
         """Whether it gets messages now: false for a standby of a failover subscription."""
 
+    @property
+    def mark_delete(self) -> int:
+        """The subscription's offset at and below which everything is acknowledged; -1 if nothing is."""
+
+    @property
+    def backlog(self) -> int:
+        """How many messages the subscription has not acknowledged."""
+
     async def next(self, credit: int) -> list[Delivery]:
         """Wait for deliveries that cost at most `credit` messages (a whole batch may exceed it by its size; the
         caller's credit then goes negative). Cancelling loses nothing."""

@@ -2,13 +2,12 @@
 
 import asyncio
 import logging
-import re
 
 from weir.broker.api import Identity, Owner
 from weir.broker.context import BrokerContext
-from weir.broker.ports import Action, Ownership, Registry
+from weir.broker.ports import Ownership, Registry
 from weir.broker.topic import BrokerTopic
-from weir.model.errors import NotAllowedError, NotAuthenticatedError, TopicClosedError, WeirError
+from weir.model.errors import NotAuthenticatedError, TopicClosedError, TopicNotFoundError, WeirError
 from weir.model.topics import NamespaceName, TopicName
 from weir.runtime.tasks import TaskScope
 
@@ -36,7 +35,7 @@ class LocalBroker:
         ]
 
     async def topic(self, name: TopicName, *, role: str, create: bool = True) -> BrokerTopic:
-        self._context.guard.check(role, name, Action.LOOKUP)
+        self._context.guard.check(role, name, None)
         return await self.load(name, create=create)
 
     async def load(self, name: TopicName, *, create: bool = True) -> BrokerTopic:
@@ -56,7 +55,9 @@ class LocalBroker:
             await self._forget(name, loading)
 
     async def _load(self, name: TopicName, create: bool) -> BrokerTopic:
-        await self._registry.admit(name, create=create)
+        record = await self._registry.ensure_topic(name, create=create)
+        if not record.holds(name) or (record.partitions and name.partition is None):
+            raise TopicNotFoundError(f"{name} holds no messages: {record.name} has {record.partitions} partitions")
         await self._ownership.acquire(name)
         try:
             return await BrokerTopic.open(self._context, name, self._registry.policies(name))
@@ -72,9 +73,18 @@ class LocalBroker:
             self._tasks.spawn(self._watch(name, done), f"watch {name}")
 
     async def _watch(self, name: TopicName, loaded: "asyncio.Task[BrokerTopic]") -> None:
-        """A topic that dies (another broker has it) is let go of."""
-        await loaded.result().died()
+        """New policies are applied as they come; a topic that dies (another broker has it) is let go of."""
+        topic = loaded.result()
+        following = self._tasks.spawn(self._follow_policies(topic), f"policies of {name}")
+        try:
+            await topic.died()
+        finally:
+            following.cancel()
         await self._forget(name, loaded)
+
+    async def _follow_policies(self, topic: BrokerTopic) -> None:
+        while True:
+            await topic.apply(await self._registry.policies_change(topic.name, topic.policies))
 
     async def _forget(self, name: TopicName, loaded: "asyncio.Task[BrokerTopic]") -> None:
         if self._topics.get(name) is loaded:
@@ -95,22 +105,17 @@ class LocalBroker:
         await self._ownership.release(topic.name)
 
     async def partitions(self, name: TopicName, *, role: str, create: bool = True) -> int:
-        self._context.guard.check(role, name, Action.LOOKUP)
-        return await self._registry.admit_partitioned(name, create=create)
+        self._context.guard.check(role, name, None)
+        if name.partition is not None:
+            return 0  # a partition has no partitions
+        return (await self._registry.ensure_topic(name, create=create)).partitions
 
     async def owner(self, name: TopicName, *, role: str) -> Owner:
-        self._context.guard.check(role, name, Action.LOOKUP)
+        self._context.guard.check(role, name, None)
         return await self._ownership.owner(name)
 
     async def topics(self, namespace: str, *, role: str, pattern: str | None = None) -> list[TopicName]:
-        found = self._registry.topics(NamespaceName.parse(namespace))
-        if pattern is None:
-            return found
-        try:
-            wanted = re.compile(pattern)
-        except re.error as bad:
-            raise NotAllowedError(f"{pattern!r} is not a pattern: {bad}") from None
-        return [topic for topic in found if wanted.fullmatch(str(topic))]
+        return self._registry.topic_names(NamespaceName.parse(namespace), pattern=pattern)
 
     async def authenticate(self, method: str, credentials: bytes) -> Identity:
         raise NotAuthenticatedError(f"authentication method {method!r} is not known here")

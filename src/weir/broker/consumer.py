@@ -9,6 +9,7 @@ from weir.broker.meters import Meter
 from weir.broker.pieces import Pieces
 from weir.model.errors import ConsumerClosedError, NotAllowedError
 from weir.runtime.interfaces import Clock
+from weir.stream.cursor import Cursor
 
 
 class Owner(Protocol):
@@ -16,6 +17,12 @@ class Owner(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def cursor(self) -> Cursor: ...
+
+    @property
+    def backlog(self) -> int: ...
 
     def demanded(self) -> None: ...
 
@@ -130,6 +137,14 @@ class BrokerConsumer:
     @property
     def active(self) -> bool:
         return self._active
+
+    @property
+    def mark_delete(self) -> int:
+        return self._owner.cursor.mark_delete
+
+    @property
+    def backlog(self) -> int:
+        return self._owner.backlog
 
     @property
     def unacked(self) -> int:

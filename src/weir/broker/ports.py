@@ -4,26 +4,21 @@ Each has a form that allows everything and remembers nothing but names, for a br
 """
 
 import asyncio
-from enum import Enum
 from typing import Protocol
 
 from weir.broker.api import Owner, SchemaData
 from weir.model.batch import Batch, HeldId
+from weir.model.errors import TopicNotFoundError
 from weir.model.policies import DEFAULT_POLICIES, Policies
+from weir.model.registry import Action, TopicRecord
 from weir.model.topics import NamespaceName, TopicName
 
 
-class Action(Enum):
-    """What a role may be allowed to do with a topic."""
-
-    PRODUCE = "produce"
-    CONSUME = "consume"
-    LOOKUP = "lookup"
-
-
 class Guard(Protocol):
-    def check(self, role: str, topic: TopicName, action: Action, *, subscription: str | None = None) -> None:
-        """NotAuthorisedError if the role may not."""
+    def check(
+        self, role: str, topic: TopicName, action: Action | None, *, subscription: str | None = None
+    ) -> None:
+        """NotAuthorisedError if the role may not; without an action: whether it may know of the topic at all."""
 
 
 class Schemas(Protocol):
@@ -43,21 +38,21 @@ class Holding(Protocol):
 
 
 class Registry(Protocol):
-    def policies(self, topic: TopicName) -> Policies:
-        """What holds for the topic, all levels together."""
+    """What `weir.broker.registry.Registry` offers, as far as topics need it."""
 
-    async def admit(self, topic: TopicName, *, create: bool) -> None:
-        """The topic exists, or comes to be if `create` and policies allow; else TopicNotFoundError."""
+    def policies(self, where: TopicName) -> Policies:
+        """What holds for the topic, all levels together: every field has a value."""
 
-    def partitions(self, topic: TopicName) -> int | None:
-        """How many partitions the topic has: 0 if it has none; None if there is no such topic."""
+    async def policies_change(self, topic: TopicName, seen: Policies) -> Policies:
+        """Wait until the topic's policies are no longer `seen`; answers what they are."""
 
-    async def admit_partitioned(self, topic: TopicName, *, create: bool) -> int: ...
+    async def ensure_topic(self, name: TopicName, *, create: bool = True) -> TopicRecord:
+        """The topic as a whole, made now if `create` and policies allow; else TopicNotFoundError."""
 
-    def topics(self, namespace: NamespaceName) -> list[TopicName]: ...
+    async def delete_topic(self, name: TopicName) -> TopicRecord: ...
 
-    async def changed(self) -> None:
-        """Wait until policies may have changed."""
+    def topic_names(self, namespace: NamespaceName, *, pattern: str | None = None) -> list[TopicName]:
+        """Every topic of the namespace, each partition on its own."""
 
 
 class Ownership(Protocol):
@@ -72,7 +67,9 @@ class Ownership(Protocol):
 class OpenGuard:
     """Everyone may do everything."""
 
-    def check(self, role: str, topic: TopicName, action: Action, *, subscription: str | None = None) -> None:
+    def check(
+        self, role: str, topic: TopicName, action: Action | None, *, subscription: str | None = None
+    ) -> None:
         pass
 
 
@@ -105,29 +102,37 @@ class PlainRegistry:
 
     def __init__(self, policies: Policies | None = None) -> None:
         self._policies = (policies or Policies()).over(DEFAULT_POLICIES)
-        self._topics: dict[TopicName, None] = {}
-        self._change: asyncio.Event = asyncio.Event()
+        self._topics: dict[TopicName, TopicRecord] = {}
+        self._waiters: list[asyncio.Future[None]] = []
 
     def set(self, policies: Policies) -> None:
         """Other policies from now on."""
         self._policies = policies.over(self._policies)
-        self._change.set()
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._waiters = []
 
-    def policies(self, topic: TopicName) -> Policies:
+    def policies(self, where: TopicName) -> Policies:
         return self._policies
 
-    async def admit(self, topic: TopicName, *, create: bool) -> None:
-        self._topics[topic] = None
+    async def policies_change(self, topic: TopicName, seen: Policies) -> Policies:
+        while self._policies == seen:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            await waiter
+        return self._policies
 
-    def partitions(self, topic: TopicName) -> int | None:
-        return 0 if topic in self._topics else None
+    async def ensure_topic(self, name: TopicName, *, create: bool = True) -> TopicRecord:
+        found = self._topics.get(name.base)
+        if found is None:
+            if not create:
+                raise TopicNotFoundError(f"there is no topic {name}")
+            found = self._topics[name.base] = TopicRecord(name.base)
+        return found
 
-    async def admit_partitioned(self, topic: TopicName, *, create: bool) -> int:
-        return 0
+    async def delete_topic(self, name: TopicName) -> TopicRecord:
+        return self._topics.pop(name.base)
 
-    def topics(self, namespace: NamespaceName) -> list[TopicName]:
+    def topic_names(self, namespace: NamespaceName, *, pattern: str | None = None) -> list[TopicName]:
         return [topic for topic in self._topics if topic.namespace == namespace]
-
-    async def changed(self) -> None:
-        self._change.clear()
-        await self._change.wait()

@@ -10,7 +10,6 @@ from weir.broker.context import BrokerContext
 from weir.broker.dedup import KEY as DEDUP_KEY
 from weir.broker.dedup import Deduplication
 from weir.broker.limits import RateLimit
-from weir.broker.ports import Action
 from weir.broker.producers import BrokerProducer, Producers
 from weir.broker.publishing import Publisher
 from weir.broker.subscription import Subscription, Surroundings, load_subscriptions
@@ -22,6 +21,7 @@ from weir.model.errors import (
     WeirError,
 )
 from weir.model.policies import Policies, Rate
+from weir.model.registry import Action
 from weir.model.topics import TopicName
 from weir.runtime.tasks import TaskScope
 from weir.stream.cursor import Cursor

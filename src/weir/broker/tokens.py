@@ -1,0 +1,279 @@
+"""Tokens (JWT): the keys that verify them, who they speak for, and how new ones are made.
+
+Which algorithms are accepted follows from the kind of the key alone, never from the token: a public key is never
+used as an HMAC secret, and an unsigned token never passes. Time comes from the caller.
+"""
+
+import base64
+import binascii
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from weir.model.errors import ConfigError, FileMissingError, InvalidNameError, NotAuthenticatedError
+from weir.model.registry import check_role
+from weir.runtime.interfaces import Disk
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes, PublicKeyTypes
+
+# PyJWT and cryptography take 150 ms to load, so they are loaded when the first key is.
+
+_HMAC = ("HS256", "HS384", "HS512")
+_RSA = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
+_EC = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
+#: A shorter HMAC secret can be guessed from one token.
+_MIN_SECRET_BYTES = 32
+_MIN_RSA_BITS = 2048
+_MAX_TOKEN_BYTES = 64 * 1024
+_MAX_KEY_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRules:
+    """How a token names its role, and whom it must be meant for."""
+
+    subject_claim: str = "sub"
+    audience: str | None = None
+    audience_claim: str = "aud"
+    #: How far the issuer's clock may be ahead of or behind this one's.
+    leeway_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Speaker:
+    """Whom a token speaks for, and until when (milliseconds since 1970; None: for ever)."""
+
+    role: str
+    expires_ms: int | None
+
+
+class TokenVerifier:
+    """Checks tokens against one key."""
+
+    def __init__(self, key: "bytes | PublicKeyTypes", rules: TokenRules | None = None) -> None:
+        """An HMAC secret as bytes, or a public key from `load_public_key`."""
+        self._key = key
+        self._algorithms = _algorithms_of(key)
+        self._rules = rules or TokenRules()
+
+    def verify(self, token: bytes | str, *, now_ms: int) -> Speaker:
+        """Whom the token speaks for; NotAuthenticatedError."""
+        import jwt
+
+        if len(token) > _MAX_TOKEN_BYTES:
+            raise NotAuthenticatedError("the token is too long")
+        try:
+            claims = jwt.decode(
+                token.strip(),
+                self._key,  # type: ignore[arg-type]  # jwt names fewer kinds; _algorithms_of has checked it
+                algorithms=list(self._algorithms),
+                # Times and audience are checked below: by the runtime's clock, and by a claim of any name.
+                options={
+                    "verify_exp": False,
+                    "verify_nbf": False,
+                    "verify_iat": False,
+                    "verify_aud": False,
+                    "verify_sub": False,
+                },
+            )
+        except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as bad:
+            raise NotAuthenticatedError(f"the token is not valid: {bad}") from None
+        self._check_audience(claims)
+        return Speaker(self._role(claims), self._check_times(claims, now_ms))
+
+    def _role(self, claims: dict[str, Any]) -> str:
+        role = claims.get(self._rules.subject_claim)
+        if not isinstance(role, str):
+            raise NotAuthenticatedError(f"the token has no claim {self._rules.subject_claim!r}")
+        try:
+            return check_role(role)
+        except InvalidNameError as bad:
+            raise NotAuthenticatedError(bad.what) from None
+
+    def _check_times(self, claims: dict[str, Any], now_ms: int) -> int | None:
+        leeway_ms = int(self._rules.leeway_s * 1000)
+        begins_ms, ends_ms = _moment(claims, "nbf"), _moment(claims, "exp")
+        if begins_ms is not None and now_ms + leeway_ms < begins_ms:
+            raise NotAuthenticatedError("the token is not valid yet")
+        if ends_ms is not None and now_ms - leeway_ms >= ends_ms:
+            raise NotAuthenticatedError("the token has expired", hint="get a new one")
+        return None if ends_ms is None else ends_ms + leeway_ms
+
+    def _check_audience(self, claims: dict[str, Any]) -> None:
+        if self._rules.audience is None:
+            return
+        meant = claims.get(self._rules.audience_claim)
+        if self._rules.audience not in (meant if isinstance(meant, list) else [meant]):
+            raise NotAuthenticatedError("the token is meant for another audience")
+
+
+def _moment(claims: dict[str, Any], name: str) -> int | None:
+    value = claims.get(name)
+    if value is None:
+        return None
+    # A NumericDate; what is no number, or no moment that a clock can show, is not read as "never".
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e15:
+        raise NotAuthenticatedError(f"the token's {name} is not a moment")
+    return int(value * 1000)
+
+
+def _algorithms_of(key: "bytes | PublicKeyTypes | PrivateKeyTypes") -> tuple[str, ...]:
+    """What this key can sign or verify."""
+    from cryptography.hazmat.primitives.asymmetric import ec, rsa
+
+    if isinstance(key, bytes):
+        if len(key) < _MIN_SECRET_BYTES:
+            raise ConfigError(
+                f"the token secret has {len(key)} bytes, fewer than {_MIN_SECRET_BYTES}",
+                hint="make one with `weir tokens create-secret-key`",
+            )
+        return _HMAC
+    if isinstance(key, rsa.RSAPublicKey | rsa.RSAPrivateKey):
+        if key.key_size < _MIN_RSA_BITS:
+            raise ConfigError(
+                f"an RSA key of {key.key_size} bits is too short", hint=f"use {_MIN_RSA_BITS} or more"
+            )
+        return _RSA
+    if isinstance(key, ec.EllipticCurvePublicKey | ec.EllipticCurvePrivateKey) and key.curve.name in _EC:
+        return (_EC[key.curve.name],)
+    raise ConfigError("tokens need an RSA key, or an EC key on P-256, P-384 or P-521")
+
+
+# --- keys -----------------------------------------------------------------------------------------------------
+
+
+async def read_key(source: str, disk: Disk) -> bytes:
+    """The bytes of a key as it is configured: `file:///path` or a plain path, `data:;base64,...`, `env`-style
+    base64 text, or PEM text itself. ConfigError."""
+    if source.startswith("data:"):
+        return _from_base64(source.partition(",")[2])
+    if source.startswith("-----BEGIN"):
+        return source.encode()
+    if source.startswith(("file:", "/", "./", "../")):
+        path = source.removeprefix("file:")
+        return await _read_file(path.removeprefix("//") if path.startswith("///") else path, disk)
+    return _from_base64(source)
+
+
+async def _read_file(path: str, disk: Disk) -> bytes:
+    try:
+        file = await disk.open(path)
+    except FileMissingError:
+        raise ConfigError(f"there is no key file {path}") from None
+    try:
+        data = await file.read_at(0, _MAX_KEY_BYTES + 1)
+    finally:
+        await file.close()
+    if not 0 < len(data) <= _MAX_KEY_BYTES:
+        raise ConfigError(f"{path} is empty or too long to be a key")
+    return data
+
+
+def _from_base64(text: str) -> bytes:
+    compact = "".join(text.split()).replace("-", "+").replace("_", "/")
+    try:
+        return base64.b64decode(compact + "=" * (-len(compact) % 4), validate=True)
+    except (binascii.Error, ValueError):
+        raise ConfigError("a key is neither a file (file:///path) nor base64 (data:;base64,...)") from None
+
+
+def load_secret(data: bytes) -> bytes:
+    """An HMAC secret, raw or as base64 text with a line's end, as Pulsar's tool writes either. ConfigError if it is
+    a key of another kind: a public key in the place of a secret would let anybody sign."""
+    if data.lstrip().startswith(b"-----BEGIN"):
+        raise ConfigError("the token secret is a PEM key", hint="set it as the public key instead")
+    for load in (load_public_key, load_private_key):
+        try:
+            load(data)
+        except ConfigError:
+            continue
+        raise ConfigError("the token secret is an RSA or EC key", hint="set it as the public key instead")
+    try:
+        text = data.decode("ascii").strip()
+        decoded = base64.b64decode(text, validate=True)
+        return decoded if len(decoded) >= _MIN_SECRET_BYTES else data
+    except (UnicodeDecodeError, binascii.Error, ValueError):
+        return data
+
+
+def load_public_key(data: bytes) -> "PublicKeyTypes":
+    """A public key as PEM or DER, or that of an X.509 certificate as PEM. ConfigError."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.x509 import load_pem_x509_certificate
+
+    try:
+        if b"-----BEGIN CERTIFICATE" in data:
+            return load_pem_x509_certificate(data).public_key()
+        if data.lstrip().startswith(b"-----BEGIN"):
+            return serialization.load_pem_public_key(data)
+        return serialization.load_der_public_key(data)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as bad:
+        raise ConfigError(f"this is not a public key: {bad}") from None
+
+
+def load_private_key(data: bytes) -> "PrivateKeyTypes":
+    """A private key without a password, as PEM or DER. ConfigError."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives import serialization
+
+    try:
+        if data.lstrip().startswith(b"-----BEGIN"):
+            return serialization.load_pem_private_key(data, password=None)
+        return serialization.load_der_private_key(data, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as bad:
+        raise ConfigError(f"this is not a private key: {bad}") from None
+
+
+# --- for the command line -------------------------------------------------------------------------------------
+
+
+def create_token(
+    key: "bytes | PrivateKeyTypes",
+    subject: str,
+    *,
+    expires_ms: int | None = None,
+    algorithm: str | None = None,
+    audience: str | None = None,
+) -> str:
+    """A token for a role, signed with an HMAC secret or a private key (`load_private_key`)."""
+    import jwt
+
+    possible = _algorithms_of(key)
+    chosen = algorithm or possible[0]
+    if chosen not in possible:
+        raise ConfigError(f"this key cannot sign with {chosen[:20]}", hint=f"use one of {', '.join(possible)}")
+    claims: dict[str, Any] = {"sub": check_role(subject)}
+    if expires_ms is not None:
+        claims["exp"] = expires_ms // 1000
+    if audience is not None:
+        claims["aud"] = audience
+    return jwt.encode(claims, key, algorithm=chosen)  # type: ignore[arg-type]  # checked by _algorithms_of
+
+
+def create_secret() -> bytes:
+    """A new HMAC secret, good for every HMAC algorithm."""
+    return secrets.token_bytes(64)
+
+
+def create_key_pair(kind: str = "RSA") -> tuple[bytes, bytes]:
+    """A new private and public key (RSA or EC) as PEM."""
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec, rsa
+
+    if kind not in ("RSA", "EC"):
+        raise ConfigError(f"{kind[:20]!r} is not a kind of key", hint="use RSA or EC")
+    private = (
+        rsa.generate_private_key(public_exponent=65537, key_size=_MIN_RSA_BITS)
+        if kind == "RSA"
+        else ec.generate_private_key(ec.SECP256R1())
+    )
+    return (
+        private.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        ),
+        private.public_key().public_bytes(
+            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+        ),
+    )
