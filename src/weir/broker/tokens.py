@@ -179,8 +179,8 @@ def _from_base64(text: str) -> bytes:
 
 
 def load_secret(data: bytes) -> bytes:
-    """An HMAC secret, raw or as base64 text with a line's end, as Pulsar's tool writes either. ConfigError if it is
-    a key of another kind: a public key in the place of a secret would let anybody sign."""
+    """An HMAC secret, raw or as base64 text: Pulsar's tool writes either. ConfigError if it is a key of another
+    kind: a public key in the place of a secret would let anybody sign."""
     if data.lstrip().startswith(b"-----BEGIN"):
         raise ConfigError("the token secret is a PEM key", hint="set it as the public key instead")
     for load in (load_public_key, load_private_key):

@@ -1,0 +1,89 @@
+"""The topics of a namespace as a list: filtered by a pattern, hashed, and watched for what comes and goes."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from weir.model.errors import NotAllowedError
+from weir.model.topics import TopicName
+from weir.wire.checksum import crc32c
+
+_MAX_PATTERN_CHARS = 512
+
+
+class TopicPattern:
+    """A regular expression on topic names without their domain and partition, in RE2's syntax as in Pulsar.
+
+    RE2 takes time linear in the input whatever the pattern, so a client cannot stall the broker with one.
+    """
+
+    def __init__(self, pattern: str) -> None:
+        """NotAllowedError if it is too long or not a pattern."""
+        import re2  # loaded when first needed: most brokers never see a pattern
+
+        if len(pattern) > _MAX_PATTERN_CHARS:
+            raise NotAllowedError(f"a pattern has at most {_MAX_PATTERN_CHARS} characters, not {len(pattern)}")
+        for domain in ("non-persistent://", "persistent://"):
+            pattern = pattern.replace(domain, "", 1)
+        options = re2.Options()
+        options.log_errors = False
+        options.max_mem = 1 << 20
+        try:
+            self._pattern = re2.compile(pattern, options)
+        except re2.error as bad:
+            raise NotAllowedError(f"{pattern[:80]!r} is not a pattern: {bad}", hint="see RE2's syntax") from None
+
+    def matches(self, name: TopicName) -> bool:
+        return self._pattern.fullmatch(f"{name.namespace}/{name.local}") is not None
+
+
+def topics_hash(names: Sequence[str]) -> str:
+    """The hash that Pulsar's clients know a list of topics by: CRC32C of the sorted names, joined by commas.
+
+    Java sorts by UTF-16 units, and Guava writes a 32-bit hash with its lowest byte first.
+    """
+    ordered = sorted(names, key=lambda name: name.encode("utf-16-be", "surrogatepass"))
+    return crc32c(",".join(ordered).encode()).to_bytes(4, "little").hex()
+
+
+@dataclass(frozen=True, slots=True)
+class TopicListChange:
+    """What came and what went since the last look, and the hash of the list as it is now."""
+
+    added: list[TopicName]
+    removed: list[TopicName]
+    hash: str
+
+
+class TopicListWatch:
+    """A list of topics, and what changes in it. Changes between two looks are merged, so nothing piles up."""
+
+    def __init__(
+        self,
+        current: Callable[[], list[TopicName]],
+        changed: Callable[[], Awaitable[None]],
+        *,
+        known_hash: str = "",
+    ) -> None:
+        """`changed` waits until `current` may answer something else. `known_hash`: of the list that the watcher
+        has already; if it is right, `names` need not be sent."""
+        self._current = current
+        self._changed = changed
+        self.names = current()
+        self.hash = topics_hash([str(name) for name in self.names])
+        self.is_news = self.hash != known_hash
+
+    async def next(self) -> TopicListChange:
+        """Wait for a change. Cancelling loses nothing."""
+        while True:
+            now = self._current()
+            if now != self.names:
+                return self._take(now)
+            await self._changed()
+
+    def _take(self, now: list[TopicName]) -> TopicListChange:
+        before, after = dict.fromkeys(self.names), dict.fromkeys(now)
+        self.names = now
+        self.hash = topics_hash([str(name) for name in now])
+        return TopicListChange(
+            [name for name in now if name not in before], [name for name in before if name not in after], self.hash
+        )
