@@ -1,0 +1,1 @@
+"""Wire protocols over `weir.broker.api`, one folder each; they never import one another."""

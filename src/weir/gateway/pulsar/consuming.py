@@ -1,0 +1,164 @@
+"""A consumer of one connection: credit in, messages out, and what the client answers."""
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from weir.broker.api import Consumer, Delivery, SubscriptionType, Topic
+from weir.gateway.pulsar.acking import Acking
+from weir.gateway.pulsar.translate import translate
+from weir.gateway.pulsar.unacked import Unacked
+from weir.model.errors import ConnectionLostError, ConsumerClosedError, WeirError
+from weir.model.ids import Buffer
+from weir.wire.pulsar.frames import encode_command
+from weir.wire.pulsar.hot import Deliveries
+from weir.wire.pulsar.message import broker_entry_head
+from weir.wire.pulsar.proto import api
+from weir.wire.pulsar.refusals import NO_REQUEST
+
+if TYPE_CHECKING:
+    from weir.gateway.pulsar.session import Session
+
+log = logging.getLogger(__name__)
+
+_MAX_CREDIT = 2**31 - 1
+
+
+class ConsumerLink:
+    """One `api.Consumer` under the id that the client gave it. `start` once the client knows that it is there."""
+
+    def __init__(
+        self,
+        session: "Session",
+        consumer_id: int,
+        topic: Topic,
+        consumer: Consumer,
+        *,
+        kind: SubscriptionType,
+        epoch: int | None = None,
+    ) -> None:
+        self.consumer_id = consumer_id
+        self.topic = topic
+        self.consumer = consumer
+        self.kind = kind
+        #: Counts the client's demands to begin anew; it drops what was sent for an older one.
+        self.epoch = epoch
+        #: Set while its client ends it, and so need not be told that it has ended.
+        self.ending = False
+        self.credit = 0
+        self.unacked = Unacked()
+        self.acking = Acking(session, consumer_id, topic, consumer, self.unacked)
+        self.connected_ms = session.clock.wall_ms()
+        self.messages_out = 0
+        self.bytes_out = 0
+        partition = topic.name.partition
+        self._session = session
+        self._deliveries = Deliveries(consumer_id, -1 if partition is None else partition)
+        self._with_broker_entry = session.features.supports_broker_entry_metadata
+        self._flowing: asyncio.Future[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        spawn = self._session.tasks.spawn
+        self._tasks = [spawn(self._push(), "push"), spawn(self._follow(), "follow")]
+        if self.kind is SubscriptionType.FAILOVER:
+            self._tasks.append(spawn(self._follow_activity(), "activity"))
+
+    # --- messages out ------------------------------------------------------------------------------------
+
+    def flow(self, permits: int) -> None:
+        """The client takes so many messages more."""
+        self.credit = min(self.credit + permits, _MAX_CREDIT)
+        if self._flowing is not None and self.credit > 0 and not self._flowing.done():
+            self._flowing.set_result(None)
+
+    async def _push(self) -> None:
+        """Push is a loop over pull: what `next` gives is written, as fast as the client reads it."""
+        outbox, consumer = self._session.outbox, self.consumer
+        try:
+            while True:
+                while self.credit <= 0:
+                    self._flowing = asyncio.get_running_loop().create_future()
+                    await self._flowing
+                deliveries = await consumer.next(self.credit)
+                outbox.say_all(self._frames(deliveries))
+                await outbox.drain()
+        except (ConsumerClosedError, ConnectionLostError):
+            pass  # whoever follows the consumer, or receives, tells
+        except WeirError as failed:
+            log.warning("consumer %s of %s is closed: %s", self.consumer.name, self.topic.name, failed)
+            await self.shut()
+
+    def _frames(self, deliveries: list[Delivery]) -> list[Buffer]:
+        buffers: list[Buffer] = []
+        for delivery in deliveries:
+            batch = delivery.batch
+            ledger, entry = place = self.topic.position_of(batch.base_offset)
+            if ledger < 0:  # trimmed away on its way here
+                self.consumer.ack([(batch.base_offset, batch.end_offset)])
+                continue
+            payload = translate(batch)
+            size = len(payload)
+            broker_entry = b""
+            if self._with_broker_entry:
+                broker_entry = broker_entry_head(batch.append_ms, batch.end_offset - 1)
+                size += len(broker_entry)
+            if delivery.wanted is None and not delivery.redelivered and self.epoch is None:
+                head = self._deliveries.head(ledger, entry, size)
+            else:
+                head = self._deliveries.again(
+                    ledger,
+                    entry,
+                    size,
+                    redelivery_count=delivery.redelivered,
+                    unacknowledged=delivery.wanted or 0,
+                    consumer_epoch=self.epoch,
+                )
+            buffers += (head + broker_entry, payload)
+            self.unacked.delivered(place, batch.base_offset, batch.count, delivery.wanted)
+            # Clients count every message of a batch, also those that are not for them.
+            self.credit -= batch.count
+            self.messages_out += batch.count
+            self.bytes_out += len(payload)
+        return buffers
+
+    async def _follow_activity(self) -> None:
+        """A failover consumer learns whether it is the one that gets messages."""
+        active = self.consumer.active
+        try:
+            while True:
+                self._session.answer(
+                    api.CommandActiveConsumerChange(consumer_id=self.consumer_id, is_active=active)
+                )
+                active = await self.consumer.active_change(active)
+        except ConsumerClosedError:
+            pass
+
+    # --- the end -----------------------------------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        """Tell the client when the broker closes the consumer."""
+        reason = await self.consumer.closed()
+        log.info("consumer %s of %s is closed: %s", self.consumer.name, self.topic.name, reason)
+        await self.shut()
+
+    async def shut(self) -> None:
+        """Close it from this side; its client connects it anew."""
+        if not self.ending and self._session.consumers.end(self.consumer_id, self):
+            self._session.consumers.retire(self.consumer_id)
+            self._session.outbox.say(
+                encode_command(api.CommandCloseConsumer(consumer_id=self.consumer_id, request_id=NO_REQUEST))
+            )
+            await self.close()
+
+    async def close(self) -> None:
+        """Stop, and let the subscription go. What was delivered and not acknowledged goes to others."""
+        self.stop()
+        await self.consumer.close()
+
+    def stop(self) -> None:
+        """Push no more."""
+        this = asyncio.current_task()
+        for task in self._tasks:
+            if task is not this:
+                task.cancel()

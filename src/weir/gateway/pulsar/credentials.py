@@ -1,0 +1,71 @@
+"""Who a session's client is, and for how long: asked anew before its credentials end."""
+
+import logging
+from typing import TYPE_CHECKING
+
+from weir.broker.api import Identity
+from weir.model.errors import NotAuthenticatedError
+from weir.runtime.interfaces import Timer
+from weir.wire.pulsar.frames import PROTOCOL_VERSION
+from weir.wire.pulsar.proto import api
+
+if TYPE_CHECKING:
+    from weir.gateway.pulsar.session import Session
+
+log = logging.getLogger(__name__)
+
+SERVER_VERSION = "Weir"
+#: What clients understand as "give me what you would send in a new connect".
+_REFRESH = b"PulsarAuthRefresh"
+
+
+class Credentials:
+    """The identity of one session. Nobody until the first `prove`."""
+
+    def __init__(self, session: "Session") -> None:
+        self._session = session
+        self._identity: Identity | None = None
+        self._timer: Timer | None = None
+
+    @property
+    def role(self) -> str:
+        return "" if self._identity is None else self._identity.role
+
+    async def prove(self, method: str, data: bytes) -> None:
+        """Take credentials, the first ones or newer ones of the same role; NotAuthenticatedError."""
+        identity = await self._session.broker.authenticate(method, data)
+        if self._identity is not None and identity.role != self._identity.role:
+            raise NotAuthenticatedError("a connection's role does not change; make a new one")
+        self._identity = identity
+        self.forget()
+        if identity.expires_ms is not None:
+            self._watch(method, identity.expires_ms)
+
+    def forget(self) -> None:
+        """Ask no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _watch(self, method: str, expires_ms: int) -> None:
+        left_s = max(0.0, (expires_ms - self._session.clock.wall_ms()) / 1000)
+        if not self._session.features.supports_auth_refresh:
+            self._timer = self._session.clock.call_later(left_s, self._expire)
+            return
+        ask_in_s = max(left_s / 2, left_s - self._session.limits.refresh_ahead_s)
+
+        def ask() -> None:
+            self._session.answer(
+                api.CommandAuthChallenge(
+                    server_version=SERVER_VERSION,
+                    challenge=api.AuthData(auth_method_name=method, auth_data=_REFRESH),
+                    protocol_version=PROTOCOL_VERSION,
+                )
+            )
+            self._timer = self._session.clock.call_later(left_s - ask_in_s, self._expire)
+
+        self._timer = self._session.clock.call_later(ask_in_s, ask)
+
+    def _expire(self) -> None:
+        log.info("connection of %s ends with its credentials", self._session.peer)
+        self._session.end(NotAuthenticatedError("the credentials have expired"))

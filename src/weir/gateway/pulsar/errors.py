@@ -1,0 +1,68 @@
+"""The one table from Weir's errors to Pulsar's codes. The nearest class in the error's ancestry decides."""
+
+from weir.model import errors
+from weir.wire.pulsar.proto import api
+from weir.wire.pulsar.refusals import Code
+
+_E = api.ServerError
+
+CODES: dict[type[BaseException], Code] = {
+    errors.WeirError: _E.UnknownError,
+    errors.InvalidNameError: _E.InvalidTopicName,
+    errors.WireError: _E.NotAllowedError,
+    errors.FrameTooLargeError: _E.NotAllowedError,
+    errors.ChecksumError: _E.ChecksumError,
+    errors.UnknownVersionError: _E.UnsupportedVersionError,
+    errors.NetworkError: _E.ServiceNotReady,
+    errors.MetaError: _E.MetadataError,
+    errors.BookieError: _E.PersistenceError,
+    errors.LedgerError: _E.PersistenceError,
+    errors.StreamError: _E.PersistenceError,
+    errors.StreamNotFoundError: _E.TopicNotFound,
+    errors.StreamTerminatedError: _E.TopicTerminatedError,
+    errors.StreamClosedError: _E.ServiceNotReady,
+    errors.StreamFencedError: _E.ServiceNotReady,
+    errors.StreamBusyError: _E.ServiceNotReady,
+    errors.BrokerError: _E.UnknownError,
+    errors.NotAuthenticatedError: _E.AuthenticationError,
+    errors.NotAuthorisedError: _E.AuthorizationError,
+    errors.NotAllowedError: _E.NotAllowedError,
+    errors.TopicNotFoundError: _E.TopicNotFound,
+    errors.TopicClosedError: _E.ServiceNotReady,
+    errors.NotOwnerError: _E.ServiceNotReady,
+    errors.ProducerBusyError: _E.ProducerBusy,
+    errors.ProducerFencedError: _E.ProducerFenced,
+    errors.ProducerClosedError: _E.ServiceNotReady,
+    errors.DuplicateInDoubtError: _E.PersistenceError,
+    errors.TooManyError: _E.TooManyRequests,
+    errors.MessageTooLargeError: _E.NotAllowedError,
+    errors.QuotaExceededError: _E.ProducerBlockedQuotaExceededException,
+    errors.SubscriptionNotFoundError: _E.SubscriptionNotFound,
+    errors.SubscriptionExistsError: _E.NotAllowedError,
+    errors.SubscriptionBusyError: _E.ConsumerBusy,
+    errors.ConsumerClosedError: _E.ConsumerNotFound,
+    errors.HashRangesError: _E.ConsumerAssignError,
+}
+
+#: A send that fails with one of these is refused for good: its producer learns of it. With any other, sending it
+#: again on a new producer may help, so the producer is closed and its client connects it anew by itself.
+FINAL = (
+    errors.WireError,
+    errors.NotAuthorisedError,
+    errors.NotAllowedError,
+    errors.MessageTooLargeError,
+    errors.QuotaExceededError,
+    errors.ProducerFencedError,
+    errors.StreamTerminatedError,
+    errors.EntryTooLargeError,
+)
+
+
+def code_of(failure: BaseException) -> Code:
+    """Pulsar's code for a failure."""
+    return next((CODES[kind] for kind in type(failure).__mro__ if kind in CODES), _E.UnknownError)
+
+
+def text_of(failure: BaseException) -> str:
+    """What the client is told; the inside of a bug stays in the log."""
+    return str(failure) if isinstance(failure, errors.WeirError) else "an internal error; see the broker's log"

@@ -1,0 +1,49 @@
+"""CONNECT: who the client is and what it understands; and AUTH_RESPONSE, when it proves itself anew."""
+
+from weir.gateway.pulsar.credentials import SERVER_VERSION
+from weir.gateway.pulsar.registry import in_turn
+from weir.gateway.pulsar.session import Session
+from weir.gateway.pulsar.states import State
+from weir.model.errors import NotAllowedError, WeirError
+from weir.wire.pulsar.frames import PROTOCOL_VERSION
+from weir.wire.pulsar.proto import api
+
+#: What this broker understands beyond the protocol's version.
+FEATURES = api.FeatureFlags(
+    supports_auth_refresh=True,
+    supports_broker_entry_metadata=True,
+    supports_partial_producer=True,
+    supports_topic_watchers=True,
+    supports_get_partitioned_metadata_without_auto_creation=True,
+)
+#: What clients older than method names call the methods.
+_OLD_METHODS = {api.AuthMethodNone: "none", api.AuthMethodYcaV1: "ycav1", api.AuthMethodAthens: "athenz"}
+
+
+@in_turn(api.CommandConnect, state=State.CONNECTING)
+async def connect(session: Session, command: api.CommandConnect) -> api.CommandConnected | None:
+    session.features = command.feature_flags
+    method = command.auth_method_name or _OLD_METHODS[command.auth_method]
+    try:
+        await session.credentials.prove(method, command.auth_data)
+        if command.original_principal and command.original_principal != session.role:
+            # Else a proxy with more rights than its client would lend them to it.
+            raise NotAllowedError("connecting for somebody else, as proxies do, is not enabled")
+    except WeirError as refused:
+        session.end(refused)
+        return None
+    session.connected()
+    return api.CommandConnected(
+        server_version=SERVER_VERSION,
+        protocol_version=min(command.protocol_version, PROTOCOL_VERSION),
+        max_message_size=session.limits.max_message_bytes,
+        feature_flags=FEATURES,
+    )
+
+
+@in_turn(api.CommandAuthResponse)
+async def auth_response(session: Session, command: api.CommandAuthResponse) -> None:
+    try:
+        await session.credentials.prove(command.response.auth_method_name, command.response.auth_data)
+    except WeirError as refused:
+        session.end(refused)

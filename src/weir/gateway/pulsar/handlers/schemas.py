@@ -1,0 +1,32 @@
+"""GET_SCHEMA and GET_OR_CREATE_SCHEMA."""
+
+from weir.gateway.pulsar.registry import later
+from weir.gateway.pulsar.session import Session
+from weir.gateway.pulsar.values import schema_from_wire, schema_to_wire
+from weir.model.errors import NotAllowedError, TopicNotFoundError
+from weir.model.topics import TopicName
+from weir.wire.pulsar.proto import api
+
+
+@later(api.CommandGetSchema)
+async def get_schema(session: Session, command: api.CommandGetSchema) -> api.CommandGetSchemaResponse:
+    name = TopicName.parse(command.topic)
+    found = await session.services.schemas.get(name, command.schema_version or None, role=session.role)
+    if found is None:
+        raise TopicNotFoundError(f"{name} has no such schema")
+    schema, version = found
+    return api.CommandGetSchemaResponse(
+        request_id=command.request_id, schema=schema_to_wire(schema), schema_version=version
+    )
+
+
+@later(api.CommandGetOrCreateSchema)
+async def get_or_create_schema(
+    session: Session, command: api.CommandGetOrCreateSchema
+) -> api.CommandGetOrCreateSchemaResponse:
+    schema = schema_from_wire(command.schema)
+    if schema is None:
+        raise NotAllowedError("a schema of this type is not registered")
+    name = TopicName.parse(command.topic)
+    version = await session.services.schemas.add(name, schema, role=session.role)
+    return api.CommandGetOrCreateSchemaResponse(request_id=command.request_id, schema_version=version)

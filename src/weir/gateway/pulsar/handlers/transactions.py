@@ -1,0 +1,21 @@
+"""Transactions: refused, as a Pulsar broker does that has them disabled."""
+
+from typing import NoReturn
+
+from weir.gateway.pulsar.registry import at_once
+from weir.gateway.pulsar.session import Session
+from weir.model.errors import NotAllowedError
+from weir.wire.pulsar.proto import Message, api
+
+
+@at_once(
+    api.CommandTcClientConnectRequest,
+    api.CommandNewTxn,
+    api.CommandAddPartitionToTxn,
+    api.CommandAddSubscriptionToTxn,
+    api.CommandEndTxn,
+    api.CommandEndTxnOnPartition,
+    api.CommandEndTxnOnSubscription,
+)
+def transactions(_session: Session, _command: Message) -> NoReturn:
+    raise NotAllowedError("transactions are not enabled")

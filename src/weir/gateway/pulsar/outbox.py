@@ -1,0 +1,53 @@
+"""What a session says: everything of one turn of the loop goes out in one write, in order."""
+
+import asyncio
+
+from weir.model.ids import Buffer
+from weir.runtime.interfaces import Clock, Connection
+
+#: Buffers that are smaller than this on average are joined; a write per tiny frame costs more than the copy.
+_JOIN_BELOW_BYTES = 4096
+
+
+class Outbox:
+    """Frames on their way to one client. Whoever says much waits in `drain` before saying more."""
+
+    def __init__(self, connection: Connection, clock: Clock) -> None:
+        self._connection = connection
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._out: list[Buffer] = []
+        #: Since when the client has not been reading what it is sent.
+        self.stalled_at: float | None = None
+
+    def say(self, frame: Buffer) -> None:
+        if not self._out:
+            self._loop.call_soon(self.flush)
+        self._out.append(frame)
+
+    def say_all(self, buffers: list[Buffer]) -> None:
+        """Frames in pieces, to be written one after the other."""
+        if not self._out:
+            self._loop.call_soon(self.flush)
+        self._out += buffers
+
+    def flush(self) -> None:
+        """Write what was said so far now."""
+        out = self._out
+        if not out:
+            return
+        self._out = []
+        if len(out) > 1 and sum(map(len, out)) < _JOIN_BELOW_BYTES * len(out):
+            self._connection.write([b"".join(out)])
+        else:
+            self._connection.write(out)
+
+    async def drain(self) -> None:
+        """Wait while the client has too much to read; ConnectionLostError if it is gone."""
+        self.flush()
+        if self.stalled_at is None:
+            self.stalled_at = self._clock.monotonic()
+        try:
+            await self._connection.drain()
+        finally:
+            self.stalled_at = None

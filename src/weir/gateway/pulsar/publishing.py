@@ -1,0 +1,161 @@
+"""A producer of one connection: sends in, receipts out, in order."""
+
+import asyncio
+import logging
+from functools import partial
+from typing import TYPE_CHECKING
+
+from weir.broker.api import Outgoing, Producer, Receipt
+from weir.gateway.pulsar.errors import FINAL, code_of, text_of
+from weir.model.batch import BatchFormat
+from weir.model.errors import NotAllowedError, WeirError, WireError
+from weir.model.topics import TopicName
+from weir.wire.pulsar.frames import encode_command
+from weir.wire.pulsar.hot import Receipts
+from weir.wire.pulsar.ids import signed
+from weir.wire.pulsar.message import parse_metadata, split_message
+from weir.wire.pulsar.proto import api
+from weir.wire.pulsar.refusals import NO_REQUEST
+
+if TYPE_CHECKING:
+    from weir.gateway.pulsar.session import Session
+
+log = logging.getLogger(__name__)
+
+
+class ProducerLink:
+    """One `api.Producer` under the id that the client gave it."""
+
+    def __init__(self, session: "Session", producer_id: int, name: TopicName, producer: Producer) -> None:
+        self.producer_id = producer_id
+        self.topic_name = name
+        self.producer = producer
+        #: Whether it may send: a waiting one may not yet.
+        self.ready = False
+        self._session = session
+        self._receipts = Receipts(producer_id, -1 if name.partition is None else name.partition)
+        self._in_flight = 0
+        self._last: asyncio.Future[Receipt] | None = None
+        self._idle: asyncio.Future[None] | None = None
+        # After a failure nothing more is acknowledged: a receipt past a gap would be taken for the gap's.
+        self._broken = False
+
+    def send(self, command: api.CommandSend, message: memoryview) -> None:
+        """Publish what a send carries; raises what can be told at once."""
+        if self._broken:
+            return
+        if not self.ready:
+            raise NotAllowedError("the producer waits for its topic and may not send yet")
+        try:
+            outgoing = _outgoing(command, message, self._session.limits.max_batch_messages)
+        except WeirError as bad:
+            self._refuse_in_turn(command.sequence_id, bad)
+            return
+        size = len(message)
+        self._in_flight += 1
+        self._session.load.publish(size)
+        self._session.senders[self] = None
+        self._last = self.producer.publish(outgoing)
+        self._last.add_done_callback(partial(self._stored, command.sequence_id, command.highest_sequence_id, size))
+
+    def _refuse_in_turn(self, sequence: int, bad: WeirError) -> None:
+        """Refuse a send, after the receipts of those before it: clients look at the oldest they wait for."""
+        frame = encode_command(self._send_error(sequence, bad))
+        if self._in_flight and self._last is not None:
+            self._last.add_done_callback(lambda _: self._session.outbox.say(frame))
+        else:
+            self._session.outbox.say(frame)
+
+    def _send_error(self, sequence: int, failure: BaseException) -> api.CommandSendError:
+        return api.CommandSendError(
+            producer_id=self.producer_id,
+            sequence_id=sequence,
+            error=code_of(failure),
+            message=text_of(failure),
+        )
+
+    def _stored(self, sequence: int, highest: int, size: int, done: "asyncio.Future[Receipt]") -> None:
+        self._session.load.published(size)
+        self._in_flight -= 1
+        if self._idle is not None and not self._in_flight and not self._idle.done():
+            self._idle.set_result(None)
+        failure = asyncio.CancelledError() if done.cancelled() else done.exception()
+        if self._broken:
+            return
+        if failure is not None:
+            self._failed(sequence, failure)
+            return
+        receipt = done.result()
+        # A duplicate lies nowhere new; clients know it by this.
+        ledger, entry = (-1, -1) if receipt.duplicate else receipt.position
+        self._session.outbox.say(self._receipts.frame(sequence, highest, ledger, entry))
+
+    def _failed(self, sequence: int, failure: BaseException) -> None:
+        self._broken = True
+        log.info("producer %s on %s: a send failed: %s", self.producer.name, self.topic_name, failure)
+        if isinstance(failure, FINAL):
+            self._session.answer(self._send_error(sequence, failure))
+            # The client may go on with what it sends next; what is under way already is behind the gap.
+            self._session.tasks.spawn(self._mend(), "mend")
+        else:
+            self._session.tasks.spawn(self.shut(), "shut")
+
+    async def _mend(self) -> None:
+        """Once all that was sent behind a refused send has ended, the client's next sends are taken again."""
+        await self.settled()
+        self._broken = False
+
+    async def relax(self) -> None:
+        if not self._broken:
+            await self.producer.relax()
+
+    async def follow(self) -> None:
+        """Tell the client when the broker closes the producer."""
+        reason = await self.producer.closed()
+        log.info("producer %s on %s is closed: %s", self.producer.name, self.topic_name, reason)
+        await self.shut()
+
+    async def shut(self) -> None:
+        """Close it from this side; its client connects it anew and sends again what has no receipt."""
+        self._broken = True
+        if self._session.producers.end(self.producer_id, self):
+            self._session.producers.retire(self.producer_id)
+            self._session.outbox.say(
+                encode_command(api.CommandCloseProducer(producer_id=self.producer_id, request_id=NO_REQUEST))
+            )
+            await self.producer.close()
+
+    async def close(self) -> None:
+        await self.producer.close()
+
+    async def settled(self) -> None:
+        """Wait until everything that was sent has its receipt, or was refused."""
+        while self._in_flight:
+            self._idle = self._idle or asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._idle)
+            self._idle = None
+
+
+def _outgoing(command: api.CommandSend, message: memoryview, max_count: int) -> Outgoing:
+    """What the broker needs to know of a send. The bytes are copied out of the receive buffer, once: kept as a
+    slice, a small message would pin a large buffer for as long as it stays in the tail cache."""
+    if command.HasField("txnid_most_bits") or command.HasField("txnid_least_bits"):
+        raise NotAllowedError("transactions are not enabled")
+    parts = split_message(message)
+    if parts.broker_entry is not None:
+        raise WireError("broker entry metadata is the broker's to add")
+    metadata = parse_metadata(parts)
+    # What consumers will count by; the number in the command is only the client's summary of it.
+    count = metadata.num_messages_in_batch if metadata.HasField("num_messages_in_batch") else 1
+    if not 0 < count <= max_count:
+        raise WireError(f"a batch claims {count} messages, the limit is {max_count}")
+    sequence, highest = signed(command.sequence_id), signed(command.highest_sequence_id)
+    return Outgoing(
+        bytes(message),
+        count,
+        BatchFormat.PULSAR,
+        sequence,
+        highest if highest > sequence else sequence,
+        metadata.deliver_at_time if metadata.HasField("deliver_at_time") else None,
+        command.is_chunk or metadata.num_chunks_from_msg > 1,
+    )

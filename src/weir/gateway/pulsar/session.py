@@ -1,0 +1,267 @@
+"""One client's connection: what may come when, who handles it, and how it ends.
+
+Over its limits the session reads no further, so a client that floods, or that does not read its answers, is held
+back by its own TCP window and costs nobody else.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from weir.broker.api import Broker
+from weir.gateway.pulsar.consuming import ConsumerLink
+from weir.gateway.pulsar.credentials import Credentials
+from weir.gateway.pulsar.errors import code_of, text_of
+from weir.gateway.pulsar.links import Links
+from weir.gateway.pulsar.load import Load
+from weir.gateway.pulsar.outbox import Outbox
+from weir.gateway.pulsar.ports import Schemas, TopicLists
+from weir.gateway.pulsar.publishing import ProducerLink
+from weir.gateway.pulsar.registry import HANDLERS, Way
+from weir.gateway.pulsar.settings import SessionLimits
+from weir.gateway.pulsar.states import NEXT, READING, Event, State
+from weir.gateway.pulsar.watching import Watch
+from weir.model.errors import NetworkError, NotAllowedError, UnknownVersionError, WeirError, WireError
+from weir.model.ids import Buffer
+from weir.runtime.interfaces import Clock, Connection
+from weir.runtime.tasks import TaskScope
+from weir.wire.pulsar.commands import COMMANDS
+from weir.wire.pulsar.frames import FRAME_PADDING_BYTES, Frame, decode_frame, encode_command, splitter
+from weir.wire.pulsar.hot import PING
+from weir.wire.pulsar.proto import Message, api
+from weir.wire.pulsar.refusals import NO_REQUEST, refusal
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What stands behind every session."""
+
+    broker: Broker
+    schemas: Schemas
+    lists: TopicLists
+
+
+class Session:
+    """Serves one connection until it ends. `service_url` is how clients reach this listener."""
+
+    def __init__(
+        self, services: Services, connection: Connection, *, clock: Clock, limits: SessionLimits, service_url: str
+    ) -> None:
+        self.broker = services.broker
+        self.services = services
+        self.clock = clock
+        self.limits = limits
+        self.service_url = service_url
+        self.state = State.CONNECTING
+        self.outbox = Outbox(connection, clock)
+        self.load = Load(limits)
+        self.credentials = Credentials(self)
+        #: What the client says that it understands; set by its connect.
+        self.features = api.FeatureFlags()
+        self.producers: Links[ProducerLink] = Links("producer", limits.max_links)
+        self.consumers: Links[ConsumerLink] = Links("consumer", limits.max_links)
+        self.watches: Links[Watch] = Links("watcher", limits.max_links)
+        self.tasks = TaskScope(f"pulsar {connection.peer}", on_failure=lambda _: self.abort())
+        #: Producers that sent something in the receive buffer at hand.
+        self.senders: dict[ProducerLink, None] = {}
+        self._connection = connection
+        self._splitter = splitter(limits.max_connect_bytes)
+        self._heard_at = clock.monotonic()
+        self._pinged = False
+        self._held_back = False  # by its load, or by a producer that must rest
+        self._farewell: WeirError | None = None
+        self._ended = asyncio.Event()
+
+    # --- its life ----------------------------------------------------------------------------------------
+
+    @property
+    def peer(self) -> str:
+        return self._connection.peer
+
+    @property
+    def role(self) -> str:
+        return self.credentials.role
+
+    async def run(self) -> None:
+        """Serve until the connection ends; never raises for anything that the client did."""
+        receiving = self.tasks.spawn(self._receive(), "receive")
+        try:
+            await self._ended.wait()
+            if self.state is State.CLOSING:
+                await self._say_goodbye(receiving)
+        finally:
+            self._move(Event.GONE)
+            self.credentials.forget()
+            await self.tasks.close()
+            await self._let_go()
+            self._connection.close()
+
+    def end(self, why: WeirError) -> None:
+        """Take nothing more, finish what was taken, tell the client why, and end."""
+        self._farewell = self._farewell or why
+        self._move(Event.ENDING)
+
+    def abort(self) -> None:
+        """End at once."""
+        self._connection.abort()
+        self._move(Event.GONE)
+
+    def connected(self) -> None:
+        """The client has said who it is."""
+        self._move(Event.CONNECTED)
+        self._splitter.limit = self.limits.max_message_bytes + FRAME_PADDING_BYTES
+
+    def overdue(self, now: float) -> str | None:
+        """Why the server should end this session by force, if it should; pings a client that is silent."""
+        limits, silent_s = self.limits, now - self._heard_at
+        stalled_at = self.outbox.stalled_at
+        if stalled_at is not None and now - stalled_at > limits.stall_timeout_s:
+            return "it does not read what it is sent"
+        if self.state is State.CONNECTING:
+            return "it never connected" if silent_s > limits.connect_timeout_s else None
+        if self._held_back or stalled_at is not None:
+            return None
+        if silent_s > limits.idle_timeout_s / 2 and not self._pinged:
+            self._pinged = True
+            self.outbox.say(PING)
+        return "it is silent" if silent_s > limits.idle_timeout_s else None
+
+    def _move(self, event: Event) -> None:
+        self.state = NEXT[self.state][event]
+        if self.state not in READING:
+            self._ended.set()
+
+    async def _say_goodbye(self, receiving: "asyncio.Task[None]") -> None:
+        limits = self.limits
+        try:
+            async with asyncio.timeout(limits.settle_s):
+                await self.load.settled()
+        except TimeoutError:
+            pass
+        if self._farewell is not None:
+            self.answer(error_frame(self._farewell))
+        self.outbox.flush()
+        await asyncio.wait([receiving], timeout=limits.linger_s)
+
+    async def _let_go(self) -> None:
+        """Close everything that the client had opened."""
+        closing: list[Coroutine[Any, Any, None]] = [link.close() for link in self.producers.clear()]
+        closing += [link.close() for link in self.consumers.clear()]
+        for failed in await asyncio.gather(*closing, return_exceptions=True):
+            if isinstance(failed, Exception):
+                log.warning("a producer or consumer of %s did not close: %s", self.peer, failed)
+
+    # --- receiving ---------------------------------------------------------------------------------------
+
+    async def _receive(self) -> None:
+        try:
+            while data := await self._connection.receive():
+                self._heard_at = self.clock.monotonic()
+                self._pinged = False
+                if self.state in READING:
+                    await self._take(data)
+        except NetworkError as lost:
+            log.debug("connection of %s broke: %s", self.peer, lost)
+        self._move(Event.GONE)
+
+    async def _take(self, data: Buffer) -> None:
+        """Take the commands in a receive buffer, as fast as the limits allow."""
+        try:
+            for body in self._splitter.feed(data):
+                turn = self._on_frame(body)
+                if turn is not None:
+                    await turn
+                if self.load.full:
+                    await self._hold_back()
+                if self.state not in READING:
+                    return
+        except WireError as bad:
+            log.warning("connection of %s is closed: %s", self.peer, bad)
+            self.end(bad)
+            return
+        if self.senders:
+            await self._let_rest()
+        await self.outbox.drain()
+
+    async def _hold_back(self) -> None:
+        self._held_back = True
+        self.outbox.flush()
+        await self.load.room()
+        self._held_back = False
+        self._heard_at = self.clock.monotonic()
+
+    async def _let_rest(self) -> None:
+        """Wait for each producer that quota, rate or memory say should send no more for now."""
+        senders, self.senders = self.senders, {}
+        self._held_back = True
+        for sender in senders:
+            await sender.relax()
+        self._held_back = False
+        self._heard_at = self.clock.monotonic()
+
+    def _on_frame(self, body: memoryview) -> Coroutine[Any, Any, None] | None:
+        try:
+            frame = decode_frame(body)
+        except UnknownVersionError as unknown:  # of a later protocol; frames are still where they should be
+            self.answer(error_frame(unknown))
+            return None
+        handler = HANDLERS.get(frame.type)
+        if handler is None or handler.state is not self.state:
+            name = COMMANDS[frame.type].name
+            self._refuse(frame, NotAllowedError(f"{name} is not for a session that {self.state.value}"))
+            if handler is None or self.state is State.CONNECTING:
+                raise WireError(f"{name} came out of place")
+            return None
+        if handler.way is not Way.AT_ONCE:
+            work = self._work(frame, handler.run(self, frame.command))
+            if handler.way is Way.IN_TURN:
+                return work
+            self.load.request()
+            self.tasks.spawn(work, COMMANDS[frame.type].name).add_done_callback(self._worked)
+            return None
+        try:
+            if frame.message is None:
+                answer = handler.run(self, frame.command)
+            else:
+                answer = handler.run(self, frame.command, frame.message)
+            if answer is not None:
+                self.answer(answer)
+        except Exception as failure:
+            self._refuse(frame, failure)
+        return None
+
+    async def _work(self, frame: Frame, work: Coroutine[Any, Any, Message | bytes | None]) -> None:
+        try:
+            answer = await work
+        except Exception as failure:
+            self._refuse(frame, failure)
+        else:
+            if answer is not None:
+                self.answer(answer)
+
+    def _worked(self, _task: "asyncio.Task[None]") -> None:
+        self.load.answered()
+
+    # --- answering ---------------------------------------------------------------------------------------
+
+    def answer(self, what: Message | bytes) -> None:
+        """Say a command, or a ready frame."""
+        self.outbox.say(what if isinstance(what, bytes) else encode_command(what))
+
+    def _refuse(self, frame: Frame, failure: Exception) -> None:
+        if not isinstance(failure, WeirError):
+            log.error("a %s of %s failed", COMMANDS[frame.type].name, self.peer, exc_info=failure)
+        else:
+            log.debug("a %s of %s is refused: %s", COMMANDS[frame.type].name, self.peer, failure)
+        no = refusal(frame, code_of(failure), text_of(failure))
+        if no is not None:
+            self.outbox.say(no)
+
+
+def error_frame(why: WeirError) -> bytes:
+    """An error that answers no request, but the connection."""
+    return encode_command(api.CommandError(request_id=NO_REQUEST, error=code_of(why), message=text_of(why)))

@@ -1,0 +1,49 @@
+"""Where the Pulsar gateway listens, and what one connection may cost."""
+
+from dataclasses import dataclass, field
+
+from weir.wire.pulsar.frames import MAX_MESSAGE_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLimits:
+    """What one connection may cost. Over a limit on load, it is read no further until the load is less."""
+
+    max_message_bytes: int = MAX_MESSAGE_BYTES
+    #: A batch that claims more messages than this is refused.
+    max_batch_messages: int = 100_000
+    #: Requests under way that take a while: lookups, subscriptions and the like.
+    max_requests: int = 1_000
+    #: Sends that are not stored yet.
+    max_publishes: int = 4_096
+    max_publish_bytes: int = 32 * 1024 * 1024
+    #: Producers, consumers and watchers that it may hold, each.
+    max_links: int = 50_000
+    #: Of a frame before the client has said who it is.
+    max_connect_bytes: int = 64 * 1024
+    #: How long a client may take to connect, to say anything (it is pinged half-way), to read its answers.
+    connect_timeout_s: float = 10.0
+    idle_timeout_s: float = 60.0
+    stall_timeout_s: float = 60.0
+    #: Credentials are asked for anew so long before they end, or at half of their time if that is later.
+    refresh_ahead_s: float = 60.0
+    #: How long an ended session lets sends be stored, and then waits for the client to hang up first, so that the
+    #: reason reaches it: closing with bytes unread resets the connection and may take the reason with it.
+    settle_s: float = 5.0
+    linger_s: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class PulsarSettings:
+    """One listener."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    #: `pulsar://host:port` (or `pulsar+ssl://`) as clients reach it; None: the bound address.
+    advertise: str | None = None
+    max_connections: int = 10_000
+    limits: SessionLimits = field(default_factory=SessionLimits)
+    #: How often sessions that say nothing, or read nothing, are looked for.
+    sweep_interval_s: float = 1.0
+    #: How long `close` lets answers go out.
+    close_grace_s: float = 5.0

@@ -1,0 +1,105 @@
+"""What was delivered to a consumer and awaits its answer: which offsets a message id stands for.
+
+A client acknowledges a whole batch by the id of its entry, or a part of it by an ack set (a bit per message, set
+where it is not acknowledged). Offsets are what the broker wants, so the size of each batch is kept, and which of
+its messages were meant for this consumer. Plain values; no I/O.
+"""
+
+from collections import OrderedDict
+from typing import NamedTuple
+
+from weir.wire.pulsar.ids import unacknowledged
+
+#: [first, end) in offsets.
+Range = tuple[int, int]
+#: Ledger and entry.
+Place = tuple[int, int]
+
+
+class Delivered(NamedTuple):
+    """A batch: its first offset and size, and a bit for each message that awaits its answer (None: all)."""
+
+    base: int
+    size: int
+    mask: int | None = None
+
+    @property
+    def waiting(self) -> int:
+        return self.size if self.mask is None else self.mask.bit_count()
+
+    def ranges(self) -> list[Range]:
+        return [(self.base, self.base + self.size)] if self.mask is None else ranges_of(self.base, self.mask)
+
+
+#: Half the cost of calling the class; it is made once per delivered entry.
+_new = tuple.__new__
+
+
+def ranges_of(base: int, bits: int) -> list[Range]:
+    """The offsets `base + i` of the bits that are set."""
+    found: list[Range] = []
+    at = base
+    while bits:
+        zeros = (bits & -bits).bit_length() - 1
+        bits >>= zeros
+        ones = (~bits & (bits + 1)).bit_length() - 1
+        found.append((at + zeros, at + zeros + ones))
+        bits >>= ones
+        at += zeros + ones
+    return found
+
+
+class Unacked:
+    """Delivered batches by their place, in the order of delivery."""
+
+    def __init__(self) -> None:
+        self._batches: OrderedDict[Place, Delivered] = OrderedDict()
+
+    def delivered(self, place: Place, base: int, size: int, wanted: int | None) -> None:
+        self._batches[place] = _new(Delivered, (base, size, wanted))
+
+    def get(self, place: Place) -> Delivered | None:
+        return self._batches.get(place)
+
+    @property
+    def messages(self) -> int:
+        """How many await their answer."""
+        return sum(batch.waiting for batch in self._batches.values())
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def ack(self, place: Place, unacked: int = 0) -> list[Range] | None:
+        """A batch is acknowledged, all of it but the bits `unacked`. Answers the offsets that are so now and were
+        not before; None for a batch that is not here."""
+        batch = self._batches.get(place)
+        if batch is None:
+            return None
+        if not unacked:
+            del self._batches[place]
+            return batch.ranges()
+        before = unacknowledged(batch.size) if batch.mask is None else batch.mask
+        left = before & unacked
+        if left:
+            self._batches[place] = batch._replace(mask=left)
+        else:
+            del self._batches[place]
+        return ranges_of(batch.base, before & ~unacked)
+
+    def ack_before(self, offset: int) -> None:
+        """Everything before the offset is acknowledged. Batches that were delivered out of order may stay; they
+        are few, and acknowledging them again does no harm."""
+        batches = self._batches
+        while batches:
+            place = next(iter(batches))
+            if batches[place].base >= offset:
+                return
+            del batches[place]
+
+    def give_back(self, place: Place) -> list[Range]:
+        """A batch is to be delivered anew: its offsets that await their answer; none if it is not here."""
+        batch = self._batches.pop(place, None)
+        return [] if batch is None else batch.ranges()
+
+    def clear(self) -> None:
+        self._batches.clear()
