@@ -7,7 +7,12 @@ from weir.cli.lazy import LazyGroup
 
 @click.group(
     cls=LazyGroup,
-    lazy={"serve": "weir.server.bookie_command:serve"},
+    lazy={
+        "inspect": "weir.cli.bookie_tools:inspect_command",
+        "rebuild-index": "weir.cli.bookie_tools:rebuild_command",
+        "serve": "weir.server.bookie_command:serve",
+        "verify": "weir.cli.bookie_tools:verify_command",
+    },
 )
 def bookie() -> None:
     """Run a storage node, or look into its files while it is stopped."""
