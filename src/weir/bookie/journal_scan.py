@@ -176,7 +176,9 @@ class JournalReplay:
         self._checkpoint = checkpoint
         self._apply = apply
         self._sync = sync
-        self._cases: dict[int, Case] = {}
+        self.cases: dict[int, Case] = {}
+        #: The file and offset at which synced bytes are missing, once that was found.
+        self.stopped_at: tuple[str, int] | None = None
 
     async def run(self) -> JournalScan:
         """Apply every record that counts; a JournalCorruptError if synced ones are gone."""
@@ -184,14 +186,14 @@ class JournalReplay:
         first = self._checkpoint.sequence
         for sequence in present:
             if sequence < first:
-                self._cases[sequence] = decide(Place.BEFORE_CHECKPOINT, Ending.ZEROS, end=0, proven=0)
+                self.cases[sequence] = decide(Place.BEFORE_CHECKPOINT, Ending.ZEROS, end=0, proven=0)
         newest = max([first, *present])
         previous = NOTHING_BEFORE
         for sequence in range(first, newest + 1):
             end = await self._file(sequence, is_last=sequence == newest)
             if end:
                 previous = Start(sequence, end)
-        return JournalScan(max(previous.previous_sequence + 1, first), previous, self._cases)
+        return JournalScan(max(previous.previous_sequence + 1, first), previous, self.cases)
 
     async def _file(self, sequence: int, *, is_last: bool) -> int:
         stop = None if is_last else await self._end_named_by(sequence + 1)
@@ -202,9 +204,10 @@ class JournalReplay:
         if scan.ending is Ending.MISSING and not is_last:
             proven = max(proven, 1)  # a file is made only after the one before it
         case = decide(Place.FROM_CHECKPOINT, scan.ending, end=scan.end, proven=proven)
-        self._cases[sequence] = case
+        self.cases[sequence] = case
         where = f"{self._layout.journal_file(sequence)} at offset {scan.end}"
         if case.is_fatal:
+            self.stopped_at = self._layout.journal_file(sequence), scan.end
             raise JournalCorruptError(f"{where}: {case.value}; bytes up to {proven} had been synced")
         log.info("%s: %s", where, case.value)
         return scan.end
