@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from weir.broker.api import Delivery, Outgoing, ProducerRequest, StartAt, SubscribeRequest, SubscriptionType
-from weir.broker.broker import LocalBroker
+from weir.broker.broker import Broker
 from weir.broker.consumer import BrokerConsumer
 from weir.broker.context import BrokerContext
 from weir.broker.limits import Budget
@@ -78,8 +78,8 @@ class Bench:
             context, TopicName.parse(name), (policies or Policies()).over(DEFAULT_POLICIES)
         )
 
-    async def broker(self, **changes: Any) -> LocalBroker:
-        return LocalBroker(await self.context(**changes), PlainRegistry(), SoleOwner())
+    async def broker(self, **changes: Any) -> Broker:
+        return Broker(await self.context(**changes), PlainRegistry(), SoleOwner())
 
     @staticmethod
     async def consumer(

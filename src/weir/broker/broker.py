@@ -14,7 +14,7 @@ from weir.runtime.tasks import TaskScope
 log = logging.getLogger(__name__)
 
 
-class LocalBroker:
+class Broker:
     """Fills `api.Broker`."""
 
     def __init__(self, context: BrokerContext, registry: Registry, ownership: Ownership) -> None:

@@ -8,6 +8,7 @@ from weir.broker.api import Delivery
 from weir.broker.consumer import BrokerConsumer
 from weir.broker.feed import Feed
 from weir.broker.limits import Brake
+from weir.broker.pieces import Piece, Pieces
 from weir.broker.settings import BrokerSettings
 from weir.model.batch import Batch, BatchFlags
 from weir.stream.cursor import Cursor
@@ -90,3 +91,30 @@ def wanted_of(desk: Desk, batch: Batch) -> int | None:
 def invisible(desk: Desk, batch: Batch) -> bool:
     """Whether a batch has nothing that a consumer could ever acknowledge."""
     return bool(batch.flags & BatchFlags.CONTROL) or desk.visible(batch) == 0
+
+
+def returned(
+    consumer: BrokerConsumer,
+    ranges: Sequence[tuple[int, int]] | None,
+    take_back: Callable[[BrokerConsumer, list[Delivery]], None],
+) -> list[Piece]:
+    """What a consumer gives back of what it has: the offsets that it names, or everything. What is on its way to
+    it was not seen: it stays on its way, or goes back uncounted."""
+    if ranges is None:
+        take_back(consumer, consumer.take_inbox())
+        return consumer.pending.clear()
+    back = [piece for first, end in ranges for piece in consumer.pending.cut(first, end)]
+    for delivery in consumer.inbox:
+        unseen = Pieces()
+        for piece in back:
+            unseen.add(piece)
+        for piece in unseen.cut_bits(delivery.batch.base_offset, delivery.wanted):
+            consumer.pending.add(piece)
+        back = list(unseen)
+    return back
+
+
+def count_again(desk: Desk, consumer: BrokerConsumer, piece: Piece) -> None:
+    """The piece will be delivered once more."""
+    desk.counts[piece.base] = desk.counts.get(piece.base, 0) + 1
+    consumer.redelivered += piece.cost

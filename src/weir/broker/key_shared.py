@@ -11,7 +11,7 @@ from weir.broker.api import Delivery
 from weir.broker.api import KeyShared as KeySharedMode
 from weir.broker.consumer import BrokerConsumer
 from weir.broker.dispatch_keys import KeysOf, Ranges, Ring, auto_split, split_by_hash, sticky
-from weir.broker.dispatcher import Desk, invisible, wanted_of
+from weir.broker.dispatcher import Desk, count_again, invisible, returned, wanted_of
 from weir.broker.pieces import Piece, Pieces
 from weir.model.batch import Batch
 from weir.model.errors import SubscriptionBusyError
@@ -192,32 +192,18 @@ class KeyShared:
     # --- what comes back --------------------------------------------------------------------------------
 
     def give_back(self, consumer: BrokerConsumer, deliveries: list[Delivery]) -> None:
-        for delivery in deliveries:
-            mask = delivery.wanted
-            back = []
-            for piece in consumer.pending.overlapping(delivery.batch.base_offset, delivery.batch.end_offset):
-                if mask is None or piece.whole & mask:
-                    consumer.pending.remove(piece)
-                    back.append(piece)
-            for piece in self._released(consumer, back):
-                self._park(piece)
+        self._take_back(consumer, deliveries)
         self.pump()
 
+    def _take_back(self, consumer: BrokerConsumer, deliveries: list[Delivery]) -> None:
+        for delivery in deliveries:
+            back = consumer.pending.cut_bits(delivery.batch.base_offset, delivery.wanted)
+            for piece in self._released(consumer, back):
+                self._park(piece)
+
     def redeliver(self, consumer: BrokerConsumer, ranges: Sequence[tuple[int, int]] | None) -> None:
-        inbox = consumer.take_inbox() if ranges is None else consumer.inbox
-        unseen = {delivery.batch.base_offset: None for delivery in inbox}
-        if ranges is None:
-            back = consumer.pending.clear()
-        else:
-            back = [piece for first, end in ranges for piece in consumer.pending.cut(first, end)]
-            for piece in [piece for piece in back if piece.base in unseen]:  # on its way to this consumer already
-                consumer.pending.add(piece)
-                back.remove(piece)
-        counts = self._desk.counts
-        for piece in self._released(consumer, back):
-            if piece.base not in unseen:
-                counts[piece.base] = counts.get(piece.base, 0) + 1
-                consumer.redelivered += piece.cost
+        for piece in self._released(consumer, returned(consumer, ranges, self._take_back)):
+            count_again(self._desk, consumer, piece)
             self._park(piece)
         self.pump()
 

@@ -138,15 +138,19 @@ class Pieces:
 
     def cut(self, first: int, end: int) -> list[Piece]:
         """Take the messages in [first, end) out; answers them as pieces."""
-        cut: list[Piece] = []
-        for piece in self.overlapping(first, end):
-            bits = piece.bits(first, end)
-            cut.append(Piece(piece.base, piece.count, _or_all(bits, piece.count), piece.hash))
-            if bits == piece.whole:
-                self.remove(piece)
-            else:
-                self.messages -= piece.without(bits)
-        return cut
+        return [self._cut(piece, piece.bits(first, end)) for piece in self.overlapping(first, end)]
+
+    def cut_bits(self, base: int, mask: int | None) -> list[Piece]:
+        """Take these messages of one batch out (None: all of them); answers those that were in."""
+        there = [(piece, piece.whole if mask is None else piece.whole & mask) for piece in self._at.get(base, ())]
+        return [self._cut(piece, bits) for piece, bits in there if bits]
+
+    def _cut(self, piece: Piece, bits: int) -> Piece:
+        if bits == piece.whole:
+            self.remove(piece)
+            return piece
+        self.messages -= piece.without(bits)
+        return Piece(piece.base, piece.count, bits, piece.hash)
 
     def clear(self) -> list[Piece]:
         """Take all out."""
@@ -155,7 +159,3 @@ class Pieces:
         self._bases.clear()
         self.messages = 0
         return all_of_them
-
-
-def _or_all(bits: int, count: int) -> int | None:
-    return None if bits == (1 << count) - 1 else bits

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from weir.broker.api import Delivery
 from weir.broker.consumer import BrokerConsumer
 from weir.broker.dispatch import Seat, share_out
-from weir.broker.dispatcher import Desk, invisible, wanted_of
+from weir.broker.dispatcher import Desk, count_again, invisible, returned, wanted_of
 from weir.broker.pieces import Piece, Pieces
 from weir.model.batch import Batch
 
@@ -122,26 +122,17 @@ class Shared:
     # --- what comes back --------------------------------------------------------------------------------
 
     def give_back(self, consumer: BrokerConsumer, deliveries: list[Delivery]) -> None:
-        for delivery in deliveries:
-            for piece in consumer.pending.cut(delivery.batch.base_offset, delivery.batch.end_offset):
-                self._again.add(piece)
+        self._take_back(consumer, deliveries)
         self.pump()
 
+    def _take_back(self, consumer: BrokerConsumer, deliveries: list[Delivery]) -> None:
+        for delivery in deliveries:
+            for piece in consumer.pending.cut_bits(delivery.batch.base_offset, delivery.wanted):
+                self._again.add(piece)
+
     def redeliver(self, consumer: BrokerConsumer, ranges: Sequence[tuple[int, int]] | None) -> None:
-        inbox = consumer.take_inbox() if ranges is None else consumer.inbox
-        unseen = {delivery.batch.base_offset: None for delivery in inbox}
-        if ranges is None:
-            back = consumer.pending.clear()
-        else:
-            back = [piece for first, end in ranges for piece in consumer.pending.cut(first, end)]
-        counts = self._desk.counts
-        for piece in back:
-            if piece.base not in unseen:
-                counts[piece.base] = counts.get(piece.base, 0) + 1
-                consumer.redelivered += piece.cost
-            elif ranges is not None:  # it is on its way to this consumer already
-                consumer.pending.add(piece)
-                continue
+        for piece in returned(consumer, ranges, self._take_back):
+            count_again(self._desk, consumer, piece)
             self._again.add(piece)
         self.pump()
 
