@@ -265,6 +265,10 @@ class OffsetTrimmedError(StreamError):
     """The offset is older than what the stream still holds."""
 
 
+class NotHeldError(StreamError):
+    """No message waits under this id: it was released, is being released, was cancelled, or never was held."""
+
+
 # --- broker -------------------------------------------------------------------------------------------------
 
 
