@@ -182,10 +182,15 @@ class Ownership:
         claim = self._claims[key] = Claim(topic, key, version, lease)
         return claim
 
-    async def release(self, claim: Claim) -> None:
+    async def acquire(self, topic: TopicName) -> None:
+        """`own`, for those who do not wait for its loss."""
+        await self.own(topic)
+
+    async def release(self, topic: TopicName) -> None:
         """Let go of a topic, so that another broker can have it at once. Fine if it is lost already."""
-        if self._claims.get(claim.key) is claim:
-            del self._claims[claim.key]
+        claim = self._claims.pop(keys.owner(topic), None)
+        if claim is None:
+            return
         claim.end()
         for _ in range(self._settings.claim_attempts):
             try:
@@ -203,8 +208,12 @@ class Ownership:
         """Every registered broker."""
         return list(self._brokers.items().values())
 
-    def owner(self, topic: TopicName) -> Owner:
+    async def owner(self, topic: TopicName) -> Owner:
         """Who serves the topic, or, if nobody does, who should. From memory: it may be a moment out of date."""
+        return self.owner_now(topic)
+
+    def owner_now(self, topic: TopicName) -> Owner:
+        """`owner`, without waiting."""
         live = {broker.broker_id: broker for broker in self._brokers.items().values()}
         live.setdefault(self._info.broker_id, self._info)
         claimed = self._owners.get(keys.owner(topic))

@@ -201,3 +201,19 @@ def _tenant_of(scope: Scope) -> str:
 
 def _denied(role: str, what: str, scope: Scope) -> NotAuthorisedError:
     return NotAuthorisedError(f"{role!r} may not {what} on {scope}", hint="ask for a grant")
+
+
+class TopicGuard:
+    """An authoriser as topics ask it."""
+
+    def __init__(self, authoriser: Authoriser) -> None:
+        self._authoriser = authoriser
+
+    def check(
+        self, role: str, topic: TopicName, action: Action | None, *, subscription: str | None = None
+    ) -> None:
+        """NotAuthorisedError if the role may not; without an action: whether it may know of the topic at all."""
+        if action is None:
+            self._authoriser.check_lookup(role, topic)
+        else:
+            self._authoriser.check(role, action, topic)
