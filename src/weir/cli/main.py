@@ -17,8 +17,18 @@ FAILED, MISUSED = 1, 2
     lazy={
         "bookie": "weir.cli.bookie:bookie",
         "config": "weir.server.config_command:config",
+        "consume": "weir.cli.consume:consume",
         "demo": "weir.server.demo:demo",
         "ledger": "weir.cli.ledger:ledger",
+        "namespaces": "weir.cli.namespaces:namespaces",
+        "peek": "weir.cli.peek:peek",
+        "produce": "weir.cli.produce:produce",
+        "schemas": "weir.cli.schemas:schemas",
+        "subscriptions": "weir.cli.subscriptions:subscriptions",
+        "tenants": "weir.cli.tenants:tenants",
+        "token": "weir.cli.token:token",
+        "topics": "weir.cli.topics:topics",
+        "up": "weir.server.up_command:up",
     },
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -19,8 +19,7 @@ from weir.wire.pulsar.proto import Message, api
 
 @dataclass(frozen=True, slots=True)
 class Subscribing:
-    """What a consumer asks for. `start`: for a reader, which leaves nothing behind, where it begins; the position
-    after `start` unless `inclusive`."""
+    """What a consumer asks for. `start`: where one that is not durable, and so leaves nothing behind, begins."""
 
     subscription: str
     type: "api.CommandSubscribe.SubType.ValueType" = api.CommandSubscribe.Exclusive
@@ -122,16 +121,19 @@ class PartConsumer:
             self._flow(self._used)
             self._used = 0
 
-    async def ack(self, message: Incoming, *, cumulative: bool = False) -> None:
+    async def ack(self, messages: Sequence[Incoming], *, cumulative: bool = False) -> None:
         """Acknowledge, and wait until the broker has taken note."""
-        at = id_to_wire(message.id._replace(batch_index=-1))
-        if message.batch_size:
-            at.ack_set.extend(self._left_of(message, cumulative))
+        ids = {}
+        for message in messages:
+            at = id_to_wire(message.id._replace(batch_index=-1))
+            if message.batch_size:
+                at.ack_set.extend(self._left_of(message, cumulative))
+            ids[message.id.ledger, message.id.entry] = at  # the last of a batch knows what is left of it
         kind = api.CommandAck.Cumulative if cumulative else api.CommandAck.Individual
         answer = await self._connection.ask(
             api.CommandAckResponse,
             lambda request_id: api.CommandAck(
-                consumer_id=self._id, ack_type=kind, message_id=[at], request_id=request_id
+                consumer_id=self._id, ack_type=kind, message_id=list(ids.values()), request_id=request_id
             ),
         )
         if answer.HasField("error"):
@@ -254,18 +256,25 @@ class Consumer:
         """Messages that `receive` would give at once."""
         return len(self._inbox.messages)
 
-    async def ack(self, message: Incoming) -> None:
-        await self._parts[message.part].ack(message)
+    async def ack(self, *messages: Incoming) -> None:
+        """Acknowledge messages; they never come again."""
+        for part, mine in self._by_part(messages):
+            await part.ack(mine)
 
     async def ack_up_to(self, message: Incoming) -> None:
         """Acknowledge the message and everything before it in its partition."""
-        await self._parts[message.part].ack(message, cumulative=True)
+        await self._parts[message.part].ack([message], cumulative=True)
 
-    def redeliver(self, messages: list[Incoming]) -> None:
+    def redeliver(self, *messages: Incoming) -> None:
+        """Give messages back; they come again."""
+        for part, mine in self._by_part(messages):
+            part.redeliver(mine)
+
+    def _by_part(self, messages: Sequence[Incoming]) -> Iterator[tuple[PartConsumer, list[Incoming]]]:
         for at, part in enumerate(self._parts):
             mine = [message for message in messages if message.part == at]
             if mine:
-                part.redeliver(mine)
+                yield part, mine
 
     async def last_ids(self) -> list[MessageId]:
         """The last message of each partition."""

@@ -98,19 +98,22 @@ class BrokerConfig:
 class Auth:
     """Who may come in."""
 
+    authenticate: bool = setting(FLAG, False, "Whether clients must say who they are.")
+    authorise: bool = setting(FLAG, False, "Whether roles need grants; off: every role may do everything.")
+    superusers: tuple[str, ...] = setting(NAMES, (), "Roles that may do everything.")
+    anonymous_role: str = setting(TEXT, "anonymous", "The role of a client that need not say who it is.")
+    allow_anonymous: bool = setting(
+        FLAG, False, "Whether one may come without credentials, as the anonymous role, where others need them."
+    )
     token_secret: str = setting(
-        TEXT, "", "The secret that signs tokens (HMAC): text, base64:... or file:/path.", secret=True
+        TEXT, "", "The secret that signs tokens (HMAC): base64:... or file:/path.", secret=True
     )
     token_public_key: str = setting(
-        TEXT, "", "The public key that tokens are checked with (RSA, EC): file:/path, PEM."
+        TEXT, "", "The public key of the tokens' signer (RSA, EC): file:/path, PEM or DER."
     )
     role_claim: str = setting(TEXT, "sub", "The claim of a token that names the role.")
     audience: str = setting(TEXT, "", "The audience that a token must be for; empty: any.")
-    anonymous_role: str = setting(
-        TEXT, "anonymous", "The role of a client without credentials; empty: there is no such client."
-    )
-    superusers: tuple[str, ...] = setting(NAMES, ("anonymous",), "Roles that may do everything.")
-    authorise: bool = setting(FLAG, True, "Whether roles need grants; off: every role may do everything.")
+    clock_leeway: float = setting(SECONDS, 0.0, "How far the clock of the tokens' signer may be off.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,138 @@
+"""`weir schemas`: what the messages of a topic look like."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from weir.cli.output import done, print_fields, print_json, print_table
+from weir.cli.remote import Remote, remote_options
+from weir.cli.values import parse_pairs, show_moment
+from weir.client.admin import join
+from weir.model.errors import ConfigError
+from weir.model.topics import TopicName
+
+
+@click.group(
+    epilog="""
+\b
+Examples:
+  weir schemas get orders
+  weir schemas upload orders --type AVRO --file order.avsc
+  weir schemas check orders --type AVRO --file order-v2.avsc
+  weir schemas versions orders
+"""
+)
+def schemas() -> None:
+    """Show, upload, check and delete the schemas of a topic."""
+
+
+@schemas.command()
+@click.argument("topic")
+@click.option("--version", type=click.IntRange(min=0), help="By default the newest.")
+@remote_options
+def get(topic: str, version: int | None, remote: Remote, as_json: bool) -> None:
+    """Show a schema."""
+    rest = () if version is None else (str(version),)
+    found = remote.admin(lambda admin: admin.get(_path(topic, "schema", *rest)))
+    if as_json:
+        print_json(found)
+        return
+    fields = ("version", "type", "timestamp", "properties")
+    print_fields((name, _field(found, name)) for name in fields)
+    click.echo(found.get("data", ""))
+
+
+@schemas.command()
+@click.argument("topic")
+@remote_options
+def versions(topic: str, remote: Remote, as_json: bool) -> None:
+    """List every version of a topic's schema."""
+    found = remote.admin(lambda admin: admin.get(_path(topic, "schemas")))
+    listed = found.get("getSchemaResponses", found) if isinstance(found, dict) else found
+    if as_json:
+        print_json(listed)
+    else:
+        columns = ("version", "type", "timestamp", "data")
+        print_table(columns, ([_field(item, name) for name in columns] for item in listed))
+
+
+_TYPE = click.option("--type", "kind", required=True, metavar="TYPE", help="AVRO, JSON, PROTOBUF, STRING, ...")
+_FILE = click.option("--file", "file", metavar="FILE", help="The definition; - reads standard input.")
+_PROPERTY = click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="May be repeated.")
+
+
+@schemas.command()
+@click.argument("topic")
+@_TYPE
+@_FILE
+@_PROPERTY
+@remote_options
+def upload(
+    *, topic: str, kind: str, file: str | None, properties: tuple[str, ...], remote: Remote, as_json: bool
+) -> None:
+    """Give a topic a new version of its schema, if its policy allows."""
+    body = _body(kind, file, properties)
+    answer = remote.admin(lambda admin: admin.post(_path(topic, "schema"), body))
+    done(f"schema of {topic} uploaded", as_json=as_json, answer=answer)
+
+
+@schemas.command()
+@click.argument("topic")
+@_TYPE
+@_FILE
+@_PROPERTY
+@remote_options
+@click.pass_context
+def check(
+    ctx: click.Context,
+    *,
+    topic: str,
+    kind: str,
+    file: str | None,
+    properties: tuple[str, ...],
+    remote: Remote,
+    as_json: bool,
+) -> None:
+    """Ask whether a schema could be uploaded. Exits with 1 if not."""
+    body = _body(kind, file, properties)
+    answer = remote.admin(lambda admin: admin.post(_path(topic, "compatibility"), body))
+    good = bool(answer.get("isCompatibility", answer.get("compatibility")))
+    strategy = answer.get("schemaCompatibilityStrategy", "")
+    if as_json:
+        print_json(answer)
+    else:
+        click.echo(f"{'compatible' if good else 'not compatible'} ({strategy})")
+    ctx.exit(0 if good else 1)
+
+
+@schemas.command()
+@click.argument("topic")
+@remote_options
+def delete(topic: str, remote: Remote, as_json: bool) -> None:
+    """Delete every version of a topic's schema."""
+    remote.admin(lambda admin: admin.delete(_path(topic, "schema")))
+    done(f"schema of {topic} deleted", as_json=as_json)
+
+
+def _path(topic: str, *rest: str) -> str:
+    name = TopicName.parse(topic)
+    return join("schemas", name.namespace.tenant, name.namespace.name, name.local_with_partition, *rest)
+
+
+def _body(kind: str, file: str | None, properties: tuple[str, ...]) -> dict[str, Any]:
+    if file is None:
+        text = ""
+    elif file == "-":
+        text = sys.stdin.read()
+    else:
+        try:
+            text = Path(file).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as failure:
+            raise ConfigError(f"cannot read {file}: {failure}", hint="check --file") from None
+    return {"type": kind.upper(), "schema": text, "properties": parse_pairs(properties)}
+
+
+def _field(found: dict[str, Any], name: str) -> object:
+    return show_moment(found.get(name) or 0) if name == "timestamp" else found.get(name)

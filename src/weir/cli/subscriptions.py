@@ -1,0 +1,153 @@
+"""`weir subscriptions`: how far the consumers of a topic are, and moving them."""
+
+from typing import Any
+
+import click
+
+from weir.cli import topic_views as views
+from weir.cli.output import done, print_json, print_table
+from weir.cli.remote import Remote, remote_options
+from weir.cli.values import parse_moment_ms, parse_span_ms
+from weir.client.admin import AdminClient, topic_path
+from weir.model.errors import ConfigError, WireError
+from weir.model.topics import TopicName
+from weir.runtime.real import RealClock
+from weir.wire.pulsar.ids import EARLIEST, LATEST, MessageId, parse_id
+
+
+@click.group(
+    epilog="""
+\b
+Examples:
+  weir subscriptions list orders
+  weir subscriptions create orders billing --from earliest
+  weir subscriptions reset orders billing --to -1h
+  weir subscriptions skip orders billing -n 10
+"""
+)
+def subscriptions() -> None:
+    """List, create, move and delete the subscriptions of a topic."""
+
+
+@subscriptions.command("list")
+@click.argument("topic")
+@remote_options
+def list_(topic: str, remote: Remote, as_json: bool) -> None:
+    """List the subscriptions of a topic, and how far each is."""
+    name = TopicName.parse(topic)
+
+    async def work(admin: AdminClient) -> Any:
+        partitions = (
+            (await admin.get(topic_path(name, "partitions")))["partitions"] if name.partition is None else 0
+        )
+        return await admin.get(topic_path(name, "partitioned-stats" if partitions else "stats"))
+
+    found = remote.admin(work)
+    if as_json:
+        print_json(found.get("subscriptions") or {})
+    else:
+        print_table(views.SUBSCRIPTION_COLUMNS, views.subscription_rows(found))
+
+
+@subscriptions.command()
+@click.argument("topic")
+@click.argument("subscription")
+@click.option("--from", "start", default="latest", show_default=True, help="earliest, latest, or a message id.")
+@remote_options
+def create(topic: str, subscription: str, start: str, remote: Remote, as_json: bool) -> None:
+    """Create a subscription, before its first consumer comes."""
+    body = _position(_parse_start(start))
+    remote.admin(lambda admin: admin.put(_path(topic, subscription), body))
+    done(f"subscription {subscription} created", as_json=as_json)
+
+
+@subscriptions.command()
+@click.argument("topic")
+@click.argument("subscription")
+@click.option("--force", is_flag=True, help="Also while it has consumers, which are closed.")
+@remote_options
+def delete(topic: str, subscription: str, force: bool, remote: Remote, as_json: bool) -> None:
+    """Delete a subscription."""
+    remote.admin(lambda admin: admin.delete(_path(topic, subscription), {"force": force}))
+    done(f"subscription {subscription} deleted", as_json=as_json)
+
+
+@subscriptions.command()
+@click.argument("topic")
+@click.argument("subscription")
+@click.option("-n", "count", type=click.IntRange(min=1), help="So many messages.")
+@click.option("--all", "everything", is_flag=True, help="Everything that waits.")
+@remote_options
+def skip(
+    *, topic: str, subscription: str, count: int | None, everything: bool, remote: Remote, as_json: bool
+) -> None:
+    """Take messages as acknowledged."""
+    if (count is None) != everything:
+        raise ConfigError("say how many messages to skip", hint="give -n NUMBER, or --all")
+    rest: tuple[str | int, ...] = ("skip_all",) if count is None else ("skip", count)
+    remote.admin(lambda admin: admin.post(_path(topic, subscription, *rest)))
+    done(f"skipped {'all' if count is None else count} messages of {subscription}", as_json=as_json)
+
+
+@subscriptions.command()
+@click.argument("topic")
+@click.argument("subscription")
+@click.option("--older-than", required=True, metavar="SPAN", help="As in 1h or 7d.")
+@remote_options
+def expire(topic: str, subscription: str, older_than: str, remote: Remote, as_json: bool) -> None:
+    """Take messages as acknowledged that are older than SPAN."""
+    seconds = parse_span_ms(older_than) // 1000
+    remote.admin(lambda admin: admin.post(_path(topic, subscription, "expireMessages", seconds)))
+    done(f"messages of {subscription} older than {seconds} s expire", as_json=as_json)
+
+
+@subscriptions.command()
+@click.argument("topic")
+@click.argument("subscription")
+@click.option(
+    "--to", required=True, metavar="WHERE", help="earliest, latest, a message id (12:0), a moment, or as in -1h."
+)
+@remote_options
+def reset(topic: str, subscription: str, to: str, remote: Remote, as_json: bool) -> None:
+    """Move a subscription to a message or a moment; what comes after it is delivered again."""
+    at = _parse_position(to)
+
+    async def work(admin: AdminClient) -> None:
+        if at is not None:
+            await admin.post(_path(topic, subscription, "resetcursor"), _position(at))
+        else:
+            moment = parse_moment_ms(to, RealClock().wall_ms())
+            await admin.post(_path(topic, subscription, "resetcursor", moment))
+
+    remote.admin(work)
+    done(f"subscription {subscription} moved to {to}", as_json=as_json)
+
+
+def _path(topic: str, subscription: str, *rest: str | int) -> str:
+    return topic_path(TopicName.parse(topic), "subscription", subscription, *rest)
+
+
+def _parse_start(text: str) -> MessageId:
+    at = _parse_position(text)
+    if at is None:
+        raise ConfigError(f"{text!r} is not a position", hint="write earliest, latest, or a message id as in 12:0")
+    return at
+
+
+def _parse_position(text: str) -> MessageId | None:
+    """A message's place, if it is one and not a moment."""
+    if text in ("earliest", "latest"):
+        return EARLIEST if text == "earliest" else LATEST
+    try:
+        return parse_id(text)
+    except WireError:
+        return None
+
+
+def _position(at: MessageId) -> dict[str, int]:
+    return {
+        "ledgerId": at.ledger,
+        "entryId": at.entry,
+        "partitionIndex": at.partition,
+        "batchIndex": at.batch_index,
+    }

@@ -1,0 +1,99 @@
+"""`weir tenants`: who shares the cluster."""
+
+import click
+
+from weir.cli.output import done, print_fields, print_json, print_table
+from weir.cli.remote import Remote, remote_options
+from weir.client.admin import AdminClient, join
+
+
+@click.group(
+    epilog="""
+\b
+Examples:
+  weir tenants list
+  weir tenants create acme --admin alice --admin bob
+  weir tenants delete acme
+"""
+)
+def tenants() -> None:
+    """List, create, change and delete tenants."""
+
+
+@tenants.command("list")
+@remote_options
+def list_(remote: Remote, as_json: bool) -> None:
+    """List all tenants."""
+
+    async def work(admin: AdminClient) -> list[dict[str, object]]:
+        names = await admin.get("tenants")
+        return [{"name": name, **await admin.get(join("tenants", name))} for name in names]
+
+    found = remote.admin(work)
+    if as_json:
+        print_json(found)
+    else:
+        rows = [(item["name"], item.get("adminRoles"), item.get("allowedClusters")) for item in found]
+        print_table(("tenant", "admin roles", "clusters"), rows)
+
+
+@tenants.command()
+@click.argument("tenant")
+@remote_options
+def show(tenant: str, remote: Remote, as_json: bool) -> None:
+    """Show one tenant and its namespaces."""
+
+    async def work(admin: AdminClient) -> dict[str, object]:
+        found = await admin.get(join("tenants", tenant))
+        return {"name": tenant, **found, "namespaces": await admin.get(join("namespaces", tenant))}
+
+    found = remote.admin(work)
+    if as_json:
+        print_json(found)
+    else:
+        print_fields(found.items())
+
+
+_ADMIN = click.option(
+    "--admin", "admins", multiple=True, metavar="ROLE", help="May administer it; may be repeated."
+)
+
+
+@tenants.command()
+@click.argument("tenant")
+@_ADMIN
+@remote_options
+def create(tenant: str, admins: tuple[str, ...], remote: Remote, as_json: bool) -> None:
+    """Create a tenant."""
+
+    async def work(admin: AdminClient) -> None:
+        body = {"adminRoles": list(admins), "allowedClusters": await admin.get("clusters")}
+        await admin.put(join("tenants", tenant), body)
+
+    remote.admin(work)
+    done(f"tenant {tenant} created", as_json=as_json)
+
+
+@tenants.command()
+@click.argument("tenant")
+@_ADMIN
+@remote_options
+def update(tenant: str, admins: tuple[str, ...], remote: Remote, as_json: bool) -> None:
+    """Give a tenant other administrators."""
+
+    async def work(admin: AdminClient) -> None:
+        found = await admin.get(join("tenants", tenant))
+        await admin.post(join("tenants", tenant), {**found, "adminRoles": list(admins)})
+
+    remote.admin(work)
+    done(f"tenant {tenant} changed", as_json=as_json)
+
+
+@tenants.command()
+@click.argument("tenant")
+@click.option("--force", is_flag=True, help="Also if it has namespaces and topics, which are deleted.")
+@remote_options
+def delete(tenant: str, force: bool, remote: Remote, as_json: bool) -> None:
+    """Delete a tenant."""
+    remote.admin(lambda admin: admin.delete(join("tenants", tenant), {"force": force}))
+    done(f"tenant {tenant} deleted", as_json=as_json)

@@ -1,0 +1,69 @@
+"""What the admin REST says of a topic, as rows for people."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+_PARTITION = re.compile(r"(.+)-partition-\d+")
+
+SUBSCRIPTION_COLUMNS = ("subscription", "type", "consumers", "backlog", "unacked", "rate out /s", "redelivered /s")
+LEDGER_COLUMNS = ("ledger", "entries", "bytes")
+CURSOR_COLUMNS = ("subscription", "mark delete", "read position", "holes")
+
+
+def with_partitions(names: list[str], partitioned: list[str]) -> dict[str, int]:
+    """Each topic once, with the number of its partitions."""
+    found = dict.fromkeys(partitioned, 0)
+    for name in names:
+        match = _PARTITION.fullmatch(name)
+        base = match[1] if match and match[1] in found else None
+        if base is None:
+            found[name] = 0
+        else:
+            found[base] += 1
+    return dict(sorted(found.items()))
+
+
+def topic_fields(name: str, stats: dict[str, Any]) -> Iterator[tuple[str, object]]:
+    yield "topic", name
+    partitions = stats.get("partitions")
+    if partitions or "metadata" in stats:
+        yield "partitions", stats.get("metadata", {}).get("partitions", len(partitions or {}))
+    yield "producers", len(stats.get("publishers") or ())
+    yield "subscriptions", len(stats.get("subscriptions") or {})
+    yield "rate in", f"{stats.get('msgRateIn', 0):.1f} messages/s, {stats.get('msgThroughputIn', 0):.0f} bytes/s"
+    yield (
+        "rate out",
+        f"{stats.get('msgRateOut', 0):.1f} messages/s, {stats.get('msgThroughputOut', 0):.0f} bytes/s",
+    )
+    yield "messages in", stats.get("msgInCounter", 0)
+    yield "storage", f"{stats.get('storageSize', 0)} bytes"
+    yield "backlog", f"{stats.get('backlogSize', 0)} bytes"
+
+
+def subscription_rows(stats: dict[str, Any]) -> Iterator[tuple[object, ...]]:
+    for name, subscription in sorted((stats.get("subscriptions") or {}).items()):
+        yield (
+            name,
+            subscription.get("type"),
+            len(subscription.get("consumers") or ()),
+            subscription.get("msgBacklog", 0),
+            subscription.get("unackedMessages", 0),
+            float(subscription.get("msgRateOut", 0)),
+            float(subscription.get("msgRateRedeliver", 0)),
+        )
+
+
+def ledger_rows(internal: dict[str, Any]) -> Iterator[tuple[object, ...]]:
+    for ledger in internal.get("ledgers") or ():
+        yield ledger.get("ledgerId"), ledger.get("entries"), ledger.get("size")
+
+
+def cursor_rows(internal: dict[str, Any]) -> Iterator[tuple[object, ...]]:
+    for name, cursor in sorted((internal.get("cursors") or {}).items()):
+        yield (
+            name,
+            cursor.get("markDeletePosition"),
+            cursor.get("readPosition"),
+            cursor.get("totalNonContiguousDeletedMessagesRange", 0),
+        )
