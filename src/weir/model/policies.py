@@ -81,6 +81,7 @@ class Policies:
     max_producers: int | None = None
     max_consumers: int | None = None
     max_subscriptions: int | None = None
+    #: Of a topic's own, with a protocol's headers; 0 means that only the listener's limit holds.
     max_message_bytes: int | None = None
     schema_compatibility: SchemaCompatibility | None = None
     schema_required: bool | None = None
@@ -116,7 +117,7 @@ DEFAULT_POLICIES = Policies(
     max_producers=0,
     max_consumers=0,
     max_subscriptions=0,
-    max_message_bytes=5 * 1024 * 1024,
+    max_message_bytes=0,
     schema_compatibility=SchemaCompatibility.FULL,
     schema_required=False,
     allow_schema_auto_update=True,
