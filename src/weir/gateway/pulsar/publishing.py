@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -106,8 +107,10 @@ class ProducerLink:
         self._broken = False
 
     async def relax(self) -> None:
+        """Wait while quota, rate or memory say that it shall send no more for now."""
         if not self._broken:
-            await self.producer.relax()
+            with suppress(WeirError):  # whoever follows the producer tells its client that it is no more
+                await self.producer.relax()
 
     async def follow(self) -> None:
         """Tell the client when the broker closes the producer."""

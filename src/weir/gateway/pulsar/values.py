@@ -17,7 +17,7 @@ _WORDS = {
     "AutoConsume": "AUTO_CONSUME",
     "Bool": "BOOLEAN",
 }
-_TYPES = {name: _WORDS.get(name, name.upper()) for name in api.Schema.Type.DESCRIPTOR.values_by_name}
+_TYPES = {name: _WORDS.get(name, name.upper()) for name, _ in api.Schema.Type.items()}
 _NAMES = {word: name for name, word in _TYPES.items()}
 #: Types that say nothing about a message.
 _NO_SCHEMA = ("None", "AutoConsume")
