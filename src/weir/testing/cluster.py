@@ -41,8 +41,10 @@ from weir.runtime.interfaces import Runtime
 from weir.runtime.tasks import TaskScope
 from weir.server.addresses import Address
 from weir.server.bookie import BookieNode, BookieNodeSettings
+from weir.testing.disk import DiskFaults
 from weir.testing.errors import NodeCrashedError
 from weir.testing.history import History
+from weir.testing.links import NetFaults
 from weir.testing.meta import FaultyMeta, MetaFaults
 from weir.testing.plan import Plan
 from weir.testing.world import World
@@ -137,6 +139,9 @@ class Cluster:
         self.rotten: str | None = None
         #: What no fault explains: bugs.
         self.bugs: list[BaseException] = []
+        self.usual_disk = DiskFaults(sync_s=plan.sync_s, sync_jitter_s=plan.sync_s)
+        self.usual_link = NetFaults(latency_s=plan.link_s, jitter_s=plan.link_s)
+        world.net.set_faults(self.usual_link)
         self._rng: Random = world.rng("cluster")
         self._sound_meta = MetaFaults(delay_s=plan.meta_delay_s, watch_delay_s=plan.meta_delay_s)
         self._metas: dict[str, FaultyMeta] = {}
@@ -155,6 +160,7 @@ class Cluster:
         name = f"b{self._bookies_made}"
         rack = f"rack{self._bookies_made % self.plan.racks}"
         self.bookie_names.append(name)
+        self.world.node(name).disk.faults = self.usual_disk
         self._keep(name, lambda runtime: self._run_bookie(runtime, name, rack))
         return name
 

@@ -137,7 +137,7 @@ def _close_forgets_last_entry() -> Iterator[None]:
 # --- recovery -------------------------------------------------------------------------------------------------
 
 
-@_mutation("recovery-trusts-last-confirmed", recoverers=2, appends=40)
+@_mutation("recovery-trusts-last-confirmed", recoverers=2)
 def _recovery_trusts_last_confirmed() -> Iterator[None]:
     """Recovery closes at the last-add-confirmed that the bookies know, without reading on."""
 
@@ -154,7 +154,6 @@ def _recovery_trusts_last_confirmed() -> Iterator[None]:
     quorum=_TWO_OF_THREE,
     faults=(Fault.ONE_WAY, Fault.PARTITION),
     fault_every_s=0.3,
-    appends=40,
 )
 def _recovery_believes_one_denial() -> Iterator[None]:
     """Recovery ends the ledger as soon as one bookie denies an entry that none has given yet."""
@@ -168,7 +167,7 @@ def _recovery_believes_one_denial() -> Iterator[None]:
         yield
 
 
-@_mutation("recovery-without-fencing", recoverers=2, appends=40)
+@_mutation("recovery-without-fencing", recoverers=2)
 def _recovery_without_fencing() -> Iterator[None]:
     """Recovery only asks the bookies how far they are, and fences none."""
 
@@ -187,7 +186,9 @@ def _recovery_without_fencing() -> Iterator[None]:
 # --- metadata and bytes ---------------------------------------------------------------------------------------
 
 
-@_mutation("compare-and-set-without-compare", writers=3, recoverers=2, ledgers=5, meta_delay_s=0.05, faults=())
+@_mutation(
+    "compare-and-set-without-compare", writers=3, recoverers=2, ledger_appends=4, meta_delay_s=0.05, faults=()
+)
 def _cas_without_compare() -> Iterator[None]:
     """The metadata store ignores the expected version of a put."""
     put = KeySpace.put
@@ -223,7 +224,7 @@ def _repair_without_copying() -> Iterator[None]:
 # --- the bookie -----------------------------------------------------------------------------------------------
 
 
-@_mutation("bookie-ignores-fence", recoverers=2, appends=40)
+@_mutation("bookie-ignores-fence", recoverers=2)
 def _bookie_ignores_fence() -> Iterator[None]:
     """A bookie takes adds of the writer to a ledger that it has fenced."""
     with patch.object(LedgerTable, "is_fenced", lambda self, ledger_id: False):
@@ -237,7 +238,6 @@ def _bookie_ignores_fence() -> Iterator[None]:
     recoverers=2,
     faults=(Fault.KILL_BOOKIE,),
     fault_every_s=0.3,
-    appends=40,
 )
 def _fence_forgotten_at_restart() -> Iterator[None]:
     """A bookie acknowledges a fence that is only in its memory."""
@@ -258,7 +258,7 @@ def _fence_forgotten_at_restart() -> Iterator[None]:
         yield
 
 
-@_mutation("ack-before-sync", faults=(Fault.CRASH_BOOKIE,), appends=40)
+@_mutation("ack-before-sync", faults=(Fault.CRASH_BOOKIE,))
 def _ack_before_sync() -> Iterator[None]:
     """A bookie acknowledges entries that are written to its journal but not synced."""
     write = Journal._write
@@ -270,7 +270,7 @@ def _ack_before_sync() -> Iterator[None]:
         yield
 
 
-@_mutation("no-replay", faults=(Fault.CRASH_BOOKIE, Fault.KILL_BOOKIE), appends=40)
+@_mutation("no-replay", faults=(Fault.CRASH_BOOKIE, Fault.KILL_BOOKIE))
 def _no_replay() -> Iterator[None]:
     """A bookie that starts trusts its checkpoint and leaves out the entries that only its journal has."""
     replay = Store.replay
@@ -283,7 +283,7 @@ def _no_replay() -> Iterator[None]:
         yield
 
 
-@_mutation("compaction-drops-entries", appends=40, deletes=True, faults=())
+@_mutation("compaction-drops-entries", deletes=True, faults=())
 def _compaction_drops_entries() -> Iterator[None]:
     """A bookie that rewrites entry logs leaves out the last live entry of each part."""
     newest = GarbageCollector._newest
@@ -302,7 +302,6 @@ def _compaction_drops_entries() -> Iterator[None]:
     readers=2,
     faults=(Fault.ONE_WAY, Fault.PARTITION),
     fault_every_s=0.3,
-    appends=40,
 )
 def _bookie_confirms_too_much() -> Iterator[None]:
     """A bookie tells readers that every entry it holds is confirmed."""

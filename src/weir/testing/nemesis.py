@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from random import Random
 from typing import ClassVar
@@ -11,6 +12,7 @@ from weir.testing.disk import DiskFaults
 from weir.testing.links import NetFaults
 from weir.testing.meta import MetaFaults
 from weir.testing.plan import Fault, Plan
+from weir.testing.workload import Shared
 
 #: How long the links of a node stay bad, a disk stuck, and so on; short and long both occur.
 _SPANS_S = (0.05, 0.5, 2.0, 5.0)
@@ -19,18 +21,21 @@ _SPANS_S = (0.05, 0.5, 2.0, 5.0)
 class Nemesis:
     """Runs until it is stopped; `heal()` undoes everything, whatever was under way."""
 
-    def __init__(self, cluster: Cluster, plan: Plan, rng: Random) -> None:
+    def __init__(self, cluster: Cluster, plan: Plan, shared: Shared, rng: Random) -> None:
         self._cluster = cluster
         self._world = cluster.world
         self._plan = plan
+        self._shared = shared
         self._rng = rng
         self._healing: dict[asyncio.Task[None], None] = {}
         self.strikes: dict[Fault, int] = {}
 
     async def run(self) -> None:
-        """Strike at random moments."""
+        """Strike at random moments, half of them chosen to hurt."""
         while self._plan.faults:
             await self._world.sleep(self._rng.expovariate(1.0 / self._plan.fault_every_s))
+            if self._rng.random() < 0.5:
+                await self._bad_moment()
             fault = self._rng.choice(self._plan.faults)
             self._world.note("strike", fault.value)
             self.strikes[fault] = self.strikes.get(fault, 0) + 1
@@ -39,6 +44,13 @@ class Nemesis:
                 task = asyncio.get_running_loop().create_task(self._heal_later(undo))
                 self._healing[task] = None
                 task.add_done_callback(lambda done: self._healing.pop(done, None))
+
+    async def _bad_moment(self) -> None:
+        """Wait until a client has just begun something, and a little longer."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._plan.fault_every_s):
+                await self._shared.begun.wait()
+        await self._world.sleep(self._rng.uniform(0, 4 * (self._plan.link_s + self._plan.sync_s)))
 
     async def _heal_later(self, undo: Callable[[], None]) -> None:
         await self._world.sleep(self._span())
@@ -125,7 +137,8 @@ class Nemesis:
         name = self._anyone()
         if self._rng.random() < 0.5:
             self._world.net.break_connections(name, self._anyone())
-        flaky = NetFaults(reset_chance=self._rng.choice((0.01, 0.1)), refuse_chance=self._rng.choice((0.0, 0.5)))
+        resets, refusals = self._rng.choice((0.01, 0.1)), self._rng.choice((0.0, 0.5))
+        flaky = replace(self._cluster.usual_link, reset_chance=resets, refuse_chance=refusals)
         self._world.net.set_faults(flaky, node=name)
         return lambda: self._world.net.set_faults(None, node=name)
 
@@ -133,10 +146,11 @@ class Nemesis:
 
     def _disk(self, **changes: float | bool) -> Callable[[], None]:
         disk = self._world.node(self._bookie()).disk
-        disk.faults = replace(DiskFaults(), **changes)  # type: ignore[arg-type]
+        usual = self._cluster.usual_disk
+        disk.faults = replace(usual, **changes)  # type: ignore[arg-type]
 
         def undo() -> None:
-            disk.faults = DiskFaults()
+            disk.faults = usual
 
         return undo
 

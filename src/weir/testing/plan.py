@@ -55,6 +55,8 @@ _QUORUMS: tuple[tuple[Quorum, int], ...] = (
     (Quorum(1, 1, 1), 1),
 )
 _MAX_BOOKIES = 6
+#: Half of all runs have one of these on top: what is replayed, replaced and recovered matters most.
+_DEATHS = (Fault.CRASH_BOOKIE, Fault.CRASH_BOOKIE, Fault.KILL_BOOKIE, Fault.CRASH_CLIENT)
 #: This part of all runs has no faults at all: what fails there fails plainly.
 _CALM = 0.04
 
@@ -69,16 +71,18 @@ class Plan:
     writers: int
     readers: int
     recoverers: int
-    #: Ledgers that each writer writes, at most, and entries in each.
-    ledgers: int
+    #: Entries that all writers append together, over the whole run, and at most in one ledger.
     appends: int
+    ledger_appends: int
     max_payload: int
     #: Whether ledgers are deleted now and then.
     deletes: bool
     #: Whether lost copies are repaired while faults strike; if not, they are counted first, and repaired then.
     repair: bool
-    #: Each way to the metadata and back takes up to this long, faults or not.
+    #: How slow metadata, disks and links are, faults or not: the slower, the more is under way at any moment.
     meta_delay_s: float
+    sync_s: float
+    link_s: float
     faults: tuple[Fault, ...]
     #: On average, so much time passes between two faults.
     fault_every_s: float
@@ -102,7 +106,7 @@ class Plan:
 def make_plan(rng: Random) -> Plan:
     """Throw the dice for one run."""
     quorum = rng.choices([q for q, _ in _QUORUMS], [weight for _, weight in _QUORUMS])[0]
-    bookies = rng.randint(max(3, quorum.ensemble), _MAX_BOOKIES)
+    bookies = min(_MAX_BOOKIES, max(3, quorum.ensemble + rng.choice((0, 1, 1, 2, 3))))
     return Plan(
         quorum=quorum,
         bookies=bookies,
@@ -110,14 +114,16 @@ def make_plan(rng: Random) -> Plan:
         writers=rng.randint(1, 3),
         readers=rng.randint(1, 2),
         recoverers=rng.randint(0, 2),
-        ledgers=rng.randint(2, 5),
-        appends=rng.choice((3, 12, 40)),
-        max_payload=rng.choice((30, 300, 3000)),
+        appends=rng.choice((100, 200, 400)),
+        ledger_appends=rng.choice((8, 40, 150, 400)),
+        max_payload=rng.choice((30, 300, 2000)),
         deletes=rng.random() < 0.4,
         repair=rng.random() < 0.5,
         meta_delay_s=rng.choice((0.0, 0.005, 0.05)),
+        sync_s=rng.choice((0.0005, 0.01, 0.05)),
+        link_s=rng.choice((0.0002, 0.002, 0.02)),
         faults=_choose_faults(rng, quorum),
-        fault_every_s=rng.choice((0.3, 0.8, 2.0)),
+        fault_every_s=rng.choice((0.2, 0.5, 1.2)),
         duration_s=rng.uniform(6.0, 14.0),
     )
 
@@ -126,5 +132,7 @@ def _choose_faults(rng: Random, quorum: Quorum) -> tuple[Fault, ...]:
     if rng.random() < _CALM:
         return ()
     possible = [fault for fault in Fault if quorum.ack > 1 or fault not in (Fault.LOST_DISK, Fault.ROT)]
-    count = rng.choice((1, 2, 3, 4, 6))
-    return tuple(sorted(rng.sample(possible, count), key=lambda fault: fault.value))
+    chosen = rng.sample(possible, rng.choice((1, 2, 3, 4, 6)))
+    if rng.random() < 0.5:
+        chosen.append(rng.choice(_DEATHS))
+    return tuple(fault for fault in Fault if fault in chosen)

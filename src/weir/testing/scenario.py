@@ -88,7 +88,7 @@ class _Run:
         self.plan = plan
         self.cluster = Cluster(world, plan)
         self.shared = Shared(self.cluster.history, plan)
-        self.nemesis = Nemesis(self.cluster, plan, world.rng("nemesis"))
+        self.nemesis = Nemesis(self.cluster, plan, self.shared, world.rng("nemesis"))
         self.violations: list[Violation] = []
 
     async def scenario(self) -> None:
@@ -113,7 +113,7 @@ class _Run:
             self.cluster.add_repair()
 
     def _writer(self, name: str) -> Main:
-        left = [self.plan.ledgers]
+        left = [self.plan.appends // self.plan.writers]
         rng = self.world.rng(f"client/{name}")
 
         async def write(runtime: Runtime) -> None:

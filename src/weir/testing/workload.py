@@ -14,7 +14,9 @@ from weir.testing.history import History, Kind, Pending, make_payload, payload_i
 from weir.testing.plan import Plan
 
 #: A reader asks for so many entries at a time, at most.
-_READ_AT_ONCE = 8
+_READ_AT_ONCE = 5
+#: How many appends a writer sends in one turn; those beyond its window wait.
+_BURSTS = (1, 1, 2, 5, 12, 30)
 
 
 class Shared:
@@ -24,6 +26,8 @@ class Shared:
         self.history = history
         self.plan = plan
         self.ledgers: list[LedgerId] = []
+        #: Set and cleared whenever something begins that is worth disturbing.
+        self.begun = asyncio.Event()
         self._payloads: dict[str, int] = {}
         self._handles = 0
 
@@ -36,6 +40,11 @@ class Shared:
         """A name for one opened ledger: what it sees is only comparable with itself."""
         self._handles += 1
         return f"{client}.{self._handles}"
+
+    def disturb_me(self) -> None:
+        """Whoever waits for a moment at which much is under way has it now."""
+        self.begun.set()
+        self.begun.clear()
 
     def some_ledger(self, rng: Random) -> LedgerId | None:
         """Any ledger, a late one more likely."""
@@ -63,6 +72,7 @@ class Client:
     async def recover(self, ledger_id: LedgerId) -> None:
         """Recover a ledger, whoever may be writing it."""
         pending = self.history.begin(self.name, Kind.RECOVER, ledger_id)
+        self.shared.disturb_me()
         try:
             closed = await self.client.recover(ledger_id)
         except WeirError as failure:
@@ -84,34 +94,35 @@ class Writer(Client):
     """Writes one ledger after the other, as a stream would: when one fails, it goes on in a new one."""
 
     async def run(self, left: list[int]) -> None:
-        """`left` counts the ledgers that this writer may still begin, over all its lives."""
+        """`left` counts the entries that this writer may still append, over all its lives."""
         while left[0] > 0:
-            left[0] -= 1
             try:
                 writer = await self.client.create(self.plan.quorum)
             except WeirError as failure:
                 raise_bug(failure)
-                left[0] += 1
                 await self.pause(1.0)
                 continue
             self.history.begin(self.name, Kind.CREATE, writer.ledger_id).ok()
             self.shared.ledgers.append(writer.ledger_id)
             try:
-                await self._fill(writer)
+                await self._fill(writer, left)
             except WeirError as failure:
                 raise_bug(failure)
             await self._end(writer)
 
-    async def _fill(self, writer: LedgerWriter) -> None:
-        """Append in bursts, some of them larger than the window."""
-        count = self.rng.randint(0, self.plan.appends)
-        while count > 0 and writer.failure is None:
-            burst = min(count, self.rng.choice((1, 1, 2, 5, 12)))
+    async def _fill(self, writer: LedgerWriter, left: list[int]) -> None:
+        """Append in bursts, some of them larger than the window, as fast as spreads them over the run."""
+        seconds_each = self.plan.duration_s * self.plan.writers / self.plan.appends
+        count = self.rng.randint(0, self.plan.ledger_appends)
+        while count > 0 and left[0] > 0 and writer.failure is None:
+            burst = min(count, left[0], self.rng.choice(_BURSTS))
             for _ in range(burst):
                 self._append(writer)
             count -= burst
+            left[0] -= burst
+            self.shared.disturb_me()
             await writer.ready()
-            await self.pause(self.rng.choice((0.0, 0.01, 0.1, 0.5)))
+            await self.pause(2 * burst * seconds_each)
 
     def _append(self, writer: LedgerWriter) -> None:
         payload = make_payload(
@@ -144,7 +155,7 @@ class Reader(Client):
 
     async def run(self) -> None:
         while True:
-            await self.pause(0.5)
+            await self.pause(1.0)
             ledger_id = self.shared.some_ledger(self.rng)
             if ledger_id is None:
                 continue
@@ -160,7 +171,7 @@ class Reader(Client):
 
     async def _look_around(self, reader: LedgerReader, handle: str) -> None:
         after = EntryId(-1)
-        for _ in range(self.rng.randint(1, 6)):
+        for _ in range(self.rng.randint(1, 4)):
             confirmed = await self._confirmed(reader, handle, after)
             if confirmed is None:
                 return
