@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from weir.bookie.journal_scan import JournalReplay, JournalScan
+from weir.bookie.journal_scan import NOTHING_BEFORE, JournalReplay, JournalScan
 from weir.bookie.layout import Layout
 from weir.bookie.replay import TABLE, Case, Ending, Place, Proof, decide
 from weir.model.errors import JournalCorruptError
@@ -48,9 +48,15 @@ class JournalFolder:
         self.replayed: list[tuple[int, int]] = []
 
     def write(
-        self, sequence: int, records: int, *, previous: Start = Start(0, 0), sync_lag: int = 0, former: bytes = b""
+        self,
+        sequence: int,
+        records: int,
+        *,
+        previous: Start = NOTHING_BEFORE,
+        sync_lag: int = 0,
+        former: bytes = b"",
     ) -> Path:
-        """A file with so many one-block records, each naming the synced end before it (`sync_lag` blocks behind)."""
+        """A file with so many one-block records, each naming the end that was synced `sync_lag` blocks before it."""
         data = bytearray(former.ljust(FILE_BYTES, b"\0"))
         bodies = [(RecordKind.START, encode_start(previous))]
         bodies += [(RecordKind.ENTRIES, entry(1, n)) for n in range(records)]

@@ -166,7 +166,7 @@ class Workload:
         self.promises.deleted[ledger_id] = True
 
     async def _read(self, bookie: Bookie, ledger_id: LedgerId) -> None:
-        """A range from a random acknowledged entry on: what is answered is right, and what is there is answered."""
+        """A range from a random acknowledged entry on: what is answered is right, and nothing is left out."""
         promises = self.promises
         known = [e for ledger, e in promises.acknowledged if ledger == ledger_id]
         if not known:
