@@ -6,7 +6,7 @@ batches that name their held id. docs/delay.md says why nothing is lost or relea
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -84,7 +84,7 @@ class HoldingArea:
         area = cls(context, name, stream, state, settings or HoldingSettings())
         await area._restore()
         for part, work in (("load", area._load_loop), ("tidy", area._tidy_loop), ("release", area._releaser.run)):
-            area._tasks.spawn(area._until_lost(work()), part)
+            area._tasks.spawn(area._until_lost(work), part)
         return area
 
     async def _restore(self) -> None:
@@ -257,10 +257,10 @@ class HoldingArea:
 
     # --- in the background ------------------------------------------------------------------------------
 
-    async def _until_lost(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _until_lost(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run something in the background until the stream is someone else's."""
         try:
-            await work
+            await work()
         except WeirError as failed:
             if isinstance(failed, InvariantError) or self._stream.failure is None:
                 raise
@@ -268,20 +268,22 @@ class HoldingArea:
 
     async def _load_loop(self) -> None:
         wanted = self._loader.wanted
-        while True:
+        while self._failure is None:
             await self._loader.load()
             self._releaser.wake()
             wanted.clear()
             if self._loader.is_behind:
-                await self._clock.sleep(self._settings.retry_pause_s)
+                await self._clock.sleep(self._settings.tick_s)
             elif not self._loader.is_due:
                 timer = self._clock.call_later(self._settings.tick_s, wanted.set)
                 await wanted.wait()
                 timer.cancel()
 
     async def _tidy_loop(self) -> None:
-        while True:
+        while self._failure is None:
             await self._clock.sleep(self._settings.tick_s)
+            if self._stream.failure is not None:
+                raise self._stream.failure
             self._write_down()
             try:
                 await self._tidy()
@@ -318,6 +320,7 @@ class HoldingArea:
         await self._tasks.close()
         if self._stream.failure is None:
             await self._releaser.landed()
+        self._releaser.give_up(self._failure)
         await self._shelf.close_writers()
         self._write_down()
         await self._reads.close()
@@ -335,6 +338,7 @@ class HoldingArea:
             wrapped = InvariantError(f"the holding area of {self._name} failed: {failure!r}")
             self._failure = failure if isinstance(failure, WeirError) else wrapped
             self._shelf.refuse(self._failure)
+            self._releaser.give_up(self._failure)
 
 
 def _not_held(held: HeldId) -> NotHeldError:

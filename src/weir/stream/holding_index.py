@@ -36,9 +36,12 @@ class NearIndex:
     def pop(self) -> Place:
         return heappop(self._heap)
 
-    def cut(self) -> Place:
-        """Forget the later half; answers the first place that is forgotten."""
-        self._heap.sort()  # a sorted list is a heap
+    def cut(self) -> Place | None:
+        """Forget what is there twice and, if that is not enough, the later half; answers the first place that is
+        forgotten."""
+        self._heap = sorted(set(self._heap))  # a sorted list is a heap
+        if not self.is_over:
+            return None
         keep = self._limit // 2
         first_gone = self._heap[keep]
         del self._heap[keep:]

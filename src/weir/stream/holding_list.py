@@ -1,13 +1,15 @@
 """Listing what is held, by due moment, in bounded memory."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
 
 from weir.model.batch import HeldId
+from weir.model.errors import LedgerNotFoundError
 from weir.stream.holding_ledger import HeldLedger
 from weir.stream.holding_reads import HeldReads
 from weir.stream.holding_windows import Place
+from weir.wire.entry import Entry
 from weir.wire.held import decode_held
 
 
@@ -56,17 +58,24 @@ async def _page(
     """The first `limit` of the group beyond the place."""
     found: list[tuple[Place, HeldItem]] = []
     for ledger in group:
-        async with aclosing(reads.scan(ledger, 0, ledger.entries)) as chunks:
-            async for chunk in chunks:
-                for entry in chunk:
-                    due_ms, batch = decode_held(entry.payload)
-                    place = ledger.place(due_ms, entry.entry_id)
-                    if place > after and entry.entry_id not in ledger.done:
-                        held = HeldId(ledger.ledger_id, entry.entry_id)
-                        found.append((place, HeldItem(held, due_ms, batch.count, len(batch))))
-                if len(found) > 2 * limit:
-                    found = sorted(found, key=_by_place)[:limit]
+        try:
+            async with aclosing(reads.scan(ledger, 0, ledger.entries)) as chunks:
+                async for chunk in chunks:
+                    found += [(place, item) for place, item in _items(ledger, chunk) if place > after]
+                    if len(found) > 2 * limit:
+                        found = sorted(found, key=_by_place)[:limit]
+        except LedgerNotFoundError:
+            continue  # drained and dropped meanwhile
     return sorted(found, key=_by_place)[:limit]
+
+
+def _items(ledger: HeldLedger, chunk: list[Entry]) -> Iterator[tuple[Place, HeldItem]]:
+    """What is held of a chunk."""
+    for entry in chunk:
+        if entry.entry_id not in ledger.done:
+            due_ms, batch = decode_held(entry.payload)
+            item = HeldItem(HeldId(ledger.ledger_id, entry.entry_id), due_ms, batch.count, len(batch))
+            yield ledger.place(due_ms, entry.entry_id), item
 
 
 def _by_place(found: tuple[Place, HeldItem]) -> Place:

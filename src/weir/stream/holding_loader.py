@@ -10,7 +10,7 @@ import asyncio
 import logging
 from contextlib import aclosing
 
-from weir.model.errors import InvariantError, LedgerNotFoundError, WeirError
+from weir.model.errors import InvariantError, LedgerNotFoundError, StreamClosedError, WeirError
 from weir.stream.holding_context import HoldingContext
 from weir.stream.holding_index import NearIndex
 from weir.stream.holding_ledger import HeldLedger
@@ -53,6 +53,10 @@ class Loader:
             self._cut()
         return first
 
+    def lost(self, ledger: HeldLedger, place: Place) -> None:
+        """An entry was taken out of the index and could not be read back: the ledger is to be loaded again."""
+        ledger.loaded = min(ledger.loaded, place)
+
     def first(self) -> Place | None:
         """The next place to be released, if it is in memory."""
         while (place := self.index.first) is not None and place < self.horizon:
@@ -65,6 +69,8 @@ class Loader:
     def _cut(self) -> None:
         """Too much is near: keep the nearer half, the rest is read again when its time comes."""
         cut = self.index.cut()
+        if cut is None:
+            return
         self.horizon = min(self.horizon, cut)
         self._shelf.ceiling = min(self._shelf.ceiling, cut)
         for ledger in self._shelf:
@@ -164,7 +170,12 @@ class Loader:
         task = self._settling.get(ledger.serial)
         if task is None:
             task = self._settling[ledger.serial] = self._tasks.spawn(self._settle(ledger), "settle")
-        failure = await asyncio.shield(task)
+        try:
+            failure = await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not task.cancelled():
+                raise
+            failure = StreamClosedError(f"the holding area of {self._name} is closed")
         if failure is not None:
             raise failure
 

@@ -107,6 +107,13 @@ class Releases:
                 raise self._stream.failure
             await self._landing()
 
+    def give_up(self, reason: WeirError) -> None:
+        """Tell whoever waits for a release that its outcome will not be known here."""
+        for release in self._flying:
+            if release.outcome is not None and not release.outcome.done():
+                release.outcome.set_exception(reason)
+        self._wake()
+
     def _answered(self, release: Release, done: "asyncio.Future[int]") -> None:
         failure = done.exception()
         if failure is None:

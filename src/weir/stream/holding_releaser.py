@@ -30,7 +30,7 @@ class Releaser:
         self._loader = loader
         self._reads = reads
         self._releases = Releases(context, finished=self._finished, returned=self._returned)
-        #: Places to look at again, by monotonic time: what could not be read or appended.
+        #: Places to look at again, by monotonic time: what the stream did not take. As few as are in flight.
         self._later: list[tuple[float, Place]] = []
         self._woken = asyncio.Event()
         self._ended = False
@@ -56,6 +56,10 @@ class Releaser:
     async def cover(self, offset: int) -> None:
         """Wait until every release before the offset is in the bitmaps."""
         await self._releases.cover(offset)
+
+    def give_up(self, reason: WeirError) -> None:
+        """Nobody will find out any more what became of what is under way: tell those who wait."""
+        self._releases.give_up(reason)
 
     async def run(self) -> None:
         """Release what is due, for ever."""
@@ -125,7 +129,8 @@ class Releaser:
         for ledger, place in taken:
             batch = batches[ledger.serial].get(entry_of(place))
             if batch is None:
-                self._put_back(ledger, place, self._settings.retry_pause_s)
+                ledger.taken.discard(entry_of(place))
+                self._loader.lost(ledger, place)
                 continue
             await self._releases.room()
             self._releases.append(Release(ledger, entry_of(place), place, batch))
@@ -137,7 +142,7 @@ class Releaser:
         try:
             await self._releases.room()
         except BaseException:
-            self._put_back(ledger, place, self._settings.release_pause_s)
+            self._put_back(ledger, place)
             raise
         outcome: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._releases.append(Release(ledger, entry, place, batch, outcome=outcome))
@@ -163,8 +168,8 @@ class Releaser:
         if isinstance(failure, StreamTerminatedError):
             self._ended = True
             self._woken.set()
-        self._put_back(release.ledger, release.place, self._settings.release_pause_s)
+        self._put_back(release.ledger, release.place)
 
-    def _put_back(self, ledger: HeldLedger, place: Place, pause_s: float) -> None:
+    def _put_back(self, ledger: HeldLedger, place: Place) -> None:
         ledger.taken.discard(entry_of(place))
-        heappush(self._later, (self._clock.monotonic() + pause_s, place))
+        heappush(self._later, (self._clock.monotonic() + self._settings.release_pause_s, place))
