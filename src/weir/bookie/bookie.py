@@ -350,8 +350,11 @@ class Bookie:
             raise NoSuchLedgerError(f"ledger {ledger_id} is not on bookie {self._settings.bookie_id}")
 
     def _require_admission(self, ledger_id: LedgerId, recovery: bool) -> None:
+        fenced = not recovery and self._store.ledgers.is_fenced(ledger_id)
+        if not fenced and self._state.state is BookieState.WRITABLE:
+            return
         self._require_open()
-        if not recovery and self._store.ledgers.is_fenced(ledger_id):
+        if fenced:
             raise LedgerFencedError(f"ledger {ledger_id} is fenced")
         # A recovery only brings back what was acknowledged elsewhere: worth the space as long as there is some.
         if self.state is BookieState.READ_ONLY and not (recovery and self._store.cache.has_room):

@@ -197,8 +197,9 @@ class Journal:
         taken: list[FormingRecord] = []
         length = vectors = 0
         while self._queue:
-            length += self._queue[0].length
-            vectors += len(self._queue[0].pieces) + 2
+            record = self._queue[0]
+            length += record.length
+            vectors += len(record.pieces) + 2
             if taken and (length > self._settings.max_write_bytes or vectors > _MAX_VECTORS):
                 break
             taken.append(self._queue.popleft())
@@ -280,7 +281,12 @@ class Journal:
     async def _write(self, records: list[FormingRecord], *, sync: bool) -> None:
         """Behind the current end. DiskFullError before anything was written if there is no room for it; any
         failure after that is final: nobody knows what the disk holds after a failed write or sync."""
-        current = await self._file_with_room(sum(record_bytes(record.length) for record in records))
+        current = self._file()
+        size = 0
+        for record in records:
+            size += record_bytes(record.length)
+        if current.end + size > current.allocated or current.end == 0:
+            current = await self._file_with_room(size)
         buffers, end = current.encoded(records)
         try:
             await current.file.write_at(current.end, buffers, sync=sync)

@@ -26,32 +26,29 @@ class StateBox:
     """The state, and a way to wait for it to change."""
 
     def __init__(self) -> None:
-        self._state = BookieState.WRITABLE
+        #: To be read; changed by `become` and `close` only.
+        self.state = BookieState.WRITABLE
         self._changed = asyncio.Event()
-
-    @property
-    def state(self) -> BookieState:
-        return self._state
 
     def become(self, state: BookieState) -> None:
         """Change, unless the bookie has failed or is closed, which is final."""
-        if state is self._state or self._state in (BookieState.FAILED, BookieState.CLOSED):
+        if state is self.state or self.state in (BookieState.FAILED, BookieState.CLOSED):
             return
         log.warning("the bookie is %s", state.value)
-        self._state = state
+        self.state = state
         self._changed.set()
         self._changed = asyncio.Event()
 
     def close(self) -> None:
         """The end, even of a failed bookie."""
-        self._state = BookieState.CLOSED
+        self.state = BookieState.CLOSED
         self._changed.set()
 
     async def changed_from(self, state: BookieState) -> BookieState:
         """Wait until the state is another than `state`, and answer it."""
-        while self._state is state:
+        while self.state is state:
             await self._changed.wait()
-        return self._state
+        return self.state
 
 
 class SpaceMonitor:

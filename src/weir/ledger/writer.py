@@ -239,12 +239,19 @@ class LedgerWriter:
 
     def _over(self, factor: int) -> bool:
         """Whether more is in flight than `factor` windows."""
-        settings = self._settings
+        most_bytes = factor * self._settings.window_bytes
         return (
-            self._unacknowledged_bytes >= factor * settings.window_bytes
-            or self._next_entry - self._window.last_confirmed > factor * settings.window_entries
-            or self._lag_bytes >= factor * settings.window_bytes
+            self._unacknowledged_bytes >= most_bytes
+            or self._lag_bytes >= most_bytes
+            or self._next_entry - self._window.last_confirmed > factor * self._settings.window_entries
         )
+
+    def _lag(self) -> int:
+        """What the slowest bookie has not answered."""
+        slots = self._slots
+        if len(slots) == 1:
+            return slots[0].outstanding_bytes
+        return max([slot.outstanding_bytes for slot in slots])
 
     # --- answers ----------------------------------------------------------------------------------------
 
@@ -259,7 +266,7 @@ class LedgerWriter:
         elif failure is None:
             slot.answered(batch)
             batch.held_by |= slot.bit
-            self._lag_bytes = max(s.outstanding_bytes for s in self._slots)
+            self._lag_bytes = self._lag()
             self._acknowledge()
         elif isinstance(failure, BookieBusyError):
             # The batch stays outstanding: the bookie has the usual time to take it, then it has failed.
@@ -316,7 +323,7 @@ class LedgerWriter:
         log.warning("ledger %s: bookie %s failed: %s", self.ledger_id, slot.bookie_id, failure)
         slot.fail(failure)
         self._suspects[slot.bookie_id] = None
-        self._lag_bytes = max(s.outstanding_bytes for s in self._slots)
+        self._lag_bytes = self._lag()
         self._context.quarantine.put(slot.bookie_id)
         self._start_change()
 
