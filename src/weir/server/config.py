@@ -129,16 +129,15 @@ class Tls:
 class Limits:
     """Bounds that keep one client from hurting the others."""
 
+    message_bytes: int = setting(SIZE, 5 * MIB, "The largest message (or batch) that a client may send.")
     connections: int = setting(COUNT, 10_000, "Connections per listener at a time.")
     connection_bytes: int = setting(
-        SIZE, 8 * MIB, "Bytes of one connection that wait to be stored; then it is not read."
+        SIZE, 32 * MIB, "Bytes of one connection that wait to be stored; above it, it is not read."
     )
-    frame_bytes: int = setting(SIZE, 5 * MIB + 10 * KIB, "The longest frame that is read.")
     keep_alive: float = setting(
         SECONDS, 30.0, "A connection that was silent for so long is asked whether it lives."
     )
-    http_body_bytes: int = setting(SIZE, 8 * MIB, "The longest body of an HTTP request.")
-    drain_timeout: float = setting(SECONDS, 10.0, "How long a stop waits for what is under way.")
+    drain_timeout: float = setting(SECONDS, 5.0, "How long a stop waits for what is under way.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +160,6 @@ class Defaults:
     auto_create_subscriptions: bool = setting(
         FLAG, True, "Whether a subscription that a consumer names comes to be."
     )
-    max_message_bytes: int = setting(SIZE, 5 * MIB, "The largest message.")
     max_producers: int = setting(COUNT, 0, "Producers per topic; 0: any number.")
     max_consumers: int = setting(COUNT, 0, "Consumers per topic; 0: any number.")
     max_subscriptions: int = setting(COUNT, 0, "Subscriptions per topic; 0: any number.")

@@ -1,0 +1,150 @@
+"""From the configuration to the small settings value of each part."""
+
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+from weir.bookie.settings import BookieSettings, CacheSettings, FlushSettings, JournalSettings, SpaceSettings
+from weir.broker.security import SecuritySettings
+from weir.broker.settings import BrokerSettings
+from weir.broker.tokens import TokenRules
+from weir.gateway.pulsar.settings import PulsarSettings, SessionLimits
+from weir.model.errors import ConfigError
+from weir.model.ids import BookieId
+from weir.model.policies import AutoTopicCreation, BacklogAction, BacklogQuota, Policies, Retention
+from weir.server.addresses import Address, advertised
+from weir.server.config import Config
+from weir.server.storage import StorageSettings
+from weir.stream.settings import StreamSettings
+
+_BOOKIE = BookieId("local")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSettings:
+    """Where the key for tokens is, and what tokens must say; without a key none are taken."""
+
+    secret: str
+    public_key: str
+    rules: TokenRules
+
+
+def storage_settings(config: Config) -> StorageSettings:
+    folder = str(Path(config.data).absolute())
+    storage = config.storage
+    if storage.low_water_bytes > storage.high_water_bytes:
+        raise ConfigError(
+            "storage.low_water_bytes is above storage.high_water_bytes", hint="set both, the low one lower"
+        )
+    bookie = BookieSettings(
+        _BOOKIE,
+        f"{folder}/bookie",
+        journal=JournalSettings(sync_interval_s=storage.sync, file_bytes=storage.journal_file_bytes),
+        cache=CacheSettings(write_bytes=storage.write_cache_bytes, read_bytes=storage.read_cache_bytes),
+        flush=FlushSettings(interval_s=storage.flush_interval),
+        space=SpaceSettings(storage.low_water_bytes, storage.high_water_bytes),
+    )
+    return StorageSettings(folder, bookie)
+
+
+def stream_settings(config: Config) -> StreamSettings:
+    storage = config.storage
+    return StreamSettings(
+        roll_bytes=storage.ledger_bytes,
+        roll_entries=storage.ledger_entries,
+        roll_s=storage.ledger_age,
+        state_pause_s=storage.cursor_interval,
+    )
+
+
+def broker_settings(config: Config) -> BrokerSettings:
+    broker = config.broker
+    return BrokerSettings(
+        in_flight_bytes=broker.in_flight_bytes,
+        delivery_bytes=broker.delivery_bytes,
+        look_ahead=broker.look_ahead,
+        dedup_snapshot_every=broker.dedup_snapshot_every,
+        dedup_forget_s=broker.dedup_forget,
+        maintenance_s=broker.maintenance_interval,
+    )
+
+
+def default_policies(config: Config) -> Policies:
+    defaults = config.defaults
+    return Policies(
+        retention=Retention(defaults.retention_minutes, defaults.retention_megabytes),
+        message_ttl_s=round(defaults.message_ttl),
+        backlog_quota=BacklogQuota(
+            defaults.backlog_bytes, defaults.backlog_seconds, BacklogAction(defaults.backlog_action)
+        ),
+        deduplication=defaults.deduplication,
+        max_unacked_per_consumer=defaults.max_unacked_per_consumer,
+        max_unacked_per_subscription=defaults.max_unacked_per_subscription,
+        max_producers=defaults.max_producers,
+        max_consumers=defaults.max_consumers,
+        max_subscriptions=defaults.max_subscriptions,
+        auto_topic_creation=AutoTopicCreation(defaults.auto_create_topics, defaults.auto_create_partitions),
+        auto_subscription_creation=defaults.auto_create_subscriptions,
+    )
+
+
+def security_settings(config: Config) -> SecuritySettings:
+    auth = config.auth
+    return SecuritySettings(
+        authentication=auth.authenticate,
+        authorisation=auth.authorise,
+        anonymous_role=auth.anonymous_role,
+        allow_anonymous=auth.allow_anonymous,
+        superusers=auth.superusers,
+    )
+
+
+def token_settings(config: Config) -> TokenSettings:
+    auth = config.auth
+    if auth.token_secret and auth.token_public_key:
+        raise ConfigError(
+            "auth.token_secret and auth.token_public_key exclude each other", hint="tokens have one kind of key"
+        )
+    rules = TokenRules(auth.role_claim, auth.audience or None, leeway_s=auth.clock_leeway)
+    return TokenSettings(auth.token_secret, auth.token_public_key, rules)
+
+
+def pulsar_settings(config: Config, bound: Address, *, secure: bool) -> PulsarSettings:
+    limits = config.limits
+    scheme = "pulsar+ssl" if secure else "pulsar"
+    return PulsarSettings(
+        host=bound.host,
+        port=bound.port,
+        advertise=f"{scheme}://{reachable(config, bound)}",
+        max_connections=limits.connections,
+        limits=SessionLimits(
+            max_message_bytes=limits.message_bytes,
+            max_publish_bytes=limits.connection_bytes,
+            idle_timeout_s=2 * limits.keep_alive,
+        ),
+        close_grace_s=limits.drain_timeout,
+    )
+
+
+def reachable(config: Config, bound: Address) -> Address:
+    """Where clients are told to come."""
+    host = config.listeners.advertised_host
+    return advertised(bound, Address(host, 0) if host else None)
+
+
+def tls_context(config: Config) -> ssl.SSLContext | None:
+    """For the listeners that want TLS; None if none does."""
+    listeners, tls = config.listeners, config.tls
+    if listeners.pulsar_tls is None and listeners.https is None:
+        return None
+    if not tls.certificate or not tls.key:
+        raise ConfigError("a TLS listener needs a certificate", hint="set tls.certificate and tls.key")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(tls.certificate, tls.key)
+        if tls.client_ca:
+            context.load_verify_locations(tls.client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except (OSError, ssl.SSLError) as failure:
+        raise ConfigError(f"the TLS files cannot be used: {failure}", hint="check tls.*") from None
+    return context

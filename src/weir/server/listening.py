@@ -1,0 +1,39 @@
+"""Addresses that are taken before anything else starts.
+
+So a port that is in use is reported at once, and a free one that the system chose is known while the parts that
+tell others about it are made. Who connects early waits until the server behind the address accepts.
+"""
+
+from ssl import SSLContext
+
+from weir.runtime.interfaces import Connection, Listener, Network
+from weir.server.addresses import Address
+
+
+class BoundNetwork:
+    """A network on which some addresses are listened on already; `listen` hands them to their server."""
+
+    def __init__(self, net: Network) -> None:
+        self._net = net
+        self._bound: dict[Address, Listener] = {}
+
+    async def bind(self, address: Address, *, tls: SSLContext | None = None) -> Address:
+        """Take the address; the same with the real port, or AddressInUseError."""
+        listener = await self._net.listen(address.host, address.port, tls=tls)
+        bound = Address(address.host, listener.port)
+        self._bound[bound] = listener
+        return bound
+
+    async def connect(
+        self, host: str, port: int, *, timeout_s: float = 10.0, tls: SSLContext | None = None
+    ) -> Connection:
+        return await self._net.connect(host, port, timeout_s=timeout_s, tls=tls)
+
+    async def listen(self, host: str, port: int, *, tls: SSLContext | None = None) -> Listener:
+        bound = self._bound.pop(Address(host, port), None)
+        return bound if bound is not None else await self._net.listen(host, port, tls=tls)
+
+    def release(self) -> None:
+        """Let go of the addresses that no server took."""
+        while self._bound:
+            self._bound.popitem()[1].close()

@@ -1,0 +1,167 @@
+"""Everything in one process: storage, broker and gateways, started in order and ended in the opposite one."""
+
+import logging
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from ssl import SSLContext
+
+from weir.broker.broker import Broker
+from weir.broker.context import BrokerContext
+from weir.broker.limits import Budget
+from weir.broker.ownership import Ownership
+from weir.broker.registry import Registry
+from weir.broker.schemas import SchemaRegistry
+from weir.broker.security import Authenticator, Authoriser, TopicGuard
+from weir.broker.tokens import TokenVerifier, load_public_key, load_secret, read_key
+from weir.gateway.pulsar.keys import keys_of
+from weir.gateway.pulsar.server import PulsarServer
+from weir.model.batch import BatchFormat
+from weir.model.registry import BrokerInfo
+from weir.runtime.interfaces import Disk, Runtime
+from weir.server import config_parts as parts
+from weir.server.addresses import Address
+from weir.server.config import Config
+from weir.server.config_parts import TokenSettings
+from weir.server.listening import BoundNetwork
+from weir.server.schema_port import GuardedSchemas
+from weir.server.storage import LocalStorage
+from weir.stream.context import StreamContext
+from weir.stream.holding import HoldingArea
+from weir.stream.log import Stream
+from weir.stream.state import StateLog
+from weir.stream.tail import TailCache
+
+log = logging.getLogger(__name__)
+
+_BROKER_ID = "standalone"
+
+
+class Standalone:
+    """`start`, then `close`."""
+
+    def __init__(self, runtime: Runtime, config: Config) -> None:
+        self._net = BoundNetwork(runtime.net)
+        self._runtime = replace(runtime, net=self._net)
+        self._config = config
+        self._storage = LocalStorage(self._runtime, parts.storage_settings(config))
+        self._started = AsyncExitStack()
+        self._bound: dict[str, Address] = {}
+
+    @property
+    def addresses(self) -> dict[str, Address]:
+        """Where each listener is, by its name in the configuration."""
+        return dict(self._bound)
+
+    async def start(self) -> None:
+        """Serve. If anything fails, all is undone."""
+        try:
+            await self._start()
+        except BaseException:
+            await self._started.aclose()
+            raise
+
+    async def close(self) -> None:
+        """Take nothing new, finish what is under way, write down what must not be lost, let go of the folder."""
+        await self._started.aclose()
+
+    async def failed(self) -> None:
+        """Wait until the disk failed for good; then close this, and start anew."""
+        await self._storage.failed()
+
+    async def _start(self) -> None:
+        config = self._config
+        tls = parts.tls_context(config)
+        tokens = await _verifier(self._runtime.disk, parts.token_settings(config))
+        self._started.callback(self._net.release)
+        await self._bind(tls)
+        await self._storage.start()
+        self._started.push_async_callback(self._storage.close)
+        registry = Registry(self._storage.meta, self._runtime, parts.default_policies(config))
+        await registry.start()
+        self._started.push_async_callback(registry.close)
+        ownership = await self._own()
+        security = parts.security_settings(config)
+        guard = TopicGuard(Authoriser(registry, security))
+        schemas = SchemaRegistry(self._storage.meta, self._runtime, registry)
+        authenticator = Authenticator(self._runtime.clock, security, tokens=tokens)
+        broker = Broker(self._context(guard, schemas), registry, ownership, authenticator)
+        broker.start()
+        self._started.push_async_callback(broker.close)
+        await self._serve_pulsar(broker, GuardedSchemas(schemas, guard), registry, tls)
+
+    async def _bind(self, tls: SSLContext | None) -> None:
+        listeners = self._config.listeners
+        wanted = {"pulsar": listeners.pulsar, "pulsar_tls": listeners.pulsar_tls}
+        for name, address in wanted.items():
+            if address is not None:
+                self._bound[name] = await self._net.bind(address, tls=tls if _secure(name) else None)
+
+    async def _own(self) -> Ownership:
+        instance = f"{self._runtime.rng.getrandbits(64):016x}"
+        info = BrokerInfo(_BROKER_ID, instance, pulsar_url=self._url("pulsar", "pulsar_tls"))
+        ownership = Ownership(self._storage.meta, self._runtime, info)
+        await ownership.start()
+        self._started.push_async_callback(ownership.close)
+        return ownership
+
+    def _url(self, *names: str) -> str:
+        """The first of these listeners that there is, as a URL."""
+        schemes = {"pulsar": "pulsar", "pulsar_tls": "pulsar+ssl", "http": "http", "https": "https"}
+        for name in names:
+            if name in self._bound:
+                return f"{schemes[name]}://{parts.reachable(self._config, self._bound[name])}"
+        return ""
+
+    def _context(self, guard: TopicGuard, schemas: SchemaRegistry) -> BrokerContext:
+        settings = parts.broker_settings(self._config)
+        return BrokerContext(
+            self._runtime,
+            StreamContext(
+                self._runtime,
+                self._storage.meta,
+                self._storage.ledgers,
+                TailCache(self._config.storage.cache_bytes),
+                parts.stream_settings(self._config),
+            ),
+            settings,
+            Budget(settings.in_flight_bytes),
+            keys={BatchFormat.PULSAR: keys_of},
+            guard=guard,
+            schemas=schemas,
+            open_holding=_open_holding,
+        )
+
+    async def _serve_pulsar(
+        self, broker: Broker, schemas: GuardedSchemas, registry: Registry, tls: SSLContext | None
+    ) -> None:
+        for name in ("pulsar", "pulsar_tls"):
+            bound = self._bound.get(name)
+            if bound is None:
+                continue
+            secure = _secure(name)
+            server = PulsarServer(
+                self._runtime,
+                broker,
+                parts.pulsar_settings(self._config, bound, secure=secure),
+                schemas=schemas,
+                lists=registry,
+                tls=tls if secure else None,
+            )
+            await server.start()
+            self._started.push_async_callback(server.close)
+
+
+async def _open_holding(context: StreamContext, stream: Stream, state: StateLog) -> HoldingArea:
+    return await HoldingArea.open(context, stream.name, stream, state)
+
+
+async def _verifier(disk: Disk, settings: TokenSettings) -> TokenVerifier | None:
+    if settings.secret:
+        return TokenVerifier(load_secret(await read_key(settings.secret, disk)), settings.rules)
+    if settings.public_key:
+        return TokenVerifier(load_public_key(await read_key(settings.public_key, disk)), settings.rules)
+    return None
+
+
+def _secure(name: str) -> bool:
+    return name in ("pulsar_tls", "https")

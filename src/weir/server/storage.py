@@ -1,0 +1,123 @@
+"""The storage of a Weir that is one process: embedded metadata, and one bookie that is called directly."""
+
+import asyncio
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+from weir.bookie.bookie import Bookie
+from weir.bookie.orphans import watch_for_orphans
+from weir.bookie.registration import Registration, check_cookie
+from weir.bookie.settings import BookieSettings
+from weir.bookie.space import BookieState
+from weir.ledger.bookies import BookieDirectory
+from weir.ledger.client import LedgerClient
+from weir.ledger.remote import RemoteBookiePool
+from weir.meta.embedded import open_embedded
+from weir.meta.interfaces import MetaStore
+from weir.model.check import check
+from weir.model.errors import FileLockedError
+from weir.runtime.interfaces import FileLock, Runtime
+from weir.runtime.tasks import TaskScope
+from weir.wire.metadata import BookieInfo
+
+_ORPHAN_INTERVAL_S = 600.0
+#: The one bookie is in this process; nobody will connect to it.
+_NO_HOST, _NO_PORT = "localhost", 1
+
+
+@dataclass(frozen=True, slots=True)
+class StorageSettings:
+    """Where everything lies, and the bookie in it."""
+
+    folder: str
+    bookie: BookieSettings
+
+
+class LocalStorage:
+    """`start`, then `close`; between them `meta` and `ledgers` are there to be used."""
+
+    def __init__(self, runtime: Runtime, settings: StorageSettings) -> None:
+        self._runtime = runtime
+        self._settings = settings
+        self._started = AsyncExitStack()
+        self._meta: MetaStore | None = None
+        self._bookie: Bookie | None = None
+        self._ledgers: LedgerClient | None = None
+        self._failed = asyncio.Event()
+
+    @property
+    def meta(self) -> MetaStore:
+        check(self._meta is not None, "storage is started before it is used")
+        return self._meta  # type: ignore[return-value]
+
+    @property
+    def bookie(self) -> Bookie:
+        check(self._bookie is not None, "storage is started before it is used")
+        return self._bookie  # type: ignore[return-value]
+
+    @property
+    def ledgers(self) -> LedgerClient:
+        check(self._ledgers is not None, "storage is started before it is used")
+        return self._ledgers  # type: ignore[return-value]
+
+    async def start(self) -> None:
+        """Open the folder, which nobody else may use meanwhile. If anything fails, all is undone."""
+        try:
+            await self._start()
+        except BaseException:
+            await self._started.aclose()
+            raise
+
+    async def close(self) -> None:
+        """Flush and close, in the opposite order."""
+        await self._started.aclose()
+
+    async def failed(self) -> None:
+        """Wait until the disk failed for good."""
+        await self._failed.wait()
+
+    async def _start(self) -> None:
+        runtime, folder = self._runtime, self._settings.folder
+        lock = await _lock(runtime, folder)
+        self._started.push_async_callback(lock.release)
+        meta = await open_embedded(runtime, f"{folder}/meta")
+        self._started.push_async_callback(meta.close)
+        bookie = await Bookie.open(runtime, self._settings.bookie)
+        self._started.push_async_callback(bookie.close)
+        await check_cookie(meta, bookie.cookie, holds_ledgers=bool(bookie.ledgers()))
+        await self._register(meta, bookie)
+        directory = BookieDirectory(runtime.clock, meta)
+        self._started.push_async_callback(directory.close)
+        pool = RemoteBookiePool(runtime, directory.resolve)
+        self._started.push_async_callback(pool.close)
+        pool.add_local(self._settings.bookie.bookie_id, bookie)
+        ledgers = LedgerClient(runtime, meta, pool, directory=directory)
+        await ledgers.start()
+        self._started.push_async_callback(ledgers.close)
+        self._meta, self._bookie, self._ledgers = meta, bookie, ledgers
+
+    async def _register(self, meta: MetaStore, bookie: Bookie) -> None:
+        info = BookieInfo(self._settings.bookie.bookie_id, _NO_HOST, _NO_PORT)
+        registration = Registration(self._runtime.clock, meta, info)
+        self._started.push_async_callback(registration.close)
+        await registration.start(writable=bookie.state is BookieState.WRITABLE)
+        tasks = TaskScope("storage")
+        self._started.push_async_callback(tasks.close)
+        tasks.spawn(self._follow_state(bookie, registration), "state")
+        tasks.spawn(watch_for_orphans(bookie, meta, self._runtime.clock, interval_s=_ORPHAN_INTERVAL_S), "orphans")
+
+    async def _follow_state(self, bookie: Bookie, registration: Registration) -> None:
+        state = bookie.state
+        while state not in (BookieState.FAILED, BookieState.CLOSED):
+            registration.set_writable(state is BookieState.WRITABLE)
+            state = await bookie.state_changed(state)
+        if state is BookieState.FAILED:
+            self._failed.set()
+
+
+async def _lock(runtime: Runtime, folder: str) -> FileLock:
+    await runtime.disk.make_dirs(folder)
+    try:
+        return await runtime.disk.lock(f"{folder}/LOCK")
+    except FileLockedError:
+        raise FileLockedError(f"another `weir up` runs on {folder}") from None
