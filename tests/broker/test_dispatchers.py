@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from weir.broker.api import Delivery, KeyShared, SubscribeRequest, SubscriptionType
 from weir.broker.consumer import BrokerConsumer
 from weir.broker.limits import RateLimit
+from weir.broker.meters import Histogram
 from weir.broker.settings import BrokerSettings
 from weir.broker.subscription import Subscription, Surroundings
 from weir.model.batch import Batch, BatchFlags, BatchFormat
@@ -101,6 +102,7 @@ class Model:
             TaskScope("test"),
             keys_of,
             RateLimit(clock, Rate(), 1.0),
+            Histogram(),
             None,
             lambda subscription: None,
         )

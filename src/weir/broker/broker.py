@@ -5,8 +5,9 @@ import logging
 
 from weir.broker.api import Identity, Owner
 from weir.broker.context import BrokerContext
-from weir.broker.ports import Ownership, Registry
-from weir.broker.topic import BrokerTopic
+from weir.broker.maintenance import Maintenance
+from weir.broker.opening import AnyTopic, open_topic
+from weir.broker.ports import Authenticator, Claim, Ownership, Registry
 from weir.model.errors import NotAuthenticatedError, TopicClosedError, TopicNotFoundError, WeirError
 from weir.model.topics import NamespaceName, TopicName
 from weir.runtime.tasks import TaskScope
@@ -17,16 +18,28 @@ log = logging.getLogger(__name__)
 class Broker:
     """Fills `api.Broker`."""
 
-    def __init__(self, context: BrokerContext, registry: Registry, ownership: Ownership) -> None:
+    def __init__(
+        self,
+        context: BrokerContext,
+        registry: Registry,
+        ownership: Ownership,
+        authenticator: Authenticator | None = None,
+    ) -> None:
         self._context = context
         self._registry = registry
         self._ownership = ownership
-        self._topics: dict[TopicName, asyncio.Task[BrokerTopic]] = {}
+        self._topics: dict[TopicName, asyncio.Task[AnyTopic]] = {}
         self._tasks = TaskScope("broker")
         self._closing = False
+        self._authenticator = authenticator
+        self._maintenance = Maintenance(context, lambda: self.loaded)
+
+    def start(self) -> None:
+        """Look after topics from now on: retention, expiry, quotas."""
+        self._tasks.spawn(self._maintenance.run(), "maintenance")
 
     @property
-    def loaded(self) -> list[BrokerTopic]:
+    def loaded(self) -> list[AnyTopic]:
         """The topics that are served now."""
         return [
             task.result()
@@ -34,11 +47,11 @@ class Broker:
             if task.done() and not task.cancelled() and task.exception() is None
         ]
 
-    async def topic(self, name: TopicName, *, role: str, create: bool = True) -> BrokerTopic:
+    async def topic(self, name: TopicName, *, role: str, create: bool = True) -> AnyTopic:
         self._context.guard.check(role, name, None)
         return await self.load(name, create=create)
 
-    async def load(self, name: TopicName, *, create: bool = True) -> BrokerTopic:
+    async def load(self, name: TopicName, *, create: bool = True) -> AnyTopic:
         """The topic, whoever asks; callers at the same time share one load."""
         while True:
             if self._closing:
@@ -54,25 +67,33 @@ class Broker:
                 return topic
             await self._forget(name, loading)
 
-    async def _load(self, name: TopicName, create: bool) -> BrokerTopic:
+    async def _load(self, name: TopicName, create: bool) -> AnyTopic:
         record = await self._registry.ensure_topic(name, create=create)
         if not record.holds(name) or (record.partitions and name.partition is None):
             raise TopicNotFoundError(f"{name} holds no messages: {record.name} has {record.partitions} partitions")
-        await self._ownership.acquire(name)
+        claim = await self._ownership.own(name)
         try:
-            return await BrokerTopic.open(self._context, name, self._registry.policies(name))
+            topic = await open_topic(self._context, name, self._registry.policies(name))
         except BaseException:
             await self._ownership.release(name)
             raise
+        self._tasks.spawn(self._watch_claim(topic, claim), f"claim of {name}")
+        return topic
 
-    def _loaded(self, name: TopicName, done: "asyncio.Task[BrokerTopic]") -> None:
+    async def _watch_claim(self, topic: AnyTopic, claim: Claim) -> None:
+        """A topic whose lease is lost may be another broker's by now."""
+        await claim.lost()
+        if topic.alive:
+            await self.unload(topic.name, "this broker lost the topic")
+
+    def _loaded(self, name: TopicName, done: "asyncio.Task[AnyTopic]") -> None:
         if done.cancelled() or done.exception() is not None:
             if self._topics.get(name) is done:
                 del self._topics[name]
         elif not self._closing:
             self._tasks.spawn(self._watch(name, done), f"watch {name}")
 
-    async def _watch(self, name: TopicName, loaded: "asyncio.Task[BrokerTopic]") -> None:
+    async def _watch(self, name: TopicName, loaded: "asyncio.Task[AnyTopic]") -> None:
         """New policies are applied as they come; a topic that dies (another broker has it) is let go of."""
         topic = loaded.result()
         following = self._tasks.spawn(self._follow_policies(topic), f"policies of {name}")
@@ -82,11 +103,11 @@ class Broker:
             following.cancel()
         await self._forget(name, loaded)
 
-    async def _follow_policies(self, topic: BrokerTopic) -> None:
+    async def _follow_policies(self, topic: AnyTopic) -> None:
         while True:
             await topic.apply(await self._registry.policies_change(topic.name, topic.policies))
 
-    async def _forget(self, name: TopicName, loaded: "asyncio.Task[BrokerTopic]") -> None:
+    async def _forget(self, name: TopicName, loaded: "asyncio.Task[AnyTopic]") -> None:
         if self._topics.get(name) is loaded:
             del self._topics[name]
             await self._end(loaded.result(), "the topic moved to another broker")
@@ -97,12 +118,26 @@ class Broker:
         if loading is not None:
             await self._end(await asyncio.shield(loading), reason)
 
-    async def _end(self, topic: BrokerTopic, reason: str) -> None:
+    async def _end(self, topic: AnyTopic, reason: str) -> None:
         try:
             await topic.close(reason)
         except WeirError as failed:
             log.warning("%s did not close cleanly: %s", topic.name, failed)
         await self._ownership.release(topic.name)
+
+    async def delete(self, name: TopicName, *, force: bool = False) -> None:
+        """End a topic with all of its partitions and everything in them. Those that are connected are a reason not
+        to, unless forced (NotAllowedError)."""
+        record = await self._registry.ensure_topic(name, create=False)
+        parts = [await self.load(part, create=False) for part in record.parts()]
+        for topic in parts:
+            if not force:
+                topic.check_unused()
+        await self._registry.delete_topic(record.name)
+        for topic in parts:
+            self._topics.pop(topic.name, None)
+            await topic.delete()
+            await self._ownership.release(topic.name)
 
     async def partitions(self, name: TopicName, *, role: str, create: bool = True) -> int:
         self._context.guard.check(role, name, None)
@@ -115,10 +150,14 @@ class Broker:
         return await self._ownership.owner(name)
 
     async def topics(self, namespace: str, *, role: str, pattern: str | None = None) -> list[TopicName]:
-        return self._registry.topic_names(NamespaceName.parse(namespace), pattern=pattern)
+        name = NamespaceName.parse(namespace)
+        self._context.guard.check_listing(role, name)
+        return self._registry.topic_names(name, pattern=pattern)
 
     async def authenticate(self, method: str, credentials: bytes) -> Identity:
-        raise NotAuthenticatedError(f"authentication method {method!r} is not known here")
+        if self._authenticator is None:
+            raise NotAuthenticatedError(f"authentication method {method!r} is not known here")
+        return self._authenticator.authenticate(method, credentials)
 
     async def close(self) -> None:
         """Let go of every topic."""

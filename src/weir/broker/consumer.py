@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from weir.broker.api import Delivery, SubscribeRequest
-from weir.broker.meters import Meter
+from weir.broker.meters import Histogram, Meter
 from weir.broker.pieces import Pieces
 from weir.model.errors import ConsumerClosedError, NotAllowedError
 from weir.runtime.interfaces import Clock
@@ -23,6 +23,9 @@ class Owner(Protocol):
 
     @property
     def backlog(self) -> int: ...
+
+    @property
+    def meter(self) -> Meter: ...
 
     def demanded(self) -> None: ...
 
@@ -47,7 +50,14 @@ class BrokerConsumer:
     """Fills `api.Consumer`."""
 
     def __init__(
-        self, owner: Owner, request: SubscribeRequest, number: int, clock: Clock, batch_bytes: int
+        self,
+        owner: Owner,
+        request: SubscribeRequest,
+        number: int,
+        *,
+        clock: Clock,
+        batch_bytes: int,
+        latency: Histogram,
     ) -> None:
         self._owner = owner
         self.request = request
@@ -62,6 +72,7 @@ class BrokerConsumer:
         self.connected_ms = clock.wall_ms()
         self._clock = clock
         self._batch_bytes = batch_bytes
+        self._latency = latency
         self._demand = 0
         self._inbox: list[Delivery] = []
         self._inbox_bytes = 0
@@ -163,7 +174,10 @@ class BrokerConsumer:
         self._demand = 0
         taken = self.take_inbox()
         messages = sum(d.batch.count if d.wanted is None else d.wanted.bit_count() for d in taken)
-        self.meter.count(messages, sum(len(d.batch.payload) for d in taken))
+        size = sum(len(d.batch.payload) for d in taken)
+        self.meter.count(messages, size)
+        self._owner.meter.count(messages, size)
+        self._latency.note((self._clock.wall_ms() - taken[-1].batch.append_ms) / 1000)
         return taken
 
     async def _arrival(self) -> None:

@@ -7,11 +7,11 @@ snapshot now and then says up to which offset it is right, and an opening topic 
 import asyncio
 import json
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from enum import Enum, auto
 from typing import Protocol
 
-from weir.model.batch import Batch
+from weir.model.batch import Batch, HeldId, Origin
 from weir.model.errors import WireError
 
 KEY = "dedup"
@@ -39,6 +39,12 @@ class _Source(Protocol):
     async def read(self, offset: int, max_bytes: int) -> list[Batch]: ...
 
 
+class _Holding(Protocol):
+    def positions(self) -> dict[int, int]: ...
+
+    def origins_since(self, positions: Mapping[int, int]) -> AsyncGenerator[Origin, None]: ...
+
+
 class _Known:
     """What is known of one producer name."""
 
@@ -62,6 +68,8 @@ class Deduplication:
         self._forget_ms = forget_ms
         self._since_snapshot = 0
         self.known_to = 0
+        #: The same for the holding area: entries of each of its ledgers that are taken into account.
+        self.known_held: dict[int, int] = {}
 
     def last_stored(self, producer: str) -> int:
         """The highest sequence id stored for this name; -1 if none is known."""
@@ -111,6 +119,19 @@ class Deduplication:
             known.under_way = deque(entry for entry in known.under_way if not entry[1].done())
             known.pushed = max([known.stored, *(upto for upto, _ in known.under_way)])
 
+    def held(self, producer: str, highest: int, place: HeldId) -> None:
+        """The batch waits in the holding area, which is as good as stored."""
+        known = self._names[producer]
+        known.stored = max(known.stored, highest)
+        while known.under_way and known.under_way[0][0] <= highest:
+            known.under_way.popleft()
+        self.passed_held(place)
+
+    def passed_held(self, place: HeldId) -> None:
+        """A batch without an origin is held."""
+        self.known_held[place.ledger] = max(self.known_held.get(place.ledger, 0), place.entry + 1)
+        self._reached(self.known_to)
+
     def passed(self, end_offset: int) -> None:
         """A batch without an origin was stored."""
         self._reached(end_offset)
@@ -127,11 +148,17 @@ class Deduplication:
         self.known_to = max(self.known_to, log.start_offset)
         while self.known_to < log.end_offset:
             for batch in await log.read(self.known_to, 1 << 20):
-                self._learn(batch, now_ms)
+                self._learn(batch.origin, now_ms)
                 self.known_to = batch.end_offset
 
-    def _learn(self, batch: Batch, now_ms: int) -> None:
-        origin = batch.origin
+    async def catch_up_held(self, holding: _Holding, now_ms: int) -> None:
+        """The same for what waits in the holding area."""
+        positions = holding.positions()
+        async for origin in holding.origins_since(self.known_held):
+            self._learn(origin, now_ms)
+        self.known_held = positions
+
+    def _learn(self, origin: Origin | None, now_ms: int) -> None:
         if origin is None or origin.sequence < 0:
             return
         known = self._names.get(origin.producer)
@@ -150,13 +177,15 @@ class Deduplication:
     def to_bytes(self) -> bytes:
         """The snapshot."""
         names = {name: [known.stored, known.seen_ms] for name, known in self._names.items() if known.stored >= 0}
-        return json.dumps({"to": self.known_to, "names": names}).encode()
+        held = {str(ledger): entries for ledger, entries in self.known_held.items()}
+        return json.dumps({"to": self.known_to, "held": held, "names": names}).encode()
 
     def load(self, data: bytes) -> None:
         """Begin with a snapshot."""
         try:
             fields = json.loads(data)
             self.known_to = int(fields["to"])
+            self.known_held = {int(ledger): int(entries) for ledger, entries in fields["held"].items()}
             self._names = {
                 str(name): _Known(int(stored), int(seen)) for name, (stored, seen) in fields["names"].items()
             }

@@ -54,7 +54,7 @@ class KeyShared:
         if self._consumers and mode.sticky != self._mode.sticky:
             raise SubscriptionBusyError("the subscription's consumers divide keys in another way")
         joined = {**self._consumers, consumer.number: consumer}
-        mapped = _map_of(joined, mode.sticky)  # raises if the ranges do not fit
+        mapped = map_of(joined, mode.sticky)  # raises if the ranges do not fit
         self._mode = mode
         self._consumers = joined
         self._remap(mapped)
@@ -63,7 +63,7 @@ class KeyShared:
     def leave(self, consumer: BrokerConsumer) -> None:
         del self._consumers[consumer.number]
         consumer.take_inbox()
-        self._map = _map_of(self._consumers, self._mode.sticky)
+        self._map = map_of(self._consumers, self._mode.sticky)
         for piece in [*self._released(consumer, consumer.pending.clear()), *consumer.parked.clear()]:
             self._homeless.add(piece)
         self._remap(self._map)
@@ -258,7 +258,7 @@ class KeyShared:
         self._brake.close()
 
 
-def _map_of(consumers: dict[int, BrokerConsumer], by_range: bool) -> Ring | Ranges:
+def map_of(consumers: dict[int, BrokerConsumer], by_range: bool) -> Ring | Ranges:
     if by_range:
         modes = {number: consumer.request.key_shared or KeySharedMode() for number, consumer in consumers.items()}
         return sticky([(number, mode.ranges) for number, mode in modes.items()])

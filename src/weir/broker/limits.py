@@ -92,8 +92,7 @@ class Brake:
 
     def spend(self, messages: int, size: int) -> None:
         for limit in self._limits:
-            if limit.limits:
-                limit.spend(messages, size)
+            limit.spend(messages, size)
 
     def _due(self) -> None:
         self._timer = None

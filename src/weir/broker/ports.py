@@ -4,10 +4,11 @@ Each has a form that allows everything and remembers nothing but names, for a br
 """
 
 import asyncio
+from collections.abc import AsyncGenerator, Mapping
 from typing import Protocol
 
-from weir.broker.api import Owner, SchemaData
-from weir.model.batch import Batch, HeldId
+from weir.broker.api import Identity, Owner, SchemaData
+from weir.model.batch import Batch, HeldId, Origin
 from weir.model.errors import TopicNotFoundError
 from weir.model.policies import DEFAULT_POLICIES, Policies
 from weir.model.registry import Action, TopicRecord
@@ -20,21 +21,41 @@ class Guard(Protocol):
     ) -> None:
         """NotAuthorisedError if the role may not; without an action: whether it may know of the topic at all."""
 
+    def check_listing(self, role: str, namespace: NamespaceName) -> None:
+        """NotAuthorisedError if the role may not know which topics there are."""
+
+
+class Authenticator(Protocol):
+    def authenticate(self, method: str, credentials: bytes) -> Identity:
+        """Who is behind the credentials; NotAuthenticatedError."""
+
 
 class Schemas(Protocol):
-    async def for_producer(self, topic: TopicName, schema: SchemaData | None) -> bytes:
+    async def for_producer(self, topic: TopicName, schema: SchemaData | None, *, role: str = "") -> bytes:
         """The version under which the topic knows the schema, which is added if policies allow."""
 
-    async def for_consumer(self, topic: TopicName, schema: SchemaData | None) -> None:
+    async def for_consumer(self, topic: TopicName, schema: SchemaData | None, *, role: str = "") -> None:
         """Raises if a consumer with this schema could not read what is there."""
 
 
 class Holding(Protocol):
-    """Where messages wait that may not be seen yet."""
+    """What `weir.stream.holding.HoldingArea` offers, as far as topics need it."""
 
-    def hold(self, batch: Batch, deliver_at_ms: int) -> "asyncio.Future[HeldId]": ...
+    def hold(self, batch: Batch, due_ms: int) -> "asyncio.Future[HeldId]": ...
+
+    async def ready(self) -> None: ...
+
+    def positions(self) -> dict[int, int]:
+        """How many entries of each of its ledgers are acknowledged."""
+
+    def origins_since(self, positions: Mapping[int, int]) -> AsyncGenerator[Origin, None]:
+        """Who sent what was held since it had these positions."""
+
+    async def before_trim(self, offset: int) -> None: ...
 
     async def close(self) -> None: ...
+
+    async def delete(self) -> None: ...
 
 
 class Registry(Protocol):
@@ -55,8 +76,15 @@ class Registry(Protocol):
         """Every topic of the namespace, each partition on its own."""
 
 
+class Claim(Protocol):
+    """A topic that this broker has."""
+
+    async def lost(self) -> None:
+        """Wait until it no longer has it."""
+
+
 class Ownership(Protocol):
-    async def acquire(self, topic: TopicName) -> None:
+    async def own(self, topic: TopicName) -> Claim:
         """Make this broker the one that serves the topic; NotOwnerError if another does."""
 
     async def release(self, topic: TopicName) -> None: ...
@@ -72,13 +100,21 @@ class OpenGuard:
     ) -> None:
         pass
 
+    def check_listing(self, role: str, namespace: NamespaceName) -> None:
+        pass
+
 
 class NoSchemas:
-    async def for_producer(self, topic: TopicName, schema: SchemaData | None) -> bytes:
+    async def for_producer(self, topic: TopicName, schema: SchemaData | None, *, role: str = "") -> bytes:
         return b""
 
-    async def for_consumer(self, topic: TopicName, schema: SchemaData | None) -> None:
+    async def for_consumer(self, topic: TopicName, schema: SchemaData | None, *, role: str = "") -> None:
         pass
+
+
+class _ForEver:
+    async def lost(self) -> None:
+        await asyncio.get_running_loop().create_future()
 
 
 class SoleOwner:
@@ -87,8 +123,8 @@ class SoleOwner:
     def __init__(self, pulsar_url: str = "", http_url: str = "") -> None:
         self._owner = Owner(True, pulsar_url, http_url)
 
-    async def acquire(self, topic: TopicName) -> None:
-        pass
+    async def own(self, topic: TopicName) -> Claim:
+        return _ForEver()
 
     async def release(self, topic: TopicName) -> None:
         pass

@@ -120,6 +120,10 @@ class Producers:
     def all(self) -> list[BrokerProducer]:
         return [*self._by_name.values(), *self._waiting]
 
+    @property
+    def epoch(self) -> int | None:
+        return self._epoch
+
     def has(self, name: str) -> bool:
         return name in self._by_name
 

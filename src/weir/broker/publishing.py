@@ -48,6 +48,8 @@ class Publisher:
         self.meter = Meter(self._clock)
         self.latency = Histogram()
         self.duplicates = 0
+        #: Whether something failed since deduplication was brought up to date: it may be stored all the same.
+        self.failed = False
         self.rate = RateLimit(self._clock, policies.publish_rate or Rate(), context.settings.rate_burst_s)
         self.policies = policies
 
@@ -88,6 +90,8 @@ class Publisher:
         if self._budget.exhausted:
             await self._budget.eased()
         await self._stream.ready()
+        if self.holding is not None:
+            await self.holding.ready()
         while self.rate.limits and (delay := self.rate.delay_s()) > 0:
             await self._clock.sleep(delay)
 
@@ -148,6 +152,7 @@ class Publisher:
             if not receipt.done():
                 receipt.set_exception(failure)
             if not isinstance(failure, StreamTerminatedError):
+                self.failed = True
                 self._shut_all(f"a batch could not be stored: {failure}")
             return
         offset = done.result()
@@ -180,12 +185,16 @@ class Publisher:
                 self.dedup.failed(batch.origin.producer)
             if not receipt.done():
                 receipt.set_exception(failure)
+            self.failed = True
             self._shut_all(f"a batch could not be held: {failure}")
             return
-        if self.dedup is not None and batch.origin is not None:
-            self.dedup.stored(batch.origin.producer, batch.origin.sequence, self.dedup.known_to)
+        held = done.result()
+        if self.dedup is not None:
+            if batch.origin is not None:
+                self.dedup.held(batch.origin.producer, batch.origin.sequence, held)
+            else:
+                self.dedup.passed_held(held)
         if not receipt.done():
-            held = done.result()
             receipt.set_result(Receipt(-1, (held.ledger, held.entry), held=True))
 
 

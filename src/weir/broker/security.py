@@ -217,3 +217,7 @@ class TopicGuard:
             self._authoriser.check_lookup(role, topic)
         else:
             self._authoriser.check(role, action, topic)
+
+    def check_listing(self, role: str, namespace: NamespaceName) -> None:
+        """NotAuthorisedError if the role may not know which topics there are."""
+        self._authoriser.check_lookup(role, namespace)

@@ -12,6 +12,7 @@ from weir.broker.dispatcher import Desk, Dispatcher, UnackedLimits
 from weir.broker.feed import Feed, Source
 from weir.broker.key_shared import KeyShared
 from weir.broker.limits import Brake, RateLimit
+from weir.broker.meters import Histogram, Meter
 from weir.broker.settings import BrokerSettings
 from weir.broker.shared import Shared
 from weir.broker.single import SingleActive
@@ -37,6 +38,8 @@ class Surroundings:
     tasks: TaskScope
     keys_of: KeysOf
     topic_rate: RateLimit
+    #: From append to delivery.
+    latency: Histogram
     partition: int | None
     #: Called when a subscription is gone for good, or must go with its last consumer.
     dropped: "Callable[[Subscription], None]"
@@ -64,6 +67,11 @@ class Subscription:
         self.compacted = source is not None
         self.limits = UnackedLimits()
         self.rate = RateLimit(around.clock, Rate(), around.settings.rate_burst_s)
+        self.meter = Meter(around.clock)
+        self.redelivered = 0  # by consumers that have left
+        self.expired = 0
+        #: An unacknowledged offset and when it was appended, as far as somebody looked.
+        self.oldest: tuple[int, int] | None = None
         self.last_active_ms = around.clock.wall_ms()
         self._around = around
         self._source = source or around.source
@@ -93,8 +101,20 @@ class Subscription:
             return sum(consumer.unacked for consumer in self.consumers)
         return 0 if self._dispatcher is None else self.cursor.backlog(self._dispatcher.read_at)
 
-    def restore(self, counts: Mapping[int, int]) -> None:
-        self._counts.update(counts)
+    @property
+    def read_at(self) -> int:
+        """The next offset that was never looked at."""
+        return self.cursor.mark_delete + 1 if self._dispatcher is None else self._dispatcher.read_at
+
+    async def oldest_unacked(self) -> tuple[int, int] | None:
+        """The first offset that is not acknowledged and when it was appended; None if all are."""
+        first = max(self.cursor.next_unacked(0), self._source.start_offset)
+        if first >= self._source.end_offset:
+            self.oldest = None
+        elif self.oldest is None or self.oldest[0] != first:
+            batches = await self._source.read(first, 1)
+            self.oldest = (first, batches[0].append_ms) if batches else None
+        return self.oldest
 
     # --- consumers --------------------------------------------------------------------------------------
 
@@ -119,7 +139,12 @@ class Subscription:
         self._consumer_count += 1
         around = self._around
         consumer = BrokerConsumer(
-            self, request, self._consumer_count, around.clock, around.settings.delivery_bytes
+            self,
+            request,
+            self._consumer_count,
+            clock=around.clock,
+            batch_bytes=around.settings.delivery_bytes,
+            latency=around.latency,
         )
         self._dispatcher.join(consumer)
         return consumer
@@ -152,6 +177,7 @@ class Subscription:
         if self._dispatcher is None or not consumer.open:
             return
         self._dispatcher.leave(consumer)
+        self.redelivered += consumer.redelivered
         consumer.shut(reason)
         self.last_active_ms = self._around.clock.wall_ms()
         if not self.durable and not self._dispatcher.consumers:
@@ -234,6 +260,42 @@ class Subscription:
     def redeliver(self, consumer: BrokerConsumer, ranges: Sequence[tuple[int, int]] | None) -> None:
         if self._dispatcher is not None:
             self._dispatcher.redeliver(consumer, ranges)
+
+    # --- for administrators -----------------------------------------------------------------------------
+
+    def skip(self, messages: int) -> int:
+        """Acknowledge the oldest messages; answers how many."""
+        messages = min(messages, self.backlog)
+        if messages > 0:
+            self._skip_lost()
+            self.ack_up_to(None, self.cursor.nth_unacked(messages))
+        return messages
+
+    def skip_all(self) -> int:
+        backlog = self.backlog
+        self.ack_up_to(None, self._source.end_offset - 1)
+        return backlog
+
+    def expire_before(self, offset: int) -> int:
+        """Acknowledge everything before the offset; answers how many messages that were."""
+        before = self.backlog
+        self.ack_up_to(None, offset - 1)
+        expired = before - self.backlog
+        self.expired += expired
+        return expired
+
+    async def peek(self, number: int) -> tuple[Batch, int] | None:
+        """The `number`th (from 1) unacknowledged message: its batch, and its index there."""
+        if number > self.backlog:
+            return None
+        self._skip_lost()
+        offset = self.cursor.nth_unacked(number)
+        batches = await self._source.read(offset, 1)
+        return (batches[0], offset - batches[0].base_offset) if batches else None
+
+    def _skip_lost(self) -> None:
+        """What was trimmed away counts as acknowledged."""
+        self.ack_up_to(None, self._source.start_offset - 1)
 
     # --- moving and persisting --------------------------------------------------------------------------
 

@@ -10,11 +10,17 @@ from weir.broker.context import BrokerContext
 from weir.broker.dedup import KEY as DEDUP_KEY
 from weir.broker.dedup import Deduplication
 from weir.broker.limits import RateLimit
+from weir.broker.meters import Histogram
 from weir.broker.producers import BrokerProducer, Producers
 from weir.broker.publishing import Publisher
+from weir.broker.stats import Latency, SubscriptionStats, TopicStats
+from weir.broker.stats_of import flow_of, producer_stats, subscription_stats
 from weir.broker.subscription import Subscription, Surroundings, load_subscriptions
 from weir.model.batch import Batch
 from weir.model.errors import (
+    NotAllowedError,
+    QuotaExceededError,
+    SubscriptionBusyError,
     SubscriptionNotFoundError,
     TooManyError,
     TopicClosedError,
@@ -26,6 +32,7 @@ from weir.model.topics import TopicName
 from weir.runtime.tasks import TaskScope
 from weir.stream.cursor import Cursor
 from weir.stream.log import Stream
+from weir.stream.retention import bytes_from
 from weir.stream.state import StateLog
 
 log = logging.getLogger(__name__)
@@ -65,11 +72,14 @@ class BrokerTopic:
             self._tasks,
             context.keys_of,
             self._dispatch_rate,
+            Histogram(),
             name.partition,
             self._dropped,
         )
         self._subscriptions: dict[str, Subscription] = load_subscriptions(self._around)
         self._name_count = 0
+        #: Why producers are not let in, while the backlog is over its quota.
+        self.over_quota: QuotaExceededError | None = None
         stream.listen(self._stream_changed)
 
     @classmethod
@@ -162,8 +172,17 @@ class BrokerTopic:
         snapshot = self._state.get(DEDUP_KEY)
         if snapshot is not None:
             dedup.load(snapshot)
-        await dedup.catch_up(self._stream, self._clock.wall_ms())
         self._publisher.dedup = dedup
+        await self._catch_up()
+
+    async def _catch_up(self) -> None:
+        """Bring deduplication up to date with what is stored and held."""
+        dedup, holding, now_ms = self._publisher.dedup, self._publisher.holding, self._clock.wall_ms()
+        if dedup is None:
+            return
+        await dedup.catch_up(self._stream, now_ms)
+        if holding is not None:
+            await dedup.catch_up_held(holding, now_ms)
 
     def _mark_dedup(self) -> None:
         if self._publisher.dedup is not None:
@@ -174,13 +193,16 @@ class BrokerTopic:
     async def produce(self, request: ProducerRequest) -> BrokerProducer:
         self._check_alive()
         self._context.guard.check(request.role, self._name, Action.PRODUCE)
-        version = await self._context.schemas.for_producer(self._name, request.schema)
+        version = await self._context.schemas.for_producer(self._name, request.schema, role=request.role)
         if request.initial_subscription is not None and request.initial_subscription not in self._subscriptions:
             await self.create_subscription(request.initial_subscription, StartAt(latest=False))
-        await self._stream.settled()
-        if self._publisher.dedup is not None:
-            await self._publisher.dedup.catch_up(self._stream, self._clock.wall_ms())
+        if self._publisher.failed:  # what it left behind counts as stored
+            await self._stream.settled()
+            await self._catch_up()
+            self._publisher.failed = False
         self._check_alive()
+        if self.over_quota is not None:
+            raise self.over_quota
         limit = self._policies.max_producers or 0
         if 0 < limit <= len(self._producers):
             raise TooManyError(f"{self._name} has {limit} producers, as many as it may have")
@@ -219,7 +241,7 @@ class BrokerTopic:
     async def subscribe(self, request: SubscribeRequest) -> BrokerConsumer:
         self._check_alive()
         self._context.guard.check(request.role, self._name, Action.CONSUME, subscription=request.subscription)
-        await self._context.schemas.for_consumer(self._name, request.schema)
+        await self._context.schemas.for_consumer(self._name, request.schema, role=request.role)
         self._check_alive()
         self._check_consumers()
         subscription = self._subscriptions.get(request.subscription)
@@ -337,6 +359,92 @@ class BrokerTopic:
     async def wait_beyond(self, offset: int) -> None:
         await self._stream.wait_beyond(offset)
 
+    # --- for administrators -----------------------------------------------------------------------------
+
+    @property
+    def terminated(self) -> bool:
+        return self._stream.chain.terminated_at is not None
+
+    async def terminate(self) -> Position:
+        """Take no more messages, for good; answers the position of the last one."""
+        await self._stream.terminate()
+        return await self.last_position()
+
+    async def truncate(self) -> None:
+        """Forget every message; subscriptions go on from the end."""
+        await self._stream.roll()
+        end = self._stream.end_offset
+        for subscription in self._subscriptions.values():
+            subscription.skip_all()
+        await self.forget_before(end)
+
+    async def forget_before(self, offset: int) -> None:
+        """Trim the stream, once everything that must not fall back behind it is persisted."""
+        if self._publisher.holding is not None:
+            await self._publisher.holding.before_trim(offset)
+        self._mark_dedup()
+        await self._state.flush()
+        await self._stream.trim(offset)
+
+    async def delete_subscription(self, name: str, *, force: bool = False) -> None:
+        """NotAllowedError while it has consumers, unless forced."""
+        subscription = self.subscription(name)
+        if subscription.consumers and not force:
+            raise SubscriptionBusyError(f"subscription {name!r} has consumers")
+        subscription.end("the subscription is deleted")
+        await self._state.flush()
+
+    def check_unused(self) -> None:
+        """NotAllowedError while someone is connected."""
+        if len(self._producers) or any(s.consumers for s in self._subscriptions.values()):
+            raise NotAllowedError(f"{self._name} has producers or consumers")
+
+    def has_producer(self, name: str) -> bool:
+        return self._producers.has(name)
+
+    def refuse_producers(self, why: QuotaExceededError) -> None:
+        """The backlog is over its quota: producers are closed and may not come back until it is not."""
+        self.over_quota = why
+        self._producers.close(why.what)
+
+    def backlog_bytes(self, subscription: Subscription) -> int:
+        """About how many bytes lie from the first unacknowledged message on."""
+        stream = self._stream
+        return bytes_from(stream.chain, subscription.cursor.mark_delete + 1, stream.end_offset, stream.open_bytes)
+
+    def stats(self) -> TopicStats:
+        stream, publisher = self._stream, self._publisher
+        hits, misses = stream.tail_reads
+        return TopicStats(
+            name=str(self._name),
+            published=flow_of(publisher.meter),
+            delivered=flow_of(*(s.meter for s in self._subscriptions.values())),
+            storage_bytes=stream.size_bytes,
+            start_offset=stream.start_offset,
+            end_offset=stream.end_offset,
+            ledgers=len(stream.chain.spans),
+            terminated=self.terminated,
+            duplicates=publisher.duplicates,
+            cache_hits=hits,
+            cache_misses=misses,
+            publish_latency=Latency(*publisher.latency.snapshot()),
+            dispatch_latency=Latency(*self._around.latency.snapshot()),
+            producers=tuple(producer_stats(producer) for producer in self._producers.all),
+            subscriptions=tuple(self._subscription_stats(s) for s in self._subscriptions.values()),
+            epoch=self._producers.epoch,
+        )
+
+    def _subscription_stats(self, subscription: Subscription) -> SubscriptionStats:
+        oldest = subscription.oldest if subscription.backlog else None
+        return subscription_stats(
+            subscription,
+            subscription.read_at,
+            self.backlog_bytes(subscription),
+            oldest_s=0.0 if oldest is None else max(0.0, (self._clock.wall_ms() - oldest[1]) / 1000),
+            unacked=subscription.unacked,
+            expired=subscription.expired,
+        )
+
     # --- living and ending ------------------------------------------------------------------------------
 
     def _check_alive(self) -> None:
@@ -377,6 +485,8 @@ class BrokerTopic:
         """Let go, and forget everything."""
         self._closing = True
         self._disconnect("the topic is deleted")
+        if self._publisher.holding is not None:
+            await self._publisher.holding.delete()
         await self._let_go()
         await self._stream.delete()
 

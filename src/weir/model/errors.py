@@ -343,6 +343,10 @@ class QuotaExceededError(BrokerError):
     hint = "consume or skip what waits there"
 
 
+class ProducersHeldError(QuotaExceededError):
+    """The topic's backlog exceeds its quota; producers shall wait until it does not."""
+
+
 class SubscriptionNotFoundError(BrokerError):
     """No such subscription."""
 

@@ -97,6 +97,17 @@ class Cursor:
         ahead = max(0, end_offset - self._mark_delete - 1)
         return ahead - self._above.range_cardinality(0, end_offset) if ahead else 0
 
+    def nth_unacked(self, number: int) -> int:
+        """The offset of the `number`th (from 1) that is not acknowledged, in a stream without end."""
+        low, high = self._mark_delete + 1, self._mark_delete + number + len(self._above)
+        while low < high:
+            middle = (low + high) // 2
+            if self.backlog(middle + 1) >= number:
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
     def _absorb(self) -> None:
         """Move the mark over the acknowledged offsets right above it."""
         following = self._mark_delete + 1

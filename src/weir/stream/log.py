@@ -82,6 +82,11 @@ class Stream:
         return sum(span.size_bytes for span in self.chain.spans) + self._appender.open_bytes
 
     @property
+    def open_bytes(self) -> int:
+        """Payload bytes in the open ledger, which the chain does not count yet."""
+        return self._appender.open_bytes
+
+    @property
     def tail_reads(self) -> tuple[int, int]:
         """Reads that the tail served, and reads that it could not."""
         return self._tail.hits, self._tail.misses

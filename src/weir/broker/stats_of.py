@@ -1,0 +1,101 @@
+"""Stats as values, from the live parts of a topic."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from weir.broker.api import SubscriptionType
+from weir.broker.consumer import BrokerConsumer
+from weir.broker.meters import Meter
+from weir.broker.producers import BrokerProducer
+from weir.broker.stats import ConsumerStats, Flow, ProducerStats, SubscriptionStats
+from weir.stream.cursor import Cursor
+
+
+class AnySubscription(Protocol):
+    """What all kinds of subscriptions can say of themselves."""
+
+    name: str
+    meter: Meter
+    redelivered: int
+
+    @property
+    def type(self) -> SubscriptionType | None: ...
+
+    @property
+    def durable(self) -> bool: ...
+
+    @property
+    def cursor(self) -> Cursor: ...
+
+    @property
+    def backlog(self) -> int: ...
+
+    @property
+    def consumers(self) -> Sequence[BrokerConsumer]: ...
+
+    @property
+    def properties(self) -> Mapping[str, str]: ...
+
+
+def flow_of(*meters: Meter) -> Flow:
+    """All meters together."""
+    rates = [meter.rates() for meter in meters]
+    return Flow(
+        sum(meter.messages for meter in meters),
+        sum(meter.bytes for meter in meters),
+        sum(rate[0] for rate in rates),
+        sum(rate[1] for rate in rates),
+    )
+
+
+def producer_stats(producer: BrokerProducer) -> ProducerStats:
+    request = producer.request
+    flow = flow_of(producer.meter)
+    return ProducerStats(
+        producer.name, request.address, request.access, flow, producer.connected_ms, request.properties
+    )
+
+
+def consumer_stats(consumer: BrokerConsumer) -> ConsumerStats:
+    return ConsumerStats(
+        name=consumer.name,
+        address=consumer.request.address,
+        flow=flow_of(consumer.meter),
+        unacked=consumer.unacked,
+        credit=max(0, consumer.demand),
+        redelivered=consumer.redelivered,
+        priority=consumer.priority,
+        active=consumer.active,
+        blocked=False,
+        connected_ms=consumer.connected_ms,
+        properties=consumer.request.properties,
+    )
+
+
+def subscription_stats(
+    subscription: AnySubscription,
+    read_at: int,
+    backlog_bytes: int,
+    *,
+    oldest_s: float = 0.0,
+    unacked: int = 0,
+    expired: int = 0,
+) -> SubscriptionStats:
+    consumers = tuple(consumer_stats(consumer) for consumer in subscription.consumers)
+    return SubscriptionStats(
+        name=subscription.name,
+        type=subscription.type,
+        durable=subscription.durable,
+        backlog=subscription.backlog,
+        backlog_bytes=backlog_bytes,
+        oldest_unacked_s=oldest_s,
+        unacked=unacked,
+        mark_delete=subscription.cursor.mark_delete,
+        holes=subscription.cursor.holes,
+        read_at=read_at,
+        flow=flow_of(subscription.meter),
+        redelivered=subscription.redelivered + sum(c.redelivered for c in consumers),
+        expired=expired,
+        consumers=consumers,
+        properties=subscription.properties,
+    )

@@ -1,0 +1,60 @@
+"""What a stream may forget, and how much waits in it: pure decisions on its chain of ledgers.
+
+Only whole, closed ledgers are forgotten. Sizes within a ledger are taken to be spread evenly over its offsets,
+which is right to within a ledger and costs no read.
+"""
+
+from weir.model.policies import Retention
+from weir.model.stream import Chain
+
+_MIB = 1024 * 1024
+
+
+def trim_point(chain: Chain, acknowledged_to: int, retention: Retention, now_ms: int, open_bytes: int) -> int:
+    """The offset before which everything may be forgotten: acknowledged by all, and no longer retained.
+
+    `acknowledged_to`: every subscription has acknowledged everything before it.
+    """
+    left = sum(span.size_bytes for span in chain.spans) + open_bytes
+    point = chain.start_offset
+    for span in chain.spans:
+        if span.end_offset is None or span.end_offset > acknowledged_to:
+            break
+        expired = 0 <= retention.minutes * 60_000 <= now_ms - span.last_ms
+        over = 0 <= retention.megabytes * _MIB < left
+        if not expired and not over:
+            break
+        left -= span.size_bytes
+        point = span.end_offset
+    return point
+
+
+def bytes_from(chain: Chain, offset: int, end_offset: int, open_bytes: int) -> int:
+    """About how many bytes lie between the offset and the end."""
+    total = 0
+    for first, end, size in _sizes(chain, end_offset, open_bytes):
+        if offset <= first:
+            total += size
+        elif offset < end:
+            total += size * (end - offset) // (end - first)
+    return total
+
+
+def offset_keeping(chain: Chain, limit_bytes: int, end_offset: int, open_bytes: int) -> int:
+    """The first offset from which on about `limit_bytes` are left."""
+    left = limit_bytes
+    for first, end, size in reversed(_sizes(chain, end_offset, open_bytes)):
+        if size > left:
+            return end - (end - first) * left // size
+        left -= size
+    return chain.start_offset
+
+
+def _sizes(chain: Chain, end_offset: int, open_bytes: int) -> list[tuple[int, int, int]]:
+    """First offset, end and bytes of each ledger that has anything."""
+    sizes = []
+    for span in chain.spans:
+        end, size = (end_offset, open_bytes) if span.end_offset is None else (span.end_offset, span.size_bytes)
+        if end > span.first_offset:
+            sizes.append((span.first_offset, end, size))
+    return sizes
