@@ -10,7 +10,7 @@ from weir.model.ids import LedgerId
 from weir.model.stream import Chain, Span
 from weir.testing.fuzzing import Codec, reseal_rest
 from weir.testing.samples import sample_entry, sample_id
-from weir.wire import batch, checkpoint, entrylog, etcd, journal, metalog, state, stream
+from weir.wire import batch, checkpoint, entrylog, etcd, held, journal, metalog, state, stream
 from weir.wire.checksum import crc32c
 
 # --- a bookie's files ---------------------------------------------------------------------------------------
@@ -151,6 +151,19 @@ def sample_chain(dice: Random) -> bytes:
     return stream.encode_chain(Chain(spans, properties={"owner": "ä"}, epoch=dice.randrange(9)))
 
 
+def sample_held(dice: Random) -> bytes:
+    return held.encode_held(dice.getrandbits(dice.choice((42, 63))), batch.decode_batch(sample_batch(dice)))
+
+
+def sample_holding_record(dice: Random) -> bytes:
+    entries, messages, size_bytes, gone = (dice.getrandbits(40) for _ in range(4))
+    done = dice.randbytes(dice.randrange(20))
+    record = held.HoldingRecord(
+        dice.randrange(9), 5, 60, dice.random() < 0.5, entries, messages, size_bytes, gone, done
+    )
+    return held.encode_record(record)
+
+
 FILE_CODECS: list[Codec] = [
     Codec("journal record", sample_record, decode_record, reseal_record),
     Codec("index head", sample_index_head, decode_index_head, reseal_index_head),
@@ -160,6 +173,9 @@ FILE_CODECS: list[Codec] = [
     Codec("etcd stream", sample_etcd, decode_etcd),
     Codec("etcd answer", sample_etcd_range, etcd.decode_range),
     Codec("stored batch", sample_batch, batch.decode_batch),
+    Codec("held batch", sample_held, lambda data: (held.peek_held(data), held.decode_held(data))),
+    Codec("holding record", sample_holding_record, held.decode_record),
+    Codec("progress of releases", lambda dice: held.encode_covered(dice.getrandbits(50)), held.decode_covered),
     Codec("stream state", sample_state, state.decode_changes),
     Codec("stream chain", sample_chain, stream.decode_chain),
 ]
