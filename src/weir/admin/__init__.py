@@ -1,0 +1,1 @@
+"""The admin REST API in Pulsar's words, HTTP lookup, metrics and health."""
