@@ -1,0 +1,99 @@
+"""`weir up` as a real process of its own, for tests that stop, kill and restart it."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+_START_TIMEOUT_S = 60.0
+_STOP_TIMEOUT_S = 30.0
+
+
+class UpProcess:
+    """One data folder and the process that serves it. Ports are chosen at the first start, and kept."""
+
+    def __init__(self, folder: Path, *settings: str) -> None:
+        self.data = folder / "data"
+        self.ready_file = folder / "ready.json"
+        self.log_file = folder / "weir.log"
+        self._settings = settings
+        self._ports: dict[str, str] = {}
+        self._process: subprocess.Popen[bytes] | None = None
+        self.addresses: dict[str, str] = {}
+
+    @property
+    def pid(self) -> int:
+        return self._running().pid
+
+    @property
+    def pulsar_url(self) -> str:
+        return f"pulsar://{self.addresses['pulsar']}"
+
+    @property
+    def http_url(self) -> str:
+        return f"http://{self.addresses['http']}"
+
+    @property
+    def log(self) -> str:
+        """What it has said so far, on both outputs."""
+        return self.log_file.read_text() if self.log_file.exists() else ""
+
+    def command(self) -> list[str]:
+        """How it is started."""
+        listeners = {"pulsar": "127.0.0.1:0", "http": "127.0.0.1:0"} | self._ports
+        settings = [f"listeners.{name}={address}" for name, address in listeners.items()]
+        # A test machine may have little disk left; running low is tested where it is the subject.
+        settings += ["storage.low_water_bytes=0", "storage.high_water_bytes=0", *self._settings]
+        assignments = [part for setting in settings for part in ("--set", setting)]
+        start = [sys.executable, "-m", "weir.cli.main", "up", "--data", str(self.data)]
+        return [*start, "--ready-file", str(self.ready_file), *assignments]
+
+    def start(self) -> "UpProcess":
+        """Start it, and wait until it is ready."""
+        self.begin()
+        self.wait_ready()
+        return self
+
+    def begin(self) -> None:
+        """Start it, and do not wait."""
+        self.ready_file.unlink(missing_ok=True)
+        with self.log_file.open("ab") as log:
+            self._process = subprocess.Popen(self.command(), stdout=log, stderr=log)
+
+    def wait_ready(self) -> None:
+        process = self._running()
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while not self.ready_file.exists():
+            if process.poll() is not None:
+                raise AssertionError(f"weir up ended with {process.returncode}:\n{self.log}")
+            if time.monotonic() > deadline:
+                raise AssertionError(f"weir up is not ready after {_START_TIMEOUT_S:g} s:\n{self.log}")
+            time.sleep(0.005)
+        self.addresses = json.loads(self.ready_file.read_text())
+        self._ports = dict(self.addresses)
+
+    def stop(self) -> int:
+        """End it in order; its exit code."""
+        process = self._running()
+        process.send_signal(signal.SIGTERM)
+        code = process.wait(_STOP_TIMEOUT_S)
+        self._process = None
+        return code
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        process = self._running()
+        process.kill()
+        process.wait()
+        self._process = None
+
+    def close(self) -> None:
+        """Whatever it does: not any more."""
+        if self._process is not None:
+            self.kill()
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None, "weir up was not started"
+        return self._process

@@ -1,0 +1,111 @@
+"""SIGKILL of `weir up` under load from the official client, again and again.
+
+The client reconnects by itself, and everything that was acknowledged is there, in order.
+"""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pulsar
+import pytest
+
+from weir.testing.up import UpProcess
+
+pytestmark = pytest.mark.process
+
+KILLS = 20
+#: Acknowledged between two kills, at least.
+PROGRESS = 200
+TIMEOUT_MS = 30_000
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[UpProcess]:
+    process = UpProcess(tmp_path)
+    yield process
+    process.close()
+
+
+class Load:
+    """A producer that keeps many messages under way, and remembers which were acknowledged, and in which order."""
+
+    def __init__(self, client: pulsar.Client, topic: str) -> None:
+        self._producer = client.create_producer(
+            topic,
+            block_if_queue_full=True,
+            max_pending_messages=200,
+            batching_enabled=True,
+            batching_max_publish_delay_ms=2,
+            send_timeout_millis=0,  # for ever: reconnecting is the client's job
+        )
+        self._changed = threading.Condition()
+        self._stopping = False
+        self.sent = 0
+        self.acknowledged: list[int] = []
+        self.failures: list[str] = []
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stopping:
+            number = self.sent
+            self.sent += 1
+            self._producer.send_async(str(number).encode(), lambda result, _id, n=number: self._done(result, n))
+
+    def _done(self, result: pulsar.Result, number: int) -> None:
+        with self._changed:
+            if result == pulsar.Result.Ok:
+                self.acknowledged.append(number)
+            else:
+                self.failures.append(str(result))
+            self._changed.notify_all()
+
+    def wait_for(self, count: int) -> None:
+        """Wait until so many are acknowledged in all."""
+        with self._changed:
+            reached = self._changed.wait_for(lambda: len(self.acknowledged) >= count or self.failures, timeout=60)
+        assert reached, f"only {len(self.acknowledged)} of {count} acknowledged"
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._thread.join()
+        self._producer.flush()
+        self._producer.close()
+
+
+@pytest.mark.timeout(180)
+def test_nothing_acknowledged_is_lost_over_twenty_kills(up: UpProcess, tmp_path: Path) -> None:
+    up.start()
+    quiet = pulsar.FileLogger(pulsar.LoggerLevel.Error, str(tmp_path / "client.log"))
+    client = pulsar.Client(
+        up.pulsar_url, logger=quiet, initial_backoff_interval_ms=20, max_backoff_interval_ms=200
+    )
+    load = Load(client, "under-fire")
+    try:
+        for _ in range(KILLS):
+            load.wait_for(len(load.acknowledged) + PROGRESS)
+            up.kill()
+            up.start()
+        load.wait_for(len(load.acknowledged) + PROGRESS)
+    finally:
+        load.stop()
+    assert load.failures == []
+    assert load.acknowledged == sorted(load.acknowledged)
+
+    received = receive_all(client, load.sent)
+    firsts = list(dict.fromkeys(received))  # what was in flight at a kill may be stored twice
+    assert firsts == sorted(firsts)
+    assert set(load.acknowledged) <= set(firsts)
+    client.close()
+
+
+def receive_all(client: pulsar.Client, sent: int) -> list[int]:
+    """Everything in the topic, up to the last number that was sent, which was flushed."""
+    reader = client.create_reader("under-fire", pulsar.MessageId.earliest)
+    received: list[int] = []
+    while not received or received[-1] != sent - 1:
+        received.append(int(reader.read_next(TIMEOUT_MS).data()))
+    while reader.has_message_available():
+        received.append(int(reader.read_next(TIMEOUT_MS).data()))
+    return received
