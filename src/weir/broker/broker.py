@@ -29,14 +29,16 @@ class Broker:
         self._registry = registry
         self._ownership = ownership
         self._topics: dict[TopicName, asyncio.Task[AnyTopic]] = {}
+        self._claims: dict[TopicName, Claim] = {}
         self._tasks = TaskScope("broker")
         self._closing = False
         self._authenticator = authenticator
         self._maintenance = Maintenance(context, lambda: self.loaded)
 
     def start(self) -> None:
-        """Look after topics from now on: retention, expiry, quotas."""
+        """Look after topics from now on: retention, expiry, quotas, changes of policies."""
         self._tasks.spawn(self._maintenance.run(), "maintenance")
+        self._tasks.spawn(self._sweep(), "sweep")
 
     @property
     def loaded(self) -> list[AnyTopic]:
@@ -64,6 +66,7 @@ class Broker:
             # One caller that gives up must not take the others' load with it.
             topic = await asyncio.shield(loading)
             if topic.alive:
+                await self._apply_policies(topic)
                 return topic
             await self._forget(name, loading)
 
@@ -71,41 +74,45 @@ class Broker:
         record = await self._registry.ensure_topic(name, create=create)
         if not record.holds(name) or (record.partitions and name.partition is None):
             raise TopicNotFoundError(f"{name} holds no messages: {record.name} has {record.partitions} partitions")
-        claim = await self._ownership.own(name)
+        self._claims[name] = await self._ownership.own(name)
         try:
             topic = await open_topic(self._context, name, self._registry.policies(name))
         except BaseException:
             await self._ownership.release(name)
             raise
-        self._tasks.spawn(self._watch_claim(topic, claim), f"claim of {name}")
         return topic
-
-    async def _watch_claim(self, topic: AnyTopic, claim: Claim) -> None:
-        """A topic whose lease is lost may be another broker's by now."""
-        await claim.lost()
-        if topic.alive:
-            await self.unload(topic.name, "this broker lost the topic")
 
     def _loaded(self, name: TopicName, done: "asyncio.Task[AnyTopic]") -> None:
         if done.cancelled() or done.exception() is not None:
             if self._topics.get(name) is done:
                 del self._topics[name]
-        elif not self._closing:
-            self._tasks.spawn(self._watch(name, done), f"watch {name}")
+        else:
+            done.result().on_death(lambda: self._died(name, done))
 
-    async def _watch(self, name: TopicName, loaded: "asyncio.Task[AnyTopic]") -> None:
-        """New policies are applied as they come; a topic that dies (another broker has it) is let go of."""
-        topic = loaded.result()
-        following = self._tasks.spawn(self._follow_policies(topic), f"policies of {name}")
-        try:
-            await topic.died()
-        finally:
-            following.cancel()
-        await self._forget(name, loaded)
+    def _died(self, name: TopicName, loaded: "asyncio.Task[AnyTopic]") -> None:
+        """Another broker has it: let go of it."""
+        if self._topics.get(name) is loaded:
+            self._tasks.spawn(self._forget(name, loaded), f"forget {name}")
 
-    async def _follow_policies(self, topic: AnyTopic) -> None:
+    async def _sweep(self) -> None:
+        """Apply new policies, and let go of what was lost with a lease. One task for all topics: one for each
+        would cost more memory than the topic."""
         while True:
-            await topic.apply(await self._registry.policies_change(topic.name, topic.policies))
+            await self._context.runtime.clock.sleep(self._context.settings.sweep_s)
+            for topic in self.loaded:
+                claim = self._claims.get(topic.name)
+                if claim is not None and not claim.held:
+                    await self.unload(topic.name, "this broker lost the topic")
+                else:
+                    await self._apply_policies(topic)
+
+    async def _apply_policies(self, topic: AnyTopic) -> None:
+        policies = self._registry.policies(topic.name)
+        if policies is not topic.policies and policies != topic.policies:
+            try:
+                await topic.apply(policies)
+            except WeirError as failed:
+                log.warning("the policies of %s could not be applied yet: %s", topic.name, failed)
 
     async def _forget(self, name: TopicName, loaded: "asyncio.Task[AnyTopic]") -> None:
         if self._topics.get(name) is loaded:
@@ -123,6 +130,7 @@ class Broker:
             await topic.close(reason)
         except WeirError as failed:
             log.warning("%s did not close cleanly: %s", topic.name, failed)
+        self._claims.pop(topic.name, None)
         await self._ownership.release(topic.name)
 
     async def delete(self, name: TopicName, *, force: bool = False) -> None:

@@ -15,6 +15,10 @@ from weir.runtime.tasks import TaskScope
 log = logging.getLogger(__name__)
 
 
+#: Reading much more than the credit is good for would be wasted; a message seldom has more than so much.
+_GUESSED_BYTES = 4096
+
+
 class Source(Protocol):
     """A log that can be read from any offset on: a stream, or its compacted view."""
 
@@ -48,11 +52,11 @@ class Feed:
     def start_offset(self) -> int:
         return self._source.start_offset
 
-    def get(self, offset: int, max_bytes: int | None = None) -> list[Batch] | None:
+    def get(self, offset: int, credit: int) -> list[Batch] | None:
         """Batches from the one that holds `offset` on, or the first after it; none at the end. None if they must
-        be read first: `wake` tells when to ask again."""
+        be read first: `wake` tells when to ask again. `credit`: about how many messages are wanted."""
         offset = max(offset, self._source.start_offset)
-        cached = self._source.read_cached(offset, max_bytes or self._settings.read_bytes)
+        cached = self._source.read_cached(offset, min(self._settings.read_bytes, credit * _GUESSED_BYTES))
         if cached is not None:
             self._read = []
             return cached

@@ -127,7 +127,7 @@ class KeyShared:
 
     def _read_on(self) -> bool:
         """The next batches of the log, to their consumers or to where they wait; answers whether any came."""
-        batches = self._feed.get(self.read_at)
+        batches = self._feed.get(self.read_at, sum(max(0, self._room(c)) for c in self._consumers.values()))
         if not batches:
             return False
         desk = self._desk

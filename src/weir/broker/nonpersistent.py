@@ -1,7 +1,7 @@
 """Topics that store nothing: what is published goes to whoever has credit at that moment, or nowhere."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from weir.broker.api import (
     Delivery,
@@ -195,8 +195,8 @@ class NonPersistentTopic:
     def alive(self) -> bool:
         return not self._dead.done()
 
-    async def died(self) -> str:
-        return await asyncio.shield(self._dead)
+    def on_death(self, callback: Callable[[], None]) -> None:
+        self._dead.add_done_callback(lambda _: callback())
 
     async def apply(self, policies: Policies) -> None:
         self.policies = policies

@@ -64,9 +64,6 @@ class Registry(Protocol):
     def policies(self, where: TopicName) -> Policies:
         """What holds for the topic, all levels together: every field has a value."""
 
-    async def policies_change(self, topic: TopicName, seen: Policies) -> Policies:
-        """Wait until the topic's policies are no longer `seen`; answers what they are."""
-
     async def ensure_topic(self, name: TopicName, *, create: bool = True) -> TopicRecord:
         """The topic as a whole, made now if `create` and policies allow; else TopicNotFoundError."""
 
@@ -79,8 +76,9 @@ class Registry(Protocol):
 class Claim(Protocol):
     """A topic that this broker has."""
 
-    async def lost(self) -> None:
-        """Wait until it no longer has it."""
+    @property
+    def held(self) -> bool:
+        """Whether it still has it."""
 
 
 class Ownership(Protocol):
@@ -113,8 +111,7 @@ class NoSchemas:
 
 
 class _ForEver:
-    async def lost(self) -> None:
-        await asyncio.get_running_loop().create_future()
+    held = True
 
 
 class SoleOwner:
@@ -139,24 +136,12 @@ class PlainRegistry:
     def __init__(self, policies: Policies | None = None) -> None:
         self._policies = (policies or Policies()).over(DEFAULT_POLICIES)
         self._topics: dict[TopicName, TopicRecord] = {}
-        self._waiters: list[asyncio.Future[None]] = []
 
     def set(self, policies: Policies) -> None:
         """Other policies from now on."""
         self._policies = policies.over(self._policies)
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-        self._waiters = []
 
     def policies(self, where: TopicName) -> Policies:
-        return self._policies
-
-    async def policies_change(self, topic: TopicName, seen: Policies) -> Policies:
-        while self._policies == seen:
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
-            await waiter
         return self._policies
 
     async def ensure_topic(self, name: TopicName, *, create: bool = True) -> TopicRecord:

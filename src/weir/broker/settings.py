@@ -23,5 +23,7 @@ class BrokerSettings:
     dedup_forget_s: float = 6 * 3600.0
     #: How often retention, expiry and quotas are looked after.
     maintenance_s: float = 5.0
+    #: How often topics are checked for new policies and lost leases.
+    sweep_s: float = 1.0
     #: A subscription's dispatch rate may be used ahead by so many seconds.
     rate_burst_s: float = 1.0

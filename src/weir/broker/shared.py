@@ -69,12 +69,12 @@ class Shared:
 
     def _forward(self, seats: list[Seat]) -> bool:
         """Deliver what comes next in the log; answers whether there was anything."""
-        batches = self._feed.get(self.read_at)
+        left = sum(seat.credit for seat in seats if seat.credit > 0)
+        batches = self._feed.get(self.read_at, left)
         if not batches:
             return False
         desk = self._desk
         found: list[tuple[Batch, Piece]] = []
-        left = sum(seat.credit for seat in seats if seat.credit > 0)
         end = self.read_at
         for batch in batches:
             if left <= 0:
@@ -97,7 +97,7 @@ class Shared:
         first = again.first()
         if first is None:
             return True
-        batches = self._replay_feed.get(first.base)
+        batches = self._replay_feed.get(first.base, sum(seat.credit for seat in seats if seat.credit > 0))
         if not batches:
             return False
         found = [

@@ -62,7 +62,7 @@ class SingleActive:
     def pump(self) -> None:
         consumer = self._active
         while consumer is not None and consumer.room > 0 and self._brake.free():
-            batches = self._feed.get(self.read_at)
+            batches = self._feed.get(self.read_at, consumer.room)
             if not batches:
                 return
             self._give(consumer, batches)

@@ -180,7 +180,7 @@ class Subscription:
         self.redelivered += consumer.redelivered
         consumer.shut(reason)
         self.last_active_ms = self._around.clock.wall_ms()
-        if not self.durable and not self._dispatcher.consumers:
+        if not self.durable and not self._dispatcher.consumers and self._moving is None:
             self.end("its last consumer has gone")
 
     def disconnect(self, reason: str) -> None:
@@ -306,11 +306,7 @@ class Subscription:
             raise SubscriptionBusyError(f"subscription {self.name!r} is being moved already")
         self._moving = asyncio.get_running_loop().create_future()
         try:
-            was_durable, self.durable = self.durable, True  # it outlives the consumers that are about to leave
-            try:
-                self.disconnect("the subscription is moved")
-            finally:
-                self.durable = was_durable
+            self.disconnect("the subscription is moved")
             start, end = self._source.start_offset, self._source.end_offset
             self.cursor.reset(max(start, min(offset, end)))
             self._counts.clear()
@@ -321,17 +317,13 @@ class Subscription:
         finally:
             self._moving.set_result(None)
             self._moving = None
-            if not self.durable and not self.consumers:
-                self._drop_when_idle()
+            if not self.durable:
+                self._around.clock.call_later(_SEEK_GRACE_S, self._drop_if_idle)
 
-    def _drop_when_idle(self) -> None:
+    def _drop_if_idle(self) -> None:
         """One that is not durable waits a while for its consumers to come back after a seek."""
-
-        def look() -> None:
-            if not self.consumers:
-                self.end("its last consumer has gone")
-
-        self._around.clock.call_later(_SEEK_GRACE_S, look)
+        if not self.consumers:
+            self.end("its last consumer has gone")
 
     async def persisted(self) -> None:
         if self.durable:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from weir.broker.api import Outgoing, Position, ProducerRequest, Receipt, StartAt, SubscribeRequest
 from weir.broker.consumer import BrokerConsumer
@@ -140,9 +140,9 @@ class BrokerTopic:
     def alive(self) -> bool:
         return not self._dead.done() and not self._closing
 
-    async def died(self) -> str:
-        """Wait until the topic is of no more use; answers why."""
-        return await asyncio.shield(self._dead)
+    def on_death(self, callback: Callable[[], None]) -> None:
+        """Call a plain function, soon, once the topic is of no more use."""
+        self._dead.add_done_callback(lambda _: callback())
 
     async def apply(self, policies: Policies) -> None:
         """These policies hold from now on."""
@@ -248,7 +248,12 @@ class BrokerTopic:
         fresh = subscription is None
         if subscription is None:
             subscription = self._new_subscription(request)
-        consumer = await subscription.subscribe(request)
+        try:
+            consumer = await subscription.subscribe(request)
+        except BaseException:
+            if not subscription.durable and not subscription.consumers:
+                subscription.end("its first consumer was not let in")
+            raise
         if fresh and subscription.durable:
             try:
                 await self._state.flush()
