@@ -126,7 +126,8 @@ class SchemaRegistry:
     async def get(self, topic: TopicName, version: bytes | None = None) -> StoredSchema:
         """The schema of a version, also one from before a deletion; or the latest. SchemaNotFoundError."""
         if version:
-            found = await self._meta.get(keys.schema(topic, max(0, version_number(version))))
+            number = version_number(version)
+            found = await self._meta.get(keys.schema(topic, number)) if number >= 0 else None
             schema = None if found is None else decode_schema(found.value)
         else:
             live = _live(await self._load(topic))

@@ -1,0 +1,175 @@
+"""Metadata values of the broker: what is encoded comes back, and what is malformed is refused by name."""
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import fields
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weir.model.errors import UnknownVersionError, WireError
+from weir.model.policies import (
+    DEFAULT_POLICIES,
+    AutoTopicCreation,
+    BacklogAction,
+    BacklogQuota,
+    Policies,
+    Rate,
+    Retention,
+    SchemaCompatibility,
+)
+from weir.model.registry import (
+    Action,
+    BrokerInfo,
+    Cluster,
+    Grants,
+    Namespace,
+    StoredSchema,
+    Tenant,
+    TopicOwner,
+    TopicRecord,
+)
+from weir.model.topics import DEFAULT_NAMESPACE, Domain, NamespaceName, TopicName
+from weir.wire import registry as codec
+
+numbers = st.integers(-1, 2**62)
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+pairs = st.dictionaries(texts, texts, max_size=3)
+entities = st.from_regex(r"[a-z0-9=:_-]{1,12}", fullmatch=True)
+namespaces = st.builds(NamespaceName, entities, entities)
+topics = st.builds(
+    TopicName,
+    namespaces,
+    st.text(
+        st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="/\x7f"), min_size=1, max_size=20
+    ).filter(lambda local: local not in (".", "..") and "-partition-" not in local),
+    st.sampled_from(Domain),
+)
+rates = st.builds(Rate, numbers, numbers)
+policies = st.builds(
+    Policies,
+    **{
+        field.name: st.none() | numbers
+        for field in fields(Policies)
+        if isinstance(getattr(DEFAULT_POLICIES, field.name), int)
+        and not isinstance(getattr(DEFAULT_POLICIES, field.name), bool)
+    },
+    **{
+        field.name: st.none() | st.booleans()
+        for field in fields(Policies)
+        if isinstance(getattr(DEFAULT_POLICIES, field.name), bool)
+    },
+    retention=st.none() | st.builds(Retention, numbers, numbers),
+    backlog_quota=st.none() | st.builds(BacklogQuota, numbers, numbers, st.sampled_from(BacklogAction)),
+    publish_rate=st.none() | rates,
+    dispatch_rate=st.none() | rates,
+    subscription_dispatch_rate=st.none() | rates,
+    schema_compatibility=st.none() | st.sampled_from(SchemaCompatibility),
+    auto_topic_creation=st.none() | st.builds(AutoTopicCreation, st.booleans(), numbers),
+)
+
+VALUES: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], bytes], Callable[[bytes], Any]]] = {
+    "cluster": (
+        st.builds(Cluster, texts, st.none() | texts, st.none() | texts),
+        codec.encode_cluster,
+        codec.decode_cluster,
+    ),
+    "tenant": (
+        st.builds(
+            Tenant,
+            texts,
+            st.lists(texts, max_size=3).map(tuple),
+            st.lists(texts, max_size=3).map(tuple),
+            st.booleans(),
+        ),
+        codec.encode_tenant,
+        codec.decode_tenant,
+    ),
+    "namespace": (
+        st.builds(Namespace, namespaces, policies, pairs, st.booleans()),
+        codec.encode_namespace,
+        codec.decode_namespace,
+    ),
+    "topic": (
+        st.builds(TopicRecord, topics, st.integers(0, 10_000), policies, pairs, numbers),
+        codec.encode_topic,
+        codec.decode_topic,
+    ),
+    "grants": (
+        st.builds(
+            Grants,
+            st.dictionaries(texts, st.lists(st.sampled_from(Action), unique=True).map(tuple), max_size=3),
+        ),
+        codec.encode_grants,
+        codec.decode_grants,
+    ),
+    "broker": (st.builds(BrokerInfo, texts, texts, texts, texts), codec.encode_broker, codec.decode_broker),
+    "owner": (st.builds(TopicOwner, texts, texts), codec.encode_owner, codec.decode_owner),
+    "schema": (
+        st.builds(StoredSchema, numbers, texts, st.binary(max_size=50), pairs, texts, numbers, st.booleans()),
+        codec.encode_schema,
+        codec.decode_schema,
+    ),
+}
+SAMPLES = [
+    codec.encode_cluster(Cluster("c")),
+    codec.encode_tenant(Tenant("t", ("a",))),
+    codec.encode_namespace(Namespace(DEFAULT_NAMESPACE, DEFAULT_POLICIES)),
+    codec.encode_topic(TopicRecord(TopicName.parse("t"), 3)),
+    codec.encode_grants(Grants({"r": (Action.PRODUCE,)})),
+    codec.encode_broker(BrokerInfo("b", "1")),
+    codec.encode_owner(TopicOwner("b", "1")),
+    codec.encode_schema(StoredSchema(0, "AVRO", b"x")),
+]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+@pytest.mark.parametrize("kind", VALUES)
+def test_what_is_encoded_comes_back(kind: str, data: st.DataObject) -> None:
+    values, encode, decode = VALUES[kind]
+    value = data.draw(values)
+    assert decode(encode(value)) == value
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+@pytest.mark.parametrize("kind", VALUES)
+def test_a_value_with_a_field_replaced_or_missing_is_read_or_refused(kind: str, data: st.DataObject) -> None:
+    _, _, decode = VALUES[kind]
+    sample = json.loads(SAMPLES[list(VALUES).index(kind)])
+    name = data.draw(st.sampled_from([key for key in sample if key != "v"]))
+    junk = st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | texts,
+        lambda inner: st.lists(inner, max_size=2) | st.dictionaries(texts, inner, max_size=2),
+        max_leaves=4,
+    )
+    sample[name] = data.draw(junk)
+    with suppress(WireError):
+        decode(json.dumps(sample).encode())
+    del sample[name]
+    with pytest.raises(WireError):
+        decode(json.dumps(sample).encode())
+
+
+@pytest.mark.parametrize("kind", VALUES)
+@pytest.mark.parametrize("data", [b"", b"[]", b"7", b"\xff", b"{}"])
+def test_what_is_no_value_is_refused(kind: str, data: bytes) -> None:
+    with pytest.raises(WireError):
+        VALUES[kind][2](data)
+
+
+def test_a_newer_version_is_refused_and_a_newer_field_left_out() -> None:
+    sample = json.loads(codec.encode_topic(TopicRecord(TopicName.parse("t"), 3)))
+    sample["policies"]["from_the_future"] = {"x": 1}
+    sample["also"] = 1
+    assert codec.decode_topic(json.dumps(sample).encode()) == TopicRecord(TopicName.parse("t"), 3)
+    with pytest.raises(UnknownVersionError):
+        codec.decode_topic(json.dumps({**sample, "v": 2}).encode())
+
+
+def test_only_policies_that_were_set_are_written() -> None:
+    assert codec.policies_to_fields(Policies(message_ttl_s=0)) == {"message_ttl_s": 0}
