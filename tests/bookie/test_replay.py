@@ -56,7 +56,7 @@ class JournalFolder:
         sync_lag: int = 0,
         former: bytes = b"",
     ) -> Path:
-        """A file with so many one-block records, each naming the end that was synced `sync_lag` blocks before it."""
+        """A file with so many one-block records, each naming what was synced `sync_lag` blocks before it."""
         data = bytearray(former.ljust(FILE_BYTES, b"\0"))
         bodies = [(RecordKind.START, encode_start(previous))]
         bodies += [(RecordKind.ENTRIES, entry(1, n)) for n in range(records)]

@@ -102,8 +102,9 @@ class WriteCache:
         return self._active.count
 
     def put(self, batch: Batch) -> None:
-        self._active.put(batch)
-        if self._active.size >= self._limit:
+        active = self._active
+        active.put(batch)
+        if active.size >= self._limit:
             self.full.set()
 
     @property

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from weir.bookie.cache import Batch
@@ -32,37 +32,62 @@ log = logging.getLogger(__name__)
 
 #: Entries below this size on average are joined before they are written: one copy is cheaper than many vectors.
 _JOIN_BELOW_BYTES = 16 * 1024
+_JOIN_PIECES = 256
 #: Vectors in one write; the operating system takes 1024.
 _MAX_VECTORS = 900
 
-#: What a queued item does to the bookie's state once it is durable: a batch, or a ledger to fence or delete.
-Item = Batch | LedgerId
-Queued = tuple[Item, "asyncio.Future[None]"]
-
 
 class FormingRecord:
-    """A record that still takes items while the one before it is being written."""
+    """A record that still takes items while the one before it is being written.
 
-    __slots__ = ("crc", "items", "kind", "length", "pieces")
+    Joining and checksums happen as it fills, while the disk is busy, and not between two writes.
+    """
+
+    __slots__ = ("_small", "batches", "crc", "kind", "ledgers", "length", "pieces")
 
     def __init__(self, kind: RecordKind) -> None:
         self.kind = kind
+        self.batches: list[tuple[Batch, asyncio.Future[None]]] = []
+        #: To be fenced or deleted.
+        self.ledgers: list[tuple[LedgerId, asyncio.Future[None]]] = []
         self.pieces: list[Buffer] = []
+        self._small: list[Buffer] = []
         self.length = 0
         self.crc = 0
-        self.items: list[Queued] = []
 
-    def put(self, pieces: list[Buffer], size: int, queued: Queued) -> None:
-        # The checksum is made here, while the disk is busy with the record before, not between two writes.
-        if len(pieces) > 1 and size < _JOIN_BELOW_BYTES * len(pieces):
-            pieces = [b"".join(pieces)]
-        crc = self.crc
-        for piece in pieces:
-            crc = crc32c(piece, crc)
-        self.crc = crc
-        self.pieces += pieces
-        self.length += size
-        self.items.append(queued)
+    def put_batch(self, batch: Batch, future: "asyncio.Future[None]") -> None:
+        self.batches.append((batch, future))
+        pieces = [data for _, data in batch.entries]
+        if batch.size < _JOIN_BELOW_BYTES * len(pieces):
+            self._small += pieces
+            if len(self._small) >= _JOIN_PIECES:
+                self.join()
+        else:
+            self.join()
+            for piece in pieces:
+                self.crc = crc32c(piece, self.crc)
+            self.pieces += pieces
+        self.length += batch.size
+
+    def put_ledger(self, ledger_id: LedgerId, future: "asyncio.Future[None]") -> None:
+        self.ledgers.append((ledger_id, future))
+        self._small.append(encode_ledgers([ledger_id]))
+        self.length += 8
+
+    def join(self) -> None:
+        """After this, `pieces` are the whole body and `crc` is its checksum."""
+        if self._small:
+            piece = self._small[0] if len(self._small) == 1 else b"".join(self._small)
+            self._small = []
+            self.pieces.append(piece)
+            self.crc = crc32c(piece, self.crc)
+
+    def fail(self, error: Callable[[], BookieError]) -> None:
+        """Tell everyone who waits."""
+        for future in [*(future for _, future in self.batches), *(future for _, future in self.ledgers)]:
+            if not future.done():
+                future.set_exception(error())
+                future.exception()  # whoever asked may have gone; the loop need not complain
 
 
 @dataclass(slots=True)
@@ -84,8 +109,7 @@ class OpenFile:
         buffers: list[Buffer] = []
         at = self.end
         if at == 0:
-            start = FormingRecord(RecordKind.START)
-            body = encode_start(self.previous)
+            start, body = FormingRecord(RecordKind.START), encode_start(self.previous)
             start.pieces, start.length, start.crc = [body], len(body), crc32c(body)
             records = [start, *records]
         for record in records:
@@ -100,8 +124,8 @@ class OpenFile:
 class Journal:
     """One writer task, one file at a time.
 
-    `commit` is called with the items of each record, in order, once they are as durable as the settings say; it
-    changes the bookie's state and must not fail. Entries are taken from the queue only while `has_room`.
+    `commit` is called with each record, in order, once it is as durable as the settings say; it changes the
+    bookie's state, tells who waits, and must not fail. Entries are taken from the queue only while `has_room`.
     """
 
     def __init__(
@@ -110,7 +134,7 @@ class Journal:
         files: JournalFiles,
         settings: JournalSettings,
         *,
-        commit: Callable[[RecordKind, list[Queued]], None],
+        commit: Callable[[FormingRecord], None],
         has_room: Callable[[], bool],
         on_failure: Callable[[BaseException], None],
         on_full: Callable[[], None],
@@ -152,31 +176,37 @@ class Journal:
         return self._queued_bytes == 0 or self._queued_bytes + size <= self._settings.max_queued_bytes
 
     def put_batch(self, batch: Batch, future: "asyncio.Future[None]") -> None:
-        pieces: list[Buffer] = [data for _, data in batch.entries]
-        self._put(RecordKind.ENTRIES, pieces, batch.size, (batch, future))
-
-    def put_ledger(self, kind: RecordKind, ledger_id: LedgerId, future: "asyncio.Future[None]") -> None:
-        """Queue a fence or a deletion."""
-        self._put(kind, [encode_ledgers([ledger_id])], 8, (ledger_id, future))
-
-    def _put(self, kind: RecordKind, pieces: list[Buffer], size: int, queued: Queued) -> None:
+        size = batch.size
         check(size <= MAX_BODY_BYTES, "a batch fits into one record")
-        if self._failed is not None:
-            queued[1].set_exception(_unavailable(self._failed))
-            return
         record = self._queue[-1] if self._queue else None
         if (
             record is None
-            or record.kind is not kind
+            or record.kind is not RecordKind.ENTRIES
             or record.length + size > self._settings.max_write_bytes
-            or len(record.pieces) + len(pieces) > _MAX_VECTORS
+            or len(record.pieces) + len(batch.entries) > _MAX_VECTORS
         ):
-            record = FormingRecord(kind)
-            self._queue.append(record)
-        record.put(pieces, size, queued)
+            record = self._begin_record(RecordKind.ENTRIES)
+        record.put_batch(batch, future)
         self._queued_bytes += size
+        if self._failed is not None:
+            self._fail_queued(self._failed)
+
+    def put_ledger(self, kind: RecordKind, ledger_id: LedgerId, future: "asyncio.Future[None]") -> None:
+        """Queue a fence or a deletion."""
+        record = self._queue[-1] if self._queue else None
+        if record is None or record.kind is not kind or record.length >= self._settings.max_write_bytes:
+            record = self._begin_record(kind)
+        record.put_ledger(ledger_id, future)
+        self._queued_bytes += 8
+        if self._failed is not None:
+            self._fail_queued(self._failed)
+
+    def _begin_record(self, kind: RecordKind) -> FormingRecord:
+        record = FormingRecord(kind)
+        self._queue.append(record)
         self._idle.clear()
         self._turn.set()
+        return record
 
     def poke(self) -> None:
         """There may be room again."""
@@ -199,24 +229,23 @@ class Journal:
         while self._queue:
             record = self._queue[0]
             length += record.length
-            vectors += len(record.pieces) + 2
+            vectors += len(record.pieces) + 3  # header, what is not joined yet, padding
             if taken and (length > self._settings.max_write_bytes or vectors > _MAX_VECTORS):
                 break
             taken.append(self._queue.popleft())
+            taken[-1].join()
         return taken
 
     def _committed(self, records: list[FormingRecord]) -> None:
         for record in records:
-            self._commit(record.kind, record.items)
+            self._commit(record)
         self._done_with(records, None)
 
     def _done_with(self, records: list[FormingRecord], error: Callable[[], BookieError] | None) -> None:
         for record in records:
             self._queued_bytes -= record.length
             if error is not None:
-                for future in _waiting(record):
-                    future.set_exception(error())
-                    future.exception()  # whoever asked may have gone; the loop need not complain
+                record.fail(error)
         if not self._queue and not self._in_flight:
             self._idle.set()
 
@@ -224,9 +253,12 @@ class Journal:
         """Stop for good. What was being written may or may not be on the disk; replay will tell."""
         if self._failed is None:
             self._failed = failure
-            records, self._in_flight, self._queue = [*self._in_flight, *self._queue], [], deque()
-            self._done_with(records, lambda: _unavailable(failure))
+            self._fail_queued(failure)
             self._on_failure(failure)
+
+    def _fail_queued(self, failure: BaseException) -> None:
+        records, self._in_flight, self._queue = [*self._in_flight, *self._queue], [], deque()
+        self._done_with(records, lambda: _unavailable(failure))
 
     # --- the writer -------------------------------------------------------------------------------------------
 
@@ -345,10 +377,6 @@ class Journal:
         if self._current is None:
             raise BookieUnavailableError("the journal is not open")
         return self._current
-
-
-def _waiting(record: FormingRecord) -> Iterator["asyncio.Future[None]"]:
-    return (future for _, future in record.items if not future.done())
 
 
 def _unavailable(failure: BaseException) -> BookieUnavailableError:

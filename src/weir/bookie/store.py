@@ -5,7 +5,7 @@ import asyncio
 from weir.bookie.cache import Batch, WriteCache
 from weir.bookie.checkpoints import save_checkpoint
 from weir.bookie.index import Index
-from weir.bookie.journal import Queued
+from weir.bookie.journal import FormingRecord
 from weir.bookie.layout import Layout
 from weir.bookie.ledgers import LedgerTable
 from weir.bookie.log_writer import WrittenLog
@@ -39,13 +39,16 @@ class Store:
 
     # --- journal records --------------------------------------------------------------------------------------
 
-    def commit(self, kind: RecordKind, items: list[Queued]) -> None:
-        """Items that are durable now: change the state, then tell who waits."""
-        for item, future in items:
-            if isinstance(item, Batch):
-                self._entries(item)
-            else:
-                self._ledger(kind, item)
+    def commit(self, record: FormingRecord) -> None:
+        """A record that is durable now: change the state, then tell who waits."""
+        put, raise_confirmed = self.cache.put, self.ledgers.raise_confirmed
+        for batch, future in record.batches:
+            put(batch)
+            raise_confirmed(batch.ledger_id, batch.last_confirmed)
+            if not future.done():
+                future.set_result(None)
+        for ledger_id, future in record.ledgers:
+            self._ledger(record.kind, ledger_id)
             if not future.done():
                 future.set_result(None)
 
@@ -54,15 +57,12 @@ class Store:
         if header.kind is RecordKind.ENTRIES:
             for ledger_id, entry_id, view in split_entries(body):
                 data = bytes(view)
-                batch = Batch(ledger_id, [(entry_id, data)], len(data), last_confirmed_of(data), entry_id)
-                self._entries(batch)
+                confirmed = last_confirmed_of(data)
+                self.cache.put(Batch(ledger_id, [(entry_id, data)], len(data), confirmed, entry_id))
+                self.ledgers.raise_confirmed(ledger_id, confirmed)
         elif header.kind is not RecordKind.START:
             for ledger_id in decode_ledgers(body):
                 self._ledger(header.kind, ledger_id)
-
-    def _entries(self, batch: Batch) -> None:
-        self.cache.put(batch)
-        self.ledgers.raise_confirmed(batch.ledger_id, batch.last_confirmed)
 
     def _ledger(self, kind: RecordKind, ledger_id: LedgerId) -> None:
         if kind is RecordKind.FENCE:
