@@ -78,9 +78,7 @@ class Load:
 def test_nothing_acknowledged_is_lost_over_twenty_kills(up: UpProcess, tmp_path: Path) -> None:
     up.start()
     quiet = pulsar.FileLogger(pulsar.LoggerLevel.Error, str(tmp_path / "client.log"))
-    client = pulsar.Client(
-        up.pulsar_url, logger=quiet, initial_backoff_interval_ms=20, max_backoff_interval_ms=200
-    )
+    client = pulsar.Client(up.pulsar_url, logger=quiet)
     load = Load(client, "under-fire")
     try:
         for _ in range(KILLS):
