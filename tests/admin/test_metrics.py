@@ -1,0 +1,50 @@
+"""Metrics: what Prometheus' own parser reads back is what went in."""
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from weir.admin.metrics import LATENCY_FAMILIES, SUBSCRIPTION_FAMILIES, TOPIC_FAMILIES, render
+from weir.broker.api import SubscriptionType
+from weir.broker.meters import BOUNDS_S
+from weir.broker.stats import Flow, Latency, SubscriptionStats, TopicStats
+
+
+def topic(name: str) -> TopicStats:
+    took = Latency(tuple(range(len(BOUNDS_S) + 1)), 12.5)
+    subscription = SubscriptionStats(
+        'a "quoted"\\ name', SubscriptionType.SHARED, True, 7, 700, 1.5, 3, 10, 0, 12, Flow(5, 50, 0.5, 5.0), 2, 1
+    )
+    return TopicStats(
+        name,
+        Flow(10, 1000, 1.0, 100.0),
+        Flow(5, 500, 0.5, 50.0),
+        4096,
+        0,
+        10,
+        1,
+        False,
+        0,
+        8,
+        2,
+        took,
+        took,
+        (),
+        (subscription,),
+    )
+
+
+def test_prometheus_reads_back_what_was_said() -> None:
+    text = render([topic("persistent://public/default/a"), topic("b")], [("weir_up_seconds", "gauge", "Age.", 3)])
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    backlog = families["weir_subscription_backlog_messages"].samples[0]
+    assert (backlog.labels["subscription"], backlog.value) == ('a "quoted"\\ name', 7)
+    assert families["weir_up_seconds"].samples[0].value == 3
+    published = families["weir_topic_published_messages"].samples
+    assert [(s.labels["topic"], s.value) for s in published] == [("persistent://public/default/a", 10), ("b", 10)]
+    latency = {s.name: s.value for s in families["weir_topic_publish_latency_seconds"].samples}
+    assert latency["weir_topic_publish_latency_seconds_count"] == sum(range(len(BOUNDS_S) + 1))
+
+
+def test_every_family_has_one_name_and_a_help_text() -> None:
+    families = [*TOPIC_FAMILIES, *SUBSCRIPTION_FAMILIES, *LATENCY_FAMILIES]
+    assert len({family.name for family in families}) == len(families)
+    assert all(family.help.endswith(".") for family in families)
