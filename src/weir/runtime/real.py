@@ -1,6 +1,7 @@
 """The real world: asyncio (on uvloop where it is available), I/O threads, the operating system."""
 
 import asyncio
+import gc
 import random
 import sys
 import time
@@ -16,6 +17,11 @@ T = TypeVar("T")
 #: An I/O thread that comes back from the kernel waits at most this long for the interpreter, not the default
 #: 5 ms: under load that wait would be added to every group commit.
 _SWITCH_INTERVAL_S = 0.0005
+
+#: What is in flight is many small objects that live for milliseconds, freed by their reference counts. With Python's
+#: own thresholds (700, 10, 10) the cycle collector looks at them again and again, and with many ledgers open at all
+#: of those, too: it took half of the processor (docs/benchmarks.md).
+_COLLECTOR_THRESHOLDS = (50_000, 20, 100)
 
 
 class RealClock:
@@ -42,6 +48,8 @@ def real_runtime() -> Runtime:
 def run(main: Callable[[Runtime], Coroutine[Any, Any, T]]) -> T:
     """Run a program's main function on the real runtime until it returns."""
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    gc.set_threshold(*_COLLECTOR_THRESHOLDS)
+    gc.freeze()  # modules and classes stay for good; the collector need not look at them
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(main(real_runtime()))
 
