@@ -117,7 +117,9 @@ def returned(
     return back
 
 
-def count_again(desk: Desk, consumer: BrokerConsumer, piece: Piece) -> None:
-    """The piece will be delivered once more."""
-    desk.counts[piece.base] = desk.counts.get(piece.base, 0) + 1
-    consumer.redelivered += piece.cost
+def count_again(desk: Desk, consumer: BrokerConsumer, pieces: list[Piece]) -> list[Piece]:
+    """The pieces will be delivered once more; each batch is counted once, in however many pieces it comes."""
+    for base in {piece.base: None for piece in pieces}:
+        desk.counts[base] = desk.counts.get(base, 0) + 1
+    consumer.redelivered += sum(piece.cost for piece in pieces)
+    return pieces

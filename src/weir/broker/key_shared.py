@@ -202,8 +202,8 @@ class KeyShared:
                 self._park(piece)
 
     def redeliver(self, consumer: BrokerConsumer, ranges: Sequence[tuple[int, int]] | None) -> None:
-        for piece in self._released(consumer, returned(consumer, ranges, self._take_back)):
-            count_again(self._desk, consumer, piece)
+        back = count_again(self._desk, consumer, returned(consumer, ranges, self._take_back))
+        for piece in self._released(consumer, back):
             self._park(piece)
         self.pump()
 

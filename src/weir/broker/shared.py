@@ -131,8 +131,7 @@ class Shared:
                 self._again.add(piece)
 
     def redeliver(self, consumer: BrokerConsumer, ranges: Sequence[tuple[int, int]] | None) -> None:
-        for piece in returned(consumer, ranges, self._take_back):
-            count_again(self._desk, consumer, piece)
+        for piece in count_again(self._desk, consumer, returned(consumer, ranges, self._take_back)):
             self._again.add(piece)
         self.pump()
 
