@@ -18,9 +18,9 @@ T = TypeVar("T")
 #: 5 ms: under load that wait would be added to every group commit.
 _SWITCH_INTERVAL_S = 0.0005
 
-#: What is in flight is many small objects that live for milliseconds, freed by their reference counts. With Python's
-#: own thresholds (700, 10, 10) the cycle collector looks at them again and again, and with many ledgers open at all
-#: of those, too: it took half of the processor (docs/benchmarks.md).
+#: What is in flight is many small objects that live for milliseconds and are freed by their reference counts. With
+#: Python's own thresholds (700, 10, 10) the cycle collector looks at them again and again, and at all open ledgers
+#: with them: it took half of the processor (docs/benchmarks.md).
 _COLLECTOR_THRESHOLDS = (50_000, 20, 100)
 
 
