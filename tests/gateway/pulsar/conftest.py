@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -213,7 +214,8 @@ def connect(tmp_path: Path) -> Iterator[Callable[..., pulsar.Client]]:
 
     yield make
     for client in clients:
-        client.shutdown()
+        with suppress(pulsar.AlreadyClosed):
+            client.close()
 
 
 @pytest.fixture
@@ -225,3 +227,54 @@ def client(weir_broker: Node, connect: Callable[..., pulsar.Client]) -> pulsar.C
 def topic() -> str:
     """A topic that no other test uses."""
     return f"persistent://public/default/t-{uuid4().hex}"
+
+
+class Talk:
+    """What tests say again and again."""
+
+    @staticmethod
+    def send(producer: pulsar.Producer, payloads: list[bytes], **more: Any) -> list[Any]:
+        """Send without waiting for each, then for all; their ids."""
+        results: list[Any] = []
+        for payload in payloads:
+            producer.send_async(payload, lambda result, at: results.append((result, at)), **more)
+        producer.flush()
+        assert [result for result, _ in results] == [pulsar.Result.Ok] * len(payloads)
+        return [at for _, at in results]
+
+    @staticmethod
+    def receive(consumer: pulsar.Consumer, count: int, *, ack: bool = True) -> list[bytes]:
+        found = []
+        for _ in range(count):
+            message = consumer.receive(TIMEOUT_MS)
+            found.append(message.data())
+            if ack:
+                consumer.acknowledge(message)
+        return found
+
+    @staticmethod
+    def read(reader: pulsar.Reader, count: int) -> list[bytes]:
+        return [reader.read_next(TIMEOUT_MS).data() for _ in range(count)]
+
+    @staticmethod
+    def drain(consumer: pulsar.Consumer, wait_ms: int = 300) -> list[pulsar.Message]:
+        """Everything that comes until nothing does for a while."""
+        found = []
+        with suppress(pulsar.Timeout):
+            while True:
+                found.append(consumer.receive(wait_ms))
+        return found
+
+    @staticmethod
+    def nothing_more(consumer: pulsar.Consumer) -> None:
+        with pytest.raises(pulsar.Timeout):
+            consumer.receive(200)
+
+    @staticmethod
+    def numbered(count: int, size: int = 0) -> list[bytes]:
+        return [b"%06d" % at + b"." * size for at in range(count)]
+
+
+@pytest.fixture(scope="session")
+def talk() -> Talk:
+    return Talk()

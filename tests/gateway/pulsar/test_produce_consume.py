@@ -16,58 +16,29 @@ COMPRESSIONS = [
 ]
 
 
-def send_all(producer: pulsar.Producer, payloads: list[bytes], **more: Any) -> list[Any]:
-    """Send without waiting for each, then for all."""
-    results: list[Any] = []
-    for payload in payloads:
-        producer.send_async(payload, lambda result, at: results.append((result, at)), **more)
-    producer.flush()
-    assert [result for result, _ in results] == [pulsar.Result.Ok] * len(payloads)
-    return [at for _, at in results]
-
-
-def receive(consumer: Any, count: int, *, ack: bool = True) -> list[bytes]:
-    found = []
-    for _ in range(count):
-        message = consumer.receive(TIMEOUT_MS)
-        found.append(message.data())
-        if ack:
-            consumer.acknowledge(message)
-    return found
-
-
-def nothing_more(consumer: Any) -> None:
-    with pytest.raises(pulsar.Timeout):
-        consumer.receive(200)
-
-
-def numbered(count: int, size: int = 0) -> list[bytes]:
-    return [b"%06d" % at + b"." * size for at in range(count)]
-
-
 @pytest.mark.parametrize("batching", [True, False], ids=["batched", "one by one"])
 @pytest.mark.parametrize("compression", COMPRESSIONS, ids=str)
 def test_what_is_sent_is_received_in_order(
-    client: pulsar.Client, topic: str, batching: bool, compression: Any
+    client: pulsar.Client, talk: Any, topic: str, batching: bool, compression: Any
 ) -> None:
     consumer = client.subscribe(topic, "s")
     producer = client.create_producer(topic, batching_enabled=batching, compression_type=compression)
-    payloads = numbered(500, 100)
-    send_all(producer, payloads)
-    assert receive(consumer, 500) == payloads
-    nothing_more(consumer)
+    payloads = talk.numbered(500, 100)
+    talk.send(producer, payloads)
+    assert talk.receive(consumer, 500) == payloads
+    talk.nothing_more(consumer)
 
 
-def test_message_ids_grow_and_name_their_batch(client: pulsar.Client, topic: str) -> None:
+def test_message_ids_grow_and_name_their_batch(client: pulsar.Client, talk: Any, topic: str) -> None:
     producer = client.create_producer(topic, batching_enabled=True, batching_max_messages=10)
-    ids = send_all(producer, numbered(100))
+    ids = talk.send(producer, talk.numbered(100))
     keys = [(at.ledger_id(), at.entry_id(), at.batch_index()) for at in ids]
     assert keys == sorted(keys)
     assert len(dict.fromkeys(keys)) == 100
     assert {at.batch_index() for at in ids} == set(range(10))
 
 
-def test_properties_keys_and_times_survive(client: pulsar.Client, topic: str) -> None:
+def test_properties_keys_and_times_survive(client: pulsar.Client, talk: Any, topic: str) -> None:
     consumer = client.subscribe(topic, "s")
     producer = client.create_producer(topic, producer_name="me")
     producer.send(b"x", properties={"a": "b"}, partition_key="k", ordering_key="o", event_timestamp=77)
@@ -79,65 +50,63 @@ def test_properties_keys_and_times_survive(client: pulsar.Client, topic: str) ->
     assert message.publish_timestamp() > 1_600_000_000_000
 
 
-def test_a_subscription_starts_where_it_is_told(client: pulsar.Client, topic: str) -> None:
+def test_a_subscription_starts_where_it_is_told(client: pulsar.Client, talk: Any, topic: str) -> None:
     producer = client.create_producer(topic)
-    send_all(producer, numbered(5))
+    talk.send(producer, talk.numbered(5))
     early = client.subscribe(topic, "early", initial_position=pulsar.InitialPosition.Earliest)
     late = client.subscribe(topic, "late", initial_position=pulsar.InitialPosition.Latest)
     producer.send(b"after")
-    assert receive(early, 6) == [*numbered(5), b"after"]
-    assert receive(late, 1) == [b"after"]
+    assert talk.receive(early, 6) == [*talk.numbered(5), b"after"]
+    assert talk.receive(late, 1) == [b"after"]
 
 
-def test_what_is_acknowledged_does_not_come_again(client: pulsar.Client, topic: str) -> None:
+def test_what_is_acknowledged_does_not_come_again(client: pulsar.Client, talk: Any, topic: str) -> None:
     consumer = client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Shared)
-    send_all(client.create_producer(topic), numbered(10))
+    talk.send(client.create_producer(topic), talk.numbered(10))
     for _ in range(10):
         message = consumer.receive(TIMEOUT_MS)
         if int(message.data()) % 2:
             consumer.acknowledge(message)
     consumer.close()
     again = client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Shared)
-    assert sorted(receive(again, 5)) == numbered(10)[::2]
-    nothing_more(again)
+    assert sorted(talk.receive(again, 5)) == talk.numbered(10)[::2]
+    talk.nothing_more(again)
 
 
 @pytest.mark.parametrize("batching", [True, False], ids=["batched", "one by one"])
 def test_a_cumulative_acknowledgement_covers_what_came_before(
-    client: pulsar.Client, topic: str, batching: bool
+    client: pulsar.Client, talk: Any, topic: str, batching: bool
 ) -> None:
     consumer = client.subscribe(topic, "s")
     producer = client.create_producer(topic, batching_enabled=batching, batching_max_messages=10)
-    send_all(producer, numbered(40))
+    talk.send(producer, talk.numbered(40))
     messages = [consumer.receive(TIMEOUT_MS) for _ in range(40)]
     consumer.acknowledge_cumulative(messages[24])
     consumer.close()
     again = client.subscribe(topic, "s")
     # Half of a batch is not acknowledged without batch indexes: the client names the entry before.
     first = 20 if batching else 25
-    assert receive(again, 40 - first) == numbered(40)[first:]
+    assert talk.receive(again, 40 - first) == talk.numbered(40)[first:]
 
 
-def test_a_part_of_a_batch_is_acknowledged_by_index(client: pulsar.Client, topic: str) -> None:
+def test_a_part_of_a_batch_is_acknowledged_by_index(client: pulsar.Client, talk: Any, topic: str) -> None:
     def subscribe() -> pulsar.Consumer:
-        return client.subscribe(
-            topic, "s", consumer_type=pulsar.ConsumerType.Shared, batch_index_ack_enabled=True
-        )
+        return client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Shared, batch_index_ack_enabled=True)
 
     consumer = subscribe()
     producer = client.create_producer(topic, batching_enabled=True, batching_max_messages=100)
-    send_all(producer, numbered(100))
+    talk.send(producer, talk.numbered(100))
     for _ in range(100):
         message = consumer.receive(TIMEOUT_MS)
         if int(message.data()) % 3:
             consumer.acknowledge(message)
     consumer.close()
     again = subscribe()
-    assert receive(again, 34) == numbered(100)[::3]
-    nothing_more(again)
+    assert talk.receive(again, 34) == talk.numbered(100)[::3]
+    talk.nothing_more(again)
 
 
-def test_listeners_get_every_message(client: pulsar.Client, topic: str) -> None:
+def test_listeners_get_every_message(client: pulsar.Client, talk: Any, topic: str) -> None:
     got: list[bytes] = []
     done = threading.Event()
 
@@ -148,15 +117,15 @@ def test_listeners_get_every_message(client: pulsar.Client, topic: str) -> None:
             done.set()
 
     client.subscribe(topic, "s", message_listener=listen)
-    send_all(client.create_producer(topic), numbered(200))
+    talk.send(client.create_producer(topic), talk.numbered(200))
     assert done.wait(20)
-    assert got == numbered(200)
+    assert got == talk.numbered(200)
 
 
-def test_batch_receive(client: pulsar.Client, topic: str) -> None:
+def test_batch_receive(client: pulsar.Client, talk: Any, topic: str) -> None:
     policy = pulsar.ConsumerBatchReceivePolicy(max_num_message=25, max_num_bytes=-1, timeout_ms=2000)
     consumer = client.subscribe(topic, "s", batch_receive_policy=policy)
-    send_all(client.create_producer(topic), numbered(100))
+    talk.send(client.create_producer(topic), talk.numbered(100))
     got: list[bytes] = []
     while len(got) < 100:
         messages = list(consumer.batch_receive())
@@ -164,17 +133,17 @@ def test_batch_receive(client: pulsar.Client, topic: str) -> None:
         got += [message.data() for message in messages]
         for message in messages:
             consumer.acknowledge(message)
-    assert got == numbered(100)
+    assert got == talk.numbered(100)
 
 
-def test_a_small_receiver_queue_is_enough(client: pulsar.Client, topic: str) -> None:
+def test_a_small_receiver_queue_is_enough(client: pulsar.Client, talk: Any, topic: str) -> None:
     consumer = client.subscribe(topic, "s", receiver_queue_size=1)
     producer = client.create_producer(topic, batching_enabled=True, batching_max_messages=7)
-    send_all(producer, numbered(50))
-    assert receive(consumer, 50) == numbered(50)
+    talk.send(producer, talk.numbered(50))
+    assert talk.receive(consumer, 50) == talk.numbered(50)
 
 
-def test_large_messages_up_to_the_limit(client: pulsar.Client, topic: str) -> None:
+def test_large_messages_up_to_the_limit(client: pulsar.Client, talk: Any, topic: str) -> None:
     consumer = client.subscribe(topic, "s")
     producer = client.create_producer(topic)
     large = bytes(range(256)) * (5 * 4096 - 4)
@@ -184,7 +153,7 @@ def test_large_messages_up_to_the_limit(client: pulsar.Client, topic: str) -> No
         producer.send(b"x" * (5 * 1024 * 1024 + 1))
 
 
-def test_chunked_messages_arrive_whole(client: pulsar.Client, topic: str) -> None:
+def test_chunked_messages_arrive_whole(client: pulsar.Client, talk: Any, topic: str) -> None:
     consumer = client.subscribe(topic, "s")
     producer = client.create_producer(topic, chunking_enabled=True)
     large = bytes(range(256)) * 50_000
@@ -196,7 +165,7 @@ def test_chunked_messages_arrive_whole(client: pulsar.Client, topic: str) -> Non
     assert consumer.receive(TIMEOUT_MS).data() == b"small"
 
 
-def test_two_subscriptions_each_get_everything(client: pulsar.Client, topic: str) -> None:
+def test_two_subscriptions_each_get_everything(client: pulsar.Client, talk: Any, topic: str) -> None:
     consumers = [client.subscribe(topic, name) for name in ("a", "b")]
-    send_all(client.create_producer(topic), numbered(20))
-    assert [receive(consumer, 20) for consumer in consumers] == [numbered(20)] * 2
+    talk.send(client.create_producer(topic), talk.numbered(20))
+    assert [talk.receive(consumer, 20) for consumer in consumers] == [talk.numbered(20)] * 2

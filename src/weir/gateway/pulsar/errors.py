@@ -42,6 +42,17 @@ CODES: dict[type[BaseException], Code] = {
     errors.SubscriptionBusyError: _E.ConsumerBusy,
     errors.ConsumerClosedError: _E.ConsumerNotFound,
     errors.HashRangesError: _E.ConsumerAssignError,
+    errors.TenantNotFoundError: _E.TopicNotFound,
+    errors.NamespaceNotFoundError: _E.TopicNotFound,
+    errors.ClusterNotFoundError: _E.MetadataError,
+    errors.TenantExistsError: _E.NotAllowedError,
+    errors.NamespaceExistsError: _E.NotAllowedError,
+    errors.TopicExistsError: _E.NotAllowedError,
+    errors.NotEmptyError: _E.NotAllowedError,
+    errors.SchemaNotFoundError: _E.TopicNotFound,
+    errors.InvalidSchemaError: _E.IncompatibleSchema,
+    errors.IncompatibleSchemaError: _E.IncompatibleSchema,
+    errors.ProducersHeldError: _E.ProducerBlockedQuotaExceededError,
 }
 
 #: A send that fails with one of these is refused for good: its producer learns of it. With any other, sending it

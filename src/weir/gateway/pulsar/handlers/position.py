@@ -1,6 +1,6 @@
 """SEEK and GET_LAST_MESSAGE_ID: where a subscription stands, and where it shall."""
 
-from weir.broker.api import Topic
+from weir.broker.api import Position, Topic
 from weir.gateway.pulsar.registry import later
 from weir.gateway.pulsar.session import Session
 from weir.gateway.pulsar.values import place_of
@@ -45,13 +45,16 @@ async def last_message_id(
     return api.CommandGetLastMessageIdResponse(
         request_id=command.request_id,
         last_message_id=id_to_wire(at),
-        consumer_mark_delete_position=id_to_wire(_mark_delete(link.topic, link.consumer.mark_delete)),
+        consumer_mark_delete_position=id_to_wire(_mark_delete(link.topic, link.consumer.mark_delete, last)),
     )
 
 
-def _mark_delete(topic: Topic, offset: int) -> MessageId:
-    """The place before the next message: an entry's id is its first offset, so one less is before it."""
+def _mark_delete(topic: Topic, offset: int, last: Position) -> MessageId:
+    """The last entry that is acknowledged whole. Clients compare it with the last message's, entry by entry."""
     if offset < topic.start_offset:
         return MessageId(-1, -1)
+    if offset >= topic.end_offset - 1:
+        return MessageId(last.ledger, last.entry)
+    offset = min(offset, topic.offset_of(last.ledger, last.entry) - 1)
     ledger, entry = topic.position_of(offset)
     return MessageId(ledger, entry)

@@ -1,0 +1,206 @@
+"""Subscription types with the official client: shared, failover, key-shared; redelivery in all its forms."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pulsar
+import pytest
+
+TIMEOUT_MS = 20_000
+Shared, Failover = pulsar.ConsumerType.Shared, pulsar.ConsumerType.Failover
+KeyShared, Exclusive = pulsar.ConsumerType.KeyShared, pulsar.ConsumerType.Exclusive
+
+
+def test_an_exclusive_subscription_has_one_consumer(client: pulsar.Client, topic: str) -> None:
+    client.subscribe(topic, "s")
+    with pytest.raises(pulsar.ConsumerBusy):
+        client.subscribe(topic, "s")
+    with pytest.raises(pulsar.ConsumerBusy):
+        client.subscribe(topic, "s", consumer_type=Shared)
+
+
+def test_consumers_share_what_comes(client: pulsar.Client, talk: Any, topic: str) -> None:
+    consumers = [client.subscribe(topic, "s", Shared, receiver_queue_size=10) for _ in range(3)]
+    producer = client.create_producer(topic)
+    talk.send(producer, talk.numbered(300))
+    got: list[list[bytes]] = [[] for _ in consumers]
+    while sum(map(len, got)) < 300:
+        for consumer, mine in zip(consumers, got, strict=True):
+            with suppress(pulsar.Timeout):
+                message = consumer.receive(10)
+                mine.append(message.data())
+                consumer.acknowledge(message)
+    assert sorted(payload for mine in got for payload in mine) == talk.numbered(300)
+    assert all(len(mine) > 30 for mine in got)
+
+
+def test_what_a_leaving_consumer_had_goes_to_the_others(client: pulsar.Client, talk: Any, topic: str) -> None:
+    first = client.subscribe(topic, "s", Shared)
+    talk.send(client.create_producer(topic), talk.numbered(20))
+    assert len(talk.receive(first, 20, ack=False)) == 20
+    second = client.subscribe(topic, "s", Shared)
+    first.close()
+    assert sorted(talk.receive(second, 20)) == talk.numbered(20)
+
+
+def test_a_standby_takes_over_in_order(client: pulsar.Client, talk: Any, topic: str) -> None:
+    active = client.subscribe(topic, "s", Failover, consumer_name="a")
+    standby = client.subscribe(topic, "s", Failover, consumer_name="b")
+    producer = client.create_producer(topic)
+    talk.send(producer, talk.numbered(10))
+    assert talk.receive(active, 5) == talk.numbered(10)[:5]
+    talk.nothing_more(standby)
+    active.close()
+    assert talk.receive(standby, 5) == talk.numbered(10)[5:]
+
+
+def test_a_key_stays_with_its_consumer(client: pulsar.Client, talk: Any, topic: str) -> None:
+    consumers = [client.subscribe(topic, "s", KeyShared) for _ in range(3)]
+    producer = client.create_producer(topic)
+    for at in range(300):
+        producer.send_async(b"%d" % at, None, partition_key=f"k{at % 30}")
+    producer.flush()
+    owners: dict[str, int] = {}
+    order: dict[str, list[int]] = {}
+    seen = 0
+    while seen < 300:
+        for number, consumer in enumerate(consumers):
+            for message in talk.drain(consumer, 10):
+                assert owners.setdefault(message.partition_key(), number) == number
+                order.setdefault(message.partition_key(), []).append(int(message.data()))
+                consumer.acknowledge(message)
+                seen += 1
+    assert all(numbers == sorted(numbers) for numbers in order.values())
+    assert len(Counter(owners.values())) == 3
+
+
+def test_key_based_batches_keep_to_their_key(client: pulsar.Client, talk: Any, topic: str) -> None:
+    consumers = [client.subscribe(topic, "s", KeyShared) for _ in range(2)]
+    producer = client.create_producer(
+        topic, batching_enabled=True, batching_type=pulsar.BatchingType.KeyBased, batching_max_publish_delay_ms=50
+    )
+    for at in range(100):
+        producer.send_async(b"%d" % at, None, partition_key=f"k{at % 10}")
+    producer.flush()
+    owners: dict[str, int] = {}
+    seen = 0
+    while seen < 100:
+        for number, consumer in enumerate(consumers):
+            for message in talk.drain(consumer, 10):
+                assert owners.setdefault(message.partition_key(), number) == number
+                consumer.acknowledge(message)
+                seen += 1
+
+
+def test_sticky_hash_ranges(client: pulsar.Client, talk: Any, topic: str) -> None:
+    def sticky(*ranges: tuple[int, int]) -> pulsar.Consumer:
+        policy = pulsar.ConsumerKeySharedPolicy(
+            key_shared_mode=pulsar.KeySharedMode.Sticky, sticky_ranges=list(ranges)
+        )
+        return client.subscribe(topic, "s", KeyShared, key_shared_policy=policy)
+
+    low, high = sticky((0, 32767)), sticky((32768, 65535))
+    producer = client.create_producer(topic)
+    for at in range(100):
+        producer.send(b"x", partition_key=f"k{at}")
+    keys = [[message.partition_key() for message in talk.drain(consumer)] for consumer in (low, high)]
+    assert len(keys[0]) + len(keys[1]) == 100
+    assert all(keys)
+    assert not set(keys[0]) & set(keys[1])
+    with pytest.raises(pulsar.PulsarException):
+        sticky((0, 10))
+
+
+def test_a_negative_acknowledgement_brings_it_again(client: pulsar.Client, talk: Any, topic: str) -> None:
+    consumer = client.subscribe(topic, "s", Shared, negative_ack_redelivery_delay_ms=100)
+    talk.send(client.create_producer(topic), talk.numbered(3))
+    for wanted in (0, 1, 2):
+        messages = [consumer.receive(TIMEOUT_MS) for _ in range(3)]
+        assert sorted(message.data() for message in messages) == talk.numbered(3)
+        assert [message.redelivery_count() for message in messages] == [wanted] * 3
+        for message in messages:
+            consumer.negative_acknowledge(message)
+
+
+def test_a_nacked_batch_comes_again_whole(client: pulsar.Client, talk: Any, topic: str) -> None:
+    consumer = client.subscribe(topic, "s", Shared, negative_ack_redelivery_delay_ms=100)
+    producer = client.create_producer(topic, batching_enabled=True, batching_max_messages=5)
+    talk.send(producer, talk.numbered(5))
+    messages = [consumer.receive(TIMEOUT_MS) for _ in range(5)]
+    consumer.negative_acknowledge(messages[2])
+    assert talk.receive(consumer, 5) == talk.numbered(5)
+    talk.nothing_more(consumer)
+
+
+def test_an_ack_timeout_brings_it_again(client: pulsar.Client, talk: Any, topic: str) -> None:
+    consumer = client.subscribe(topic, "s", Shared, unacked_messages_timeout_ms=10_000)
+    talk.send(client.create_producer(topic), [b"x"])
+    first = consumer.receive(TIMEOUT_MS)
+    assert first.redelivery_count() == 0
+    assert consumer.receive(TIMEOUT_MS).redelivery_count() == 1
+
+
+def test_redeliver_all(client: pulsar.Client, talk: Any, topic: str) -> None:
+    for kind in (Exclusive, Shared):
+        consumer = client.subscribe(topic, f"s{kind}", kind)
+        producer = client.create_producer(topic)
+        talk.send(producer, talk.numbered(10))
+        for message in [consumer.receive(TIMEOUT_MS) for _ in range(10)][:4]:
+            consumer.acknowledge(message)
+        consumer.redeliver_unacknowledged_messages()
+        assert sorted(talk.receive(consumer, 6)) == talk.numbered(10)[4:]
+
+
+def test_dead_letters_go_to_their_topic(client: pulsar.Client, talk: Any, topic: str) -> None:
+    policy = pulsar.ConsumerDeadLetterPolicy(2, dead_letter_topic=f"{topic}-dlq", initial_subscription_name="d")
+    consumer = client.subscribe(topic, "s", Shared, negative_ack_redelivery_delay_ms=50, dead_letter_policy=policy)
+    dead = client.subscribe(f"{topic}-dlq", "d", initial_position=pulsar.InitialPosition.Earliest)
+    talk.send(client.create_producer(topic), talk.numbered(4))
+    for _ in range(3):
+        for message in [consumer.receive(TIMEOUT_MS) for _ in range(4)]:
+            if message.data() == b"000001":
+                consumer.acknowledge(message)
+            else:
+                consumer.negative_acknowledge(message)
+        if message.redelivery_count() == 0:
+            break
+    got = []
+    stop = threading.Event()
+
+    def refuse() -> None:
+        while not stop.is_set():
+            for message in talk.drain(consumer, 50):
+                consumer.negative_acknowledge(message)
+
+    thread = threading.Thread(target=refuse)
+    thread.start()
+    try:
+        got = talk.receive(dead, 3)
+    finally:
+        stop.set()
+        thread.join()
+    assert sorted(got) == [b"000000", b"000002", b"000003"]
+    talk.nothing_more(dead)
+
+
+def test_unsubscribing_forgets_the_subscription(client: pulsar.Client, talk: Any, topic: str) -> None:
+    consumer = client.subscribe(topic, "s")
+    producer = client.create_producer(topic)
+    talk.send(producer, talk.numbered(3))
+    consumer.unsubscribe()
+    again = client.subscribe(topic, "s")
+    talk.nothing_more(again)
+    producer.send(b"new")
+    assert talk.receive(again, 1) == [b"new"]
+
+
+def test_two_connections_share_a_subscription(
+    weir_broker: Any, connect: Callable[..., pulsar.Client], talk: Any, topic: str
+) -> None:
+    consumers = [connect(weir_broker).subscribe(topic, "s", Shared) for _ in range(2)]
+    talk.send(connect(weir_broker).create_producer(topic), talk.numbered(100))
+    got = [message.data() for consumer in consumers for message in talk.drain(consumer)]
+    assert sorted(got) == talk.numbered(100)

@@ -1,0 +1,201 @@
+"""Partitioned topics, regular expressions, lookups, access modes and deduplication with the official client."""
+
+import re
+import threading
+from typing import Any
+
+import pulsar
+import pytest
+
+from weir.broker.api import Owner
+from weir.model.policies import Policies
+from weir.model.topics import TopicName
+
+TIMEOUT_MS = 20_000
+
+
+def test_partitions_are_used_and_read(weir_broker: Any, client: pulsar.Client, talk: Any, topic: str) -> None:
+    weir_broker.partition(topic, 3)
+    assert client.get_topic_partitions(topic) == [f"{topic}-partition-{at}" for at in range(3)]
+    consumer = client.subscribe(topic, "s")
+    producer = client.create_producer(topic)
+    ids = [producer.send(payload) for payload in talk.numbered(30)]
+    assert {at.partition() for at in ids} == {0, 1, 2}
+    messages = [consumer.receive(TIMEOUT_MS) for _ in range(30)]
+    assert sorted(message.data() for message in messages) == talk.numbered(30)
+    assert {message.message_id().partition() for message in messages} == {0, 1, 2}
+    for message in messages:
+        consumer.acknowledge(message)
+
+
+def test_a_key_goes_to_one_partition(weir_broker: Any, client: pulsar.Client, topic: str) -> None:
+    weir_broker.partition(topic, 4)
+    producer = client.create_producer(topic)
+    partitions: dict[str, set[int]] = {}
+    for at in range(40):
+        key = f"k{at % 8}"
+        partitions.setdefault(key, set()).add(producer.send(b"x", partition_key=key).partition())
+    assert all(len(used) == 1 for used in partitions.values())
+
+
+def test_a_partitioned_reader_and_table_view(
+    weir_broker: Any, client: pulsar.Client, talk: Any, topic: str
+) -> None:
+    weir_broker.partition(topic, 2)
+    producer = client.create_producer(topic)
+    for at in range(10):
+        producer.send(b"%06d" % at, partition_key=f"k{at}")
+    reader = client.create_reader(topic, pulsar.MessageId.earliest)
+    assert sorted(talk.read(reader, 10)) == talk.numbered(10)
+    assert len(client.create_table_view(topic)) == 10
+
+
+def test_a_partition_alone(weir_broker: Any, client: pulsar.Client, talk: Any, topic: str) -> None:
+    weir_broker.partition(topic, 2)
+    consumer = client.subscribe(f"{topic}-partition-1", "s")
+    client.create_producer(f"{topic}-partition-1").send(b"x")
+    message = consumer.receive(TIMEOUT_MS)
+    assert message.message_id().partition() == 1
+    with pytest.raises(pulsar.PulsarException):
+        client.create_producer(f"{topic}-partition-9")
+
+
+def test_failover_spreads_partitions(weir_broker: Any, client: pulsar.Client, talk: Any, topic: str) -> None:
+    weir_broker.partition(topic, 4)
+    consumers = [
+        client.subscribe(topic, "s", pulsar.ConsumerType.Failover, consumer_name=f"c{at}") for at in range(2)
+    ]
+    producer = client.create_producer(topic)
+    for payload in talk.numbered(40):
+        producer.send(payload)
+    got = [talk.drain(consumer) for consumer in consumers]
+    assert all(got)
+    assert sorted({m.data() for mine in got for m in mine}) == talk.numbered(40)
+
+
+def test_a_regular_expression_finds_its_topics(client: pulsar.Client, talk: Any, topic: str) -> None:
+    producers = [client.create_producer(f"{topic}-{name}") for name in ("a", "b", "other")]
+    consumer = client.subscribe(re.compile(f"{topic}-[ab]"), "s")
+    for producer in producers:
+        producer.send(producer.topic().encode())
+    got = sorted(consumer.receive(TIMEOUT_MS).data().decode() for _ in range(2))
+    assert got == [f"{topic}-a", f"{topic}-b"]
+    talk.nothing_more(consumer)
+
+
+def test_several_topics_at_once(client: pulsar.Client, topic: str) -> None:
+    names = [f"{topic}-{at}" for at in range(3)]
+    consumer = client.subscribe(names, "s")
+    for name in names:
+        client.create_producer(name).send(name.encode())
+    assert sorted(consumer.receive(TIMEOUT_MS).data().decode() for _ in names) == names
+
+
+@pytest.mark.parametrize("bad", ["persistent://a/b", "strange://public/default/x", "persistent://public/default/"])
+def test_bad_names_are_refused(client: pulsar.Client, bad: str) -> None:
+    with pytest.raises((pulsar.PulsarException, ValueError)):
+        client.create_producer(bad)
+
+
+def test_a_namespace_must_exist(client: pulsar.Client) -> None:
+    with pytest.raises(pulsar.PulsarException):
+        client.create_producer("persistent://nobody/nothing/x")
+
+
+def test_a_topic_of_another_broker_is_a_redirect(
+    own_broker: Any, tmp_path_factory: Any, connect: Any, topic: str, talk: Any
+) -> None:
+    other = type(own_broker)(tmp_path_factory.mktemp("other"))
+    other.start()
+    try:
+        name = TopicName.parse(topic)
+        own_broker.broker.elsewhere = {name: Owner(False, other.url, "")}
+        client = connect(own_broker)
+        consumer = client.subscribe(topic, "s")
+        client.create_producer(topic).send(b"there")
+        assert talk.receive(consumer, 1) == [b"there"]
+        assert [loaded.name for loaded in other.broker.loaded] == [name]
+        assert own_broker.broker.loaded == []
+        client.close()
+    finally:
+        other.stop()
+
+
+# --- access modes ---------------------------------------------------------------------------------------
+
+
+def test_an_exclusive_producer_keeps_others_out(client: pulsar.Client, topic: str) -> None:
+    mode = pulsar.ProducerAccessMode
+    first = client.create_producer(topic, access_mode=mode.Exclusive)
+    for other in (mode.Exclusive, mode.Shared):
+        with pytest.raises(pulsar.PulsarException):
+            client.create_producer(topic, access_mode=other)
+    first.send(b"x")
+    first.close()
+    client.create_producer(topic, access_mode=mode.Exclusive).send(b"y")
+
+
+def test_a_waiting_producer_gets_its_turn(
+    weir_broker: Any, client: pulsar.Client, connect: Any, topic: str
+) -> None:
+    mode = pulsar.ProducerAccessMode
+    first = client.create_producer(topic, access_mode=mode.Exclusive)
+    made: list[pulsar.Producer] = []
+    other = connect(weir_broker)
+
+    def wait() -> None:
+        made.append(other.create_producer(topic, access_mode=mode.WaitForExclusive))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    name = TopicName.parse(topic)
+
+    async def waits() -> bool:
+        served = await weir_broker.broker.topic(name, role="")
+        return len(served.producers) > 1
+
+    while not weir_broker.call(waits):
+        pass
+    assert not made
+    first.close()
+    thread.join(20)
+    made[0].send(b"mine")
+
+
+def test_fencing_pushes_the_other_out(client: pulsar.Client, topic: str) -> None:
+    mode = pulsar.ProducerAccessMode
+    first = client.create_producer(topic, access_mode=mode.Exclusive)
+    first.send(b"x")
+    second = client.create_producer(topic, access_mode=mode.ExclusiveWithFencing)
+    second.send(b"y")
+    with pytest.raises(pulsar.PulsarException):
+        first.send(b"z")
+
+
+def test_a_taken_producer_name_is_refused(client: pulsar.Client, topic: str) -> None:
+    client.create_producer(topic, producer_name="me")
+    with pytest.raises(pulsar.ProducerBusy):
+        client.create_producer(topic, producer_name="me")
+
+
+def test_deduplication_drops_what_is_sent_again(
+    weir_broker: Any, client: pulsar.Client, talk: Any, topic: str
+) -> None:
+    name = TopicName.parse(topic)
+
+    async def switch_on() -> None:
+        await weir_broker.registry.topics.create(name)
+        await weir_broker.registry.change_policies(name, lambda _: Policies(deduplication=True))
+
+    weir_broker.call(switch_on)
+    consumer = client.subscribe(topic, "s")
+    producer = client.create_producer(topic, producer_name="me", initial_sequence_id=-1)
+    talk.send(producer, talk.numbered(10))
+    assert producer.last_sequence_id() == 9
+    producer.close()
+    again = client.create_producer(topic, producer_name="me")
+    assert again.last_sequence_id() == 9
+    for at in range(5, 15):
+        again.send(b"%06d" % at, sequence_id=at)
+    assert talk.receive(consumer, 15) == talk.numbered(15)
+    talk.nothing_more(consumer)
