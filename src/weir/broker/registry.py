@@ -231,15 +231,15 @@ class Registry:
 
     # --- what the tables tell -----------------------------------------------------------------------------------
 
-    def _access_changed(self, _key: str, _value: object) -> None:
+    def _access_changed(self, _key: str, _present: bool) -> None:
         self._access_revision += 1
         self._bells.ring(_ACCESS)
 
-    def _namespace_changed(self, key: str, _namespace: Namespace | None) -> None:
+    def _namespace_changed(self, key: str, _present: bool) -> None:
         self._bells.ring(key)
 
-    def _topic_changed(self, key: str, record: TopicRecord | None) -> None:
-        if record is None:
+    def _topic_changed(self, key: str, present: bool) -> None:
+        if not present:
             self._effective.pop(key, None)
         self._bells.ring(key)
         self._bells.ring(key.rsplit("/", 2)[0] + "/")

@@ -23,7 +23,7 @@ _NONE = Grants()
 class GrantTable:
     """Every grant. One can be made before the topic that it is on: a client may create that later."""
 
-    def __init__(self, meta: MetaStore, runtime: Runtime, on_change: Callable[[str, Grants | None], None]) -> None:
+    def __init__(self, meta: MetaStore, runtime: Runtime, on_change: Callable[[str, bool], None]) -> None:
         self._meta = meta
         self._mirror = Mirror(meta, runtime, keys.GRANTS, GRANTS, on_change)
 

@@ -1,7 +1,8 @@
 """A copy in memory of everything under a prefix of the metadata store, kept fresh by listing once and watching.
 
 Reads never wait. This broker's own writes are entered at once, so that it reads what it wrote; what the watch
-tells later about the same versions is no news.
+tells later about the same versions is no news. What was there at the start is decoded when somebody asks for it,
+so that a start with many keys is quick.
 """
 
 import asyncio
@@ -57,8 +58,19 @@ class Bells:
         return len(self._waiting)
 
 
+class _Item(Generic[T]):
+    """A key's version, and its value: as bytes until somebody asks."""
+
+    __slots__ = ("raw", "value", "version")
+
+    def __init__(self, version: int, *, value: T | None = None, raw: bytes | None = None) -> None:
+        self.version = version
+        self.value = value
+        self.raw = raw
+
+
 class Mirror(Generic[T]):
-    """Keys under one prefix, decoded. `on_change(key, value or None)` is called for each change, in order."""
+    """Keys under one prefix. `on_change(key, present)` is called for each that is put or deleted, in order."""
 
     def __init__(
         self,
@@ -66,14 +78,14 @@ class Mirror(Generic[T]):
         runtime: Runtime,
         prefix: str,
         codec: Codec[T],
-        on_change: Callable[[str, T | None], None] = lambda key, value: None,
+        on_change: Callable[[str, bool], None] = lambda key, present: None,
     ) -> None:
         self._meta = meta
         self._runtime = runtime
         self._prefix = prefix
         self._codec = codec
         self._on_change = on_change
-        self._items: dict[str, VersionedValue[T]] = {}
+        self._items: dict[str, _Item[T]] = {}
         # Keys that this broker deleted, at which version: until the watch tells the same, what it tells of older
         # versions is past.
         self._deleted: dict[str, int] = {}
@@ -95,11 +107,22 @@ class Mirror(Generic[T]):
 
     def get(self, key: str) -> T | None:
         item = self._items.get(key)
-        return None if item is None else item.value
+        if item is None:
+            return None
+        if item.raw is not None:
+            item.value, item.raw = self._read(key, item.raw), None
+        return item.value
+
+    def _read(self, key: str, raw: bytes) -> T | None:
+        try:
+            return self._codec.decode(raw)
+        except WireError as bad:
+            log.error("%s cannot be read: %s", key, bad)
+            return None
 
     def items(self) -> dict[str, T]:
-        """Everything, sorted by key."""
-        return {key: self._items[key].value for key in sorted(self._items)}
+        """Everything that can be read, sorted by key."""
+        return {key: value for key in sorted(self._items) if (value := self.get(key)) is not None}
 
     def __len__(self) -> int:
         return len(self._items)
@@ -117,7 +140,8 @@ class Mirror(Generic[T]):
 
     async def change(self, key: str, transform: Callable[[T], T]) -> VersionedValue[T]:
         """As `weir.meta.update.update`, beginning with what is known here."""
-        known = self._items.get(key)
+        value = self.get(key)
+        known = None if value is None else VersionedValue(key, value, self._items[key].version)
         return self._entered(
             await update(self._meta, key, self._codec, transform, runtime=self._runtime, known=known)
         )
@@ -136,7 +160,7 @@ class Mirror(Generic[T]):
             self._drop(key)
 
     def _entered(self, item: VersionedValue[T]) -> VersionedValue[T]:
-        self._set(item.key, item)
+        self._set(item.key, _Item(item.version, value=item.value))
         return item
 
     # --- the watch --------------------------------------------------------------------------------------------
@@ -151,7 +175,10 @@ class Mirror(Generic[T]):
             if key not in present and version <= listing.revision:
                 del self._deleted[key]
         for item in listing.items:
-            self._told(item.key, item.value, item.version)
+            if item.key in self._items:
+                self._told(item.key, item.value, item.version)
+            else:
+                self._set(item.key, _Item(item.version, raw=item.value))
         return listing.revision
 
     async def _follow(self, revision: int) -> None:
@@ -180,20 +207,19 @@ class Mirror(Generic[T]):
             if known is not None and known.version <= version:
                 self._drop(key)
             return
-        try:
-            self._set(key, VersionedValue(key, self._codec.decode(value), version))
-        except WireError as bad:
+        decoded = self._read(key, value)
+        if decoded is not None:
             # What cannot be read keeps what it last was: an unreadable namespace is not a missing one.
-            log.error("%s cannot be read: %s", key, bad)
+            self._set(key, _Item(version, value=decoded))
 
-    def _set(self, key: str, item: VersionedValue[T]) -> None:
+    def _set(self, key: str, item: _Item[T]) -> None:
         known = self._items.get(key)
         if (known is not None and known.version >= item.version) or self._deleted.get(key, -1) >= item.version:
             return
         self._deleted.pop(key, None)
         self._items[key] = item
-        self._on_change(key, item.value)
+        self._on_change(key, True)
 
     def _drop(self, key: str) -> None:
         if self._items.pop(key, None) is not None:
-            self._on_change(key, None)
+            self._on_change(key, False)

@@ -31,7 +31,7 @@ NAMESPACE: Codec[Namespace] = Codec(encode_namespace, decode_namespace)
 class TenantTable:
     """Every tenant."""
 
-    def __init__(self, meta: MetaStore, runtime: Runtime, on_change: Callable[[str, Tenant | None], None]) -> None:
+    def __init__(self, meta: MetaStore, runtime: Runtime, on_change: Callable[[str, bool], None]) -> None:
         self._meta = meta
         self._mirror = Mirror(meta, runtime, keys.TENANTS, TENANT, on_change)
 
@@ -120,7 +120,7 @@ class NamespaceTable:
         meta: MetaStore,
         runtime: Runtime,
         tenants: TenantTable,
-        on_change: Callable[[str, Namespace | None], None],
+        on_change: Callable[[str, bool], None],
     ) -> None:
         self._meta = meta
         self._tenants = tenants

@@ -43,7 +43,7 @@ class TopicTable:
         runtime: Runtime,
         namespaces: NamespaceTable,
         limits: TopicLimits,
-        on_change: Callable[[str, TopicRecord | None], None],
+        on_change: Callable[[str, bool], None],
     ) -> None:
         self._clock = runtime.clock
         self._namespaces = namespaces
@@ -51,7 +51,7 @@ class TopicTable:
         self._on_change = on_change
         self._mirror = Mirror(meta, runtime, keys.TOPICS, TOPIC, self._noted)
         # By the prefix of the namespace, so that listing one costs what it holds.
-        self._of_namespace: dict[str, dict[str, TopicRecord]] = {}
+        self._of_namespace: dict[str, dict[str, None]] = {}
 
     async def start(self) -> None:
         await self._mirror.start()
@@ -59,17 +59,17 @@ class TopicTable:
     async def close(self) -> None:
         await self._mirror.close()
 
-    def _noted(self, key: str, record: TopicRecord | None) -> None:
+    def _noted(self, key: str, present: bool) -> None:
         # A key ends in .../<domain>/<local>, and neither holds a slash.
         prefix = key.rsplit("/", 2)[0] + "/"
         siblings = self._of_namespace.setdefault(prefix, {})
-        if record is None:
+        if present:
+            siblings[key] = None
+        else:
             siblings.pop(key, None)
             if not siblings:
                 del self._of_namespace[prefix]
-        else:
-            siblings[key] = record
-        self._on_change(key, record)
+        self._on_change(key, present)
 
     # --- reading ----------------------------------------------------------------------------------------------
 
@@ -87,8 +87,8 @@ class TopicTable:
 
     def of(self, namespace: NamespaceName) -> list[TopicRecord]:
         """The topics of a namespace, sorted by domain and name."""
-        found = self._of_namespace.get(keys.topics_of(namespace), {})
-        return [found[key] for key in sorted(found)]
+        found = sorted(self._of_namespace.get(keys.topics_of(namespace), ()))
+        return [record for key in found if (record := self._mirror.get(key)) is not None]
 
     def __len__(self) -> int:
         return len(self._mirror)
@@ -112,7 +112,8 @@ class TopicTable:
         self._check_partitions(partitions)
         if self._namespaces.find(name.namespace) is None:
             await self._namespaces.check_stands(name.namespace)
-        if 0 < self._limits.max_topics_per_namespace <= len(self.of(name.namespace)):
+        siblings = len(self._of_namespace.get(keys.topics_of(name.namespace), ()))
+        if 0 < self._limits.max_topics_per_namespace <= siblings:
             raise TooManyError(f"namespace {name.namespace} has as many topics as it may")
         record = TopicRecord(name, partitions, properties=dict(properties or {}), created_ms=self._clock.wall_ms())
         try:
