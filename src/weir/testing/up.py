@@ -1,6 +1,7 @@
 """`weir up` as a real process of its own, for tests that stop, kill and restart it."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -60,7 +61,7 @@ class UpProcess:
         """Start it, and do not wait."""
         self.ready_file.unlink(missing_ok=True)
         with self.log_file.open("ab") as log:
-            self._process = subprocess.Popen(self.command(), stdout=log, stderr=log)
+            self._process = subprocess.Popen(self.command(), stdout=log, stderr=log, env=_environment())
 
     def wait_ready(self) -> None:
         process = self._running()
@@ -97,3 +98,10 @@ class UpProcess:
     def _running(self) -> subprocess.Popen[bytes]:
         assert self._process is not None, "weir up was not started"
         return self._process
+
+
+def _environment() -> dict[str, str]:
+    """Without settings of whoever runs the tests; compiled modules are kept, as an installed Weir has them."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("WEIR_")}
+    kept.pop("PYTHONDONTWRITEBYTECODE", None)
+    return kept
