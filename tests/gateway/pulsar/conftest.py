@@ -1,186 +1,153 @@
-"""A whole broker in this process, on a thread of its own, for the official client to talk to."""
+"""A whole Weir in this process, on a thread of its own, for the official client to talk to."""
 
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from ssl import SSLContext
 from typing import Any
 from uuid import uuid4
 
 import pulsar
 import pytest
 
-from weir.bookie.bookie import Bookie
-from weir.bookie.settings import BookieSettings, SpaceSettings
-from weir.broker.api import Identity, Owner
+from weir.broker.api import Owner
 from weir.broker.broker import Broker
-from weir.broker.context import BrokerContext
-from weir.broker.limits import Budget
-from weir.broker.ports import SoleOwner
 from weir.broker.registry import Registry
-from weir.broker.security import Authenticator, Authoriser, SecuritySettings
-from weir.broker.settings import BrokerSettings
-from weir.broker.tokens import TokenVerifier
-from weir.gateway.pulsar import PulsarServer, PulsarSettings, SessionLimits
-from weir.gateway.pulsar.keys import keys_of
-from weir.ledger.client import LedgerClient
-from weir.meta import keys
-from weir.meta.memory import MemoryCore, MemoryMeta
-from weir.model.batch import BatchFormat
-from weir.model.ids import BookieId
-from weir.model.ledger import Quorum
-from weir.model.registry import Action
+from weir.gateway.pulsar import PulsarServer
+from weir.model.policies import Policies
 from weir.model.topics import TopicName
 from weir.runtime.real import real_runtime
-from weir.stream.context import StreamContext
-from weir.stream.settings import StreamSettings
-from weir.stream.tail import TailCache
-from weir.wire.metadata import BookieInfo, encode_bookie_info
+from weir.server import config_parts
+from weir.server.config_load import load
+from weir.server.schema_port import GuardedSchemas
+from weir.server.standalone import Standalone
 
 TIMEOUT_MS = 20_000
 Call = Callable[[], Coroutine[Any, Any, Any]]
 
 
-class SecuredBroker(Broker):
-    """Knows who is who by an authenticator that tests may change."""
+class Composed(Standalone):
+    """As `weir up` composes it, with its parts in reach, and limits of our own."""
 
-    authenticator: Authenticator
-    elsewhere: dict[TopicName, Owner] | None = None
+    limits: dict[str, Any]
+    broker: Broker
+    registry: Registry
+    servers: dict[str, PulsarServer]
 
-    async def authenticate(self, method: str, credentials: bytes) -> Identity:
-        return self.authenticator.authenticate(method, credentials)
-
-    async def owner(self, name: TopicName, *, role: str) -> Owner:
-        if self.elsewhere and name in self.elsewhere:
-            return self.elsewhere[name]
-        return await super().owner(name, role=role)
-
-
-class RegistryGuard:
-    """Asks the authoriser."""
-
-    def __init__(self, authoriser: Authoriser) -> None:
-        self._authoriser = authoriser
-
-    def check(
-        self, role: str, topic: TopicName, action: Action | None, *, subscription: str | None = None
+    async def _serve_pulsar(
+        self, broker: Broker, schemas: GuardedSchemas, registry: Registry, tls: SSLContext | None
     ) -> None:
-        if action is None:
-            self._authoriser.check_lookup(role, topic)
-        else:
-            self._authoriser.check(role, action, topic)
-
-
-class OneBookie:
-    def __init__(self, bookie: Bookie) -> None:
-        self._bookie = bookie
-
-    def get(self, bookie_id: BookieId) -> Bookie:
-        return self._bookie
+        self.broker, self.registry, self.servers = broker, registry, {}
+        for name in ("pulsar", "pulsar_tls"):
+            bound = self._bound.get(name)
+            if bound is None:
+                continue
+            secure = name == "pulsar_tls"
+            settings = config_parts.pulsar_settings(self._config, bound, secure=secure)
+            limits = replace(settings.limits, linger_s=0.1, **self.limits)
+            server = PulsarServer(
+                self._runtime,
+                broker,
+                replace(settings, limits=limits, sweep_interval_s=0.05),
+                schemas=schemas,
+                lists=registry,
+                tls=tls if secure else None,
+            )
+            await server.start()
+            self._started.push_async_callback(server.close)
+            self.servers[name] = server
 
 
 class Node:
-    """Bookie, broker and gateway, each startable on its own; everything runs on the loop of one thread."""
+    """Starts and stops a broker; everything of it runs on the loop of one thread."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *settings: str, **limits: Any) -> None:
         self._folder = folder
+        self._settings = settings
+        self._limits = limits
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self.security = SecuritySettings()
-        self.tokens: TokenVerifier | None = None
-        self.port = 0
-        self.limits = SessionLimits()
+        self._address = "127.0.0.1:0"
 
     def call(self, work: Call, timeout_s: float = 30) -> Any:
         """Run a coroutine on the broker's loop, and wait for it."""
         return asyncio.run_coroutine_threadsafe(work(), self._loop).result(timeout_s)
 
     def start(self) -> None:
-        self.call(self._start_storage)
-        self.call(self._start_broker)
-        self.call(self.start_gateway)
+        self.call(self._start)
+
+    async def _start(self) -> None:
+        config = load(
+            assignments=[
+                f"data={self._folder}",
+                f"listeners.pulsar={self._address}",
+                "listeners.http=127.0.0.1:0",
+                "storage.low_water_bytes=0",
+                *self._settings,
+            ]
+        ).config
+        self.up = Composed(real_runtime(), config)
+        self.up.limits = self._limits
+        await self.up.start()
+        self._address = str(self.up.addresses["pulsar"])
 
     def stop(self) -> None:
-        self.call(self._stop)
+        self.call(self.up.close)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
+        self._loop.close()
 
     def restart(self) -> None:
-        """The broker goes down and comes back on the same port; what was stored is there."""
-
-        async def restart() -> None:
-            await self.server.close()
-            await self.broker.close()
-            await self.registry.close()
-            await self._start_broker()
-            await self.start_gateway()
-
-        self.call(restart)
+        """It goes down and comes back on the same port; what was stored is there."""
+        self.call(self.up.close)
+        self.call(self._start)
 
     def cut(self) -> None:
         """Break every connection."""
 
         async def cut() -> None:
-            for session in list(self.server._sessions):
+            for session in list(self.up.servers["pulsar"]._sessions):
                 session.abort()
 
         self.call(cut)
 
     @property
     def url(self) -> str:
-        return self.server.service_url
+        return self.up.servers["pulsar"].service_url
 
-    async def _start_storage(self) -> None:
-        self.runtime = real_runtime()
-        settings = BookieSettings(BookieId("b"), str(self._folder / "bookie"), space=SpaceSettings(0, 0))
-        self.bookie = await Bookie.open(self.runtime, settings)
-        self.core = MemoryCore(self.runtime.clock)
-        self.meta = MemoryMeta(self.core, self.runtime)
-        await self.meta.put(
-            keys.bookie_writable(BookieId("b")), encode_bookie_info(BookieInfo(BookieId("b"), "nowhere", 1))
-        )
+    @property
+    def broker(self) -> Broker:
+        return self.up.broker
 
-    async def _start_broker(self) -> None:
-        client = LedgerClient(self.runtime, self.meta, OneBookie(self.bookie))
-        await client.start()
-        streams = StreamContext(
-            self.runtime, self.meta, client, TailCache(64 << 20), StreamSettings(quorum=Quorum(1, 1, 1))
-        )
-        settings = BrokerSettings()
-        self.registry = Registry(self.meta, self.runtime)
-        await self.registry.start()
-        context = BrokerContext(
-            self.runtime,
-            streams,
-            settings,
-            Budget(settings.in_flight_bytes),
-            {BatchFormat.PULSAR: keys_of},
-            guard=RegistryGuard(Authoriser(self.registry, self.security)),
-        )
-        self.broker = SecuredBroker(context, self.registry, SoleOwner())
-        self.broker.authenticator = Authenticator(self.runtime.clock, self.security, tokens=self.tokens)
-
-    async def start_gateway(self, tls: Any = None) -> None:
-        self.server = PulsarServer(
-            self.runtime,
-            self.broker,
-            PulsarSettings(port=self.port, limits=self.limits),
-            lists=self.registry,
-            tls=tls,
-        )
-        await self.server.start()
-        self.port = self.server.port
-
-    async def _stop(self) -> None:
-        await self.server.close()
-        await self.broker.close()
-        await self.registry.close()
-        await self.bookie.close()
+    @property
+    def registry(self) -> Registry:
+        return self.up.registry
 
     def partition(self, topic: str, count: int) -> None:
         self.call(lambda: self.registry.topics.create(TopicName.parse(topic), partitions=count))
+
+    def set_policies(self, topic: str, policies: Policies) -> None:
+        """Make a topic with policies of its own."""
+        name = TopicName.parse(topic)
+
+        async def make() -> None:
+            await self.registry.topics.create(name)
+            await self.registry.change_policies(name, lambda _: policies)
+
+        self.call(make)
+
+    def send_elsewhere(self, topic: str, owner: Owner) -> None:
+        """Another broker serves the topic."""
+        ask = self.broker.owner
+
+        async def answer(name: TopicName, *, role: str) -> Owner:
+            return owner if name == TopicName.parse(topic) else await ask(name, role=role)
+
+        self.broker.owner = answer  # type: ignore[method-assign]
 
 
 @pytest.fixture(scope="module")
@@ -192,12 +159,19 @@ def weir_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 
 @pytest.fixture
-def own_broker(tmp_path: Path) -> Iterator[Node]:
-    """A broker for one test alone, to be broken or told otherwise."""
-    node = Node(tmp_path)
-    node.start()
-    yield node
-    node.stop()
+def start_broker(tmp_path: Path) -> Iterator[Callable[..., Node]]:
+    """Starts brokers for one test alone: with settings as for `weir up --set`, and limits of their sessions."""
+    nodes: list[Node] = []
+
+    def start(*settings: str, **limits: Any) -> Node:
+        node = Node(tmp_path / f"node{len(nodes)}", *settings, **limits)
+        node.start()
+        nodes.append(node)
+        return node
+
+    yield start
+    for node in nodes:
+        node.stop()
 
 
 @pytest.fixture

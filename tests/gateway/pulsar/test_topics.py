@@ -102,23 +102,15 @@ def test_a_namespace_must_exist(client: pulsar.Client) -> None:
         client.create_producer("persistent://nobody/nothing/x")
 
 
-def test_a_topic_of_another_broker_is_a_redirect(
-    own_broker: Any, tmp_path_factory: Any, connect: Any, topic: str, talk: Any
-) -> None:
-    other = type(own_broker)(tmp_path_factory.mktemp("other"))
-    other.start()
-    try:
-        name = TopicName.parse(topic)
-        own_broker.broker.elsewhere = {name: Owner(False, other.url, "")}
-        client = connect(own_broker)
-        consumer = client.subscribe(topic, "s")
-        client.create_producer(topic).send(b"there")
-        assert talk.receive(consumer, 1) == [b"there"]
-        assert [loaded.name for loaded in other.broker.loaded] == [name]
-        assert own_broker.broker.loaded == []
-        client.close()
-    finally:
-        other.stop()
+def test_a_topic_of_another_broker_is_a_redirect(start_broker: Any, connect: Any, topic: str, talk: Any) -> None:
+    asked, other = start_broker(), start_broker()
+    asked.send_elsewhere(topic, Owner(False, other.url, ""))
+    client = connect(asked)
+    consumer = client.subscribe(topic, "s")
+    client.create_producer(topic).send(b"there")
+    assert talk.receive(consumer, 1) == [b"there"]
+    assert [loaded.name for loaded in other.broker.loaded] == [TopicName.parse(topic)]
+    assert asked.broker.loaded == []
 
 
 # --- access modes ---------------------------------------------------------------------------------------
@@ -181,13 +173,7 @@ def test_a_taken_producer_name_is_refused(client: pulsar.Client, topic: str) -> 
 def test_deduplication_drops_what_is_sent_again(
     weir_broker: Any, client: pulsar.Client, talk: Any, topic: str
 ) -> None:
-    name = TopicName.parse(topic)
-
-    async def switch_on() -> None:
-        await weir_broker.registry.topics.create(name)
-        await weir_broker.registry.change_policies(name, lambda _: Policies(deduplication=True))
-
-    weir_broker.call(switch_on)
+    weir_broker.set_policies(topic, Policies(deduplication=True))
     consumer = client.subscribe(topic, "s")
     producer = client.create_producer(topic, producer_name="me", initial_sequence_id=-1)
     talk.send(producer, talk.numbered(10))
