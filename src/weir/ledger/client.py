@@ -12,6 +12,7 @@ from weir.ledger.reader import LedgerReader
 from weir.ledger.records import LedgerRecords
 from weir.ledger.recovery import recover
 from weir.ledger.replicas import ReplicaReads
+from weir.ledger.rounds import Rounds
 from weir.ledger.settings import LedgerSettings
 from weir.ledger.writer import LedgerWriter
 from weir.meta.interfaces import MetaStore
@@ -23,6 +24,8 @@ from weir.runtime.interfaces import Runtime
 log = logging.getLogger(__name__)
 
 _DELETE_TIMEOUT_S = 5.0
+#: Overdue answers are looked for this many times per time-out.
+_ROUNDS_PER_TIMEOUT = 8
 
 
 class LedgerClient:
@@ -50,6 +53,8 @@ class LedgerClient:
             pool=pool,
             reads=ReplicaReads(runtime.clock, pool, settings.reader),
             settings=settings,
+            confirming=Rounds(runtime.clock, settings.writer.confirm_idle_s / 2),
+            watching=Rounds(runtime.clock, settings.writer.add_timeout_s / _ROUNDS_PER_TIMEOUT),
         )
 
     async def start(self) -> None:

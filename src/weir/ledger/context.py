@@ -6,6 +6,7 @@ from weir.ledger.bookies import BookieDirectory, Quarantine
 from weir.ledger.interfaces import BookiePool
 from weir.ledger.records import LedgerRecords
 from weir.ledger.replicas import ReplicaReads
+from weir.ledger.rounds import Rounds
 from weir.ledger.settings import LedgerSettings
 from weir.meta.interfaces import MetaStore
 from weir.runtime.interfaces import Runtime
@@ -23,3 +24,6 @@ class LedgerContext:
     pool: BookiePool
     reads: ReplicaReads
     settings: LedgerSettings
+    #: For writers: to say the last-add-confirmed of a ledger that went idle, and to look for overdue answers.
+    confirming: Rounds
+    watching: Rounds

@@ -6,7 +6,7 @@ turn of the loop appends becomes one add per bookie. docs/ledger.md has the safe
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from weir.ledger.context import LedgerContext
@@ -40,8 +40,6 @@ log = logging.getLogger(__name__)
 
 #: `append` refuses above this many times the window that `ready()` keeps.
 _HARD_FACTOR = 2
-#: Overdue answers are looked for this many times per time-out.
-_CHECKS_PER_TIMEOUT = 4
 
 
 class LedgerWriter:
@@ -76,7 +74,9 @@ class LedgerWriter:
         self._change: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[LedgerMetadata] | None = None
         self._flush_due = False
-        self._timers: dict[str, Timer] = {}
+        self._confirm_due = False
+        self._watched = False  # for overdue answers
+        self._retry: Timer | None = None
         self._at_ease: list[asyncio.Future[None]] = []
 
     # --- what callers see -------------------------------------------------------------------------------
@@ -209,8 +209,9 @@ class LedgerWriter:
         slot.sent(batch, self._clock.monotonic(), batch.size)
         self._lag_bytes = max(self._lag_bytes, slot.outstanding_bytes)
         self._add(slot, batch, entries)
-        if "overdue" not in self._timers:
-            self._later("overdue", self._settings.add_timeout_s / _CHECKS_PER_TIMEOUT, self._check_overdue)
+        if not self._watched:
+            self._watched = True
+            self._context.watching.ask(self._check_overdue)
 
     def _add(self, slot: Slot, batch: Batch, entries: Sequence[tuple[EntryId, Buffer]]) -> None:
         try:
@@ -283,12 +284,13 @@ class LedgerWriter:
                     future.set_result(entry_id)
         if self._at_ease and not (self._window and self._over(1)):
             self._ease()
-        if "confirm" not in self._timers and self._confirmed_to_bookies < self._window.last_confirmed:
-            self._later("confirm", self._settings.confirm_idle_s, self._confirm_if_idle)
+        if not self._confirm_due and self._confirmed_to_bookies < self._window.last_confirmed:
+            self._confirm_due = True
+            self._context.confirming.ask(self._confirm_if_idle)
 
     def _confirm_if_idle(self) -> None:
         """Entries carry the last-add-confirmed with them; when none follow, say it explicitly."""
-        del self._timers["confirm"]
+        self._confirm_due = False
         if self._confirmed_to_bookies >= self._window.last_confirmed or self._failure is not None:
             return
         self._confirmed_to_bookies = self._window.last_confirmed
@@ -301,7 +303,7 @@ class LedgerWriter:
             self._add(slot, batch, self._stripes.share(slot.index, batch.entries))
 
     def _check_overdue(self) -> None:
-        del self._timers["overdue"]
+        self._watched = False
         timeout_s = self._settings.add_timeout_s
         overdue = self._clock.monotonic() - timeout_s
         waiting = False
@@ -313,7 +315,8 @@ class LedgerWriter:
                 )
             waiting = waiting or since is not None
         if waiting and self._failure is None:
-            self._later("overdue", timeout_s / _CHECKS_PER_TIMEOUT, self._check_overdue)
+            self._watched = True
+            self._context.watching.ask(self._check_overdue)
 
     # --- ensemble change --------------------------------------------------------------------------------
 
@@ -328,7 +331,7 @@ class LedgerWriter:
         self._start_change()
 
     def _start_change(self) -> None:
-        self._timers.pop("degraded", None)
+        self._retry = None
         if self._change is None and self._failure is None:
             self._change = self._tasks.spawn(self._change_ensemble(), "ensemble-change")
 
@@ -384,7 +387,7 @@ class LedgerWriter:
             )
             return
         log.warning("ledger %s: degraded, nobody can replace %s yet", self.ledger_id, sorted(failed))
-        self._later("degraded", self._settings.degraded_retry_s, self._start_change)
+        self._retry = self._clock.call_later(self._settings.degraded_retry_s, self._start_change)
         self._acknowledge()  # whoever waited for the failed one's answers need not any more
 
     # --- the end ----------------------------------------------------------------------------------------
@@ -433,16 +436,12 @@ class LedgerWriter:
         for batch in unacknowledged:
             for future, _ in batch.waiters:
                 _fail(future, failure)
-        for timer in self._timers.values():
-            timer.cancel()
-        self._timers.clear()
+        if self._retry is not None:
+            self._retry.cancel()
         self._ease()
 
     def _task_failed(self, failure: BaseException) -> None:
         self._die(LedgerError(f"the writer of ledger {self.ledger_id} failed: {failure!r}"))
-
-    def _later(self, name: str, seconds: float, callback: Callable[[], None]) -> None:
-        self._timers[name] = self._clock.call_later(seconds, callback)
 
 
 def _fail(future: "asyncio.Future[EntryId]", failure: WeirError) -> None:
