@@ -57,6 +57,9 @@ KIB = 1024
 _DOWN_S = (0.05, 0.5, 2.0, 6.0)
 _LEASE_S = 3.0
 _PORT = 3181
+#: For so long after it is lost, a bookie may still be chosen for a new ensemble: its registration has to run out,
+#: and clients have to hear of it.
+_REMEMBERED_S = 10.0
 #: A bookie that cannot start so often in a row, on a sound disk, never will.
 _HOPELESS = 12
 
@@ -135,7 +138,8 @@ class Cluster:
         #: Bookies that may still serve; one that lost its disk is no longer among them.
         self.bookie_names: list[str] = []
         self.client_names: list[str] = []
-        self.lost: list[BookieId] = []
+        #: Bookies whose disks are gone, and since when.
+        self.lost: dict[BookieId, float] = {}
         self.rotten: str | None = None
         #: What no fault explains: bugs.
         self.bugs: list[BaseException] = []
@@ -227,7 +231,8 @@ class Cluster:
 
     def losable_disks(self) -> int:
         """How many more disks may go now without breaking the precondition of the promise."""
-        gone = sum(1 for bookie_id in self.lost if not self.repaired(bookie_id))
+        recently = self.world.now - _REMEMBERED_S
+        gone = sum(since > recently or not self.repaired(lost) for lost, since in self.lost.items())
         return self.plan.losable_disks - gone - (self.rotten is not None)
 
     def lose_disk(self, name: str) -> None:
@@ -240,7 +245,7 @@ class Cluster:
     def _retire(self, name: str) -> None:
         if name in self.bookie_names:
             self.bookie_names.remove(name)
-            self.lost.append(BookieId(name))
+            self.lost[BookieId(name)] = self.world.now
             self.add_bookie()
 
     def repaired(self, bookie_id: BookieId) -> bool:
