@@ -40,7 +40,8 @@ def error_of(code: int, message: str) -> errors.WeirError:
     kind = _BY_CODE.get(code, errors.BrokerError)
     if kind is errors.NotAuthenticatedError:
         return kind(message, hint=_CREDENTIALS)
-    return kind(message or f"the broker refused with {api.ServerError.Name(code)}")  # type: ignore[arg-type]
+    what = message or f"the broker refused with {api.ServerError.Name(code)}"  # type: ignore[arg-type]
+    return kind(what, hint="")  # the broker has said what can be done
 
 
 def error_of_status(status: int, reason: str) -> errors.WeirError:
@@ -48,4 +49,4 @@ def error_of_status(status: int, reason: str) -> errors.WeirError:
     kind = _BY_STATUS.get(status, errors.BrokerError)
     if kind is errors.NotAuthenticatedError:
         return kind(reason, hint=_CREDENTIALS)
-    return kind(reason)
+    return kind(reason, hint="")

@@ -1,0 +1,41 @@
+"""A whole Weir in the test's own loop, for the client to talk to."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from weir.runtime.interfaces import Runtime
+from weir.runtime.real import real_runtime
+from weir.server.config_load import load
+from weir.server.standalone import Standalone
+
+StartWeir = Callable[..., Awaitable[Standalone]]
+
+
+@pytest.fixture
+def runtime() -> Runtime:
+    return real_runtime()
+
+
+@pytest.fixture
+async def start_weir(runtime: Runtime, tmp_path: Path) -> AsyncIterator[StartWeir]:
+    """Starts one with settings; closed at the end."""
+    nodes: list[Standalone] = []
+
+    async def start(*settings: str) -> Standalone:
+        common = ["listeners.pulsar=127.0.0.1:0", "listeners.http=127.0.0.1:0"]
+        common += ["storage.low_water_bytes=0", "storage.high_water_bytes=0", f"data={tmp_path}/data"]
+        node = Standalone(runtime, load(assignments=[*common, *settings]).config)
+        await node.start()
+        nodes.append(node)
+        return node
+
+    yield start
+    for node in nodes:
+        await node.close()
+
+
+@pytest.fixture
+async def weir(start_weir: StartWeir) -> Standalone:
+    return await start_weir()
