@@ -312,6 +312,19 @@ def test_a_deleted_topic_is_gone_at_once_and_stays_gone_while_the_watch_lags() -
     run(scenario)
 
 
+def test_what_was_just_written_is_not_undone_while_the_watch_lags() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        registry = await cluster.registry(faults=MetaFaults(watch_delay_s=0.2))
+        await registry.topics.create(topic("t"))
+        for ttl in range(1, 6):
+            await registry.change_policies(topic("t"), lambda p, ttl=ttl: replace(p, message_ttl_s=ttl))
+        for _ in range(30):
+            assert registry.policies(topic("t")).message_ttl_s == 5
+            await cluster.runtime.clock.sleep(0.05)
+
+    run(scenario)
+
+
 def test_what_is_deleted_loses_its_grants() -> None:
     async def scenario(cluster: Cluster) -> None:
         registry = await cluster.registry()

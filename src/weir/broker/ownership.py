@@ -159,11 +159,9 @@ class Ownership:
         if found is None:
             raise MetaConflictError(f"{key} was just let go of")
         owner = decode_owner(found.value)
-        if owner == self._me:
-            # A put whose reply was lost, or one under an earlier lease: it must stand on this lease.
-            return await self._meta.put(key, encode_owner(self._me), expect=found.version, lease=lease)
         if owner.broker_id == self._info.broker_id:
-            log.info("taking %s over from an earlier start of this broker", topic)
+            # A put whose reply was lost, or one under an earlier lease, or by an earlier start of this broker, which
+            # is dead or fenced: the claim must stand on this lease.
             return await self._meta.put(key, encode_owner(self._me), expect=found.version, lease=lease)
         holder = self._brokers.get(keys.broker(owner.broker_id))
         raise NotOwnerError(

@@ -12,7 +12,7 @@ from weir.broker.registry import Registry
 from weir.broker.registry_grants import Scope
 from weir.broker.tokens import TokenVerifier
 from weir.model.errors import NotAuthenticatedError, NotAuthorisedError
-from weir.model.registry import SYSTEM_TENANTS, Action
+from weir.model.registry import Action
 from weir.model.topics import NamespaceName, TopicName
 from weir.runtime.interfaces import Clock
 
@@ -154,9 +154,8 @@ class Authoriser:
         """Whether the role may change policies, create and delete topics, grant, and so on."""
         if self.is_superuser(role):
             return True
-        name = _tenant_of(scope)
-        tenant = self._registry.tenants.find(name)
-        return tenant is not None and role in tenant.admin_roles and name not in SYSTEM_TENANTS
+        tenant = self._registry.tenants.find(_tenant_of(scope))
+        return tenant is not None and role in tenant.admin_roles
 
     def is_superuser(self, role: str) -> bool:
         return not self._on or role in self._superusers
