@@ -160,8 +160,8 @@ class Ownership:
             raise MetaConflictError(f"{key} was just let go of")
         owner = decode_owner(found.value)
         if owner.broker_id == self._info.broker_id:
-            # A put whose reply was lost, or one under an earlier lease, or by an earlier start of this broker, which
-            # is dead or fenced: the claim must stand on this lease.
+            # A put whose reply was lost, or one under an earlier lease, or by an earlier start of this broker,
+            # which is dead or fenced: the claim must stand on this lease.
             return await self._meta.put(key, encode_owner(self._me), expect=found.version, lease=lease)
         holder = self._brokers.get(keys.broker(owner.broker_id))
         raise NotOwnerError(
