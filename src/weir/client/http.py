@@ -113,11 +113,14 @@ class HttpClient:
         return Answer(head.status_code, headers, b"".join(parts))
 
     async def _next(self, wire: _Wire) -> object:
+        ended = False
         try:
             while (event := wire.http.next_event()) is h11.NEED_DATA:
-                wire.http.receive_data(bytes(await wire.raw.receive()))
+                received = bytes(await wire.raw.receive())
+                ended = not received
+                wire.http.receive_data(received)
         except h11.RemoteProtocolError as wrong:
-            if wire.http.their_state is h11.ERROR and "peer unexpectedly closed" in str(wrong):
+            if ended:  # an end amid an answer is not bad grammar
                 raise ConnectionLostError(f"{self._url} closed the connection") from wrong
             raise WireError(f"{self._url} does not speak HTTP as we do: {wrong}") from wrong
         return event
