@@ -61,7 +61,7 @@ class UpProcess:
         """Start it, and do not wait."""
         self.ready_file.unlink(missing_ok=True)
         with self.log_file.open("ab") as log:
-            self._process = subprocess.Popen(self.command(), stdout=log, stderr=log, env=_environment())
+            self._process = subprocess.Popen(self.command(), stdout=log, stderr=log, env=environment())
 
     def wait_ready(self) -> None:
         process = self._running()
@@ -100,7 +100,7 @@ class UpProcess:
         return self._process
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """Without settings of whoever runs the tests; compiled modules are kept, as an installed Weir has them."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("WEIR_")}
     kept.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -1,0 +1,41 @@
+"""One `weir up` for all tests of commands, and a way to run them as a shell would."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from weir.testing.up import UpProcess, environment
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    code: int
+    out: str
+    err: str
+
+
+Weir = Callable[..., Outcome]
+
+
+@pytest.fixture(scope="session")
+def weir_up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpProcess]:
+    up = UpProcess(tmp_path_factory.mktemp("weir-up"))
+    up.start()
+    yield up
+    up.close()
+
+
+@pytest.fixture
+def weir(weir_up: UpProcess) -> Weir:
+    """Runs `weir ...` against it, as a process of its own."""
+
+    def run(*arguments: str, stdin: bytes = b"", url: str | None = None) -> Outcome:
+        variables = environment() | {"WEIR_URL": weir_up.pulsar_url if url is None else url, "COLUMNS": "200"}
+        command = [sys.executable, "-m", "weir.cli.main", *arguments]
+        done = subprocess.run(command, input=stdin, capture_output=True, env=variables, timeout=60, check=False)
+        return Outcome(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    return run
