@@ -37,7 +37,9 @@ def schema_from_wire(schema: api.Schema) -> SchemaData | None:
     name = api.Schema.Type.Name(schema.type)
     if name in _NO_SCHEMA:
         return None
-    return SchemaData(_TYPES[name], schema.schema_data, schema.name, pairs(schema.properties))
+    # The Python client writes the definition of a type that needs none as JSON's null.
+    data = b"" if schema.schema_data == b"null" else schema.schema_data
+    return SchemaData(_TYPES[name], data, schema.name, pairs(schema.properties))
 
 
 def schema_to_wire(schema: SchemaData) -> api.Schema:

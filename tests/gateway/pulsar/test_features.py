@@ -1,0 +1,196 @@
+"""Delayed delivery, encryption, reconnection and restarts with the official client."""
+
+import threading
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pulsar
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from weir.broker.tokens import create_key_pair
+from weir.model.policies import Policies, Rate
+from weir.model.topics import TopicName
+
+TIMEOUT_MS = 20_000
+
+
+# --- delay ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [pulsar.ConsumerType.Shared, pulsar.ConsumerType.Exclusive], ids=str)
+def test_a_delayed_message_comes_when_it_is_due(client: pulsar.Client, topic: str, kind: Any) -> None:
+    consumer = client.subscribe(topic, "s", kind)
+    producer = client.create_producer(topic)
+    due_ms = int(time.time() * 1000) + 700
+    producer.send(b"at", deliver_at=due_ms)
+    producer.send(b"after", deliver_after=timedelta(milliseconds=1200))
+    producer.send(b"now")
+    assert consumer.receive(TIMEOUT_MS).data() == b"now"
+    assert int(time.time() * 1000) < due_ms
+    assert consumer.receive(TIMEOUT_MS).data() == b"at"
+    assert int(time.time() * 1000) >= due_ms
+    assert consumer.receive(TIMEOUT_MS).data() == b"after"
+
+
+def test_a_moment_that_has_passed_is_now(client: pulsar.Client, topic: str) -> None:
+    consumer = client.subscribe(topic, "s")
+    client.create_producer(topic).send(b"x", deliver_at=1)
+    assert consumer.receive(TIMEOUT_MS).data() == b"x"
+
+
+# --- encryption -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> tuple[str, str]:
+    """Public and private key files."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    public, private = tmp_path / "public.pem", tmp_path / "private.pem"
+    public.write_bytes(
+        key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    )
+    private.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+    )
+    return str(public), str(private)
+
+
+@pytest.mark.parametrize("batching", [True, False], ids=["batched", "one by one"])
+def test_encrypted_messages_pass_through(
+    client: pulsar.Client, talk: Any, topic: str, keys: tuple[str, str], batching: bool
+) -> None:
+    reader = pulsar.CryptoKeyReader(*keys)
+    consumer = client.subscribe(topic, "s", crypto_key_reader=reader)
+    producer = client.create_producer(
+        topic, encryption_key="k", crypto_key_reader=reader, batching_enabled=batching
+    )
+    talk.send(producer, talk.numbered(20))
+    assert talk.receive(consumer, 20) == talk.numbered(20)
+    sealed = client.subscribe(
+        topic,
+        "raw",
+        initial_position=pulsar.InitialPosition.Earliest,
+        crypto_failure_action=pulsar.ConsumerCryptoFailureAction.CONSUME,
+    )
+    assert b"000000" not in sealed.receive(TIMEOUT_MS).data()
+
+
+def test_a_public_key_alone_reads_nothing(
+    client: pulsar.Client, talk: Any, topic: str, keys: tuple[str, str], tmp_path: Path
+) -> None:
+    other = tmp_path / "other.pem"
+    other.write_bytes(create_key_pair("RSA")[0])
+    consumer = client.subscribe(topic, "s", crypto_key_reader=pulsar.CryptoKeyReader(keys[0], str(other)))
+    reader = pulsar.CryptoKeyReader(*keys)
+    client.create_producer(topic, encryption_key="k", crypto_key_reader=reader).send(b"secret")
+    talk.nothing_more(consumer)
+
+
+# --- connections that break -----------------------------------------------------------------------------
+
+
+def test_clients_come_back_after_a_cut(start_broker: Any, connect: Any, talk: Any, topic: str) -> None:
+    node = start_broker()
+    client = connect(node)
+    consumer = client.subscribe(topic, "s")
+    producer = client.create_producer(topic)
+    sent = talk.numbered(60)
+    for at, payload in enumerate(sent):
+        producer.send(payload)
+        if at % 20 == 10:
+            node.cut()
+    got: list[bytes] = []
+    while len(set(got)) < 60:
+        got += talk.receive(consumer, 1)
+    assert list(dict.fromkeys(got)) == sent
+
+
+def test_acknowledgements_from_before_a_cut_count(start_broker: Any, connect: Any, talk: Any, topic: str) -> None:
+    """What was delivered on a connection that broke is acknowledged on the next one, be it in batches."""
+    node = start_broker()
+    client = connect(node)
+    consumer = client.subscribe(topic, "s", pulsar.ConsumerType.Shared)
+    producer = client.create_producer(topic, batching_enabled=True, batching_max_messages=10)
+    talk.send(producer, talk.numbered(30))
+    messages = [consumer.receive(TIMEOUT_MS) for _ in range(30)]
+    node.cut()
+    while not consumer.is_connected():
+        time.sleep(0.01)
+    for message in messages[:20]:
+        consumer.acknowledge(message)
+    # Everything is delivered anew; what the client acknowledged is dropped by it, and by the broker next time.
+    talk.drain(consumer)
+    consumer.close()
+    again = client.subscribe(topic, "s", pulsar.ConsumerType.Shared)
+    assert sorted({message.data() for message in talk.drain(again)}) == talk.numbered(30)[20:]
+
+
+def test_everything_survives_a_restart(start_broker: Any, connect: Any, talk: Any, topic: str) -> None:
+    node = start_broker()
+    client = connect(node)
+    consumer = client.subscribe(topic, "s")
+    producer = client.create_producer(topic, batching_enabled=True, batching_max_messages=10)
+    talk.send(producer, talk.numbered(100))
+    assert talk.receive(consumer, 40) == talk.numbered(100)[:40]
+    client.close()
+    node.restart()
+    client = connect(node)
+    again = client.subscribe(topic, "s")
+    assert talk.receive(again, 60) == talk.numbered(100)[40:]
+    talk.nothing_more(again)
+
+
+def test_a_producer_rides_through_a_restart(start_broker: Any, connect: Any, talk: Any, topic: str) -> None:
+    node = start_broker()
+    node.set_policies(topic, Policies(deduplication=True))
+    client = connect(node)
+    consumer = client.subscribe(topic, "s")
+    producer = client.create_producer(topic, producer_name="me", send_timeout_millis=0)
+    failures: list[Any] = []
+    sent = talk.numbered(300)
+
+    def send() -> None:
+        for payload in sent:
+            try:
+                producer.send(payload)
+            except pulsar.PulsarException as failed:
+                failures.append(failed)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    first = talk.receive(consumer, 20)
+    node.restart()
+    got = list(first)
+    while len(set(got)) < 300:
+        got += talk.receive(consumer, 1)
+    thread.join(20)
+    assert not failures
+    assert list(dict.fromkeys(got)) == sent
+
+
+def test_a_deleted_topic_tells_its_clients(weir_broker: Any, client: pulsar.Client, topic: str) -> None:
+    client.subscribe(topic, "s")
+    producer = client.create_producer(topic)
+    producer.send(b"x")
+    weir_broker.call(lambda: weir_broker.broker.delete(TopicName.parse(topic), force=True))
+    # Both come back by themselves: the topic is made anew.
+    producer.send(b"y")
+
+
+def test_publish_rates_slow_the_producer_down(
+    weir_broker: Any, client: pulsar.Client, talk: Any, topic: str
+) -> None:
+    weir_broker.set_policies(topic, Policies(publish_rate=Rate(messages=100)))
+    consumer = client.subscribe(topic, "s")
+    producer = client.create_producer(topic)
+    began = time.monotonic()
+    for _ in range(3):  # what comes too fast is stored, and then nothing is read for as long as it was too much
+        talk.send(producer, talk.numbered(150))
+    assert time.monotonic() - began > 1
+    assert talk.receive(consumer, 450) == talk.numbered(150) * 3

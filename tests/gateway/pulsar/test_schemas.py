@@ -1,0 +1,78 @@
+"""Schemas with the official client: what is stored, what evolves, what is refused."""
+
+from typing import Any
+
+import pulsar
+import pytest
+from pulsar.schema import AvroSchema, Integer, JsonSchema, Record, String, StringSchema
+
+from weir.model.policies import Policies, SchemaCompatibility
+
+TIMEOUT_MS = 20_000
+
+
+class User(Record):
+    _avro_namespace = "test"
+    name = String(required=True)
+    age = Integer()
+
+
+def evolved(**fields: Any) -> Any:
+    """The same record with other fields."""
+    return type("User", (Record,), {"_avro_namespace": "test", **fields})
+
+
+@pytest.mark.parametrize("kind", [AvroSchema, JsonSchema])
+def test_records_arrive_as_records(client: pulsar.Client, topic: str, kind: Any) -> None:
+    consumer = client.subscribe(topic, "s", schema=kind(User))
+    client.create_producer(topic, schema=kind(User)).send(User(name="Ada", age=36))
+    message = consumer.receive(TIMEOUT_MS)
+    assert (message.value().name, message.value().age) == ("Ada", 36)
+    assert message.schema_version() == "0" or message.schema_version()
+
+
+def test_strings(client: pulsar.Client, topic: str) -> None:
+    consumer = client.subscribe(topic, "s", schema=StringSchema())
+    client.create_producer(topic, schema=StringSchema()).send("hello")
+    assert consumer.receive(TIMEOUT_MS).value() == "hello"
+
+
+def test_a_compatible_schema_is_a_new_version(weir_broker: Any, client: pulsar.Client, topic: str) -> None:
+    weir_broker.set_policies(topic, Policies(schema_compatibility=SchemaCompatibility.BACKWARD))
+    newer = evolved(name=String(required=True), age=Integer(), email=String(default=None, required_default=True))
+    old = client.create_producer(topic, schema=AvroSchema(User))
+    consumer = client.subscribe(
+        topic, "s", schema=AvroSchema(newer), initial_position=pulsar.InitialPosition.Earliest
+    )
+    new = client.create_producer(topic, schema=AvroSchema(newer))
+    old.send(User(name="Ada", age=36))
+    new.send(newer(name="Bob", age=1, email="b@x"))
+    first, second = consumer.receive(TIMEOUT_MS), consumer.receive(TIMEOUT_MS)
+    assert first.schema_version() != second.schema_version()
+    assert (second.value().name, second.value().email) == ("Bob", "b@x")
+
+
+def test_an_incompatible_schema_is_refused(client: pulsar.Client, topic: str) -> None:
+    client.create_producer(topic, schema=AvroSchema(User))
+    other = evolved(name=Integer(required=True))
+    with pytest.raises(pulsar.IncompatibleSchema):
+        client.create_producer(topic, schema=AvroSchema(other))
+    with pytest.raises(pulsar.IncompatibleSchema):
+        client.subscribe(topic, "s", schema=AvroSchema(other))
+    with pytest.raises(pulsar.IncompatibleSchema):
+        client.create_producer(topic, schema=StringSchema())
+
+
+def test_the_same_schema_is_the_same_version(client: pulsar.Client, topic: str) -> None:
+    consumer = client.subscribe(topic, "s", schema=AvroSchema(User))
+    for _ in range(2):
+        client.create_producer(topic, schema=AvroSchema(User)).send(User(name="x", age=1))
+    first, second = consumer.receive(TIMEOUT_MS), consumer.receive(TIMEOUT_MS)
+    assert first.schema_version() == second.schema_version()
+
+
+def test_bytes_need_no_schema_unless_one_is_required(weir_broker: Any, client: pulsar.Client, topic: str) -> None:
+    weir_broker.set_policies(topic, Policies(schema_required=True))
+    client.create_producer(topic, schema=AvroSchema(User))
+    with pytest.raises(pulsar.IncompatibleSchema):
+        client.create_producer(topic)

@@ -1,0 +1,207 @@
+"""Tokens, grants and TLS with the official client."""
+
+import base64
+import datetime
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pulsar
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from weir.broker.tokens import create_key_pair, create_secret, create_token, load_private_key
+from weir.model.registry import Action
+from weir.model.topics import NamespaceName, TopicName
+
+SECRET = create_secret()
+WITH_TOKENS = (
+    "auth.authenticate=true",
+    "auth.authorise=true",
+    "auth.superusers=admin",
+    f"auth.token_secret=data:;base64,{base64.b64encode(SECRET).decode()}",
+)
+
+
+def token(role: str, seconds: float | None = None) -> str:
+    expires_ms = None if seconds is None else int((time.time() + seconds) * 1000)
+    return create_token(SECRET, role, expires_ms=expires_ms)
+
+
+def as_role(connect: Any, node: Any, role: str, **more: Any) -> pulsar.Client:
+    return connect(node, authentication=pulsar.AuthenticationToken(token(role)), **more)
+
+
+def grant(node: Any, scope: Any, role: str, *actions: Action) -> None:
+    node.call(lambda: node.registry.grants.grant(scope, role, actions))
+
+
+@pytest.fixture
+def guarded(start_broker: Any) -> Any:
+    return start_broker(*WITH_TOKENS)
+
+
+def test_a_token_lets_its_role_in(guarded: Any, connect: Any, talk: Any, topic: str) -> None:
+    client = as_role(connect, guarded, "admin")
+    consumer = client.subscribe(topic, "s")
+    client.create_producer(topic).send(b"x")
+    assert talk.receive(consumer, 1) == [b"x"]
+
+
+@pytest.mark.parametrize("key", ["RSA", "EC"])
+def test_a_token_of_a_key_pair(start_broker: Any, connect: Any, tmp_path: Path, topic: str, key: str) -> None:
+    private, public = create_key_pair(key)
+    (tmp_path / "public.pem").write_bytes(public)
+    node = start_broker("auth.authenticate=true", f"auth.token_public_key=file://{tmp_path / 'public.pem'}")
+    signed = create_token(load_private_key(private), "me")
+    connect(node, authentication=pulsar.AuthenticationToken(signed)).create_producer(topic).send(b"x")
+
+
+@pytest.mark.parametrize("bad", ["none", "garbage", "expired", "another key"])
+def test_without_a_good_token_nobody_comes_in(guarded: Any, connect: Any, topic: str, bad: str) -> None:
+    options: dict[str, Any] = {}
+    if bad != "none":
+        text = {
+            "garbage": "garbage",
+            "expired": token("admin", -60),
+            "another key": create_token(create_secret(), "admin"),
+        }[bad]
+        options["authentication"] = pulsar.AuthenticationToken(text)
+    # The client connects again and again until its time is over, whatever it is told.
+    client = pulsar.Client(guarded.url, operation_timeout_seconds=1, logger=quiet(), **options)
+    with pytest.raises(pulsar.PulsarException):
+        client.create_producer(topic)
+    client.close()
+    assert guarded.broker.loaded == []
+
+
+def quiet() -> Any:
+    return pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null")
+
+
+def test_a_role_does_what_it_was_granted_and_nothing_else(
+    guarded: Any, connect: Any, talk: Any, topic: str
+) -> None:
+    name = TopicName.parse(topic)
+    client = as_role(connect, guarded, "reader")
+    with pytest.raises(pulsar.AuthorizationError):
+        client.create_producer(topic)
+    with pytest.raises(pulsar.AuthorizationError):
+        client.subscribe(topic, "s")
+    with pytest.raises(pulsar.AuthorizationError):
+        client.get_topic_partitions(topic)
+    grant(guarded, name, "reader", Action.CONSUME)
+    consumer = client.subscribe(topic, "s")
+    with pytest.raises(pulsar.AuthorizationError):
+        client.create_producer(topic)
+    writer = as_role(connect, guarded, "writer")
+    grant(guarded, NamespaceName("public", "default"), "writer", Action.PRODUCE)
+    writer.create_producer(topic).send(b"x")
+    assert talk.receive(consumer, 1) == [b"x"]
+    with pytest.raises(pulsar.AuthorizationError):
+        writer.subscribe(topic, "s2")
+
+
+def test_credentials_are_renewed_before_they_end(guarded: Any, connect: Any, talk: Any, topic: str) -> None:
+    """Tokens that live for two seconds: the connection lives on."""
+    given: list[float] = []
+    renewed = threading.Event()
+
+    def fresh() -> str:
+        given.append(time.time())
+        if len(given) >= 4:
+            renewed.set()
+        return token("admin", 2)
+
+    client = connect(guarded, authentication=pulsar.AuthenticationToken(fresh))
+    consumer = client.subscribe(topic, "s")
+    producer = client.create_producer(topic)
+    sessions = guarded.call(lambda: _sessions(guarded))
+    assert renewed.wait(20)
+    producer.send(b"x")
+    assert talk.receive(consumer, 1) == [b"x"]
+    assert guarded.call(lambda: _sessions(guarded)) == sessions
+
+
+async def _sessions(node: Any) -> list[str]:
+    return [session.peer for session in node.up.servers["pulsar"]._sessions]
+
+
+def test_a_connection_ends_with_its_credentials(guarded: Any, connect: Any, topic: str) -> None:
+    """A client that goes on with its old token is sent away when that ends."""
+    tokens = [token("admin", 2)]
+    client = connect(guarded, authentication=pulsar.AuthenticationToken(lambda: tokens[-1]))
+    producer = client.create_producer(topic, send_timeout_millis=20_000)
+    producer.send(b"x")
+    before = guarded.call(lambda: _sessions(guarded))
+    while guarded.call(lambda: _sessions(guarded)) == before:
+        time.sleep(0.05)
+    tokens.append(token("admin"))
+    producer.send(b"y")
+
+
+# --- TLS ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[Path, Path]:
+    """A certificate of its own authority for this host, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    certificate, private = tmp_path / "cert.pem", tmp_path / "key.pem"
+    certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    private.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+    )
+    return certificate, private
+
+
+def test_over_tls(start_broker: Any, connect: Any, talk: Any, topic: str, certificate: tuple[Path, Path]) -> None:
+    chain, key = certificate
+    node = start_broker(
+        "listeners.pulsar_tls=127.0.0.1:0",
+        f"tls.certificate={chain}",
+        f"tls.key={key}",
+        "listeners.advertised_host=localhost",
+    )
+    url = f"pulsar+ssl://localhost:{node.up.addresses['pulsar_tls'].port}"
+    client = connect(node, url=url, tls_trust_certs_file_path=str(chain), tls_validate_hostname=True)
+    consumer = client.subscribe(topic, "s")
+    producer = client.create_producer(topic, batching_enabled=True)
+    talk.send(producer, talk.numbered(200, 1000))
+    assert talk.receive(consumer, 200) == talk.numbered(200, 1000)
+    plain = connect(node).subscribe(topic, "other", initial_position=pulsar.InitialPosition.Earliest)
+    assert talk.receive(plain, 200) == talk.numbered(200, 1000)
+    assert len(node.up.servers["pulsar_tls"]._sessions) == 1
+
+
+def test_a_client_that_does_not_trust_the_certificate(
+    start_broker: Any, connect: Any, topic: str, certificate: tuple[Path, Path]
+) -> None:
+    chain, key = certificate
+    node = start_broker("listeners.pulsar_tls=127.0.0.1:0", f"tls.certificate={chain}", f"tls.key={key}")
+    url = node.up.servers["pulsar_tls"].service_url
+    client = pulsar.Client(url, operation_timeout_seconds=1, logger=quiet())
+    with pytest.raises(pulsar.PulsarException):
+        client.create_producer(topic)
+    client.close()
+    connect(node).create_producer(topic).send(b"others are served")
