@@ -126,7 +126,7 @@ def _algorithms_of(key: "bytes | PublicKeyTypes | PrivateKeyTypes") -> tuple[str
         if len(key) < _MIN_SECRET_BYTES:
             raise ConfigError(
                 f"the token secret has {len(key)} bytes, fewer than {_MIN_SECRET_BYTES}",
-                hint="make one with `weir tokens create-secret-key`",
+                hint="make one with `weir token secret`",
             )
         return _HMAC
     if isinstance(key, rsa.RSAPublicKey | rsa.RSAPrivateKey):
