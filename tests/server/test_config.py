@@ -198,3 +198,11 @@ def test_the_environment_reaches_every_setting() -> None:
     environment = {key.variable: key.kind.show(key.default) for key in KEYS.values()}
     assert len(environment) == len(KEYS)
     assert load(environment=environment).config == Config()
+
+
+def test_the_documentation_has_every_setting_as_it_is() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
+    for key in KEYS.values():
+        default = key.show(key.default)
+        shown = f"`{default}`" if default else ""
+        assert f"| `{key.name}` | {shown} | {key.doc} |" in page, key.name
