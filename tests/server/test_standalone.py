@@ -1,0 +1,203 @@
+"""Everything in one process, in the test's own loop: started in order, undone when it fails, ended in order."""
+
+import asyncio
+import datetime
+import ssl
+from collections.abc import AsyncIterator, Callable
+from ipaddress import ip_address
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from weir.client.consumer import Subscribing
+from weir.client.messages import Outgoing
+from weir.client.pulsar import PulsarClient
+from weir.client.settings import ClientSettings
+from weir.model.errors import (
+    AddressInUseError,
+    BookieCookieError,
+    ConfigError,
+    ConnectFailedError,
+    FileLockedError,
+    TopicNotFoundError,
+)
+from weir.runtime.interfaces import Runtime
+from weir.runtime.real import real_runtime
+from weir.server.config import Config
+from weir.server.config_load import load
+from weir.server.standalone import Standalone
+
+MakeWeir = Callable[..., Standalone]
+
+
+@pytest.fixture
+def runtime() -> Runtime:
+    return real_runtime()
+
+
+def config(folder: Path, *settings: str) -> Config:
+    common = ["listeners.pulsar=127.0.0.1:0", "listeners.http=127.0.0.1:0", f"data={folder}/data"]
+    return load(assignments=[*common, "storage.low_water_bytes=0", "storage.high_water_bytes=0", *settings]).config
+
+
+@pytest.fixture
+async def make(runtime: Runtime, tmp_path: Path) -> AsyncIterator[MakeWeir]:
+    nodes: list[Standalone] = []
+
+    def new(*settings: str, folder: Path = tmp_path) -> Standalone:
+        nodes.append(Standalone(runtime, config(folder, *settings)))
+        return nodes[-1]
+
+    yield new
+    for node in nodes:
+        await node.close()
+
+
+def url(node: Standalone, name: str = "pulsar") -> str:
+    return f"{'pulsar+ssl' if name == 'pulsar_tls' else 'pulsar'}://{node.addresses[name]}"
+
+
+async def exchange(client: PulsarClient, topic: str = "t") -> None:
+    """A message there and back."""
+    at = await (await client.producer(topic)).send(Outgoing(b"x"))
+    consumer = await client.consumer(topic, Subscribing("s", earliest=True))
+    async with asyncio.timeout(20):
+        message = await consumer.receive()
+    assert message is not None
+    assert message.id == at
+    await consumer.ack(message)
+
+
+async def test_a_folder_has_one_user_at_a_time(make: MakeWeir) -> None:
+    first, second = make(), make()
+    await first.start()
+    with pytest.raises(FileLockedError, match="another `weir up` runs on"):
+        await second.start()
+    await first.close()
+    third = make()
+    await third.start()
+
+
+async def test_what_a_failed_start_had_taken_is_free_again(make: MakeWeir, tmp_path: Path) -> None:
+    first = make()
+    await first.start()
+    port = first.addresses["pulsar"].port
+    await first.close()
+    disk, aside = tmp_path / "data" / "bookie", tmp_path / "aside"
+    disk.rename(aside)
+    broken = make(f"listeners.pulsar=127.0.0.1:{port}")
+    with pytest.raises(BookieCookieError):
+        await broken.start()
+    disk.rename(tmp_path / "wrong")
+    aside.rename(disk)
+    again = make(f"listeners.pulsar=127.0.0.1:{port}")
+    await again.start()  # neither the port nor the folder is still taken
+
+
+async def test_a_taken_port_is_found_before_the_folder_is_made(make: MakeWeir, tmp_path: Path) -> None:
+    first = make()
+    await first.start()
+    second = make(f"listeners.pulsar={first.addresses['pulsar']}", folder=tmp_path / "other")
+    with pytest.raises(AddressInUseError):
+        await second.start()
+    assert not (tmp_path / "other").exists()
+
+
+async def test_closing_twice_is_fine(make: MakeWeir) -> None:
+    node = make()
+    await node.start()
+    await node.close()
+    await node.close()
+
+
+async def test_a_listener_may_be_left_out(make: MakeWeir) -> None:
+    node = make("listeners.pulsar=")
+    await node.start()
+    assert "pulsar" not in node.addresses
+
+
+async def test_clients_are_told_the_advertised_host(make: MakeWeir, runtime: Runtime) -> None:
+    node = make("listeners.advertised_host=localhost")
+    await node.start()
+    async with PulsarClient(runtime, url(node)) as client:
+        await exchange(client)
+        connected = [str(url) for url in client._connections]
+    assert connected[-1] == f"pulsar://localhost:{node.addresses['pulsar'].port}"
+
+
+async def test_default_policies_come_from_the_configuration(make: MakeWeir, runtime: Runtime) -> None:
+    node = make("defaults.auto_create_topics=false")
+    await node.start()
+    async with PulsarClient(runtime, url(node)) as client:
+        with pytest.raises(TopicNotFoundError):
+            await client.producer("t")
+
+
+async def test_tls_serves_beside_the_plain_listener(make: MakeWeir, runtime: Runtime, tmp_path: Path) -> None:
+    certificate, key = self_signed(tmp_path)
+    node = make("listeners.pulsar_tls=127.0.0.1:0", f"tls.certificate={certificate}", f"tls.key={key}")
+    await node.start()
+    trusting = ssl.create_default_context(cafile=certificate)
+    async with PulsarClient(runtime, url(node, "pulsar_tls"), ClientSettings(tls=trusting)) as client:
+        await exchange(client)
+    async with PulsarClient(runtime, url(node)) as client:
+        await exchange(client, "other")
+    suspicious = ssl.create_default_context()
+    async with PulsarClient(runtime, url(node, "pulsar_tls"), ClientSettings(tls=suspicious)) as client:
+        with pytest.raises(ConnectFailedError, match="TLS"):
+            await client.producer("t")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["listeners.pulsar_tls=127.0.0.1:0"],
+        ["listeners.pulsar_tls=127.0.0.1:0", "tls.certificate=/none", "tls.key=/none"],
+        ["auth.token_secret=c2hvcnQ="],
+        ["auth.token_secret=file:/none"],
+        ["auth.token_public_key=c2hvcnQ="],
+        ["auth.token_secret=x", "auth.token_public_key=y"],
+    ],
+)
+async def test_settings_that_do_not_fit_together_are_refused_before_anything_is_made(
+    settings: list[str], make: MakeWeir, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError):
+        await make(*settings).start()
+    assert not (tmp_path / "data").exists()
+
+
+def test_water_marks_the_wrong_way_round_are_refused(runtime: Runtime, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="low_water"):
+        Standalone(runtime, config(tmp_path, "storage.low_water_bytes=2", "storage.high_water_bytes=1"))
+
+
+def self_signed(folder: Path) -> tuple[str, str]:
+    """A certificate for 127.0.0.1, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
+        .sign(key, hashes.SHA256())
+    )
+    certificate_file, key_file = folder / "cert.pem", folder / "key.pem"
+    certificate_file.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    key_file.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+    )
+    return str(certificate_file), str(key_file)
