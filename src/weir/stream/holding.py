@@ -198,7 +198,7 @@ class HoldingArea:
         ledger.finish(held.entry, batch.count)
         self._shelf.touch(ledger)
         self._write_down()
-        await self._state.flush()
+        await self._context.write_state()
 
     async def release(self, held: HeldId) -> int:
         """Append a held batch to the stream now, whatever its moment; answers its offset. NotHeldError if it is
@@ -296,7 +296,7 @@ class HoldingArea:
         """Close what is past, drop what is drained, and find out what former holders left in the far future."""
         await self._shelf.close_past(self._clock.wall_ms())
         for ledger in self._shelf:
-            if ledger.is_drained:
+            if ledger.is_drained and not self._loader.is_still_fenced(ledger):
                 await self._reads.forget(ledger)
                 await self._shelf.drop(ledger)
         await self._loader.settle_all()

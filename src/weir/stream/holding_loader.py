@@ -39,6 +39,8 @@ class Loader:
         self.horizon: Place = 0
         #: Set by whoever finds that more should be loaded.
         self.wanted = asyncio.Event()
+        #: When ledgers were recovered here, by serial and in monotonic time.
+        self._recovered: dict[int, float] = {}
         self._settling: dict[int, asyncio.Task[WeirError | None]] = {}
 
     # --- what comes in ----------------------------------------------------------------------------------
@@ -205,4 +207,14 @@ class Loader:
             for due_ms, messages, size_bytes in found:
                 self.stored(ledger, ledger.grow(messages, size_bytes), due_ms)
             ledger.closed = True
+            self._recovered[ledger.serial] = self._clock.monotonic()
         self._shelf.touch(ledger)
+
+    def is_still_fenced(self, ledger: HeldLedger) -> bool:
+        """Whether its former writer may still be about. Bookies forget the fence of a ledger that is deleted, and
+        then they would acknowledge what nobody would ever read."""
+        since = self._recovered.get(ledger.serial)
+        if since is None or self._clock.monotonic() - since >= self._settings.fence_s:
+            self._recovered.pop(ledger.serial, None)
+            return False
+        return True

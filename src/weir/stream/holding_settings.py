@@ -28,8 +28,10 @@ class HoldingSettings:
     window_bytes: int = 16 * 1024 * 1024
     #: Ledger readers kept open per stream.
     readers: int = 8
-    #: Try again so long after a ledger could not be read, recovered or deleted.
+    #: Try again so long after no ledger could be begun.
     retry_pause_s: float = 0.2
+    #: A ledger that was taken from a former holder is deleted no sooner than this after it was fenced.
+    fence_s: float = 600.0
     #: Try again so long after the stream did not take a release.
     release_pause_s: float = 0.02
     #: When the stream has grown by so many messages without a release, the progress is written down all the

@@ -270,8 +270,9 @@ class Shelf:
         try:
             self._beginning()
             self._state.put(ledger.key, ledger.to_bytes())
-            await self._state.flush()
-        except WeirError:  # someone else has the stream
+            await self._context.write_state()
+        except WeirError:  # someone else has the stream, or nobody can tell
+            self._state.delete(ledger.key)
             await writer.abandon()
             await self._context.ledgers.delete(writer.ledger_id)
             raise
