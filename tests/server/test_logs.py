@@ -1,11 +1,13 @@
 """Log lines are fields, with whatever the part says about topic and connection."""
 
+import asyncio
 import json
 import logging
 import sys
 
 import pytest
 
+from weir.runtime.log_context import log_about
 from weir.server.logs import JsonLines, Logfmt
 
 
@@ -49,3 +51,15 @@ def test_an_exception_is_a_field() -> None:
     except ValueError:
         made.exc_info = sys.exc_info()
     assert "ValueError: why" in json.loads(JsonLines().format(made))["error"]
+
+
+async def test_a_line_carries_what_its_task_and_those_before_it_are_about() -> None:
+    async def inner() -> dict[str, object]:
+        return json.loads(JsonLines().format(record("x")))
+
+    async def outer() -> dict[str, object]:
+        log_about(connection="127.0.0.1:5")
+        return await asyncio.create_task(inner())
+
+    assert (await asyncio.create_task(outer()))["connection"] == "127.0.0.1:5"
+    assert "connection" not in await inner()

@@ -135,7 +135,7 @@ def test_acknowledgements_survive_a_stop(up: UpProcess, tmp_path: Path) -> None:
     client.close()
 
 
-def test_logs_are_json_when_asked_for_and_name_the_topic(tmp_path: Path) -> None:
+def test_logs_are_json_when_asked_for_and_name_topic_and_connection(tmp_path: Path) -> None:
     up = UpProcess(tmp_path, "log.format=json", "log.level=info")
     try:
         up.start()
@@ -146,5 +146,6 @@ def test_logs_are_json_when_asked_for_and_name_the_topic(tmp_path: Path) -> None
     finally:
         up.close()
     lines = [json.loads(line) for line in up.log.splitlines() if not line.startswith("weir is up")]
-    assert any("talked-about" in json.dumps(line) for line in lines)
-    assert {"at", "level", "part", "msg"} <= set(lines[0])
+    (closed,) = [line for line in lines if "talked-about" in line["msg"]]
+    assert closed["connection"].startswith("127.0.0.1:")
+    assert {"at", "level", "part"} <= set(closed)

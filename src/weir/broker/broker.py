@@ -10,6 +10,7 @@ from weir.broker.opening import AnyTopic, open_topic
 from weir.broker.ports import Authenticator, Claim, Ownership, Registry
 from weir.model.errors import NotAuthenticatedError, TopicClosedError, TopicNotFoundError, WeirError
 from weir.model.topics import NamespaceName, TopicName
+from weir.runtime.log_context import log_about
 from weir.runtime.tasks import TaskScope
 
 log = logging.getLogger(__name__)
@@ -71,6 +72,7 @@ class Broker:
             await self._forget(name, loading)
 
     async def _load(self, name: TopicName, create: bool) -> AnyTopic:
+        log_about(topic=str(name))  # not the connection that happened to ask first
         record = await self._registry.ensure_topic(name, create=create)
         if not record.holds(name) or (record.partitions and name.partition is None):
             raise TopicNotFoundError(f"{name} holds no messages: {record.name} has {record.partitions} partitions")

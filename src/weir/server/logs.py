@@ -1,6 +1,7 @@
 """Logs as lines of fields, for people and for machines: logfmt or JSON, to standard error.
 
-Whatever a part puts into `extra` (topic, connection, subscription, ...) becomes a field of the line.
+What a task said that it is about (`runtime.log_context`), and whatever a part puts into `extra`, become fields of
+the line.
 """
 
 import json
@@ -8,6 +9,8 @@ import logging
 import sys
 from datetime import UTC, datetime
 from typing import Any
+
+from weir.runtime.log_context import log_fields
 
 #: What the logging library puts on every record; all else came by `extra`.
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -22,6 +25,7 @@ def fields_of(record: logging.LogRecord) -> dict[str, Any]:
         "part": record.name.removeprefix("weir."),
         "msg": record.getMessage(),
     }
+    fields |= log_fields()
     fields.update((name, value) for name, value in vars(record).items() if name not in _OWN)
     if record.exc_info and record.exc_info[0] is not None:
         fields["error"] = logging.Formatter().formatException(record.exc_info)

@@ -26,6 +26,7 @@ from weir.gateway.pulsar.watching import Watch
 from weir.model.errors import NetworkError, NotAllowedError, UnknownVersionError, WeirError, WireError
 from weir.model.ids import Buffer
 from weir.runtime.interfaces import Clock, Connection
+from weir.runtime.log_context import log_about
 from weir.runtime.tasks import TaskScope
 from weir.wire.pulsar.commands import COMMANDS
 from weir.wire.pulsar.frames import FRAME_PADDING_BYTES, Frame, decode_frame, encode_command, splitter
@@ -88,6 +89,7 @@ class Session:
 
     async def run(self) -> None:
         """Serve until the connection ends; never raises for anything that the client did."""
+        log_about(connection=self.peer)
         receiving = self.tasks.spawn(self._receive(), "receive")
         try:
             await self._ended.wait()
