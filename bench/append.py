@@ -36,8 +36,22 @@ async def append_all(writers: list[LedgerWriter], payload: bytes, count: int) ->
             window.append([writers[i % len(writers)].append(payload) for i in range(first, done)])
         if len(window) > _TURNS_IN_FLIGHT:
             await _acknowledged(window.popleft())
-        else:
-            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    while window:
+        await _acknowledged(window.popleft())
+
+
+async def append_bursts(writers: list[LedgerWriter], payload: bytes, count: int, burst: int) -> None:
+    """A turn of the loop appends a burst to one ledger, the next turn to another: an add is as large with many
+    ledgers as with one."""
+    window: deque[list[asyncio.Future[EntryId]]] = deque()
+    stride = max(1, len(writers) // 7)  # far apart, so that the next ledger is not a neighbour in memory
+    for number in range(count // burst):
+        append = writers[number * stride % len(writers) if len(writers) > 1 else 0].append
+        window.append([append(payload) for _ in range(burst)])
+        if len(window) > _TURNS_IN_FLIGHT * _TURN_ENTRIES // burst:
+            await _acknowledged(window.popleft())
+        await asyncio.sleep(0)
     while window:
         await _acknowledged(window.popleft())
 
@@ -48,7 +62,7 @@ async def _acknowledged(futures: list["asyncio.Future[EntryId]"]) -> None:
 
 
 async def _warm_up(store: Store, params: Params) -> None:
-    """Fill the write cache a few times, so that journal files are recycled and flushes run, as they do for good."""
+    """Fill the write cache a few times: from then on flushes run and journal files are recycled."""
     writer = await store.client.create(store.quorum)
     await append_all([writer], bytes(64 * 1024), params.get("warm_mib", 0) * 16)
     await writer.close()

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 
-from bench.append import append_all, writers_of
+from bench.append import append_all, append_bursts, writers_of
 from bench.case import Measured, Params, case
 from bench.stores import Store, bookie_settings, on_store, rss_mb
 from weir.bookie.bookie import Bookie
@@ -21,9 +21,9 @@ _LEDGERS = 100
 
 @case("scale.ledgers")
 def ledgers(params: Params, folder: str) -> Measured:
-    """CPU per entry, round-robin over `ledgers` open ledgers that all hold an entry already, with the flush of
-    what was appended to the entry logs."""
-    payload, count = os.urandom(params["size"]), params["count"]
+    """CPU per entry with so many open ledgers that all hold an entry already: in bursts, or (burst 0) round-robin.
+    With the flush of what was appended to the entry logs."""
+    payload, count, burst = os.urandom(params["size"]), params["count"], params["burst"]
 
     async def measure(store: Store) -> Measured:
         assert store.local is not None
@@ -34,14 +34,14 @@ def ledgers(params: Params, folder: str) -> Measured:
         made = (time.perf_counter() - started) / len(writers)
         gc.collect()
         cpu, started = store.cpu_s(), time.perf_counter()
-        await append_all(writers, payload, count)
-        appended = store.cpu_s() - cpu
+        if burst:
+            await append_bursts(writers, payload, count, burst)
+        else:
+            await append_all(writers, payload, count)
         seconds = time.perf_counter() - started
         await store.local.flush()
-        flushed = store.cpu_s() - cpu
         return {
-            "cpu_us": appended / count * 1e6,
-            "cpu_with_flush_us": flushed / count * 1e6,
+            "cpu_us": (store.cpu_s() - cpu) / count * 1e6,
             "entries_s": count / seconds,
             "ledger_us": made * 1e6,
             "rss_mb": rss_mb(),
