@@ -4,7 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from ssl import SSLContext
 from typing import Any
@@ -16,14 +16,21 @@ import pytest
 from weir.broker.api import Owner
 from weir.broker.broker import Broker
 from weir.broker.registry import Registry
-from weir.gateway.pulsar import PulsarServer
+from weir.gateway.pulsar import PulsarServer, PulsarSettings, SessionLimits
+from weir.model.errors import NetworkError
 from weir.model.policies import Policies
 from weir.model.topics import TopicName
+from weir.runtime import Runtime
 from weir.runtime.real import real_runtime
 from weir.server import config_parts
 from weir.server.config_load import load
 from weir.server.schema_port import GuardedSchemas
 from weir.server.standalone import Standalone
+from weir.testing.fake_broker import FakeBroker
+from weir.testing.world import World, simulate
+from weir.wire.pulsar.frames import Frame, decode_frame, encode_command, encode_with_message, splitter
+from weir.wire.pulsar.message import seal_message
+from weir.wire.pulsar.proto import Message, api
 
 TIMEOUT_MS = 20_000
 Call = Callable[[], Coroutine[Any, Any, Any]]
@@ -252,3 +259,130 @@ class Talk:
 @pytest.fixture(scope="session")
 def talk() -> Talk:
     return Talk()
+
+
+# --- the protocol, frame by frame, in simulated time ----------------------------------------------------
+
+
+class Peer:
+    """A client that speaks frames: says one thing, and looks at what comes."""
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+        self._splitter = splitter()
+        self._frames: list[Frame] = []
+
+    def say(self, *commands: Message) -> None:
+        self.connection.write([encode_command(command) for command in commands])
+
+    def send(self, producer_id: int, sequence: int, payload: bytes = b"x", **metadata: Any) -> None:
+        """A message, as a producer sends it."""
+        head = api.MessageMetadata(producer_name="p", sequence_id=sequence, publish_time=1, **metadata)
+        count = metadata.get("num_messages_in_batch", 1)
+        command = api.CommandSend(producer_id=producer_id, sequence_id=sequence, num_messages=count)
+        self.connection.write(encode_with_message(command, seal_message(head, payload)))
+
+    async def frame(self) -> Frame | None:
+        """The next frame; None at the end of the connection."""
+        while not self._frames:
+            data = await self.connection.receive()
+            if not data:
+                return None
+            self._frames += [decode_frame(body) for body in self._splitter.feed(bytes(data))]
+        return self._frames.pop(0)
+
+    async def hear(self, kind: type[Any]) -> Any:
+        """The next command, which must be of this kind."""
+        frame = await self.frame()
+        assert frame is not None, f"the connection ended instead of {kind.__name__}"
+        assert isinstance(frame.command, kind), frame.command
+        return frame.command
+
+    async def message(self) -> tuple[api.CommandMessage, memoryview]:
+        frame = await self.frame()
+        assert frame is not None
+        assert isinstance(frame.command, api.CommandMessage), frame.command
+        assert frame.message is not None
+        return frame.command, frame.message
+
+    async def hangs_up(self) -> bool:
+        """Whether the connection ends with nothing more said."""
+        try:
+            return await self.frame() is None
+        except NetworkError:
+            return True
+
+    async def greet(self, **connect: Any) -> api.CommandConnected:
+        self.say(api.CommandConnect(client_version="peer", protocol_version=20, **connect))
+        connected: api.CommandConnected = await self.hear(api.CommandConnected)
+        return connected
+
+    async def produce(self, topic: str, producer_id: int = 1) -> None:
+        self.say(api.CommandProducer(topic=topic, producer_id=producer_id, request_id=100 + producer_id))
+        await self.hear(api.CommandProducerSuccess)
+
+    async def subscribe(self, topic: str, consumer_id: int = 1, subscription: str = "s", **more: Any) -> None:
+        more.setdefault("subType", api.CommandSubscribe.Exclusive)
+        self.say(
+            api.CommandSubscribe(
+                topic=topic,
+                subscription=subscription,
+                consumer_id=consumer_id,
+                request_id=200 + consumer_id,
+                initialPosition=api.CommandSubscribe.Earliest,
+                **more,
+            )
+        )
+        await self.hear(api.CommandSuccess)
+
+
+@dataclass
+class Stage:
+    """A gateway over a fake broker, and peers of it."""
+
+    broker: FakeBroker
+    server: PulsarServer
+    runtime: Runtime
+    network: Any
+
+    async def peer(self, **connect: Any) -> Peer:
+        """One that is connected already."""
+        peer = await self.stranger()
+        await peer.greet(**connect)
+        return peer
+
+    async def stranger(self) -> Peer:
+        return Peer(await self.network.connect("server", self.server.port))
+
+    async def later(self, seconds: float) -> None:
+        await self.runtime.clock.sleep(seconds)
+
+
+Play = Callable[[Stage], Coroutine[Any, Any, None]]
+
+
+@pytest.fixture
+def play() -> Callable[..., None]:
+    """Runs a conversation with a gateway in simulated time."""
+
+    def run(conversation: Play, **limits: Any) -> None:
+        async def scenario(world: World) -> None:
+            async def main(runtime: Runtime) -> None:
+                broker = FakeBroker()
+                settings = PulsarSettings(
+                    host="server", port=6650, limits=SessionLimits(**limits), max_connections=20
+                )
+                server = PulsarServer(runtime, broker, settings, lists=None)
+                await server.start()
+
+                async def client(its: Runtime) -> None:
+                    await conversation(Stage(broker, server, its, its.net))
+
+                await world.node("client").start(client)
+                await server.close()
+
+            await world.node("server").start(main)
+
+        simulate(1, scenario)
+
+    return run

@@ -1,0 +1,298 @@
+"""A broker in memory, filling `weir.broker.api`: small enough to read, and told by a test how to behave.
+
+One ledger per topic, one cursor per subscription; consumers of a subscription take from it in turn. Nothing is
+authorised, rated or persisted. Tests of gateways run on it where the broker's own behaviour is beside the point.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+from weir.broker.api import (
+    Delivery,
+    Identity,
+    Outgoing,
+    Owner,
+    Position,
+    ProducerRequest,
+    Receipt,
+    SubscribeRequest,
+    SubscriptionType,
+)
+from weir.model.batch import Batch
+from weir.model.errors import ConsumerClosedError, NotAuthenticatedError, SubscriptionBusyError, WeirError
+from weir.model.topics import TopicName
+
+LEDGER = 7
+
+
+class FakeProducer:
+    """Stores at once, or when the test says so."""
+
+    def __init__(self, topic: "FakeTopic", request: ProducerRequest) -> None:
+        self.topic = topic
+        self.request = request
+        self.name = request.name or f"fake-{len(topic.producers)}"
+        self.last_sequence = -1
+        self.topic_epoch: int | None = None
+        self.schema_version = b""
+        self.may_send = asyncio.Event()
+        self.may_send.set()
+        self.rested = asyncio.Event()
+        self.rested.set()
+        self.waiting: list[tuple[Outgoing, asyncio.Future[Receipt]]] = []
+        self._closed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def ready(self) -> None:
+        await self.may_send.wait()
+
+    def publish(self, outgoing: Outgoing) -> "asyncio.Future[Receipt]":
+        receipt: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+        self.waiting.append((outgoing, receipt))
+        if not self.topic.held_back:
+            self.store()
+        return receipt
+
+    def store(self, failure: WeirError | None = None) -> None:
+        """Store all that waits, or fail it."""
+        waiting, self.waiting = self.waiting, []
+        for outgoing, receipt in waiting:
+            if receipt.done():
+                continue
+            if failure is not None:
+                receipt.set_exception(failure)
+            else:
+                offset = self.topic.append(outgoing)
+                receipt.set_result(Receipt(offset, self.topic.position_of(offset)))
+
+    async def relax(self) -> None:
+        await self.rested.wait()
+
+    def shut(self, reason: str) -> None:
+        """The broker closes it."""
+        if not self._closed.done():
+            self._closed.set_result(reason)
+            self.topic.producers.remove(self)
+
+    async def closed(self) -> str:
+        return await asyncio.shield(self._closed)
+
+    async def close(self) -> None:
+        self.shut("closed by the client")
+
+
+class FakeConsumer:
+    """Takes from its subscription what is next."""
+
+    def __init__(self, topic: "FakeTopic", request: SubscribeRequest) -> None:
+        self.topic = topic
+        self.request = request
+        self.name = request.consumer_name
+        self.subscription = request.subscription
+        self.acked: list[tuple[int, int]] = []
+        self.acked_up_to: list[int] = []
+        self.redelivered: list[Sequence[tuple[int, int]] | None] = []
+        self.active = True
+        self._activity = asyncio.Event()
+        self._closed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    @property
+    def mark_delete(self) -> int:
+        return self.topic.cursors[self.subscription] - 1
+
+    @property
+    def backlog(self) -> int:
+        return self.topic.end_offset - self.topic.cursors[self.subscription]
+
+    async def next(self, credit: int) -> list[Delivery]:
+        while True:
+            if self._closed.done():
+                raise ConsumerClosedError(f"closed: {self._closed.result()}")
+            found: list[Delivery] = []
+            for batch in self.topic.batches:
+                if batch.base_offset >= self.topic.cursors[self.subscription] and credit > 0:
+                    found.append(Delivery(batch))
+                    credit -= batch.count
+            if found:
+                self.topic.cursors[self.subscription] = found[-1].batch.end_offset
+                return found
+            await self.topic.change()
+
+    def ack(self, ranges: Sequence[tuple[int, int]]) -> None:
+        self.acked += ranges
+
+    def ack_up_to(self, offset: int) -> None:
+        self.acked_up_to.append(offset)
+
+    def redeliver(self, ranges: Sequence[tuple[int, int]] | None = None) -> None:
+        self.redelivered.append(ranges)
+
+    async def seek(self, offset: int) -> None:
+        self.topic.cursors[self.subscription] = offset
+        for consumer in [c for c in self.topic.consumers if c.subscription == self.subscription]:
+            consumer.shut("moved")
+
+    def set_active(self, active: bool) -> None:
+        self.active = active
+        self._activity.set()
+
+    async def active_change(self, seen: bool) -> bool:
+        while self.active == seen:
+            self._activity.clear()
+            await self._activity.wait()
+        return self.active
+
+    async def persisted(self) -> None:
+        pass
+
+    async def unsubscribe(self, *, force: bool = False) -> None:
+        self.shut("unsubscribed")
+        self.topic.cursors.pop(self.subscription, None)
+
+    def shut(self, reason: str) -> None:
+        """The broker closes it."""
+        if not self._closed.done():
+            self._closed.set_result(reason)
+            self.topic.consumers.remove(self)
+            self.topic.changed()
+
+    async def closed(self) -> str:
+        return await asyncio.shield(self._closed)
+
+    async def close(self) -> None:
+        self.shut("closed by the client")
+
+
+class FakeTopic:
+    """Batches in a list."""
+
+    def __init__(self, name: TopicName) -> None:
+        self.name = name
+        self.batches: list[Batch] = []
+        self.cursors: dict[str, int] = {}
+        self.producers: list[FakeProducer] = []
+        self.consumers: list[FakeConsumer] = []
+        #: Set: what is published waits until a test says `producer.store()`.
+        self.held_back = False
+        #: Set: wait-for-exclusive producers wait until a test sets `may_send`.
+        self.busy = False
+        self.start_offset = 0
+        self._waiters: list[asyncio.Future[None]] = []
+
+    @property
+    def end_offset(self) -> int:
+        return self.batches[-1].end_offset if self.batches else 0
+
+    async def produce(self, request: ProducerRequest) -> FakeProducer:
+        producer = FakeProducer(self, request)
+        if self.busy:
+            producer.may_send.clear()
+        self.producers.append(producer)
+        return producer
+
+    async def subscribe(self, request: SubscribeRequest) -> FakeConsumer:
+        if request.type is SubscriptionType.EXCLUSIVE and any(
+            consumer.subscription == request.subscription for consumer in self.consumers
+        ):
+            raise SubscriptionBusyError("there is a consumer already")
+        start = self.end_offset if request.start.latest else request.start.offset or 0
+        self.cursors.setdefault(request.subscription, start)
+        consumer = FakeConsumer(self, request)
+        self.consumers.append(consumer)
+        return consumer
+
+    def append(self, outgoing: Outgoing) -> int:
+        offset = self.end_offset
+        batch = Batch(offset, outgoing.count, outgoing.format, 1_700_000_000_000, outgoing.payload)
+        self.batches.append(batch)
+        self.changed()
+        return offset
+
+    def replace_last(self, **changes: object) -> None:
+        """Change the last batch, as if it had been stored otherwise."""
+        self.batches[-1] = replace(self.batches[-1], **changes)  # type: ignore[arg-type]
+
+    async def change(self) -> None:
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        await waiter
+
+    def changed(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def offset_at(self, moment_ms: int) -> int:
+        return next((b.base_offset for b in self.batches if b.append_ms >= moment_ms), self.end_offset)
+
+    def position_of(self, offset: int) -> tuple[int, int]:
+        return (LEDGER, offset) if offset >= self.start_offset else (-1, -1)
+
+    def offset_of(self, ledger: int, entry: int) -> int:
+        if ledger < LEDGER:
+            return self.start_offset
+        return min(max(entry, self.start_offset), self.end_offset) if ledger == LEDGER else self.end_offset
+
+    async def last_position(self) -> Position:
+        if not self.batches:
+            return Position(-1, -1)
+        last = self.batches[-1]
+        return Position(LEDGER, last.base_offset, last.count - 1 if last.count > 1 else -1)
+
+    async def read(self, offset: int, max_bytes: int) -> list[Batch]:
+        return [batch for batch in self.batches if batch.end_offset > offset][:1]
+
+    async def wait_beyond(self, offset: int) -> None:
+        while self.end_offset <= offset:
+            await self.change()
+
+
+class FakeBroker:
+    """Topics that come to be when they are asked for."""
+
+    def __init__(self) -> None:
+        self.served: dict[TopicName, FakeTopic] = {}
+        self.partitioned: dict[TopicName, int] = {}
+        self.elsewhere: dict[TopicName, Owner] = {}
+        #: Who is behind which credentials; None: everyone may come.
+        self.identities: dict[bytes, Identity] | None = None
+        #: Raised by every call that names a topic, if set.
+        self.refusal: Exception | None = None
+        #: Cleared: calls that name a topic take until it is set.
+        self.answering = asyncio.Event()
+        self.answering.set()
+
+    def at(self, name: str) -> FakeTopic:
+        """A topic, for the test to look at and to change."""
+        parsed = TopicName.parse(name)
+        if parsed not in self.served:
+            self.served[parsed] = FakeTopic(parsed)
+        return self.served[parsed]
+
+    async def topic(self, name: TopicName, *, role: str, create: bool = True) -> FakeTopic:
+        await self._answer()
+        return self.at(str(name))
+
+    async def partitions(self, name: TopicName, *, role: str, create: bool = True) -> int:
+        await self._answer()
+        return self.partitioned.get(name, 0)
+
+    async def owner(self, name: TopicName, *, role: str) -> Owner:
+        await self._answer()
+        return self.elsewhere.get(name, Owner(True, "", ""))
+
+    async def topics(self, namespace: str, *, role: str, pattern: str | None = None) -> list[TopicName]:
+        return [name for name in self.served if str(name.namespace) == namespace]
+
+    async def authenticate(self, method: str, credentials: bytes) -> Identity:
+        if self.identities is None:
+            return Identity("anonymous")
+        if credentials not in self.identities:
+            raise NotAuthenticatedError("nobody is known by these credentials")
+        return self.identities[credentials]
+
+    async def _answer(self) -> None:
+        await self.answering.wait()
+        if self.refusal is not None:
+            raise self.refusal
