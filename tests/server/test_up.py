@@ -126,6 +126,7 @@ def test_acknowledgements_survive_a_stop(up: UpProcess, tmp_path: Path) -> None:
         producer.send(str(at).encode())
     for _ in range(7):
         consumer.acknowledge(consumer.receive(TIMEOUT_MS))
+    consumer.close()  # the client sends acknowledgements in groups
     assert up.stop() == 0
     client.close()
     up.start()

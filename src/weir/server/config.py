@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from weir.server.addresses import Address
 from weir.server.config_keys import keys_of, setting
 from weir.server.config_kinds import (
-    ADDRESS,
     BOUND,
     BOUNDED_SIZE,
     COUNT,
@@ -38,7 +37,9 @@ class Listeners:
     pulsar_tls: Address | None = setting(
         OPTIONAL_ADDRESS, None, "Pulsar's binary protocol over TLS; needs tls.certificate and tls.key."
     )
-    http: Address = setting(ADDRESS, Address(_LOCAL, 8080), "Admin REST, lookup, metrics and health over HTTP.")
+    http: Address | None = setting(
+        OPTIONAL_ADDRESS, Address(_LOCAL, 8080), "Admin REST, lookup, metrics and health; empty: not in the clear."
+    )
     https: Address | None = setting(OPTIONAL_ADDRESS, None, "The same over TLS.")
     advertised_host: str = setting(
         TEXT, "", "The host name that clients are told in lookups; empty: the one that is listened on."
@@ -130,7 +131,9 @@ class Limits:
     """Bounds that keep one client from hurting the others."""
 
     message_bytes: int = setting(SIZE, 5 * MIB, "The largest message (or batch) that a client may send.")
-    connections: int = setting(COUNT, 10_000, "Connections per listener at a time.")
+    connections: int = setting(COUNT, 10_000, "Connections per Pulsar listener at a time.")
+    http_connections: int = setting(COUNT, 512, "Connections per HTTP listener at a time.")
+    http_body_bytes: int = setting(SIZE, 8 * MIB, "The longest body of an HTTP request.")
     connection_bytes: int = setting(
         SIZE, 32 * MIB, "Bytes of one connection that wait to be stored; above it, it is not read."
     )

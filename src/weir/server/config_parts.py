@@ -4,6 +4,7 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
+from weir.admin.http import HttpSettings
 from weir.bookie.settings import BookieSettings, CacheSettings, FlushSettings, JournalSettings, SpaceSettings
 from weir.broker.security import SecuritySettings
 from weir.broker.settings import BrokerSettings
@@ -123,6 +124,17 @@ def pulsar_settings(config: Config, bound: Address, *, secure: bool) -> PulsarSe
             idle_timeout_s=2 * limits.keep_alive,
         ),
         close_grace_s=limits.drain_timeout,
+    )
+
+
+def http_settings(config: Config, bound: Address) -> HttpSettings:
+    limits = config.limits
+    return HttpSettings(
+        host=bound.host,
+        port=bound.port,
+        max_connections=limits.http_connections,
+        max_body_bytes=limits.http_body_bytes,
+        drain_s=limits.drain_timeout,
     )
 
 

@@ -5,6 +5,8 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from ssl import SSLContext
 
+from weir.admin.http import Request
+from weir.admin.server import AdminServer, Authenticate
 from weir.broker.broker import Broker
 from weir.broker.context import BrokerContext
 from weir.broker.limits import Budget
@@ -88,17 +90,24 @@ class Standalone:
         broker.start()
         self._started.push_async_callback(broker.close)
         await self._serve_pulsar(broker, GuardedSchemas(schemas, guard), registry, tls)
+        await self._serve_http(broker, tls)
 
     async def _bind(self, tls: SSLContext | None) -> None:
         listeners = self._config.listeners
-        wanted = {"pulsar": listeners.pulsar, "pulsar_tls": listeners.pulsar_tls}
-        for name, address in wanted.items():
+        for name, address in (
+            ("pulsar", listeners.pulsar),
+            ("pulsar_tls", listeners.pulsar_tls),
+            ("http", listeners.http),
+            ("https", listeners.https),
+        ):
             if address is not None:
                 self._bound[name] = await self._net.bind(address, tls=tls if _secure(name) else None)
 
     async def _own(self) -> Ownership:
         instance = f"{self._runtime.rng.getrandbits(64):016x}"
-        info = BrokerInfo(_BROKER_ID, instance, pulsar_url=self._url("pulsar", "pulsar_tls"))
+        info = BrokerInfo(
+            _BROKER_ID, instance, pulsar_url=self._url("pulsar", "pulsar_tls"), http_url=self._url("http", "https")
+        )
         ownership = Ownership(self._storage.meta, self._runtime, info)
         await ownership.start()
         self._started.push_async_callback(ownership.close)
@@ -149,6 +158,28 @@ class Standalone:
             )
             await server.start()
             self._started.push_async_callback(server.close)
+
+    async def _serve_http(self, broker: Broker, tls: SSLContext | None) -> None:
+        for name in ("http", "https"):
+            bound = self._bound.get(name)
+            if bound is None:
+                continue
+            settings = parts.http_settings(self._config, bound)
+            secure = _secure(name)
+            server = AdminServer(self._runtime, settings, [], _authenticate(broker), tls=tls if secure else None)
+            await server.start()
+            self._started.push_async_callback(server.close)
+
+
+def _authenticate(broker: Broker) -> Authenticate:
+    """Who is behind a request, by its bearer token."""
+
+    async def authenticate(request: Request) -> str:
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        method = "token" if scheme.lower() == "bearer" else "none"
+        return (await broker.authenticate(method, token.strip().encode())).role
+
+    return authenticate
 
 
 async def _open_holding(context: StreamContext, stream: Stream, state: StateLog) -> HoldingArea:
