@@ -26,7 +26,10 @@ from weir.model.policies import DEFAULT_POLICIES, Policies
 from weir.model.topics import TopicName
 from weir.runtime import Runtime
 from weir.stream.context import StreamContext
+from weir.stream.holding import HoldingArea
+from weir.stream.log import Stream
 from weir.stream.settings import StreamSettings
+from weir.stream.state import StateLog
 from weir.stream.tail import TailCache
 from weir.testing.fakes import FakeBookiePool
 from weir.testing.world import World, simulate
@@ -38,6 +41,16 @@ def keys_of(batch: Batch) -> "bytes | Sequence[bytes | None] | None":
     words = bytes(batch.payload).split()
     found = [word.partition(b":")[0] if b":" in word else None for word in words]
     return found[0] if len(found) == 1 or len(found) != batch.count else found
+
+
+def keyed(batch: Batch) -> list[tuple[bytes | None, bool]]:
+    """For compaction: words are `key:value`, or `key:` for one that is gone."""
+    parts = [word.partition(b":") for word in bytes(batch.payload).split()]
+    return [(key if colon else None, bool(value)) for key, colon, value in parts]
+
+
+async def open_holding(context: StreamContext, stream: Stream, state: StateLog) -> HoldingArea:
+    return await HoldingArea.open(context, stream.name, stream, state)
 
 
 @dataclass
@@ -61,7 +74,15 @@ class Bench:
             self.runtime, meta, client, TailCache(tail_bytes), replace(self.settings, **changes)
         )
         budget = Budget(settings.in_flight_bytes)
-        return BrokerContext(self.runtime, streams, settings, budget, {BatchFormat.PULSAR: keys_of})
+        return BrokerContext(
+            self.runtime,
+            streams,
+            settings,
+            budget,
+            {BatchFormat.PULSAR: keys_of},
+            {BatchFormat.PULSAR: keyed},
+            open_holding=open_holding,
+        )
 
     async def topic(
         self,

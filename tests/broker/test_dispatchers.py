@@ -94,10 +94,12 @@ class Model:
         self.log = FakeLog(self.dice)
         clock: Any = FakeClock()
         state: Any = FakeState()
+        view: Any = None
         around = Surroundings(
             clock,
             BrokerSettings(look_ahead=look_ahead),
             self.log,
+            view,
             state,
             TaskScope("test"),
             keys_of,

@@ -9,6 +9,7 @@ from weir.broker.ports import Guard, Holding, NoSchemas, OpenGuard, Schemas
 from weir.broker.settings import BrokerSettings
 from weir.model.batch import Batch, BatchFormat
 from weir.runtime import Runtime
+from weir.stream.compaction import Keyed, KeyedOf
 from weir.stream.context import StreamContext
 from weir.stream.log import Stream
 from weir.stream.state import StateLog
@@ -25,6 +26,8 @@ class BrokerContext:
     budget: Budget
     #: How to find the keys in a batch of each format.
     keys: Mapping[BatchFormat, KeysOf] = field(default_factory=dict)
+    #: How to find, in a batch of each format, what compaction needs.
+    keyed: Mapping[BatchFormat, KeyedOf] = field(default_factory=dict)
     guard: Guard = field(default_factory=OpenGuard)
     schemas: Schemas = field(default_factory=NoSchemas)
     open_holding: OpenHolding | None = None
@@ -33,3 +36,8 @@ class BrokerContext:
         """The keys of a batch; a format that nobody knows has none."""
         known = self.keys.get(batch.format)
         return None if known is None else known(batch)
+
+    def keyed_of(self, batch: Batch) -> Sequence[Keyed]:
+        """What compaction sees of a batch; of a format that nobody knows, nothing."""
+        known = self.keyed.get(batch.format)
+        return [(None, True)] * batch.count if known is None else known(batch)

@@ -91,9 +91,17 @@ def wanted_of(desk: Desk, batch: Batch) -> int | None:
     return None if mask == whole else mask
 
 
-def invisible(desk: Desk, batch: Batch) -> bool:
-    """Whether a batch has nothing that a consumer could ever acknowledge."""
-    return bool(batch.flags & BatchFlags.CONTROL) or desk.visible(batch) == 0
+def ack_invisible(desk: Desk, batch: Batch) -> None:
+    """Acknowledge what no consumer will ever see, or the cursor would wait for it for ever."""
+    base = batch.base_offset
+    if batch.flags is not _PLAIN and batch.flags & BatchFlags.CONTROL:
+        desk.cursor.ack(base, batch.end_offset)
+        return
+    visible = desk.visible(batch)
+    if visible is not None:
+        for index in range(batch.count):
+            if not visible >> index & 1:
+                desk.cursor.ack(base + index, base + index + 1)
 
 
 def returned(

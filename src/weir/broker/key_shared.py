@@ -11,7 +11,7 @@ from weir.broker.api import Delivery
 from weir.broker.api import KeyShared as KeySharedMode
 from weir.broker.consumer import BrokerConsumer
 from weir.broker.dispatch_keys import KeysOf, Ranges, Ring, auto_split, split_by_hash, sticky
-from weir.broker.dispatcher import Desk, count_again, invisible, returned, wanted_of
+from weir.broker.dispatcher import Desk, ack_invisible, count_again, returned, wanted_of
 from weir.broker.pieces import Piece, Pieces
 from weir.model.batch import Batch
 from weir.model.errors import SubscriptionBusyError
@@ -135,8 +135,7 @@ class KeyShared:
             wanted = wanted_of(desk, batch)
             self.read_at = batch.end_offset
             if wanted == 0:
-                if invisible(desk, batch):
-                    desk.cursor.ack(batch.base_offset, batch.end_offset)
+                ack_invisible(desk, batch)
                 continue
             parts = split_by_hash(self._keys_of(batch), wanted)
             room = False

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from weir.broker.api import Delivery
 from weir.broker.consumer import BrokerConsumer
 from weir.broker.dispatch import Seat, share_out
-from weir.broker.dispatcher import Desk, count_again, invisible, returned, wanted_of
+from weir.broker.dispatcher import Desk, ack_invisible, count_again, returned, wanted_of
 from weir.broker.pieces import Piece, Pieces
 from weir.model.batch import Batch
 
@@ -84,8 +84,8 @@ class Shared:
             wanted = wanted_of(desk, batch)
             if wanted != 0:
                 found.append((batch, Piece(batch.base_offset, batch.count, wanted)))
-            elif invisible(desk, batch):
-                desk.cursor.ack(batch.base_offset, batch.end_offset)
+            else:
+                ack_invisible(desk, batch)
         given = self._share(found, seats)
         self.read_at = found[given][0].base_offset if given < len(found) else end
         return True

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from weir.broker.api import Delivery
 from weir.broker.consumer import BrokerConsumer
 from weir.broker.dispatch import Seat, pick_active, take_whole
-from weir.broker.dispatcher import Desk, invisible, wanted_of
+from weir.broker.dispatcher import Desk, ack_invisible, wanted_of
 from weir.model.batch import Batch
 from weir.model.errors import SubscriptionBusyError
 
@@ -74,11 +74,13 @@ class SingleActive:
                 return
             if batch.end_offset <= self.read_at:
                 continue
+            if batch.base_offset > self.read_at:  # trimmed or compacted away: nobody can acknowledge it
+                desk.cursor.ack(self.read_at, batch.base_offset)
             wanted = wanted_of(desk, batch)
             self.read_at = batch.end_offset
+            if wanted is not None:
+                ack_invisible(desk, batch)
             if wanted == 0:
-                if invisible(desk, batch):
-                    desk.cursor.ack(batch.base_offset, batch.end_offset)
                 continue
             cost = batch.count if wanted is None else wanted.bit_count()
             consumer.give(Delivery(batch, wanted, self._times(batch.base_offset)), cost)

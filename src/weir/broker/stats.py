@@ -2,8 +2,18 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 
 from weir.broker.api import AccessMode, SubscriptionType
+
+
+class CompactionStatus(Enum):
+    """How a topic's last compaction went, in Pulsar's words."""
+
+    NOT_RUN = "NOT_RUN"
+    RUNNING = "RUNNING"
+    SUCCESS = "SUCCESS"
+    ERROR = "ERROR"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from weir.broker.api import Delivery, SubscribeRequest, SubscriptionType
 from weir.broker.consumer import BrokerConsumer
@@ -27,6 +28,13 @@ from weir.stream.state import StateLog
 _INDIVIDUAL = (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)
 
 
+class View(Source, Protocol):
+    """A source of which not every message is visible."""
+
+    def visible(self, batch: Batch) -> int | None:
+        """The visible messages of a batch, as bits; None for all of them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What the subscriptions of one topic share."""
@@ -34,6 +42,8 @@ class Surroundings:
     clock: Clock
     settings: BrokerSettings
     source: Source
+    #: The latest message of each key, for those who ask for it.
+    view: View
     state: StateLog
     tasks: TaskScope
     keys_of: KeysOf
@@ -56,15 +66,13 @@ class Subscription:
         *,
         durable: bool,
         properties: Mapping[str, str] | None = None,
-        source: Source | None = None,
-        visible: Callable[[Batch], int | None] | None = None,
     ) -> None:
         self.name = name
         self.durable = durable
         self.cursor = cursor
         self.properties: dict[str, str] = dict(properties or {})
         self.type: SubscriptionType | None = None
-        self.compacted = source is not None
+        self.compacted = False
         self.limits = UnackedLimits()
         self.rate = RateLimit(around.clock, Rate(), around.settings.rate_burst_s)
         self.meter = Meter(around.clock)
@@ -74,8 +82,7 @@ class Subscription:
         self.oldest: tuple[int, int] | None = None
         self.last_active_ms = around.clock.wall_ms()
         self._around = around
-        self._source = source or around.source
-        self._visible = visible or _everything
+        self._source = around.source
         self._counts: dict[int, int] = {}
         self._dispatcher: Dispatcher | None = None
         self._consumer_count = 0
@@ -128,12 +135,16 @@ class Subscription:
         """Let one more consumer in; raises if it does not fit to those that are there."""
         if self._gone:
             raise SubscriptionBusyError(f"subscription {self.name!r} is being removed")
-        if self._dispatcher is None or (self.type is not request.type and not self._dispatcher.consumers):
+        if request.read_compacted and request.type in _INDIVIDUAL:
+            raise NotAllowedError("a compacted view is for exclusive and failover subscriptions")
+        same = self.type is request.type and self.compacted == request.read_compacted
+        if self._dispatcher is None or (not same and not self._dispatcher.consumers):
             if self._dispatcher is not None:
                 self._dispatcher.close()
+            self.compacted = request.read_compacted
             self._dispatcher = self._make_dispatcher(request.type)
             self.type = request.type
-        elif self.type is not request.type:
+        elif not same:
             kind = self.type.value if self.type is not None else ""
             raise SubscriptionBusyError(f"subscription {self.name!r} has consumers of type {kind}")
         self._consumer_count += 1
@@ -151,12 +162,13 @@ class Subscription:
 
     def _make_dispatcher(self, kind: SubscriptionType) -> Dispatcher:
         around = self._around
+        source: Source = around.view if self.compacted else around.source
         desk = Desk(
             self.cursor,
             around.settings,
-            lambda wake: Feed(self._source, around.clock, around.settings, around.tasks, wake),
+            lambda wake: Feed(source, around.clock, around.settings, around.tasks, wake),
             lambda wake: Brake(around.clock, (around.topic_rate, self.rate), wake),
-            self._visible,
+            around.view.visible if self.compacted else _everything,
             self._counts,
             self.limits,
             around.partition,
@@ -307,7 +319,8 @@ class Subscription:
         self._moving = asyncio.get_running_loop().create_future()
         try:
             self.disconnect("the subscription is moved")
-            start, end = self._source.start_offset, self._source.end_offset
+            start = (self._around.view if self.compacted else self._source).start_offset
+            end = self._source.end_offset
             self.cursor.reset(max(start, min(offset, end)))
             self._counts.clear()
             if self._dispatcher is not None:

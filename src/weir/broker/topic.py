@@ -2,18 +2,20 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from weir.broker.api import Outgoing, Position, ProducerRequest, Receipt, StartAt, SubscribeRequest
 from weir.broker.consumer import BrokerConsumer
 from weir.broker.context import BrokerContext
 from weir.broker.dedup import KEY as DEDUP_KEY
 from weir.broker.dedup import Deduplication
+from weir.broker.lazy_holding import LazyHolding
 from weir.broker.limits import RateLimit
 from weir.broker.meters import Histogram
+from weir.broker.ports import Holding
 from weir.broker.producers import BrokerProducer, Producers
 from weir.broker.publishing import Publisher
-from weir.broker.stats import Latency, SubscriptionStats, TopicStats
+from weir.broker.stats import CompactionStatus, Latency, SubscriptionStats, TopicStats
 from weir.broker.stats_of import flow_of, producer_stats, subscription_stats
 from weir.broker.subscription import Subscription, Surroundings, load_subscriptions
 from weir.model.batch import Batch
@@ -30,7 +32,9 @@ from weir.model.policies import Policies, Rate
 from weir.model.registry import Action
 from weir.model.topics import TopicName
 from weir.runtime.tasks import TaskScope
+from weir.stream.compaction import CompactedView
 from weir.stream.cursor import Cursor
+from weir.stream.holding_ledger import LEDGER_KEYS
 from weir.stream.log import Stream
 from weir.stream.retention import bytes_from
 from weir.stream.state import StateLog
@@ -49,13 +53,22 @@ class BrokerTopic:
     """Fills `api.Topic`. Made by `open`; dies when another broker takes its stream over."""
 
     def __init__(
-        self, context: BrokerContext, name: TopicName, policies: Policies, stream: Stream, state: StateLog
+        self,
+        context: BrokerContext,
+        name: TopicName,
+        policies: Policies,
+        *,
+        stream: Stream,
+        state: StateLog,
+        view: CompactedView,
     ) -> None:
         self._context = context
         self._clock = context.runtime.clock
         self._name = name
         self._stream = stream
         self._state = state
+        self._view = view
+        self._compacting: asyncio.Task[None] | None = None
         self._tasks = TaskScope(f"topic {name}")
         self._dead: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._closing = False
@@ -68,6 +81,7 @@ class BrokerTopic:
             self._clock,
             context.settings,
             stream,
+            view,
             state,
             self._tasks,
             context.keys_of,
@@ -89,9 +103,9 @@ class BrokerTopic:
         state: StateLog | None = None
         try:
             state = await stream.open_state()
-            topic = cls(context, name, policies, stream, state)
-            if context.open_holding is not None:
-                topic._publisher.holding = await context.open_holding(context.streams, stream, state)
+            view = await CompactedView.open(context.streams, stream, state)
+            topic = cls(context, name, policies, stream=stream, state=state, view=view)
+            await topic._open_holding()
             await topic.apply(policies)
         except BaseException:
             if state is not None:
@@ -99,6 +113,16 @@ class BrokerTopic:
             await stream.close()
             raise
         return topic
+
+    async def _open_holding(self) -> None:
+        open_area = self._context.open_holding
+        if open_area is None:
+            return
+        streams, stream, state = self._context.streams, self._stream, self._state
+        holding = LazyHolding(str(self._name), lambda: open_area(streams, stream, state))
+        self._publisher.holding = holding
+        if state.keys(LEDGER_KEYS):
+            await holding.open()
 
     # --- what it is -------------------------------------------------------------------------------------
 
@@ -117,6 +141,12 @@ class BrokerTopic:
     @property
     def state(self) -> StateLog:
         return self._state
+
+    @property
+    def holding(self) -> Holding | None:
+        """Where messages wait that may not be seen yet; None while none ever did."""
+        holding = self._publisher.holding
+        return holding.area if isinstance(holding, LazyHolding) else holding
 
     @property
     def publisher(self) -> Publisher:
@@ -275,12 +305,19 @@ class BrokerTopic:
         return self._add_subscription(
             request.subscription,
             request.start,
+            compacted=request.read_compacted,
             durable=request.durable,
             properties=request.subscription_properties,
         )
 
     def _add_subscription(
-        self, name: str, start: StartAt, *, durable: bool, properties: object = None
+        self,
+        name: str,
+        start: StartAt,
+        *,
+        durable: bool,
+        compacted: bool = False,
+        properties: Mapping[str, str] | None = None,
     ) -> Subscription:
         limit = self._policies.max_subscriptions or 0
         if 0 < limit <= len(self._subscriptions):
@@ -288,9 +325,9 @@ class BrokerTopic:
         subscription = Subscription(
             self._around,
             name,
-            Cursor(self._start(start) - 1),
+            Cursor(self._start(start, compacted) - 1),
             durable=durable,
-            properties=properties if isinstance(properties, dict) else None,
+            properties=properties,
         )
         self._limit(subscription)
         self._subscriptions[name] = subscription
@@ -305,12 +342,13 @@ class BrokerTopic:
         await self._state.flush()
         return subscription
 
-    def _start(self, start: StartAt) -> int:
+    def _start(self, start: StartAt, compacted: bool) -> int:
+        first = self._view.start_offset if compacted else self._stream.start_offset
         if start.latest:
             return self._stream.end_offset
         if start.offset is None:
-            return self._stream.start_offset
-        return max(self._stream.start_offset, min(start.offset, self._stream.end_offset))
+            return first
+        return max(first, min(start.offset, self._stream.end_offset))
 
     def _dropped(self, subscription: Subscription) -> None:
         if self._subscriptions.get(subscription.name) is subscription:
@@ -398,6 +436,33 @@ class BrokerTopic:
             raise SubscriptionBusyError(f"subscription {name!r} has consumers")
         subscription.end("the subscription is deleted")
         await self._state.flush()
+
+    @property
+    def view(self) -> CompactedView:
+        """The latest message of each key."""
+        return self._view
+
+    @property
+    def compaction(self) -> CompactionStatus:
+        """How the last compaction went."""
+        task = self._compacting
+        if task is None:
+            return CompactionStatus.NOT_RUN
+        if not task.done():
+            return CompactionStatus.RUNNING
+        failed = task.cancelled() or task.exception() is not None
+        return CompactionStatus.ERROR if failed else CompactionStatus.SUCCESS
+
+    def compact(self) -> None:
+        """Begin a compaction; NotAllowedError while one is running."""
+        if self.compaction is CompactionStatus.RUNNING:
+            raise NotAllowedError(f"{self._name} is being compacted already")
+        self._compacting = self._tasks.spawn(self._view.compact(self._context.keyed_of), "compact")
+
+    async def compacted(self) -> None:
+        """Wait until the compaction that is running has ended."""
+        if self._compacting is not None:
+            await asyncio.wait([self._compacting])
 
     def check_unused(self) -> None:
         """NotAllowedError while someone is connected."""
@@ -493,6 +558,7 @@ class BrokerTopic:
         if self._publisher.holding is not None:
             await self._publisher.holding.delete()
         await self._let_go()
+        await self._view.delete()
         await self._stream.delete()
 
     async def _let_go(self) -> None:
@@ -500,4 +566,5 @@ class BrokerTopic:
             await self._publisher.holding.close()
         self._mark_dedup()
         await self._tasks.close()
+        await self._view.close()
         await self._state.close()

@@ -1,10 +1,11 @@
 """Looking after one topic: expiry, backlog quota, retention, subscriptions and producer names that nobody uses."""
 
+from weir.broker.stats import CompactionStatus
 from weir.broker.subscription import Subscription
 from weir.broker.topic import BrokerTopic
 from weir.model.errors import ProducersHeldError, QuotaExceededError
 from weir.model.policies import BacklogAction, BacklogQuota, Policies, Retention
-from weir.stream.retention import offset_keeping, trim_point
+from weir.stream.retention import bytes_from, offset_keeping, trim_point
 
 
 async def look_after(topic: BrokerTopic, now_ms: int) -> None:
@@ -15,6 +16,7 @@ async def look_after(topic: BrokerTopic, now_ms: int) -> None:
         await _expire(topic, subscription, policies, now_ms)
         _drop_unused(subscription, policies, now_ms)
     await _keep_quota(topic, policies.backlog_quota or BacklogQuota(), now_ms)
+    _compact(topic, policies)
     await trim(topic, policies.retention or Retention(), now_ms)
     dedup = topic.publisher.dedup
     if dedup is not None:
@@ -71,6 +73,15 @@ async def _evict(topic: BrokerTopic, quota: BacklogQuota, now_ms: int) -> None:
             subscription.expire_before(keep_from)
 
 
+def _compact(topic: BrokerTopic, policies: Policies) -> None:
+    """Once enough has come since the last time."""
+    threshold, stream = policies.compaction_threshold or 0, topic.stream
+    if threshold <= 0 or topic.compaction is CompactionStatus.RUNNING:
+        return
+    if bytes_from(stream.chain, topic.view.horizon, stream.end_offset, stream.open_bytes) >= threshold:
+        topic.compact()
+
+
 async def trim(topic: BrokerTopic, retention: Retention, now_ms: int) -> None:
     """Forget ledgers that everyone has acknowledged and that are retained no longer. The cursors are persisted
     first: one that fell back behind the trimmed ledgers would count what is gone as lost."""
@@ -78,6 +89,8 @@ async def trim(topic: BrokerTopic, retention: Retention, now_ms: int) -> None:
     acknowledged = min(
         (s.cursor.mark_delete + 1 for s in topic.subscriptions.values() if s.durable), default=stream.end_offset
     )
+    if (topic.policies.compaction_threshold or 0) > 0 or topic.view.horizon:
+        acknowledged = min(acknowledged, topic.view.horizon)  # what is not compacted yet is still wanted
     point = trim_point(stream.chain, acknowledged, retention, now_ms, stream.open_bytes)
     if point > stream.start_offset:
         await topic.forget_before(point)

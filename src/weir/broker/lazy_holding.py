@@ -1,0 +1,103 @@
+"""A holding area that is opened when there is something in it: most topics never hold a message."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+
+from weir.broker.ports import Holding
+from weir.model.batch import Batch, HeldId, Origin
+from weir.model.errors import StreamClosedError, WeirError
+from weir.runtime.tasks import TaskScope
+
+
+class LazyHolding:
+    """Fills `ports.Holding`. What is held while the area opens waits for it, in order."""
+
+    def __init__(self, name: str, open_area: Callable[[], Awaitable[Holding]]) -> None:
+        self._open_area = open_area
+        self._area: Holding | None = None
+        self._waiting: list[tuple[Batch, int, asyncio.Future[HeldId]]] = []
+        self._opening: asyncio.Task[None] | None = None
+        self._closed = False
+        self._tasks = TaskScope(f"opening of the holding area of {name}")
+
+    @property
+    def area(self) -> Holding | None:
+        """The area itself, once it is open."""
+        return self._area
+
+    async def open(self) -> None:
+        """Open it now: a former holder left something."""
+        self._area = await self._open_area()
+
+    def hold(self, batch: Batch, due_ms: int) -> "asyncio.Future[HeldId]":
+        if self._area is not None:
+            return self._area.hold(batch, due_ms)
+        held: asyncio.Future[HeldId] = asyncio.get_running_loop().create_future()
+        if self._closed:
+            held.set_exception(StreamClosedError("the holding area is closed"))
+            return held
+        self._waiting.append((batch, due_ms, held))
+        if self._opening is None:
+            self._opening = self._tasks.spawn(self._open_for_waiting(), "open")
+        return held
+
+    async def _open_for_waiting(self) -> None:
+        try:
+            await self.open()
+        except WeirError as failed:
+            self._refuse(failed)
+        finally:
+            self._opening = None
+        waiting, self._waiting = self._waiting, []
+        if self._area is not None:
+            for batch, due_ms, held in waiting:
+                _chain(self._area.hold(batch, due_ms), held)
+
+    def _refuse(self, failure: WeirError) -> None:
+        waiting, self._waiting = self._waiting, []
+        for _, _, held in waiting:
+            if not held.done():
+                held.set_exception(failure)
+
+    async def ready(self) -> None:
+        if self._area is not None:
+            await self._area.ready()
+
+    def positions(self) -> dict[int, int]:
+        return {} if self._area is None else self._area.positions()
+
+    async def origins_since(self, positions: Mapping[int, int]) -> AsyncGenerator[Origin, None]:
+        if self._area is not None:
+            async with aclosing(self._area.origins_since(positions)) as origins:
+                async for origin in origins:
+                    yield origin
+
+    async def before_trim(self, offset: int) -> None:
+        if self._area is not None:
+            await self._area.before_trim(offset)
+
+    async def close(self) -> None:
+        self._closed = True
+        self._refuse(StreamClosedError("the holding area is closed"))
+        await self._tasks.close()
+        if self._area is not None:
+            await self._area.close()
+
+    async def delete(self) -> None:
+        await self.close()
+        if self._area is not None:
+            await self._area.delete()
+
+
+def _chain(source: "asyncio.Future[HeldId]", target: "asyncio.Future[HeldId]") -> None:
+    def done(source: "asyncio.Future[HeldId]") -> None:
+        failure = source.exception()
+        if target.done():
+            return
+        if failure is not None:
+            target.set_exception(failure)
+        else:
+            target.set_result(source.result())
+
+    source.add_done_callback(done)
