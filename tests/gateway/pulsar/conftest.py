@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -117,10 +118,22 @@ class Node:
         """Break every connection."""
 
         async def cut() -> None:
-            for session in list(self.up.servers["pulsar"]._sessions):
+            for session in self.sessions():
                 session.abort()
 
         self.call(cut)
+
+    def begin(self, work: Call) -> "Future[Any]":
+        """Run a coroutine on the broker's loop, without waiting for it."""
+        return asyncio.run_coroutine_threadsafe(work(), self._loop)
+
+    async def peer(self) -> "Peer":
+        """A client that speaks frames, connected over a socket; to be used on the broker's loop."""
+        address = self.up.addresses["pulsar"]
+        return Peer(await real_runtime().net.connect(address.host, address.port))
+
+    def sessions(self) -> list[Any]:
+        return list(self.up.servers["pulsar"]._sessions)
 
     @property
     def url(self) -> str:
