@@ -330,6 +330,26 @@ def test_a_deleted_ledger_is_gone_and_others_stay(tell: Tell, flushed: bool) -> 
     tell(story)
 
 
+@pytest.mark.parametrize("flushed", [False, True], ids=["by the journal", "by the checkpoint"])
+async def test_a_deleted_ledger_takes_no_more_adds_even_after_a_restart(tmp_path: Path, flushed: bool) -> None:
+    runtime, settings = real_runtime(), tiny_settings(str(tmp_path / "b"))
+    bookie = await Bookie.open(runtime, settings)
+    await bookie.add(L1, batch(1, 0, 2))
+    await bookie.fence(L1)
+    deleting = asyncio.ensure_future(bookie.delete(L1))
+    await asyncio.sleep(0)
+    for _ in range(2):  # while it is being deleted, and afterwards
+        assert isinstance(bookie.add(L1, batch(1, 2, 3)).exception(), LedgerFencedError)
+        await deleting
+    if flushed:
+        await bookie.flush()
+    await bookie.close()
+    again = await Bookie.open(runtime, settings)
+    assert isinstance(again.add(L1, batch(1, 2, 3)).exception(), LedgerFencedError)
+    await again.add(L2, batch(2, 0, 1))
+    await again.close()
+
+
 def test_collect_deletes_what_the_metadata_no_longer_has(tell: Tell) -> None:
     async def story(bookie: Bookie, _: Runtime) -> None:
         for n in (1, 2, 3):

@@ -112,7 +112,7 @@ def test_a_ledger_deleted_while_its_log_is_rewritten_stays_deleted(tell: Tell) -
         assert not collecting.done()
         await bookie.delete(LedgerId(1))
         await bookie.delete(LedgerId(4))
-        await bookie.add(LedgerId(4), batch(4, 100, 1))  # by a writer that has not heard of it
+        await bookie.add(LedgerId(4), batch(4, 100, 1), recovery=True)  # by a repair that has not heard of it
         await collecting
         await bookie.flush()
         await bookie.close()

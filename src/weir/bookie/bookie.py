@@ -271,6 +271,7 @@ class Bookie:
 
     async def delete(self, ledger_id: LedgerId) -> None:
         self._require_open()
+        self._store.ledgers.refuse(ledger_id)
         await self._journaled(RecordKind.DELETE, ledger_id)
 
     def _journaled(self, kind: RecordKind, ledger_id: LedgerId) -> "asyncio.Future[None]":
@@ -350,12 +351,15 @@ class Bookie:
             raise NoSuchLedgerError(f"ledger {ledger_id} is not on bookie {self._settings.bookie_id}")
 
     def _require_admission(self, ledger_id: LedgerId, recovery: bool) -> None:
-        fenced = not recovery and self._store.ledgers.is_fenced(ledger_id)
+        ledgers = self._store.ledgers
+        fenced = not recovery and (ledgers.is_fenced(ledger_id) or ledgers.is_gone(ledger_id))
         if not fenced and self._state.state is BookieState.WRITABLE:
             return
         self._require_open()
         if fenced:
-            raise LedgerFencedError(f"ledger {ledger_id} is fenced")
+            raise LedgerFencedError(
+                f"ledger {ledger_id} is {'deleted' if ledgers.is_gone(ledger_id) else 'fenced'}"
+            )
         # A recovery only brings back what was acknowledged elsewhere: worth the space as long as there is some.
         if self.state is BookieState.READ_ONLY and not (recovery and self._store.cache.has_room):
             raise BookieReadOnlyError(f"bookie {self._settings.bookie_id} takes no entries for now")

@@ -2,13 +2,18 @@
 
 import asyncio
 
+from pyroaring import BitMap64
+
 from weir.model.ids import NO_ENTRY, EntryId, LedgerId
 
 
 class LedgerTable:
     """Plain state. A ledger is known once it has a last-add-confirmed; a fence may stand for an unknown one."""
 
-    def __init__(self) -> None:
+    def __init__(self, gone: bytes = b"") -> None:
+        #: Deleted ledgers. Their ids are never given out again, and a writer that has not heard of its ledger's
+        #: deletion must get no acknowledgement for what nobody will ever read: the fence outlives the ledger.
+        self._gone = BitMap64.deserialize(gone) if gone else BitMap64()
         self._confirmed: dict[LedgerId, EntryId] = {}
         self._fenced: dict[LedgerId, None] = {}
         #: Fences on their way to the journal: in force already, and whatever is committed before them.
@@ -21,6 +26,14 @@ class LedgerTable:
 
     def is_fenced(self, ledger_id: LedgerId) -> bool:
         return ledger_id in self._fenced or ledger_id in self._fencing
+
+    def is_gone(self, ledger_id: LedgerId) -> bool:
+        return ledger_id in self._gone
+
+    def gone(self) -> bytes:
+        """The deleted ledgers as a checkpoint keeps them."""
+        self._gone.run_optimize()
+        return self._gone.serialize() if self._gone else b""
 
     def is_fenced_durably(self, ledger_id: LedgerId) -> bool:
         return ledger_id in self._fenced
@@ -57,10 +70,15 @@ class LedgerTable:
         self._fenced[ledger_id] = None
         self._wake(ledger_id, for_good=True)
 
+    def refuse(self, ledger_id: LedgerId) -> None:
+        """Take no more adds of a ledger that is about to be deleted: one that came later would outlive it."""
+        self._gone.add(ledger_id)
+
     def forget(self, ledger_id: LedgerId) -> None:
         """The ledger was deleted."""
         self._confirmed.pop(ledger_id, None)
         self._fenced.pop(ledger_id, None)
+        self._gone.add(ledger_id)
         self._wake(ledger_id, for_good=True)
 
     def wait(self, ledger_id: LedgerId) -> "asyncio.Future[bool]":

@@ -24,7 +24,7 @@ class Store:
     def __init__(self, checkpoint: Checkpoint, write_cache_bytes: int) -> None:
         self.cache = WriteCache(write_cache_bytes)
         self.index = Index()
-        self.ledgers = LedgerTable()
+        self.ledgers = LedgerTable(checkpoint.gone)
         self.tombstones = Tombstones()
         #: Everything before it is in entry logs.
         self.flushed = checkpoint.position
@@ -124,6 +124,7 @@ class Store:
                 fenced=tuple(self.ledgers.fenced()),
                 deleted=tuple(self.tombstones.needed(list(self._being_written))),
                 logs=tuple(self.index.logs()),
+                gone=self.ledgers.gone(),
             )
             await save_checkpoint(disk, layout, checkpoint)
             return checkpoint.position

@@ -4,8 +4,8 @@ from weir.model.ids import LedgerId
 
 
 class Tombstones:
-    """A tombstone says: entries of this ledger in logs up to that one are dead. Ledgers that were added to
-    after their deletion, by a writer that had not heard of it, are alive in later logs."""
+    """A tombstone says: entries of this ledger in logs up to that one are dead. A ledger that a recovery adds to
+    after its deletion is alive in later logs, until the next look for orphans."""
 
     def __init__(self) -> None:
         self._through: dict[LedgerId, int] = {}

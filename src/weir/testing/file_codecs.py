@@ -75,6 +75,7 @@ def sample_checkpoint(dice: Random) -> bytes:
             tuple(LedgerId(sample_id(dice)) for _ in range(dice.randrange(3))),
             tuple((LedgerId(sample_id(dice)), n) for n in range(dice.randrange(3))),
             tuple(range(dice.randrange(3))),
+            dice.randbytes(dice.randrange(20)),
         )
     )
 

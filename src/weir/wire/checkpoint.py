@@ -2,6 +2,7 @@
 
 crc32c u32 | magic | number u64 | sequence u64 | offset u64 | nonce u64 | next log u64
 | fenced u32 | deletions u32 | logs u32 | fenced ledgers u64 ... | (ledger, through log) u64 ... | logs u64 ...
+| ids of all ledgers ever deleted, as a bitmap
 """
 
 from dataclasses import dataclass
@@ -41,6 +42,8 @@ class Checkpoint:
     deleted: tuple[tuple[LedgerId, int], ...] = ()
     #: The entry logs that exist; a log that is not named here was never committed.
     logs: tuple[int, ...] = ()
+    #: The ids of all ledgers ever deleted, as a serialized bitmap.
+    gone: bytes = b""
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
@@ -57,7 +60,8 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
         len(checkpoint.fenced),
         len(checkpoint.deleted),
         len(checkpoint.logs),
-    ) + Struct(f"<{len(numbers)}Q").pack(*numbers)
+    )
+    covered += Struct(f"<{len(numbers)}Q").pack(*numbers) + checkpoint.gone
     return _CRC.pack(crc32c(covered)) + covered
 
 
@@ -70,7 +74,7 @@ def decode_checkpoint(data: Buffer) -> Checkpoint:
     if crc32c(memoryview(data)[_CRC.size :]) != _CRC.unpack_from(data)[0]:
         raise ChecksumError("checksum of the checkpoint does not match")
     count = fenced + 2 * deleted + logs
-    if len(data) != _HEADER_BYTES + 8 * count:
+    if len(data) < _HEADER_BYTES + 8 * count:
         raise WireError(f"a checkpoint of {len(data)} bytes announces {count} numbers")
     numbers = Struct(f"<{count}Q").unpack_from(data, _HEADER_BYTES)
     pairs = numbers[fenced : fenced + 2 * deleted]
@@ -81,4 +85,5 @@ def decode_checkpoint(data: Buffer) -> Checkpoint:
         tuple(LedgerId(ledger) for ledger in numbers[:fenced]),
         tuple((LedgerId(ledger), log) for ledger, log in zip(pairs[::2], pairs[1::2], strict=True)),
         numbers[fenced + 2 * deleted :],
+        bytes(data[_HEADER_BYTES + 8 * count :]),
     )
