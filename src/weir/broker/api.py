@@ -243,6 +243,10 @@ class Topic(Protocol):
     @property
     def end_offset(self) -> int: ...
 
+    @property
+    def terminated(self) -> bool:
+        """Whether it takes no more messages, for good: a consumer that has everything has reached its end."""
+
     async def offset_at(self, moment_ms: int) -> int:
         """The first offset appended at or after the moment."""
 

@@ -15,6 +15,9 @@ from weir.runtime.tasks import TaskScope
 
 log = logging.getLogger(__name__)
 
+#: Topics that are closed at the same time when the broker goes down.
+_CLOSED_AT_ONCE = 64
+
 
 class Broker:
     """Fills `api.Broker`."""
@@ -172,9 +175,13 @@ class Broker:
     async def close(self) -> None:
         """Let go of every topic."""
         self._closing = True
-        for name in list(self._topics):
-            try:
-                await self.unload(name, "the broker is going down")
-            except WeirError as failed:
-                log.warning("%s was not unloaded: %s", name, failed)
+        names = list(self._topics)
+        for first in range(0, len(names), _CLOSED_AT_ONCE):
+            await asyncio.gather(*map(self._unload_quietly, names[first : first + _CLOSED_AT_ONCE]))
         await self._tasks.close()
+
+    async def _unload_quietly(self, name: TopicName) -> None:
+        try:
+            await self.unload(name, "the broker is going down")
+        except WeirError as failed:
+            log.warning("%s was not unloaded: %s", name, failed)

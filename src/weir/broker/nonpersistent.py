@@ -305,6 +305,10 @@ class NonPersistentTopic:
     def end_offset(self) -> int:
         return self._end
 
+    @property
+    def terminated(self) -> bool:
+        return False
+
     async def offset_at(self, moment_ms: int) -> int:
         return self._end
 
