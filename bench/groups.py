@@ -95,6 +95,7 @@ def _limits(amounts: Amounts) -> Group:
             Run("recycled", "raw.write-recycled", {"mib": amounts.mib}),
             _sync(amounts),
             Run("thread", "raw.thread-sync-write", {"size": KIB, "count": amounts.syncs}),
+            Run("write", "raw.write", {"size": KIB, "count": amounts.syncs}),
             Run("cold", "raw.read-cold", {"mib": amounts.mib, "order": "sequential"}),
             _loopback(amounts),
             Run("memory", "raw.memory", {"rounds": 5}),
@@ -105,6 +106,7 @@ def _limits(amounts: Amounts) -> Group:
             Row("write + fdatasync of 1 KiB, p50", "us", metric("sync", "p50_us")),
             Row("write + fdatasync of 1 KiB, p99", "us", metric("sync", "p99_us")),
             Row("the same by a thread for an event loop, p50", "us", metric("thread", "p50_us")),
+            Row("buffered write of 1 KiB, p50", "us", metric("write", "p50_us")),
             Row("sequential read, cold", "MB/s", metric("cold", "mb_s")),
             Row("loopback TCP, one stream", "MB/s", metric("loopback", "mb_s")),
             Row("loopback TCP, ping-pong p50", "us", metric("loopback", "p50_us")),
@@ -160,6 +162,11 @@ def _percentiles(run: str, title: str, raw: str, raw_title: str, target: Target 
     ]
 
 
+def _plain_percentiles(run: str, title: str) -> list[Row]:
+    names = ("p50", "p99", "p999")
+    return [Row(f"{title}, {name}", "us", metric(run, f"{name}_us")) for name in names]
+
+
 def _latency(amounts: Amounts) -> Group:
     base: dict[str, Any] = {"size": KIB, "count": amounts.syncs}
     return Group(
@@ -169,7 +176,6 @@ def _latency(amounts: Amounts) -> Group:
             _sync(amounts),
             Run("always", "append.latency", base | {"sync": "always"}),
             Run("thread", "raw.thread-sync-write", base),
-            Run("write", "raw.write", base),
             Run("periodic", "append.latency", base | {"sync": "periodic"}),
         ],
         [
@@ -182,7 +188,7 @@ def _latency(amounts: Amounts) -> Group:
                 metric("thread", "p50_us"),
                 lower_is_better=True,
             ),
-            *_percentiles("periodic", "1 KiB, sync periodic", "write", "buffered write"),
+            *_plain_percentiles("periodic", "1 KiB, sync periodic"),
         ],
         amounts.latency_rounds,
     )
@@ -200,10 +206,7 @@ def _latency_at_a_rate(amounts: Amounts) -> Group:
         ],
         [
             *_percentiles("always", "1 KiB, sync always", "sync", f"{SYNC} at that rate"),
-            *(
-                Row(f"1 KiB, sync periodic, {name}", "us", metric("periodic", f"{name}_us"))
-                for name in ("p50", "p99", "p999")
-            ),
+            *_plain_percentiles("periodic", "1 KiB, sync periodic"),
         ],
         amounts.rounds,
     )
@@ -220,10 +223,10 @@ def _network(amounts: Amounts, store: str, title: str) -> Group:
         return found["loopback"]["p50_us"] + found["sync"]["p50_us"]
 
     runs = [_append_run(amounts, name, store, "always", 1) for name in SIZES]
-    rows = [Row(f"{name}, sync always", "MB/s", metric(name, "mb_s"), raw_title, share) for name in SIZES]
-    rows += [Row(f"{name}, sync always", "entries/s", metric(name, "entries_s")) for name in SIZES]
+    rows = [Row(f"{name}, sync always, MB/s", "MB/s", metric(name, "mb_s"), raw_title, share) for name in SIZES]
+    rows += [Row(f"{name}, sync always, entries/s", "entries/s", metric(name, "entries_s")) for name in SIZES]
     periodic = _append_run(amounts, "1 KiB", store, "periodic", 1)
-    rows += [Row("1 KiB, sync periodic", "entries/s", metric("periodic", "entries_s"))]
+    rows += [Row("1 KiB, sync periodic, entries/s", "entries/s", metric("periodic", "entries_s"))]
     rows += [Row("1 KiB, sync always, CPU per entry, all processes", "us", metric("1 KiB", "cpu_us"))]
     rows += [
         Row(

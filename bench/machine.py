@@ -9,7 +9,11 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
+#: More foreign work than this makes the numbers doubtful.
+QUIET_CORES = 0.3
+
 _TICKS_S = os.sysconf("SC_CLK_TCK")
+_LOOK_S = 0.5
 
 
 def facts(folder: str) -> dict[str, str | float]:
@@ -78,3 +82,14 @@ class Quietness:
     def foreign_cores(self) -> float:
         elapsed = max(time.monotonic() - self._started, 0.001)
         return max(0.0, (_busy_s() - self._busy) - (_own_s() - self._own)) / elapsed
+
+
+def wait_for_quiet(patience_s: float) -> float:
+    """Wait until others leave the machine alone for a moment, but no longer than this; how long it took."""
+    started = time.monotonic()
+    while time.monotonic() - started < patience_s:
+        quiet = Quietness()
+        time.sleep(_LOOK_S)
+        if quiet.foreign_cores() < QUIET_CORES:
+            break
+    return time.monotonic() - started

@@ -37,13 +37,14 @@ class Row:
     lower_is_better: bool = False
     target: Target | None = None
 
-    def result(self, section: str, rounds: list[Round]) -> Result:
+    def result(self, group: "Group", rounds: list[Round], busy_cores: float) -> Result:
         values = [self.value(r) for r in rounds]
         raws = [self.raw(r) for r in rounds] if self.raw else []
         value = Spread.of(values)
         ratio = Spread.of([v / w for v, w in zip(values, raws, strict=True)]) if raws else None
         return Result(
-            section=section,
+            group=group.name,
+            section=group.section,
             title=self.title,
             unit=self.unit,
             value=value,
@@ -53,6 +54,7 @@ class Row:
             lower_is_better=self.lower_is_better,
             target=self.target.says if self.target else "",
             met=self.target.met(value, ratio) if self.target else None,
+            busy_cores=busy_cores,
         )
 
 

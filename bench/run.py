@@ -24,9 +24,9 @@ from bench.plan import Group, Round, Run
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 RESULTS = REPOSITORY / "bench" / "results"
-#: More foreign work than this makes the numbers doubtful.
-_QUIET_CORES = 0.3
 _RUN_TIMEOUT_S = 180
+#: How long a whole run waits, in sum, for others to leave the machine alone.
+_PATIENCE_S = 180.0
 
 
 def main() -> int:
@@ -37,13 +37,13 @@ def main() -> int:
     quiet = machine.Quietness()
     facts = machine.facts(data)
     try:
-        results = _measure(plan, data, console)
+        results = _measure(plan, data, console, patience_s=0.0 if arguments.quick else _PATIENCE_S)
     finally:
         shutil.rmtree(data, ignore_errors=True)
     foreign = round(quiet.foreign_cores(), 2)
     facts["cores_used_by_others"] = foreign
     console.print(Markdown(report.table(results, facts)))
-    if foreign > _QUIET_CORES:
+    if foreign > machine.QUIET_CORES:
         console.print(f"[yellow]the machine was not quiet: others used {foreign} cores")
     target = arguments.results or (RESULTS if not (arguments.quick or arguments.only) else None)
     if target:
@@ -67,12 +67,15 @@ def _wanted(group: Group, names: list[str]) -> bool:
     return not names or any(name in group.name for name in names)
 
 
-def _measure(plan: list[Group], data: str, console: Console) -> list[report.Result]:
+def _measure(plan: list[Group], data: str, console: Console, *, patience_s: float) -> list[report.Result]:
     results = []
     columns = (TextColumn("{task.description:44}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("", total=sum(g.rounds * len(g.runs) for g in plan))
         for group in plan:
+            progress.update(task, description=f"{group.name}: waiting for a quiet machine")
+            patience_s -= machine.wait_for_quiet(patience_s)
+            quiet = machine.Quietness()
             rounds: list[Round] = []
             for number in range(group.rounds):
                 found: Round = {}
@@ -81,7 +84,8 @@ def _measure(plan: list[Group], data: str, console: Console) -> list[report.Resu
                     found[run.key] = _once(run, data)
                     progress.advance(task)
                 rounds.append(found)
-            results += [row.result(group.section, rounds) for row in group.rows]
+            busy = round(quiet.foreign_cores(), 2)
+            results += [row.result(group, rounds, busy) for row in group.rows]
     return results
 
 
