@@ -1,5 +1,8 @@
 """The `weir` command: help, and errors as one clear line."""
 
+import subprocess
+import sys
+
 import click
 import pytest
 
@@ -18,6 +21,11 @@ def run(*arguments: str) -> int:
 def test_help_names_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--help") == 0
     assert "bookie" in capsys.readouterr().out
+
+
+def test_a_near_miss_names_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("topcs") == 2
+    assert "did you mean topics?" in capsys.readouterr().err
 
 
 def test_an_unknown_command_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
@@ -48,3 +56,17 @@ def test_an_interrupt_exits_like_a_shell_would(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setitem(program.cli.commands, "wait", wait)
     assert run("wait") == 130
+
+
+@pytest.mark.parametrize("name", cli.lazy)
+def test_every_command_can_be_loaded_and_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(name, "--help") == 0
+    assert f"weir {name}" in capsys.readouterr().out
+
+
+def test_listing_the_commands_loads_none_of_them() -> None:
+    program = "import sys; from weir.cli.main import cli; cli(['--help'], standalone_mode=False)"
+    program += (
+        "; sys.exit(any(m.startswith(('weir.server', 'weir.broker', 'asyncio', 'rich')) for m in sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, check=False).returncode == 0

@@ -5,25 +5,58 @@ which stands above this layer and may not be imported by it.
 """
 
 import importlib
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import NamedTuple
 
 import click
 
 
-class LazyGroup(click.Group):
-    """A group whose commands are given as `module:attribute`."""
+class Lazy(NamedTuple):
+    """A command that is not loaded: where it is (`module:attribute`), and its line in the list of commands."""
 
-    def __init__(self, *args: object, lazy: dict[str, str] | None = None, **kwargs: object) -> None:
+    target: str
+    help: str
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are given as `module:attribute`, or as `Lazy`, listed without being loaded."""
+
+    def __init__(self, *args: object, lazy: Mapping[str, str | Lazy] | None = None, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]
-        self._lazy = lazy or {}
+        self.lazy = dict(lazy or {})
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted([*super().list_commands(ctx), *self._lazy])
+        return sorted([*super().list_commands(ctx), *self.lazy])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in self._lazy:
+        found = self.lazy.get(cmd_name)
+        if found is None:
             return super().get_command(ctx, cmd_name)
-        module, _, attribute = self._lazy[cmd_name].partition(":")
+        target = found if isinstance(found, str) else found.target
+        module, _, attribute = target.partition(":")
         command = getattr(importlib.import_module(module), attribute)
         if not isinstance(command, click.Command):
-            raise TypeError(f"{self._lazy[cmd_name]} is not a command")
+            raise TypeError(f"{target} is not a command")
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0] if args else ""
+        names = self.list_commands(ctx)
+        near = get_close_matches(name, names, n=1) if name not in names else []
+        if near:
+            ctx.fail(f"there is no command {name!r} (did you mean {near[0]}?)")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = []
+        for name in self.list_commands(ctx):
+            found = self.lazy.get(name)
+            if isinstance(found, Lazy):
+                rows.append((name, found.help))
+            elif (command := self.get_command(ctx, name)) is not None and not command.hidden:
+                rows.append((name, command.get_short_help_str(formatter.width)))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)

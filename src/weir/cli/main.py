@@ -5,7 +5,7 @@ import sys
 
 import click
 
-from weir.cli.lazy import LazyGroup
+from weir.cli.lazy import Lazy, LazyGroup
 from weir.model.errors import ConfigError, WeirError
 
 #: Exit codes: what was asked could not be done; it could not be understood.
@@ -15,21 +15,32 @@ FAILED, MISUSED = 1, 2
 @click.group(
     cls=LazyGroup,
     lazy={
-        "bookie": "weir.cli.bookie:bookie",
-        "config": "weir.server.config_command:config",
-        "consume": "weir.cli.consume:consume",
-        "demo": "weir.server.demo:demo",
-        "ledger": "weir.cli.ledger:ledger",
-        "namespaces": "weir.cli.namespaces:namespaces",
-        "peek": "weir.cli.peek:peek",
-        "produce": "weir.cli.produce:produce",
-        "schemas": "weir.cli.schemas:schemas",
-        "subscriptions": "weir.cli.subscriptions:subscriptions",
-        "tenants": "weir.cli.tenants:tenants",
-        "token": "weir.cli.token:token",
-        "topics": "weir.cli.topics:topics",
-        "up": "weir.server.up_command:up",
+        "bookie": Lazy("weir.cli.bookie:bookie", "Run a storage node, or look into its files."),
+        "config": Lazy("weir.server.config_command:config", "Show and explain the settings of weir up."),
+        "consume": Lazy("weir.cli.consume:consume", "Print the messages of a topic."),
+        "demo": Lazy("weir.server.demo:demo", "Show what Weir does, on this machine."),
+        "ledger": Lazy("weir.cli.ledger:ledger", "Look at replicated ledgers, read, check and repair them."),
+        "namespaces": Lazy(
+            "weir.cli.namespaces:namespaces", "List, create and delete namespaces, and set their policies."
+        ),
+        "peek": Lazy("weir.cli.peek:peek", "Show what waits for a subscription, and leave it there."),
+        "produce": Lazy("weir.cli.produce:produce", "Send messages to a topic."),
+        "schemas": Lazy("weir.cli.schemas:schemas", "Show, upload, check and delete the schemas of a topic."),
+        "subscriptions": Lazy(
+            "weir.cli.subscriptions:subscriptions", "List, create, move and delete the subscriptions of a topic."
+        ),
+        "tenants": Lazy("weir.cli.tenants:tenants", "List, create, change and delete tenants."),
+        "token": Lazy("weir.cli.token:token", "Make keys and tokens, and look into tokens."),
+        "topics": Lazy("weir.cli.topics:topics", "List, create, look into, and delete topics."),
+        "up": Lazy("weir.server.up_command:up", "Run a whole Weir on this machine."),
     },
+    epilog="""
+\b
+To begin:
+  weir up                          everything in one process, on this machine
+  weir produce hello world         in another terminal
+  weir consume hello
+""",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.option("-v", "--verbose", count=True, help="Say more; twice for debugging.")
