@@ -153,3 +153,18 @@ def test_names_that_sent_nothing_for_long_are_forgotten_unless_connected() -> No
 def test_a_malformed_snapshot_is_named_so(data: bytes) -> None:
     with pytest.raises(WireError):
         Deduplication(lambda: None, snapshot_every=1, forget_ms=1).load(data)
+
+
+def test_it_can_be_switched_on_and_off_while_the_topic_is_used(run: Callable) -> None:
+    async def scenario(bench) -> None:
+        topic = await bench.topic()
+        producer = await bench.producer(topic, "p")
+        assert [r.duplicate for r in await send(bench, producer, 1, 1)] == [False, False]
+        await topic.apply(ON.over(topic.policies))
+        assert [r.duplicate for r in await send(bench, producer, 1, 2, 2)] == [False, False, True]
+        await topic.apply(Policies(deduplication=False).over(topic.policies))
+        assert [r.duplicate for r in await send(bench, producer, 2, 9)] == [False, False]
+        await topic.apply(ON.over(topic.policies))
+        assert [r.duplicate for r in await send(bench, producer, 2, 3)] == [True, False]
+
+    run(scenario)

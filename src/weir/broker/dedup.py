@@ -15,6 +15,8 @@ from weir.model.batch import Batch, HeldId, Origin
 from weir.model.errors import WireError
 
 KEY = "dedup"
+#: A log of so many messages is read to its end, whatever the last of them looks like.
+_ALWAYS_READ = 100_000
 
 
 class Verdict(Enum):
@@ -107,6 +109,7 @@ class Deduplication:
         """The batch is in the log, which ends there."""
         known = self._names[producer]
         known.stored = max(known.stored, highest)
+        known.pushed = max(known.pushed, known.stored)
         while known.under_way and known.under_way[0][0] <= highest:
             known.under_way.popleft()
         self._reached(end_offset)
@@ -123,6 +126,7 @@ class Deduplication:
         """The batch waits in the holding area, which is as good as stored."""
         known = self._names[producer]
         known.stored = max(known.stored, highest)
+        known.pushed = max(known.pushed, known.stored)
         while known.under_way and known.under_way[0][0] <= highest:
             known.under_way.popleft()
         self.passed_held(place)
@@ -150,6 +154,16 @@ class Deduplication:
             for batch in await log.read(self.known_to, 1 << 20):
                 self._learn(batch.origin, now_ms)
                 self.known_to = batch.end_offset
+
+    async def begin(self, log: _Source, now_ms: int) -> None:
+        """Begin without a snapshot. Where deduplication was always on, one was written before the log grew long: a
+        long one whose last batch names no origin was written without, and has nothing to tell."""
+        length = log.end_offset - log.start_offset
+        if length > _ALWAYS_READ:
+            last = await log.read(log.end_offset - 1, 1)
+            if last and last[0].origin is None:
+                self.known_to = log.end_offset
+        await self.catch_up(log, now_ms)
 
     async def catch_up_held(self, holding: _Holding, now_ms: int) -> None:
         """The same for what waits in the holding area."""

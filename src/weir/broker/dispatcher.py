@@ -67,8 +67,9 @@ class Dispatcher(Protocol):
 
     def redeliver(self, consumer: BrokerConsumer, ranges: Sequence[tuple[int, int]] | None) -> None: ...
 
-    def settled(self, consumer: BrokerConsumer | None, first: int, end: int) -> None:
-        """Offsets in [first, end) were acknowledged, by this consumer if by any."""
+    def settled(self, consumer: BrokerConsumer | None, first: int, end: int) -> bool:
+        """Offsets in [first, end) were acknowledged, by this consumer if by any. Answers whether something else
+        may be delivered now because of that: the caller pumps, once for all that it has."""
 
     def rewind(self) -> None:
         """The cursor was moved: begin anew from it."""

@@ -14,6 +14,7 @@ from weir.broker.dispatch_keys import KeysOf, Ranges, Ring, auto_split, split_by
 from weir.broker.dispatcher import Desk, ack_invisible, count_again, returned, wanted_of
 from weir.broker.pieces import Piece, Pieces
 from weir.model.batch import Batch
+from weir.model.check import check
 from weir.model.errors import SubscriptionBusyError
 
 
@@ -122,6 +123,7 @@ class KeyShared:
             batches = self._parked_feed.get(piece.base, 1) if piece is not None else None
             if piece is None or not batches:
                 return
+            check(batches[0].base_offset == piece.base, "a parked piece is read where it was found")
             parked.remove(piece)
             self._give(consumer, batches[0], piece)
 
@@ -206,7 +208,7 @@ class KeyShared:
             self._park(piece)
         self.pump()
 
-    def settled(self, consumer: BrokerConsumer | None, first: int, end: int) -> None:
+    def settled(self, consumer: BrokerConsumer | None, first: int, end: int) -> bool:
         whole = None if consumer is None else consumer.pending.pop_whole(first, end)
         if consumer is not None and whole is not None:
             drained = self._release(consumer, whole)
@@ -218,8 +220,7 @@ class KeyShared:
                 other.parked.cut(first, end)
             for pieces in (self._homeless, *self._draining.values()):
                 pieces.cut(first, end)
-        if drained or self._capped:
-            self.pump()
+        return drained or self._capped
 
     def _released(self, consumer: BrokerConsumer, pieces: list[Piece]) -> list[Piece]:
         for piece in pieces:

@@ -135,13 +135,12 @@ class Shared:
             self._again.add(piece)
         self.pump()
 
-    def settled(self, consumer: BrokerConsumer | None, first: int, end: int) -> None:
+    def settled(self, consumer: BrokerConsumer | None, first: int, end: int) -> bool:
         if consumer is None or consumer.pending.pop_whole(first, end) is None:
             for other in self._consumers:
                 other.pending.cut(first, end)
             self._again.cut(first, end)
-        if self._capped:
-            self.pump()
+        return self._capped
 
     def rewind(self) -> None:
         for consumer in self._consumers:

@@ -104,8 +104,8 @@ class SingleActive:
         self.read_at = mark + 1
         self.pump()
 
-    def settled(self, consumer: BrokerConsumer | None, first: int, end: int) -> None:
-        pass  # the cursor knows all that matters here
+    def settled(self, consumer: BrokerConsumer | None, first: int, end: int) -> bool:
+        return False  # the cursor knows all that matters here
 
     def rewind(self) -> None:
         if self._active is not None:

@@ -236,6 +236,7 @@ class Subscription:
     def ack(self, consumer: BrokerConsumer | None, ranges: Sequence[tuple[int, int]]) -> None:
         cursor, dispatcher, counts = self.cursor, self._dispatcher, self._counts
         limit = self._source.end_offset
+        freed = False
         for first, end in ranges:
             end = min(end, limit)
             if not cursor.ack(first, end):
@@ -243,8 +244,10 @@ class Subscription:
             if counts:
                 self._forget_counts(first, end)
             if dispatcher is not None:
-                dispatcher.settled(consumer, first, end)
+                freed |= dispatcher.settled(consumer, first, end)
         self._note()
+        if freed:
+            self.pump()
 
     def ack_up_to(self, consumer: BrokerConsumer | None, offset: int) -> None:
         if consumer is not None and self.type in _INDIVIDUAL:
@@ -256,9 +259,9 @@ class Subscription:
         self.cursor.ack_up_to(offset)
         if self._counts:
             self._forget_counts(first, offset + 1)
-        if self._dispatcher is not None:
-            self._dispatcher.settled(consumer, first, offset + 1)
         self._note()
+        if self._dispatcher is not None and self._dispatcher.settled(consumer, first, offset + 1):
+            self.pump()
 
     def _forget_counts(self, first: int, end: int) -> None:
         counts = self._counts

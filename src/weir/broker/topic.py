@@ -186,6 +186,7 @@ class BrokerTopic:
             await self._start_dedup()
         elif not policies.deduplication:
             self._publisher.dedup = None
+            self._state.delete(DEDUP_KEY)  # it would not know what is stored from now on
 
     def _limit(self, subscription: Subscription) -> None:
         subscription.limits.consumer = self._policies.max_unacked_per_consumer or 0
@@ -202,17 +203,19 @@ class BrokerTopic:
         snapshot = self._state.get(DEDUP_KEY)
         if snapshot is not None:
             dedup.load(snapshot)
-        self._publisher.dedup = dedup
-        await self._catch_up()
+        else:
+            await dedup.begin(self._stream, self._clock.wall_ms())
+        await self._catch_up(dedup)
+        self._publisher.dedup = dedup  # nothing was stored since it caught up: there was no wait in between
 
-    async def _catch_up(self) -> None:
-        """Bring deduplication up to date with what is stored and held."""
-        dedup, holding, now_ms = self._publisher.dedup, self._publisher.holding, self._clock.wall_ms()
+    async def _catch_up(self, dedup: Deduplication | None) -> None:
+        """Bring deduplication up to date with what is held and stored."""
+        holding, now_ms = self._publisher.holding, self._clock.wall_ms()
         if dedup is None:
             return
-        await dedup.catch_up(self._stream, now_ms)
         if holding is not None:
             await dedup.catch_up_held(holding, now_ms)
+        await dedup.catch_up(self._stream, now_ms)
 
     def _mark_dedup(self) -> None:
         if self._publisher.dedup is not None:
@@ -228,7 +231,7 @@ class BrokerTopic:
             await self.create_subscription(request.initial_subscription, StartAt(latest=False))
         if self._publisher.failed:  # what it left behind counts as stored
             await self._stream.settled()
-            await self._catch_up()
+            await self._catch_up(self._publisher.dedup)
             self._publisher.failed = False
         self._check_alive()
         if self.over_quota is not None:
