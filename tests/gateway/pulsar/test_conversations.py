@@ -273,6 +273,26 @@ def test_receipts_say_where_each_send_went(play: Play) -> None:
     play(conversation)
 
 
+def test_what_the_broker_is_told_of_a_send(play: Play) -> None:
+    async def conversation(stage: Any) -> None:
+        peer = await stage.peer()
+        await peer.produce(TOPIC)
+        topic = stage.broker.at(TOPIC)
+        topic.held_back = True
+        peer.send(1, 2**64 - 1, deliver_at_time=77)
+        head = api.MessageMetadata(producer_name="p", sequence_id=5, publish_time=1, num_messages_in_batch=3)
+        command = api.CommandSend(producer_id=1, sequence_id=5, highest_sequence_id=7, is_chunk=True)
+        message = b"".join(seal_message(head, b"abc"))
+        peer.connection.write(encode_with_message(command, [message]))
+        await stage.later(1)
+        first, second = (outgoing for outgoing, _ in topic.producers[0].waiting)
+        assert (first.sequence, first.highest_sequence, first.deliver_at_ms, first.partial) == (-1, -1, 77, False)
+        assert (second.sequence, second.highest_sequence, second.count, second.partial) == (5, 7, 3, True)
+        assert (second.payload, second.deliver_at_ms) == (message, None)
+
+    play(conversation)
+
+
 def test_a_wrong_checksum_is_refused_after_what_came_before(play: Play) -> None:
     async def conversation(stage: Any) -> None:
         peer = await stage.peer()

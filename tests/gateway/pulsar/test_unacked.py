@@ -1,0 +1,62 @@
+"""Which offsets message ids and ack sets stand for."""
+
+from random import Random
+
+from weir.gateway.pulsar.unacked import Unacked, ranges_of
+
+PLACE = (7, 10)
+
+
+def test_bits_become_ranges() -> None:
+    assert ranges_of(100, 0) == []
+    assert ranges_of(100, 0b1) == [(100, 101)]
+    assert ranges_of(100, 0b1101100) == [(102, 104), (105, 107)]
+    dice = Random(1)
+    for _ in range(500):
+        bits = dice.getrandbits(200)
+        offsets = [at for first, end in ranges_of(5, bits) for at in range(first, end)]
+        assert offsets == [5 + at for at in range(200) if bits >> at & 1]
+
+
+def test_a_whole_batch() -> None:
+    unacked = Unacked()
+    unacked.delivered(PLACE, 50, 5, None)
+    assert unacked.messages == 5
+    assert unacked.ack(PLACE) == [(50, 55)]
+    assert unacked.ack(PLACE) is None
+    assert len(unacked) == 0
+
+
+def test_a_batch_bit_by_bit() -> None:
+    unacked = Unacked()
+    unacked.delivered(PLACE, 50, 5, None)
+    assert unacked.ack(PLACE, 0b11101) == [(51, 52)]
+    assert unacked.ack(PLACE, 0b11101) == []
+    assert unacked.ack(PLACE, 0b10111) == [(53, 54)]  # what was acknowledged before stays so
+    assert unacked.messages == 3
+    assert unacked.ack(PLACE, 1 << 70) == [(50, 51), (52, 53), (54, 55)]
+    assert len(unacked) == 0
+
+
+def test_what_was_for_others_is_not_acknowledged() -> None:
+    unacked = Unacked()
+    unacked.delivered(PLACE, 50, 6, 0b010101)
+    assert unacked.messages == 3
+    assert unacked.ack(PLACE, 0b111110) == [(50, 51)]
+    assert unacked.ack(PLACE) == [(52, 53), (54, 55)]
+
+
+def test_everything_before_an_offset() -> None:
+    unacked = Unacked()
+    for at in range(5):
+        unacked.delivered((7, at), at, 1, None)
+    unacked.ack_before(3)
+    assert [unacked.get((7, at)) is None for at in range(5)] == [True, True, True, False, False]
+
+
+def test_what_is_given_back_is_what_awaits_its_answer() -> None:
+    unacked = Unacked()
+    unacked.delivered(PLACE, 50, 4, None)
+    unacked.ack(PLACE, 0b1101)
+    assert unacked.give_back(PLACE) == [(50, 51), (52, 54)]
+    assert unacked.give_back(PLACE) == []
