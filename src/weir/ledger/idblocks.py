@@ -25,7 +25,8 @@ class IdBlocks:
     async def take(self) -> LedgerId:
         """The next id."""
         while self._next >= self._end:
-            if self._refill is None:
+            # A finished one may not have been told so yet, and waiting for it would not let that happen.
+            if self._refill is None or self._refill.done():
                 self._refill = asyncio.get_running_loop().create_task(self._take_block())
                 self._refill.add_done_callback(self._refilled)
             await asyncio.shield(self._refill)
@@ -34,7 +35,8 @@ class IdBlocks:
         return LedgerId(taken)
 
     def _refilled(self, task: "asyncio.Task[None]") -> None:
-        self._refill = None
+        if self._refill is task:
+            self._refill = None
         if not task.cancelled():
             task.exception()  # whoever waits gets it; perhaps nobody does any more
 
