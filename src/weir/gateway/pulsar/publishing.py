@@ -152,7 +152,8 @@ def _outgoing(command: api.CommandSend, message: memoryview, max_count: int) -> 
     count = metadata.num_messages_in_batch if metadata.HasField("num_messages_in_batch") else 1
     if not 0 < count <= max_count:
         raise WireError(f"a batch claims {count} messages, the limit is {max_count}")
-    sequence, highest = signed(command.sequence_id), signed(command.highest_sequence_id)
+    sequence = signed(command.sequence_id)
+    highest = signed(command.highest_sequence_id) if command.HasField("highest_sequence_id") else sequence
     return Outgoing(
         bytes(message),
         count,
