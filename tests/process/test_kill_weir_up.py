@@ -4,6 +4,7 @@ The client reconnects by itself, and everything that was acknowledged is there, 
 """
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from weir.testing.up import UpProcess
 pytestmark = pytest.mark.process
 
 KILLS = 20
-#: Acknowledged between two kills, at least.
+#: Acknowledged between two kills: none, or one to four times so many.
 PROGRESS = 200
 TIMEOUT_MS = 30_000
 
@@ -74,20 +75,50 @@ class Load:
         self._producer.close()
 
 
+class Follower:
+    """A consumer that receives and acknowledges through all of it."""
+
+    def __init__(self, client: pulsar.Client, topic: str) -> None:
+        self._consumer = client.subscribe(topic, "follower", initial_position=pulsar.InitialPosition.Earliest)
+        self.received: list[int] = []
+        self._last: int | None = None
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        deadline = time.monotonic() + 120
+        while (self._last is None or self._last not in self.received[-1000:]) and time.monotonic() < deadline:
+            try:
+                message = self._consumer.receive(200)
+            except pulsar.Timeout:
+                continue
+            self.received.append(int(message.data()))
+            self._consumer.acknowledge(message)
+
+    def finish(self, last: int) -> None:
+        """Wait until it has seen the last number."""
+        self._last = last
+        self._thread.join()
+        self._consumer.close()
+
+
 @pytest.mark.timeout(180)
 def test_nothing_acknowledged_is_lost_over_twenty_kills(up: UpProcess, tmp_path: Path) -> None:
     up.start()
     quiet = pulsar.FileLogger(pulsar.LoggerLevel.Error, str(tmp_path / "client.log"))
     client = pulsar.Client(up.pulsar_url, logger=quiet)
+    follower = Follower(client, "under-fire")
     load = Load(client, "under-fire")
     try:
-        for _ in range(KILLS):
-            load.wait_for(len(load.acknowledged) + PROGRESS)
+        for kill in range(KILLS):
+            # Now and then it dies again as soon as it is up, amid everyone's return.
+            load.wait_for(len(load.acknowledged) + (kill % 5) * PROGRESS)
             up.kill()
             up.start()
         load.wait_for(len(load.acknowledged) + PROGRESS)
     finally:
         load.stop()
+        follower.finish(load.sent - 1)
     assert load.failures == []
     assert load.acknowledged == sorted(load.acknowledged)
 
@@ -95,6 +126,7 @@ def test_nothing_acknowledged_is_lost_over_twenty_kills(up: UpProcess, tmp_path:
     firsts = list(dict.fromkeys(received))  # what was in flight at a kill may be stored twice
     assert firsts == sorted(firsts)
     assert set(load.acknowledged) <= set(firsts)
+    assert set(load.acknowledged) <= set(follower.received)
     client.close()
 
 
