@@ -78,6 +78,11 @@ class BookieNode:
             raise BookieUnavailableError(f"bookie {self._settings.bookie.bookie_id} is not started")
         return self._address
 
+    @property
+    def addresses(self) -> dict[str, Address]:
+        """The same, as a ready file names it."""
+        return {"bookie": self.address}
+
     async def start(self) -> None:
         """Open the folder, make sure that it is this bookie's, and serve. If anything fails, all is undone."""
         try:

@@ -1,22 +1,20 @@
 """`weir bookie serve`: one bookie as a process of its own, until a signal ends it."""
 
-import asyncio
-import json
 import logging
-import signal
 from pathlib import Path
 
 import click
 
 from weir.bookie.settings import BookieSettings, JournalSettings
 from weir.ledger.settings import LedgerSettings
-from weir.model.errors import ConfigError, DiskError
+from weir.model.errors import ConfigError
 from weir.model.ids import BookieId
 from weir.runtime.interfaces import Runtime
 from weir.runtime.real import run
 from weir.server.addresses import parse_address
 from weir.server.bookie import BookieNode, BookieNodeSettings
 from weir.server.sync_policy import parse_sync
+from weir.server.up import serve_until_signal
 
 log = logging.getLogger(__name__)
 
@@ -94,34 +92,9 @@ def parse_id(text: str) -> str:
 
 
 async def _serve(runtime: Runtime, settings: BookieNodeSettings, ready_file: Path | None) -> None:
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
     node = BookieNode(runtime, settings)
-    await node.start()
-    try:
-        _say_ready(ready_file, {"bookie": str(node.address)})
+
+    def on_ready() -> None:
         log.info("bookie %s serves at %s", settings.bookie.bookie_id, node.address)
-        stop, fail = asyncio.create_task(stopping.wait()), asyncio.create_task(node.failed())
-        await asyncio.wait((stop, fail), return_when=asyncio.FIRST_COMPLETED)
-        stop.cancel()
-        fail.cancel()
-    finally:
-        _say_gone(ready_file)
-        await node.close()
-    if not stopping.is_set():
-        raise DiskError("the bookie's journal failed", hint="see the log, then start it again")
 
-
-def _say_ready(path: Path | None, content: dict[str, str]) -> None:
-    """Written aside and renamed: who sees the file sees all of it."""
-    if path is not None:
-        aside = path.with_name(path.name + ".new")
-        aside.write_text(json.dumps(content) + "\n")
-        aside.replace(path)
-
-
-def _say_gone(path: Path | None) -> None:
-    if path is not None:
-        path.unlink(missing_ok=True)
+    await serve_until_signal(node, ready_file=ready_file, on_ready=on_ready)

@@ -24,7 +24,7 @@ class Served(Protocol):
     async def failed(self) -> None: ...
 
 
-async def serve(node: Served, *, ready_file: Path | None, on_ready: Callable[[], None]) -> None:
+async def serve_until_signal(node: Served, *, ready_file: Path | None, on_ready: Callable[[], None]) -> None:
     """Start, say so, and wait for SIGTERM, SIGINT or the disk's failure; then end in order."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -14,7 +14,7 @@ from weir.server.config_load import load
 from weir.server.config_options import config_options
 from weir.server.logs import set_up_logs
 from weir.server.standalone import Standalone
-from weir.server.up import serve
+from weir.server.up import serve_until_signal
 
 _LEVELS = ("warning", "info", "debug")
 
@@ -78,4 +78,4 @@ async def _up(runtime: Runtime, config: Config, ready_file: Path | None) -> None
         where = ", ".join(f"{name} {address}" for name, address in node.addresses.items())
         click.echo(f"weir is up: {where}; try: weir produce hello world; weir consume hello")
 
-    await serve(node, ready_file=ready_file, on_ready=on_ready)
+    await serve_until_signal(node, ready_file=ready_file, on_ready=on_ready)
