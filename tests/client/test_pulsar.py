@@ -176,6 +176,19 @@ async def test_a_topic_with_partitions_is_one_to_its_users(start_weir: StartWeir
         assert consumer.waiting() == 0
 
 
+async def test_when_one_partition_refuses_the_others_are_let_go_of(
+    start_weir: StartWeir, runtime: Runtime
+) -> None:
+    weir = await start_weir("defaults.auto_create_partitions=3")
+    async with PulsarClient(runtime, f"pulsar://{weir.addresses['pulsar']}") as client:
+        await client.partitions("t")
+        blocker = await client.consumer("t-partition-2", FROM_START)
+        with pytest.raises(SubscriptionBusyError):
+            await client.consumer("t", FROM_START)
+        await blocker.close()
+        assert len((await client.consumer("t", FROM_START)).topics) == 3
+
+
 async def test_a_second_exclusive_consumer_is_refused(client: PulsarClient) -> None:
     await client.consumer("t", FROM_START)
     with pytest.raises(SubscriptionBusyError):

@@ -47,6 +47,12 @@ def test_it_says_where_it_listens_and_ends_cleanly_when_told(up: UpProcess) -> N
     assert "weir produce" in line
 
 
+def test_idle_it_needs_little_memory(up: UpProcess) -> None:
+    up.start()
+    (line,) = [row for row in Path(f"/proc/{up.pid}/status").read_text().splitlines() if row.startswith("VmRSS")]
+    assert int(line.split()[1]) < 120 * 1024
+
+
 def test_a_second_one_on_the_same_folder_is_refused_in_one_clear_line(up: UpProcess, tmp_path: Path) -> None:
     up.start()
     second = UpProcess(tmp_path / "other")

@@ -87,11 +87,17 @@ class PartConsumer:
         self._used = 0
         #: Batches of which some messages are acknowledged: the bits of those that are not.
         self._open_batches: dict[tuple[int, int], int] = {}
+        self._opened = False
         self._gone = False
 
     async def open(self) -> None:
         self._connection.attach_consumer(self._id, self)
-        await self._connection.ask(api.CommandSuccess, self._hello)
+        try:
+            await self._connection.ask(api.CommandSuccess, self._hello)
+        except BaseException:
+            self._leave()
+            raise
+        self._opened = True
         self._flow(self._settings.queue)
 
     def _hello(self, request_id: int) -> api.CommandSubscribe:
@@ -188,7 +194,7 @@ class PartConsumer:
         self._leave()
 
     async def close(self) -> None:
-        if self._gone:
+        if self._gone or not self._opened:
             return
         try:
             await self._connection.ask(

@@ -48,7 +48,12 @@ class TopicProducer:
     async def open(self) -> None:
         """Make it known to the broker, which names it and says how far its name has come."""
         self._connection.attach_producer(self._id, self)
-        found = await self._connection.ask(api.CommandProducerSuccess, self._hello)
+        try:
+            found = await self._connection.ask(api.CommandProducerSuccess, self._hello)
+        except BaseException as failure:
+            self._connection.detach_producer(self._id)
+            self._gone = failure if isinstance(failure, WeirError) else ProducerClosedError("never opened")
+            raise
         self.name = found.producer_name
         self._sequence = found.last_sequence_id
 

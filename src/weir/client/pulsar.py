@@ -8,6 +8,8 @@ When a connection breaks, its producers and consumers fail and say so; whoever u
 """
 
 import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
@@ -19,7 +21,7 @@ from weir.client.producer import Receipt, TopicProducer
 from weir.client.refusals import error_of
 from weir.client.routing import Router
 from weir.client.settings import ClientSettings, ConsumerSettings, ProducerSettings
-from weir.model.errors import BrokerError, ConfigError
+from weir.model.errors import BrokerError, ConfigError, WeirError
 from weir.model.topics import TopicName
 from weir.runtime.interfaces import Runtime
 from weir.wire.pulsar.proto import api
@@ -49,11 +51,15 @@ class PulsarClient:
     async def producer(self, topic: str, settings: ProducerSettings | None = None) -> "Producer":
         """A producer of the topic, or of all its partitions."""
         settings = settings or ProducerSettings()
-        parts = []
-        for name in await self.partitions(topic):
-            part = TopicProducer(self._runtime.clock, await self._owner(name), name, settings)
-            await part.open()
-            parts.append(part)
+        parts: list[TopicProducer] = []
+        try:
+            for name in await self.partitions(topic):
+                part = TopicProducer(self._runtime.clock, await self._owner(name), name, settings)
+                await part.open()
+                parts.append(part)
+        except BaseException:
+            await _close_quietly(parts)
+            raise
         return Producer(parts, Router(len(parts), self._runtime.rng.randrange(len(parts))))
 
     async def consumer(self, topic: str, asked: Subscribing, settings: ConsumerSettings | None = None) -> Consumer:
@@ -63,10 +69,13 @@ class PulsarClient:
         for at, name in enumerate(await self.partitions(topic, create=asked.create_topic)):
             owner = await self._owner(name)
             parts.append(PartConsumer(owner, name, asked, settings or ConsumerSettings(), inbox=inbox, part=at))
-        consumer = Consumer(inbox, parts)
-        for part in parts:
-            await part.open()
-        return consumer
+        try:
+            for part in parts:
+                await part.open()
+        except BaseException:
+            await _close_quietly(parts)
+            raise
+        return Consumer(inbox, parts)
 
     async def partitions(self, topic: str, *, create: bool = True) -> list[str]:
         """The full names of the topic's partitions; its own, if it has none."""
@@ -153,6 +162,13 @@ class Producer:
 
     async def close(self) -> None:
         for part in self._parts:
+            await part.close()
+
+
+async def _close_quietly(parts: Sequence[TopicProducer | PartConsumer]) -> None:
+    """Let go of the partitions that were opened before another one failed."""
+    for part in parts:
+        with suppress(WeirError):
             await part.close()
 
 
