@@ -175,9 +175,9 @@ class HoldingArea:
 
     async def next_due(self) -> int | None:
         """The next moment at which something is released; None if nothing has one."""
-        place = self._loader.first()
-        if place is not None:
-            return due_of(place)
+        first = self._loader.first()
+        if first is not None:
+            return due_of(first[1])
         async with aclosing(self.items()) as items:
             async for item in items:
                 return item.due_ms if item.due_ms < FOREVER_MS else None
@@ -269,6 +269,7 @@ class HoldingArea:
     async def _load_loop(self) -> None:
         wanted = self._loader.wanted
         while self._failure is None:
+            await self._shelf.filled.wait()
             await self._loader.load()
             self._releaser.wake()
             wanted.clear()
@@ -281,6 +282,7 @@ class HoldingArea:
 
     async def _tidy_loop(self) -> None:
         while self._failure is None:
+            await self._shelf.filled.wait()
             await self._clock.sleep(self._settings.tick_s)
             if self._stream.failure is not None:
                 raise self._stream.failure

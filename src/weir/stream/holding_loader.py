@@ -56,16 +56,18 @@ class Loader:
         return first
 
     def lost(self, ledger: HeldLedger, place: Place) -> None:
-        """An entry was taken out of the index and could not be read back: the ledger is to be loaded again."""
+        """An entry was taken out of the index and could not be read back. From there on the ledger is to be loaded
+        again, and what the index has of it does not count: one bad ledger must not hold up the others."""
         ledger.loaded = min(ledger.loaded, place)
 
-    def first(self) -> Place | None:
-        """The next place to be released, if it is in memory."""
+    def first(self) -> tuple[HeldLedger, Place] | None:
+        """The next to be released, if it is in memory. Nothing beyond the horizon, even if it is known: something
+        earlier may still be on its way into memory."""
         while (place := self.index.first) is not None and place < self.horizon:
             ledger = self._shelf.with_serial(serial_of(place))
-            if ledger is not None and ledger.is_free(entry_of(place)):
-                return place
-            self.index.pop()
+            if ledger is not None and place < ledger.loaded and ledger.is_free(entry_of(place)):
+                return ledger, place
+            self.index.pop()  # released or cancelled meanwhile, or to be loaded again
         return None
 
     def _cut(self) -> None:

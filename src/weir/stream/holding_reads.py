@@ -11,15 +11,17 @@ from weir.model.ids import EntryId, LedgerId
 from weir.stream.holding_ledger import HeldLedger
 from weir.wire.entry import Entry
 
-#: Reading so many bytes that nobody wants is cheaper than asking twice.
+#: Reading so much that nobody wants is cheaper than asking twice.
 _GAP_BYTES = 32 * 1024
+_GAP_ENTRIES = 16
 #: One read of several wanted entries spans about so many bytes.
 _SPAN_BYTES = 512 * 1024
 
 
 def runs(entries: Sequence[int], mean_bytes: int) -> list[list[int]]:
     """Sorted entries in groups that are read at once: close together, and not too long."""
-    gap, span = max(1, _GAP_BYTES // mean_bytes), max(1, _SPAN_BYTES // mean_bytes)
+    gap = max(1, min(_GAP_ENTRIES, _GAP_BYTES // mean_bytes))
+    span = max(1, _SPAN_BYTES // mean_bytes)
     found: list[list[int]] = []
     for entry in entries:
         if found and entry - found[-1][-1] <= gap and entry - found[-1][0] < span:

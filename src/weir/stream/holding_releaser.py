@@ -13,7 +13,7 @@ from weir.stream.holding_loader import Loader
 from weir.stream.holding_reads import HeldReads
 from weir.stream.holding_release import Release, Releases
 from weir.stream.holding_shelf import Shelf
-from weir.stream.holding_windows import Place, due_of, entry_of, moment, serial_of
+from weir.stream.holding_windows import Place, due_of, entry_of, moment
 from weir.wire.held import decode_held
 
 log = logging.getLogger(__name__)
@@ -64,6 +64,7 @@ class Releaser:
     async def run(self) -> None:
         """Release what is due, for ever."""
         while not self.terminated:
+            await self._shelf.filled.wait()
             taken = self._take()
             if self._loader.is_due:
                 self._loader.wanted.set()
@@ -76,20 +77,17 @@ class Releaser:
     # --- taking -----------------------------------------------------------------------------------------
 
     def _take(self) -> list[tuple[HeldLedger, Place]]:
-        """The next group that is due, in order. Nothing beyond the horizon, even if it is known: something
-        earlier may still be on its way into memory."""
+        """The next group that is due, in order."""
         self._look_again()
-        index, settings = self._loader.index, self._settings
-        end = min(moment(self._clock.wall_ms() + 1), self._loader.horizon)
+        loader, settings = self._loader, self._settings
+        end = moment(self._clock.wall_ms() + 1)
         taken: list[tuple[HeldLedger, Place]] = []
         size = 0
-        while index.first is not None and index.first < end:
-            place = index.pop()
-            ledger = self._shelf.with_serial(serial_of(place))
-            if ledger is None or not ledger.is_free(entry_of(place)):
-                continue
+        while (first := loader.first()) is not None and first[1] < end:
+            ledger, place = first
+            loader.index.pop()
             ledger.taken.add(entry_of(place))
-            taken.append((ledger, place))
+            taken.append(first)
             size += ledger.mean_bytes
             if len(taken) >= settings.group_entries or size >= settings.group_bytes:
                 break
@@ -104,9 +102,9 @@ class Releaser:
         """Sleep until the next moment, until something changes, and never longer than a tick: the wall clock may
         jump."""
         seconds = self._settings.tick_s
-        first = self._loader.index.first
-        if first is not None and first < self._loader.horizon:
-            seconds = min(seconds, (due_of(first) - self._clock.wall_ms()) / 1000)
+        first = self._loader.first()
+        if first is not None:
+            seconds = min(seconds, (due_of(first[1]) - self._clock.wall_ms()) / 1000)
         if self._later:
             seconds = min(seconds, self._later[0][0] - self._clock.monotonic())
         self._woken.clear()

@@ -63,6 +63,8 @@ class Shelf:
         self._loop = asyncio.get_running_loop()
         #: What is held before this place belongs into the index.
         self.ceiling: Place = 0
+        #: Set while there is any ledger: without one there is nothing to do in the background.
+        self.filled = asyncio.Event()
         self._ledgers: dict[int, HeldLedger] = {}
         self._by_id: dict[int, HeldLedger] = {}
         self._buckets: dict[Window, _Bucket] = {}
@@ -92,6 +94,7 @@ class Shelf:
         """A ledger that is in the state."""
         self._ledgers[ledger.serial] = self._by_id[ledger.ledger_id] = ledger
         self._next_serial = max(self._next_serial, ledger.serial + 1)
+        self.filled.set()
 
     def touch(self, ledger: HeldLedger) -> None:
         """Its record has changed and wants to be written down with the next progress."""
@@ -113,6 +116,8 @@ class Shelf:
         self._ledgers.pop(ledger.serial, None)
         self._by_id.pop(ledger.ledger_id, None)
         self._state.delete(ledger.key)
+        if not self._ledgers:
+            self.filled.clear()
 
     # --- holding ----------------------------------------------------------------------------------------
 
