@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from weir.wire.pulsar import hot
 from weir.wire.pulsar.frames import decode_frame, encode_command, encode_with_message, splitter
 from weir.wire.pulsar.ids import MessageId, bits_from_ack_set, id_to_wire
+from weir.wire.pulsar.message import broker_entry_head
 from weir.wire.pulsar.proto import api
 from weir.wire.pulsar.varint import varint
 
@@ -60,3 +61,9 @@ def test_receipts(producer: int, partition: int, sends: list[tuple[int, int, int
 def test_ack_responses(consumer: int, request: int) -> None:
     plain = encode_command(api.CommandAckResponse(consumer_id=consumer, request_id=request))
     assert hot.ack_response(consumer, request) == plain
+
+
+def test_broker_entries() -> None:
+    entries = hot.BrokerEntries()
+    for timestamp_ms, index in ((0, 0), (1_700_000_000_000, 127), (1_700_000_000_000, 2**40), (5, 2**63 - 1)):
+        assert entries.head(timestamp_ms, index) == broker_entry_head(timestamp_ms, index)

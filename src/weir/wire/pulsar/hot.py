@@ -10,6 +10,7 @@ from struct import Struct
 from weir.wire.pulsar.commands import COMMANDS, Type, enveloped
 from weir.wire.pulsar.frames import encode_command
 from weir.wire.pulsar.ids import ack_set_from_bits
+from weir.wire.pulsar.message import BROKER_ENTRY_MAGIC
 from weir.wire.pulsar.proto import api
 from weir.wire.pulsar.varint import MAX_U64, varint
 
@@ -17,6 +18,7 @@ PING = encode_command(api.CommandPing())
 PONG = encode_command(api.CommandPong())
 
 _SIZES = Struct(">II")  # total, size of the command
+_MAGIC_AND_SIZE = Struct(">HI")
 _LENGTH = [bytes((length,)) for length in range(128)]  # of what is shorter than 128 bytes, as these commands are
 _MESSAGE = COMMANDS[Type.MESSAGE].envelope
 _RECEIPT = COMMANDS[Type.SEND_RECEIPT].envelope
@@ -103,6 +105,22 @@ class Receipts:
         highest = b"\x20" + varint(highest_sequence_id) if highest_sequence_id else b""
         sent = self._producer + varint(sequence_id) + b"\x1a" + _LENGTH[len(position)]
         return _frame(_RECEIPT, sent + position + highest)
+
+
+class BrokerEntries:
+    """Broker entry metadata, as `message.broker_entry_head` makes it."""
+
+    def __init__(self) -> None:
+        self._timestamp_ms = -1
+        self._timestamp = b""
+
+    def head(self, timestamp_ms: int, index: int) -> bytes:
+        """What stands in front of a message that came then, the last of its batch at offset `index`."""
+        if timestamp_ms != self._timestamp_ms:  # many batches come in one millisecond
+            self._timestamp_ms = timestamp_ms
+            self._timestamp = b"\x08" + varint(timestamp_ms) + b"\x10"
+        body = self._timestamp + varint(index)
+        return _MAGIC_AND_SIZE.pack(BROKER_ENTRY_MAGIC, len(body)) + body
 
 
 def ack_response(consumer_id: int, request_id: int) -> bytes:
