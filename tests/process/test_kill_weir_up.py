@@ -5,7 +5,7 @@ The client reconnects by itself, and everything that was acknowledged is there, 
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pulsar
@@ -16,6 +16,7 @@ from weir.testing.up import UpProcess
 pytestmark = pytest.mark.process
 
 KILLS = 20
+STOPS = 5
 #: Acknowledged between two kills: none, or one to four times so many.
 PROGRESS = 200
 TIMEOUT_MS = 30_000
@@ -104,16 +105,28 @@ class Follower:
 
 @pytest.mark.timeout(180)
 def test_nothing_acknowledged_is_lost_over_twenty_kills(up: UpProcess, tmp_path: Path) -> None:
+    under_fire(up, tmp_path, KILLS, up.kill)
+
+
+@pytest.mark.timeout(180)
+def test_nothing_acknowledged_is_lost_when_it_is_told_to_end(up: UpProcess, tmp_path: Path) -> None:
+    codes: list[int] = []
+    under_fire(up, tmp_path, STOPS, lambda: codes.append(up.stop()))
+    assert codes == [0] * STOPS
+
+
+def under_fire(up: UpProcess, folder: Path, times: int, end: Callable[[], None]) -> None:
+    """End and restart it under load, so many times; then look whether all is there."""
     up.start()
-    quiet = pulsar.FileLogger(pulsar.LoggerLevel.Error, str(tmp_path / "client.log"))
+    quiet = pulsar.FileLogger(pulsar.LoggerLevel.Error, str(folder / "client.log"))
     client = pulsar.Client(up.pulsar_url, logger=quiet)
     follower = Follower(client, "under-fire")
     load = Load(client, "under-fire")
     try:
-        for kill in range(KILLS):
-            # Now and then it dies again as soon as it is up, amid everyone's return.
-            load.wait_for(len(load.acknowledged) + (kill % 5) * PROGRESS)
-            up.kill()
+        for time_ in range(times):
+            # Now and then it ends again as soon as it is up, amid everyone's return.
+            load.wait_for(len(load.acknowledged) + (time_ % 5) * PROGRESS)
+            end()
             up.start()
         load.wait_for(len(load.acknowledged) + PROGRESS)
     finally:
@@ -123,7 +136,7 @@ def test_nothing_acknowledged_is_lost_over_twenty_kills(up: UpProcess, tmp_path:
     assert load.acknowledged == sorted(load.acknowledged)
 
     received = receive_all(client, load.sent)
-    firsts = list(dict.fromkeys(received))  # what was in flight at a kill may be stored twice
+    firsts = list(dict.fromkeys(received))  # what was in flight at an end may be stored twice
     assert firsts == sorted(firsts)
     assert set(load.acknowledged) <= set(firsts)
     assert set(load.acknowledged) <= set(follower.received)
