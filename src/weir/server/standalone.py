@@ -6,9 +6,12 @@ from dataclasses import replace
 from ssl import SSLContext
 
 from weir.admin.http import Request
+from weir.admin.routes import AdminContext, ServiceUrls, admin_routes
+from weir.admin.routing import Route
 from weir.admin.server import AdminServer, Authenticate
 from weir.broker.broker import Broker
 from weir.broker.context import BrokerContext
+from weir.broker.keyed import pulsar_keyed
 from weir.broker.limits import Budget
 from weir.broker.ownership import Ownership
 from weir.broker.registry import Registry
@@ -17,8 +20,9 @@ from weir.broker.security import Authenticator, Authoriser, TopicGuard
 from weir.broker.tokens import TokenVerifier, load_public_key, load_secret, read_key
 from weir.gateway.pulsar.keys import keys_of
 from weir.gateway.pulsar.server import PulsarServer
+from weir.meta import keys
 from weir.model.batch import BatchFormat
-from weir.model.registry import BrokerInfo
+from weir.model.registry import STANDALONE, BrokerInfo
 from weir.runtime.interfaces import Disk, Runtime
 from weir.server import config_parts as parts
 from weir.server.addresses import Address
@@ -83,14 +87,18 @@ class Standalone:
         self._started.push_async_callback(registry.close)
         ownership = await self._own()
         security = parts.security_settings(config)
-        guard = TopicGuard(Authoriser(registry, security))
+        authoriser = Authoriser(registry, security)
+        guard = TopicGuard(authoriser)
         schemas = SchemaRegistry(self._storage.meta, self._runtime, registry)
         authenticator = Authenticator(self._runtime.clock, security, tokens=tokens)
         broker = Broker(self._context(guard, schemas), registry, ownership, authenticator)
         broker.start()
         self._started.push_async_callback(broker.close)
         await self._serve_pulsar(broker, GuardedSchemas(schemas, guard), registry, tls)
-        await self._serve_http(broker, tls)
+        admin = AdminContext(
+            self._runtime.clock, broker, registry, schemas, authoriser, self._urls(), probe=self._probe
+        )
+        await self._serve_http(broker, admin_routes(admin), tls)
 
     async def _bind(self, tls: SSLContext | None) -> None:
         listeners = self._config.listeners
@@ -112,6 +120,13 @@ class Standalone:
         await ownership.start()
         self._started.push_async_callback(ownership.close)
         return ownership
+
+    def _urls(self) -> ServiceUrls:
+        return ServiceUrls(self._url("pulsar"), self._url("pulsar_tls"), self._url("http"), self._url("https"))
+
+    async def _probe(self) -> None:
+        """The metadata answers; without it a broker can do little."""
+        await self._storage.meta.get(keys.cluster(STANDALONE))
 
     def _url(self, *names: str) -> str:
         """The first of these listeners that there is, as a URL."""
@@ -135,6 +150,7 @@ class Standalone:
             settings,
             Budget(settings.in_flight_bytes),
             keys={BatchFormat.PULSAR: keys_of},
+            keyed={BatchFormat.PULSAR: pulsar_keyed},
             guard=guard,
             schemas=schemas,
             open_holding=_open_holding,
@@ -159,14 +175,16 @@ class Standalone:
             await server.start()
             self._started.push_async_callback(server.close)
 
-    async def _serve_http(self, broker: Broker, tls: SSLContext | None) -> None:
+    async def _serve_http(self, broker: Broker, routes: list[Route], tls: SSLContext | None) -> None:
         for name in ("http", "https"):
             bound = self._bound.get(name)
             if bound is None:
                 continue
             settings = parts.http_settings(self._config, bound)
             secure = _secure(name)
-            server = AdminServer(self._runtime, settings, [], _authenticate(broker), tls=tls if secure else None)
+            server = AdminServer(
+                self._runtime, settings, routes, _authenticate(broker), tls=tls if secure else None
+            )
             await server.start()
             self._started.push_async_callback(server.close)
 
