@@ -46,6 +46,8 @@ class Request:
     headers: Mapping[str, str]
     body: bytes
     peer: str
+    #: Path and query as they came.
+    target: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,14 +149,16 @@ class _Session:
         if body is None:
             await self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the request is too large")
             return False
-        target, _, query = head.target.decode("latin-1").partition("?")
+        target = head.target.decode("latin-1")
+        path, _, query = target.partition("?")
         request = Request(
             head.method.decode("latin-1"),
-            target,
+            path,
             parse_qs(query, keep_blank_values=True),
             {name.decode("latin-1"): value.decode("latin-1") for name, value in head.headers},
             body,
             self._connection.peer,
+            target,
         )
         await self._send(await self._handler(request), with_body=request.method != "HEAD")
         return self._http.our_state is h11.DONE and self._http.their_state is h11.DONE

@@ -6,9 +6,17 @@ from typing import Any
 
 import msgspec
 
-from weir.admin.routing import Route
+from weir.admin.routing import JSON, PATH_PARAMETERS, PATH_SCHEMAS, Route
 
 _REFUSAL = "Refusal"
+#: What any call may answer.
+_ALWAYS = {
+    400: "not understood",
+    401: "not authenticated",
+    403: "not authorised",
+    413: "the request or its answer is too large",
+    503: "not available now",
+}
 
 
 class Refusal(msgspec.Struct):
@@ -44,31 +52,40 @@ def _operation(route: Route, schemas: dict[int, Any]) -> dict[str, Any]:
         "summary": route.summary,
         "operationId": f"{route.method.lower()}{route.path}",
         "tags": [route.tag or "admin"],
-        "parameters": [
-            {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
-            for name in route.parameters
-        ]
+        "parameters": [_path_parameter(name) for name in route.parameters]
         + [
             {"name": q.name, "in": "query", "description": q.summary, "schema": msgspec.json.schema(q.type)}
             for q in route.query
         ],
         "responses": _responses(route, schemas),
     }
+    if route.open:
+        operation["security"] = []
     if route.body is not None:
-        content = {"application/json": {"schema": schemas[id(route.body)]}}
+        content = {JSON: {"schema": schemas[id(route.body)]}}
         operation["requestBody"] = {"required": not route.body_optional, "content": content}
     return operation
 
 
+def _path_parameter(name: str) -> dict[str, Any]:
+    known = PATH_PARAMETERS.get(name) or PATH_SCHEMAS.get(name)
+    schema = {"type": "string", "minLength": 1} if known is None else msgspec.json.schema(known)
+    return {"name": name, "in": "path", "required": True, "schema": schema}
+
+
 def _responses(route: Route, schemas: dict[int, Any]) -> dict[str, Any]:
-    refusal = {"application/json": {"schema": {"$ref": f"#/components/schemas/{_REFUSAL}"}}}
+    refusal = {JSON: {"schema": {"$ref": f"#/components/schemas/{_REFUSAL}"}}}
     answers: dict[str, Any] = {}
-    if route.answer is None:
-        answers["204"] = {"description": "done"}
-    else:
-        content = {"application/json": {"schema": schemas[id(route.answer)]}}
+    if route.media != JSON:
+        answers["200"] = {"description": "the answer", "content": {route.media: {"schema": {"type": "string"}}}}
+    elif route.answer is not None:
+        content = {JSON: {"schema": schemas[id(route.answer)]}}
         answers["200"] = {"description": "the answer", "content": content}
-    always = {400: "not understood", 401: "not authenticated", 403: "not authorised", 503: "not available now"}
-    for status, why in {**always, **route.refusals}.items():
-        answers[str(status)] = {"description": why or HTTPStatus(status).phrase, "content": refusal}
+    if route.empty or not answers:
+        answers["204"] = {"description": "nothing was said about it" if route.empty else "done"}
+    for status, why in {**_ALWAYS, **route.refusals}.items():
+        if status == HTTPStatus.TEMPORARY_REDIRECT:
+            answers[str(status)] = {"description": why, "headers": {"Location": {"schema": {"type": "string"}}}}
+        else:
+            answers[str(status)] = {"description": why or HTTPStatus(status).phrase, "content": refusal}
     return answers

@@ -1,6 +1,6 @@
 """Which status a refused call gets: the one table from Weir's errors to HTTP."""
 
-from weir.admin.routing import BadRequestError
+from weir.admin.routing import BadRequestError, RefusedError
 from weir.model import errors
 
 #: The first class that an error is an instance of decides, so narrower ones stand first.
@@ -9,12 +9,41 @@ _STATUSES: list[tuple[type[errors.WeirError], int]] = [
     (errors.NotAuthenticatedError, 401),
     (errors.NotAuthorisedError, 403),
     (errors.InvalidNameError, 412),
-    (errors.StreamBusyError, 503),
-    (errors.MetaUnavailableError, 503),
+    (errors.TenantNotFoundError, 404),
+    (errors.NamespaceNotFoundError, 404),
+    (errors.TopicNotFoundError, 404),
+    (errors.ClusterNotFoundError, 404),
+    (errors.SubscriptionNotFoundError, 404),
+    (errors.SchemaNotFoundError, 404),
+    (errors.StreamNotFoundError, 404),
+    (errors.NotHeldError, 404),
+    (errors.OffsetTrimmedError, 404),
+    (errors.TenantExistsError, 409),
+    (errors.NamespaceExistsError, 409),
+    (errors.TopicExistsError, 409),
+    (errors.SubscriptionExistsError, 409),
+    (errors.NotEmptyError, 409),
+    (errors.IncompatibleSchemaError, 409),
+    (errors.MetaConflictError, 409),
+    (errors.InvalidSchemaError, 422),
+    (errors.NotAllowedError, 412),
+    (errors.SubscriptionBusyError, 412),
+    (errors.StreamTerminatedError, 412),
+    (errors.TooManyError, 412),
+    (errors.QuotaExceededError, 412),
+    # What may be better at the next attempt.
+    (errors.NotOwnerError, 503),
+    (errors.TopicClosedError, 503),
+    (errors.StreamError, 503),
+    (errors.MetaError, 503),
+    (errors.LedgerError, 503),
+    (errors.BookieError, 503),
     (errors.InvariantError, 500),
 ]
 
 
 def status_of(error: errors.WeirError) -> int:
     """The status for an error; 500 if the table does not know it."""
+    if isinstance(error, RefusedError):
+        return error.status
     return next((status for kind, status in _STATUSES if isinstance(error, kind)), 500)

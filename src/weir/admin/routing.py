@@ -1,19 +1,54 @@
 """The table of routes: path, verb, parameters, body and answer of each call, for server and OpenAPI alike."""
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import unquote
 
 import msgspec
+from msgspec import Meta
 
 from weir.admin.http import Request
 from weir.model.errors import WeirError
 
+JSON = "application/json"
+TEXT = "text/plain"
+BYTES = "application/octet-stream"
+
+#: Numbers as Pulsar's Java keeps them.
+Int = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+Long = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Natural = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Positive = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+
+_NAME = Annotated[str, Meta(min_length=1, max_length=512, pattern=r"^[-=:.\w]+$")]
+_TEXT = Annotated[str, Meta(min_length=1)]
+
+#: Parameters in paths that are more than some text, by name: what they are everywhere.
+PATH_PARAMETERS: dict[str, Any] = {
+    "position": Positive,
+    "count": Natural,
+    "seconds": Natural,
+    "timestamp": Natural,
+    "ledger": Long,
+    "entry": Long,
+    "version": Natural,
+}
+#: What OpenAPI says of the others; whether a name may be one is decided where it is used (412 if not).
+PATH_SCHEMAS: dict[str, Any] = {"tenant": _NAME, "namespace": _NAME, "cluster": _NAME}
+
 
 class BadRequestError(WeirError):
     """The call's path, query or body is not what the route takes."""
+
+
+class RefusedError(WeirError):
+    """A refusal with a status that Pulsar gives in this one place."""
+
+    def __init__(self, status: int, what: str, *, hint: str | None = None) -> None:
+        super().__init__(what, hint=hint)
+        self.status = status
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +56,7 @@ class Call:
     """One call, decoded: path and query parameters by name, the body as the route's type, and who asks."""
 
     role: str
-    path: Mapping[str, str]
+    path: Mapping[str, Any]
     query: Mapping[str, Any]
     body: Any
     request: Request
@@ -36,7 +71,7 @@ class Query:
     """A query parameter: its name, type, what it is, and its value if it is not given."""
 
     name: str
-    type: type
+    type: Any
     summary: str
     default: Any = None
 
@@ -53,32 +88,34 @@ class Route:
     #: Whether a call without a body is fine; its body is then None.
     body_optional: bool = False
     answer: Any = None
+    #: What kind of answer it is; only JSON has a type.
+    media: str = JSON
+    #: Whether a call that could be answered may also have nothing to say (204).
+    empty: bool = False
     query: tuple[Query, ...] = ()
     #: Further statuses that this call may answer with, and why.
     refusals: Mapping[int, str] = field(default_factory=dict)
     tag: str = ""
+    #: Whether it is answered without asking who asks.
+    open: bool = False
 
     @property
     def parameters(self) -> list[str]:
         return re.findall(r"{(\w+)}", self.path)
 
-    def pattern(self) -> re.Pattern[str]:
-        return re.compile(re.sub(r"{(\w+)}", r"(?P<\1>[^/]+)", self.path))
-
     def call(self, request: Request, path: Mapping[str, str], role: str) -> Call:
         """Decode a request for this route, or BadRequestError."""
-        return Call(role, path, self._query(request), self._body(request), request)
+        return Call(role, _path(path), self._query(request), self._body(request), request)
 
     def _query(self, request: Request) -> dict[str, Any]:
         values: dict[str, Any] = {}
         for query in self.query:
             given = request.query.get(query.name)
-            try:
-                values[query.name] = (
-                    query.default if given is None else msgspec.convert(given[-1], query.type, strict=False)
-                )
-            except msgspec.ValidationError as wrong:
-                raise BadRequestError(f"query parameter {query.name}: {wrong}") from wrong
+            values[query.name] = (
+                query.default
+                if given is None
+                else _converted(given[-1], query.type, f"query parameter {query.name}")
+            )
         return values
 
     def _body(self, request: Request) -> Any:
@@ -88,31 +125,74 @@ class Route:
             return None
         try:
             return msgspec.json.decode(request.body, type=self.body)
-        except (msgspec.ValidationError, msgspec.DecodeError) as wrong:
+        except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as wrong:
             raise BadRequestError(f"the body of the request: {wrong}") from wrong
 
 
+@dataclass(slots=True)
+class _Place:
+    """What follows on a part of a path, and the routes that end there, by verb."""
+
+    words: "dict[str, _Place]" = field(default_factory=dict)
+    anything: "_Place | None" = None
+    routes: dict[str, Route] = field(default_factory=dict)
+
+
 class Router:
-    """Finds the route of a request. Where several match, the one listed first wins."""
+    """Finds the route of a request: segment by segment, a word before a parameter."""
 
     def __init__(self, routes: list[Route]) -> None:
-        self.routes = routes
-        self._by_length: dict[int, list[tuple[re.Pattern[str], Route]]] = {}
+        self._root = _Place()
         for route in routes:
-            segments = route.path.count("/")
-            self._by_length.setdefault(segments, []).append((route.pattern(), route))
+            self._place(route.path).routes[route.method] = route
+
+    def _place(self, path: str) -> _Place:
+        at = self._root
+        for segment in path.split("/"):
+            if segment.startswith("{"):
+                at.anything = at.anything or _Place()
+                at = at.anything
+            else:
+                at = at.words.setdefault(segment, _Place())
+        return at
 
     def find(self, method: str, path: str) -> tuple[Route, dict[str, str]] | list[str]:
         """The route and its path parameters, decoded; or the verbs that the path knows (none: no such path)."""
         verbs: dict[str, None] = {}
-        for pattern, route in self._by_length.get(path.count("/"), ()):
-            found = pattern.fullmatch(path)
-            if found is None:
-                continue
-            if route.method == method:
-                return route, {name: _decoded(value) for name, value in found.groupdict().items()}
-            verbs[route.method] = None
+        for place, values in _matches(self._root, path.split("/"), 0, ()):
+            route = place.routes.get(method)
+            if route is not None:
+                return route, dict(zip(route.parameters, map(_decoded, values), strict=True))
+            verbs.update(dict.fromkeys(place.routes))
         return list(verbs)
+
+
+def _matches(
+    place: _Place, segments: list[str], at: int, values: tuple[str, ...]
+) -> Iterator[tuple[_Place, tuple[str, ...]]]:
+    """Every place that the path leads to."""
+    if at == len(segments):
+        yield place, values
+        return
+    word = place.words.get(segments[at])
+    if word is not None:
+        yield from _matches(word, segments, at + 1, values)
+    if place.anything is not None and segments[at]:
+        yield from _matches(place.anything, segments, at + 1, (*values, segments[at]))
+
+
+def _path(path: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        name: _converted(value, PATH_PARAMETERS[name], f"{name} in the path") if name in PATH_PARAMETERS else value
+        for name, value in path.items()
+    }
+
+
+def _converted(text: str, wanted: Any, where: str) -> Any:
+    try:
+        return msgspec.convert(text, wanted, strict=False)
+    except msgspec.ValidationError as wrong:
+        raise BadRequestError(f"{where}: {wrong}") from wrong
 
 
 def _decoded(segment: str) -> str:

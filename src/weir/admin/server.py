@@ -11,10 +11,13 @@ from weir.admin.http import HttpServer, HttpSettings, Request, Response
 from weir.admin.openapi import Refusal, document
 from weir.admin.refusals import status_of
 from weir.admin.routing import Call, Route, Router
-from weir.model.errors import WeirError
+from weir.model.errors import NotOwnerError, WeirError
 from weir.runtime.interfaces import Runtime
 
 log = logging.getLogger(__name__)
+
+#: No answer is larger; who asks for so much shall ask for less.
+_MAX_ANSWER_BYTES = 32 * 1024 * 1024
 
 #: Who is behind a request: answers a role, or raises NotAuthenticatedError.
 Authenticate = Callable[[Request], Awaitable[str]]
@@ -32,9 +35,11 @@ class AdminServer:
         *,
         tls: SSLContext | None = None,
     ) -> None:
-        described = document(routes, title="Weir admin", version=__version__)
-        self._openapi = msgspec.json.encode(described)
-        serve_openapi = Route("GET", "/openapi.json", "This document.", self._describe, answer=dict, tag="meta")
+        self._routes = routes
+        self._openapi: bytes | None = None
+        serve_openapi = Route(
+            "GET", "/openapi.json", "This document.", self._describe, answer=dict, tag="meta", open=True
+        )
         self._router = Router([*routes, serve_openapi])
         self._authenticate = authenticate
         self._http = HttpServer(runtime, settings, self._answer, tls=tls)
@@ -59,8 +64,10 @@ class AdminServer:
             if isinstance(found, list):
                 return _no_route(found)
             route, path = found
-            role = await self._authenticate(request)
+            role = "" if route.open else await self._authenticate(request)
             return _response(await route.action(route.call(request, path, role)))
+        except NotOwnerError as elsewhere:
+            return _redirect(request, elsewhere)
         except WeirError as refused:
             status = status_of(refused)
             log.log(
@@ -77,13 +84,28 @@ class AdminServer:
             return _refusal(500, "an internal error; see the server's log")
 
     async def _describe(self, call: Call) -> Response:
+        if self._openapi is None:  # few ask; a start need not wait for it
+            described = document(self._routes, title="Weir admin", version=__version__)
+            self._openapi = msgspec.json.encode(described)
         return Response(200, self._openapi)
 
 
 def _response(answer: object) -> Response:
     if isinstance(answer, Response):
         return answer
-    return Response(204) if answer is None else Response(200, msgspec.json.encode(answer))
+    if answer is None:
+        return Response(204)
+    body = msgspec.json.encode(answer)
+    if len(body) > _MAX_ANSWER_BYTES:
+        return _refusal(413, f"the answer has {len(body)} bytes, more than {_MAX_ANSWER_BYTES}; ask for less")
+    return Response(200, body)
+
+
+def _redirect(request: Request, elsewhere: NotOwnerError) -> Response:
+    """To the broker that has the topic, as Pulsar's clients expect it."""
+    if not elsewhere.http_url:
+        return _refusal(503, str(elsewhere))
+    return Response(307, headers={"location": elsewhere.http_url.rstrip("/") + request.target})
 
 
 def _no_route(verbs: list[str]) -> Response:

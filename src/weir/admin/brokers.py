@@ -1,0 +1,115 @@
+"""Brokers, health and metrics."""
+
+from weir import __version__
+from weir.admin import metrics
+from weir.admin.bodies import BrokerInfoBody
+from weir.admin.context import AdminContext
+from weir.admin.http import Response
+from weir.admin.names import BAD_NAME, V2
+from weir.admin.routing import TEXT, Call, Route
+from weir.broker.stats import TopicStats
+from weir.model.registry import STANDALONE
+from weir.model.topics import check_entity_name
+
+_BROKERS = f"{V2}/brokers"
+_TAG = "brokers"
+#: Topics whose stats are taken before everyone else gets a turn.
+_AT_ONCE = 50
+_METRICS = "text/plain"
+
+
+class Brokers:
+    def __init__(self, context: AdminContext) -> None:
+        self._context = context
+        self._started = context.clock.monotonic()
+
+    def routes(self) -> list[Route]:
+        def text(path: str, summary: str, action: object, *, open_: bool = True) -> Route:
+            return Route("GET", path, summary, action, media=TEXT, tag=_TAG, open=open_)  # type: ignore[arg-type]
+
+        about = {404: "no such cluster", **BAD_NAME}
+        return [
+            text(f"{_BROKERS}/version", "The version of the broker.", self._version),
+            text(f"{_BROKERS}/health", "Whether it can do its work.", self._health, open_=False),
+            text(f"{_BROKERS}/ready", "Whether it takes calls.", self._ready),
+            text("/ready", "Whether it takes calls.", self._ready),
+            text("/status.html", "Whether it takes calls; for load balancers.", self._ready),
+            text("/metrics", "Metrics for Prometheus.", self._metrics),
+            Route(
+                "GET",
+                f"{_BROKERS}/leaderBroker",
+                "Who leads.",
+                self._leader,
+                answer=BrokerInfoBody,
+                tag=_TAG,
+            ),
+            Route("GET", _BROKERS, "List brokers.", self._list, answer=list[str], refusals=about, tag=_TAG),
+            Route(
+                "GET",
+                f"{_BROKERS}/{{cluster}}",
+                "List the brokers of a cluster.",
+                self._list,
+                answer=list[str],
+                refusals=about,
+                tag=_TAG,
+            ),
+        ]
+
+    async def _version(self, call: Call) -> Response:
+        return Response(200, __version__.encode(), TEXT)
+
+    async def _health(self, call: Call) -> Response:
+        self._context.authoriser.check_superuser(call.role)
+        await self._context.probe()
+        return Response(200, b"ok", TEXT)
+
+    async def _ready(self, call: Call) -> Response:
+        await self._context.probe()
+        return Response(200, b"OK", TEXT)
+
+    async def _list(self, call: Call) -> list[str]:
+        self._context.authoriser.check_superuser(call.role)
+        self._context.registry.cluster(check_entity_name(call.path.get("cluster", STANDALONE), "cluster"))
+        return [_authority(self._url)]
+
+    async def _leader(self, call: Call) -> BrokerInfoBody:
+        self._context.authoriser.check_superuser(call.role)
+        return BrokerInfoBody(_authority(self._url), self._url)
+
+    @property
+    def _url(self) -> str:
+        return self._context.urls.http or self._context.urls.https
+
+    async def _metrics(self, call: Call) -> Response:
+        text = await self._rendered()
+        return Response(200, text.encode(), metrics.CONTENT_TYPE)
+
+    async def _rendered(self) -> str:
+        topics = sorted(self._context.broker.loaded, key=lambda topic: str(topic.name))
+        shown = topics[: self._context.settings.metrics_topics]
+        found: list[TopicStats] = []
+        for number, topic in enumerate(shown):
+            found.append(topic.stats())
+            if number % _AT_ONCE == _AT_ONCE - 1:
+                await self._context.clock.sleep(0)
+        process = [
+            (
+                "weir_up_seconds",
+                "gauge",
+                "Since the broker started.",
+                self._context.clock.monotonic() - self._started,
+            ),
+            ("weir_topics", "gauge", "Topics that exist.", float(len(self._context.registry.topics))),
+            ("weir_topics_loaded", "gauge", "Topics that this broker serves.", float(len(topics))),
+            (
+                "weir_topics_without_series",
+                "gauge",
+                "Loaded topics beyond the number that metrics are given for.",
+                float(len(topics) - len(shown)),
+            ),
+        ]
+        return metrics.render(found, process)
+
+
+def _authority(url: str) -> str:
+    return url.partition("://")[2]

@@ -1,0 +1,82 @@
+"""Lookup over HTTP: where a topic is served."""
+
+from weir.admin.bodies import LookupData
+from weir.admin.context import AdminContext
+from weir.admin.http import Response
+from weir.admin.names import ABOUT_TOPIC, topic_of
+from weir.admin.routing import TEXT, Call, Query, Route
+from weir.broker.api import Owner
+from weir.model.errors import NotOwnerError, TopicNotFoundError
+from weir.model.topics import Domain, TopicName
+
+_TAG = "lookup"
+_AUTHORITATIVE = Query("authoritative", bool, "whether another broker sent the client here", False)
+
+
+class Lookup:
+    def __init__(self, context: AdminContext, domain: Domain) -> None:
+        self._context = context
+        self._domain = domain
+
+    def routes(self) -> list[Route]:
+        path = f"/lookup/v2/topic/{self._domain.value}/{{tenant}}/{{namespace}}/{{topic}}"
+        return [
+            Route(
+                "GET",
+                path,
+                "Where a topic is served.",
+                self._look,
+                answer=LookupData,
+                query=(_AUTHORITATIVE,),
+                refusals=ABOUT_TOPIC,
+                tag=_TAG,
+            ),
+            Route(
+                "GET",
+                f"{path}/bundle",
+                "The bundle of a topic; Weir has one for each namespace.",
+                self._bundle,
+                media=TEXT,
+                refusals=ABOUT_TOPIC,
+                tag=_TAG,
+            ),
+        ]
+
+    async def _look(self, call: Call) -> LookupData:
+        name = self._known(call)
+        owner = await self._context.broker.owner(name, role=call.role)
+        if not owner.here and owner.http_url and not call.query["authoritative"]:
+            raise NotOwnerError(f"{name} is served elsewhere", http_url=owner.http_url)
+        return self._data(owner)
+
+    async def _bundle(self, call: Call) -> Response:
+        self._known(call)
+        return Response(200, b"0x00000000_0xffffffff", TEXT)
+
+    def _known(self, call: Call) -> TopicName:
+        """A topic that is there, or that comes to be when a client connects."""
+        name, registry = topic_of(call.path, self._domain), self._context.registry
+        self._context.authoriser.check_lookup(call.role, name)
+        registry.namespaces.get(name.namespace)
+        creation = registry.policies(name.namespace).auto_topic_creation
+        if registry.topics.find(name) is None and not (creation and creation.allowed and name.partition is None):
+            raise TopicNotFoundError(f"there is no topic {name}")
+        return name
+
+    def _data(self, owner: Owner) -> LookupData:
+        if owner.here:
+            urls = self._context.urls
+            return LookupData(
+                urls.pulsar or None,
+                urls.pulsar_tls or None,
+                urls.http or None,
+                urls.https or None,
+                urls.pulsar or None,
+            )
+        plain = owner.pulsar_url.startswith("pulsar://")
+        return LookupData(
+            brokerUrl=owner.pulsar_url if plain else None,
+            brokerUrlTls=None if plain else owner.pulsar_url,
+            httpUrl=owner.http_url or None,
+            nativeUrl=owner.pulsar_url,
+        )

@@ -1,0 +1,261 @@
+"""Messages of stored topics: peek, find, and what ends or shortens a topic."""
+
+from typing import Literal
+
+from weir.admin.bodies import LongRunningProcessStatus, MessageIdBody, ResetCursorData
+from weir.admin.bodies_stats import OfflineStatsBody
+from weir.admin.context import AdminContext
+from weir.admin.http import Response
+from weir.admin.message_answer import message_answer
+from weir.admin.names import ABOUT_ONE_TOPIC, CONFLICT, subscription_of, topic_of, topic_path
+from weir.admin.positions import batch_at, id_at, id_body, offset_at
+from weir.admin.routing import BYTES, Call, Long, Positive, Query, RefusedError, Route
+from weir.broker.stats import CompactionStatus
+from weir.broker.subscription import Subscription
+from weir.broker.topic import BrokerTopic
+from weir.model.batch import Batch
+from weir.model.registry import Action
+from weir.model.topics import Domain, TopicName
+from weir.stream.retention import bytes_from
+
+_TOPIC = topic_path(Domain.PERSISTENT)
+_TAG = "messages"
+#: How far a peek or an examination looks; who wants more is a consumer.
+_MAX_LOOK = 10_000
+_LOOK_BYTES = 1024 * 1024
+_UNREADABLE = {422: "the message cannot be shown", **ABOUT_ONE_TOPIC}
+
+
+class Messages:
+    def __init__(self, context: AdminContext) -> None:
+        self._context = context
+
+    def routes(self) -> list[Route]:
+        return [*self._reads(), *self._positions(), *self._ends()]
+
+    def _reads(self) -> list[Route]:
+        def read(path: str, summary: str, action: object, **more: object) -> Route:
+            return Route("GET", path, summary, action, media=BYTES, refusals=_UNREADABLE, tag=_TAG, **more)  # type: ignore[arg-type]
+
+        start = Literal["earliest", "latest"]
+        return [
+            read(
+                f"{_TOPIC}/subscription/{{subscription}}/position/{{position}}",
+                "The message (or batch) at a place among the unacknowledged ones, from 1 on.",
+                self._peek,
+            ),
+            read(f"{_TOPIC}/ledger/{{ledger}}/entry/{{entry}}", "The message (or batch) of an id.", self._by_id),
+            read(
+                f"{_TOPIC}/examinemessage",
+                "The message (or batch) at a place from the beginning or the end.",
+                self._examine,
+                query=(
+                    Query("initialPosition", start, "from where to count", "latest"),
+                    Query("messagePosition", Positive, "which, from 1 on", 1),
+                ),
+            ),
+        ]
+
+    def _positions(self) -> list[Route]:
+        about = ABOUT_ONE_TOPIC
+        return [
+            Route(
+                "GET",
+                f"{_TOPIC}/lastMessageId",
+                "The id of the last message.",
+                self._last,
+                answer=MessageIdBody,
+                refusals=about,
+                tag=_TAG,
+            ),
+            Route(
+                "GET",
+                f"{_TOPIC}/messageid/{{timestamp}}",
+                "The id of the first message since a moment.",
+                self._since,
+                answer=MessageIdBody,
+                refusals=about,
+                tag=_TAG,
+            ),
+            Route(
+                "PUT",
+                f"{_TOPIC}/backlogSize",
+                "About how many bytes lie from a message to the end.",
+                self._backlog_size,
+                body=ResetCursorData,
+                answer=Long,
+                refusals=about,
+                tag=_TAG,
+            ),
+            Route(
+                "GET",
+                f"{_TOPIC}/backlog",
+                "How much waits.",
+                self._backlog,
+                answer=OfflineStatsBody,
+                refusals=about,
+                tag=_TAG,
+            ),
+        ]
+
+    def _ends(self) -> list[Route]:
+        path, about = f"{_TOPIC}/compaction", {**ABOUT_ONE_TOPIC, **CONFLICT}
+        return [
+            Route(
+                "POST",
+                f"{_TOPIC}/terminate",
+                "Take no more messages, for good.",
+                self._terminate,
+                answer=MessageIdBody,
+                refusals=about,
+                tag=_TAG,
+            ),
+            Route(
+                "POST",
+                f"{_TOPIC}/terminate/partitions",
+                "The same for each partition.",
+                self._terminate_parts,
+                answer=dict[str, MessageIdBody],
+                refusals=about,
+                tag=_TAG,
+            ),
+            Route(
+                "DELETE", f"{_TOPIC}/truncate", "Forget every message.", self._truncate, refusals=about, tag=_TAG
+            ),
+            Route("PUT", path, "Begin a compaction.", self._compact, refusals=about, tag=_TAG),
+            Route(
+                "GET",
+                path,
+                "How the last compaction went.",
+                self._compaction,
+                answer=LongRunningProcessStatus,
+                refusals=about,
+                tag=_TAG,
+            ),
+        ]
+
+    def _consumed(self, call: Call) -> TopicName:
+        name = topic_of(call.path)
+        self._context.authoriser.check(call.role, Action.CONSUME, name)
+        return name
+
+    def _administered(self, call: Call) -> TopicName:
+        name = topic_of(call.path)
+        self._context.authoriser.check_admin(call.role, name)
+        return name
+
+    # --- reading ------------------------------------------------------------------------------------------------
+
+    async def _peek(self, call: Call) -> Response:
+        topic = await self._context.stored_one(self._consumed(call))
+        subscription = topic.subscription(subscription_of(call.path))
+        return _answer(topic, await _nth_waiting(topic, subscription, call.path["position"]))
+
+    async def _by_id(self, call: Call) -> Response:
+        topic = await self._context.stored_one(self._consumed(call))
+        span = topic.stream.chain.span_of(call.path["ledger"])
+        entry = call.path["entry"]
+        if span is None or entry < 0:
+            return _answer(topic, None)
+        batch = await batch_at(topic, span.first_offset + entry)
+        last = topic.end_offset if span.end_offset is None else span.end_offset
+        return _answer(topic, batch if span.first_offset + entry < last else None)
+
+    async def _examine(self, call: Call) -> Response:
+        topic = await self._context.stored_one(self._consumed(call))
+        nth = call.query["messagePosition"]
+        if call.query["initialPosition"] == "earliest":
+            offset = topic.start_offset + nth - 1
+        else:
+            offset = topic.end_offset - nth
+        return _answer(topic, await batch_at(topic, offset))
+
+    # --- positions ----------------------------------------------------------------------------------------------
+
+    async def _last(self, call: Call) -> MessageIdBody:
+        topic = await self._context.stored_one(self._found(call))
+        return id_body(topic, await topic.last_position())
+
+    async def _since(self, call: Call) -> MessageIdBody:
+        topic = await self._context.stored_one(self._consumed(call))
+        return id_at(topic, await topic.offset_at(call.path["timestamp"]))
+
+    def _found(self, call: Call) -> TopicName:
+        name = topic_of(call.path)
+        self._context.authoriser.check_lookup(call.role, name)
+        return name
+
+    async def _backlog_size(self, call: Call) -> int:
+        topic = await self._context.stored_one(self._consumed(call))
+        stream = topic.stream
+        offset = await offset_at(topic, call.body)
+        return bytes_from(stream.chain, offset, stream.end_offset, stream.open_bytes)
+
+    async def _backlog(self, call: Call) -> OfflineStatsBody:
+        topic = await self._context.stored_one(self._consumed(call))
+        waiting = {name: subscription.backlog for name, subscription in topic.subscriptions.items()}
+        return OfflineStatsBody(
+            totalMessages=topic.end_offset - topic.start_offset,
+            messageBacklog=sum(waiting.values()),
+            storageSize=topic.stream.size_bytes,
+            cursorDetails=waiting,
+            topicName=str(topic.name),
+        )
+
+    # --- ending -------------------------------------------------------------------------------------------------
+
+    async def _terminate(self, call: Call) -> MessageIdBody:
+        topic = await self._context.stored_one(self._administered(call))
+        return id_body(topic, await topic.terminate())
+
+    async def _terminate_parts(self, call: Call) -> dict[str, MessageIdBody]:
+        name = self._administered(call)
+        record = await self._context.registry.ensure_topic(name, create=False)
+        if not record.partitions or name.partition is not None:
+            raise RefusedError(405, f"{name} is not partitioned", hint="terminate it as a whole")
+        return {
+            str(topic.name.partition): id_body(topic, await topic.terminate())
+            for topic in await self._context.stored(name)
+        }
+
+    async def _truncate(self, call: Call) -> None:
+        for topic in await self._context.stored(self._administered(call)):
+            await topic.truncate()
+
+    async def _compact(self, call: Call) -> None:
+        topics = await self._context.stored(self._administered(call))
+        if any(topic.compaction is CompactionStatus.RUNNING for topic in topics):
+            raise RefusedError(409, "a compaction is running already")
+        for topic in topics:
+            topic.compact()
+
+    async def _compaction(self, call: Call) -> LongRunningProcessStatus:
+        topic = await self._context.stored_one(self._administered(call))
+        status = topic.compaction
+        failed = "the compaction failed; see the log" if status is CompactionStatus.ERROR else ""
+        return LongRunningProcessStatus(status.value, failed)
+
+
+def _answer(topic: BrokerTopic, batch: Batch | None) -> Response:
+    if batch is None:
+        raise RefusedError(404, f"{topic.name} has no such message")
+    return message_answer(batch, id_at(topic, batch.base_offset))
+
+
+async def _nth_waiting(topic: BrokerTopic, subscription: Subscription, number: int) -> Batch | None:
+    """The `number`th batch, from 1 on, of which something is not acknowledged."""
+    if number > _MAX_LOOK:
+        raise RefusedError(412, f"a peek looks at {_MAX_LOOK} messages at the most", hint="use a consumer")
+    offset = topic.start_offset
+    while True:
+        offset = max(subscription.cursor.next_unacked(offset), topic.start_offset)
+        if offset >= topic.end_offset:
+            return None
+        for batch in await topic.read(offset, _LOOK_BYTES):
+            if subscription.cursor.all_acked(max(offset, batch.base_offset), batch.end_offset):
+                continue
+            number -= 1
+            if number == 0:
+                return batch
+            offset = batch.end_offset
+        offset = max(offset, batch.end_offset)

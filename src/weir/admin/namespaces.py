@@ -1,0 +1,237 @@
+"""Namespaces: create, list, delete, and what is done to all of a namespace's topics at once."""
+
+from typing import Literal
+
+from weir.admin.bodies import BundlesData, Properties
+from weir.admin.bodies_policies import NamespacePolicies
+from weir.admin.context import AdminContext
+from weir.admin.names import ABOUT_NAMESPACE, ABOUT_TENANT, CONFLICT, NAMESPACE, V2, namespace_of, tenant_of
+from weir.admin.policies_map import namespace_policies, policies_of
+from weir.admin.routing import Call, Query, RefusedError, Route
+from weir.admin.topic_deletion import delete_namespace
+from weir.broker.topic import BrokerTopic
+from weir.model.errors import WeirError
+from weir.model.registry import STANDALONE, Action
+from weir.model.topics import Domain, NamespaceName
+
+Mode = Literal["PERSISTENT", "NON_PERSISTENT", "ALL"]
+_MODES = {"PERSISTENT": Domain.PERSISTENT, "NON_PERSISTENT": Domain.NON_PERSISTENT, "ALL": None}
+_MAX_PROPERTIES = 1_000
+
+
+class Namespaces:
+    def __init__(self, context: AdminContext) -> None:
+        self._context = context
+
+    def routes(self) -> list[Route]:
+        return [*self._main(), *self._properties(), *self._all_topics()]
+
+    def _main(self) -> list[Route]:
+        about, tag = {**ABOUT_NAMESPACE, **CONFLICT}, "namespaces"
+        return [
+            Route(
+                "GET",
+                f"{V2}/namespaces/{{tenant}}",
+                "List the namespaces of a tenant.",
+                self._list,
+                answer=list[str],
+                refusals=ABOUT_TENANT,
+                tag=tag,
+            ),
+            Route("GET", NAMESPACE, "All policies.", self._get, answer=NamespacePolicies, refusals=about, tag=tag),
+            Route(
+                "PUT",
+                NAMESPACE,
+                "Create a namespace.",
+                self._create,
+                body=NamespacePolicies,
+                body_optional=True,
+                refusals=about,
+                tag=tag,
+            ),
+            Route(
+                "DELETE",
+                NAMESPACE,
+                "Delete a namespace.",
+                self._delete,
+                query=(Query("force", bool, "also if it has topics, which are deleted", False),),
+                refusals=about,
+                tag=tag,
+            ),
+            Route(
+                "GET",
+                f"{NAMESPACE}/topics",
+                "List the topics of a namespace, each partition on its own.",
+                self._topics,
+                answer=list[str],
+                query=(Query("mode", Mode, "which kinds of topics", "PERSISTENT"),),
+                refusals=about,
+                tag=tag,
+            ),
+            Route(
+                "GET", f"{NAMESPACE}/bundles", "Its bundles.", self._bundles, answer=BundlesData, refusals=about
+            ),
+            Route(
+                "GET",
+                f"{NAMESPACE}/replication",
+                "The clusters that have it.",
+                self._clusters,
+                answer=list[str],
+                refusals=about,
+            ),
+        ]
+
+    def _properties(self) -> list[Route]:
+        path, one, about = f"{NAMESPACE}/properties", f"{NAMESPACE}/property/{{key}}", ABOUT_NAMESPACE
+        return [
+            Route("GET", path, "All properties.", self._get_properties, answer=Properties, refusals=about),
+            Route("PUT", path, "Set properties.", self._put_properties, body=Properties, refusals=about),
+            Route("DELETE", path, "Clear properties.", self._clear_properties, refusals=about),
+            Route("GET", one, "One property.", self._get_property, answer=str, refusals=about),
+            Route("DELETE", one, "Remove a property.", self._remove_property, answer=str, refusals=about),
+            Route("PUT", f"{one}/{{value}}", "Set a property.", self._put_property, refusals=about),
+        ]
+
+    def _all_topics(self) -> list[Route]:
+        about = {**ABOUT_NAMESPACE, 307: "another broker has one of its topics"}
+        return [
+            Route(
+                "POST", f"{NAMESPACE}/clearBacklog", "Skip everything, everywhere.", self._clear, refusals=about
+            ),
+            Route(
+                "POST",
+                f"{NAMESPACE}/clearBacklog/{{subscription}}",
+                "Skip everything of one subscription on each topic.",
+                self._clear,
+                refusals=about,
+            ),
+            Route(
+                "POST",
+                f"{NAMESPACE}/unsubscribe/{{subscription}}",
+                "Delete one subscription on each topic.",
+                self._unsubscribe,
+                refusals=about,
+            ),
+            Route("PUT", f"{NAMESPACE}/unload", "Let go of all topics.", self._unload, refusals=about),
+        ]
+
+    # --- one namespace ------------------------------------------------------------------------------------------
+
+    async def _list(self, call: Call) -> list[str]:
+        tenant = tenant_of(call.path)
+        self._context.authoriser.check_admin(call.role, tenant)
+        return [str(name) for name in self._context.registry.namespaces.names(tenant)]
+
+    async def _get(self, call: Call) -> NamespacePolicies:
+        name = self._administered(call)
+        namespace = self._context.registry.namespaces.get(name)
+        grants = self._context.registry.grants
+        return namespace_policies(namespace, grants.on(name), grants.on_topics_of(name))
+
+    async def _create(self, call: Call) -> None:
+        name, body = self._administered(call), call.body or NamespacePolicies()
+        unknown = [cluster for cluster in body.replication_clusters or () if cluster != STANDALONE]
+        if unknown:
+            raise RefusedError(412, f"there is no cluster {unknown[0][:80]}")
+        await self._context.registry.namespaces.create(
+            name, policies=policies_of(body), properties=_bounded(dict(body.properties or {}))
+        )
+
+    async def _delete(self, call: Call) -> None:
+        await delete_namespace(self._context, self._administered(call), force=call.query["force"])
+
+    async def _topics(self, call: Call) -> list[str]:
+        name = namespace_of(call.path)
+        self._context.authoriser.check_lookup(call.role, name)
+        found = self._context.registry.topic_names(name, domain=_MODES[call.query["mode"]])
+        return [str(topic) for topic in found]
+
+    async def _bundles(self, call: Call) -> BundlesData:
+        self._context.registry.namespaces.get(self._administered(call))
+        return BundlesData()
+
+    async def _clusters(self, call: Call) -> list[str]:
+        self._context.registry.namespaces.get(self._administered(call))
+        return [STANDALONE]
+
+    def _administered(self, call: Call) -> NamespaceName:
+        name = namespace_of(call.path)
+        self._context.authoriser.check_admin(call.role, name)
+        return name
+
+    # --- properties ---------------------------------------------------------------------------------------------
+
+    async def _get_properties(self, call: Call) -> Properties:
+        return dict(self._context.registry.namespaces.get(self._administered(call)).properties)
+
+    async def _put_properties(self, call: Call) -> None:
+        given = call.body
+        await self._context.registry.change_properties(
+            self._administered(call), lambda now: _bounded({**now, **given})
+        )
+
+    async def _clear_properties(self, call: Call) -> None:
+        await self._context.registry.change_properties(self._administered(call), lambda now: {})
+
+    async def _get_property(self, call: Call) -> str:
+        properties, key = await self._get_properties(call), call.path["key"]
+        if key not in properties:
+            raise RefusedError(404, f"there is no property {key[:80]!r}")
+        return properties[key]
+
+    async def _put_property(self, call: Call) -> None:
+        key, value = call.path["key"], call.path["value"]
+        await self._context.registry.change_properties(
+            self._administered(call), lambda now: _bounded({**now, key: value})
+        )
+
+    async def _remove_property(self, call: Call) -> str:
+        removed, key = await self._get_property(call), call.path["key"]
+        await self._context.registry.change_properties(
+            self._administered(call), lambda now: {name: value for name, value in now.items() if name != key}
+        )
+        return removed
+
+    # --- all topics ---------------------------------------------------------------------------------------------
+
+    async def _stored(self, call: Call, name: NamespaceName) -> list[BrokerTopic]:
+        found = self._context.registry.topic_names(name, domain=Domain.PERSISTENT)
+        return [await self._context.stored_one(topic) for topic in found]
+
+    async def _clear(self, call: Call) -> None:
+        name, only = self._consumed(call), call.path.get("subscription")
+        for topic in await self._stored(call, name):
+            for subscription in list(topic.subscriptions.values()):
+                if only is None or subscription.name == only:
+                    subscription.skip_all()
+                    await subscription.persisted()
+
+    async def _unsubscribe(self, call: Call) -> None:
+        name, wanted = self._consumed(call), call.path["subscription"]
+        for topic in await self._stored(call, name):
+            if wanted in topic.subscriptions:
+                await topic.delete_subscription(wanted)
+
+    async def _unload(self, call: Call) -> None:
+        name = self._administered(call)
+        self._context.registry.namespaces.get(name)
+        failed: WeirError | None = None
+        for topic in self._context.broker.loaded:
+            if topic.name.namespace == name:
+                try:
+                    await self._context.broker.unload(topic.name)
+                except WeirError as failure:
+                    failed = failure
+        if failed is not None:
+            raise failed
+
+    def _consumed(self, call: Call) -> NamespaceName:
+        name = namespace_of(call.path)
+        self._context.authoriser.check(call.role, Action.CONSUME, name)
+        return name
+
+
+def _bounded(properties: Properties) -> Properties:
+    if len(properties) > _MAX_PROPERTIES:
+        raise RefusedError(412, f"there can be {_MAX_PROPERTIES} properties at the most")
+    return properties

@@ -1,0 +1,37 @@
+"""Every route of the admin server."""
+
+from weir.admin.brokers import Brokers
+from weir.admin.context import AdminContext, AdminSettings, ServiceUrls
+from weir.admin.held import Held
+from weir.admin.lookup import Lookup
+from weir.admin.messages import Messages
+from weir.admin.namespaces import Namespaces
+from weir.admin.permissions import permission_routes
+from weir.admin.policies import PolicyRoutes
+from weir.admin.routing import Route
+from weir.admin.schemas import Schemas
+from weir.admin.subscriptions import Subscriptions
+from weir.admin.tenants import Clusters, Tenants
+from weir.admin.topics import Topics
+from weir.model.topics import Domain
+
+__all__ = ["AdminContext", "AdminSettings", "ServiceUrls", "admin_routes"]
+
+
+def admin_routes(context: AdminContext) -> list[Route]:
+    """All of them, in the order in which they are tried."""
+    return [
+        *Brokers(context).routes(),
+        *Clusters(context).routes(),
+        *Tenants(context).routes(),
+        *Namespaces(context).routes(),
+        *PolicyRoutes(context, topics=False).routes(),
+        *(route for domain in Domain for route in Topics(context, domain).routes()),
+        *PolicyRoutes(context, topics=True).routes(),
+        *Subscriptions(context).routes(),
+        *Messages(context).routes(),
+        *permission_routes(context),
+        *Schemas(context).routes(),
+        *(route for domain in Domain for route in Lookup(context, domain).routes()),
+        *Held(context).routes(),
+    ]

@@ -1,0 +1,226 @@
+"""Stats of topics in Pulsar's words: pure functions from the broker's values."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from weir.admin import bodies_stats as b
+from weir.admin.bodies import PartitionedTopicMetadata
+from weir.broker.api import AccessMode, SubscriptionType
+from weir.broker.nonpersistent import NonPersistentTopic
+from weir.broker.stats import ConsumerStats, Flow, ProducerStats, SubscriptionStats, TopicStats
+from weir.broker.topic import BrokerTopic
+
+_ACCESS = {
+    AccessMode.SHARED: "Shared",
+    AccessMode.EXCLUSIVE: "Exclusive",
+    AccessMode.WAIT_FOR_EXCLUSIVE: "WaitForExclusive",
+    AccessMode.EXCLUSIVE_WITH_FENCING: "ExclusiveWithFencing",
+}
+_TYPES = {
+    SubscriptionType.EXCLUSIVE: "Exclusive",
+    SubscriptionType.SHARED: "Shared",
+    SubscriptionType.FAILOVER: "Failover",
+    SubscriptionType.KEY_SHARED: "Key_Shared",
+}
+
+
+def moment(wall_ms: int) -> str:
+    """A moment as Pulsar writes them."""
+    try:
+        return datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):  # a client's clock can say anything
+        return ""
+
+
+def topic_stats(
+    stats: TopicStats, now_ms: int, *, deduplication: bool = False, owner: str = ""
+) -> b.TopicStatsBody:
+    flow = stats.published
+    return b.TopicStatsBody(
+        msgRateIn=flow.messages_per_s,
+        msgThroughputIn=flow.bytes_per_s,
+        msgRateOut=stats.delivered.messages_per_s,
+        msgThroughputOut=stats.delivered.bytes_per_s,
+        msgInCounter=flow.messages,
+        bytesInCounter=flow.bytes,
+        msgOutCounter=stats.delivered.messages,
+        bytesOutCounter=stats.delivered.bytes,
+        averageMsgSize=_mean(flow),
+        storageSize=stats.storage_bytes,
+        backlogSize=max((s.backlog_bytes for s in stats.subscriptions), default=0),
+        deduplicationStatus="Enabled" if deduplication else "Disabled",
+        topicEpoch=stats.epoch,
+        nonContiguousDeletedMessagesRanges=sum(s.holes for s in stats.subscriptions),
+        publishers=[_publisher(producer) for producer in stats.producers],
+        subscriptions={s.name: _subscription(s, now_ms) for s in stats.subscriptions},
+        ownerBroker=owner,
+    )
+
+
+def _publisher(stats: ProducerStats) -> b.PublisherStatsBody:
+    return b.PublisherStatsBody(
+        producerName=stats.name,
+        accessMode=_ACCESS[stats.access],
+        address=stats.address,
+        connectedSince=moment(stats.connected_ms),
+        msgRateIn=stats.flow.messages_per_s,
+        msgThroughputIn=stats.flow.bytes_per_s,
+        averageMsgSize=_mean(stats.flow),
+        metadata=dict(stats.properties),
+    )
+
+
+def _subscription(stats: SubscriptionStats, now_ms: int) -> b.SubscriptionStatsBody:
+    active = [consumer.name for consumer in stats.consumers if consumer.active]
+    single = stats.type in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER)
+    return b.SubscriptionStatsBody(
+        type=None if stats.type is None else _TYPES[stats.type],
+        msgRateOut=stats.flow.messages_per_s,
+        msgThroughputOut=stats.flow.bytes_per_s,
+        msgOutCounter=stats.flow.messages,
+        bytesOutCounter=stats.flow.bytes,
+        totalMsgExpired=stats.expired,
+        msgBacklog=stats.backlog,
+        msgBacklogNoDelayed=stats.backlog,
+        backlogSize=stats.backlog_bytes,
+        unackedMessages=stats.unacked,
+        earliestMsgPublishTimeInBacklog=now_ms - int(stats.oldest_unacked_s * 1000) if stats.backlog else 0,
+        blockedSubscriptionOnUnackedMsgs=any(consumer.blocked for consumer in stats.consumers),
+        activeConsumerName=active[0] if single and active else None,
+        consumers=[_consumer(consumer) for consumer in stats.consumers],
+        isDurable=stats.durable,
+        nonContiguousDeletedMessagesRanges=stats.holes,
+        subscriptionProperties=dict(stats.properties),
+    )
+
+
+def _consumer(stats: ConsumerStats) -> b.ConsumerStatsBody:
+    return b.ConsumerStatsBody(
+        consumerName=stats.name,
+        address=stats.address,
+        connectedSince=moment(stats.connected_ms),
+        msgRateOut=stats.flow.messages_per_s,
+        msgThroughputOut=stats.flow.bytes_per_s,
+        msgOutCounter=stats.flow.messages,
+        bytesOutCounter=stats.flow.bytes,
+        availablePermits=stats.credit,
+        unackedMessages=stats.unacked,
+        blockedConsumerOnUnackedMsgs=stats.blocked,
+        priorityLevel=stats.priority,
+        metadata=dict(stats.properties),
+    )
+
+
+def _mean(flow: Flow) -> float:
+    return flow.bytes / flow.messages if flow.messages else 0.0
+
+
+# --- of all partitions together -----------------------------------------------------------------------------
+
+_SUMMED = (
+    "msgRateIn",
+    "msgThroughputIn",
+    "msgRateOut",
+    "msgThroughputOut",
+    "msgInCounter",
+    "bytesInCounter",
+    "msgOutCounter",
+    "bytesOutCounter",
+    "storageSize",
+    "backlogSize",
+    "nonContiguousDeletedMessagesRanges",
+)
+_SUMMED_OF_SUBSCRIPTION = (
+    "msgRateOut",
+    "msgThroughputOut",
+    "msgOutCounter",
+    "bytesOutCounter",
+    "totalMsgExpired",
+    "msgBacklog",
+    "msgBacklogNoDelayed",
+    "backlogSize",
+    "unackedMessages",
+    "nonContiguousDeletedMessagesRanges",
+)
+
+
+def partitioned_stats(parts: dict[str, b.TopicStatsBody], *, each: bool) -> b.PartitionedStatsBody:
+    """Sums over the partitions, and if `each` these themselves."""
+    whole = b.PartitionedStatsBody(metadata=PartitionedTopicMetadata(len(parts)))
+    for name in _SUMMED:
+        setattr(whole, name, sum(getattr(part, name) for part in parts.values()))
+    whole.averageMsgSize = whole.bytesInCounter / whole.msgInCounter if whole.msgInCounter else 0.0
+    whole.publishers = [publisher for part in parts.values() for publisher in part.publishers]
+    named: dict[str, list[b.SubscriptionStatsBody]] = {}
+    for part in parts.values():
+        for name, subscription in part.subscriptions.items():
+            named.setdefault(name, []).append(subscription)
+    whole.subscriptions = {name: _together(found) for name, found in named.items()}
+    whole.partitions = parts if each else {}
+    return whole
+
+
+def _together(found: Sequence[b.SubscriptionStatsBody]) -> b.SubscriptionStatsBody:
+    whole = b.SubscriptionStatsBody(next((one.type for one in found if one.type is not None), None))
+    for name in _SUMMED_OF_SUBSCRIPTION:
+        setattr(whole, name, sum(getattr(one, name) for one in found))
+    whole.consumers = [consumer for one in found for consumer in one.consumers]
+    whole.isDurable = found[0].isDurable
+    whole.subscriptionProperties = found[0].subscriptionProperties
+    whole.blockedSubscriptionOnUnackedMsgs = any(one.blockedSubscriptionOnUnackedMsgs for one in found)
+    oldest = [one.earliestMsgPublishTimeInBacklog for one in found if one.msgBacklog]
+    whole.earliestMsgPublishTimeInBacklog = min(oldest, default=0)
+    return whole
+
+
+# --- of the ledgers behind it -------------------------------------------------------------------------------
+
+
+def internal_stats(topic: BrokerTopic | NonPersistentTopic) -> b.InternalStatsBody:
+    if not isinstance(topic, BrokerTopic):
+        return b.InternalStatsBody(state="NonPersistent")
+    stream, chain = topic.stream, topic.stream.chain
+    ledgers = [
+        b.LedgerBody(
+            int(span.ledger_id),
+            (topic.end_offset if span.end_offset is None else span.end_offset) - span.first_offset,
+            stream.open_bytes if span.end_offset is None else span.size_bytes,
+            timestamp=0 if span.end_offset is None else span.last_ms,
+        )
+        for span in chain.spans
+    ]
+    open_ledger = ledgers[-1] if chain.spans and not chain.spans[-1].closed else None
+    return b.InternalStatsBody(
+        entriesAddedCounter=topic.publisher.meter.messages,
+        numberOfEntries=topic.end_offset - topic.start_offset,
+        totalSize=stream.size_bytes,
+        currentLedgerEntries=0 if open_ledger is None else open_ledger.entries,
+        currentLedgerSize=0 if open_ledger is None else open_ledger.size,
+        lastLedgerCreatedTimestamp=moment(chain.spans[-1].first_ms) if chain.spans else "",
+        lastConfirmedEntry=_position(topic, topic.end_offset - 1),
+        state="Terminated" if topic.terminated else "LedgerOpened",
+        ledgers=ledgers,
+        cursors={
+            name: b.CursorBody(
+                markDeletePosition=_position(topic, subscription.cursor.mark_delete),
+                readPosition=_position(topic, subscription.read_at),
+                messagesConsumedCounter=max(0, topic.end_offset - topic.start_offset - subscription.backlog),
+                totalNonContiguousDeletedMessagesRange=subscription.cursor.holes,
+                numberOfEntriesSinceFirstNotAckedMessage=max(
+                    0, subscription.read_at - subscription.cursor.mark_delete - 1
+                ),
+                active=bool(subscription.consumers),
+            )
+            for name, subscription in topic.subscriptions.items()
+            if subscription.durable
+        },
+    )
+
+
+def _position(topic: BrokerTopic, offset: int) -> str:
+    """Of an offset; of one before the first message: right before that."""
+    if offset < topic.start_offset:
+        ledger, entry = topic.position_of(topic.start_offset)
+        return f"{ledger}:{entry - 1}" if ledger >= 0 else "-1:-1"
+    ledger, entry = topic.position_of(offset)
+    return f"{ledger}:{entry}"

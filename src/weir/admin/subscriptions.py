@@ -1,0 +1,201 @@
+"""Subscriptions of stored topics: create, delete, skip, expire, reset, and their properties."""
+
+from collections.abc import Awaitable, Callable
+
+from weir.admin.bodies import Properties, ResetCursorData
+from weir.admin.context import AdminContext
+from weir.admin.names import ABOUT_ONE_TOPIC, ABOUT_TOPIC, CONFLICT, subscription_of, topic_of, topic_path
+from weir.admin.positions import offset_at
+from weir.admin.routing import Call, Query, Route
+from weir.broker.api import StartAt
+from weir.broker.subscription import Subscription
+from weir.broker.topic import BrokerTopic
+from weir.model.errors import SubscriptionExistsError, SubscriptionNotFoundError
+from weir.model.registry import Action
+from weir.model.topics import Domain, TopicName
+
+_TOPIC = topic_path(Domain.PERSISTENT)
+_ONE = f"{_TOPIC}/subscription/{{subscription}}"
+_TAG = "subscriptions"
+
+
+class Subscriptions:
+    """A call on a partitioned topic is one on each of its partitions."""
+
+    def __init__(self, context: AdminContext) -> None:
+        self._context = context
+
+    def routes(self) -> list[Route]:
+        return [*self._life(), *self._moves()]
+
+    def _life(self) -> list[Route]:
+        about = {**ABOUT_TOPIC, **CONFLICT}
+        return [
+            Route(
+                "GET",
+                f"{_TOPIC}/subscriptions",
+                "List subscriptions.",
+                self._list,
+                answer=list[str],
+                refusals=about,
+                tag=_TAG,
+            ),
+            Route(
+                "PUT",
+                _ONE,
+                "Create a subscription at a message, or at the end.",
+                self._create,
+                body=ResetCursorData,
+                body_optional=True,
+                refusals=about,
+                tag=_TAG,
+            ),
+            Route(
+                "DELETE",
+                _ONE,
+                "Delete a subscription.",
+                self._delete,
+                query=(Query("force", bool, "also while it has consumers, which are closed", False),),
+                refusals=about,
+                tag=_TAG,
+            ),
+            Route(
+                "GET",
+                f"{_ONE}/properties",
+                "Its properties.",
+                self._get_properties,
+                answer=Properties,
+                refusals=about,
+                tag=_TAG,
+            ),
+            Route(
+                "PUT",
+                f"{_ONE}/properties",
+                "Set its properties.",
+                self._put_properties,
+                body=Properties,
+                refusals=about,
+                tag=_TAG,
+            ),
+        ]
+
+    def _moves(self) -> list[Route]:
+        def move(path: str, summary: str, action: Callable[[Call], Awaitable[None]]) -> Route:
+            return Route("POST", path, summary, action, refusals=ABOUT_ONE_TOPIC, tag=_TAG)
+
+        return [
+            move(f"{_ONE}/skip/{{count}}", "Acknowledge the oldest messages.", self._skip),
+            move(f"{_ONE}/skip_all", "Acknowledge every message.", self._skip_all),
+            move(f"{_ONE}/expireMessages/{{seconds}}", "Acknowledge what is older.", self._expire),
+            move(
+                f"{_TOPIC}/all_subscription/expireMessages/{{seconds}}",
+                "Acknowledge what is older, in every subscription.",
+                self._expire_all,
+            ),
+            Route(
+                "POST",
+                f"{_ONE}/expireMessages",
+                "Acknowledge everything up to a message.",
+                self._expire_to,
+                body=ResetCursorData,
+                refusals=ABOUT_TOPIC,
+                tag=_TAG,
+            ),
+            move(f"{_ONE}/resetcursor/{{timestamp}}", "Go back, or on, to a moment.", self._reset_to_moment),
+            Route(
+                "POST",
+                f"{_ONE}/resetcursor",
+                "Go back, or on, to a message.",
+                self._reset_to_message,
+                body=ResetCursorData,
+                refusals=ABOUT_TOPIC,
+                tag=_TAG,
+            ),
+        ]
+
+    def _topic(self, call: Call) -> TopicName:
+        name = topic_of(call.path)
+        self._context.authoriser.check(call.role, Action.CONSUME, name)
+        return name
+
+    async def _each(self, call: Call) -> list[tuple[BrokerTopic, Subscription]]:
+        """The subscription on each partition that has it; 404 if none has."""
+        name, wanted = self._topic(call), subscription_of(call.path)
+        topics = await self._context.stored(name)
+        found = [(topic, topic.subscription(wanted)) for topic in topics if wanted in topic.subscriptions]
+        if not found:
+            raise SubscriptionNotFoundError(f"{name} has no subscription {wanted[:80]!r}")
+        return found
+
+    # --- life and death -----------------------------------------------------------------------------------------
+
+    async def _list(self, call: Call) -> list[str]:
+        names: dict[str, None] = {}
+        for topic in await self._context.stored(self._topic(call)):
+            names.update(dict.fromkeys(topic.subscriptions))
+        return list(names)
+
+    async def _create(self, call: Call) -> None:
+        name, wanted, body = self._topic(call), subscription_of(call.path), call.body or ResetCursorData()
+        await self._context.registry.ensure_topic(name)  # as a consumer would make it
+        topics = await self._context.stored(name)
+        missing = [topic for topic in topics if wanted not in topic.subscriptions]
+        if not missing:
+            raise SubscriptionExistsError(f"{name} has a subscription {wanted[:80]!r}")
+        for topic in missing:
+            start = StartAt(offset=await offset_at(topic, body))
+            if wanted not in topic.subscriptions:  # nobody made it while we looked
+                await topic.create_subscription(wanted, start, properties=body.properties)
+
+    async def _delete(self, call: Call) -> None:
+        for topic, subscription in await self._each(call):
+            await topic.delete_subscription(subscription.name, force=call.query["force"])
+
+    async def _get_properties(self, call: Call) -> Properties:
+        return dict((await self._each(call))[0][1].properties)
+
+    async def _put_properties(self, call: Call) -> None:
+        for _, subscription in await self._each(call):
+            subscription.properties = dict(call.body)
+            subscription.save()
+            await subscription.persisted()
+
+    # --- moving -------------------------------------------------------------------------------------------------
+
+    async def _skip(self, call: Call) -> None:
+        topic = await self._context.stored_one(self._topic(call))
+        subscription = topic.subscription(subscription_of(call.path))
+        subscription.skip(call.path["count"])
+        await subscription.persisted()
+
+    async def _skip_all(self, call: Call) -> None:
+        for _, subscription in await self._each(call):
+            subscription.skip_all()
+            await subscription.persisted()
+
+    async def _expire(self, call: Call) -> None:
+        for topic, subscription in await self._each(call):
+            await self._expire_one(topic, subscription, call.path["seconds"])
+
+    async def _expire_all(self, call: Call) -> None:
+        for topic in await self._context.stored(self._topic(call)):
+            for subscription in list(topic.subscriptions.values()):
+                await self._expire_one(topic, subscription, call.path["seconds"])
+
+    async def _expire_one(self, topic: BrokerTopic, subscription: Subscription, seconds: int) -> None:
+        before_ms = max(0, self._context.clock.wall_ms() - seconds * 1000)
+        subscription.expire_before(await topic.offset_at(before_ms))
+        await subscription.persisted()
+
+    async def _expire_to(self, call: Call) -> None:
+        for topic, subscription in await self._each(call):
+            subscription.expire_before(await offset_at(topic, call.body, after=True))
+            await subscription.persisted()
+
+    async def _reset_to_moment(self, call: Call) -> None:
+        for topic, subscription in await self._each(call):
+            await subscription.seek(await topic.offset_at(call.path["timestamp"]))
+
+    async def _reset_to_message(self, call: Call) -> None:
+        for topic, subscription in await self._each(call):
+            await subscription.seek(await offset_at(topic, call.body))

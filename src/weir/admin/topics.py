@@ -1,0 +1,302 @@
+"""Topics: create, list, delete, partitions, stats, and what is done to a topic as a whole."""
+
+from weir.admin import bodies_stats as stats
+from weir.admin.bodies import PartitionedTopicMetadata, Properties
+from weir.admin.context import AdminContext
+from weir.admin.names import ABOUT_NAMESPACE, ABOUT_TOPIC, CONFLICT, V2, namespace_of, topic_of, topic_path
+from weir.admin.routing import Call, Int, Query, RefusedError, Route
+from weir.admin.stats_map import internal_stats, partitioned_stats, topic_stats
+from weir.admin.topic_deletion import delete_topic
+from weir.broker.nonpersistent import NonPersistentTopic
+from weir.broker.topic import BrokerTopic
+from weir.model.errors import NotAllowedError
+from weir.model.topics import Domain, NamespaceName, TopicName
+
+_FORCE = Query("force", bool, "also while it has producers or consumers", False)
+_MAX_PARTITIONS = 10_000
+_COUNT = {406: "not a possible number of partitions", **ABOUT_TOPIC, **CONFLICT}
+_FIXED = {422: "it has more partitions than that", **_COUNT}
+
+
+class Topics:
+    """Of one domain."""
+
+    def __init__(self, context: AdminContext, domain: Domain) -> None:
+        self._context = context
+        self._domain = domain
+        self._base = topic_path(domain)
+        self._tag = f"{domain.value} topics"
+
+    def routes(self) -> list[Route]:
+        return [*self._lists(), *self._life(), *self._partition_routes(), *self._stats(), *self._properties()]
+
+    def _lists(self) -> list[Route]:
+        of = f"{V2}/{self._domain.value}/{{tenant}}/{{namespace}}"
+        about = ABOUT_NAMESPACE
+        return [
+            Route(
+                "GET",
+                of,
+                "List topics, each partition on its own.",
+                self._list,
+                answer=list[str],
+                refusals=about,
+                tag=self._tag,
+            ),
+            Route(
+                "GET",
+                f"{of}/partitioned",
+                "List partitioned topics.",
+                self._list_partitioned,
+                answer=list[str],
+                refusals=about,
+                tag=self._tag,
+            ),
+        ]
+
+    def _life(self) -> list[Route]:
+        about, tag = {**ABOUT_TOPIC, **CONFLICT}, self._tag
+        return [
+            Route(
+                "PUT",
+                self._base,
+                "Create a topic.",
+                self._create,
+                body=Properties,
+                body_optional=True,
+                refusals=about,
+                tag=tag,
+            ),
+            Route(
+                "DELETE",
+                self._base,
+                "Delete a topic that is not partitioned.",
+                self._delete,
+                query=(_FORCE,),
+                refusals=about,
+                tag=tag,
+            ),
+            Route("PUT", f"{self._base}/unload", "Let go of a topic.", self._unload, refusals=about, tag=tag),
+        ]
+
+    def _partition_routes(self) -> list[Route]:
+        path, tag, count = f"{self._base}/partitions", self._tag, Int | PartitionedTopicMetadata
+        return [
+            Route(
+                "GET",
+                path,
+                "How many partitions it has; 0 if it is not partitioned.",
+                self._partitions,
+                answer=PartitionedTopicMetadata,
+                query=(Query("checkAllowAutoCreation", bool, "create it if it may come to be", False),),
+                refusals=ABOUT_TOPIC,
+                tag=tag,
+            ),
+            Route(
+                "PUT",
+                path,
+                "Create a partitioned topic.",
+                self._create_partitioned,
+                body=count,
+                refusals=_COUNT,
+                tag=tag,
+            ),
+            Route("POST", path, "Give it more partitions.", self._grow, body=count, refusals=_FIXED, tag=tag),
+            Route(
+                "DELETE",
+                path,
+                "Delete a partitioned topic.",
+                self._delete_partitioned,
+                query=(_FORCE,),
+                refusals={**ABOUT_TOPIC, **CONFLICT},
+                tag=tag,
+            ),
+        ]
+
+    def _stats(self) -> list[Route]:
+        base, tag, about = self._base, self._tag, ABOUT_TOPIC
+        each = Query("perPartition", bool, "with the stats of each partition", True)
+        return [
+            Route(
+                "GET",
+                f"{base}/stats",
+                "Rates, sizes, producers and subscriptions.",
+                self._get_stats,
+                answer=stats.TopicStatsBody,
+                refusals=about,
+                tag=tag,
+            ),
+            Route(
+                "GET",
+                f"{base}/partitioned-stats",
+                "The same of all partitions together.",
+                self._get_partitioned_stats,
+                answer=stats.PartitionedStatsBody,
+                query=(each,),
+                refusals=about,
+                tag=tag,
+            ),
+            Route(
+                "GET",
+                f"{base}/internalStats",
+                "Ledgers and cursors.",
+                self._get_internal,
+                answer=stats.InternalStatsBody,
+                refusals=about,
+                tag=tag,
+            ),
+            Route(
+                "GET",
+                f"{base}/partitioned-internalStats",
+                "The same of each partition.",
+                self._get_partitioned_internal,
+                answer=stats.PartitionedInternalStatsBody,
+                refusals=about,
+                tag=tag,
+            ),
+        ]
+
+    def _properties(self) -> list[Route]:
+        path, about, tag = f"{self._base}/properties", {**ABOUT_TOPIC, **CONFLICT}, self._tag
+        key = Query("key", str, "which property")
+        return [
+            Route(
+                "GET", path, "All properties.", self._get_properties, answer=Properties, refusals=about, tag=tag
+            ),
+            Route("PUT", path, "Set properties.", self._put_properties, body=Properties, refusals=about, tag=tag),
+            Route(
+                "DELETE", path, "Remove a property.", self._drop_property, query=(key,), refusals=about, tag=tag
+            ),
+        ]
+
+    # --- who may ------------------------------------------------------------------------------------------------
+
+    def _administered(self, call: Call) -> TopicName:
+        name = topic_of(call.path, self._domain)
+        self._context.authoriser.check_admin(call.role, name)
+        return name
+
+    def _found(self, call: Call) -> TopicName:
+        """By whoever may produce or consume."""
+        name = topic_of(call.path, self._domain)
+        self._context.authoriser.check_lookup(call.role, name)
+        return name
+
+    def _listed(self, call: Call) -> NamespaceName:
+        name = namespace_of(call.path)
+        self._context.authoriser.check_lookup(call.role, name)
+        self._context.registry.namespaces.get(name)
+        return name
+
+    # --- which there are ----------------------------------------------------------------------------------------
+
+    async def _list(self, call: Call) -> list[str]:
+        found = self._context.registry.topic_names(self._listed(call), domain=self._domain)
+        return [str(name) for name in found]
+
+    async def _list_partitioned(self, call: Call) -> list[str]:
+        return [
+            str(record.name)
+            for record in self._context.registry.topics.of(self._listed(call))
+            if record.partitions and record.name.domain is self._domain
+        ]
+
+    # --- life and death -----------------------------------------------------------------------------------------
+
+    async def _create(self, call: Call) -> None:
+        await self._context.registry.topics.create(self._administered(call), properties=call.body)
+
+    async def _create_partitioned(self, call: Call) -> None:
+        name, (count, properties) = self._administered(call), _count(call)
+        await self._context.registry.topics.create(name, partitions=count, properties=properties)
+
+    async def _grow(self, call: Call) -> None:
+        name, (count, _) = self._administered(call), _count(call)
+        registry = self._context.registry
+        record = registry.topics.get(name)
+        if name.partition is not None or not record.partitions:
+            raise RefusedError(409, f"{name} is not a partitioned topic")
+        if count < record.partitions:
+            raise RefusedError(422, f"{name} has {record.partitions} partitions and cannot have fewer")
+        await registry.topics.grow(name, count)
+
+    async def _delete(self, call: Call) -> None:
+        name = self._administered(call)
+        if name.partition is not None:
+            raise NotAllowedError(f"{name} is a partition", hint="delete the topic as a whole")
+        if self._context.registry.topics.get(name).partitions:
+            raise RefusedError(409, f"{name} is a partitioned topic", hint="DELETE its partitions")
+        await delete_topic(self._context, name, force=call.query["force"])
+
+    async def _delete_partitioned(self, call: Call) -> None:
+        name = self._administered(call)
+        if name.partition is not None or not self._context.registry.topics.get(name).partitions:
+            raise RefusedError(404, f"{name} is not a partitioned topic")
+        await delete_topic(self._context, name, force=call.query["force"])
+
+    async def _unload(self, call: Call) -> None:
+        for part in await self._context.names(self._administered(call)):
+            await self._context.broker.unload(part)
+
+    async def _partitions(self, call: Call) -> PartitionedTopicMetadata:
+        name, registry = self._found(call), self._context.registry
+        record = await registry.ensure_topic(name, create=call.query["checkAllowAutoCreation"])
+        count = record.partitions if name.partition is None else 0
+        return PartitionedTopicMetadata(count, dict(record.properties))
+
+    # --- stats --------------------------------------------------------------------------------------------------
+
+    async def _get_stats(self, call: Call) -> stats.TopicStatsBody:
+        return self._stats_of(await self._context.load(self._found(call)))
+
+    async def _get_partitioned_stats(self, call: Call) -> stats.PartitionedStatsBody:
+        parts = {str(name): self._stats_of(await self._context.load(name)) for name in await self._parts(call)}
+        return partitioned_stats(parts, each=call.query["perPartition"])
+
+    async def _get_internal(self, call: Call) -> stats.InternalStatsBody:
+        return internal_stats(await self._context.load(self._found(call)))
+
+    async def _get_partitioned_internal(self, call: Call) -> stats.PartitionedInternalStatsBody:
+        parts = {str(name): internal_stats(await self._context.load(name)) for name in await self._parts(call)}
+        return stats.PartitionedInternalStatsBody(PartitionedTopicMetadata(len(parts)), parts)
+
+    async def _parts(self, call: Call) -> list[TopicName]:
+        name = self._found(call)
+        record = await self._context.registry.ensure_topic(name, create=False)
+        if name.partition is not None or not record.partitions:
+            raise RefusedError(404, f"{name} is not a partitioned topic")
+        return await self._context.names(name)
+
+    def _stats_of(self, topic: BrokerTopic | NonPersistentTopic) -> stats.TopicStatsBody:
+        return topic_stats(
+            topic.stats(),
+            self._context.clock.wall_ms(),
+            deduplication=isinstance(topic, BrokerTopic) and bool(topic.policies.deduplication),
+            owner=self._context.urls.pulsar or self._context.urls.pulsar_tls,
+        )
+
+    # --- properties ---------------------------------------------------------------------------------------------
+
+    async def _get_properties(self, call: Call) -> Properties:
+        return dict(self._context.registry.topics.get(self._found(call)).properties)
+
+    async def _put_properties(self, call: Call) -> None:
+        given: Properties = call.body
+        await self._context.registry.change_properties(self._administered(call), lambda now: {**now, **given})
+
+    async def _drop_property(self, call: Call) -> None:
+        name, key = self._administered(call), call.query["key"]
+        if key is None:
+            raise RefusedError(412, "which property shall go?", hint="give its name as ?key=")
+        await self._context.registry.change_properties(
+            name, lambda now: {known: value for known, value in now.items() if known != key}
+        )
+
+
+def _count(call: Call) -> tuple[int, Properties | None]:
+    """The number of partitions in the body, which comes in two forms."""
+    body = call.body
+    count, properties = (body, None) if isinstance(body, int) else (body.partitions, body.properties)
+    if not 0 < count <= _MAX_PARTITIONS:
+        raise RefusedError(406, f"a topic has 1 to {_MAX_PARTITIONS} partitions, not {count}")
+    return count, properties
