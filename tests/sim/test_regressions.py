@@ -1,5 +1,5 @@
 """Seeds that found something, each with what it found. Timing shifts with the code: each bug has a test of its own
-beside the part that had it, or a sentence in docs/simulation.md if it became a precondition."""
+beside the part that had it."""
 
 import pytest
 
@@ -7,8 +7,8 @@ from weir.testing.scenario import run_seed
 
 FOUND = {
     ("fence-forgotten-at-restart", 13): (
-        "a bookie forgets the fence together with a deleted ledger, so a writer that slept through recovery and "
-        "deletion still gets acknowledgements: now a precondition of deleting"
+        "a bookie forgot the fence together with a deleted ledger, so a writer that slept through recovery and "
+        "deletion was still acknowledged"
     ),
 }
 

@@ -5,8 +5,7 @@ Sentences name only the facts in conflict, so that the same violation keeps its 
 leaves unrelated operations out (`weir.testing.shrink`).
 
 An append that failed or was never answered may be in the ledger or not: only what was acknowledged, or was
-once read, binds. A ledger that anyone tried to delete binds nobody to keep its entries, nor its fence: whoever
-deletes a ledger has to know that its writer is gone.
+once read, binds. A ledger that anyone tried to delete binds nobody to keep its entries, but its fence stands.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -87,7 +86,7 @@ def readable_stays_readable(ops: Sequence[Op]) -> list[Violation]:
 def recovery_keeps_acknowledged(ops: Sequence[Op]) -> list[Violation]:
     """Nobody closes a ledger below an entry that was acknowledged or once readable."""
     promise = "a ledger is never closed below an acknowledged or readable entry"
-    highest = _highest_binding(_before_deletion(ops))
+    highest = _highest_binding(ops)
     found = []
     for close in _closings(ops):
         kept = highest.get(close.ledger)
@@ -218,7 +217,7 @@ def nothing_is_acknowledged_after_recovery(ops: Sequence[Op]) -> list[Violation]
     promise = "a recovered or closed ledger takes no more entries"
     found = []
     closings = _by_ledger(_closings(ops))
-    for ack in _acknowledged(_before_deletion(ops)):
+    for ack in _acknowledged(ops):
         for close in closings.get(ack.ledger, []):
             if _ended(close) < ack.began:
                 sentence = (
@@ -311,14 +310,6 @@ def _kept(ops: Sequence[Op], of: Iterable[Op]) -> list[Op]:
     """Those whose ledger nobody tried to delete."""
     deleted = {op.ledger for op in _of(ops, Kind.DELETE)}
     return [op for op in of if op.ledger not in deleted]
-
-
-def _before_deletion(ops: Sequence[Op]) -> list[Op]:
-    """Those that ended before anyone tried to delete their ledger."""
-    deleted: dict[LedgerId, int] = {}
-    for op in _of(ops, Kind.DELETE):
-        deleted[op.ledger] = min(op.began, deleted.get(op.ledger, op.began))
-    return [op for op in ops if op.ledger not in deleted or _ended(op) < deleted[op.ledger]]
 
 
 def _highest_binding(ops: Sequence[Op]) -> dict[LedgerId, Op]:
