@@ -18,6 +18,7 @@ FIRST_SEED = {
     "compaction-drops-entries": 0,
     "compare-and-set-without-compare": 0,
     "fence-forgotten-at-restart": 3,
+    "fence-forgotten-with-ledger": 18,
     "no-checksums": 2,
     "no-replay": 2,
     "recovery-believes-one-denial": 30,

@@ -231,6 +231,13 @@ def _bookie_ignores_fence() -> Iterator[None]:
         yield
 
 
+@_mutation("fence-forgotten-with-ledger", recoverers=2, deletes=True, writers=3)
+def _fence_forgotten_with_ledger() -> Iterator[None]:
+    """A bookie forgets the fence of a ledger that it deletes."""
+    with patch.object(LedgerTable, "is_gone", lambda self, ledger_id: False):
+        yield
+
+
 @_mutation(
     "fence-forgotten-at-restart",
     quorum=Quorum(1, 1, 1),
