@@ -159,7 +159,7 @@ def test_released_and_ordinary_messages_share_one_stream(run: Run) -> None:
 
 def test_messages_far_apart_are_each_released_at_their_moment(run: Run) -> None:
     async def scenario(bench: Any) -> None:
-        async with held_on(bench, window_s=60, load_ahead_s=10, fine_windows=4) as held:
+        async with held_on(bench, window_s=60, load_ahead_s=50, fine_windows=4, tick_s=20) as held:
             start = held.now
             moments = [start + ms for ms in (7, 59_000, 61_000, 3_600_000, 7 * 3_600_000, 7 * 3_600_000 + 1)]
             for at in reversed(moments):

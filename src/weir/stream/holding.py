@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from weir.model.batch import Batch, HeldId, Origin
@@ -126,7 +126,8 @@ class HoldingArea:
         window = UNDATED
         if due_ms < FOREVER_MS:
             window = window_of(due_ms, self._clock.wall_ms(), width_ms, self._settings.fine_windows)
-        payload = encode_held(due_ms, replace(batch, base_offset=0, append_ms=0))
+        drafted = Batch(0, batch.count, batch.format, 0, batch.payload, batch.flags, batch.origin)
+        payload = encode_held(due_ms, drafted)
         return self._shelf.hold(window, payload, due_ms, batch.count)
 
     async def ready(self) -> None:

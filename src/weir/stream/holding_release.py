@@ -7,7 +7,7 @@ every released batch names its held id; only what is not there is tried again. S
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from weir.model.batch import Batch, BatchFlags, HeldId
 from weir.model.errors import InvariantError, WeirError
@@ -86,7 +86,17 @@ class Releases:
         after its holding ledger is gone."""
         release.floor = self._stream.end_offset
         self._flying[release] = None
-        batch = replace(release.batch, flags=release.batch.flags | BatchFlags.RELEASED, held=release.held)
+        held = release.batch
+        batch = Batch(
+            0,
+            held.count,
+            held.format,
+            0,
+            held.payload,
+            held.flags | BatchFlags.RELEASED,
+            held.origin,
+            release.held,
+        )
         self._stream.append(batch).add_done_callback(lambda done: self._answered(release, done))
 
     async def room(self) -> None:
