@@ -9,15 +9,18 @@ HEADERS = {"x-pulsar-message-id": "7:0", "x-pulsar-publish-time": "2023-11-14T22
 
 
 def test_a_single_message_has_its_properties_in_headers() -> None:
-    headers = HEADERS | {"x-pulsar-property-a": "b", "x-pulsar-partition-key": "k"}
+    headers = HEADERS | {
+        "x-pulsar-property-a": "b",
+        "x-pulsar-property": '{"A": "b"}',
+        "x-pulsar-partition-key": "k",
+    }
     assert messages_of(Answer(200, headers, b"hello")) == [
         {
             "id": "7:0",
             "key": "k",
             "payload": "hello",
-            "properties": {"a": "b"},
+            "properties": {"A": "b"},
             "published": "2023-11-14T22:13:20.000Z",
-            "shown": "hello",
         }
     ]
 
@@ -36,4 +39,14 @@ def test_a_batch_is_taken_apart() -> None:
 
 def test_an_answer_without_headers_is_still_shown() -> None:
     (found,) = messages_of(Answer(200, {}, b"\xff"))
-    assert (found["payload_base64"], found["shown"], found["published"]) == ("/w==", "\\xff", "")
+    assert (found["payload_base64"], found["published"]) == ("/w==", "")
+
+
+def test_an_older_server_gives_properties_one_by_one_and_keys_as_base64() -> None:
+    headers = {
+        "x-pulsar-property-a": "b",
+        "x-pulsar-partition-key": "AP8=",
+        "x-pulsar-partition-key-b64-encoded": "true",
+    }
+    (found,) = messages_of(Answer(200, headers, b""))
+    assert (found["properties"], found["key_base64"]) == ({"a": "b"}, "AP8=")

@@ -1,6 +1,9 @@
 """`weir peek`: what waits for a subscription, without taking it."""
 
+import base64
 import json
+from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -58,7 +61,7 @@ def peek(topic: str, subscription: str, count: int, remote: Remote, as_json: boo
         for message in found:
             click.echo(json.dumps(message, ensure_ascii=False))
     else:
-        rows = [(item["id"], item.get("key"), item["published"], item["shown"]) for item in found]
+        rows = [(item["id"], _text(item, "key"), item["published"], _text(item, "payload")) for item in found]
         print_table(("id", "key", "published", "payload"), rows)
 
 
@@ -67,11 +70,9 @@ def messages_of(answer: Answer) -> list[dict[str, Any]]:
     headers = answer.headers
     at = headers.get("x-pulsar-message-id", "")
     published = _moment_ms(headers.get("x-pulsar-publish-time", ""))
-    properties = {name.removeprefix(_PROPERTY): v for name, v in headers.items() if name.startswith(_PROPERTY)}
     count = headers.get("x-pulsar-num-batch-message")
     if count is None:
-        key = headers.get("x-pulsar-partition-key")
-        return [_shown(at, answer.body, None if key is None else key.encode(), properties, published)]
+        return [_shown(at, answer.body, _key(headers), _properties(headers), published)]
     return [
         _shown(
             f"{at}:{index}",
@@ -84,11 +85,34 @@ def messages_of(answer: Answer) -> list[dict[str, Any]]:
     ]
 
 
+def _properties(headers: Mapping[str, str]) -> dict[str, str]:
+    """All in one header as JSON, and by older servers one header each, whose names have lost their case."""
+    whole = headers.get("x-pulsar-property")
+    if whole is not None:
+        with suppress(ValueError):
+            return dict(json.loads(whole))
+    return {name.removeprefix(_PROPERTY): v for name, v in headers.items() if name.startswith(_PROPERTY)}
+
+
+def _key(headers: Mapping[str, str]) -> bytes | None:
+    key = headers.get("x-pulsar-partition-key")
+    if key is not None and headers.get("x-pulsar-partition-key-b64-encoded") == "true":
+        with suppress(ValueError):
+            return base64.b64decode(key, validate=True)
+    return None if key is None else key.encode()
+
+
 def _shown(
     at: str, payload: bytes, key: bytes | None, properties: dict[str, str], published: int
 ) -> dict[str, Any]:
-    message = message_json(at=at, payload=payload, key=key, properties=properties, publish_ms=published)
-    return message | {"shown": readable(payload)}
+    return message_json(at=at, payload=payload, key=key, properties=properties, publish_ms=published)
+
+
+def _text(message: dict[str, Any], name: str) -> str:
+    """A field that may be text, base64 or missing."""
+    if f"{name}_base64" in message:
+        return readable(base64.b64decode(message[f"{name}_base64"]))
+    return readable(message.get(name, "").encode())
 
 
 def _moment_ms(text: str) -> int:

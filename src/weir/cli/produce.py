@@ -84,7 +84,7 @@ def produce(
     if as_json:
         print_json({"topic": topic, "ids": found})
     else:
-        click.echo(f"{found[0]} messages stored in {topic}")
+        click.echo(f"{found[0]} message{'' if found[0] == '1' else 's'} stored in {topic}")
 
 
 class _Sending:

@@ -125,8 +125,9 @@ class Standalone:
         return ServiceUrls(self._url("pulsar"), self._url("pulsar_tls"), self._url("http"), self._url("https"))
 
     async def _probe(self) -> None:
-        """The metadata answers; without it a broker can do little."""
+        """The metadata answers and something can be stored; without that a broker can do little."""
         await self._storage.meta.get(keys.cluster(STANDALONE))
+        self._storage.check_writable()
 
     def _url(self, *names: str) -> str:
         """The first of these listeners that there is, as a URL."""

@@ -15,7 +15,7 @@ from weir.ledger.remote import RemoteBookiePool
 from weir.meta.embedded import open_embedded
 from weir.meta.interfaces import MetaStore
 from weir.model.check import check
-from weir.model.errors import FileLockedError
+from weir.model.errors import BookieUnavailableError, FileLockedError
 from weir.runtime.interfaces import FileLock, Runtime
 from weir.runtime.tasks import TaskScope
 from weir.wire.metadata import BookieInfo
@@ -71,6 +71,11 @@ class LocalStorage:
     async def close(self) -> None:
         """Flush and close, in the opposite order."""
         await self._started.aclose()
+
+    def check_writable(self) -> None:
+        """Raise if nothing can be stored now."""
+        if self.bookie.state is not BookieState.WRITABLE:
+            raise BookieUnavailableError(f"the storage is {self.bookie.state.value}", hint="see the log")
 
     async def failed(self) -> None:
         """Wait until the disk failed for good."""
