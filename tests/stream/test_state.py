@@ -1,5 +1,6 @@
 """The state log: what was flushed is there for the next holder, and a former holder can write nothing more."""
 
+import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -119,3 +120,23 @@ def test_changes_survive_the_round_trip(changes: dict[str, bytes | None]) -> Non
 def test_bytes_that_are_no_changes_are_refused(raw: bytes, versioned: bool) -> None:
     with suppress(WireError):
         decode_changes(b"\x01\x02\x00\x00\x00" + raw if versioned else raw)
+
+
+def test_a_flush_ends_although_others_go_on_making_changes(run: Callable) -> None:
+    async def scenario(bench) -> None:
+        state = await opened(bench)
+        clock = bench.runtime.clock
+
+        async def keep_marking() -> None:
+            while True:
+                state.mark("busy", lambda: b"x")
+                await clock.sleep(0)
+
+        busy = asyncio.get_running_loop().create_task(keep_marking())
+        await clock.sleep(0)
+        state.put("mine", b"1")
+        await state.flush()
+        assert (await opened(bench)).get("mine") == b"1"
+        busy.cancel()
+
+    run(scenario)

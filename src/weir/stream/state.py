@@ -38,6 +38,8 @@ class StateLog:
         self._changed: dict[str, bytes | Source | None] = {}
         self._writer: LedgerWriter | None = None
         self._written_bytes = 0
+        #: How many changes were made, and how many of them are durable.
+        self._noted = self._durable = 0
         self._failure: WeirError | None = None
         self._tasks = TaskScope(f"state of {name}", on_failure=self._failed)
         self._flusher: asyncio.Task[None] | None = None
@@ -78,8 +80,9 @@ class StateLog:
             self._note(key, None)
 
     async def flush(self) -> None:
-        """Make everything set so far durable now."""
-        while self._changed or self._flusher is not None:
+        """Make everything set so far durable now; others may go on setting."""
+        wanted = self._noted
+        while self._durable < wanted:
             if self._failure is not None:
                 raise self._failure
             self._schedule()
@@ -106,6 +109,7 @@ class StateLog:
     # --- writing ----------------------------------------------------------------------------------------
 
     def _note(self, key: str, change: bytes | Source | None) -> None:
+        self._noted += 1
         self._changed[key] = change
         self._schedule()
 
@@ -130,13 +134,14 @@ class StateLog:
 
     async def _write(self) -> None:
         """On failure everything stays to be written again, into a new ledger."""
-        changed, self._changed = self._changed, {}
+        changed, self._changed, noted = self._changed, {}, self._noted
         _apply(self._values, changes := {key: _bytes_of(change) for key, change in changed.items()})
         try:
             if self._writer is None or self._is_due_for_a_new_ledger():
                 await self._begin_ledger()
             else:
                 await self._append(self._writer, encode_changes(changes))
+            self._durable = noted
         except (StreamFencedError, WriterFencedError) as fenced:
             self._failure = StreamFencedError(f"the state of {self._name} is held by another broker")
             raise self._failure from fenced
