@@ -2,7 +2,7 @@
 
 from random import Random
 
-from weir.gateway.pulsar.unacked import Unacked, ranges_of
+from weir.gateway.pulsar.unacked import Unacked, joined, ranges_of
 
 PLACE = (7, 10)
 
@@ -16,6 +16,11 @@ def test_bits_become_ranges() -> None:
         bits = dice.getrandbits(200)
         offsets = [at for first, end in ranges_of(5, bits) for at in range(first, end)]
         assert offsets == [5 + at for at in range(200) if bits >> at & 1]
+
+
+def test_neighbours_are_joined() -> None:
+    assert joined([]) == []
+    assert joined([(0, 2), (2, 3), (5, 6), (6, 9), (3, 5)]) == [(0, 3), (5, 9), (3, 5)]
 
 
 def test_a_whole_batch() -> None:

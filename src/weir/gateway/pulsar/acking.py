@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from weir.broker.api import Consumer, Topic
 from weir.gateway.pulsar.errors import code_of, text_of
-from weir.gateway.pulsar.unacked import Place, Range, Unacked, ranges_of
+from weir.gateway.pulsar.unacked import Place, Range, Unacked, joined, ranges_of
 from weir.gateway.pulsar.values import place_of
 from weir.model.batch import Batch
 from weir.model.errors import NotAllowedError, OffsetTrimmedError, WeirError
@@ -27,13 +27,23 @@ class Acking:
     """Translates what a client acknowledges, and answers it once it is safe."""
 
     def __init__(
-        self, session: "Session", consumer_id: int, topic: Topic, consumer: Consumer, unacked: Unacked
+        self,
+        session: "Session",
+        consumer_id: int,
+        topic: Topic,
+        consumer: Consumer,
+        unacked: Unacked,
+        *,
+        in_order: bool,
     ) -> None:
+        """`in_order`: whether it is alone, so that neighbours are acknowledged as one range; shared subscriptions
+        count batch by batch."""
         self._session = session
         self._consumer_id = consumer_id
         self._topic = topic
         self._consumer = consumer
         self._unacked = unacked
+        self._in_order = in_order
         self._to_answer: list[int] = []
         self._answering: asyncio.Task[None] | None = None
         self._looking = 0
@@ -54,15 +64,14 @@ class Acking:
     def _individual(self, command: api.CommandAck) -> None:
         ranges: list[Range] = []
         for at in command.message_id:
-            place = place_of(at)
-            unacked = bits_from_ack_set(at.ack_set) if at.ack_set else 0
-            found = self._unacked.ack(place, unacked)
+            unacked = bits_from_ack_set(words) if (words := at.ack_set) else 0
+            found = self._unacked.ack((at.ledgerId, at.entryId), unacked)
             if found is None:
-                self._look_up(place, unacked, cumulative=False)
+                self._look_up(place_of(at), unacked, cumulative=False)
             else:
                 ranges += found
         if ranges:
-            self._consumer.ack(ranges)
+            self._consumer.ack(joined(ranges) if self._in_order else ranges)
 
     def _cumulative(self, at: api.MessageIdData) -> None:
         ledger, entry = place = place_of(at)

@@ -2,17 +2,17 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from weir.broker.api import Consumer, Delivery, SubscriptionType, Topic
 from weir.gateway.pulsar.acking import Acking
 from weir.gateway.pulsar.translate import translate
-from weir.gateway.pulsar.unacked import Unacked
+from weir.gateway.pulsar.unacked import Place, Unacked
 from weir.model.errors import ConnectionLostError, ConsumerClosedError, WeirError
 from weir.model.ids import Buffer
 from weir.wire.pulsar.frames import encode_command
-from weir.wire.pulsar.hot import Deliveries
-from weir.wire.pulsar.message import broker_entry_head
+from weir.wire.pulsar.hot import BrokerEntries, Deliveries
 from weir.wire.pulsar.proto import api
 from weir.wire.pulsar.refusals import NO_REQUEST
 
@@ -47,12 +47,14 @@ class ConsumerLink:
         self.ending = False
         self.credit = 0
         self.unacked = Unacked()
-        self.acking = Acking(session, consumer_id, topic, consumer, self.unacked)
+        alone = kind in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER)
+        self.acking = Acking(session, consumer_id, topic, consumer, self.unacked, in_order=alone)
         self.connected_ms = session.clock.wall_ms()
         self.messages_out = 0
         self.bytes_out = 0
         partition = topic.name.partition
         self._session = session
+        self._broker_entries = BrokerEntries()
         self._deliveries = Deliveries(consumer_id, -1 if partition is None else partition)
         self._with_broker_entry = session.features.supports_broker_entry_metadata
         self._flowing: asyncio.Future[None] | None = None
@@ -91,17 +93,19 @@ class ConsumerLink:
 
     def _frames(self, deliveries: list[Delivery]) -> list[Buffer]:
         buffers: list[Buffer] = []
+        places = self._places(deliveries)
         for delivery in deliveries:
             batch = delivery.batch
-            ledger, entry = place = self.topic.position_of(batch.base_offset)
+            base = batch.base_offset
+            ledger, entry = place = places(base)
             if ledger < 0:  # trimmed away on its way here
-                self.consumer.ack([(batch.base_offset, batch.end_offset)])
+                self.consumer.ack([(base, batch.end_offset)])
                 continue
             payload = translate(batch)
             size = len(payload)
             broker_entry = b""
             if self._with_broker_entry:
-                broker_entry = broker_entry_head(batch.append_ms, batch.end_offset - 1)
+                broker_entry = self._broker_entries.head(batch.append_ms, base + batch.count - 1)
                 size += len(broker_entry)
             if delivery.wanted is None and not delivery.redelivered and self.epoch is None:
                 head = self._deliveries.head(ledger, entry, size)
@@ -115,12 +119,24 @@ class ConsumerLink:
                     consumer_epoch=self.epoch,
                 )
             buffers += (head + broker_entry, payload)
-            self.unacked.delivered(place, batch.base_offset, batch.count, delivery.wanted)
+            self.unacked.delivered(place, base, batch.count, delivery.wanted)
             # Clients count every message of a batch, also those that are not for them.
             self.credit -= batch.count
             self.messages_out += batch.count
             self.bytes_out += len(payload)
         return buffers
+
+    def _places(self, deliveries: list[Delivery]) -> Callable[[int], Place]:
+        """Offsets to places. Where the first and the last lie in one ledger, the rest is arithmetic."""
+        place_of = self.topic.position_of
+        if len(deliveries) < 3:
+            return place_of
+        offsets = [delivery.batch.base_offset for delivery in deliveries]
+        low, high = min(offsets), max(offsets)
+        ledger, entry = place_of(low)
+        if ledger < 0 or place_of(high) != (ledger, entry + high - low):
+            return place_of
+        return lambda offset: (ledger, entry + offset - low)
 
     async def _follow_activity(self) -> None:
         """A failover consumer learns whether it is the one that gets messages."""

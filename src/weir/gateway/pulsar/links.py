@@ -78,5 +78,10 @@ class Links(Generic[L]):
         self._links.clear()
         return there
 
+    @property
+    def are_open(self) -> bool:
+        """Whether there are any, and none that is being made."""
+        return bool(self._links) and not any(isinstance(link, Opening) for link in self._links.values())
+
     def __len__(self) -> int:
         return len(self._links)

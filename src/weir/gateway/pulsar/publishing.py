@@ -142,24 +142,23 @@ class ProducerLink:
 def _outgoing(command: api.CommandSend, message: memoryview, max_count: int) -> Outgoing:
     """What the broker needs to know of a send. The bytes are copied out of the receive buffer, once: kept as a
     slice, a small message would pin a large buffer for as long as it stays in the tail cache."""
-    if command.HasField("txnid_most_bits") or command.HasField("txnid_least_bits"):
+    if command.HasField("txnid_least_bits"):
         raise NotAllowedError("transactions are not enabled")
     parts = split_message(message)
     if parts.broker_entry is not None:
         raise WireError("broker entry metadata is the broker's to add")
     metadata = parse_metadata(parts)
-    # What consumers will count by; the number in the command is only the client's summary of it.
-    count = metadata.num_messages_in_batch if metadata.HasField("num_messages_in_batch") else 1
+    # What consumers will count by (one, if the field is not there); the command's number is only a summary.
+    count = metadata.num_messages_in_batch
     if not 0 < count <= max_count:
         raise WireError(f"a batch claims {count} messages, the limit is {max_count}")
-    sequence = signed(command.sequence_id)
-    highest = signed(command.highest_sequence_id) if command.HasField("highest_sequence_id") else sequence
+    sequence, highest = signed(command.sequence_id), signed(command.highest_sequence_id)
     return Outgoing(
         bytes(message),
         count,
         BatchFormat.PULSAR,
         sequence,
-        highest if highest > sequence else sequence,
-        metadata.deliver_at_time if metadata.HasField("deliver_at_time") else None,
+        highest if highest > sequence >= 0 else sequence,
+        metadata.deliver_at_time or None,
         command.is_chunk or metadata.num_chunks_from_msg > 1,
     )

@@ -49,6 +49,17 @@ def ranges_of(base: int, bits: int) -> list[Range]:
     return found
 
 
+def joined(ranges: list[Range]) -> list[Range]:
+    """The same with neighbours as one."""
+    found = ranges[:1]
+    for first, end in ranges[1:]:
+        if found[-1][1] == first:
+            found[-1] = (found[-1][0], end)
+        else:
+            found.append((first, end))
+    return found
+
+
 class Unacked:
     """Delivered batches by their place, in the order of delivery."""
 
