@@ -277,9 +277,7 @@ class HoldingArea:
             if self._loader.is_behind:
                 await self._clock.sleep(self._settings.tick_s)
             elif not self._loader.is_due:
-                timer = self._clock.call_later(self._settings.tick_s, wanted.set)
-                await wanted.wait()
-                timer.cancel()
+                await wanted.wait()  # the releaser says so
 
     async def _tidy_loop(self) -> None:
         while self._failure is None:

@@ -22,6 +22,9 @@ from weir.wire.held import peek_held
 
 log = logging.getLogger(__name__)
 
+#: Ledgers recovered at a time.
+_AT_A_TIME = 8
+
 
 class Loader:
     """The index of one holding area and what fills it."""
@@ -105,8 +108,11 @@ class Loader:
             return
         if self._is_short:
             self._shelf.ceiling = moment(self._next_end_ms())
-        for ledger in sorted(self._shelf, key=lambda ledger: (ledger.window, ledger.serial)):
-            if moment(ledger.window.first_ms) < self._shelf.ceiling:
+        near = [ledger for ledger in self._shelf if moment(ledger.window.first_ms) < self._shelf.ceiling]
+        for failed in await self._settle_each(near):
+            log.warning("%s: what a former holder left cannot be read now: %s", self._name, failed)
+        for ledger in sorted(near, key=lambda ledger: (ledger.window, ledger.serial)):
+            if not ledger.in_doubt:
                 await self._load_ledger(ledger)
         self.horizon = self._shelf.ceiling
 
@@ -122,8 +128,6 @@ class Loader:
 
     async def _load_ledger(self, ledger: HeldLedger) -> None:
         try:
-            if ledger.in_doubt:
-                await self.settle(ledger)
             await self._read_index(ledger)
         except InvariantError:
             raise
@@ -165,9 +169,21 @@ class Loader:
 
     async def settle_all(self) -> None:
         """Know every ledger's end; raises if one cannot be known now."""
-        for ledger in self._shelf:
-            if ledger.in_doubt:
-                await self.settle(ledger)
+        for failed in await self._settle_each(list(self._shelf)):
+            raise failed
+
+    async def _settle_each(self, ledgers: list[HeldLedger]) -> list[WeirError]:
+        """Settle those in doubt, several at a time; answers what went wrong."""
+        doubtful = [ledger for ledger in ledgers if ledger.in_doubt]
+        failures: list[WeirError] = []
+        for at in range(0, len(doubtful), _AT_A_TIME):
+            several = [self.settle(ledger) for ledger in doubtful[at : at + _AT_A_TIME]]
+            for outcome in await asyncio.gather(*several, return_exceptions=True):
+                if isinstance(outcome, InvariantError) or not isinstance(outcome, WeirError | None):
+                    raise outcome
+                if outcome is not None:
+                    failures.append(outcome)
+        return failures
 
     async def settle(self, ledger: HeldLedger) -> None:
         """Recover a ledger whose writer is gone, and count what it turned out to hold."""

@@ -72,7 +72,8 @@ class Releaser:
                 await self._release(taken)
             else:
                 await self._nap()
-        log.warning("stream %s is terminated; what is held for it stays held", self._stream.name)
+        if len(self._shelf):
+            log.warning("stream %s is terminated; what is held for it stays held", self._stream.name)
 
     # --- taking -----------------------------------------------------------------------------------------
 
