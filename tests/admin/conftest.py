@@ -1,17 +1,25 @@
-"""An admin server on the real network, and a plain HTTP client."""
+"""An admin server on the real network with any routes, and a whole Weir with all of them."""
 
 import asyncio
+import http.client
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
+import pulsar
 import pytest
 
 from weir.admin.http import HttpSettings
 from weir.admin.routing import Route
 from weir.admin.server import AdminServer
 from weir.runtime.real import real_runtime
+from weir.server.config_load import load
+from weir.server.standalone import Standalone
 
 Talk = Callable[[bytes], Awaitable[bytes]]
 
@@ -56,3 +64,107 @@ async def serve() -> AsyncIterator[Callable[..., Awaitable[Served]]]:
     yield start
     for server in servers:
         await server.close()
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body) if self.body else None
+
+
+class Weir:
+    """A whole Weir on a thread of its own, asked over HTTP."""
+
+    def __init__(self, folder: Path, *settings: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        config = load(
+            assignments=[
+                f"data={folder}",
+                "listeners.pulsar=127.0.0.1:0",
+                "listeners.http=127.0.0.1:0",
+                "storage.low_water_bytes=0",
+                *settings,
+            ]
+        ).config
+        self.up = Standalone(real_runtime(), config)
+        self.run(self.up.start)
+
+    def run(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work(), self._loop).result(30)
+
+    def stop(self) -> None:
+        self.run(self.up.close)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+
+    @property
+    def http(self) -> str:
+        return f"http://{self.up.addresses['http']}"
+
+    @property
+    def url(self) -> str:
+        return f"pulsar://{self.up.addresses['pulsar']}"
+
+    def ask(self, method: str, path: str, body: Any = None, *, token: str | None = None) -> Answer:
+        """One request; paths that begin with no slash are below `/admin/v2`."""
+        address = self.up.addresses["http"]
+        connection = http.client.HTTPConnection(address.host, address.port, timeout=20)
+        headers = {} if token is None else {"authorization": f"Bearer {token}"}
+        if body is not None:
+            headers["content-type"] = "application/json"
+        target = path if path.startswith("/") else f"/admin/v2/{path}"
+        connection.request(method, target, None if body is None else json.dumps(body), headers)
+        response = connection.getresponse()
+        answer = Answer(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
+        connection.close()
+        return answer
+
+    def do(self, method: str, path: str, body: Any = None, **more: Any) -> Any:
+        """One request that is served: what is answered, as JSON."""
+        answer = self.ask(method, path, body, **more)
+        assert answer.status in (200, 204), f"{method} {path}: {answer.status} {answer.body[:300]!r}"
+        return answer.json
+
+
+@pytest.fixture(scope="session")
+def weir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Weir]:
+    """One that lets everybody do everything."""
+    node = Weir(tmp_path_factory.mktemp("weir"))
+    yield node
+    node.stop()
+
+
+@pytest.fixture(scope="module")
+def start_weir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Weir]]:
+    nodes: list[Weir] = []
+
+    def start(*settings: str) -> Weir:
+        nodes.append(Weir(tmp_path_factory.mktemp("weir"), *settings))
+        return nodes[-1]
+
+    yield start
+    for node in nodes:
+        node.stop()
+
+
+@pytest.fixture
+def unique() -> str:
+    """A name that no other test uses."""
+    return f"n{uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def client(weir: Weir, tmp_path: Path) -> Iterator[pulsar.Client]:
+    quiet = pulsar.FileLogger(pulsar.LoggerLevel.Info, str(tmp_path / "client.log"))
+    client = pulsar.Client(weir.url, operation_timeout_seconds=20, logger=quiet)
+    yield client
+    with suppress(pulsar.AlreadyClosed):
+        client.close()

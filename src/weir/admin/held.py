@@ -1,16 +1,19 @@
 """Held messages, which Pulsar has no API for: list, count, cancel, release before their moment."""
 
 from contextlib import aclosing
+from typing import Annotated
+
+from msgspec import Meta
 
 from weir.admin.bodies import HeldCountBody, HeldMessage, HeldPage
 from weir.admin.context import AdminContext
 from weir.admin.names import ABOUT_ONE_TOPIC, topic_of
-from weir.admin.routing import BadRequestError, Call, Query, RefusedError, Route
-from weir.broker.topic import BrokerTopic
+from weir.admin.routing import BadRequestError, Call, Query, Route
 from weir.model.batch import HeldId
+from weir.model.errors import NotHeldError
 from weir.model.registry import Action
 from weir.model.topics import TopicName
-from weir.stream.holding import FOREVER_MS, HeldItem, HoldingArea
+from weir.stream.holding import FOREVER_MS, HeldCount, HeldItem, HoldingArea
 
 _BASE = "/admin/weir/v1/held/persistent/{tenant}/{namespace}/{topic}"
 _TAG = "held messages"
@@ -31,7 +34,7 @@ class Held:
                 self._list,
                 answer=HeldPage,
                 query=(
-                    Query("limit", int, f"how many, {_MAX_PAGE} at the most", 100),
+                    Query("limit", Annotated[int, Meta(ge=1, le=_MAX_PAGE)], "how many", 100),
                     Query("after", str, "the `next` of the page before"),
                 ),
                 refusals=about,
@@ -52,40 +55,46 @@ class Held:
 
     async def _list(self, call: Call) -> HeldPage:
         limit, after = call.query["limit"], call.query["after"]
-        if not 0 < limit <= _MAX_PAGE:
-            raise BadRequestError(f"limit is 1 to {_MAX_PAGE}")
+        start = None if after is None else _place(after)
         area = await self._area(self._allowed(call, Action.CONSUME))
         found: list[HeldItem] = []
-        async with aclosing(area.items(None if after is None else _place(after))) as items:
-            async for item in items:
-                found.append(item)
-                if len(found) == limit:
-                    break
+        if area is not None:
+            async with aclosing(area.items(start)) as items:
+                async for item in items:
+                    found.append(item)
+                    if len(found) == limit:
+                        break
         more = _mark(found[-1]) if len(found) == limit else None
         return HeldPage([_shown(item) for item in found], more)
 
     async def _count(self, call: Call) -> HeldCountBody:
-        count = await (await self._area(self._allowed(call, Action.CONSUME))).count()
+        area = await self._area(self._allowed(call, Action.CONSUME))
+        count = HeldCount(0, 0) if area is None else await area.count()
         return HeldCountBody(count.batches, count.messages)
 
     async def _cancel(self, call: Call) -> None:
-        area = await self._area(self._allowed(call, Action.PRODUCE))
-        await area.cancel(_id(call.path["held"]))
+        held = _id(call.path["held"])
+        await (await self._filled(call)).cancel(held)
 
     async def _release(self, call: Call) -> None:
-        area = await self._area(self._allowed(call, Action.PRODUCE))
-        await area.release(_id(call.path["held"]))
+        held = _id(call.path["held"])
+        await (await self._filled(call)).release(held)
 
     def _allowed(self, call: Call, action: Action) -> TopicName:
         name = topic_of(call.path)
         self._context.authoriser.check(call.role, action, name)
         return name
 
-    async def _area(self, name: TopicName) -> HoldingArea:
-        topic: BrokerTopic = await self._context.stored_one(name)
-        area = topic.publisher.holding
-        if not isinstance(area, HoldingArea):
-            raise RefusedError(412, "this broker holds no messages")
+    async def _area(self, name: TopicName) -> HoldingArea | None:
+        """None if nothing is held."""
+        area = (await self._context.stored_one(name)).holding
+        return area if isinstance(area, HoldingArea) else None
+
+    async def _filled(self, call: Call) -> HoldingArea:
+        name = self._allowed(call, Action.PRODUCE)
+        area = await self._area(name)
+        if area is None:
+            raise NotHeldError(f"{name} holds no messages")
         return area
 
 

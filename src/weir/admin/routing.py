@@ -124,7 +124,8 @@ class Route:
         if not request.body and self.body_optional:
             return None
         try:
-            return msgspec.json.decode(request.body, type=self.body)
+            # Not strict: JSON knows no difference between 5 and 5.0, and clients send numbers as text, too.
+            return msgspec.json.decode(request.body, type=self.body, strict=False)
         except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as wrong:
             raise BadRequestError(f"the body of the request: {wrong}") from wrong
 
