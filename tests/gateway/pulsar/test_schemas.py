@@ -7,6 +7,7 @@ import pytest
 from pulsar.schema import AvroSchema, Integer, JsonSchema, Record, String, StringSchema
 
 from weir.model.policies import Policies, SchemaCompatibility
+from weir.wire.pulsar.proto import api
 
 TIMEOUT_MS = 20_000
 
@@ -76,3 +77,26 @@ def test_bytes_need_no_schema_unless_one_is_required(weir_broker: Any, client: p
     client.create_producer(topic, schema=AvroSchema(User))
     with pytest.raises(pulsar.IncompatibleSchema):
         client.create_producer(topic)
+
+
+def test_schemas_are_asked_for_and_made_by_command(weir_broker: Any, topic: str) -> None:
+    definition = b'{"type":"record","name":"R","fields":[{"name":"a","type":"string"}]}'
+
+    async def ask() -> None:
+        peer = await weir_broker.peer()
+        await peer.greet()
+        peer.say(api.CommandGetSchema(request_id=1, topic=topic))
+        assert (await peer.hear(api.CommandGetSchemaResponse)).error_code == api.ServerError.TopicNotFound
+        schema = api.Schema(name="R", schema_data=definition, type=api.Schema.Avro)
+        peer.say(api.CommandGetOrCreateSchema(request_id=2, topic=topic, schema=schema))
+        version = (await peer.hear(api.CommandGetOrCreateSchemaResponse)).schema_version
+        assert version == bytes(8)
+        peer.say(api.CommandGetSchema(request_id=3, topic=topic, schema_version=version))
+        found = await peer.hear(api.CommandGetSchemaResponse)
+        assert (found.schema.type, found.schema.schema_data) == (api.Schema.Avro, definition)
+        bad = api.Schema(name="R", schema_data=b"{", type=api.Schema.Avro)
+        peer.say(api.CommandGetOrCreateSchema(request_id=4, topic=topic, schema=bad))
+        refused = await peer.hear(api.CommandGetOrCreateSchemaResponse)
+        assert refused.error_code == api.ServerError.IncompatibleSchema
+
+    weir_broker.call(ask)

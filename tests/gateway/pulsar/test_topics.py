@@ -10,6 +10,7 @@ import pytest
 from weir.broker.api import Owner
 from weir.model.policies import Policies
 from weir.model.topics import TopicName
+from weir.wire.pulsar.proto import api
 
 TIMEOUT_MS = 20_000
 
@@ -185,3 +186,80 @@ def test_deduplication_drops_what_is_sent_again(
         again.send(b"%06d" % at, sequence_id=at)
     assert talk.receive(consumer, 15) == talk.numbered(15)
     talk.nothing_more(consumer)
+
+
+def test_topics_that_store_nothing(client: pulsar.Client, talk: Any, topic: str) -> None:
+    topic = topic.replace("persistent://", "non-persistent://")
+    producer = client.create_producer(topic)
+    producer.send(b"nobody listens")
+    consumers = [client.subscribe(topic, name, pulsar.ConsumerType.Shared) for name in ("a", "b")]
+    for payload in talk.numbered(20):
+        producer.send(payload)
+    assert [talk.receive(consumer, 20) for consumer in consumers] == [talk.numbered(20)] * 2
+
+
+def test_a_watched_list_tells_what_comes_and_goes(weir_broker: Any, topic: str) -> None:
+    async def watch() -> None:
+        peer = await weir_broker.peer()
+        await peer.greet()
+        create = weir_broker.registry.topics.create
+        await create(TopicName.parse(f"{topic}-a"))
+        await create(TopicName.parse(f"{topic}-other"))
+        pattern = f"{topic}-[ab]"
+        peer.say(
+            api.CommandWatchTopicList(
+                request_id=1, watcher_id=5, namespace="public/default", topics_pattern=pattern
+            )
+        )
+        first = await peer.hear(api.CommandWatchTopicListSuccess)
+        assert (first.watcher_id, list(first.topic)) == (5, [f"{topic}-a"])
+        await create(TopicName.parse(f"{topic}-b"))
+        change = await peer.hear(api.CommandWatchTopicUpdate)
+        assert (list(change.new_topics), list(change.deleted_topics)) == ([f"{topic}-b"], [])
+        assert change.topics_hash != first.topics_hash
+        await weir_broker.broker.delete(TopicName.parse(f"{topic}-a"))
+        change = await peer.hear(api.CommandWatchTopicUpdate)
+        assert (list(change.new_topics), list(change.deleted_topics)) == ([], [f"{topic}-a"])
+        peer.say(
+            api.CommandWatchTopicList(
+                request_id=2,
+                watcher_id=6,
+                namespace="public/default",
+                topics_pattern=pattern,
+                topics_hash=change.topics_hash,
+            )
+        )
+        assert list((await peer.hear(api.CommandWatchTopicListSuccess)).topic) == []
+        for watcher in (5, 6):
+            peer.say(api.CommandWatchTopicListClose(request_id=3, watcher_id=watcher))
+            await peer.hear(api.CommandSuccess)
+        await create(TopicName.parse(f"{topic}-a"))
+        peer.say(api.CommandPing())
+        await peer.hear(api.CommandPong)
+        peer.say(
+            api.CommandWatchTopicList(request_id=4, watcher_id=7, namespace="public/default", topics_pattern="(")
+        )
+        assert (await peer.hear(api.CommandError)).error == api.ServerError.NotAllowedError
+
+    weir_broker.call(watch)
+
+
+def test_topics_of_a_namespace(weir_broker: Any, topic: str) -> None:
+    async def ask() -> None:
+        peer = await weir_broker.peer()
+        await peer.greet()
+        await weir_broker.registry.topics.create(TopicName.parse(topic), partitions=2)
+        await weir_broker.registry.topics.create(TopicName.parse(topic.replace("per", "non-per")))
+        get = api.CommandGetTopicsOfNamespace
+        for mode, expected in (
+            (get.PERSISTENT, [f"{topic}-partition-0", f"{topic}-partition-1"]),
+            (get.NON_PERSISTENT, [topic.replace("per", "non-per")]),
+        ):
+            pattern = f"{topic}.*"
+            peer.say(get(request_id=1, namespace="public/default", mode=mode, topics_pattern=pattern))
+            found = await peer.hear(api.CommandGetTopicsOfNamespaceResponse)
+            assert (list(found.topics), found.filtered) == (expected, True)
+        peer.say(get(request_id=2, namespace="public/nowhere"))
+        assert (await peer.hear(api.CommandError)).error == api.ServerError.TopicNotFound
+
+    weir_broker.call(ask)

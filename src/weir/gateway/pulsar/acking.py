@@ -9,7 +9,7 @@ from weir.gateway.pulsar.errors import code_of, text_of
 from weir.gateway.pulsar.unacked import Place, Range, Unacked, joined, ranges_of
 from weir.gateway.pulsar.values import place_of
 from weir.model.batch import Batch
-from weir.model.errors import NotAllowedError, OffsetTrimmedError, WeirError
+from weir.model.errors import NotAllowedError, OffsetTrimmedError, TooManyError, WeirError
 from weir.wire.pulsar.hot import ack_response
 from weir.wire.pulsar.ids import bits_from_ack_set, unacknowledged
 from weir.wire.pulsar.proto import api
@@ -46,7 +46,9 @@ class Acking:
         self._in_order = in_order
         self._to_answer: list[int] = []
         self._answering: asyncio.Task[None] | None = None
-        self._looking = 0
+        self._looking: dict[asyncio.Task[None], None] = {}
+        #: Why an acknowledgement since the last answer did not get through, if one did not.
+        self._lost: WeirError | None = None
 
     def take(self, command: api.CommandAck) -> None:
         """Acknowledge; raises what can be told at once."""
@@ -102,10 +104,13 @@ class Acking:
         offset = self._topic.offset_of(*place)
         if self._topic.position_of(offset) != place or offset >= self._topic.end_offset:
             return  # trimmed away, or nothing that was ever sent
-        if self._looking >= _MAX_LOOK_UPS:
-            return  # it is delivered again, which is what its client must expect after a break
-        self._looking += 1
-        self._session.tasks.spawn(self._ack_unknown(offset, unacked, cumulative), "ack")
+        if len(self._looking) >= _MAX_LOOK_UPS:
+            # It is delivered again, which is what its client must expect after a break.
+            self._lost = TooManyError(f"{_MAX_LOOK_UPS} acknowledgements of earlier deliveries are under way")
+            return
+        looking = self._session.tasks.spawn(self._ack_unknown(offset, unacked, cumulative), "ack")
+        self._looking[looking] = None
+        looking.add_done_callback(lambda done: self._looking.pop(done, None))
 
     async def _ack_unknown(self, offset: int, unacked: int, cumulative: bool) -> None:
         try:
@@ -116,8 +121,7 @@ class Acking:
             pass
         except WeirError as failed:
             log.info("an acknowledgement at offset %d of %s is lost: %s", offset, self._topic.name, failed)
-        finally:
-            self._looking -= 1
+            self._lost = failed
 
     def _apply(self, batch: Batch, offset: int, unacked: int, cumulative: bool) -> None:
         is_first = batch.base_offset == offset  # else the client means the entry before the next batch
@@ -143,6 +147,7 @@ class Acking:
         while self._to_answer:
             requests, self._to_answer = self._to_answer, []
             try:
+                await self._applied()
                 await self._consumer.persisted()
             except WeirError as failed:
                 for request_id in requests:
@@ -158,3 +163,11 @@ class Acking:
                 for request_id in requests:
                     self._session.outbox.say(ack_response(self._consumer_id, request_id))
         self._answering = None
+
+    async def _applied(self) -> None:
+        """Wait until everything that had to be looked up is acknowledged; raises if something could not be."""
+        if self._looking:
+            await asyncio.wait(list(self._looking))
+        lost, self._lost = self._lost, None
+        if lost is not None:
+            raise lost

@@ -45,6 +45,8 @@ class ConsumerLink:
         self.epoch = epoch
         #: Set while its client ends it, and so need not be told that it has ended.
         self.ending = False
+        #: Set once the broker has closed it.
+        self.over = False
         self.credit = 0
         self.unacked = Unacked()
         alone = kind in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER)
@@ -155,6 +157,7 @@ class ConsumerLink:
     async def _follow(self) -> None:
         """Tell the client when the broker closes the consumer."""
         reason = await self.consumer.closed()
+        self.over = True
         log.info("consumer %s of %s is closed: %s", self.consumer.name, self.topic.name, reason)
         await self.shut()
 

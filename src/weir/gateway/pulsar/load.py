@@ -52,8 +52,9 @@ class Load:
             self._wake()
 
     async def _change(self) -> None:
-        self._changed = asyncio.get_running_loop().create_future()
-        await self._changed
+        if self._changed is None or self._changed.done():
+            self._changed = asyncio.get_running_loop().create_future()
+        await asyncio.shield(self._changed)
 
     def _wake(self) -> None:
         if self._changed is not None and not self._changed.done():

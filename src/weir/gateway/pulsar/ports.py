@@ -5,7 +5,7 @@ from typing import Protocol
 
 from weir.broker.api import SchemaData
 from weir.model.errors import NotAllowedError
-from weir.model.topics import NamespaceName, TopicName
+from weir.model.topics import Domain, NamespaceName, TopicName
 
 
 class Schemas(Protocol):
@@ -47,7 +47,12 @@ class TopicListWatch(Protocol):
 
 class TopicLists(Protocol):
     def watch_topics(
-        self, namespace: NamespaceName, *, pattern: str | None = None, known_hash: str = ""
+        self,
+        namespace: NamespaceName,
+        *,
+        pattern: str | None = None,
+        domain: Domain | None = None,
+        known_hash: str = "",
     ) -> TopicListWatch: ...
 
 
@@ -65,6 +70,11 @@ class NoTopicLists:
     """For a broker whose lists cannot be watched."""
 
     def watch_topics(
-        self, namespace: NamespaceName, *, pattern: str | None = None, known_hash: str = ""
+        self,
+        namespace: NamespaceName,
+        *,
+        pattern: str | None = None,
+        domain: Domain | None = None,
+        known_hash: str = "",
     ) -> TopicListWatch:
         raise NotAllowedError("lists of topics cannot be watched here")

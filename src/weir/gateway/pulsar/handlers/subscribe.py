@@ -98,6 +98,8 @@ async def unsubscribe(session: Session, command: api.CommandUnsubscribe) -> api.
         await link.consumer.unsubscribe(force=command.force)
     except BaseException:
         link.ending = False
+        if link.over:  # closed meanwhile for another reason, of which its client was not told
+            await link.shut()
         raise
     session.consumers.end(command.consumer_id, link)
     await link.close()

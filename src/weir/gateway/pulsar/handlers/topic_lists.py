@@ -35,6 +35,7 @@ async def watch_topic_list(
         topics = session.services.lists.watch_topics(
             NamespaceName.parse(command.namespace),
             pattern=command.topics_pattern,
+            domain=Domain.PERSISTENT,  # as in Pulsar: of the others a client learns by asking
             known_hash=command.topics_hash,
         )
     except BaseException:
