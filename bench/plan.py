@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench.case import Measured
-from bench.report import Result, Target
+from bench.report import RAW_LIMIT, Result, Target
 from bench.stats import Spread
 
 #: What one round of a group measured, by the key of the run.
@@ -23,6 +23,7 @@ class Run:
     key: str
     case: str
     params: dict[str, Any]
+    timeout_s: int = 180
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ class Row:
             target=self.target.says if self.target else "",
             met=self.target.met(value, ratio) if self.target else None,
             busy_cores=busy_cores,
+            beside=group.beside,
         )
 
 
@@ -67,6 +69,8 @@ class Group:
     runs: list[Run]
     rows: list[Row]
     rounds: int = field(default=3)
+    #: What Weir stands beside in these rows.
+    beside: str = RAW_LIMIT
 
 
 def at_least(ratio: float) -> Target:

@@ -9,6 +9,8 @@ from typing import Any
 from bench.machine import QUIET_CORES
 from bench.stats import Spread
 
+RAW_LIMIT = "raw limit"
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -35,6 +37,8 @@ class Result:
     met: bool | None = None
     #: Cores that others used meanwhile.
     busy_cores: float = 0.0
+    #: What the raw column stands for: a limit of the machine, or another broker.
+    beside: str = RAW_LIMIT
 
     @property
     def verdict(self) -> str:
@@ -43,6 +47,36 @@ class Result:
             return ""
         said = "yes" if self.met else "**no**"
         return said if self.busy_cores < QUIET_CORES else f"{said}, but measured on a busy machine"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Rows that stand beside the same kind of thing, and the files that they go to."""
+
+    title: str
+    other: str
+    costs: str
+    json: str
+    picture: str
+    raw: bool
+
+    def holds(self, row: Result) -> bool:
+        return (row.beside == RAW_LIMIT) == self.raw
+
+
+_PARTS = (
+    Part(
+        "Storage beside the raw limits of the same machine",
+        "the raw limit",
+        "Latency",
+        "results",
+        "ratios",
+        raw=True,
+    ),
+    Part(
+        "Weir beside Apache Pulsar, same client, same machine", "Pulsar's", "Cost", "pulsar", "pulsar", raw=False
+    ),
+)
 
 
 def number(value: float) -> str:
@@ -56,13 +90,13 @@ def _with_spread(spread: Spread) -> str:
     return f"{number(spread.median)} ({number(spread.low)}-{number(spread.high)})"
 
 
-def table(results: list[Result], facts: dict[str, Any]) -> str:
+def table(results: list[Result], facts: dict[str, Any], title: str = _PARTS[0].title) -> str:
     """All rows as Markdown, section by section."""
-    lines = ["# Storage beside the raw limits of the same machine", ""]
+    lines = [f"# {title}", ""]
     lines += [f"Made by `make bench`: {'; '.join(f'{k} {v}' for k, v in facts.items())}.", ""]
     lines += [
         "Each value is the median of the rounds, with the lowest and highest round in brackets. The ratio is",
-        "taken within each round, raw and Weir measured one after the other. `docs/benchmarks.md` explains.",
+        "taken within each round, both sides measured one after the other. `docs/benchmarks.md` explains.",
         "",
     ]
     for section in dict.fromkeys(r.section for r in results):
@@ -71,8 +105,9 @@ def table(results: list[Result], facts: dict[str, Any]) -> str:
         lines += [f"## {section}", ""]
         if busy >= QUIET_CORES:
             lines += [f"*Doubtful: others used {busy:g} cores meanwhile.*", ""]
+        ours = "value" if rows[0].beside == RAW_LIMIT else "Weir"
         lines += [
-            "| what | value | raw limit | ratio | target | met |",
+            f"| what | {ours} | {rows[0].beside} | ratio | target | met |",
             "| --- | --- | --- | --- | --- | --- |",
         ]
         lines += [_line(r) for r in rows]
@@ -81,7 +116,10 @@ def table(results: list[Result], facts: dict[str, Any]) -> str:
 
 
 def _line(row: Result) -> str:
-    raw = f"{_with_spread(row.raw)} {row.unit}: {row.raw_title}" if row.raw else ""
+    raw = row.raw_title
+    if row.raw:
+        says = "" if row.raw_title == row.beside else f": {row.raw_title}"
+        raw = f"{_with_spread(row.raw)} {row.unit}{says}"
     ratio = _with_spread(row.ratio) if row.ratio else ""
     return (
         f"| {row.title} | {_with_spread(row.value)} {row.unit} | {raw} | {ratio} | {row.target} | {row.verdict} |"
@@ -89,15 +127,27 @@ def _line(row: Result) -> str:
 
 
 def write(results: list[Result], facts: dict[str, Any], folder: Path) -> None:
-    """table.md, results.json and ratios.png."""
+    """JSON and a picture of each part that was measured, and one table of all parts that ever were."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "table.md").write_text(table(results, facts))
-    as_json = {"machine": facts, "rows": [asdict(r) for r in results]}
-    (folder / "results.json").write_text(json.dumps(as_json, indent=1) + "\n")
-    _plot(results, facts, folder / "ratios.png")
+    tables = []
+    for part in _PARTS:
+        rows = [r for r in results if part.holds(r)]
+        path = folder / f"{part.json}.json"
+        if rows:
+            path.write_text(json.dumps({"machine": facts, "rows": [asdict(r) for r in rows]}, indent=1) + "\n")
+            _plot(rows, facts, folder / f"{part.picture}.png", part)
+        if path.exists():
+            stored = json.loads(path.read_text())
+            tables.append(table([_result(r) for r in stored["rows"]], stored["machine"], part.title))
+    (folder / "table.md").write_text("\n".join(tables))
 
 
-def _plot(results: list[Result], facts: dict[str, Any], path: Path) -> None:
+def _result(stored: dict[str, Any]) -> Result:
+    spreads = {name: Spread(*stored[name]) if stored[name] else None for name in ("value", "raw", "ratio")}
+    return Result(**(stored | spreads))
+
+
+def _plot(results: list[Result], facts: dict[str, Any], path: Path, part: Part) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
@@ -105,11 +155,11 @@ def _plot(results: list[Result], facts: dict[str, Any], path: Path) -> None:
 
     panels = [
         (
-            "Throughput: share of the raw limit (longer is better)",
+            f"Throughput: share of {part.other} (longer is better)",
             [r for r in results if r.ratio and not r.lower_is_better],
         ),
         (
-            "Latency: multiple of the raw limit (shorter is better)",
+            f"{part.costs}: multiple of {part.other} (shorter is better)",
             [r for r in results if r.ratio and r.lower_is_better],
         ),
     ]
@@ -122,9 +172,7 @@ def _plot(results: list[Result], facts: dict[str, Any], path: Path) -> None:
     )
     for axis, (title, rows) in zip(axes[:, 0], panels, strict=True):
         _panel(axis, title, rows)
-    figure.suptitle(
-        f"Weir storage beside the raw limits of the same machine ({facts['cores']} cores, {facts['date']})"
-    )
+    figure.suptitle(f"{part.title} ({facts['cores']} cores, {facts['date']})")
     figure.tight_layout()
     figure.savefig(path, dpi=110)
 

@@ -1,7 +1,7 @@
 """`python -m bench.run`: measure everything, then write the table, the JSON and the plot.
 
 --quick        less data and one round: a smoke test, under a minute; results go to --results only if given
---only NAME    only groups whose name contains NAME (may be repeated); prints, and writes nothing
+--only NAME    only groups whose name contains NAME (may be repeated); prints, and writes only to --results
 --data DIR     where to put benchmark data (default: beside the repository, on the same disk; removed after)
 """
 
@@ -19,12 +19,12 @@ from rich.markdown import Markdown
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from bench import machine, report
+from bench.broker_groups import NAME, broker_groups
 from bench.groups import groups
 from bench.plan import Group, Round, Run
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 RESULTS = REPOSITORY / "bench" / "results"
-_RUN_TIMEOUT_S = 180
 #: How long a whole run waits, in sum, for others to leave the machine alone.
 _PATIENCE_S = 180.0
 
@@ -32,7 +32,7 @@ _PATIENCE_S = 180.0
 def main() -> int:
     arguments = _arguments()
     console = Console(stderr=True)
-    plan = [g for g in groups(quick=arguments.quick) if _wanted(g, arguments.only)]
+    plan = [g for g in _all_groups(arguments) if _wanted(g, arguments.only)]
     data = tempfile.mkdtemp(prefix=".weir-bench-", dir=arguments.data)
     quiet = machine.Quietness()
     facts = machine.facts(data)
@@ -61,6 +61,14 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--data", default=str(REPOSITORY.parent), metavar="DIR", help="where benchmark data goes")
     parser.add_argument("--results", type=Path, metavar="DIR", help="where the results go")
     return parser.parse_args()
+
+
+def _all_groups(arguments: argparse.Namespace) -> list[Group]:
+    """The storage, and the broker beside Apache Pulsar; the latter asks Maven, so only when it is wanted."""
+    found = groups(quick=arguments.quick)
+    if not arguments.only or any(name.startswith(NAME) for name in arguments.only):
+        found += broker_groups(quick=arguments.quick)
+    return found
 
 
 def _wanted(group: Group, names: list[str]) -> bool:
@@ -96,7 +104,7 @@ def _once(run: Run, data: str) -> dict[str, float]:
     command = [sys.executable, "-m", "bench.case", run.case, json.dumps(run.params), folder]
     try:
         done = subprocess.run(
-            command, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=_RUN_TIMEOUT_S
+            command, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=run.timeout_s
         )
     finally:
         shutil.rmtree(folder, ignore_errors=True)

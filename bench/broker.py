@@ -1,0 +1,190 @@
+"""A whole broker under the official client: started, loaded, timed, and filled with topics.
+
+One case is one life of one broker, so that starting it is paid once; Weir and its peer take turns, round by round.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pulsar
+
+from bench.brokers import BROKERS, Broker, cpu_s, rss_mb, settled_rss_mb
+from bench.case import Measured, Params, case
+from bench.loader import SUBSCRIPTION
+
+_START_TIMEOUT_S = 90.0
+_LOADER_TIMEOUT_S = 120.0
+#: How long a broker that just started is left alone before its memory is read.
+_IDLE_S = 3.0
+
+
+class Loader:
+    """One client process: ready, then told to go, then asked what it found."""
+
+    def __init__(self, role: str, params: Params) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "bench.loader", role, json.dumps(params)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        if self._line() != "ready":
+            raise SystemExit(f"the client did not get ready: {role} {params}")
+
+    def _line(self) -> str:
+        if self._process.stdout is None:
+            return ""
+        return self._process.stdout.readline().strip()
+
+    def go(self) -> None:
+        if self._process.stdin is not None:
+            self._process.stdin.write("go\n")
+            self._process.stdin.flush()
+
+    def found(self) -> Measured:
+        line = self._line()
+        if not line:
+            raise SystemExit("a client ended without a result")
+        measured: Measured = json.loads(line)
+        return measured
+
+    def end(self) -> None:
+        self._process.communicate(timeout=_LOADER_TIMEOUT_S)
+
+
+def _together(loaders: list[Loader]) -> list[Measured]:
+    for loader in loaders:
+        loader.go()
+    found = [loader.found() for loader in loaders]
+    for loader in loaders:
+        loader.end()
+    return found
+
+
+def _first_message_s(broker: Broker, topic: str) -> float:
+    """Start it; seconds until the first message is acknowledged."""
+    started = time.monotonic()
+    broker.start()
+    while True:
+        client = pulsar.Client(
+            broker.url,
+            logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null"),
+            operation_timeout_seconds=3,
+            connection_timeout_ms=1000,
+        )
+        try:
+            client.create_producer(topic).send(b"first")
+        except pulsar.PulsarException:
+            if broker.pid and time.monotonic() - started > _START_TIMEOUT_S:
+                raise
+            time.sleep(0.02)
+        else:
+            return time.monotonic() - started
+        finally:
+            client.close()
+
+
+@contextmanager
+def _running(params: Params, folder: str) -> Iterator[tuple[Broker, float]]:
+    broker = BROKERS[params["broker"]](Path(folder))
+    try:
+        yield broker, _first_message_s(broker, "first")
+    finally:
+        broker.stop()
+
+
+def _subscribe(broker: Broker, topic: str) -> None:
+    """A subscription that exists before the first message, so that what is produced is kept for it."""
+    client = pulsar.Client(broker.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    client.subscribe(
+        topic, SUBSCRIPTION, pulsar.ConsumerType.Shared, initial_position=pulsar.InitialPosition.Earliest
+    ).close()
+    client.close()
+
+
+def _throughput(broker: Broker, topic: str, load: Params, producers: int) -> Measured:
+    """Produce for a while, then drain all of it; messages per second, and what a million of them cost."""
+    _subscribe(broker, topic)
+    base = {"url": broker.url, "topic": topic}
+    cpu = cpu_s(broker.pid)
+    sent = _together([Loader("produce", base | load) for _ in range(producers)])
+    count, seconds = sum(f["count"] for f in sent), max(f["seconds"] for f in sent)
+    between = cpu_s(broker.pid)
+    (drained,) = _together([Loader("consume", base | {"count": count})])
+    return {
+        "produce_s": count / seconds,
+        "produce_cpu_s": (between - cpu) / count * 1e6,
+        "produce_client_cores": sum(f["cpu_s"] for f in sent) / seconds,
+        "consume_s": count / drained["seconds"],
+        "consume_cpu_s": (cpu_s(broker.pid) - between) / count * 1e6,
+        "consume_client_cores": drained["cpu_s"] / drained["seconds"],
+    }
+
+
+def _latency(broker: Broker, topic: str, load: Params) -> Measured:
+    base = {"url": broker.url, "topic": topic} | load
+    receiver = Loader("receive-at", base)
+    sender = Loader("send-at", base)
+    cpu = cpu_s(broker.pid)
+    found, acknowledged = _together([receiver, sender])
+    spent = cpu_s(broker.pid) - cpu
+    latencies = {name: found[name] for name in ("p50_us", "p99_us", "p999_us")}
+    return latencies | {f"ack_{n}": acknowledged[n] for n in latencies} | {"cpu_s": spent / load["count"] * 1e6}
+
+
+def _named(prefix: str, found: Measured) -> Measured:
+    return {f"{prefix} {name}": value for name, value in found.items()}
+
+
+@case("broker.load")
+def load(params: Params, folder: str) -> Measured:
+    """Start, idle memory, throughput of every shape, latency at fixed rates, and the memory after all that."""
+    with _running(params, folder) as (broker, start_s):
+        found: Measured = {"start_s": start_s, "idle_mb": settled_rss_mb(broker.pid, _IDLE_S)}
+        idle = cpu_s(broker.pid)
+        time.sleep(1.0)
+        found["idle_cores"] = cpu_s(broker.pid) - idle
+        for batching in (True, False):
+            # Both are warm when they are measured: a JVM compiles, Weir fills its caches.
+            warm = {"batching": batching, "size": 100, "seconds": params["warm_s"]}
+            _throughput(broker, f"warm-{batching}", warm, params["producers"])
+        for shape in params["shapes"]:
+            measured = _throughput(broker, f"t-{shape['key']}", shape["load"], params["producers"])
+            found |= _named(shape["key"], measured)
+        for shape in params["latencies"]:
+            found |= _named(shape["key"], _latency(broker, f"t-{shape['key']}", shape["load"]))
+        found["loaded_mb"] = rss_mb(broker.pid)
+    return found
+
+
+@case("broker.topics")
+def topics(params: Params, folder: str) -> Measured:
+    """Many topics, each with a subscription and a producer; then the restart of the broker that has them."""
+    with _running(params, folder) as (broker, _):
+        idle = settled_rss_mb(broker.pid, _IDLE_S)
+        wanted = {name: params[name] for name in ("topics", "rounds", "size")}
+        loader = Loader("topics", wanted | {"url": broker.url, "topic": "many"})
+        cpu = cpu_s(broker.pid)
+        loader.go()
+        found = loader.found()
+        messages = params["topics"] * params["rounds"]
+        measured = {
+            "subscribe_s": params["topics"] / found["subscribe_s"],
+            "create_s": params["topics"] / found["create_s"],
+            "send_s": messages / found["send_s"],
+            "read_s": (messages + params["topics"]) / found["read_s"],
+            "cpu_s": cpu_s(broker.pid) - cpu,
+            "mb": rss_mb(broker.pid),
+            "added_mb": rss_mb(broker.pid) - idle,
+        }
+        loader.go()
+        loader.end()
+        broker.stop()
+        measured["restart_s"] = _first_message_s(broker, "many-7")
+        measured["restarted_mb"] = settled_rss_mb(broker.pid, _IDLE_S)
+    return measured

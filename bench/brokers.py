@@ -1,0 +1,105 @@
+"""A broker as a process of its own, whichever it is: started, measured from outside, stopped and started again."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Protocol
+
+from bench import apache
+
+_TICKS_S = os.sysconf("SC_CLK_TCK")
+_STOP_TIMEOUT_S = 60.0
+
+
+class Broker(Protocol):
+    """What a measurement needs of a broker."""
+
+    url: str
+
+    def start(self) -> None:
+        """Begin to start; who wants to know when it serves asks it by the protocol."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def stop(self) -> None:
+        """End it in order."""
+
+
+class _Process:
+    """A command, and the process that runs it."""
+
+    def __init__(self, command: list[str], folder: Path, cwd: Path | None = None) -> None:
+        self._command = command
+        self._log = folder / "broker.log"
+        self._cwd = cwd
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=log, cwd=self._cwd)
+
+    @property
+    def pid(self) -> int:
+        process = self._process
+        if process is None or process.poll() is not None:
+            raise SystemExit(f"the broker is not running; it said:\n{self._log.read_text()[-4000:]}")
+        return process.pid
+
+    def stop(self) -> None:
+        if self._process is None:
+            return
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(_STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+class WeirBroker(_Process):
+    """`weir up` with its defaults: every acknowledged message is on disk, synced."""
+
+    def __init__(self, folder: Path) -> None:
+        port, http = apache.free_ports(2)
+        self.url = f"pulsar://127.0.0.1:{port}"
+        listeners = [f"listeners.pulsar=127.0.0.1:{port}", f"listeners.http=127.0.0.1:{http}"]
+        settings = [part for value in listeners for part in ("--set", value)]
+        super().__init__(
+            [sys.executable, "-m", "weir.cli.main", "up", "--data", str(folder / "data"), *settings], folder
+        )
+
+
+class ApacheBroker(_Process):
+    """Apache Pulsar standalone, its journal synced too."""
+
+    def __init__(self, folder: Path) -> None:
+        ports = apache.Ports(*apache.free_ports(3))
+        self.url = f"pulsar://127.0.0.1:{ports.broker}"
+        super().__init__(apache.command(folder, ports), folder, cwd=folder)
+
+
+BROKERS: dict[str, type[WeirBroker] | type[ApacheBroker]] = {"weir": WeirBroker, "pulsar": ApacheBroker}
+
+
+def cpu_s(pid: int) -> float:
+    """CPU seconds that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS_S
+
+
+def rss_mb(pid: int) -> float:
+    """Memory that a process holds."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS"):
+            return int(line.split()[1]) * 1024 / 1e6
+    return 0.0
+
+
+def settled_rss_mb(pid: int, seconds: float) -> float:
+    """The same after a while in which nothing was asked of it."""
+    time.sleep(seconds)
+    return rss_mb(pid)
