@@ -1,6 +1,7 @@
 """Everything in one process, in the test's own loop: started in order, undone when it fails, ended in order."""
 
 import asyncio
+import base64
 import datetime
 import ssl
 from collections.abc import AsyncIterator, Callable
@@ -13,6 +14,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from weir.broker.tokens import create_secret, create_token
+from weir.client.admin import AdminClient
 from weir.client.consumer import Subscribing
 from weir.client.messages import Outgoing
 from weir.client.pulsar import PulsarClient
@@ -23,8 +26,11 @@ from weir.model.errors import (
     ConfigError,
     ConnectFailedError,
     FileLockedError,
+    NotAuthenticatedError,
+    NotAuthorisedError,
     TopicNotFoundError,
 )
+from weir.model.topics import TopicName
 from weir.runtime.interfaces import Runtime
 from weir.runtime.real import real_runtime
 from weir.server.config import Config
@@ -150,6 +156,46 @@ async def test_tls_serves_beside_the_plain_listener(make: MakeWeir, runtime: Run
     async with PulsarClient(runtime, url(node, "pulsar_tls"), ClientSettings(tls=suspicious)) as client:
         with pytest.raises(ConnectFailedError, match="TLS"):
             await client.producer("t")
+
+
+async def test_the_admin_rest_is_served_in_the_clear_and_over_tls(
+    make: MakeWeir, runtime: Runtime, tmp_path: Path
+) -> None:
+    certificate, key = self_signed(tmp_path)
+    node = make("listeners.https=127.0.0.1:0", f"tls.certificate={certificate}", f"tls.key={key}")
+    await node.start()
+    trusting = ClientSettings(tls=ssl.create_default_context(cafile=certificate))
+    for scheme in ("http", "https"):
+        async with AdminClient(runtime, f"{scheme}://{node.addresses[scheme]}", trusting) as admin:
+            assert await admin.get("clusters") == ["standalone"]
+            where = await admin.broker_url(TopicName.parse("t"), secure=False)
+    assert where == f"pulsar://{node.addresses['pulsar']}"
+
+
+async def test_tokens_and_grants_hold_on_every_listener(make: MakeWeir, runtime: Runtime) -> None:
+    secret = create_secret()
+    node = make(
+        "auth.authenticate=true",
+        "auth.authorise=true",
+        "auth.superusers=root",
+        f"auth.token_secret={base64.b64encode(secret).decode()}",
+    )
+    await node.start()
+    http = f"http://{node.addresses['http']}"
+    root, alice = (ClientSettings(token=create_token(secret, role)) for role in ("root", "alice"))
+    async with AdminClient(runtime, http) as nobody:
+        with pytest.raises(NotAuthenticatedError):
+            await nobody.get("tenants")
+    async with AdminClient(runtime, http, alice) as admin:
+        with pytest.raises(NotAuthorisedError):
+            await admin.put("tenants/acme", {"adminRoles": [], "allowedClusters": ["standalone"]})
+    async with PulsarClient(runtime, url(node), alice) as client:
+        with pytest.raises(NotAuthorisedError):
+            await client.producer("t")
+    async with AdminClient(runtime, http, root) as admin:
+        await admin.post("namespaces/public/default/permissions/alice", ["produce", "consume"])
+    async with PulsarClient(runtime, url(node), alice) as client:
+        await exchange(client)
 
 
 @pytest.mark.parametrize(

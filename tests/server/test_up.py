@@ -55,15 +55,13 @@ def test_idle_it_needs_little_memory(up: UpProcess) -> None:
 
 def test_a_second_one_on_the_same_folder_is_refused_in_one_clear_line(up: UpProcess, tmp_path: Path) -> None:
     up.start()
-    second = UpProcess(tmp_path / "other")
-    second.data = up.data
-    code, errors = refused(
-        *second.command()[:6], "--set", "listeners.pulsar=127.0.0.1:0", "--set", "listeners.http=127.0.0.1:0"
-    )
+    second = UpProcess(tmp_path)
+    code, errors = refused(*second.command())
     assert code == 1
     assert errors.count("\n") == 1
     assert errors.startswith("weir: another `weir up` runs on ")
     assert "--data" in errors
+    assert up.ready_file.exists()
 
 
 def test_a_taken_port_is_refused_before_anything_else_is_touched(up: UpProcess, tmp_path: Path) -> None:
@@ -121,6 +119,17 @@ def test_what_was_acknowledged_is_there_after_a_stop_and_after_a_kill(up: UpProc
     received = [consumer.receive(TIMEOUT_MS).data().decode() for _ in range(40)]
     assert received == [f"{how} {at}" for how in ("stop", "kill") for at in range(20)]
     client.close()
+
+
+def test_the_ready_file_of_a_killed_one_does_not_mislead(up: UpProcess) -> None:
+    up.start()
+    up.kill()
+    assert up.ready_file.exists()
+    # With its bookie's disk gone it fails once the folder is its own, and must not leave the file behind.
+    (up.data / "bookie").rename(up.data / "gone")
+    code, _ = refused(*up.command())
+    assert code == 1
+    assert not up.ready_file.exists()
 
 
 def test_acknowledgements_survive_a_stop(up: UpProcess, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Everything in one process: storage, broker and gateways, started in order and ended in the opposite one."""
 
 import logging
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from ssl import SSLContext
@@ -45,11 +46,12 @@ _BROKER_ID = "standalone"
 class Standalone:
     """`start`, then `close`."""
 
-    def __init__(self, runtime: Runtime, config: Config) -> None:
+    def __init__(self, runtime: Runtime, config: Config, *, on_locked: Callable[[], None] | None = None) -> None:
+        """`on_locked` is called when the data folder is known to be nobody else's."""
         self._net = BoundNetwork(runtime.net)
         self._runtime = replace(runtime, net=self._net)
         self._config = config
-        self._storage = LocalStorage(self._runtime, parts.storage_settings(config))
+        self._storage = LocalStorage(self._runtime, parts.storage_settings(config), on_locked=on_locked)
         self._started = AsyncExitStack()
         self._bound: dict[str, Address] = {}
 

@@ -1,6 +1,7 @@
 """The storage of a Weir that is one process: embedded metadata, and one bookie that is called directly."""
 
 import asyncio
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
@@ -36,9 +37,13 @@ class StorageSettings:
 class LocalStorage:
     """`start`, then `close`; between them `meta` and `ledgers` are there to be used."""
 
-    def __init__(self, runtime: Runtime, settings: StorageSettings) -> None:
+    def __init__(
+        self, runtime: Runtime, settings: StorageSettings, *, on_locked: Callable[[], None] | None = None
+    ) -> None:
+        """`on_locked` is called when the folder is known to be nobody else's."""
         self._runtime = runtime
         self._settings = settings
+        self._on_locked = on_locked
         self._started = AsyncExitStack()
         self._meta: MetaStore | None = None
         self._bookie: Bookie | None = None
@@ -85,6 +90,8 @@ class LocalStorage:
         runtime, folder = self._runtime, self._settings.folder
         lock = await _lock(runtime, folder)
         self._started.push_async_callback(lock.release)
+        if self._on_locked is not None:
+            self._on_locked()
         meta = await open_embedded(runtime, f"{folder}/meta")
         self._started.push_async_callback(meta.close)
         bookie = await Bookie.open(runtime, self._settings.bookie)

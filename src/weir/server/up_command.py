@@ -14,7 +14,7 @@ from weir.server.config_load import load
 from weir.server.config_options import config_options
 from weir.server.logs import set_up_logs
 from weir.server.standalone import Standalone
-from weir.server.up import serve_until_signal
+from weir.server.up import say_gone, serve_until_signal
 
 _LEVELS = ("warning", "info", "debug")
 
@@ -69,7 +69,8 @@ def _level(ctx: click.Context, config: Config) -> str:
 
 
 async def _up(runtime: Runtime, config: Config, ready_file: Path | None) -> None:
-    node = Standalone(runtime, config)
+    # What a killed one left behind would mislead whoever waits for the file; that of a living one is not ours.
+    node = Standalone(runtime, config, on_locked=lambda: say_gone(ready_file))
 
     def on_ready() -> None:
         # What the start left behind lives as long as the process: the collector need not look at it again.
