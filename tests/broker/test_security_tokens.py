@@ -165,7 +165,9 @@ def test_public_keys_come_as_pem_or_der() -> None:
         assert TokenVerifier(load_public_key(data)).verify(token, now_ms=NOW_MS).role == "ann"
 
 
-@pytest.mark.parametrize("data", [RSA_PEM[1], der(RSA_PEM[1]), EC_PEM[0], der(EC_PEM[1])])
+@pytest.mark.parametrize(
+    "data", [RSA_PEM[1], der(RSA_PEM[1]), EC_PEM[0], der(EC_PEM[1])], ids=["RSA", "RSA der", "EC", "EC der"]
+)
 def test_a_public_or_private_key_is_never_taken_for_a_secret(data: bytes) -> None:
     with pytest.raises(ConfigError):
         load_secret(data)
