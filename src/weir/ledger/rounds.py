@@ -8,8 +8,8 @@ Chore = Callable[[], None]
 
 
 class Rounds:
-    """Each chore is done once, one to two intervals after it was asked for. Asking costs no timer: with a hundred
-    thousand ledgers, a timer per ledger and append would cost more than the append."""
+    """Each chore is done once, one to two intervals after it was asked for. Asking costs no timer, however
+    many ledgers are open."""
 
     def __init__(self, clock: Clock, interval_s: float) -> None:
         self._clock = clock
