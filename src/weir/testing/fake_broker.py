@@ -177,6 +177,7 @@ class FakeTopic:
         #: Set: wait-for-exclusive producers wait until a test sets `may_send`.
         self.busy = False
         self.start_offset = 0
+        self.terminated = False
         self._waiters: list[asyncio.Future[None]] = []
 
     @property

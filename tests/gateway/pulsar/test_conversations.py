@@ -661,6 +661,23 @@ def test_the_last_message_and_the_mark(play: Play) -> None:
     play(conversation)
 
 
+def test_the_end_of_a_terminated_topic_is_told_once(play: Play) -> None:
+    async def conversation(stage: Any) -> None:
+        topic = await fill(stage, 1)
+        peer = await stage.peer()
+        await peer.subscribe(TOPIC)
+        topic.terminated = True
+        await stage.later(3)  # there is a message left
+        peer.say(api.CommandFlow(consumer_id=1, messagePermits=10))
+        await peer.message()
+        assert (await peer.hear(api.CommandReachedEndOfTopic)).consumer_id == 1
+        await stage.later(3)
+        peer.say(api.CommandPing())
+        await peer.hear(api.CommandPong)
+
+    play(conversation)
+
+
 def test_stats_of_a_consumer(play: Play) -> None:
     async def conversation(stage: Any) -> None:
         await fill(stage, 1, 5)

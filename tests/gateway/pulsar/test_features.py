@@ -185,6 +185,28 @@ def test_a_deleted_topic_tells_its_clients(weir_broker: Any, client: pulsar.Clie
     producer.send(b"y")
 
 
+def test_a_terminated_topic_is_read_to_its_end(
+    weir_broker: Any, client: pulsar.Client, talk: Any, topic: str
+) -> None:
+    consumer = client.subscribe(topic, "s")
+    producer = client.create_producer(topic)
+    talk.send(producer, talk.numbered(5))
+
+    async def terminate() -> None:
+        await (await weir_broker.broker.topic(TopicName.parse(topic), role="")).terminate()
+
+    weir_broker.call(terminate)
+    assert talk.receive(consumer, 5) == talk.numbered(5)
+    consumer.close()
+    with pytest.raises(pulsar.TopicTerminated):
+        producer.send(b"too late")
+    with pytest.raises(pulsar.TopicTerminated):
+        client.create_producer(topic)
+    reader = client.create_reader(topic, pulsar.MessageId.earliest)
+    assert talk.read(reader, 5) == talk.numbered(5)
+    talk.nothing_more(client.subscribe(topic, "s"))
+
+
 def test_publish_rates_slow_the_producer_down(
     weir_broker: Any, client: pulsar.Client, talk: Any, topic: str
 ) -> None:

@@ -59,6 +59,7 @@ class ConsumerLink:
         self._broker_entries = BrokerEntries()
         self._deliveries = Deliveries(consumer_id, -1 if partition is None else partition)
         self._with_broker_entry = session.features.supports_broker_entry_metadata
+        self._told_the_end = False
         self._flowing: asyncio.Future[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -151,6 +152,12 @@ class ConsumerLink:
                 active = await self.consumer.active_change(active)
         except ConsumerClosedError:
             pass
+
+    def tell_the_end(self) -> None:
+        """Tell the client, once, that a topic which takes no more messages has none left for it."""
+        if not self._told_the_end and self.topic.terminated and not self.consumer.backlog:
+            self._told_the_end = True
+            self._session.answer(api.CommandReachedEndOfTopic(consumer_id=self.consumer_id))
 
     # --- the end -----------------------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 """The producers, or consumers, of one connection under the ids that its client gave them."""
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 from weir.model.errors import NotAllowedError, TooManyError
@@ -74,9 +75,13 @@ class Links(Generic[L]):
 
     def clear(self) -> list[L]:
         """Forget all; answers those that were there."""
-        there = [link for link in self._links.values() if not isinstance(link, Opening)]
+        there = list(self)
         self._links.clear()
         return there
+
+    def __iter__(self) -> Iterator[L]:
+        """Those that are there."""
+        return (link for link in list(self._links.values()) if not isinstance(link, Opening))
 
     @property
     def are_open(self) -> bool:

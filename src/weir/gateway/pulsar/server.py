@@ -130,3 +130,5 @@ class PulsarServer:
                 if reason is not None:
                     log.warning("connection of %s is ended: %s", session.peer, reason)
                     session.abort()
+                else:
+                    session.look_around()

@@ -132,6 +132,12 @@ class Session:
             self.outbox.say(PING)
         return "it is silent" if silent_s > limits.idle_timeout_s else None
 
+    def look_around(self) -> None:
+        """What nobody waits for, but is looked at from time to time."""
+        if self.state is State.SERVING:
+            for consumer in self.consumers:
+                consumer.tell_the_end()
+
     def _move(self, event: Event) -> None:
         self.state = NEXT[self.state][event]
         if self.state not in READING:

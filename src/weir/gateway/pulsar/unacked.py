@@ -38,7 +38,7 @@ _new = tuple.__new__
 
 
 def ranges_of(base: int, bits: int) -> list[Range]:
-    """The offsets `base + i` of the bits that are set. As text, since shifting a large number bit by bit would take
+    """The offsets `base + i` of the bits that are set. By way of text: shifting a large number bit by bit takes
     time with the square of its length."""
     return [(base + run.start(), base + run.end()) for run in _ONES.finditer(f"{bits:b}"[::-1])]
 

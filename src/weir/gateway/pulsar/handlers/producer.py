@@ -8,7 +8,7 @@ from weir.gateway.pulsar.publishing import ProducerLink
 from weir.gateway.pulsar.registry import at_once, later
 from weir.gateway.pulsar.session import Session
 from weir.gateway.pulsar.values import pairs, schema_from_wire
-from weir.model.errors import ProducerClosedError, StreamBusyError
+from weir.model.errors import ProducerClosedError, StreamBusyError, StreamTerminatedError
 from weir.model.topics import TopicName
 from weir.wire.pulsar.proto import api
 
@@ -44,6 +44,8 @@ async def producer(session: Session, command: api.CommandProducer) -> api.Comman
 
 async def _produce(session: Session, command: api.CommandProducer) -> Producer:
     topic = await session.broker.topic(TopicName.parse(command.topic), role=session.role)
+    if topic.terminated:  # else its client would send, be refused, connect anew and send again, without end
+        raise StreamTerminatedError(f"{topic.name} is terminated")
     return await topic.produce(
         ProducerRequest(
             role=session.role,
