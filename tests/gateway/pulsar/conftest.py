@@ -326,7 +326,8 @@ class Peer:
             return True
 
     async def greet(self, **connect: Any) -> api.CommandConnected:
-        self.say(api.CommandConnect(client_version="peer", protocol_version=20, **connect))
+        connect.setdefault("client_version", "peer")
+        self.say(api.CommandConnect(protocol_version=20, **connect))
         connected: api.CommandConnected = await self.hear(api.CommandConnected)
         return connected
 

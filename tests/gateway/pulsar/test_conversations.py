@@ -664,7 +664,7 @@ def test_the_last_message_and_the_mark(play: Play) -> None:
 def test_the_end_of_a_terminated_topic_is_told_once(play: Play) -> None:
     async def conversation(stage: Any) -> None:
         topic = await fill(stage, 1)
-        peer = await stage.peer()
+        peer = await stage.peer(client_version="Pulsar-Java-v4.0.0")
         await peer.subscribe(TOPIC)
         topic.terminated = True
         await stage.later(3)  # there is a message left

@@ -204,7 +204,9 @@ def test_a_terminated_topic_is_read_to_its_end(
         client.create_producer(topic)
     reader = client.create_reader(topic, pulsar.MessageId.earliest)
     assert talk.read(reader, 5) == talk.numbered(5)
+    sessions = weir_broker.sessions()
     talk.nothing_more(client.subscribe(topic, "s"))
+    assert weir_broker.sessions() == sessions
 
 
 def test_publish_rates_slow_the_producer_down(

@@ -63,6 +63,7 @@ class Session:
         self.credentials = Credentials(self)
         #: What the client says that it understands; set by its connect.
         self.features = api.FeatureFlags()
+        self.client_version = ""
         self.producers: Links[ProducerLink] = Links("producer", limits.max_links)
         self.consumers: Links[ConsumerLink] = Links("consumer", limits.max_links)
         self.watches: Links[Watch] = Links("watcher", limits.max_links)
@@ -133,8 +134,9 @@ class Session:
         return "it is silent" if silent_s > limits.idle_timeout_s else None
 
     def look_around(self) -> None:
-        """What nobody waits for, but is looked at from time to time."""
-        if self.state is State.SERVING:
+        """What nobody waits for, but is looked at from time to time. Only the Java client knows of a topic's end;
+        the one in C++, and those made of it, take the command for a broken connection."""
+        if self.state is State.SERVING and self.client_version.startswith("Pulsar-Java"):
             for consumer in self.consumers:
                 consumer.tell_the_end()
 
