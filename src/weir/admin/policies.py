@@ -141,8 +141,8 @@ class PolicyRoutes:
             return policy.unsaid if said is None else policy.shown(said)
 
         async def put(call: Call) -> None:
-            value = policy.of(call.body)
-            await self._change(call, lambda now: replace(now, **{policy.field: value}))
+            where, value = self._where(call), policy.of(call.body)
+            await self._context.registry.change_policies(where, lambda now: replace(now, **{policy.field: value}))
 
         async def remove(call: Call) -> None:
             await self._change(call, lambda now: replace(now, **{policy.field: None}))
@@ -212,11 +212,11 @@ class PolicyRoutes:
         return self._policies(call).message_ttl_s
 
     async def _set_ttl(self, call: Call) -> None:
-        seconds = call.query["messageTTL"]
+        where, seconds = self._where(call), call.query["messageTTL"]
         if seconds is None:
             raise RefusedError(412, "messageTTL is missing", hint="give it as a query parameter")
         to.natural(seconds)
-        await self._change(call, lambda now: replace(now, message_ttl_s=seconds))
+        await self._context.registry.change_policies(where, lambda now: replace(now, message_ttl_s=seconds))
 
     async def _remove_ttl(self, call: Call) -> None:
         await self._change(call, lambda now: replace(now, message_ttl_s=None))

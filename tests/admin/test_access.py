@@ -1,0 +1,150 @@
+"""Who may call what: every route, asked by every kind of role."""
+
+import base64
+import re
+from typing import Any
+
+import pytest
+
+from weir.broker.tokens import create_secret, create_token
+
+SECRET = create_secret()
+WITH_TOKENS = (
+    "auth.authenticate=true",
+    "auth.authorise=true",
+    "auth.superusers=admin",
+    f"auth.token_secret=data:;base64,{base64.b64encode(SECRET).decode()}",
+)
+#: What a role is: everything, a tenant's administrator, or one with a grant on the namespace.
+ROLES = {
+    "admin": {"superuser", "admin", "produce", "consume", "lookup"},
+    "owner": {"admin", "produce", "consume", "lookup"},
+    "writer": {"produce", "lookup"},
+    "reader": {"consume", "lookup"},
+    "stranger": set(),
+}
+#: What it takes, by the first rule that fits; all else is for administrators of the tenant.
+RULES = [
+    ("open", r"GET (/openapi.json|/metrics|/ready|/status.html|.*/brokers/(version|ready)|/admin/v2/clusters)"),
+    ("superuser", r".* /admin/v2/(brokers|clusters|tenants)\b.*"),
+    ("lookup", r"GET /lookup/.*"),
+    ("lookup", r"GET /admin/v2/(non-)?persistent/{tenant}/{namespace}(/partitioned)?"),
+    ("lookup", r"GET /admin/v2/namespaces/{tenant}/{namespace}/topics"),
+    ("lookup", r"GET .*/{topic}/(partitions|(partitioned-)?(stats|internalStats)|properties|lastMessageId)"),
+    ("lookup", r"GET /admin/v2/schemas/.*"),
+    (
+        "consume",
+        r".*/{topic}/(subscriptions|(all_)?subscription/.*|ledger/.*|examinemessage|messageid/.*|backlog)",
+    ),
+    ("consume", r"PUT .*/backlogSize"),
+    ("consume", r"POST .*/{namespace}/(clearBacklog|unsubscribe).*"),
+    ("consume", r"GET /admin/weir/v1/held/.*"),
+    ("produce", r".*/admin/weir/v1/held/.*"),
+]
+PATH = {
+    "tenant": "acme",
+    "namespace": "orders",
+    "topic": "none",
+    "cluster": "standalone",
+    "held": "1:1",
+    **dict.fromkeys(("position", "count", "seconds", "timestamp", "ledger", "entry", "version"), "1"),
+}
+
+
+def token(role: str) -> str:
+    return create_token(SECRET, role)
+
+
+@pytest.fixture(scope="module")
+def guarded(start_weir) -> Any:
+    return start_weir(*WITH_TOKENS)
+
+
+def prepare(weir: Any) -> None:
+    tenant = {"adminRoles": ["owner"], "allowedClusters": ["standalone"]}
+    weir.ask("PUT", "tenants/acme", tenant, token=token("admin"))
+    weir.ask("POST", "tenants/acme", tenant, token=token("admin"))
+    weir.ask("PUT", "namespaces/acme/orders", token=token("owner"))
+    weir.ask("POST", "namespaces/acme/orders/permissions/reader", ["consume"], token=token("owner"))
+    weir.ask("POST", "namespaces/acme/orders/permissions/writer", ["produce"], token=token("owner"))
+
+
+def sample(schema: dict[str, Any], components: dict[str, Any]) -> Any:
+    """A body that fits."""
+    if "$ref" in schema:
+        return sample(components[schema["$ref"].rsplit("/", 1)[1]], components)
+    if "anyOf" in schema:
+        return sample(schema["anyOf"][0], components)
+    if "enum" in schema:
+        return schema["enum"][0]
+    if schema.get("type") == "object":
+        fields = schema.get("properties", {})
+        return {name: sample(fields[name], components) for name in schema.get("required", ())}
+    return {"array": [], "integer": 1, "boolean": True, "string": "x"}[schema["type"]]
+
+
+def level_of(verb: str, template: str) -> str:
+    label = f"{verb} {template}"
+    return next((level for level, rule in RULES if re.fullmatch(rule, label)), "admin")
+
+
+def test_every_route_asks_for_the_right_that_it_needs(guarded) -> None:
+    document = guarded.ask("GET", "/openapi.json").json
+    wrong, levels = [], []
+    for template, verbs in document["paths"].items():
+        path = re.sub(r"{(\w+)}", lambda found: PATH.get(found[1], "x"), template)
+        for verb, operation in verbs.items():
+            level = level_of(verb.upper(), template)
+            levels.append(level)
+            content = operation.get("requestBody", {}).get("content", {}).get("application/json")
+            body = None if content is None else sample(content["schema"], document["components"]["schemas"])
+            prepare(guarded)
+            for role, rights in reversed(ROLES.items()):
+                status = guarded.ask(verb.upper(), path, body, token=token(role)).status
+                if (status in (401, 403)) != (level != "open" and level not in rights):
+                    wrong.append(f"{verb.upper()} {template} by {role} ({level}): {status}")
+            status = guarded.ask(verb.upper(), path, body).status
+            if (status == 401) != (level != "open"):
+                wrong.append(f"{verb.upper()} {template} by nobody ({level}): {status}")
+    assert not wrong, "\n".join(wrong)
+    assert {"open", "superuser", "admin", "lookup", "consume", "produce"} == set(levels)
+
+
+@pytest.mark.parametrize("given", ["nonsense", "", "a.b.c"])
+def test_a_token_that_is_none_is_refused(guarded, given: str) -> None:
+    assert guarded.ask("GET", "tenants", token=given).status == 401
+
+
+def test_a_token_of_another_signer_is_refused(guarded) -> None:
+    assert guarded.ask("GET", "tenants", token=create_token(create_secret(), "admin")).status == 401
+
+
+def test_a_grant_on_one_topic_is_one_on_that_topic_only(guarded) -> None:
+    prepare(guarded)
+    for topic in ("one", "two"):
+        guarded.do("PUT", f"persistent/acme/orders/{topic}", token=token("owner"))
+    guarded.do("POST", "persistent/acme/orders/one/permissions/al", ["consume"], token=token("owner"))
+    assert guarded.ask("GET", "persistent/acme/orders/one/stats", token=token("al")).status == 200
+    assert guarded.ask("GET", "persistent/acme/orders/two/stats", token=token("al")).status == 403
+    assert guarded.ask("GET", "persistent/acme/orders", token=token("al")).status == 403
+    guarded.do("DELETE", "persistent/acme/orders/one/permissions/al", token=token("owner"))
+    assert guarded.ask("GET", "persistent/acme/orders/one/stats", token=token("al")).status == 403
+
+
+def test_administrators_of_one_tenant_are_strangers_to_the_others(guarded) -> None:
+    prepare(guarded)
+    guarded.ask("PUT", "tenants/other", {"allowedClusters": ["standalone"]}, token=token("admin"))
+    for verb, path in [
+        ("GET", "namespaces/other"),
+        ("PUT", "namespaces/other/x"),
+        ("PUT", "persistent/other/x/t"),
+        ("GET", "tenants/other"),
+        ("GET", "namespaces/nowhere"),
+    ]:
+        assert guarded.ask(verb, path, token=token("owner")).status == 403, path
+
+
+def test_what_is_open_is_open_to_those_without_credentials(guarded) -> None:
+    assert guarded.ask("GET", "/metrics").status == 200
+    assert guarded.ask("GET", "clusters").json == ["standalone"]
+    assert guarded.ask("GET", "/status.html").body == b"OK"
