@@ -27,6 +27,7 @@ from weir.runtime.interfaces import Runtime
 from weir.runtime.real import run
 from weir.server.addresses import Address
 from weir.server.bookie import BookieNode, BookieNodeSettings
+from weir.server.demo_pulsar import has_client, pulsar_tour
 
 _ENTRIES = 20_000
 _ENTRY_BYTES = 1024
@@ -66,11 +67,15 @@ class _Tour:
             for node in nodes.values():
                 await node.close()
             await meta.close()
+        if has_client():
+            await pulsar_tour(self._runtime, str(self._folder / "weir"), self._did)
+        else:
+            self._did("produce", "left out: pip install pulsar-client to see Pulsar's own client on Weir")
         self._console.print(self._table)
         self._console.print(
             "\nNext: [bold]make test[/] proves it, [bold]make sim SEEDS=500[/] breaks it in virtual time, "
             "[bold]make bench[/] measures it.\n"
-            "Docs: docs/README.md. Commands: weir bookie --help, weir ledger --help."
+            "Yours: [bold]weir up[/], then point any Pulsar client to pulsar://127.0.0.1:6650. Docs: docs/."
         )
 
     async def _story(self, client: LedgerClient, nodes: dict[str, BookieNode]) -> None:
