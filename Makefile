@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 SEEDS  ?= 200
+SCENARIO ?= cluster
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
@@ -31,8 +32,8 @@ lint: setup  ## formatting, lint, strict types, the import rule
 test: setup  ## everything: lint, unit, protocol, process and simulation tests
 	$(BIN)/pytest -n 2 --dist worksteal
 
-sim: setup  ## SEEDS=N random seeds of the cluster scenario
-	$(BIN)/python -m weir.testing.sim --seeds $(SEEDS)
+sim: setup  ## SEEDS=N random seeds of SCENARIO=cluster (the storage) or broker (brokers over it)
+	$(BIN)/python -m weir.testing.sim --scenario $(SCENARIO) --seeds $(SEEDS)
 
 bench: setup  ## storage beside the raw limits of this machine; results under bench/results
 	$(BIN)/python -m bench.run

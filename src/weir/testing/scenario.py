@@ -55,7 +55,7 @@ def run_seed(
     plan = make_plan(Random(f"plan/{seed}"))
     if mutation is not None:
         plan = replace(plan, **MUTATIONS[mutation].focus)
-    with _quiet_collection():
+    with quiet_collection():
         return _run(seed, plan, None if innocent else mutation, trace)
 
 
@@ -65,7 +65,7 @@ def _run(seed: int, plan: Plan, mutation: str | None, trace: TextIO | None) -> R
             stack.enter_context(MUTATIONS[mutation].apply())
         keep_trace = 0 if trace is None else None
         world = World(seed, keep_trace=keep_trace, strict=False, max_seconds=_MAX_SECONDS)
-        bugs = stack.enter_context(_listening(world, trace))
+        bugs = stack.enter_context(listening(world, trace))
         stack.enter_context(world)
         run = _Run(world, plan)
         world.run(run.scenario())
@@ -151,7 +151,7 @@ class _Run:
 
 
 @contextmanager
-def _quiet_collection() -> Iterator[None]:
+def quiet_collection() -> Iterator[None]:
     """Collect what is left of a run here and now, and let coroutines that died half-way go without a word: one
     that awaits in a `finally` block complains of its burial."""
     hook = sys.unraisablehook
@@ -186,7 +186,7 @@ class _Listener(logging.Handler):
 
 
 @contextmanager
-def _listening(world: World, trace: TextIO | None) -> Iterator[list[BaseException]]:
+def listening(world: World, trace: TextIO | None) -> Iterator[list[BaseException]]:
     """Collect the bugs that the product logs; with a trace, print it in the end, the product's log within."""
     logger = logging.getLogger("weir")
     before = (logger.handlers[:], logger.propagate, logger.level)

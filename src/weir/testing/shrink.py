@@ -5,47 +5,62 @@ keep what still fails. The sentence has to stay the same to the letter: leaving 
 innocent ones look guilty (a read whose append is gone), and such a new violation is not the one found.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
-from weir.testing.checkers import CHECKERS, Checker, Violation, check_history
+from weir.testing.broker_checkers import CHECKERS as BROKER_CHECKERS
+from weir.testing.broker_checkers import Violation as BrokerViolation
+from weir.testing.broker_history import BrokerOp
+from weir.testing.checkers import CHECKERS, Violation
 from weir.testing.history import Op
+
+T = TypeVar("T")
 
 
 def shrink(ops: Sequence[Op], violation: Violation) -> tuple[Op, ...]:
     """The fewest operations (none of them can be left out alone) that still break the promise in the same way."""
-    checker = _who_said(ops, violation)
+    return shortest(ops, _who_says(ops, violation, CHECKERS))
+
+
+def shrink_broker(ops: Sequence[BrokerOp], violation: BrokerViolation) -> tuple[BrokerOp, ...]:
+    """The same for the history of a broker run."""
+    return shortest(ops, _who_says(ops, violation, BROKER_CHECKERS))
+
+
+def _who_says(
+    ops: Sequence[T],
+    violation: Violation | BrokerViolation,
+    checkers: "Sequence[Callable[[Sequence[T]], Sequence[Violation | BrokerViolation]]]",
+) -> Callable[[Sequence[T]], bool]:
+    """Whether a history breaks the same promise with the same sentence, by the checker that said so."""
+    wanted = (violation.promise, violation.sentence)
+    for checker in checkers:
+        if wanted in [(found.promise, found.sentence) for found in checker(ops)]:
+            chosen = checker
+            return lambda kept: wanted in [(found.promise, found.sentence) for found in chosen(kept)]
+    raise ValueError(f"no checker says of this history: {violation}")
+
+
+def shortest(ops: Sequence[T], fails: Callable[[Sequence[T]], bool]) -> tuple[T, ...]:
+    """Leave out ever smaller chunks as long as what is left still fails."""
     kept = list(ops)
     chunk = max(1, len(kept) // 2)
     while True:
-        shorter = _without_chunks(kept, chunk, checker, violation)
+        shorter = _without_chunks(kept, chunk, fails)
         if chunk == 1 and len(shorter) == len(kept):
             return tuple(kept)
         kept = shorter
         chunk = max(1, min(chunk // 2, len(kept) // 2))
 
 
-def _without_chunks(ops: list[Op], chunk: int, checker: Checker, violation: Violation) -> list[Op]:
+def _without_chunks(ops: list[T], chunk: int, fails: Callable[[Sequence[T]], bool]) -> list[T]:
     """One pass: every chunk that is not needed is gone."""
     kept = ops
     start = 0
     while start < len(kept):
         shorter = kept[:start] + kept[start + chunk :]
-        if _says(checker, shorter, violation):
+        if fails(shorter):
             kept = shorter
         else:
             start += chunk
     return kept
-
-
-def _who_said(ops: Sequence[Op], violation: Violation) -> Checker:
-    for checker in CHECKERS:
-        if _says(checker, ops, violation):
-            return checker
-    raise ValueError(f"no checker says of this history: {violation}")
-
-
-def _says(checker: Checker, ops: Sequence[Op], violation: Violation) -> bool:
-    return any(
-        found.promise == violation.promise and found.sentence == violation.sentence
-        for found in check_history(ops, (checker,))
-    )

@@ -1,4 +1,6 @@
-"""`python -m weir.testing.sim`: run many seeds of the cluster scenario and report the first broken promise.
+"""`python -m weir.testing.sim`: run many seeds of a scenario and report the first broken promise.
+
+There are two scenarios: `cluster`, which is the storage alone, and `broker`, which is brokers over it.
 
 Seeds run over all cores, each in isolation. A failure is reported by its seed, the sentence of the promise that
 it breaks, the shortest history that the checker still rejects, and the command that runs it again.
@@ -12,17 +14,37 @@ import traceback
 from collections.abc import Generator
 from contextlib import closing
 from dataclasses import dataclass
+from typing import TextIO
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from weir.testing.broker_mutations import BROKER_MUTATIONS
+from weir.testing.broker_scenario import run_broker_seed
 from weir.testing.mutations import MUTATIONS
-from weir.testing.scenario import RunResult, run_seed
-from weir.testing.shrink import shrink
+from weir.testing.scenario import run_seed
+from weir.testing.shrink import shrink, shrink_broker
 
 #: Random first seeds stay short enough to type.
 _SEED_RANGE = 10**9
+
+
+CLUSTER, BROKER = "cluster", "broker"
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What is run."""
+
+    scenario: str
+    mutation: str | None
+
+    def again(self, seed: int) -> str:
+        """The command that runs this seed once more."""
+        scenario = "" if self.scenario == CLUSTER else f" --scenario {self.scenario}"
+        mutation = "" if self.mutation is None else f" --mutation {self.mutation}"
+        return f"python -m weir.testing.sim --seed {seed}{scenario}{mutation}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,30 +59,40 @@ class Report:
     shortest: tuple[str, ...] = ()
 
 
-def report_seed(seed: int, mutation: str | None = None, trace: bool = False) -> Report:
+def report_seed(seed: int, mutation: str | None = None, trace: bool = False, scenario: str = CLUSTER) -> Report:
     """Run one seed and say what came of it; an error of the code under test is a failure too."""
+    run = _run_broker if scenario == BROKER else _run_cluster
     try:
-        result = run_seed(seed, mutation=mutation, trace=sys.stderr if trace else None)
+        return run(seed, mutation, sys.stderr if trace else None)
     except Exception:
         return Report(seed, "", 0, failure=f"the run itself failed\n{traceback.format_exc()}")
-    return _report(result)
 
 
-def _report(result: RunResult) -> Report:
+def _run_cluster(seed: int, mutation: str | None, trace: TextIO | None) -> Report:
+    result = run_seed(seed, mutation=mutation, trace=trace)
     if not result.violations:
-        return Report(result.seed, result.summary, len(result.ops))
+        return Report(seed, result.summary, len(result.ops))
     violation = result.violations[0]
     shortest = tuple(str(op) for op in shrink(result.ops, violation)) if violation.evidence else ()
-    return Report(result.seed, result.summary, len(result.ops), str(violation), shortest)
+    return Report(seed, result.summary, len(result.ops), str(violation), shortest)
 
 
-def _job(job: tuple[int, str | None]) -> Report:
-    return report_seed(job[0], job[1])
+def _run_broker(seed: int, mutation: str | None, trace: TextIO | None) -> Report:
+    result = run_broker_seed(seed, mutation=mutation, trace=trace)
+    if not result.violations:
+        return Report(seed, result.summary, len(result.ops))
+    violation = result.violations[0]
+    shortest = tuple(str(op) for op in shrink_broker(result.ops, violation)) if violation.evidence else ()
+    return Report(seed, result.summary, len(result.ops), str(violation), shortest)
 
 
-def _reports(seeds: range, mutation: str | None, jobs: int) -> Generator[Report, None, None]:
+def _job(job: tuple[int, str | None, str]) -> Report:
+    return report_seed(job[0], job[1], scenario=job[2])
+
+
+def _reports(seeds: range, asked: "_Asked", jobs: int) -> Generator[Report, None, None]:
     """Every seed's report, as it comes."""
-    work = [(seed, mutation) for seed in seeds]
+    work = [(seed, asked.mutation, asked.scenario) for seed in seeds]
     if jobs == 1 or len(work) == 1:
         yield from map(_job, work)
         return
@@ -68,7 +100,7 @@ def _reports(seeds: range, mutation: str | None, jobs: int) -> Generator[Report,
         yield from pool.imap_unordered(_job, work, chunksize=4)
 
 
-def _print_failure(console: Console, report: Report, mutation: str | None) -> None:
+def _print_failure(console: Console, report: Report, asked: _Asked) -> None:
     console.print(f"\n[bold red]seed {report.seed} breaks a promise[/]  [dim]{report.summary}[/]")
     console.print(report.failure, markup=False, highlight=False, soft_wrap=True)
     if report.shortest:
@@ -77,49 +109,64 @@ def _print_failure(console: Console, report: Report, mutation: str | None) -> No
         )
         for line in report.shortest:
             console.print(f"  {line}", markup=False, highlight=False, soft_wrap=True)
-    again = f"python -m weir.testing.sim --seed {report.seed}" + (f" --mutation {mutation}" if mutation else "")
-    console.print(f"\nrun it again: {again} [--trace]", markup=False, highlight=False)
+    console.print(f"\nrun it again: {asked.again(report.seed)} [--trace]", markup=False, highlight=False)
 
 
 @click.command()
 @click.option("--seeds", default=200, show_default=True, help="How many seeds to run.")
 @click.option("--first", type=int, help="The first seed; random if left out.")
 @click.option("--seed", type=int, help="Run only this seed.")
-@click.option("--mutation", type=click.Choice(sorted(MUTATIONS)), help="Break one promise on purpose.")
+@click.option("--scenario", type=click.Choice([CLUSTER, BROKER]), default=CLUSTER, show_default=True)
+@click.option(
+    "--mutation",
+    type=click.Choice(sorted({**MUTATIONS, **BROKER_MUTATIONS})),
+    help="Break one promise on purpose.",
+)
 @click.option("--trace", is_flag=True, help="With --seed: print everything that happens to standard error.")
 @click.option("--keep-going", is_flag=True, help="Report every failing seed, not only the first.")
 @click.option("--jobs", type=int, default=os.cpu_count() or 1, show_default=True, help="Processes to use.")
 def main(  # noqa: PLR0917 - click passes them by name
-    seeds: int, first: int | None, seed: int | None, mutation: str | None, trace: bool, keep_going: bool, jobs: int
+    seeds: int,
+    first: int | None,
+    seed: int | None,
+    scenario: str,
+    mutation: str | None,
+    trace: bool,
+    keep_going: bool,
+    jobs: int,
 ) -> None:
-    """Run seeds of the simulated storage cluster; exit code 1 if any of them breaks a promise."""
+    """Run seeds of a simulated cluster; exit code 1 if any of them breaks a promise."""
     console = Console()
+    asked = _Asked(scenario, mutation)
+    if mutation is not None and mutation not in (BROKER_MUTATIONS if scenario == BROKER else MUTATIONS):
+        raise click.BadParameter(f"{mutation} is a mutation of the other scenario")
     if seed is not None:
-        report = report_seed(seed, mutation, trace)
+        report = report_seed(seed, mutation, trace, scenario)
         if report.failure:
-            _print_failure(console, report, mutation)
+            _print_failure(console, report, asked)
             sys.exit(1)
         console.print(f"seed {seed} keeps every promise: {report.operations} operations, {report.summary}")
         return
     start = random.SystemRandom().randrange(_SEED_RANGE) if first is None else first
-    failed = _run(console, range(start, start + seeds), mutation, keep_going, jobs)
+    failed = _run(console, range(start, start + seeds), asked, keep_going, jobs)
     if failed:
         sys.exit(1)
 
 
-def _run(console: Console, seeds: range, mutation: str | None, keep_going: bool, jobs: int) -> int:
+def _run(console: Console, seeds: range, asked: _Asked, keep_going: bool, jobs: int) -> int:
     """Run all seeds under a progress bar; returns how many failed."""
-    console.print(f"seeds {seeds.start} to {seeds.stop - 1}" + (f" with mutation {mutation}" if mutation else ""))
+    mutation = f" with mutation {asked.mutation}" if asked.mutation else ""
+    console.print(f"{asked.scenario}: seeds {seeds.start} to {seeds.stop - 1}{mutation}")
     failed = operations = 0
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console) as progress, closing(_reports(seeds, mutation, jobs)) as reports:
+    with Progress(*columns, console=console) as progress, closing(_reports(seeds, asked, jobs)) as reports:
         task = progress.add_task("simulating", total=len(seeds))
         for report in reports:
             progress.advance(task)
             operations += report.operations
             if report.failure:
                 failed += 1
-                _print_failure(progress.console, report, mutation)
+                _print_failure(progress.console, report, asked)
                 if not keep_going:
                     break
     if failed:

@@ -1,0 +1,170 @@
+"""Brokers over a simulated storage cluster: real gateways, real ownership by lease, real registries.
+
+Each broker is a node like any other: kept running, crashed, paused, cut off. Clients reach it by Pulsar's protocol
+over the simulated network; nothing of a broker is shared with another but the metadata and the bookies.
+"""
+
+import asyncio
+from contextlib import AsyncExitStack
+from random import Random
+
+from weir.broker.broker import Broker
+from weir.broker.context import BrokerContext
+from weir.broker.limits import Budget
+from weir.broker.ownership import Ownership, OwnershipSettings
+from weir.broker.ports import NoSchemas
+from weir.broker.registry import Registry
+from weir.broker.security import Authenticator, SecuritySettings
+from weir.broker.topic import BrokerTopic
+from weir.gateway.pulsar.keys import keys_of
+from weir.gateway.pulsar.server import PulsarServer
+from weir.gateway.pulsar.settings import PulsarSettings, SessionLimits
+from weir.model.batch import BatchFormat, HeldId
+from weir.model.errors import InvariantError, WeirError
+from weir.model.policies import DEFAULT_POLICIES, Policies, Retention
+from weir.model.registry import BrokerInfo
+from weir.runtime.interfaces import Runtime
+from weir.runtime.tasks import TaskScope
+from weir.stream.context import StreamContext
+from weir.stream.holding import HoldingArea
+from weir.stream.log import Stream
+from weir.stream.state import StateLog
+from weir.stream.tail import TailCache
+from weir.testing.broker_history import BrokerHistory, Kind, Place
+from weir.testing.broker_plan import BrokerPlan
+from weir.testing.cluster import Cluster
+from weir.testing.world import World
+
+_PORT = 6650
+_OWNERSHIP = OwnershipSettings(ttl_s=2.0, retry_s=0.1, close_timeout_s=1.0)
+_LIMITS = SessionLimits(connect_timeout_s=2.0, idle_timeout_s=3.0, stall_timeout_s=3.0, settle_s=0.5, linger_s=0.2)
+
+
+class BrokerCluster(Cluster):
+    """Bookies and brokers of one run."""
+
+    def __init__(self, world: World, plan: BrokerPlan) -> None:
+        super().__init__(world, plan.storage)
+        self.broker_plan = plan
+        self.story = BrokerHistory(lambda: world.now)
+        self.broker_names: list[str] = []
+        #: Held messages that someone wants to cancel, by topic: the id and the payload.
+        self.to_cancel: dict[str, dict[HeldId, str]] = {}
+        self._brokers: dict[str, Broker] = {}
+        self._dice: Random = world.rng("moves")
+        self._calm = False
+
+    def add_broker(self) -> str:
+        name = f"broker{len(self.broker_names)}"
+        self.broker_names.append(name)
+        self.add_client(name, lambda runtime: self._run_broker(runtime, name))
+        return name
+
+    def url(self, name: str) -> str:
+        return f"pulsar://{name}:{_PORT}"
+
+    def stop_clients(self) -> None:
+        """End producers and consumers for good; brokers go on, and move nothing any more."""
+        self._calm = True
+        self.client_names = [name for name in self.client_names if name not in self.broker_names]
+        super().stop_clients()
+        self.client_names = list(self.broker_names)
+
+    def end_broker(self, name: str) -> None:
+        """Ask a broker to end in order, as SIGTERM does; it is started again later."""
+        self.end_bookie(name)
+
+    # --- a broker's program ----------------------------------------------------------------------------------
+
+    async def _run_broker(self, runtime: Runtime, name: str) -> None:
+        """Everything that `weir up` composes for a broker, until it is asked to end."""
+        ending = self._ending[name] = asyncio.Event()
+        async with AsyncExitStack() as stack:
+            broker = await self._compose(runtime, name, stack)
+            tasks = TaskScope(f"{name} harness")
+            stack.push_async_callback(tasks.close)
+            tasks.spawn(self._move_topics(runtime, broker), "moves")
+            tasks.spawn(self._cancel_held(runtime, name, broker), "cancels")
+            await ending.wait()
+
+    async def _compose(self, runtime: Runtime, name: str, stack: AsyncExitStack) -> Broker:
+        plan = self.broker_plan
+        ledgers = await self.ledger_client(runtime, name)
+        meta = ledgers.context.meta
+        stack.push_async_callback(ledgers.close)
+        policies = Policies(
+            deduplication=plan.deduplication, retention=Retention(-1, -1), max_unacked_per_consumer=30
+        )
+        registry = Registry(meta, runtime, policies.over(DEFAULT_POLICIES))
+        await registry.start()
+        stack.push_async_callback(registry.close)
+        info = BrokerInfo(name, f"{runtime.rng.getrandbits(64):016x}", pulsar_url=self.url(name), http_url="")
+        ownership = Ownership(meta, runtime, info, _OWNERSHIP)
+        await ownership.start()
+        stack.push_async_callback(ownership.close)
+        context = BrokerContext(
+            runtime,
+            StreamContext(runtime, meta, ledgers, TailCache(3_000), plan.streams),
+            plan.broker,
+            Budget(plan.broker.in_flight_bytes),
+            keys={BatchFormat.PULSAR: keys_of},
+            schemas=NoSchemas(),
+            open_holding=self._open_holding,
+        )
+        broker = Broker(context, registry, ownership, Authenticator(runtime.clock, SecuritySettings()))
+        broker.start()
+        stack.push_async_callback(broker.close)
+        settings = PulsarSettings(
+            host=name,
+            port=_PORT,
+            advertise=self.url(name),
+            limits=_LIMITS,
+            sweep_interval_s=0.5,
+            close_grace_s=1.0,
+        )
+        server = PulsarServer(runtime, broker, settings, lists=registry)
+        await server.start()
+        stack.push_async_callback(server.close)
+        return broker
+
+    async def _open_holding(self, context: StreamContext, stream: Stream, state: StateLog) -> HoldingArea:
+        return await HoldingArea.open(context, stream.name, stream, state, self.broker_plan.holding)
+
+    # --- what only an administrator can do ---------------------------------------------------------------------
+
+    async def _move_topics(self, runtime: Runtime, broker: Broker) -> None:
+        """Unload a topic now and then: whoever is asked next loads it."""
+        while self.broker_plan.moves:
+            await runtime.clock.sleep(self._dice.uniform(0.3, 4.0))
+            loaded = broker.loaded
+            if self._calm or not loaded:
+                continue
+            try:
+                await broker.unload(self._dice.choice(loaded).name)
+            except InvariantError:
+                raise
+            except WeirError as failure:
+                self.world.note("unload", f"{type(failure).__name__}")
+
+    async def _cancel_held(self, runtime: Runtime, name: str, broker: Broker) -> None:
+        """Cancel held messages of the topics that this broker has, or believes to have."""
+        while self.broker_plan.cancelled > 0:
+            await runtime.clock.sleep(0.2)
+            for topic in broker.loaded:
+                wanted = self.to_cancel.get(topic.name.local, {})
+                if not isinstance(topic, BrokerTopic) or not isinstance(topic.holding, HoldingArea) or not wanted:
+                    continue
+                held = next(iter(wanted))
+                await self._cancel(name, topic.name.local, topic.holding, held, wanted.pop(held))
+
+    async def _cancel(self, name: str, topic: str, holding: HoldingArea, held: HeldId, payload: str) -> None:
+        place = Place(held.ledger, held.entry)
+        pending = self.story.begin(name, Kind.CANCEL, topic, place=place, payload=payload)
+        try:
+            await holding.cancel(held)
+        except InvariantError:
+            raise
+        except WeirError as failure:
+            pending.failed(failure)
+        else:
+            pending.ok()

@@ -1,0 +1,49 @@
+"""Trouble for brokers: the storage cluster's, aimed at brokers more often than at anyone else."""
+
+from collections.abc import Callable
+from random import Random
+from typing import ClassVar
+
+from weir.testing.broker_cluster import BrokerCluster
+from weir.testing.nemesis import Nemesis
+from weir.testing.plan import Fault
+from weir.testing.workload import Shared
+
+#: A wall clock that jumps further than this would move every moment of delivery by as much.
+_JUMPS_S = (-1.0, -0.3, 0.0, 0.4, 1.0)
+
+
+class BrokerNemesis(Nemesis):
+    """Strikes a cluster with brokers."""
+
+    def __init__(self, cluster: BrokerCluster, shared: Shared, rng: Random) -> None:
+        super().__init__(cluster, cluster.broker_plan.storage, shared, rng)
+        self._brokers = cluster
+
+    def _client(self) -> str:
+        if self._rng.random() < 0.6:
+            return self._rng.choice(self._brokers.broker_names)
+        return super()._client()
+
+    def _anyone(self) -> str:
+        if self._rng.random() < 0.5:
+            return self._rng.choice(self._brokers.broker_names)
+        return super()._anyone()
+
+    def _restart(self) -> None:
+        """Orderly, of a bookie or of a broker."""
+        if self._rng.random() < 0.3:
+            self._restart_bookie()
+        else:
+            self._brokers.end_broker(self._rng.choice(self._brokers.broker_names))
+
+    def _small_jump(self) -> None:
+        node = self._world.node(self._anyone())
+        node.clock_skew = self._rng.choice(_JUMPS_S)
+        node.clock.rate = self._rng.uniform(0.95, 1.05)
+
+    _STRIKES: ClassVar[dict[Fault, Callable[["Nemesis"], Callable[[], None] | None]]] = {
+        **Nemesis._STRIKES,
+        Fault.RESTART_BOOKIE: _restart,  # type: ignore[dict-item]
+        Fault.CLOCK: _small_jump,  # type: ignore[dict-item]
+    }
