@@ -105,6 +105,11 @@ class Deduplication:
             return None
         return next((answer for upto, answer in known.under_way if upto >= highest), None)
 
+    def pending(self, producer: str) -> "list[asyncio.Future[int]]":
+        """The answers to what was sent on and may still fail."""
+        known = self._names.get(producer)
+        return [] if known is None else [answer for _, answer in known.under_way if not answer.done()]
+
     def stored(self, producer: str, highest: int, end_offset: int) -> None:
         """The batch is in the log, which ends there."""
         known = self._names[producer]

@@ -3,15 +3,18 @@
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from weir.broker.api import Outgoing, Receipt
 from weir.broker.context import BrokerContext
 from weir.broker.dedup import Deduplication, Verdict
+from weir.broker.lanes import Lanes, Waiting
 from weir.broker.limits import RateLimit
 from weir.broker.meters import Histogram, Meter
 from weir.broker.ports import Holding
 from weir.broker.producers import BrokerProducer
 from weir.model.batch import Batch, BatchFlags, HeldId, Origin
+from weir.model.check import check
 from weir.model.errors import (
     DuplicateInDoubtError,
     MessageTooLargeError,
@@ -48,6 +51,7 @@ class Publisher:
         self.meter = Meter(self._clock)
         self.latency = Histogram()
         self.duplicates = 0
+        self._lanes = Lanes()
         #: Whether something failed since deduplication was brought up to date: it may be stored all the same.
         self.failed = False
         self.rate = RateLimit(self._clock, policies.publish_rate or Rate(), context.settings.rate_burst_s)
@@ -69,16 +73,15 @@ class Publisher:
             origin = Origin(producer.name, highest)
         batch = Batch(-1, outgoing.count, outgoing.format, 0, outgoing.payload, BatchFlags.NONE, origin)
         size = len(outgoing.payload)
-        if (
-            outgoing.deliver_at_ms is not None
-            and self.holding is not None
-            and self._is_to_wait(outgoing.deliver_at_ms)
-        ):
-            self._hold(self.holding, batch, outgoing.deliver_at_ms, receipt)
+        due_ms = outgoing.deliver_at_ms
+        if due_ms is not None and not self._is_to_wait(due_ms):
+            due_ms = None
+        if origin is not None and (due_ms is not None or self._lanes.has(producer.name)):
+            self._take_turn(origin, batch, due_ms, receipt)
+        elif due_ms is not None:
+            self._hold(batch, due_ms, receipt)
         else:
-            stored = self._stream.append(batch)
-            self._note_push(origin, stored)
-            stored.add_done_callback(partial(self._stored, receipt, batch, size, self._clock.monotonic()))
+            self._note_push(origin, self._append(batch, receipt))
         self._budget.take(size)
         self.rate.spend(outgoing.count, size)
         self.meter.count(outgoing.count, size)
@@ -108,7 +111,69 @@ class Publisher:
         return None
 
     def _is_to_wait(self, deliver_at_ms: int) -> bool:
-        return bool(self.policies.delayed_delivery) and deliver_at_ms > self._clock.wall_ms()
+        delays = self.holding is not None and bool(self.policies.delayed_delivery)
+        return delays and deliver_at_ms > self._clock.wall_ms()
+
+    # --- sending on -------------------------------------------------------------------------------------
+
+    def _append(
+        self, batch: Batch, receipt: "asyncio.Future[Receipt]", answer: "asyncio.Future[int] | None" = None
+    ) -> "asyncio.Future[int]":
+        stored = self._stream.append(batch)
+        if answer is not None:  # told first: whoever looks at what is under way next must see it done
+            stored.add_done_callback(partial(_mirror, answer))
+        stored.add_done_callback(
+            partial(self._stored, receipt, batch, len(batch.payload), self._clock.monotonic())
+        )
+        return stored
+
+    def _hold(
+        self,
+        batch: Batch,
+        due_ms: int,
+        receipt: "asyncio.Future[Receipt]",
+        answer: "asyncio.Future[int] | None" = None,
+    ) -> "asyncio.Future[HeldId]":
+        check(self.holding is not None, "what is to be held has a place to be held in")
+        held = self.holding.hold(batch, due_ms)  # type: ignore[union-attr]
+        if answer is not None:
+            held.add_done_callback(partial(_mirror, answer))
+        held.add_done_callback(partial(self._held, receipt, batch, len(batch.payload)))
+        return held
+
+    def _take_turn(
+        self, origin: Origin, batch: Batch, due_ms: int | None, receipt: "asyncio.Future[Receipt]"
+    ) -> None:
+        """Send the batch on when everything that the producer sent before it is stored, or will be with it."""
+        dedup = self.dedup
+        check(dedup is not None, "only deduplication needs turns")
+        before = dedup.pending(origin.producer)  # type: ignore[union-attr]
+        answer: asyncio.Future[int] = self._loop.create_future()
+        self._note_push(origin, answer)
+
+        def send() -> "asyncio.Future[Any]":
+            if due_ms is None:
+                return self._append(batch, receipt, answer)
+            return self._hold(batch, due_ms, receipt, answer)
+
+        give_up = partial(self._stranded, receipt, batch, answer)
+        self._lanes.enter(origin.producer, Waiting(due_ms is not None, send, give_up), before)
+
+    def _stranded(
+        self,
+        receipt: "asyncio.Future[Receipt]",
+        batch: Batch,
+        answer: "asyncio.Future[int]",
+        failure: BaseException,
+    ) -> None:
+        """What stood before it failed: it is not stored."""
+        self._budget.give(len(batch.payload))
+        answer.set_exception(failure)
+        answer.exception()
+        if self.dedup is not None and batch.origin is not None:
+            self.dedup.failed(batch.origin.producer)
+        if not receipt.done():
+            receipt.set_exception(failure)
 
     def _note_push(self, origin: Origin | None, stored: "asyncio.Future[int]") -> None:
         if origin is not None and self.dedup is not None:
@@ -165,16 +230,6 @@ class Publisher:
         if not receipt.done():
             receipt.set_result(Receipt(offset, self._stream.position_of(offset) or _NOWHERE))
 
-    def _hold(
-        self, holding: Holding, batch: Batch, deliver_at_ms: int, receipt: "asyncio.Future[Receipt]"
-    ) -> None:
-        held = holding.hold(batch, deliver_at_ms)
-        if batch.origin is not None and self.dedup is not None:
-            stored: asyncio.Future[int] = self._loop.create_future()
-            held.add_done_callback(partial(_mirror, stored))
-            self.dedup.push(batch.origin.producer, batch.origin.sequence, stored, self._clock.wall_ms())
-        held.add_done_callback(partial(self._held, receipt, batch, len(batch.payload)))
-
     def _held(
         self, receipt: "asyncio.Future[Receipt]", batch: Batch, size: int, done: "asyncio.Future[HeldId]"
     ) -> None:
@@ -207,10 +262,10 @@ def _answer_duplicate(receipt: "asyncio.Future[Receipt]", first: "asyncio.Future
         receipt.set_result(Receipt(-1, _NOWHERE, duplicate=True))
 
 
-def _mirror(stored: "asyncio.Future[int]", held: "asyncio.Future[HeldId]") -> None:
-    """A held batch is as good as stored."""
-    if held.cancelled() or held.exception() is not None:
-        stored.set_exception(held.exception() or DuplicateInDoubtError("it was not held"))
-        stored.exception()
+def _mirror(answer: "asyncio.Future[int]", done: "asyncio.Future[Any]") -> None:
+    """Tell deduplication. A held batch is as good as stored."""
+    if done.cancelled() or done.exception() is not None:
+        answer.set_exception(done.exception() or DuplicateInDoubtError("it was not stored"))
+        answer.exception()
     else:
-        stored.set_result(-1)
+        answer.set_result(-1)

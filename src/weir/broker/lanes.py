@@ -1,0 +1,76 @@
+"""Two ways to store, one order: a producer's batches go to the log or to the holding area, never to both at once.
+
+Deduplication knows one number per producer, the highest that is stored. If a later batch were stored while an earlier
+one, on its own way, fails, the earlier one would pass for a duplicate when it is sent again, and be lost. So what is
+to be held waits for what was sent before it, and holds up what is sent after it. Held ones go one by one: they may
+lie in different ledgers, of which one fails and another does not.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A batch whose turn has not come: how it is sent on, and what to do if what stands before it fails."""
+
+    held: bool
+    send: "Callable[[], asyncio.Future[Any]]"
+    give_up: Callable[[BaseException], None]
+
+
+class _Lane:
+    __slots__ = ("queue", "under_way")
+
+    def __init__(self) -> None:
+        self.queue: deque[Waiting] = deque()
+        self.under_way = 0
+
+
+class Lanes:
+    """Of one topic. A producer has a lane only while it has something to hold."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[str, _Lane] = {}
+
+    def has(self, producer: str) -> bool:
+        """Whether this producer's batches have to wait for their turn."""
+        return producer in self._lanes
+
+    def enter(self, producer: str, waiting: Waiting, before: "Sequence[asyncio.Future[Any]]") -> None:
+        """Send the batch on when its turn comes. `before`: what is under way if the producer has no lane yet."""
+        lane = self._lanes.get(producer)
+        if lane is None:
+            lane = self._lanes[producer] = _Lane()
+            for other in before:
+                self._follow(producer, lane, other)
+        lane.queue.append(waiting)
+        self._go_on(producer, lane)
+
+    def _follow(self, producer: str, lane: _Lane, sent: "asyncio.Future[Any]") -> None:
+        lane.under_way += 1
+        sent.add_done_callback(lambda done: self._ended(producer, lane, done))
+
+    def _ended(self, producer: str, lane: _Lane, done: "asyncio.Future[Any]") -> None:
+        lane.under_way -= 1
+        failure = asyncio.CancelledError() if done.cancelled() else done.exception()
+        if failure is not None:
+            stranded, lane.queue = lane.queue, deque()
+            for waiting in stranded:
+                waiting.give_up(failure)
+        self._go_on(producer, lane)
+
+    def _go_on(self, producer: str, lane: _Lane) -> None:
+        """Once nothing is under way: one batch to hold, or all up to the next of those."""
+        if lane.under_way:
+            return
+        run = [lane.queue.popleft()] if lane.queue else []
+        while run and not run[0].held and lane.queue and not lane.queue[0].held:
+            run.append(lane.queue.popleft())
+        for waiting in run:
+            self._follow(producer, lane, waiting.send())
+        if not run and self._lanes.get(producer) is lane:
+            del self._lanes[producer]
