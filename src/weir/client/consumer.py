@@ -129,24 +129,27 @@ class PartConsumer:
 
     async def ack(self, messages: Sequence[Incoming], *, cumulative: bool = False) -> None:
         """Acknowledge, and wait until the broker has taken note."""
-        ids = {}
+        left: dict[MessageId, int] = {}
         for message in messages:
-            at = id_to_wire(message.id._replace(batch_index=-1))
-            if message.batch_size:
-                at.ack_set.extend(self._left_of(message, cumulative))
-            ids[message.id.ledger, message.id.entry] = at  # the last of a batch knows what is left of it
+            entry = message.id._replace(batch_index=-1)
+            rest = self._left_of(message, cumulative) if message.batch_size else 0
+            left[entry] = left.get(entry, rest) & rest  # a message that came twice must not bring others back
+        ids = []
+        for entry, rest in left.items():
+            ids.append(id_to_wire(entry))
+            ids[-1].ack_set.extend(ack_set_from_bits(rest))
         kind = api.CommandAck.Cumulative if cumulative else api.CommandAck.Individual
         answer = await self._connection.ask(
             api.CommandAckResponse,
             lambda request_id: api.CommandAck(
-                consumer_id=self._id, ack_type=kind, message_id=list(ids.values()), request_id=request_id
+                consumer_id=self._id, ack_type=kind, message_id=ids, request_id=request_id
             ),
         )
         if answer.HasField("error"):
             raise error_of(answer.error, answer.message)
 
-    def _left_of(self, message: Incoming, cumulative: bool) -> list[int]:
-        """What is left of the message's batch, as the protocol's bits; nothing when all of it is done."""
+    def _left_of(self, message: Incoming, cumulative: bool) -> int:
+        """What is left of the message's batch, as bits; zero when all of it is done."""
         place = (message.id.ledger, message.id.entry)
         left = self._open_batches.get(place, unacknowledged(message.batch_size))
         done = 1 << message.id.batch_index
@@ -155,7 +158,7 @@ class PartConsumer:
             self._open_batches[place] = left
         else:
             self._open_batches.pop(place, None)
-        return ack_set_from_bits(left)
+        return left
 
     def redeliver(self, messages: list[Incoming]) -> None:
         """Give messages back; their batches come again, without what was acknowledged of them."""
