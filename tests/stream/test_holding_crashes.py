@@ -13,7 +13,7 @@ from random import Random
 import pytest
 
 from weir.model.batch import Batch, BatchFormat, HeldId
-from weir.model.errors import NotHeldError, WeirError
+from weir.model.errors import NotHeldError, StreamFencedError, WeirError
 from weir.model.ledger import Quorum
 from weir.runtime import Runtime
 from weir.stream import holding
@@ -149,6 +149,8 @@ class Broker:
         while read := await stream.read(offset, 100_000):
             batches += read
             offset = read[-1].end_offset
+        if area.failure is not None:
+            raise area.failure
         return batches
 
 
@@ -196,6 +198,8 @@ async def _finish(world: World, broker: Broker, *, patient: bool) -> list[Batch]
     while True:
         try:
             return await world.node("broker9").start(broker.finish)
+        except StreamFencedError:
+            continue  # the one before was still opening the stream, and has it now
         except WeirError:
             if not patient:  # nothing but brokers failed: an error here is a bug
                 raise

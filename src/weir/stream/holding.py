@@ -155,7 +155,7 @@ class HoldingArea:
 
     async def count(self) -> HeldCount:
         """How much is held, what is being released right now included."""
-        await self._loader.settle_all()
+        await self._settled()
         return HeldCount(
             batches=sum(ledger.held_entries for ledger in self._shelf),
             messages=sum(ledger.held_messages for ledger in self._shelf),
@@ -164,7 +164,7 @@ class HoldingArea:
     async def items(self, after: HeldItem | None = None) -> AsyncGenerator[HeldItem, None]:
         """What is held, by due moment; from the one after `after` on. Close it (`contextlib.aclosing`) when
         leaving it early; what comes or goes meanwhile may or may not show."""
-        await self._loader.settle_all()
+        await self._settled()
         start = -1
         if after is not None:
             ledger = self._shelf.with_id(after.id.ledger)
@@ -207,6 +207,12 @@ class HoldingArea:
         due_ms, batch = await self.get(held)
         ledger = self._free(held)
         return await self._releaser.release_now(ledger, ledger.place(due_ms, held.entry), batch)
+
+    async def _settled(self) -> None:
+        """Know what every ledger holds; raises if this is no longer the area that counts."""
+        await self._loader.settle_all()
+        if self.failure is not None:
+            raise self.failure
 
     async def _find(self, held: HeldId) -> HeldLedger:
         ledger = self._shelf.with_id(held.ledger)

@@ -153,7 +153,7 @@ class Releases:
                     raise
                 except WeirError as unknown:
                     if self._stream.failure is not None:
-                        raise
+                        return  # the next holder finds out
                     log.warning("%s: releases stay in doubt for now: %s", self._stream.name, unknown)
                     await self._clock.sleep(self._pause_s)
                 else:
