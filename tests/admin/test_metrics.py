@@ -1,8 +1,18 @@
 """Metrics: what Prometheus' own parser reads back is what went in."""
 
+import re
+from pathlib import Path
+
 from prometheus_client.parser import text_string_to_metric_families
 
-from weir.admin.metrics import LATENCY_FAMILIES, SUBSCRIPTION_FAMILIES, TOPIC_FAMILIES, render
+from weir.admin.metrics import (
+    LATENCY_FAMILIES,
+    PROCESS_FAMILIES,
+    SUBSCRIPTION_FAMILIES,
+    TOPIC_FAMILIES,
+    UP_SECONDS,
+    render,
+)
 from weir.broker.api import SubscriptionType
 from weir.broker.meters import BOUNDS_S
 from weir.broker.stats import Flow, Latency, SubscriptionStats, TopicStats
@@ -33,7 +43,7 @@ def topic(name: str) -> TopicStats:
 
 
 def test_prometheus_reads_back_what_was_said() -> None:
-    text = render([topic("persistent://public/default/a"), topic("b")], [("weir_up_seconds", "gauge", "Age.", 3)])
+    text = "".join(render([topic("persistent://public/default/a"), topic("b")], {UP_SECONDS: 3}))
     families = {family.name: family for family in text_string_to_metric_families(text)}
     backlog = families["weir_subscription_backlog_messages"].samples[0]
     assert (backlog.labels["subscription"], backlog.value) == ('a "quoted"\\ name', 7)
@@ -45,6 +55,17 @@ def test_prometheus_reads_back_what_was_said() -> None:
 
 
 def test_every_family_has_one_name_and_a_help_text() -> None:
-    families = [*TOPIC_FAMILIES, *SUBSCRIPTION_FAMILIES, *LATENCY_FAMILIES]
+    families = [*PROCESS_FAMILIES, *TOPIC_FAMILIES, *SUBSCRIPTION_FAMILIES, *LATENCY_FAMILIES]
     assert len({family.name for family in families}) == len(families)
     assert all(family.help.endswith(".") for family in families)
+
+
+def test_the_documentation_names_every_family_as_it_is() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+    told = re.findall(r"^\| `(\w+)` \| (\w+) \| (.+) \|$", page, re.MULTILINE)
+    kinds = [(f.name, f.kind, f.help) for f in (*PROCESS_FAMILIES, *TOPIC_FAMILIES, *SUBSCRIPTION_FAMILIES)]
+    assert told == kinds + [(f.name, "histogram", f.help) for f in LATENCY_FAMILIES]
+
+
+def test_an_empty_broker_has_metrics_too() -> None:
+    assert list(text_string_to_metric_families("".join(render([]))))

@@ -15,7 +15,6 @@ _BROKERS = f"{V2}/brokers"
 _TAG = "brokers"
 #: Topics whose stats are taken before everyone else gets a turn.
 _AT_ONCE = 50
-_METRICS = "text/plain"
 
 
 class Brokers:
@@ -92,23 +91,17 @@ class Brokers:
             found.append(topic.stats())
             if number % _AT_ONCE == _AT_ONCE - 1:
                 await self._context.clock.sleep(0)
-        process = [
-            (
-                "weir_up_seconds",
-                "gauge",
-                "Since the broker started.",
-                self._context.clock.monotonic() - self._started,
-            ),
-            ("weir_topics", "gauge", "Topics that exist.", float(len(self._context.registry.topics))),
-            ("weir_topics_loaded", "gauge", "Topics that this broker serves.", float(len(topics))),
-            (
-                "weir_topics_without_series",
-                "gauge",
-                "Loaded topics beyond the number that metrics are given for.",
-                float(len(topics) - len(shown)),
-            ),
-        ]
-        return metrics.render(found, process)
+        process = {
+            metrics.UP_SECONDS: self._context.clock.monotonic() - self._started,
+            metrics.TOPICS: len(self._context.registry.topics),
+            metrics.TOPICS_LOADED: len(topics),
+            metrics.TOPICS_WITHOUT_SERIES: len(topics) - len(shown),
+        }
+        parts: list[str] = []
+        for part in metrics.render(found, process):
+            parts.append(part)
+            await self._context.clock.sleep(0)
+        return "".join(parts)
 
 
 def _authority(url: str) -> str:

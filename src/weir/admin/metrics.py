@@ -1,12 +1,15 @@
 """Metrics in Prometheus' text format: tables of families, each with its name, kind, help and source."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from weir.broker.meters import BOUNDS_S
 from weir.broker.stats import Latency, SubscriptionStats, TopicStats
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+#: Topics whose histograms are written in one go.
+_AT_ONCE = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,29 +133,51 @@ LATENCY_FAMILIES = (
 )
 
 
-def render(topics: Sequence[TopicStats], process: Iterable[tuple[str, str, str, float]] = ()) -> str:
-    """Everything, family by family; `process` are (name, kind, help, value) of the process as a whole."""
-    lines: list[str] = []
-    for name, kind, text, value in process:
-        lines += [*_head(name, kind, text), f"{name} {value:g}"]
+@dataclass(frozen=True, slots=True)
+class ProcessFamily:
+    """A value of the broker as a whole."""
+
+    name: str
+    kind: str
+    help: str
+
+
+UP_SECONDS = ProcessFamily("weir_up_seconds", "gauge", "Since the broker started.")
+TOPICS = ProcessFamily("weir_topics", "gauge", "Topics that exist.")
+TOPICS_LOADED = ProcessFamily("weir_topics_loaded", "gauge", "Topics that this broker serves now.")
+TOPICS_WITHOUT_SERIES = ProcessFamily(
+    "weir_topics_without_series", "gauge", "Loaded topics beyond those that series are given for."
+)
+PROCESS_FAMILIES = (UP_SECONDS, TOPICS, TOPICS_LOADED, TOPICS_WITHOUT_SERIES)
+
+
+def render(topics: Sequence[TopicStats], process: Mapping[ProcessFamily, float] | None = None) -> Iterator[str]:
+    """Everything, family by family, so that others get a turn between them."""
+    for whole, value in (process or {}).items():
+        yield _joined([*_head(whole.name, whole.kind, whole.help), f"{whole.name} {value:.10g}"])
     labelled = [(_label(topic=topic.name), topic) for topic in topics]
     for family in TOPIC_FAMILIES:
-        lines += _head(family.name, family.kind, family.help)
-        lines += [f"{family.name}{{{label}}} {family.value(topic):.10g}" for label, topic in labelled]
+        lines = [f"{family.name}{{{label}}} {family.value(topic):.10g}" for label, topic in labelled]
+        yield _joined([*_head(family.name, family.kind, family.help), *lines])
     subscriptions = [
         (_label(topic=topic.name, subscription=subscription.name), subscription)
         for topic in topics
         for subscription in topic.subscriptions
     ]
-    for of_subscription in SUBSCRIPTION_FAMILIES:
-        name, value_of = of_subscription.name, of_subscription.value
-        lines += _head(name, of_subscription.kind, of_subscription.help)
-        lines += [f"{name}{{{label}}} {value_of(subscription):.10g}" for label, subscription in subscriptions]
+    for of in SUBSCRIPTION_FAMILIES:
+        lines = [f"{of.name}{{{label}}} {of.value(subscription):.10g}" for label, subscription in subscriptions]
+        yield _joined([*_head(of.name, of.kind, of.help), *lines])
     for latency in LATENCY_FAMILIES:
-        lines += _head(latency.name, "histogram", latency.help)
-        for label, topic in labelled:
-            lines += _histogram(latency.name, label, latency.value(topic))
-    return "\n".join(lines) + "\n"
+        yield _joined(_head(latency.name, "histogram", latency.help))
+        for start in range(0, len(labelled), _AT_ONCE):
+            some = labelled[start : start + _AT_ONCE]
+            yield _joined(
+                [line for label, topic in some for line in _histogram(latency.name, label, latency.value(topic))]
+            )
+
+
+def _joined(lines: Sequence[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _head(name: str, kind: str, text: str) -> list[str]:
