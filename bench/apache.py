@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 VERSION = "4.0.7"
 TITLE = f"Apache Pulsar {VERSION}"
+#: Of the messages that were just written; Weir gets as much.
+CACHE_MIB = 128
 _HEAP = "1g"
 _DIRECT = "1g"
 _RESOLVE_TIMEOUT_S = 900
@@ -154,7 +156,7 @@ def _settings(ports: Ports) -> str:
         "diskUsageWarnThreshold": "0.98",
         "dbStorage_writeCacheMaxSizeMb": 64,
         "dbStorage_readAheadCacheMaxSizeMb": 64,
-        "managedLedgerCacheSizeMB": 128,
+        "managedLedgerCacheSizeMB": CACHE_MIB,
         "topicLevelPoliciesEnabled": "false",
         "systemTopicEnabled": "false",
     }

@@ -176,6 +176,7 @@ def topics(params: Params, folder: str) -> Measured:
         measured = {
             "subscribe_s": params["topics"] / found["subscribe_s"],
             "create_s": params["topics"] / found["create_s"],
+            "ready_s": params["topics"] / (found["subscribe_s"] + found["create_s"]),
             "send_s": messages / found["send_s"],
             "read_s": (messages + params["topics"]) / found["read_s"],
             "cpu_s": cpu_s(broker.pid) - cpu,

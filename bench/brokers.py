@@ -61,13 +61,14 @@ class _Process:
 
 
 class WeirBroker(_Process):
-    """`weir up` with its defaults: every acknowledged message is on disk, synced."""
+    """`weir up`, its cache as large as its peer's; what it acknowledges is synced to disk, as is its default."""
 
     def __init__(self, folder: Path) -> None:
         port, http = apache.free_ports(2)
         self.url = f"pulsar://127.0.0.1:{port}"
-        listeners = [f"listeners.pulsar=127.0.0.1:{port}", f"listeners.http=127.0.0.1:{http}"]
-        settings = [part for value in listeners for part in ("--set", value)]
+        chosen = [f"listeners.pulsar=127.0.0.1:{port}", f"listeners.http=127.0.0.1:{http}"]
+        chosen.append(f"storage.cache_bytes={apache.CACHE_MIB}MiB")
+        settings = [part for value in chosen for part in ("--set", value)]
         super().__init__(
             [sys.executable, "-m", "weir.cli.main", "up", "--data", str(folder / "data"), *settings], folder
         )

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 import pulsar
@@ -186,7 +187,8 @@ async def _topics(params: Params) -> None:
     print(json.dumps(found), flush=True)
     # Its connections stay until the broker has been looked at.
     sys.stdin.readline()
-    await client.close()
+    with suppress(pulsar.asyncio.PulsarException):
+        await client.close()
 
 
 _ROLES: dict[str, Callable[[pulsar.Client, Params], Found]] = {

@@ -15,6 +15,7 @@ from typing import Protocol
 from weir.model.batch import Batch, BatchFormat
 from weir.model.ids import Buffer
 from weir.model.topics import TopicName
+from weir.model.value import value
 
 
 class AccessMode(Enum):
@@ -63,7 +64,7 @@ class ProducerRequest:
     name_is_given: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Outgoing:
     """A batch that a producer sends: opaque bytes and the few facts that the broker needs."""
 
@@ -79,7 +80,7 @@ class Outgoing:
     partial: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Receipt:
     """Where the batch went. `duplicate`: it was there already and was not stored again. `held`: it waits in the
     holding area, and the position is its place there."""
@@ -157,7 +158,7 @@ class SubscribeRequest:
     address: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Delivery:
     """A stored batch for one consumer. `wanted`: a bit per message that this consumer shall process (None: all).
     `redelivered`: how often it was delivered before."""

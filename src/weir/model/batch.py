@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 
 from weir.model.ids import Buffer
+from weir.model.value import value
 
 
 class BatchFormat(IntEnum):
@@ -25,7 +26,7 @@ class BatchFlags(IntFlag):
     CONTROL = 2
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Origin:
     """Who sent it, for deduplication: the highest sequence id in the batch of this producer."""
 
@@ -41,7 +42,7 @@ class HeldId:
     entry: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Batch:
     """`count` messages with dense offsets from `base_offset` on."""
 
