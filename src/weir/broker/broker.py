@@ -34,6 +34,8 @@ class Broker:
         self._ownership = ownership
         self._topics: dict[TopicName, asyncio.Task[AnyTopic]] = {}
         self._claims: dict[TopicName, Claim] = {}
+        #: Topics that are being let go of: loading one again waits, lest its new claim is let go of with the old.
+        self._ending: dict[TopicName, asyncio.Future[None]] = {}
         self._tasks = TaskScope("broker")
         self._closing = False
         self._authenticator = authenticator
@@ -69,13 +71,16 @@ class Broker:
                 loading.add_done_callback(lambda done, name=name: self._loaded(name, done))  # type: ignore[misc]
             # One caller that gives up must not take the others' load with it.
             topic = await asyncio.shield(loading)
-            if topic.alive:
+            claim = self._claims.get(name)
+            if topic.alive and (claim is None or claim.held):
                 await self._apply_policies(topic)
                 return topic
             await self._forget(name, loading)
 
     async def _load(self, name: TopicName, create: bool) -> AnyTopic:
         log_about(topic=str(name))  # not the connection that happened to ask first
+        while (ending := self._ending.get(name)) is not None:
+            await asyncio.wait([ending])
         record = await self._registry.ensure_topic(name, create=create)
         if not record.holds(name) or (record.partitions and name.partition is None):
             raise TopicNotFoundError(f"{name} holds no messages: {record.name} has {record.partitions} partitions")
@@ -131,12 +136,19 @@ class Broker:
             await self._end(await asyncio.shield(loading), reason)
 
     async def _end(self, topic: AnyTopic, reason: str) -> None:
+        ending = self._ending[topic.name] = asyncio.get_running_loop().create_future()
         try:
             await topic.close(reason)
         except WeirError as failed:
             log.warning("%s did not close cleanly: %s", topic.name, failed)
-        self._claims.pop(topic.name, None)
-        await self._ownership.release(topic.name)
+        finally:
+            self._claims.pop(topic.name, None)
+            try:
+                await self._ownership.release(topic.name)
+            finally:
+                ending.set_result(None)
+                if self._ending.get(topic.name) is ending:
+                    del self._ending[topic.name]
 
     async def delete(self, name: TopicName, *, force: bool = False) -> None:
         """End a topic with all of its partitions and everything in them. Those that are connected are a reason not

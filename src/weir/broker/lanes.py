@@ -1,9 +1,9 @@
 """Two ways to store, one order: a producer's batches go to the log or to the holding area, never to both at once.
 
-Deduplication knows one number per producer, the highest that is stored. If a later batch were stored while an earlier
-one, on its own way, fails, the earlier one would pass for a duplicate when it is sent again, and be lost. So what is
-to be held waits for what was sent before it, and holds up what is sent after it. Held ones go one by one: they may
-lie in different ledgers, of which one fails and another does not.
+Deduplication knows one number per producer, the highest that is stored. If a later batch were stored while an
+earlier one, on its own way, fails, the earlier one would pass for a duplicate when it is sent again, and be lost.
+So what is to be held waits for what was sent before it, and holds up what is sent after it. Held ones go one by one:
+they may lie in different ledgers, of which one fails and another does not.
 """
 
 import asyncio

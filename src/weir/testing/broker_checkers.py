@@ -308,7 +308,7 @@ def one_holder_at_a_time(ops: Sequence[BrokerOp]) -> list[Violation]:
                 if one.client == two.client or not (one.place == two.place or same_key):
                     continue
                 if any(
-                    other.place == one.place and other.client != one.client and other.began < two.began
+                    other.place == one.place and other is not ack and other.began < two.began
                     for other in tries.get(sub, ())
                 ):
                     continue  # someone who had it before has acknowledged it, and it is nobody's any more

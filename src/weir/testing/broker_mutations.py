@@ -1,11 +1,32 @@
 """Promises of brokers broken on purpose: each mutation patches one seam of the product (see `mutations`)."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
+from unittest.mock import patch
 
+from weir.broker.api import Receipt
+from weir.broker.dedup import Deduplication
+from weir.broker.key_shared import KeyShared
+from weir.broker.lanes import Lanes
+from weir.broker.producers import Producers
+from weir.broker.publishing import Publisher
+from weir.broker.settings import BrokerSettings
+from weir.broker.subscription import Subscription
+from weir.gateway.pulsar.acking import Acking
+from weir.gateway.pulsar.unacked import Unacked
+from weir.model.batch import Batch
+from weir.model.ledger import Quorum
+from weir.stream.appender import Appender
+from weir.stream.cursor import Cursor
+from weir.stream.holding_release import Releases
+from weir.stream.holding_releaser import Releaser
+from weir.stream.settings import StreamSettings
+from weir.stream.tail import StreamTail
 from weir.testing.broker_plan import BrokerPlan
+from weir.testing.plan import Fault
+from weir.wire.batch import decode_batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,3 +44,299 @@ class BrokerMutation:
 
 
 BROKER_MUTATIONS: dict[str, BrokerMutation] = {}
+
+
+def _mutation(
+    name: str, *, storage: dict[str, Any] | None = None, **focus: Any
+) -> Callable[[Callable[[], Iterator[None]]], None]:
+    """Enter a generator function as a mutation; its docstring says the sin."""
+
+    def enter(function: Callable[[], Iterator[None]]) -> None:
+        sin = (function.__doc__ or name).strip()
+        BROKER_MUTATIONS[name] = BrokerMutation(sin, contextmanager(function), focus, storage or {})
+
+    return enter
+
+
+def _often(*faults: Fault) -> dict[str, Any]:
+    return {"faults": faults, "fault_every_s": 0.4, "duration_s": 7.0}
+
+
+#: Only the log and what is plain, so that a mistake there is not lost among others.
+_PLAIN: dict[str, Any] = {"delayed": 0.0, "cancelled": 0.0, "batches": False, "seeks": False}
+_SLOW_STATE = StreamSettings(quorum=Quorum(3, 2, 2), state_pause_s=5.0, retry_pause_s=0.05, roll_entries=20)
+_QUICK_STATE = replace(_SLOW_STATE, state_pause_s=0.05)
+
+
+# --- the log --------------------------------------------------------------------------------------------------
+
+
+@_mutation("no-fencing", storage=_often(Fault.PAUSE, Fault.LEASES), streams=_QUICK_STATE, messages=60, **_PLAIN)
+def _no_fencing() -> Iterator[None]:
+    """A broker that takes a topic over believes what the open ledger says of its end, and fences nobody."""
+
+    async def just_read(self: Appender, span: Any) -> tuple[Batch | None, int]:
+        reader = await self._context.ledgers.open(span.ledger_id, recover=False)
+        try:
+            end = await reader.last_confirmed()
+            if end < 0:
+                return None, 0
+            return decode_batch((await reader.read(end, end))[0].payload), 0
+        finally:
+            await reader.close()
+
+    with patch.object(Appender, "_recover", just_read):
+        yield
+
+
+@_mutation(
+    "seen-before-stored",
+    storage=_often(Fault.CRASH_CLIENT, Fault.CRASH_BOOKIE),
+    subscriptions=("exclusive", "shared"),
+    **_PLAIN,
+)
+def _seen_before_stored() -> Iterator[None]:
+    """A batch is in the tail, and so delivered, as soon as it is sent to the bookies."""
+    send, push = Appender._send, StreamTail.push
+
+    def show_at_once(self: Appender, writer: Any) -> None:
+        sent = list(self._queue)
+        send(self, writer)
+        for append in sent:
+            push(self._tail, append.batch)
+        self._end_offset = self._next_offset
+        self._changed()
+
+    def push_new(self: StreamTail, batch: Batch) -> None:
+        if not self._bases or batch.base_offset > self._bases[-1]:
+            push(self, batch)
+
+    with patch.object(Appender, "_send", show_at_once), patch.object(StreamTail, "push", push_new):
+        yield
+
+
+@_mutation("receipt-before-stored", storage=_often(Fault.CRASH_CLIENT, Fault.CRASH_BOOKIE), **_PLAIN)
+def _receipt_before_stored() -> Iterator[None]:
+    """A producer gets its receipt when the batch is sent on, not when it is stored."""
+    append = Publisher._append
+
+    def at_once(self: Publisher, batch: Batch, receipt: Any, answer: Any = None) -> Any:
+        stored = append(self, batch, receipt, answer)
+        if not stored.done():
+            receipt.set_result(Receipt(-1, (-1, -1)))
+        return stored
+
+    with patch.object(Publisher, "_append", at_once):
+        yield
+
+
+@_mutation(
+    "sends-on-after-a-failure",
+    storage=_often(Fault.STUCK_DISK, Fault.CRASH_BOOKIE, Fault.META_OUTAGE),
+    deduplication=True,
+    messages=60,
+    **_PLAIN,
+)
+def _sends_on_after_a_failure() -> Iterator[None]:
+    """A producer whose batch could not be stored goes on with the next one."""
+    refusal = Publisher._refusal
+
+    def forgiving(self: Publisher, producer: Any, outgoing: Any) -> Any:
+        producer.failures_seen = self._stream.failures
+        return refusal(self, producer, outgoing)
+
+    with (
+        patch.object(Publisher, "_refusal", forgiving),
+        patch.object(Producers, "close", lambda self, reason: None),
+    ):
+        yield
+
+
+# --- deduplication --------------------------------------------------------------------------------------------
+
+
+@_mutation(
+    "snapshot-without-tail",
+    storage=_often(Fault.CRASH_CLIENT, Fault.LOST_CONNECTIONS),
+    deduplication=True,
+    broker=BrokerSettings(dedup_snapshot_every=10, maintenance_s=1.0, sweep_s=0.3),
+    **_PLAIN,
+)
+def _snapshot_without_tail() -> Iterator[None]:
+    """What was stored after the last snapshot is not read when the topic is opened."""
+
+    async def skip(self: Deduplication, log: Any, now_ms: int) -> None:
+        self.known_to = max(self.known_to, log.end_offset)
+
+    with patch.object(Deduplication, "catch_up", skip):
+        yield
+
+
+@_mutation(
+    "two-ways-at-once",
+    storage=_often(Fault.META_OUTAGE, Fault.STUCK_DISK),
+    deduplication=True,
+    moves=True,
+    delayed=0.5,
+    cancelled=0.0,
+    batches=False,
+    seeks=False,
+    messages=60,
+)
+def _two_ways_at_once() -> Iterator[None]:
+    """What is to be held, and what is not, are stored side by side."""
+
+    def now(self: Lanes, producer: str, waiting: Any, before: Any) -> None:
+        waiting.send()
+
+    with patch.object(Lanes, "enter", now):
+        yield
+
+
+# --- subscriptions --------------------------------------------------------------------------------------------
+
+
+@_mutation("ack-not-persisted", storage=_often(Fault.CRASH_CLIENT), streams=_SLOW_STATE, **_PLAIN)
+def _ack_not_persisted() -> Iterator[None]:
+    """An acknowledgement is answered before the cursor is written."""
+
+    async def at_once(self: Subscription) -> None:
+        return
+
+    with patch.object(Subscription, "persisted", at_once):
+        yield
+
+
+@_mutation(
+    "seek-not-persisted",
+    storage=_often(Fault.CRASH_CLIENT),
+    streams=_SLOW_STATE,
+    delayed=0.0,
+    batches=False,
+    seeks=True,
+    subscriptions=("exclusive", "shared"),
+)
+def _seek_not_persisted() -> Iterator[None]:
+    """A seek moves the cursor in memory and forgets to mark it as changed."""
+    seek = Subscription.seek
+
+    async def forgetful(self: Subscription, offset: int) -> None:
+        with patch.object(Subscription, "_note", lambda self: None):
+            await seek(self, offset)
+
+    with patch.object(Subscription, "seek", forgetful):
+        yield
+
+
+@_mutation(
+    "cursor-without-holes",
+    storage=_often(Fault.CRASH_CLIENT),
+    subscriptions=("shared", "exclusive"),
+    streams=_QUICK_STATE,
+    **_PLAIN,
+)
+def _cursor_without_holes() -> Iterator[None]:
+    """A cursor is read back without what is acknowledged above its mark."""
+    from_bytes = Cursor.from_bytes
+
+    def bare(data: bytes) -> Cursor:
+        return Cursor(from_bytes(data).mark_delete)
+
+    with patch.object(Cursor, "from_bytes", bare):
+        yield
+
+
+@_mutation("one-too-many", subscriptions=("exclusive", "failover"), **_PLAIN)
+def _one_too_many() -> Iterator[None]:
+    """A cumulative acknowledgement covers the next message too."""
+    ack_up_to = Subscription.ack_up_to
+
+    def further(self: Subscription, consumer: Any, offset: int) -> None:
+        ack_up_to(self, consumer, offset + 1 if consumer is not None else offset)
+
+    with patch.object(Subscription, "ack_up_to", further):
+        yield
+
+
+@_mutation("whole-batch", subscriptions=("shared", "exclusive"), batches=True, delayed=0.0, seeks=False)
+def _whole_batch() -> Iterator[None]:
+    """An acknowledgement of some messages of a batch counts for all of it."""
+    ack = Unacked.ack
+
+    def everything(self: Unacked, place: Any, unacked: int = 0) -> Any:
+        return ack(self, place, 0)
+
+    with patch.object(Unacked, "ack", everything):
+        yield
+
+
+@_mutation("key-taken-over", subscriptions=("key-shared",), consumers=3, keys=3, messages=60, **_PLAIN)
+def _key_taken_over() -> Iterator[None]:
+    """A consumer that comes gets its keys at once, although another still has messages of them."""
+    with patch.object(KeyShared, "_is_held_elsewhere", lambda self, key_hash, owner: False):
+        yield
+
+
+@_mutation("answered-before-applied", storage=_often(Fault.LOST_CONNECTIONS), seeks=False, consumers=1)
+def _answered_before_applied() -> Iterator[None]:
+    """The acknowledgement of something that an earlier connection delivered is answered before it is looked up."""
+
+    async def at_once(self: Acking) -> None:
+        return
+
+    with patch.object(Acking, "_applied", at_once):
+        yield
+
+
+# --- the holding area -----------------------------------------------------------------------------------------
+
+
+@_mutation("released-early", delayed=0.5, cancelled=0.0, storage=_often(Fault.LOST_CONNECTIONS))
+def _released_early() -> Iterator[None]:
+    """The holding area thinks that it is two seconds later."""
+    take = Releaser._take
+
+    def hasty(self: Releaser) -> Any:
+        clock = self._clock
+        self._clock = _Ahead(clock)
+        try:
+            return take(self)
+        finally:
+            self._clock = clock
+
+    with patch.object(Releaser, "_take", hasty):
+        yield
+
+
+@_mutation(
+    "done-before-appended",
+    delayed=0.5,
+    cancelled=0.0,
+    deduplication=False,
+    moves=True,
+    storage=_often(Fault.STUCK_DISK, Fault.CRASH_CLIENT, Fault.CRASH_BOOKIE),
+    streams=_QUICK_STATE,
+)
+def _done_before_appended() -> Iterator[None]:
+    """A held message counts as released when its append begins."""
+    append = Releases.append
+
+    def hasty(self: Releases, release: Any) -> None:
+        release.ledger.finish(release.entry, release.batch.count)
+        append(self, release)
+
+    with patch.object(Releases, "append", hasty):
+        yield
+
+
+class _Ahead:
+    """A clock that is two seconds ahead."""
+
+    def __init__(self, clock: Any) -> None:
+        self._clock = clock
+
+    def wall_ms(self) -> int:
+        return int(self._clock.wall_ms()) + 2000
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._clock, name)

@@ -31,6 +31,7 @@ _SEED_RANGE = 10**9
 
 
 CLUSTER, BROKER = "cluster", "broker"
+_ALL_MUTATIONS = sorted({**MUTATIONS, **BROKER_MUTATIONS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,7 @@ def _print_failure(console: Console, report: Report, asked: _Asked) -> None:
 @click.option("--scenario", type=click.Choice([CLUSTER, BROKER]), default=CLUSTER, show_default=True)
 @click.option(
     "--mutation",
-    type=click.Choice(sorted({**MUTATIONS, **BROKER_MUTATIONS})),
+    type=click.Choice(_ALL_MUTATIONS),
     help="Break one promise on purpose.",
 )
 @click.option("--trace", is_flag=True, help="With --seed: print everything that happens to standard error.")
