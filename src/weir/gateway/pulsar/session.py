@@ -36,6 +36,9 @@ from weir.wire.pulsar.refusals import NO_REQUEST, refusal
 
 log = logging.getLogger(__name__)
 
+#: So many commands, or one receive buffer, then it is the others' turn: one busy client must not delay everyone.
+_FRAMES_PER_TURN = 256
+
 
 @dataclass(frozen=True, slots=True)
 class Services:
@@ -181,12 +184,14 @@ class Session:
     async def _take(self, data: Buffer) -> None:
         """Take the commands in a receive buffer, as fast as the limits allow."""
         try:
-            for body in self._splitter.feed(data):
+            for number, body in enumerate(self._splitter.feed(data), 1):
                 turn = self._on_frame(body)
                 if turn is not None:
                     await turn
                 if self.load.full:
                     await self._hold_back()
+                if not number % _FRAMES_PER_TURN:
+                    await self.clock.sleep(0)
                 if self.state not in READING:
                     return
         except WireError as bad:
@@ -196,6 +201,7 @@ class Session:
         if self.senders:
             await self._let_rest()
         await self.outbox.drain()
+        await self.clock.sleep(0)  # the next buffer may be here already
 
     async def _hold_back(self) -> None:
         self._held_back = True
