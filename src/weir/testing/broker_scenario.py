@@ -33,6 +33,8 @@ from weir.testing.world import World
 
 _BUG = "the code keeps the promises that it makes to itself"
 _MAX_SECONDS = 3600.0
+#: A usual run has 50,000 steps.
+_MAX_STEPS = 1_500_000
 _SET_UP_S = 60.0
 
 
@@ -71,7 +73,13 @@ def _run(seed: int, plan: BrokerPlan, mutation: str | None, trace: TextIO | None
     with ExitStack() as stack:
         if mutation is not None:
             stack.enter_context(BROKER_MUTATIONS[mutation].apply())
-        world = World(seed, keep_trace=0 if trace is None else None, strict=False, max_seconds=_MAX_SECONDS)
+        world = World(
+            seed,
+            keep_trace=0 if trace is None else None,
+            strict=False,
+            max_seconds=_MAX_SECONDS,
+            max_steps=_MAX_STEPS,
+        )
         bugs = stack.enter_context(listening(world, trace))
         stack.enter_context(world)
         run = _Run(world, plan)
