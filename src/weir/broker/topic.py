@@ -2,41 +2,31 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
+from weir.broker import topic_positions as positions
 from weir.broker.api import Outgoing, Position, ProducerRequest, Receipt, StartAt, SubscribeRequest
 from weir.broker.consumer import BrokerConsumer
 from weir.broker.context import BrokerContext
-from weir.broker.dedup import KEY as DEDUP_KEY
-from weir.broker.dedup import Deduplication
 from weir.broker.lazy_holding import LazyHolding
-from weir.broker.limits import RateLimit
-from weir.broker.meters import Histogram
 from weir.broker.ports import Holding
 from weir.broker.producers import BrokerProducer, Producers
 from weir.broker.publishing import Publisher
-from weir.broker.stats import CompactionStatus, Latency, SubscriptionStats, TopicStats
-from weir.broker.stats_of import flow_of, producer_stats, subscription_stats
-from weir.broker.subscription import Subscription, Surroundings, load_subscriptions
+from weir.broker.stats import CompactionStatus, TopicStats
+from weir.broker.subscription import Subscription
+from weir.broker.topic_compaction import Compaction
+from weir.broker.topic_dedup import DedupSwitch
+from weir.broker.topic_stats import backlog_bytes, topic_stats
+from weir.broker.topic_subscriptions import Subscriptions
 from weir.model.batch import Batch
-from weir.model.errors import (
-    NotAllowedError,
-    QuotaExceededError,
-    SubscriptionBusyError,
-    SubscriptionNotFoundError,
-    TooManyError,
-    TopicClosedError,
-    WeirError,
-)
+from weir.model.errors import NotAllowedError, QuotaExceededError, TooManyError, TopicClosedError, WeirError
 from weir.model.policies import Policies, Rate
 from weir.model.registry import Action
 from weir.model.topics import TopicName
 from weir.runtime.tasks import TaskScope
 from weir.stream.compaction import CompactedView
-from weir.stream.cursor import Cursor
 from weir.stream.holding_ledger import LEDGER_KEYS
 from weir.stream.log import Stream
-from weir.stream.retention import bytes_from
 from weir.stream.state import StateLog
 
 log = logging.getLogger(__name__)
@@ -68,7 +58,6 @@ class BrokerTopic:
         self._stream = stream
         self._state = state
         self._view = view
-        self._compacting: asyncio.Task[None] | None = None
         self._tasks = TaskScope(f"topic {name}")
         self._dead: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._closing = False
@@ -76,21 +65,11 @@ class BrokerTopic:
         self._producers = Producers(None if epoch is None else int(epoch), self._epoch_moved)
         self._publisher = Publisher(context, stream, policies, self._producers.close)
         self._policies = policies
-        self._dispatch_rate = RateLimit(self._clock, Rate(), context.settings.rate_burst_s)
-        self._around = Surroundings(
-            self._clock,
-            context.settings,
-            stream,
-            view,
-            state,
-            self._tasks,
-            context.keys_of,
-            self._dispatch_rate,
-            Histogram(),
-            name.partition,
-            self._dropped,
+        self._dedup = DedupSwitch(context, stream, state, self._publisher)
+        self._subscriptions = Subscriptions(
+            context, name, policies, stream=stream, state=state, view=view, tasks=self._tasks
         )
-        self._subscriptions: dict[str, Subscription] = load_subscriptions(self._around)
+        self._compaction = Compaction(name, view, context.keyed_of, self._tasks)
         self._name_count = 0
         #: Why producers are not let in, while the backlog is over its quota.
         self.over_quota: QuotaExceededError | None = None
@@ -158,13 +137,11 @@ class BrokerTopic:
 
     @property
     def subscriptions(self) -> dict[str, Subscription]:
-        return self._subscriptions
+        return self._subscriptions.by_name
 
     def subscription(self, name: str) -> Subscription:
-        found = self._subscriptions.get(name)
-        if found is None:
-            raise SubscriptionNotFoundError(f"{self._name} has no subscription {name!r}")
-        return found
+        """SubscriptionNotFoundError if there is none."""
+        return self._subscriptions.get(name)
 
     @property
     def alive(self) -> bool:
@@ -179,47 +156,8 @@ class BrokerTopic:
         self._policies = policies
         self._publisher.policies = policies
         self._publisher.rate.set(policies.publish_rate or Rate())
-        self._dispatch_rate.set(policies.dispatch_rate or Rate())
-        for subscription in self._subscriptions.values():
-            self._limit(subscription)
-        if policies.deduplication and self._publisher.dedup is None:
-            await self._start_dedup()
-        elif not policies.deduplication:
-            self._publisher.dedup = None
-            self._state.delete(DEDUP_KEY)  # it would not know what is stored from now on
-
-    def _limit(self, subscription: Subscription) -> None:
-        subscription.limits.consumer = self._policies.max_unacked_per_consumer or 0
-        subscription.limits.subscription = self._policies.max_unacked_per_subscription or 0
-        subscription.rate.set(self._policies.subscription_dispatch_rate or Rate())
-
-    async def _start_dedup(self) -> None:
-        settings = self._context.settings
-        dedup = Deduplication(
-            self._mark_dedup,
-            snapshot_every=settings.dedup_snapshot_every,
-            forget_ms=int(settings.dedup_forget_s * 1000),
-        )
-        snapshot = self._state.get(DEDUP_KEY)
-        if snapshot is not None:
-            dedup.load(snapshot)
-        else:
-            await dedup.begin(self._stream, self._clock.wall_ms())
-        await self._catch_up(dedup)
-        self._publisher.dedup = dedup  # nothing was stored since it caught up: there was no wait in between
-
-    async def _catch_up(self, dedup: Deduplication | None) -> None:
-        """Bring deduplication up to date with what is held and stored."""
-        holding, now_ms = self._publisher.holding, self._clock.wall_ms()
-        if dedup is None:
-            return
-        if holding is not None:
-            await dedup.catch_up_held(holding, now_ms)
-        await dedup.catch_up(self._stream, now_ms)
-
-    def _mark_dedup(self) -> None:
-        if self._publisher.dedup is not None:
-            self._state.mark(DEDUP_KEY, self._publisher.dedup.to_bytes)
+        self._subscriptions.apply(policies)
+        await self._dedup.turn(bool(policies.deduplication))
 
     # --- producing --------------------------------------------------------------------------------------
 
@@ -227,11 +165,11 @@ class BrokerTopic:
         self._check_alive()
         self._context.guard.check(request.role, self._name, Action.PRODUCE)
         version = await self._context.schemas.for_producer(self._name, request.schema, role=request.role)
-        if request.initial_subscription is not None and request.initial_subscription not in self._subscriptions:
+        if request.initial_subscription is not None and request.initial_subscription not in self.subscriptions:
             await self.create_subscription(request.initial_subscription, StartAt(latest=False))
         if self._publisher.failed:  # what it left behind counts as stored
             await self._stream.settled()
-            await self._catch_up(self._publisher.dedup)
+            await self._dedup.catch_up()
             self._publisher.failed = False
         self._check_alive()
         if self.over_quota is not None:
@@ -276,86 +214,17 @@ class BrokerTopic:
         self._context.guard.check(request.role, self._name, Action.CONSUME, subscription=request.subscription)
         await self._context.schemas.for_consumer(self._name, request.schema, role=request.role)
         self._check_alive()
-        self._check_consumers()
-        subscription = self._subscriptions.get(request.subscription)
-        fresh = subscription is None
-        if subscription is None:
-            subscription = self._new_subscription(request)
-        try:
-            consumer = await subscription.subscribe(request)
-        except BaseException:
-            if not subscription.durable and not subscription.consumers:
-                subscription.end("its first consumer was not let in")
-            raise
-        if fresh and subscription.durable:
-            try:
-                await self._state.flush()
-            except BaseException:
-                subscription.expel(consumer, "the subscription could not be stored")
-                raise
-        return consumer
-
-    def _check_consumers(self) -> None:
-        limit = self._policies.max_consumers or 0
-        if 0 < limit <= sum(len(s.consumers) for s in self._subscriptions.values()):
-            raise TooManyError(f"{self._name} has {limit} consumers, as many as it may have")
-
-    def _new_subscription(self, request: SubscribeRequest) -> Subscription:
-        if request.durable and not self._policies.auto_subscription_creation:
-            raise SubscriptionNotFoundError(
-                f"{self._name} has no subscription {request.subscription!r}, and consumers may not make one"
-            )
-        return self._add_subscription(
-            request.subscription,
-            request.start,
-            compacted=request.read_compacted,
-            durable=request.durable,
-            properties=request.subscription_properties,
-        )
-
-    def _add_subscription(
-        self,
-        name: str,
-        start: StartAt,
-        *,
-        durable: bool,
-        compacted: bool = False,
-        properties: Mapping[str, str] | None = None,
-    ) -> Subscription:
-        limit = self._policies.max_subscriptions or 0
-        if 0 < limit <= len(self._subscriptions):
-            raise TooManyError(f"{self._name} has {limit} subscriptions, as many as it may have")
-        subscription = Subscription(
-            self._around,
-            name,
-            Cursor(self._start(start, compacted) - 1),
-            durable=durable,
-            properties=properties,
-        )
-        self._limit(subscription)
-        self._subscriptions[name] = subscription
-        subscription.save()
-        return subscription
+        return await self._subscriptions.subscribe(request)
 
     async def create_subscription(
         self, name: str, start: StartAt, *, properties: dict[str, str] | None = None
     ) -> Subscription:
         """A durable subscription without consumers."""
-        subscription = self._add_subscription(name, start, durable=True, properties=properties)
-        await self._state.flush()
-        return subscription
+        return await self._subscriptions.create(name, start, properties=properties)
 
-    def _start(self, start: StartAt, compacted: bool) -> int:
-        first = self._view.start_offset if compacted else self._stream.start_offset
-        if start.latest:
-            return self._stream.end_offset
-        if start.offset is None:
-            return first
-        return max(first, min(start.offset, self._stream.end_offset))
-
-    def _dropped(self, subscription: Subscription) -> None:
-        if self._subscriptions.get(subscription.name) is subscription:
-            del self._subscriptions[subscription.name]
+    async def delete_subscription(self, name: str, *, force: bool = False) -> None:
+        """SubscriptionBusyError while it has consumers, unless forced."""
+        await self._subscriptions.delete(name, force=force)
 
     # --- offsets and positions --------------------------------------------------------------------------
 
@@ -371,33 +240,13 @@ class BrokerTopic:
         return await self._stream.offset_at(moment_ms)
 
     def position_of(self, offset: int) -> tuple[int, int]:
-        found = self._stream.position_of(offset)
-        if found is not None:
-            return found
-        spans = self._stream.chain.spans
-        if spans and offset >= self._stream.end_offset:
-            return spans[-1].ledger_id, self._stream.end_offset - spans[-1].first_offset
-        return (-1, -1)
+        return positions.position_of(self._stream, offset)
 
     def offset_of(self, ledger: int, entry: int) -> int:
-        start, end = self._stream.start_offset, self._stream.end_offset
-        if ledger < 0:
-            return start
-        for span in self._stream.chain.spans:
-            if span.ledger_id == ledger:
-                last = end if span.end_offset is None else span.end_offset
-                return max(start, min(span.first_offset + max(entry, 0), last))
-            if span.ledger_id > ledger:  # a ledger that stayed empty, or was trimmed away, before this one
-                return max(start, span.first_offset)
-        return end
+        return positions.offset_of(self._stream, ledger, entry)
 
     async def last_position(self) -> Position:
-        end = self._stream.end_offset
-        if end <= self._stream.start_offset:
-            return Position(-1, -1)
-        batch = (await self._stream.read(end - 1, 1))[0]
-        ledger, entry = self.position_of(batch.base_offset)
-        return Position(ledger, entry, batch.count - 1 if batch.count > 1 else -1)
+        return await positions.last_position(self._stream)
 
     async def read(self, offset: int, max_bytes: int) -> list[Batch]:
         return await self._stream.read(offset, max_bytes)
@@ -420,25 +269,16 @@ class BrokerTopic:
         """Forget every message; subscriptions go on from the end."""
         await self._stream.roll()
         end = self._stream.end_offset
-        for subscription in self._subscriptions.values():
-            subscription.skip_all()
+        self._subscriptions.skip_all()
         await self.forget_before(end)
 
     async def forget_before(self, offset: int) -> None:
         """Trim the stream, once everything that must not fall back behind it is persisted."""
         if self._publisher.holding is not None:
             await self._publisher.holding.before_trim(offset)
-        self._mark_dedup()
+        self._dedup.mark()
         await self._state.flush()
         await self._stream.trim(offset)
-
-    async def delete_subscription(self, name: str, *, force: bool = False) -> None:
-        """NotAllowedError while it has consumers, unless forced."""
-        subscription = self.subscription(name)
-        if subscription.consumers and not force:
-            raise SubscriptionBusyError(f"subscription {name!r} has consumers")
-        subscription.end("the subscription is deleted")
-        await self._state.flush()
 
     @property
     def view(self) -> CompactedView:
@@ -448,28 +288,19 @@ class BrokerTopic:
     @property
     def compaction(self) -> CompactionStatus:
         """How the last compaction went."""
-        task = self._compacting
-        if task is None:
-            return CompactionStatus.NOT_RUN
-        if not task.done():
-            return CompactionStatus.RUNNING
-        failed = task.cancelled() or task.exception() is not None
-        return CompactionStatus.ERROR if failed else CompactionStatus.SUCCESS
+        return self._compaction.status
 
     def compact(self) -> None:
         """Begin a compaction; NotAllowedError while one is running."""
-        if self.compaction is CompactionStatus.RUNNING:
-            raise NotAllowedError(f"{self._name} is being compacted already")
-        self._compacting = self._tasks.spawn(self._view.compact(self._context.keyed_of), "compact")
+        self._compaction.start()
 
     async def compacted(self) -> None:
         """Wait until the compaction that is running has ended."""
-        if self._compacting is not None:
-            await asyncio.wait([self._compacting])
+        await self._compaction.ended()
 
     def check_unused(self) -> None:
         """NotAllowedError while someone is connected."""
-        if len(self._producers) or any(s.consumers for s in self._subscriptions.values()):
+        if len(self._producers) or self._subscriptions.consumer_count:
             raise NotAllowedError(f"{self._name} has producers or consumers")
 
     def has_producer(self, name: str) -> bool:
@@ -482,40 +313,12 @@ class BrokerTopic:
 
     def backlog_bytes(self, subscription: Subscription) -> int:
         """About how many bytes lie from the first unacknowledged message on."""
-        stream = self._stream
-        return bytes_from(stream.chain, subscription.cursor.mark_delete + 1, stream.end_offset, stream.open_bytes)
+        return backlog_bytes(self._stream, subscription)
 
     def stats(self) -> TopicStats:
-        stream, publisher = self._stream, self._publisher
-        hits, misses = stream.tail_reads
-        return TopicStats(
-            name=str(self._name),
-            published=flow_of(publisher.meter),
-            delivered=flow_of(*(s.meter for s in self._subscriptions.values())),
-            storage_bytes=stream.size_bytes,
-            start_offset=stream.start_offset,
-            end_offset=stream.end_offset,
-            ledgers=len(stream.chain.spans),
-            terminated=self.terminated,
-            duplicates=publisher.duplicates,
-            cache_hits=hits,
-            cache_misses=misses,
-            publish_latency=Latency(*publisher.latency.snapshot()),
-            dispatch_latency=Latency(*self._around.latency.snapshot()),
-            producers=tuple(producer_stats(producer) for producer in self._producers.all),
-            subscriptions=tuple(self._subscription_stats(s) for s in self._subscriptions.values()),
-            epoch=self._producers.epoch,
-        )
-
-    def _subscription_stats(self, subscription: Subscription) -> SubscriptionStats:
-        oldest = subscription.oldest if subscription.backlog else None
-        return subscription_stats(
-            subscription,
-            subscription.read_at,
-            self.backlog_bytes(subscription),
-            oldest_s=0.0 if oldest is None else max(0.0, (self._clock.wall_ms() - oldest[1]) / 1000),
-            unacked=subscription.unacked,
-            expired=subscription.expired,
+        now_ms = self._clock.wall_ms()
+        return topic_stats(
+            self._name, self._stream, self._publisher, self._producers, self._subscriptions, now_ms=now_ms
         )
 
     # --- living and ending ------------------------------------------------------------------------------
@@ -531,8 +334,7 @@ class BrokerTopic:
         if failure is not None:
             self._die(failure)
             return
-        for subscription in list(self._subscriptions.values()):
-            subscription.pump()
+        self._subscriptions.pump()
 
     def _die(self, failure: WeirError) -> None:
         if self._dead.done():
@@ -544,8 +346,7 @@ class BrokerTopic:
 
     def _disconnect(self, reason: str) -> None:
         self._producers.close(reason)
-        for subscription in list(self._subscriptions.values()):
-            subscription.disconnect(reason)
+        self._subscriptions.disconnect(reason)
 
     async def close(self, reason: str = "the topic is unloaded") -> None:
         """Let go of the topic: everyone is disconnected, what is under way is stored. Closing twice is fine."""
@@ -567,7 +368,7 @@ class BrokerTopic:
     async def _let_go(self) -> None:
         if self._publisher.holding is not None:
             await self._publisher.holding.close()
-        self._mark_dedup()
+        self._dedup.mark()
         await self._tasks.close()
         await self._view.close()
         await self._state.close()
