@@ -20,7 +20,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: setup  ## a tour: three bookies, a ledger, a killed bookie, repair, and what was kept
+demo: setup  ## a tour: four bookies, one stopped under load, repair; then Pulsar's own client on Weir
 	$(BIN)/python -m weir.cli.main demo
 
 lint: setup  ## formatting, lint, strict types, the import rule
@@ -35,7 +35,7 @@ test: setup  ## everything: lint, unit, protocol, process and simulation tests
 sim: setup  ## SEEDS=N random seeds of SCENARIO=cluster (the storage) or broker (brokers over it)
 	$(BIN)/python -m weir.testing.sim --scenario $(SCENARIO) --seeds $(SEEDS)
 
-bench: setup  ## storage beside the raw limits of this machine; results under bench/results
+bench: setup  ## storage beside the raw limits, the broker beside Apache Pulsar; results under bench/results
 	$(BIN)/python -m bench.run
 
 clean:  ## remove the virtual environment and caches

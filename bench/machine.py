@@ -19,6 +19,7 @@ _LOOK_S = 0.5
 def facts(folder: str) -> dict[str, str | float]:
     """Cores, memory, kernel, disk and versions."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    niceness = os.getpriority(os.PRIO_PROCESS, 0)
     return {
         "cores": os.cpu_count() or 0,
         "processor": _processor(),
@@ -29,6 +30,7 @@ def facts(folder: str) -> dict[str, str | float]:
         "uvloop": version("uvloop"),
         "commit": _commit(),
         "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        **({"nice": niceness} if niceness else {}),
     }
 
 
