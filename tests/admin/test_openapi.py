@@ -61,7 +61,7 @@ def test_what_is_answered_is_what_was_documented(start_weir, mode: GenerationMod
         except FailureGroup as failures:
             broken += [f"{operation.label}: {failure}" for failure in failures.exceptions]
     assert not broken, "\n\n".join(broken)
-    assert calls > 500
+    assert calls > 400
 
 
 def check(operation: Any, mode: GenerationMode, session: requests.Session) -> int:
@@ -70,7 +70,7 @@ def check(operation: Any, mode: GenerationMode, session: requests.Session) -> in
 
     @seed(1)
     @settings(
-        max_examples=4,
+        max_examples=3,
         deadline=None,
         database=None,
         phases=[Phase.generate],

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from weir.admin.routing import Call, Query, Route
-from weir.model.errors import InvalidNameError, NotAuthorisedError
+from weir.model.errors import InvalidNameError, NotAuthorisedError, NotOwnerError
 
 
 class Thing(msgspec.Struct):
@@ -30,6 +30,14 @@ async def misname(call: Call) -> None:
     raise InvalidNameError("no such name")
 
 
+async def elsewhere(call: Call) -> None:
+    raise NotOwnerError("not here", http_url=call.query["at"])
+
+
+async def much(call: Call) -> list[str]:
+    return ["x" * 1_000_000] * 40
+
+
 async def crash(call: Call) -> None:
     raise ZeroDivisionError
 
@@ -40,6 +48,9 @@ ROUTES = [
     Route("POST", "/refuse", "No.", refuse),
     Route("POST", "/misname", "No.", misname),
     Route("POST", "/crash", "No.", crash),
+    Route("GET", "/moved/{name}", "No.", elsewhere, query=(Query("at", str, "where", ""),)),
+    Route("GET", "/much", "A lot.", much, answer=list[str]),
+    Route("GET", "/things/all", "Every one.", echo, answer=dict),
 ]
 
 
@@ -64,6 +75,12 @@ async def test_a_route_gets_its_parameters_decoded(serve) -> None:
         ("POST", "/refuse", None, 403),
         ("POST", "/misname", None, 412),
         ("POST", "/crash", None, 500),
+        ("GET", "/moved/x", None, 503),
+        ("GET", "/much", None, 413),
+        ("PUT", "/things/all", {"name": "n"}, 204),
+        ("PUT", "/things/x", {"name": "n", "size": 3.0}, 204),
+        ("PUT", "/things/x", {"name": "n", "size": 3.5}, 400),
+        ("GET", "/things/", None, 404),
     ],
 )
 async def test_each_outcome_has_its_status(serve, method: str, path: str, body: object, status: int) -> None:
@@ -134,3 +151,18 @@ async def test_connections_beyond_the_limit_are_turned_away(serve) -> None:
     with pytest.raises((ConnectionError, IndexError)):
         await served.call("GET", "/things/x")
     first.close()
+
+
+async def test_who_asks_for_a_topic_of_another_broker_is_sent_there(serve) -> None:
+    served = await serve(ROUTES)
+    target = "/moved/a%2Fb?at=http://other:8080/"
+    answer = await served.raw(f"GET {target} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".encode())
+    head = answer.decode().lower().split("\r\n")
+    assert head[0].startswith("http/1.1 307")
+    assert f"location: http://other:8080{target.lower()}" in head
+
+
+async def test_a_word_in_a_path_comes_before_a_parameter(serve) -> None:
+    served = await serve(ROUTES)
+    assert (await served.call("GET", "/things/all"))[1]["path"] == {}
+    assert (await served.call("GET", "/things/every"))[1]["path"] == {"name": "every"}

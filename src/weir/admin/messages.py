@@ -23,6 +23,13 @@ _TAG = "messages"
 #: How far a peek or an examination looks; who wants more is a consumer.
 _MAX_LOOK = 10_000
 _LOOK_BYTES = 1024 * 1024
+#: What is said of partitions together.
+_WORST_FIRST = (
+    CompactionStatus.RUNNING,
+    CompactionStatus.ERROR,
+    CompactionStatus.NOT_RUN,
+    CompactionStatus.SUCCESS,
+)
 _UNREADABLE = {422: "the message cannot be shown", **ABOUT_ONE_TOPIC}
 
 
@@ -230,8 +237,8 @@ class Messages:
             topic.compact()
 
     async def _compaction(self, call: Call) -> LongRunningProcessStatus:
-        topic = await self._context.stored_one(self._administered(call))
-        status = topic.compaction
+        found = [topic.compaction for topic in await self._context.stored(self._administered(call))]
+        status = next(worst for worst in _WORST_FIRST if worst in found)
         failed = "the compaction failed; see the log" if status is CompactionStatus.ERROR else ""
         return LongRunningProcessStatus(status.value, failed)
 

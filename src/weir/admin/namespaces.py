@@ -7,6 +7,7 @@ from weir.admin.bodies_policies import NamespacePolicies
 from weir.admin.context import AdminContext
 from weir.admin.names import ABOUT_NAMESPACE, ABOUT_TENANT, CONFLICT, NAMESPACE, V2, namespace_of, tenant_of
 from weir.admin.policies_map import namespace_policies, policies_of
+from weir.admin.properties import bounded
 from weir.admin.routing import Call, Query, RefusedError, Route
 from weir.admin.topic_deletion import delete_namespace
 from weir.broker.topic import BrokerTopic
@@ -16,7 +17,6 @@ from weir.model.topics import Domain, NamespaceName
 
 Mode = Literal["PERSISTENT", "NON_PERSISTENT", "ALL"]
 _MODES = {"PERSISTENT": Domain.PERSISTENT, "NON_PERSISTENT": Domain.NON_PERSISTENT, "ALL": None}
-_MAX_PROPERTIES = 1_000
 
 
 class Namespaces:
@@ -134,7 +134,7 @@ class Namespaces:
         if unknown:
             raise RefusedError(412, f"there is no cluster {unknown[0][:80]}")
         await self._context.registry.namespaces.create(
-            name, policies=policies_of(body), properties=_bounded(dict(body.properties or {}))
+            name, policies=policies_of(body), properties=bounded(body.properties)
         )
 
     async def _delete(self, call: Call) -> None:
@@ -167,7 +167,7 @@ class Namespaces:
     async def _put_properties(self, call: Call) -> None:
         given = call.body
         await self._context.registry.change_properties(
-            self._administered(call), lambda now: _bounded({**now, **given})
+            self._administered(call), lambda now: bounded({**now, **given})
         )
 
     async def _clear_properties(self, call: Call) -> None:
@@ -182,7 +182,7 @@ class Namespaces:
     async def _put_property(self, call: Call) -> None:
         key, value = call.path["key"], call.path["value"]
         await self._context.registry.change_properties(
-            self._administered(call), lambda now: _bounded({**now, key: value})
+            self._administered(call), lambda now: bounded({**now, key: value})
         )
 
     async def _remove_property(self, call: Call) -> str:
@@ -229,9 +229,3 @@ class Namespaces:
         name = namespace_of(call.path)
         self._context.authoriser.check(call.role, Action.CONSUME, name)
         return name
-
-
-def _bounded(properties: Properties) -> Properties:
-    if len(properties) > _MAX_PROPERTIES:
-        raise RefusedError(412, f"there can be {_MAX_PROPERTIES} properties at the most")
-    return properties

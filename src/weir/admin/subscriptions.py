@@ -6,6 +6,7 @@ from weir.admin.bodies import Properties, ResetCursorData
 from weir.admin.context import AdminContext
 from weir.admin.names import ABOUT_ONE_TOPIC, ABOUT_TOPIC, CONFLICT, subscription_of, topic_of, topic_path
 from weir.admin.positions import offset_at
+from weir.admin.properties import bounded
 from weir.admin.routing import Call, Query, Route
 from weir.broker.api import StartAt
 from weir.broker.subscription import Subscription
@@ -137,6 +138,7 @@ class Subscriptions:
 
     async def _create(self, call: Call) -> None:
         name, wanted, body = self._topic(call), subscription_of(call.path), call.body or ResetCursorData()
+        properties = bounded(body.properties)
         await self._context.registry.ensure_topic(name)  # as a consumer would make it
         topics = await self._context.stored(name)
         missing = [topic for topic in topics if wanted not in topic.subscriptions]
@@ -145,7 +147,7 @@ class Subscriptions:
         for topic in missing:
             start = StartAt(offset=await offset_at(topic, body))
             if wanted not in topic.subscriptions:  # nobody made it while we looked
-                await topic.create_subscription(wanted, start, properties=body.properties)
+                await topic.create_subscription(wanted, start, properties=properties)
 
     async def _delete(self, call: Call) -> None:
         for topic, subscription in await self._each(call):
@@ -156,7 +158,7 @@ class Subscriptions:
 
     async def _put_properties(self, call: Call) -> None:
         for _, subscription in await self._each(call):
-            subscription.properties = dict(call.body)
+            subscription.properties = bounded(call.body)
             subscription.save()
             await subscription.persisted()
 

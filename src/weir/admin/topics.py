@@ -4,6 +4,7 @@ from weir.admin import bodies_stats as stats
 from weir.admin.bodies import PartitionedTopicMetadata, Properties
 from weir.admin.context import AdminContext
 from weir.admin.names import ABOUT_NAMESPACE, ABOUT_TOPIC, CONFLICT, V2, namespace_of, topic_of, topic_path
+from weir.admin.properties import bounded
 from weir.admin.routing import Call, Int, Query, RefusedError, Route
 from weir.admin.stats_map import internal_stats, partitioned_stats, topic_stats
 from weir.admin.topic_deletion import delete_topic
@@ -204,11 +205,11 @@ class Topics:
     # --- life and death -----------------------------------------------------------------------------------------
 
     async def _create(self, call: Call) -> None:
-        await self._context.registry.topics.create(self._administered(call), properties=call.body)
+        await self._context.registry.topics.create(self._administered(call), properties=bounded(call.body))
 
     async def _create_partitioned(self, call: Call) -> None:
         name, (count, properties) = self._administered(call), _count(call)
-        await self._context.registry.topics.create(name, partitions=count, properties=properties)
+        await self._context.registry.topics.create(name, partitions=count, properties=bounded(properties))
 
     async def _grow(self, call: Call) -> None:
         name, (count, _) = self._administered(call), _count(call)
@@ -282,7 +283,9 @@ class Topics:
 
     async def _put_properties(self, call: Call) -> None:
         given: Properties = call.body
-        await self._context.registry.change_properties(self._administered(call), lambda now: {**now, **given})
+        await self._context.registry.change_properties(
+            self._administered(call), lambda now: bounded({**now, **given})
+        )
 
     async def _drop_property(self, call: Call) -> None:
         name, key = self._administered(call), call.query["key"]

@@ -1,0 +1,68 @@
+"""Lookup over HTTP when there are other brokers."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from weir.admin.context import AdminContext, ServiceUrls
+from weir.admin.http import Request
+from weir.admin.lookup import Lookup
+from weir.admin.routing import Call
+from weir.broker.api import Owner
+from weir.model.errors import NotOwnerError
+from weir.model.policies import DEFAULT_POLICIES
+from weir.model.topics import Domain
+
+HERE = ServiceUrls("pulsar://here:6650", "pulsar+ssl://here:6651", "http://here:8080", "https://here:8443")
+
+
+def lookup(owner: Owner) -> Any:
+    async def owner_of(name: object, *, role: str) -> Owner:
+        return owner
+
+    registry = SimpleNamespace(
+        namespaces=SimpleNamespace(get=lambda name: None),
+        topics=SimpleNamespace(find=lambda name: None),
+        policies=lambda where: DEFAULT_POLICIES,
+    )
+    context: Any = AdminContext(
+        SimpleNamespace(),
+        SimpleNamespace(owner=owner_of),
+        registry,
+        SimpleNamespace(),
+        SimpleNamespace(check_lookup=lambda role, name: None),
+        HERE,
+    )
+    return Lookup(context, Domain.PERSISTENT).routes()[0]
+
+
+async def look(owner: Owner, *, authoritative: bool = False) -> Any:
+    path = {"tenant": "public", "namespace": "default", "topic": "t"}
+    request = Request("GET", "/", {}, {}, b"", "test")
+    return await lookup(owner).action(Call("me", path, {"authoritative": authoritative}, None, request))
+
+
+async def test_a_topic_of_this_broker_is_reached_by_every_listener() -> None:
+    told = await look(Owner(True, "", ""))
+    assert (told.brokerUrl, told.brokerUrlTls, told.httpUrl, told.httpUrlTls) == (
+        HERE.pulsar,
+        HERE.pulsar_tls,
+        HERE.http,
+        HERE.https,
+    )
+
+
+async def test_a_topic_of_another_broker_is_looked_up_there() -> None:
+    with pytest.raises(NotOwnerError) as sent:
+        await look(Owner(False, "pulsar://there:6650", "http://there:8080"))
+    assert sent.value.http_url == "http://there:8080"
+
+
+async def test_who_was_sent_here_already_is_told_who_has_the_topic() -> None:
+    told = await look(Owner(False, "pulsar+ssl://there:6651", "http://there:8080"), authoritative=True)
+    assert (told.brokerUrl, told.brokerUrlTls) == (None, "pulsar+ssl://there:6651")
+
+
+async def test_a_broker_without_http_is_named_at_once() -> None:
+    assert (await look(Owner(False, "pulsar://there:6650", ""))).brokerUrl == "pulsar://there:6650"
