@@ -80,7 +80,6 @@ class Storage:
 class BrokerConfig:
     """How topics are served."""
 
-    cluster: str = setting(TEXT, "standalone", "The name of this cluster, as the admin REST shows it.")
     in_flight_bytes: int = setting(
         SIZE, 64 * MIB, "Published bytes that are not stored yet, over all topics; above it producers wait."
     )

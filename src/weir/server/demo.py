@@ -36,9 +36,16 @@ _BOOKIES = ("b1", "b2", "b3", "b4")
 _QUORUM = Quorum(ensemble=3, write=3, ack=2)
 
 
-@click.command()
+@click.command(
+    epilog="""
+\b
+Example:
+  weir demo        # about 15 seconds; needs no options and leaves nothing behind
+"""
+)
 def demo() -> None:
-    """Show what Weir does: four bookies, one of them stopped under load, a writer that vanishes, repair."""
+    """Show what Weir does: four bookies, one of them stopped under load, a writer that vanishes, repair; then a whole
+    Weir that Pulsar's official client (if installed) produces to and, after a restart, consumes from."""
     console = Console()
     logging.getLogger("weir").setLevel(logging.ERROR)  # that a bookie stops is part of the story
     with tempfile.TemporaryDirectory(prefix="weir-demo-") as folder:
