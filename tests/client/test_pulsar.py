@@ -241,3 +241,17 @@ async def test_a_token_is_asked_for_and_taken(start_weir: StartWeir, runtime: Ru
             await nobody.producer("t")
     async with PulsarClient(runtime, url, ClientSettings(token=create_token(secret, "alice"))) as alice:
         await (await alice.producer("t")).send(Outgoing(b"x"))
+
+
+async def test_a_message_that_is_acknowledged_twice_at_once_brings_nothing_of_its_batch_back(
+    client: PulsarClient,
+) -> None:
+    producer = await client.producer("t")
+    await asyncio.gather(*(producer.send(Outgoing(str(at).encode())) for at in range(2)))  # one batch
+    await producer.send(Outgoing(b"2"))
+    consumer = await client.consumer("t", FROM_START)
+    first, second, _ = await take(consumer, 3)
+    await consumer.ack(first, second, second)
+    await consumer.close()
+    (again,) = await take(await client.consumer("t", FROM_START), 1)
+    assert again.payload == b"2"

@@ -10,7 +10,6 @@ from weir.broker.api import Receipt
 from weir.broker.dedup import Deduplication
 from weir.broker.key_shared import KeyShared
 from weir.broker.lanes import Lanes
-from weir.broker.producers import Producers
 from weir.broker.publishing import Publisher
 from weir.broker.settings import BrokerSettings
 from weir.broker.subscription import Subscription
@@ -130,28 +129,6 @@ def _receipt_before_stored() -> Iterator[None]:
         yield
 
 
-@_mutation(
-    "sends-on-after-a-failure",
-    storage=_often(Fault.STUCK_DISK, Fault.CRASH_BOOKIE, Fault.META_OUTAGE),
-    deduplication=True,
-    messages=60,
-    **_PLAIN,
-)
-def _sends_on_after_a_failure() -> Iterator[None]:
-    """A producer whose batch could not be stored goes on with the next one."""
-    refusal = Publisher._refusal
-
-    def forgiving(self: Publisher, producer: Any, outgoing: Any) -> Any:
-        producer.failures_seen = self._stream.failures
-        return refusal(self, producer, outgoing)
-
-    with (
-        patch.object(Publisher, "_refusal", forgiving),
-        patch.object(Producers, "close", lambda self, reason: None),
-    ):
-        yield
-
-
 # --- deduplication --------------------------------------------------------------------------------------------
 
 
@@ -221,8 +198,11 @@ def _seek_not_persisted() -> Iterator[None]:
     seek = Subscription.seek
 
     async def forgetful(self: Subscription, offset: int) -> None:
-        with patch.object(Subscription, "_note", lambda self: None):
+        self._note = lambda: None  # type: ignore[method-assign]
+        try:
             await seek(self, offset)
+        finally:
+            del self._note
 
     with patch.object(Subscription, "seek", forgetful):
         yield
