@@ -141,16 +141,16 @@ async def driver(request: pytest.FixtureRequest, runtime: Runtime, tmp_path: Pat
     match request.param:
         case "embedded":
             store = await open_embedded(runtime, f"{tmp_path}/meta")
-            driver = Driver("embedded", lambda: store, ttl_s=0.2)
+            driver = Driver("embedded", lambda: store, ttl_s=1.0)
         case "etcd":
             server: EtcdServer = request.getfixturevalue("etcd_server")
             driver = Driver("etcd", lambda: EtcdMeta(runtime, server.settings), ttl_s=1)
         case "faulty":
             core = MemoryCore(runtime.clock)
-            driver = Driver("faulty", lambda: FaultyMeta(MemoryMeta(core, runtime), runtime), ttl_s=0.2)
+            driver = Driver("faulty", lambda: FaultyMeta(MemoryMeta(core, runtime), runtime), ttl_s=1.0)
         case _:
             core = MemoryCore(runtime.clock)
-            driver = Driver("memory", lambda: MemoryMeta(core, runtime), ttl_s=0.2)
+            driver = Driver("memory", lambda: MemoryMeta(core, runtime), ttl_s=1.0)
     yield driver
     await driver.close()
 

@@ -44,8 +44,8 @@ Example:
 """
 )
 def demo() -> None:
-    """Show what Weir does: four bookies, one of them stopped under load, a writer that vanishes, repair; then a whole
-    Weir that Pulsar's official client (if installed) produces to and, after a restart, consumes from."""
+    """Show what Weir does: four bookies, one of them stopped under load, a writer that vanishes, repair; then a
+    whole Weir that Pulsar's official client (if installed) produces to and, after a restart, consumes from."""
     console = Console()
     logging.getLogger("weir").setLevel(logging.ERROR)  # that a bookie stops is part of the story
     with tempfile.TemporaryDirectory(prefix="weir-demo-") as folder:
