@@ -55,13 +55,13 @@ def test_what_is_answered_is_what_was_documented(start_weir, mode: GenerationMod
     for operation in operations(weir):
         if changed:
             prepare(weir)
-        changed = operation.method.upper() != "GET"
+        changed = operation.method.upper() == "DELETE"
         try:
             calls += check(operation, mode, session)
         except FailureGroup as failures:
             broken += [f"{operation.label}: {failure}" for failure in failures.exceptions]
     assert not broken, "\n\n".join(broken)
-    assert calls > 400
+    assert calls > 300
 
 
 def check(operation: Any, mode: GenerationMode, session: requests.Session) -> int:
@@ -70,7 +70,7 @@ def check(operation: Any, mode: GenerationMode, session: requests.Session) -> in
 
     @seed(1)
     @settings(
-        max_examples=3,
+        max_examples=3 if mode is GenerationMode.POSITIVE else 2,
         deadline=None,
         database=None,
         phases=[Phase.generate],
