@@ -153,11 +153,11 @@ def load(params: Params, folder: str) -> Measured:
             # Both are warm when they are measured: a JVM compiles, Weir fills its caches.
             warm = {"batching": batching, "size": 100, "seconds": params["warm_s"]}
             _throughput(broker, f"warm-{batching}", warm, params["producers"])
-        for shape in params["shapes"]:
-            measured = _throughput(broker, f"t-{shape['key']}", shape["load"], params["producers"])
+        for number, shape in enumerate(params["shapes"]):
+            measured = _throughput(broker, f"throughput-{number}", shape["load"], params["producers"])
             found |= _named(shape["key"], measured)
-        for shape in params["latencies"]:
-            found |= _named(shape["key"], _latency(broker, f"t-{shape['key']}", shape["load"]))
+        for number, shape in enumerate(params["latencies"]):
+            found |= _named(shape["key"], _latency(broker, f"latency-{number}", shape["load"]))
         found["loaded_mb"] = rss_mb(broker.pid)
     return found
 

@@ -106,7 +106,9 @@ def _load(amounts: Amounts, absent: str) -> Group:
         ],
     }
     title = f"Weir beside {apache.TITLE}: 1 topic"
-    return Group(NAME, title, _runs("broker.load", params, absent), table, amounts.rounds, beside=apache.TITLE)
+    return Group(
+        f"{NAME}-load", title, _runs("broker.load", params, absent), table, amounts.rounds, beside=apache.TITLE
+    )
 
 
 def _topics(amounts: Amounts, absent: str) -> Group:

@@ -126,20 +126,28 @@ def _line(row: Result) -> str:
     )
 
 
-def write(results: list[Result], facts: dict[str, Any], folder: Path) -> None:
-    """JSON and a picture of each part that was measured, and one table of all parts that ever were."""
+def write(results: list[Result], facts: dict[str, Any], folder: Path, *, keep: bool = False) -> None:
+    """JSON and a picture of each part that was measured, and one table of all parts that ever were.
+
+    `keep`: groups that were not measured this time stay as they were.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     tables = []
     for part in _PARTS:
-        rows = [r for r in results if part.holds(r)]
         path = folder / f"{part.json}.json"
+        rows = [r for r in results if part.holds(r)]
         if rows:
+            measured = {r.group for r in rows}
+            rows = [r for r in _stored(path) if keep and r.group not in measured] + rows
             path.write_text(json.dumps({"machine": facts, "rows": [asdict(r) for r in rows]}, indent=1) + "\n")
             _plot(rows, facts, folder / f"{part.picture}.png", part)
         if path.exists():
-            stored = json.loads(path.read_text())
-            tables.append(table([_result(r) for r in stored["rows"]], stored["machine"], part.title))
+            tables.append(table(_stored(path), json.loads(path.read_text())["machine"], part.title))
     (folder / "table.md").write_text("\n".join(tables))
+
+
+def _stored(path: Path) -> list[Result]:
+    return [_result(row) for row in json.loads(path.read_text())["rows"]] if path.exists() else []
 
 
 def _result(stored: dict[str, Any]) -> Result:

@@ -47,7 +47,7 @@ def main() -> int:
         console.print(f"[yellow]the machine was not quiet: others used {foreign} cores")
     target = arguments.results or (RESULTS if not (arguments.quick or arguments.only) else None)
     if target:
-        report.write(results, facts, target)
+        report.write(results, facts, target, keep=bool(arguments.only))
         console.print(f"written to {target}")
     return 0
 
