@@ -9,6 +9,9 @@ from weir.broker.dispatcher import Desk, ack_invisible, wanted_of
 from weir.model.batch import Batch
 from weir.model.errors import SubscriptionBusyError
 
+#: Redelivery counts go no higher: a message that is given back for ever must not cost more each time.
+_MOST_REWINDS = 1000
+
 
 class SingleActive:
     """`failover`: standbys may wait, and one of them takes over."""
@@ -101,6 +104,7 @@ class SingleActive:
         self._rewinds = [rewind for rewind in self._rewinds if rewind > mark + 1]
         undelivered = consumer.take_inbox()
         self._rewinds.append(undelivered[0].batch.base_offset if undelivered else self.read_at)
+        del self._rewinds[:-_MOST_REWINDS]
         self.read_at = mark + 1
         self.pump()
 

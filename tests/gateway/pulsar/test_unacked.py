@@ -2,7 +2,7 @@
 
 from random import Random
 
-from weir.gateway.pulsar.unacked import Unacked, joined, ranges_of
+from weir.gateway.pulsar.unacked import MOST_BATCHES, Unacked, joined, ranges_of
 
 PLACE = (7, 10)
 
@@ -65,3 +65,12 @@ def test_what_is_given_back_is_what_awaits_its_answer() -> None:
     unacked.ack(PLACE, 0b1101)
     assert unacked.give_back(PLACE) == [(50, 51), (52, 54)]
     assert unacked.give_back(PLACE) == []
+
+
+def test_what_a_client_never_acknowledges_does_not_grow_without_end() -> None:
+    unacked = Unacked()
+    for number in range(MOST_BATCHES + 10):
+        unacked.delivered((1, number), number, 1, None)
+    assert len(unacked) == MOST_BATCHES
+    assert unacked.get((1, 9)) is None
+    assert unacked.get((1, 10)) is not None

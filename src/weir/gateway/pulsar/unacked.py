@@ -33,6 +33,9 @@ class Delivered(NamedTuple):
 
 
 _ONES = re.compile("1+")
+#: More are not remembered: a consumer in order has no limit on what it leaves unacknowledged, and must not fill the
+#: broker's memory with it. The oldest are forgotten; when they are acknowledged after all, they are looked up.
+MOST_BATCHES = 200_000
 #: Half the cost of calling the class; it is made once per delivered entry.
 _new = tuple.__new__
 
@@ -62,6 +65,8 @@ class Unacked:
 
     def delivered(self, place: Place, base: int, size: int, wanted: int | None) -> None:
         self._batches[place] = _new(Delivered, (base, size, wanted))
+        if len(self._batches) > MOST_BATCHES:
+            self._batches.popitem(last=False)
 
     def get(self, place: Place) -> Delivered | None:
         return self._batches.get(place)
