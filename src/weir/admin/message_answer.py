@@ -2,11 +2,11 @@
 
 import json
 import re
-from datetime import UTC, datetime
 
 from weir.admin.bodies import MessageIdBody
 from weir.admin.http import Response
 from weir.admin.routing import BYTES, RefusedError
+from weir.admin.stats_map import moment
 from weir.model.batch import Batch, BatchFormat
 from weir.model.errors import WireError
 from weir.wire.pulsar.batch import open_payload
@@ -36,16 +36,16 @@ def message_answer(batch: Batch, at: MessageIdBody) -> Response:
 def _headers(metadata: api.MessageMetadata, batch: Batch, at: MessageIdBody) -> dict[str, str]:
     headers = {
         "X-Pulsar-Message-ID": f"{at.ledgerId}:{at.entryId}",
-        "X-Pulsar-publish-time": _moment(metadata.publish_time),
+        "X-Pulsar-publish-time": moment(metadata.publish_time),
         "X-Pulsar-producer-name": _text(metadata.producer_name),
         "X-Pulsar-sequence-id": str(metadata.sequence_id),
-        "X-Pulsar-Broker-Entry-METADATA-timestamp": _moment(batch.append_ms),
+        "X-Pulsar-Broker-Entry-METADATA-timestamp": moment(batch.append_ms),
         "X-Pulsar-Broker-Entry-METADATA-index": str(batch.end_offset - 1),
     }
     if metadata.HasField("event_time") and metadata.event_time:
-        headers["X-Pulsar-event-time"] = _moment(metadata.event_time)
+        headers["X-Pulsar-event-time"] = moment(metadata.event_time)
     if metadata.HasField("deliver_at_time"):
-        headers["X-Pulsar-deliver-at-time"] = _moment(metadata.deliver_at_time)
+        headers["X-Pulsar-deliver-at-time"] = moment(metadata.deliver_at_time)
     if is_batch(metadata):
         headers["X-Pulsar-num-batch-message"] = str(metadata.num_messages_in_batch)
     if metadata.HasField("partition_key"):
@@ -67,10 +67,3 @@ def _plain(text: str) -> bool:
 
 def _text(value: str | bytes) -> str:
     return value if isinstance(value, str) else value.decode("utf-8", "replace")
-
-
-def _moment(wall_ms: int) -> str:
-    try:
-        return datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="milliseconds")
-    except (ValueError, OverflowError, OSError):
-        return ""
