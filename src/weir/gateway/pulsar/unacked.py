@@ -33,8 +33,8 @@ class Delivered(NamedTuple):
 
 
 _ONES = re.compile("1+")
-#: More are not remembered: a consumer in order has no limit on what it leaves unacknowledged, and must not fill the
-#: broker's memory with it. The oldest are forgotten; when they are acknowledged after all, they are looked up.
+#: More are not remembered: a consumer in order has no limit on what it leaves unacknowledged, and must not fill
+#: the broker's memory with it. The oldest are forgotten; if they are acknowledged after all, they are looked up.
 MOST_BATCHES = 200_000
 #: Half the cost of calling the class; it is made once per delivered entry.
 _new = tuple.__new__
