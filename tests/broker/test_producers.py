@@ -19,6 +19,7 @@ from weir.model.errors import (
     WeirError,
 )
 from weir.model.policies import Policies, Rate
+from weir.model.topics import TopicName
 
 EXCLUSIVE, WAIT, FENCE = (
     AccessMode.EXCLUSIVE,
@@ -177,16 +178,54 @@ def test_producers_relax_while_the_brokers_budget_is_used_up(run: Callable) -> N
 
 def test_a_budget_wakes_those_who_wait_when_enough_was_given_back() -> None:
     async def main() -> None:
-        budget = Budget(10)
-        budget.take(30)
-        waiting = asyncio.ensure_future(budget.eased())
-        budget.give(15)
+        purse = Budget(10).purse()
+        purse.take(30)
+        waiting = asyncio.ensure_future(purse.eased())
+        purse.give(15)
         await asyncio.sleep(0)
         assert not waiting.done()
-        budget.give(10)
+        purse.give(10)
         await waiting
 
     asyncio.run(main())
+
+
+def test_only_those_wait_who_use_more_than_their_share_of_an_exhausted_budget() -> None:
+    budget = Budget(100)
+    floods = [budget.purse(), budget.purse()]
+    modest = budget.purse()
+    for flood in floods:
+        flood.take(80)
+    modest.take(10)
+    assert budget.exhausted
+    assert [flood.exhausted for flood in floods] == [True, True]
+    assert not modest.exhausted
+    floods[0].give(80)
+    assert not floods[1].exhausted, "90 of 100 are used"
+
+
+def test_a_flood_of_some_topics_does_not_hold_up_another(run: Callable) -> None:
+    async def scenario(bench) -> None:
+        broker = await bench.broker(broker=BrokerSettings(in_flight_bytes=1000))
+        floods = [await broker.load(TopicName.parse(f"flood{i}")) for i in range(3)]
+        producers = [await bench.producer(topic) for topic in floods]
+        calm = await bench.producer(await broker.load(TopicName.parse("calm")))
+        await bench.publish(calm, "warm")
+        for producer in producers:
+            await bench.publish(producer, "warm")
+        for bookie in bench.bookies.bookies.values():
+            bookie.hold()
+        sent = [producer.publish(bench.out("x" * 200)) for producer in producers for _ in range(3)]
+        sent.append(calm.publish(bench.out("calm")))
+        held_up = [asyncio.ensure_future(producer.relax()) for producer in producers]
+        await calm.relax()
+        await bench.runtime.clock.sleep(1)
+        assert not any(waiting.done() for waiting in held_up)
+        for bookie in bench.bookies.bookies.values():
+            bookie.release()
+        await asyncio.gather(*sent, *held_up)
+
+    run(scenario)
 
 
 def test_a_terminated_topic_takes_nothing_more_and_is_read_to_its_end(run: Callable) -> None:

@@ -42,7 +42,7 @@ class Publisher:
     ) -> None:
         self._context = context
         self._clock = context.runtime.clock
-        self._budget = context.budget
+        self._budget = context.budget.purse()
         self._loop = asyncio.get_running_loop()
         self._stream = stream
         self._shut_all = shut_all
