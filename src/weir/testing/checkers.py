@@ -291,6 +291,11 @@ def check_history(ops: Sequence[Op], checkers: Iterable[Checker] = CHECKERS) -> 
     return [violation for checker in checkers for violation in checker(ops)]
 
 
+def rejecting(ops: Sequence[Op], checkers: Iterable[Checker] = CHECKERS) -> list[Checker]:
+    """The checkers that find something in this history, in their order."""
+    return [checker for checker in checkers if checker(ops)]
+
+
 # --- selections ---------------------------------------------------------------------------------------------
 
 

@@ -1,13 +1,14 @@
 """Promises broken on purpose: each mutation patches one seam of the product, and the checkers must find it.
 
 A mutation is a plausible mistake, not vandalism: a check left out, a step skipped, an order turned round. If the
-checkers miss one, it is the scenario or the checkers that are wrong (`tests/sim/test_mutations.py`).
+checkers miss one, it is the scenario or the checkers that are wrong (`tests/sim/test_mutations.py`). Each mutation
+names the checkers that have to find it; together they name every checker there is.
 """
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
@@ -21,13 +22,17 @@ from weir.ledger import transforms
 from weir.ledger.copying import Copier
 from weir.ledger.fencing import Fencing
 from weir.ledger.quorum import Stripes
+from weir.ledger.records import LedgerRecords
 from weir.ledger.recovery import Recovery
 from weir.ledger.tail import Answer, Verdict, decide
 from weir.ledger.window import Window
 from weir.ledger.writer import LedgerWriter
 from weir.meta.state import KeySpace
-from weir.model.errors import BookieError
-from weir.model.ledger import Quorum
+from weir.model.errors import BookieError, RecoveryFailedError
+from weir.model.ids import NO_ENTRY
+from weir.model.ledger import LedgerMetadata, LedgerState, Quorum
+from weir.testing import checkers
+from weir.testing.checkers import Checker
 from weir.testing.plan import Fault
 from weir.wire.entry import verify_entry
 from weir.wire.journal import RecordHeader, RecordKind
@@ -40,6 +45,8 @@ class Mutation:
     #: What is done wrong.
     sin: str
     apply: Callable[[], AbstractContextManager[Any]]
+    #: The checkers of the promises that this breaks: each of them must find it, whatever the others find.
+    found_by: tuple[Checker, ...]
     #: Fields of the plan that are set, so that the mistake matters in most seeds.
     focus: dict[str, Any]
 
@@ -49,11 +56,11 @@ _TWO_OF_TWO = Quorum(3, 2, 2)
 _TWO_OF_THREE = Quorum(3, 3, 2)
 
 
-def _mutation(name: str, **focus: Any) -> Callable[[Callable[[], Iterator[None]]], None]:
+def _mutation(name: str, *found_by: Checker, **focus: Any) -> Callable[[Callable[[], Iterator[None]]], None]:
     """Enter a generator function as a mutation; its docstring says the sin."""
 
     def enter(function: Callable[[], Iterator[None]]) -> None:
-        MUTATIONS[name] = Mutation((function.__doc__ or name).strip(), contextmanager(function), focus)
+        MUTATIONS[name] = Mutation((function.__doc__ or name).strip(), contextmanager(function), found_by, focus)
 
     return enter
 
@@ -71,7 +78,13 @@ def _everywhere(function: Callable[..., Any], instead: Callable[..., Any]) -> It
 # --- the writer -----------------------------------------------------------------------------------------------
 
 
-@_mutation("ack-below-quorum", quorum=_TWO_OF_TWO, faults=(Fault.CRASH_CLIENT, Fault.PARTITION), repair=False)
+@_mutation(
+    "ack-below-quorum",
+    checkers.acknowledged_is_replicated,
+    quorum=_TWO_OF_TWO,
+    faults=(Fault.CRASH_CLIENT, Fault.PARTITION),
+    repair=False,
+)
 def _ack_below_quorum() -> Iterator[None]:
     """The writer acknowledges an entry that one bookie less than the ack quorum holds."""
     held = Stripes.held
@@ -87,7 +100,7 @@ def _ack_below_quorum() -> Iterator[None]:
         yield
 
 
-@_mutation("acks-out-of-order")
+@_mutation("acks-out-of-order", checkers.acknowledgements_in_order)
 def _acks_out_of_order() -> Iterator[None]:
     """The writer acknowledges whatever an ack quorum holds, without waiting for the entries before it."""
 
@@ -106,6 +119,7 @@ def _acks_out_of_order() -> Iterator[None]:
 
 @_mutation(
     "unrecorded-ensemble-change",
+    checkers.acknowledged_is_replicated,
     bookies=5,
     quorum=_TWO_OF_TWO,
     faults=(Fault.KILL_BOOKIE, Fault.STUCK_DISK),
@@ -121,7 +135,7 @@ def _unrecorded_ensemble_change() -> Iterator[None]:
         yield
 
 
-@_mutation("close-forgets-last-entry")
+@_mutation("close-forgets-last-entry", checkers.recovery_keeps_acknowledged)
 def _close_forgets_last_entry() -> Iterator[None]:
     """The writer closes its ledger one entry before the last acknowledged one."""
     close_at = transforms._closed
@@ -134,10 +148,24 @@ def _close_forgets_last_entry() -> Iterator[None]:
         yield
 
 
+@_mutation("append-doubled", checkers.read_order_is_append_order)
+def _append_doubled() -> Iterator[None]:
+    """The writer puts the payload that starts a batch into it twice, and acknowledges the second."""
+    put = LedgerWriter._put
+
+    def put_twice(self: LedgerWriter, payload: Any, size: int) -> Any:
+        if self._filling is None:
+            put(self, payload, size)
+        return put(self, payload, size)
+
+    with patch.object(LedgerWriter, "_put", put_twice):
+        yield
+
+
 # --- recovery -------------------------------------------------------------------------------------------------
 
 
-@_mutation("recovery-trusts-last-confirmed", recoverers=2)
+@_mutation("recovery-trusts-last-confirmed", checkers.recovery_keeps_acknowledged, recoverers=2)
 def _recovery_trusts_last_confirmed() -> Iterator[None]:
     """Recovery closes at the last-add-confirmed that the bookies know, without reading on."""
 
@@ -150,7 +178,9 @@ def _recovery_trusts_last_confirmed() -> Iterator[None]:
 
 @_mutation(
     "recovery-believes-one-denial",
-    recoverers=2,
+    checkers.recovery_keeps_acknowledged,
+    bookies=3,
+    recoverers=6,
     quorum=_TWO_OF_THREE,
     faults=(Fault.ONE_WAY, Fault.PARTITION),
     fault_every_s=0.3,
@@ -167,7 +197,7 @@ def _recovery_believes_one_denial() -> Iterator[None]:
         yield
 
 
-@_mutation("recovery-without-fencing", recoverers=2)
+@_mutation("recovery-without-fencing", checkers.nothing_is_acknowledged_after_recovery, recoverers=2)
 def _recovery_without_fencing() -> Iterator[None]:
     """Recovery only asks the bookies how far they are, and fences none."""
 
@@ -183,11 +213,59 @@ def _recovery_without_fencing() -> Iterator[None]:
         yield
 
 
+@_mutation(
+    "recovery-never-taken-over",
+    checkers.all_is_available_after_healing,
+    recoverers=2,
+    faults=(Fault.CRASH_CLIENT,),
+    fault_every_s=0.3,
+)
+def _recovery_never_taken_over() -> Iterator[None]:
+    """Recovery leaves a ledger alone that someone else has begun to recover, even if that one died."""
+    begin = transforms.begin_recovery
+
+    def begin_only_once(ledger: LedgerMetadata) -> LedgerMetadata:
+        if ledger.state is LedgerState.IN_RECOVERY:
+            raise RecoveryFailedError(f"ledger {ledger.ledger_id} is in recovery already")
+        return begin(ledger)
+
+    with patch.object(ledger_recovery, "begin_recovery", begin_only_once):
+        yield
+
+
+@_mutation(
+    "recovery-of-the-closed",
+    checkers.end_never_changes,
+    recoverers=2,
+    quorum=Quorum(3, 3, 3),
+    link_s=0.02,
+    faults=(Fault.ONE_WAY, Fault.PARTITION),
+    fault_every_s=0.3,
+    repair=False,
+)
+def _recovery_of_the_closed() -> Iterator[None]:
+    """Recovery does not stop at a ledger that is closed, but looks for its end once more."""
+    begin = transforms.begin_recovery
+
+    def begin_again(ledger: LedgerMetadata) -> LedgerMetadata:
+        reopened = replace(ledger, state=LedgerState.IN_RECOVERY, last_entry=NO_ENTRY, length=0)
+        return reopened if ledger.state is LedgerState.CLOSED else begin(ledger)
+
+    with patch.object(ledger_recovery, "begin_recovery", begin_again):
+        yield
+
+
 # --- metadata and bytes ---------------------------------------------------------------------------------------
 
 
 @_mutation(
-    "compare-and-set-without-compare", writers=3, recoverers=2, ledger_appends=4, meta_delay_s=0.05, faults=()
+    "compare-and-set-without-compare",
+    checkers.one_acknowledgement_per_entry,
+    writers=3,
+    recoverers=2,
+    ledger_appends=4,
+    meta_delay_s=0.05,
+    faults=(),
 )
 def _cas_without_compare() -> Iterator[None]:
     """The metadata store ignores the expected version of a put."""
@@ -200,7 +278,23 @@ def _cas_without_compare() -> Iterator[None]:
         yield
 
 
-@_mutation("no-checksums", faults=(Fault.BIT_FLIPS, Fault.KILL_BOOKIE))
+@_mutation("delete-keeps-record", checkers.deleted_stays_deleted, recoverers=2, deletes=True)
+def _delete_keeps_record() -> Iterator[None]:
+    """Delete tells the bookies to forget the ledger, but leaves its record in the metadata."""
+
+    async def leave_it(self: LedgerRecords, ledger_id: Any) -> None:
+        return
+
+    with patch.object(LedgerRecords, "delete", leave_it):
+        yield
+
+
+@_mutation(
+    "no-checksums",
+    checkers.acknowledged_is_unchanged,
+    checkers.reads_return_what_was_appended,
+    faults=(Fault.BIT_FLIPS, Fault.KILL_BOOKIE),
+)
 def _no_checksums() -> Iterator[None]:
     """Nobody verifies the checksum of an entry that was read."""
     with _everywhere(verify_entry, lambda data: None):
@@ -210,7 +304,14 @@ def _no_checksums() -> Iterator[None]:
 # --- repair ---------------------------------------------------------------------------------------------------
 
 
-@_mutation("repair-without-copying", bookies=5, quorum=_TWO_OF_THREE, faults=(Fault.LOST_DISK,), repair=True)
+@_mutation(
+    "repair-without-copying",
+    checkers.acknowledged_is_replicated,
+    bookies=5,
+    quorum=_TWO_OF_TWO,
+    faults=(Fault.LOST_DISK,),
+    repair=True,
+)
 def _repair_without_copying() -> Iterator[None]:
     """Repair writes another bookie down in the place of a lost one, but copies nothing to it."""
 
@@ -224,14 +325,22 @@ def _repair_without_copying() -> Iterator[None]:
 # --- the bookie -----------------------------------------------------------------------------------------------
 
 
-@_mutation("bookie-ignores-fence", recoverers=2)
+@_mutation("bookie-ignores-fence", checkers.nothing_is_acknowledged_after_recovery, recoverers=2)
 def _bookie_ignores_fence() -> Iterator[None]:
     """A bookie takes adds of the writer to a ledger that it has fenced."""
     with patch.object(LedgerTable, "is_fenced", lambda self, ledger_id: False):
         yield
 
 
-@_mutation("fence-forgotten-with-ledger", recoverers=2, deletes=True, writers=3)
+@_mutation(
+    "fence-forgotten-with-ledger",
+    checkers.nothing_is_acknowledged_after_recovery,
+    writers=1,
+    recoverers=6,
+    deletes=True,
+    appends=100,
+    ledger_appends=400,
+)
 def _fence_forgotten_with_ledger() -> Iterator[None]:
     """A bookie forgets the fence of a ledger that it deletes."""
     with patch.object(LedgerTable, "is_gone", lambda self, ledger_id: False):
@@ -240,6 +349,7 @@ def _fence_forgotten_with_ledger() -> Iterator[None]:
 
 @_mutation(
     "fence-forgotten-at-restart",
+    checkers.nothing_is_acknowledged_after_recovery,
     quorum=Quorum(1, 1, 1),
     writers=3,
     recoverers=2,
@@ -265,7 +375,7 @@ def _fence_forgotten_at_restart() -> Iterator[None]:
         yield
 
 
-@_mutation("ack-before-sync", faults=(Fault.CRASH_BOOKIE,))
+@_mutation("ack-before-sync", checkers.acknowledged_is_kept, faults=(Fault.CRASH_BOOKIE,))
 def _ack_before_sync() -> Iterator[None]:
     """A bookie acknowledges entries that are written to its journal but not synced."""
     write = Journal._write
@@ -277,7 +387,7 @@ def _ack_before_sync() -> Iterator[None]:
         yield
 
 
-@_mutation("no-replay", faults=(Fault.CRASH_BOOKIE, Fault.KILL_BOOKIE))
+@_mutation("no-replay", checkers.acknowledged_is_replicated, faults=(Fault.CRASH_BOOKIE, Fault.KILL_BOOKIE))
 def _no_replay() -> Iterator[None]:
     """A bookie that starts trusts its checkpoint and leaves out the entries that only its journal has."""
     replay = Store.replay
@@ -290,7 +400,13 @@ def _no_replay() -> Iterator[None]:
         yield
 
 
-@_mutation("compaction-drops-entries", deletes=True, faults=())
+@_mutation(
+    "compaction-drops-entries",
+    checkers.acknowledged_is_kept,
+    checkers.readable_stays_readable,
+    deletes=True,
+    faults=(),
+)
 def _compaction_drops_entries() -> Iterator[None]:
     """A bookie that rewrites entry logs leaves out the last live entry of each part."""
     newest = GarbageCollector._newest
@@ -304,6 +420,7 @@ def _compaction_drops_entries() -> Iterator[None]:
 
 @_mutation(
     "bookie-confirms-too-much",
+    checkers.confirmed_is_true,
     bookies=3,
     quorum=_TWO_OF_THREE,
     readers=2,
