@@ -12,6 +12,7 @@ FIRST_SEED = {
     "answered-before-applied": 0,
     "cursor-without-holes": 0,
     "done-before-appended": 0,
+    "ids-go-back": 3,
     "key-taken-over": 0,
     "no-fencing": 3,
     "one-too-many": 0,

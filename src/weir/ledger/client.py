@@ -66,9 +66,10 @@ class LedgerClient:
         if self._owns_directory:
             await self.context.directory.close()
 
-    async def create(self, quorum: Quorum) -> LedgerWriter:
+    async def create(self, quorum: Quorum, *, above: LedgerId | None = None) -> LedgerWriter:
         """A new ledger on bookies that take entries, and its one writer; NotEnoughBookiesError if there are too
-        few."""
+        few. `above`: its id shall be higher than this one, which another client may have taken from a later block.
+        """
         writable = self.context.directory.writable()
         ensemble = choose_ensemble(
             {bookie_id: info.rack for bookie_id, info in writable.items()},
@@ -77,13 +78,19 @@ class LedgerClient:
             avoid=self.context.quarantine.held(),
         )
         ledger = LedgerMetadata(
-            ledger_id=await self._ids.take(),
+            ledger_id=await self._next_id(above),
             quorum=quorum,
             fragments=(Fragment(EntryId(0), ensemble),),
             created_ms=self.context.runtime.clock.wall_ms(),
         )
         await self.context.records.create(ledger)
         return LedgerWriter(self.context, ledger)
+
+    async def _next_id(self, above: LedgerId | None) -> LedgerId:
+        ledger_id = await self._ids.take()
+        while above is not None and ledger_id <= above:
+            ledger_id = await self._ids.take()
+        return ledger_id
 
     async def open(self, ledger_id: LedgerId, *, recover: bool = True) -> LedgerReader:
         """A reader. With `recover`, the ledger is fenced and closed first, so that all of it can be read and its

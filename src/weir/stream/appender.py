@@ -320,7 +320,10 @@ class Appender:
             await asyncio.wait([self._turnover])
 
     async def _open_ledger(self) -> None:
-        writer = await self._context.ledgers.create(self._settings.quorum)
+        spans = self._chain.value.spans
+        # Message ids begin with the ledger's; clients count on ids that grow along the stream.
+        above = spans[-1].ledger_id if spans else None
+        writer = await self._context.ledgers.create(self._settings.quorum, above=above)
         now_ms = max(self._last_ms, self._clock.wall_ms())
         try:
             await self._chain.change(lambda chain: chain.with_opened(writer.ledger_id, now_ms))

@@ -5,7 +5,9 @@ over the simulated network; nothing of a broker is shared with another but the m
 """
 
 import asyncio
+from collections.abc import Awaitable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from random import Random
 
 from weir.broker.broker import Broker
@@ -23,6 +25,7 @@ from weir.model.batch import BatchFormat, HeldId
 from weir.model.errors import InvariantError, WeirError
 from weir.model.policies import DEFAULT_POLICIES, Policies, Retention
 from weir.model.registry import BrokerInfo
+from weir.model.topics import TopicName
 from weir.runtime.interfaces import Runtime
 from weir.runtime.tasks import TaskScope
 from weir.stream.context import StreamContext
@@ -32,7 +35,7 @@ from weir.stream.state import StateLog
 from weir.stream.tail import TailCache
 from weir.testing.broker_history import BrokerHistory, Kind, Place
 from weir.testing.broker_plan import BrokerPlan
-from weir.testing.cluster import Cluster
+from weir.testing.cluster import LEDGER_SETTINGS, Cluster
 from weir.testing.world import World
 
 _PORT = 6650
@@ -43,6 +46,9 @@ _LIMITS = SessionLimits(connect_timeout_s=2.0, idle_timeout_s=3.0, stall_timeout
 class BrokerCluster(Cluster):
     """Bookies and brokers of one run."""
 
+    #: Blocks that last for several ledgers, so that a broker has ids left that are lower than another's.
+    ledger_settings = replace(LEDGER_SETTINGS, id_block=8)
+
     def __init__(self, world: World, plan: BrokerPlan) -> None:
         super().__init__(world, plan.storage)
         self.broker_plan = plan
@@ -50,7 +56,8 @@ class BrokerCluster(Cluster):
         self.broker_names: list[str] = []
         #: Held messages that someone wants to cancel, by topic: the id and the payload.
         self.to_cancel: dict[str, dict[HeldId, str]] = {}
-        self._brokers: dict[str, Broker] = {}
+        #: Topics that a broker is asked to take: they were just let go of by another.
+        self._to_take: dict[str, TopicName] = {}
         self._dice: Random = world.rng("moves")
         self._calm = False
 
@@ -84,6 +91,7 @@ class BrokerCluster(Cluster):
             tasks = TaskScope(f"{name} harness")
             stack.push_async_callback(tasks.close)
             tasks.spawn(self._move_topics(runtime, broker), "moves")
+            tasks.spawn(self._take_topics(runtime, name, broker), "takes")
             tasks.spawn(self._cancel_held(runtime, name, broker), "cancels")
             await ending.wait()
 
@@ -133,18 +141,31 @@ class BrokerCluster(Cluster):
     # --- what only an administrator can do ---------------------------------------------------------------------
 
     async def _move_topics(self, runtime: Runtime, broker: Broker) -> None:
-        """Unload a topic now and then: whoever is asked next loads it."""
+        """Unload a topic now and then; often another broker takes it at once, else whoever is asked next."""
         while self.broker_plan.moves:
             await runtime.clock.sleep(self._dice.uniform(0.3, 4.0))
             loaded = broker.loaded
             if self._calm or not loaded:
                 continue
-            try:
-                await broker.unload(self._dice.choice(loaded).name)
-            except InvariantError:
-                raise
-            except WeirError as failure:
-                self.world.note("unload", f"{type(failure).__name__}")
+            topic = self._dice.choice(loaded).name
+            if self._dice.random() < 0.7:
+                self._to_take[self._dice.choice(self.broker_names)] = topic
+            await self._try(broker.unload(topic), "unload")
+
+    async def _take_topics(self, runtime: Runtime, name: str, broker: Broker) -> None:
+        while self.broker_plan.moves:
+            await runtime.clock.sleep(0.05)
+            topic = self._to_take.pop(name, None)
+            if topic is not None:
+                await self._try(broker.load(topic), "take")
+
+    async def _try(self, work: Awaitable[object], what: str) -> None:
+        try:
+            await work
+        except InvariantError:
+            raise
+        except WeirError as failure:
+            self.world.note(what, type(failure).__name__)
 
     async def _cancel_held(self, runtime: Runtime, name: str, broker: Broker) -> None:
         """Cancel held messages of the topics that this broker has, or believes to have."""

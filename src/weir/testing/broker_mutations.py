@@ -15,6 +15,7 @@ from weir.broker.settings import BrokerSettings
 from weir.broker.subscription import Subscription
 from weir.gateway.pulsar.acking import Acking
 from weir.gateway.pulsar.unacked import Unacked
+from weir.ledger.client import LedgerClient
 from weir.model.batch import Batch
 from weir.model.ledger import Quorum
 from weir.stream.appender import Appender
@@ -85,6 +86,24 @@ def _no_fencing() -> Iterator[None]:
             await reader.close()
 
     with patch.object(Appender, "_recover", just_read):
+        yield
+
+
+@_mutation(
+    "ids-go-back",
+    storage=_often(Fault.LEASES, Fault.PAUSE),
+    streams=replace(_QUICK_STATE, roll_entries=4),
+    moves=True,
+    messages=60,
+    **_PLAIN,
+)
+def _ids_go_back() -> Iterator[None]:
+    """A stream's new ledger has any id that is free, also one below the ids before it."""
+
+    async def any_id(self: LedgerClient, above: Any) -> Any:
+        return await self._ids.take()
+
+    with patch.object(LedgerClient, "_next_id", any_id):
         yield
 
 

@@ -130,6 +130,8 @@ def bookie_settings(bookie_id: BookieId) -> BookieSettings:
 class Cluster:
     """All nodes of one run, and what is known of them from outside."""
 
+    ledger_settings = LEDGER_SETTINGS
+
     def __init__(self, world: World, plan: Plan) -> None:
         self.world = world
         self.plan = plan
@@ -278,7 +280,7 @@ class Cluster:
         meta = self.meta(runtime, name)
         directory = BookieDirectory(runtime.clock, meta)
         pool = RemoteBookiePool(runtime, directory.resolve, REMOTE_SETTINGS)
-        client = LedgerClient(runtime, meta, pool, LEDGER_SETTINGS, directory=directory)
+        client = LedgerClient(runtime, meta, pool, self.ledger_settings, directory=directory)
         await client.start()
         return client
 
