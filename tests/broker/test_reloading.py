@@ -27,8 +27,9 @@ class Deeds:
         self.deed = self.deed or Deed()
         return self.deed
 
-    async def release(self, topic: TopicName) -> None:
-        self.deed = None
+    async def release(self, topic: TopicName, claim: Deed | None = None) -> None:
+        if claim is None or claim is self.deed:
+            self.deed = None
 
     async def owner(self, topic: TopicName) -> Owner:
         return Owner(True, "", "")

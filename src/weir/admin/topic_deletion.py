@@ -8,7 +8,6 @@ from weir.model.topics import NamespaceName, TopicName
 async def delete_topic(context: AdminContext, name: TopicName, *, force: bool) -> None:
     """With its messages, subscriptions, grants and schemas."""
     await context.broker.delete(name, force=force)
-    await context.schemas.purge(name)
 
 
 async def delete_namespace(context: AdminContext, name: NamespaceName, *, force: bool) -> None:

@@ -2,21 +2,30 @@
 
 import asyncio
 import logging
+from contextlib import suppress
 
 from weir.broker.api import Identity, Owner
 from weir.broker.context import BrokerContext
 from weir.broker.maintenance import Maintenance
 from weir.broker.opening import AnyTopic, open_topic
 from weir.broker.ports import Authenticator, Claim, Ownership, Registry
+from weir.broker.topic import stream_name
 from weir.model.errors import NotAuthenticatedError, TopicClosedError, TopicNotFoundError, WeirError
 from weir.model.topics import NamespaceName, TopicName
 from weir.runtime.log_context import log_about
 from weir.runtime.tasks import TaskScope
+from weir.stream.erasing import erase
 
 log = logging.getLogger(__name__)
 
 #: Topics that are closed at the same time when the broker goes down.
 _CLOSED_AT_ONCE = 64
+#: How long a broker that goes down waits for topics that are being deleted.
+_DELETE_GRACE_S = 5.0
+
+
+class _HalfDeletedError(WeirError):
+    """The topic is marked as being deleted; what is left of it must go before anything has its name."""
 
 
 class Broker:
@@ -36,6 +45,8 @@ class Broker:
         self._claims: dict[TopicName, Claim] = {}
         #: Topics that are being let go of: loading one again waits, lest its new claim is let go of with the old.
         self._ending: dict[TopicName, asyncio.Future[None]] = {}
+        #: Topics as a whole that are being deleted: nothing of one is loaded before that is over.
+        self._deleting: dict[TopicName, asyncio.Task[None]] = {}
         self._tasks = TaskScope("broker")
         self._closing = False
         self._authenticator = authenticator
@@ -62,6 +73,7 @@ class Broker:
     async def load(self, name: TopicName, *, create: bool = True) -> AnyTopic:
         """The topic, whoever asks; callers at the same time share one load."""
         while True:
+            await self._free(name)
             if self._closing:
                 raise TopicClosedError("the broker is going down")
             loading = self._topics.get(name)
@@ -70,27 +82,47 @@ class Broker:
                 self._topics[name] = loading
                 loading.add_done_callback(lambda done, name=name: self._loaded(name, done))  # type: ignore[misc]
             # One caller that gives up must not take the others' load with it.
-            topic = await asyncio.shield(loading)
+            try:
+                topic = await asyncio.shield(loading)
+            except _HalfDeletedError:
+                with suppress(TopicNotFoundError):  # another broker was faster
+                    await self._deleted(name.base, again=True)
+                continue
             claim = self._claims.get(name)
             if topic.alive and (claim is None or claim.held):
                 await self._apply_policies(topic)
                 return topic
-            await self._forget(name, loading)
+            await self._forget(name, loading, "the topic moved to another broker")
 
     async def _load(self, name: TopicName, create: bool) -> AnyTopic:
         log_about(topic=str(name))  # not the connection that happened to ask first
-        while (ending := self._ending.get(name)) is not None:
-            await asyncio.wait([ending])
         record = await self._registry.ensure_topic(name, create=create)
+        if record.deleting:
+            raise _HalfDeletedError(f"the deletion of {record.name} was cut short")
         if not record.holds(name) or (record.partitions and name.partition is None):
             raise TopicNotFoundError(f"{name} holds no messages: {record.name} has {record.partitions} partitions")
-        self._claims[name] = await self._ownership.own(name)
+        claim = self._claims[name] = await self._ownership.own(name)
         try:
+            await self._confirm(name)
             topic = await open_topic(self._context, name, self._registry.policies(name))
         except BaseException:
-            await self._ownership.release(name)
+            await self._ownership.release(name, claim)
             raise
         return topic
+
+    async def _free(self, name: TopicName) -> None:
+        """Wait until the topic is neither being let go of nor deleted. What is decided right after holds."""
+        while (busy := self._deleting.get(name.base) or self._ending.get(name)) is not None:
+            await asyncio.wait([busy])
+
+    async def _confirm(self, name: TopicName) -> None:
+        """Another broker may have deleted the topic a moment ago, and the watch has not told yet. Whoever deletes
+        holds the topic's claims to the end, so what the store says under a claim stays so."""
+        record = await self._registry.confirm_topic(name)
+        if record is None:
+            raise TopicClosedError(f"{name} was deleted just now", hint="try again")
+        if record.deleting:
+            raise _HalfDeletedError(f"the deletion of {name} was cut short")
 
     def _loaded(self, name: TopicName, done: "asyncio.Task[AnyTopic]") -> None:
         if done.cancelled() or done.exception() is not None:
@@ -102,7 +134,8 @@ class Broker:
     def _died(self, name: TopicName, loaded: "asyncio.Task[AnyTopic]") -> None:
         """Another broker has it: let go of it."""
         if self._topics.get(name) is loaded:
-            self._tasks.spawn(self._forget(name, loaded), f"forget {name}")
+            forgetting = self._forget(name, loaded, "the topic moved to another broker")
+            self._tasks.spawn(forgetting, f"forget {name}")
 
     async def _sweep(self) -> None:
         """Apply new policies, and let go of what was lost with a lease. One task for all topics: one for each
@@ -124,27 +157,29 @@ class Broker:
             except WeirError as failed:
                 log.warning("the policies of %s could not be applied yet: %s", topic.name, failed)
 
-    async def _forget(self, name: TopicName, loaded: "asyncio.Task[AnyTopic]") -> None:
+    async def _forget(self, name: TopicName, loaded: "asyncio.Task[AnyTopic]", reason: str) -> None:
         if self._topics.get(name) is loaded:
             del self._topics[name]
-            await self._end(loaded.result(), "the topic moved to another broker")
+            await self._end(loaded.result(), reason)
 
     async def unload(self, name: TopicName, reason: str = "the topic is unloaded") -> None:
         """Let go of a topic; the next who asks loads it again, here or elsewhere."""
-        loading = self._topics.pop(name, None)
+        loading = self._topics.get(name)
         if loading is not None:
-            await self._end(await asyncio.shield(loading), reason)
+            await asyncio.shield(loading)
+            await self._forget(name, loading, reason)
 
-    async def _end(self, topic: AnyTopic, reason: str) -> None:
+    async def _end(self, topic: AnyTopic, reason: str, *, keep_claim: bool = False) -> None:
         ending = self._ending[topic.name] = asyncio.get_running_loop().create_future()
         try:
             await topic.close(reason)
         except WeirError as failed:
             log.warning("%s did not close cleanly: %s", topic.name, failed)
         finally:
-            self._claims.pop(topic.name, None)
+            claim = self._claims.pop(topic.name, None)
             try:
-                await self._ownership.release(topic.name)
+                if not keep_claim:
+                    await self._ownership.release(topic.name, claim)
             finally:
                 ending.set_result(None)
                 if self._ending.get(topic.name) is ending:
@@ -153,22 +188,89 @@ class Broker:
     async def delete(self, name: TopicName, *, force: bool = False) -> None:
         """End a topic with all of its partitions and everything in them. Those that are connected are a reason not
         to, unless forced (NotAllowedError)."""
-        record = await self._registry.ensure_topic(name, create=False)
-        parts = [await self.load(part, create=False) for part in record.parts()]
-        for topic in parts:
+        while True:
+            record = await self._registry.ensure_topic(name, create=False)
+            if record.name in self._deleting:  # by somebody else; what has the name then is another topic
+                await asyncio.wait([self._deleting[record.name]])
+                continue
+            if record.deleting:
+                return await self._deleted(record.name, again=True)
+            parts = [await self.load(part, create=False) for part in record.parts()]
+            if not all(topic.alive for topic in parts) or record.name in self._deleting:
+                continue
             if not force:
-                topic.check_unused()
-        await self._registry.delete_topic(record.name)
-        for topic in parts:
-            self._topics.pop(topic.name, None)
-            await topic.delete()
-            await self._ownership.release(topic.name)
+                for topic in parts:
+                    topic.check_unused()
+            return await self._deleted(record.name)
+
+    async def _deleted(self, base: TopicName, *, again: bool = False) -> None:
+        """Delete the topic, or, `again`, what is left of one; or wait for whoever does so already."""
+        if self._closing:
+            raise TopicClosedError("the broker is going down")
+        deleting = self._deleting.get(base)
+        if deleting is None:
+            deleting = asyncio.get_running_loop().create_task(self._delete(base, again), name=f"delete {base}")
+            self._deleting[base] = deleting
+            deleting.add_done_callback(lambda done: self._delete_ended(base, done))
+        # Whoever gives up waiting must not leave half of a topic behind.
+        await asyncio.shield(deleting)
+
+    def _delete_ended(self, base: TopicName, done: "asyncio.Task[None]") -> None:
+        del self._deleting[base]
+        if not done.cancelled() and (failure := done.exception()) is not None:
+            log.warning("%s is not deleted yet: %s", base, failure)
+
+    async def _delete(self, base: TopicName, again: bool) -> None:
+        """The mark first, so that what is left after a crash is served to nobody; the record last, so that it can
+        be found and deleted again."""
+        log_about(topic=str(base))
+        doomed = await (self._registry.confirm_topic(base) if again else self._registry.doom_topic(base))
+        if doomed is None:
+            raise TopicClosedError(f"{base} was deleted just now", hint="try again")
+        if not doomed.deleting:
+            return  # ended by another broker, and made anew
+        claims: dict[TopicName, Claim] = {}
+        try:
+            for part in doomed.parts():
+                await self._put_down(part)
+                claims[part] = await self._ownership.own(part)
+            for part in doomed.parts():
+                if part.persistent:
+                    await erase(self._context.streams, stream_name(part), confirm=lambda: self._still_doomed(base))
+            await self._still_doomed(base)
+            await self._context.schemas.purge(base)
+            await self._registry.forget_topic(doomed)
+        finally:
+            for part, claim in claims.items():
+                await self._ownership.release(part, claim)
+
+    async def _put_down(self, part: TopicName) -> None:
+        """Close a topic that is served here, and keep its claim."""
+        loading = self._topics.get(part)
+        if loading is not None:
+            await asyncio.wait([loading])
+            if self._topics.get(part) is loading and not loading.cancelled() and loading.exception() is None:
+                del self._topics[part]
+                await self._end(loading.result(), "the topic is deleted", keep_claim=True)
+        while (ending := self._ending.get(part)) is not None:
+            await asyncio.wait([ending])
+
+    async def _still_doomed(self, base: TopicName) -> None:
+        """Another broker may have ended the deletion, and the name may be another topic's by now."""
+        record = await self._registry.confirm_topic(base)
+        if record is None or not record.deleting:
+            raise TopicNotFoundError(f"{base} was deleted by another broker")
 
     async def partitions(self, name: TopicName, *, role: str, create: bool = True) -> int:
         self._context.guard.check(role, name, None)
         if name.partition is not None:
             return 0  # a partition has no partitions
-        return (await self._registry.ensure_topic(name, create=create)).partitions
+        while True:
+            await self._free(name)
+            record = await self._registry.ensure_topic(name, create=create)
+            if not record.deleting:
+                return record.partitions
+            await self._deleted(record.name, again=True)
 
     async def owner(self, name: TopicName, *, role: str) -> Owner:
         self._context.guard.check(role, name, None)
@@ -187,10 +289,19 @@ class Broker:
     async def close(self) -> None:
         """Let go of every topic."""
         self._closing = True
+        await self._end_deletions()
         names = list(self._topics)
         for first in range(0, len(names), _CLOSED_AT_ONCE):
             await asyncio.gather(*map(self._unload_quietly, names[first : first + _CLOSED_AT_ONCE]))
         await self._tasks.close()
+
+    async def _end_deletions(self) -> None:
+        """One that takes too long is cut short; its mark stays, and whoever asks for the topic goes on with it."""
+        if self._deleting:
+            _, late = await asyncio.wait(self._deleting.values(), timeout=_DELETE_GRACE_S)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
 
     async def _unload_quietly(self, name: TopicName) -> None:
         try:

@@ -184,20 +184,22 @@ class Ownership:
         """`own`, for those who do not wait for its loss."""
         await self.own(topic)
 
-    async def release(self, topic: TopicName) -> None:
-        """Let go of a topic, so that another broker can have it at once. Fine if it is lost already."""
-        claim = self._claims.pop(keys.owner(topic), None)
-        if claim is None:
+    async def release(self, topic: TopicName, claim: object | None = None) -> None:
+        """Let go of a topic, so that another broker can have it at once. Fine if it is lost already. With a
+        claim: not if it is held by a later one."""
+        held = self._claims.get(keys.owner(topic))
+        if held is None or (claim is not None and held is not claim):
             return
-        claim.end()
+        del self._claims[held.key]
+        held.end()
         for _ in range(self._settings.claim_attempts):
             try:
-                await self._owners.delete(claim.key, expect=claim.version)
+                await self._owners.delete(held.key, expect=held.version)
                 return
             except MetaConflictError:
                 return  # gone, or somebody else's by now
             except MetaError as failure:
-                log.warning("could not let go of %s yet: %s", claim.topic, failure)
+                log.warning("could not let go of %s yet: %s", topic, failure)
                 await self._clock.sleep(self._settings.retry_s)
 
     # --- looking up ---------------------------------------------------------------------------------------------

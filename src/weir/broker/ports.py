@@ -5,6 +5,7 @@ Each has a form that allows everything and remembers nothing but names, for a br
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
+from dataclasses import replace
 from typing import Protocol
 
 from weir.broker.api import Identity, Owner, SchemaData
@@ -37,6 +38,9 @@ class Schemas(Protocol):
     async def for_consumer(self, topic: TopicName, schema: SchemaData | None, *, role: str = "") -> None:
         """Raises if a consumer with this schema could not read what is there."""
 
+    async def purge(self, topic: TopicName) -> None:
+        """Forget every version for good: the topic itself goes."""
+
 
 class Holding(Protocol):
     """What `weir.stream.holding.HoldingArea` offers, as far as topics need it."""
@@ -67,7 +71,14 @@ class Registry(Protocol):
     async def ensure_topic(self, name: TopicName, *, create: bool = True) -> TopicRecord:
         """The topic as a whole, made now if `create` and policies allow; else TopicNotFoundError."""
 
-    async def delete_topic(self, name: TopicName) -> TopicRecord: ...
+    async def confirm_topic(self, name: TopicName) -> TopicRecord | None:
+        """The topic as the metadata store knows it at this moment."""
+
+    async def doom_topic(self, name: TopicName) -> TopicRecord:
+        """Mark it, durably, as being deleted; TopicNotFoundError."""
+
+    async def forget_topic(self, doomed: TopicRecord) -> None:
+        """The last step of its deletion. Fine if somebody was faster."""
 
     def topic_names(self, namespace: NamespaceName, *, pattern: str | None = None) -> list[TopicName]:
         """Every topic of the namespace, each partition on its own."""
@@ -85,7 +96,8 @@ class Ownership(Protocol):
     async def own(self, topic: TopicName) -> Claim:
         """Make this broker the one that serves the topic; NotOwnerError if another does."""
 
-    async def release(self, topic: TopicName) -> None: ...
+    async def release(self, topic: TopicName, claim: Claim | None = None) -> None:
+        """Let go of it; with a claim, only if it is by this one that the broker has it."""
 
     async def owner(self, topic: TopicName) -> Owner: ...
 
@@ -109,6 +121,9 @@ class NoSchemas:
     async def for_consumer(self, topic: TopicName, schema: SchemaData | None, *, role: str = "") -> None:
         pass
 
+    async def purge(self, topic: TopicName) -> None:
+        pass
+
 
 class _ForEver:
     held = True
@@ -123,7 +138,7 @@ class SoleOwner:
     async def own(self, topic: TopicName) -> Claim:
         return _ForEver()
 
-    async def release(self, topic: TopicName) -> None:
+    async def release(self, topic: TopicName, claim: Claim | None = None) -> None:
         pass
 
     async def owner(self, topic: TopicName) -> Owner:
@@ -152,8 +167,17 @@ class PlainRegistry:
             found = self._topics[name.base] = TopicRecord(name.base)
         return found
 
-    async def delete_topic(self, name: TopicName) -> TopicRecord:
-        return self._topics.pop(name.base)
+    async def confirm_topic(self, name: TopicName) -> TopicRecord | None:
+        return self._topics.get(name.base)
+
+    async def doom_topic(self, name: TopicName) -> TopicRecord:
+        found = await self.ensure_topic(name, create=False)
+        doomed = self._topics[name.base] = replace(found, deleting=True)
+        return doomed
+
+    async def forget_topic(self, doomed: TopicRecord) -> None:
+        if self._topics.get(doomed.name) == doomed:
+            del self._topics[doomed.name]
 
     def topic_names(self, namespace: NamespaceName, *, pattern: str | None = None) -> list[TopicName]:
         return [topic for topic in self._topics if topic.namespace == namespace]

@@ -164,11 +164,25 @@ class Registry:
         policy = self.policies(name.namespace).auto_topic_creation if create else None
         return await self.topics.ensure(name, policy or AutoTopicCreation(allowed=False))
 
+    async def doom_topic(self, name: TopicName) -> TopicRecord:
+        """Mark the topic as being deleted, for good; answers what it is."""
+        return await self.topics.doom(name)
+
+    async def confirm_topic(self, name: TopicName) -> TopicRecord | None:
+        """The topic by the metadata store's own word."""
+        return await self.topics.confirm(name)
+
+    async def forget_topic(self, doomed: TopicRecord) -> None:
+        """Take the grants on a topic that is being deleted out of the metadata, and the topic itself last, so that
+        what is interrupted can be done again."""
+        await self.grants.forget(doomed.name)
+        await self.topics.delete(doomed)
+
     async def delete_topic(self, name: TopicName) -> TopicRecord:
-        """Take the topic and the grants on it out of the metadata; answers what it was."""
-        record = await self.topics.delete(name)
-        await self.grants.forget(name)
-        return record
+        """Take a topic that holds nothing out of the metadata; answers what it was."""
+        doomed = await self.doom_topic(name)
+        await self.forget_topic(doomed)
+        return doomed
 
     async def delete_namespace(self, name: NamespaceName) -> None:
         """NotEmptyError if it has topics. The grants on it go too."""

@@ -1,6 +1,7 @@
 """Topics as the metadata knows them: which exist, with how many partitions, policies and properties."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from weir.broker.registry_mirror import Mirror
@@ -148,6 +149,8 @@ class TopicTable:
         self._check_partitions(partitions)
 
         def grown(record: TopicRecord) -> TopicRecord:
+            if record.deleting:
+                raise _no_topic(name)
             if not record.partitions:
                 raise NotAllowedError(f"{record.name} is not partitioned")
             if partitions < record.partitions:
@@ -164,20 +167,30 @@ class TopicTable:
             raise _no_topic(name) from None
         return changed.value
 
-    async def delete(self, name: TopicName) -> TopicRecord:
-        """Take it out of the metadata; what it was, so that the caller knows its partitions."""
+    async def confirm(self, name: TopicName) -> TopicRecord | None:
+        """The topic by the store's own word, which may be ahead of what is known here."""
+        found = await self._mirror.refresh(keys.topic(name))
+        return None if found is None else found.value
+
+    async def doom(self, name: TopicName) -> TopicRecord:
+        """Mark it as being deleted; what it is, so that the caller knows its partitions."""
         if name.partition is not None:
             raise NotAllowedError(f"{name} is a partition", hint="delete the topic as a whole")
-        key = keys.topic(name)
+        return await self.change(
+            name, lambda record: record if record.deleting else replace(record, deleting=True)
+        )
+
+    async def delete(self, doomed: TopicRecord) -> None:
+        """Take a topic that is being deleted out of the metadata; fine if somebody was faster, and one made anew
+        under its name stays."""
+        key = keys.topic(doomed.name)
         while True:
             found = await self._mirror.refresh(key)
-            if found is None:
-                raise _no_topic(name)
-            try:
+            if found is None or not found.value.deleting or found.value.created_ms != doomed.created_ms:
+                return
+            with suppress(MetaConflictError):  # it was changed meanwhile
                 await self._mirror.delete(key, expect=found.version)
-            except MetaConflictError:
-                continue  # it was changed meanwhile
-            return found.value
+                return
 
     def _check_partitions(self, partitions: int) -> None:
         if partitions < 0:

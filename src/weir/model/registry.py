@@ -65,13 +65,15 @@ class Namespace:
 
 @dataclass(frozen=True, slots=True)
 class TopicRecord:
-    """A topic as a whole: `partitions` is 0 for one that is not partitioned."""
+    """A topic as a whole: `partitions` is 0 for one that is not partitioned. `deleting`: it is served to nobody,
+    and whoever asks for it deletes what is left of it first."""
 
     name: TopicName
     partitions: int = 0
     policies: Policies = field(default_factory=Policies)
     properties: Mapping[str, str] = field(default_factory=dict)
     created_ms: int = 0
+    deleting: bool = False
 
     def parts(self) -> list[TopicName]:
         """The topics that hold messages: each partition, or the topic itself."""

@@ -38,6 +38,9 @@ class Chain:
     properties: dict[str, str] = field(default_factory=dict)
     #: Counts the holders so far: whoever takes the stream over counts on, and older holders can change nothing.
     epoch: int = 0
+    #: Set once the stream is deleted: every ledger that goes with it. Nobody opens it any more; whoever finds it
+    #: deletes these ledgers and then the record, so that a crash in between leaves no ledger behind.
+    doomed: tuple[LedgerId, ...] | None = None
 
     @property
     def end_offset(self) -> int:
@@ -74,6 +77,12 @@ class Chain:
             return replace(self, spans=self.spans[:-1])
         closed = replace(last, end_offset=end_offset, size_bytes=size_bytes, last_ms=last_ms)
         return replace(self, spans=(*self.spans[:-1], closed))
+
+    def deleted(self, also: tuple[LedgerId, ...] = ()) -> "Chain":
+        """Nothing but what is to be deleted: its own ledgers, and `also` those that only its state names."""
+        state = () if self.state_ledger is None else (self.state_ledger,)
+        doomed = (*(span.ledger_id for span in self.spans), *state, *also)
+        return Chain(start_offset=self.end_offset, epoch=self.epoch, doomed=doomed)
 
     def trimmed(self, start_offset: int) -> "Chain":
         """Without the closed ledgers that lie wholly before `start_offset`, which never moves back."""

@@ -62,6 +62,16 @@ class Compacted:
         return cls(horizon, None if ledger < 0 else LedgerId(ledger), entries, live)
 
 
+def ledgers_in(state: StateLog) -> list[LedgerId]:
+    """Every ledger of a finished or begun compaction that the state names."""
+    done, begun = state.get(_DONE_KEY), state.get(_BEGUN_KEY)
+    finished = None if done is None else Compacted.from_bytes(done).ledger_id
+    return [
+        *([] if finished is None else [finished]),
+        *([] if begun is None else [LedgerId(_BEGUN.unpack(begun)[0])]),
+    ]
+
+
 class CompactedView:
     """A stream of which only the latest message of each key is left, up to the last compaction; whole after it.
 

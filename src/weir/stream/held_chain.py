@@ -8,6 +8,7 @@ from dataclasses import replace
 from weir.meta import keys
 from weir.meta.update import Codec, VersionedValue, create, read, update
 from weir.model.errors import MetaConflictError, MetaKeyMissingError, StreamFencedError, StreamNotFoundError
+from weir.model.ids import LedgerId
 from weir.model.stream import Chain
 from weir.stream.context import StreamContext
 from weir.wire.stream import decode_chain, encode_chain
@@ -30,13 +31,16 @@ class HeldChain:
         """Become the holder: count the epoch on, so that every older holder can change nothing more."""
         key = keys.stream(name)
         record = await read(context.meta, key, CHAIN)
+        if record is not None and record.value.doomed is not None:  # its deletion was cut short
+            await _sweep(context, record)
+            record = await read(context.meta, key, CHAIN)
         if record is None:
             if not create_missing:
                 raise StreamNotFoundError(f"there is no stream {name}")
             with suppress(MetaConflictError):  # someone created it at the same time; take it over
                 await create(context.meta, key, CHAIN, Chain(), runtime=context.runtime)
             record = await read(context.meta, key, CHAIN)
-        if record is None:
+        if record is None or record.value.doomed is not None:
             raise StreamNotFoundError(f"stream {name} was deleted while it was being opened")
         wanted = replace(record.value, epoch=record.value.epoch + 1)
         held = cls(context, name, record)
@@ -55,6 +59,13 @@ class HeldChain:
         """Replace the chain by `transform` of it, if this holder's is still the one in the store."""
         async with self._changing:
             self._record = await self._changed(transform)
+
+    async def delete(self, also: tuple[LedgerId, ...] = ()) -> None:
+        """Forget the stream with its ledgers and `also` these, if it is still this holder's (StreamFencedError:
+        nothing was deleted). Once the record says that it is deleted nothing can bring it back."""
+        if self.value.doomed is None:
+            await self.change(lambda chain: chain.deleted(also))
+        await _sweep(self._context, self._record)
 
     async def _changed(self, transform: Callable[[Chain], Chain]) -> VersionedValue[Chain]:
         mine = self._record.value
@@ -78,3 +89,11 @@ class HeldChain:
             )
         except MetaKeyMissingError as missing:
             raise StreamFencedError(f"stream {self._name} was deleted by another broker") from missing
+
+
+async def _sweep(context: StreamContext, deleted: VersionedValue[Chain]) -> None:
+    """Delete the ledgers of a deleted stream, then its record. Any number may do so at once, and again."""
+    for ledger_id in deleted.value.doomed or ():
+        await context.ledgers.delete(ledger_id)
+    with suppress(MetaConflictError):  # someone else was faster
+        await context.meta.delete(deleted.key, expect=deleted.version)

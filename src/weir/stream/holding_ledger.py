@@ -6,6 +6,7 @@ from weir.ledger.writer import LedgerWriter
 from weir.model.errors import WireError
 from weir.model.ids import LedgerId
 from weir.stream.holding_windows import Place, Window, moment, place_of
+from weir.stream.state import StateLog
 from weir.wire.held import HoldingRecord, decode_record, encode_record
 
 _PREFIX = "holding/"
@@ -138,6 +139,11 @@ class HeldLedger:
 
 #: Keys of the stream's state that are holding ledgers begin so.
 LEDGER_KEYS = _PREFIX
+
+
+def ledgers_in(state: StateLog) -> list[LedgerId]:
+    """Every holding ledger that the state names."""
+    return [LedgerId(int(key.removeprefix(_PREFIX))) for key in state.keys(_PREFIX)]
 
 
 def _bitmap(data: bytes) -> BitMap64:

@@ -210,10 +210,8 @@ class Stream:
         await self._history.close()
         self._tail.clear()
 
-    async def delete(self) -> None:
-        """Close, and forget the stream with everything in it."""
+    async def delete(self, also: tuple[LedgerId, ...] = ()) -> None:
+        """Close, and forget the stream with everything in it, and with ledgers that only its state names.
+        StreamFencedError, and nothing is deleted, if someone else holds it now."""
         await self.close()
-        await self._context.meta.delete(self._chain.key)
-        state = () if self.chain.state_ledger is None else (self.chain.state_ledger,)
-        for ledger_id in (*(span.ledger_id for span in self.chain.spans), *state):
-            await self._context.ledgers.delete(ledger_id)
+        await self._chain.delete(also)

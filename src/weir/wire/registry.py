@@ -151,6 +151,7 @@ def encode_topic(topic: TopicRecord) -> bytes:
             "policies": policies_to_fields(topic.policies),
             "properties": dict(topic.properties),
             "created_ms": topic.created_ms,
+            **({"deleting": True} if topic.deleting else {}),
         }
     )
 
@@ -165,6 +166,7 @@ def decode_topic(data: bytes) -> TopicRecord:
             policies_from_fields(f["policies"]),
             _pairs(f["properties"]),
             _number(f["created_ms"]),
+            _flag(f.get("deleting", False)),
         ),
     )
 

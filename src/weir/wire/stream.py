@@ -18,6 +18,7 @@ def encode_chain(chain: Chain) -> bytes:
             "state": chain.state_ledger,
             "properties": chain.properties,
             "epoch": chain.epoch,
+            **({} if chain.doomed is None else {"doomed": list(chain.doomed)}),
         }
     )
 
@@ -35,9 +36,14 @@ def decode_chain(data: bytes) -> Chain:
             state_ledger=None if fields["state"] is None else LedgerId(int(fields["state"])),
             properties={str(key): str(value) for key, value in fields["properties"].items()},
             epoch=int(fields["epoch"]),
+            doomed=_doomed(fields.get("doomed")),
         )
     except (KeyError, ValueError, TypeError, AttributeError, OverflowError, InvariantError) as bad:
         raise WireError(f"a stream's chain is malformed: {bad!r}") from bad
+
+
+def _doomed(ledgers: list[int] | None) -> tuple[LedgerId, ...] | None:
+    return None if ledgers is None else tuple(LedgerId(int(ledger)) for ledger in ledgers)
 
 
 def _optional(number: object) -> int | None:
