@@ -233,7 +233,7 @@ async def test_wrong_names_and_urls_are_refused(client: PulsarClient, runtime: R
 
 async def test_a_token_is_asked_for_and_taken(start_weir: StartWeir, runtime: Runtime) -> None:
     secret = create_secret()
-    text = base64.b64encode(secret).decode()
+    text = base64.urlsafe_b64encode(secret).decode()
     weir = await start_weir("auth.authenticate=true", f"auth.token_secret={text}")
     url = f"pulsar://{weir.addresses['pulsar']}"
     async with PulsarClient(runtime, url) as nobody:

@@ -178,7 +178,7 @@ async def test_tokens_and_grants_hold_on_every_listener(make: MakeWeir, runtime:
         "auth.authenticate=true",
         "auth.authorise=true",
         "auth.superusers=root",
-        f"auth.token_secret={base64.b64encode(secret).decode()}",
+        f"auth.token_secret={base64.urlsafe_b64encode(secret).decode()}",
     )
     await node.start()
     http = f"http://{node.addresses['http']}"

@@ -2,8 +2,8 @@
 
 Deduplication knows one number per producer, the highest that is stored. If a later batch were stored while an
 earlier one, on its own way, fails, the earlier one would pass for a duplicate when it is sent again, and be lost.
-So what is to be held waits for what was sent before it, and holds up what is sent after it. Held ones go one by one:
-they may lie in different ledgers, of which one fails and another does not.
+So what is to be held waits for what was sent before it, and holds up what is sent after it. Held ones go one by
+one: they may lie in different ledgers, of which one fails and another does not.
 """
 
 import asyncio

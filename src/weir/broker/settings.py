@@ -7,8 +7,8 @@ from dataclasses import dataclass
 class BrokerSettings:
     """One value for all topics of a broker."""
 
-    #: Published bytes that are not stored yet, over all topics: above it `relax()` waits for those who use more than
-    #: an equal share of it.
+    #: Published bytes that are not stored yet, over all topics: above it `relax()` waits for those who use more
+    #: than an equal share of it.
     in_flight_bytes: int = 128 * 1024 * 1024
     #: The most that one `next()` answers, so that one consumer with much credit does not keep the loop to itself.
     delivery_bytes: int = 1024 * 1024

@@ -73,7 +73,8 @@ def create(
 @token.command()
 def secret() -> None:
     """Print a new shared secret as base64."""
-    click.echo(base64.b64encode(create_secret()).decode())
+    # In the alphabet without slashes: a setting that begins with one is taken for a path.
+    click.echo(base64.urlsafe_b64encode(create_secret()).decode())
 
 
 @token.command()
