@@ -16,7 +16,9 @@ from weir.server.standalone import Standalone
 
 _MESSAGES = 10_000
 _DELAYED_MS = 1_500
-_RECEIVE_MS = 10_000
+#: One consumer's turn at waiting, and how many turns of both may pass with nothing before that is a loss.
+_TURN_MS = 50
+_QUIET_TURNS = 200
 
 #: Told of each step and what came of it.
 Did = Callable[[str, str], None]
@@ -78,22 +80,22 @@ def _consume(url: str) -> str:
     ]
     seen: dict[str, list[int]] = {}
     counts = {"left": 0, "right": 0}
-    reminders = 0
+    reminders = quiet = 0
     while sum(map(len, seen.values())) < _MESSAGES or not reminders:
-        progress = False
+        quiet += 1
         for consumer, name in zip(consumers, counts, strict=True):
             try:
-                message = consumer.receive(_RECEIVE_MS if not progress and name == "right" else 1)
+                message = consumer.receive(_TURN_MS if quiet > 1 else 1)
             except pulsar.Timeout:
                 continue
-            progress = True
+            quiet = 0
             consumer.acknowledge(message)
             counts[name] += 1
             if message.data() == b"reminder":
                 reminders += 1
             else:
                 seen.setdefault(message.partition_key(), []).append(int(message.data().split()[1]))
-        if not progress:
+        if quiet > _QUIET_TURNS:
             raise WeirError(f"only {sum(counts.values())} of {_MESSAGES + 1} messages came")
     client.close()
     if any(numbers != sorted(set(numbers)) for numbers in seen.values()):
