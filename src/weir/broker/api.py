@@ -7,12 +7,12 @@ NotAuthorisedError if the role may not.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
-from weir.model.batch import Batch, BatchFormat
+from weir.model.batch import Batch, BatchFormat, Stamp
 from weir.model.ids import Buffer
 from weir.model.topics import TopicName
 from weir.model.value import value
@@ -78,6 +78,10 @@ class Outgoing:
     deliver_at_ms: int | None = None
     #: A chunk or transaction part that deduplication and coalescing must leave alone.
     partial: bool = False
+    #: Of an idempotent producer: duplicates are dropped, gaps refused, an old epoch is fenced.
+    stamp: Stamp | None = None
+    #: Part of the stamped producer's open transaction: consumers that want decided messages only wait for the end.
+    transactional: bool = False
 
 
 @value
@@ -264,6 +268,26 @@ class Topic(Protocol):
     async def read(self, offset: int, max_bytes: int) -> list[Batch]: ...
 
     async def wait_beyond(self, offset: int) -> None: ...
+
+    @property
+    def stable_offset(self) -> int:
+        """Before it every transaction is decided; the end where none is open."""
+
+    def aborted(self, first: int, end: int) -> "list[AbortedTransaction]":
+        """Transactions that were aborted and have messages in [first, end)."""
+
+    def on_growth(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call a plain function whenever the end or the stable offset has moved, or the topic has died; answers
+        how to stop that."""
+
+
+@dataclass(frozen=True, slots=True)
+class AbortedTransaction:
+    """Messages of `producer_id` from `first_offset` up to its abort marker at `last_offset` do not count."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
 
 
 class Broker(Protocol):

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from weir.broker.api import (
+    AbortedTransaction,
     Delivery,
     Outgoing,
     Position,
@@ -330,6 +331,16 @@ class NonPersistentTopic:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._grown.append(waiter)
             await waiter
+
+    @property
+    def stable_offset(self) -> int:
+        return self.end_offset
+
+    def aborted(self, first: int, end: int) -> list[AbortedTransaction]:
+        return []
+
+    def on_growth(self, callback: Callable[[], None]) -> Callable[[], None]:
+        return lambda: None  # nothing is kept that could be read later
 
     # --- ending -----------------------------------------------------------------------------------------
 

@@ -5,7 +5,15 @@ import logging
 from collections.abc import Callable, Sequence
 
 from weir.broker import topic_positions as positions
-from weir.broker.api import Outgoing, Position, ProducerRequest, Receipt, StartAt, SubscribeRequest
+from weir.broker.api import (
+    AbortedTransaction,
+    Outgoing,
+    Position,
+    ProducerRequest,
+    Receipt,
+    StartAt,
+    SubscribeRequest,
+)
 from weir.broker.consumer import BrokerConsumer
 from weir.broker.context import BrokerContext
 from weir.broker.lazy_holding import LazyHolding
@@ -73,6 +81,8 @@ class BrokerTopic:
         self._name_count = 0
         #: Why producers are not let in, while the backlog is over its quota.
         self.over_quota: QuotaExceededError | None = None
+        self._growth: dict[int, Callable[[], None]] = {}
+        self._growth_count = 0
         stream.listen(self._stream_changed)
 
     @classmethod
@@ -254,6 +264,27 @@ class BrokerTopic:
     async def wait_beyond(self, offset: int) -> None:
         await self._stream.wait_beyond(offset)
 
+    @property
+    def stable_offset(self) -> int:
+        return self._stream.end_offset
+
+    def aborted(self, first: int, end: int) -> list[AbortedTransaction]:
+        return []
+
+    def on_growth(self, callback: Callable[[], None]) -> Callable[[], None]:
+        self._growth_count += 1
+        number = self._growth_count
+        self._growth[number] = callback
+
+        def stop() -> None:
+            self._growth.pop(number, None)
+
+        return stop
+
+    def _tell_growth(self) -> None:
+        for callback in list(self._growth.values()):
+            callback()
+
     # --- for administrators -----------------------------------------------------------------------------
 
     @property
@@ -333,8 +364,10 @@ class BrokerTopic:
         failure = self._stream.failure
         if failure is not None:
             self._die(failure)
-            return
-        self._subscriptions.pump()
+        else:
+            self._subscriptions.pump()
+        if self._growth:
+            self._tell_growth()
 
     def _die(self, failure: WeirError) -> None:
         if self._dead.done():

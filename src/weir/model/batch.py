@@ -24,6 +24,10 @@ class BatchFlags(IntFlag):
     RELEASED = 1
     #: Carries no messages for consumers (a transaction marker, a tombstone of the log itself).
     CONTROL = 2
+    #: Part of a transaction; `Batch.stamp` says of whose. With CONTROL: the marker that decides it.
+    TRANSACTIONAL = 4
+    #: With CONTROL and TRANSACTIONAL: the transaction is aborted. A marker without it commits.
+    ABORT = 8
 
 
 @value
@@ -32,6 +36,16 @@ class Origin:
 
     producer: str
     sequence: int
+
+
+@value
+class Stamp:
+    """An idempotent producer's mark: its id, which of its lives (`epoch`) sent the batch, and the sequence number
+    of the first message (-1: none, as in a marker)."""
+
+    producer_id: int
+    epoch: int
+    sequence: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +68,7 @@ class Batch:
     flags: BatchFlags = BatchFlags.NONE
     origin: Origin | None = None
     held: HeldId | None = None
+    stamp: Stamp | None = None
 
     @property
     def end_offset(self) -> int:

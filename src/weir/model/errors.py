@@ -329,6 +329,72 @@ class DuplicateInDoubtError(BrokerError):
     hint = "connect anew and send again"
 
 
+class OutOfOrderSequenceError(BrokerError):
+    """An idempotent producer's batch does not follow the last one: something between them is missing."""
+
+
+class StaleEpochError(BrokerError):
+    """A newer producer of the same id, or transactional id, has fenced this one."""
+
+
+class UnknownProducerError(BrokerError):
+    """Nothing is known of this producer id."""
+
+
+class TransactionStateError(BrokerError):
+    """The transaction is not in a state in which this may be asked."""
+
+
+class TransactionBusyError(BrokerError):
+    """The last transaction of this id is still being ended."""
+
+    hint = "try again"
+
+
+class UnknownGroupError(BrokerError):
+    """There is no such consumer group."""
+
+
+class UnknownMemberError(BrokerError):
+    """The group does not know this member."""
+
+
+class MemberFencedError(BrokerError):
+    """Another member has this static id now."""
+
+
+class MemberIdRequiredError(BrokerError):
+    """A new member shall join again with the id that it is given here."""
+
+    def __init__(self, member_id: str) -> None:
+        super().__init__(f"join again as {member_id}")
+        self.member_id = member_id
+
+
+class IllegalGenerationError(BrokerError):
+    """The group has moved on to another generation."""
+
+
+class RebalanceInProgressError(BrokerError):
+    """The group is being divided anew."""
+
+    hint = "join again"
+
+
+class InconsistentGroupProtocolError(BrokerError):
+    """The member has no way of dividing work in common with the others."""
+
+
+class GroupNotEmptyError(BrokerError):
+    """The group has members."""
+
+
+class UnstablePositionError(BrokerError):
+    """A transaction that moves the position is not decided yet."""
+
+    hint = "try again"
+
+
 class TooManyError(BrokerError):
     """A limit on producers, consumers or subscriptions is reached."""
 

@@ -5,10 +5,11 @@ authorised, rated or persisted. Tests of gateways run on it where the broker's o
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from weir.broker.api import (
+    AbortedTransaction,
     Delivery,
     Identity,
     Outgoing,
@@ -247,6 +248,16 @@ class FakeTopic:
     async def wait_beyond(self, offset: int) -> None:
         while self.end_offset <= offset:
             await self.change()
+
+    @property
+    def stable_offset(self) -> int:
+        return self.end_offset
+
+    def aborted(self, first: int, end: int) -> list[AbortedTransaction]:
+        return []
+
+    def on_growth(self, callback: Callable[[], None]) -> Callable[[], None]:
+        return lambda: None  # nothing is kept that could be read later
 
 
 class FakeBroker:

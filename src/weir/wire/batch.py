@@ -1,27 +1,30 @@
 """A stored batch as the payload of a ledger entry: a small header, then the producer's bytes as they came.
 
     format u8 | flags u8 | origin length u16 | count u32 | base offset u64 | append ms i64 |
-    origin sequence i64 | held ledger u64 | held entry u64 | origin producer (utf-8) | payload
+    origin sequence i64 | held ledger u64 | held entry u64 |
+    stamp producer id i64, epoch i16, sequence i32 | origin producer (utf-8) | payload
 
-The entry around it has the checksum, so the batch needs none of its own. A header is 40 bytes without the held
-id; fields that a flag bit leaves out are not stored.
+The entry around it has the checksum, so the batch needs none of its own. Fields that a flag bit
+leaves out are not stored.
 """
 
 from struct import Struct
 
-from weir.model.batch import Batch, BatchFlags, BatchFormat, HeldId, Origin
+from weir.model.batch import Batch, BatchFlags, BatchFormat, HeldId, Origin, Stamp
 from weir.model.errors import WireError
 from weir.model.ids import Buffer
 
 _FIXED = Struct("<BBHIQq")
 _SEQUENCE = Struct("<q")
 _HELD = Struct("<QQ")
+_STAMP = Struct("<qhi")
 
 #: Header flags of this layout, above those of `BatchFlags`.
 _HAS_ORIGIN = 0x80
 _HAS_HELD = 0x40
-_MODEL_FLAGS = 0x3F
-_KNOWN_FLAGS = int(BatchFlags.RELEASED | BatchFlags.CONTROL)
+_HAS_STAMP = 0x20
+_MODEL_FLAGS = 0x1F
+_KNOWN_FLAGS = int(BatchFlags.RELEASED | BatchFlags.CONTROL | BatchFlags.TRANSACTIONAL | BatchFlags.ABORT)
 
 MAX_COUNT = 1 << 24
 _MAX_OFFSET = (1 << 63) - 1
@@ -39,6 +42,9 @@ def encode_batch(batch: Batch) -> list[Buffer]:
     if batch.held is not None:
         layout_flags |= _HAS_HELD
         tail += _HELD.pack(batch.held.ledger, batch.held.entry)
+    if batch.stamp is not None:
+        layout_flags |= _HAS_STAMP
+        tail += _STAMP.pack(batch.stamp.producer_id, batch.stamp.epoch, batch.stamp.sequence)
     fixed = _FIXED.pack(batch.format, layout_flags, len(name), batch.count, batch.base_offset, batch.append_ms)
     return [fixed + tail + name, batch.payload]
 
@@ -56,6 +62,7 @@ def decode_batch(data: Buffer) -> Batch:
     place = _FIXED.size
     place, sequence = _optional(view, place, _SEQUENCE, bool(layout_flags & _HAS_ORIGIN))
     place, held = _optional(view, place, _HELD, bool(layout_flags & _HAS_HELD))
+    place, stamp = _optional(view, place, _STAMP, bool(layout_flags & _HAS_STAMP))
     if place + name_bytes > len(view):
         raise WireError("a stored batch ends within its producer's name")
     try:
@@ -72,6 +79,7 @@ def decode_batch(data: Buffer) -> Batch:
         flags=BatchFlags(layout_flags & _MODEL_FLAGS),
         origin=None if sequence is None else Origin(name, sequence[0]),
         held=None if held is None else HeldId(*held),
+        stamp=None if stamp is None else Stamp(*stamp),
     )
 
 

@@ -1,0 +1,25 @@
+"""A message as every protocol knows it: what a batch of one protocol is translated through for another.
+
+N protocols need N decoders to this and N encoders from it. Only where producer and consumer differ, or
+a batch must be opened (to compact it, to hold a part of it back), does a message become one of these.
+"""
+
+from collections.abc import Sequence
+
+from weir.model.ids import Buffer
+from weir.model.value import value
+
+
+@value
+class Message:
+    """`value` None is a tombstone; a header's value may be None, and a name may occur twice."""
+
+    key: bytes | None
+    value: Buffer | None
+    headers: Sequence[tuple[str, bytes | None]] = ()
+    #: When it happened, in the producer's words (milliseconds since 1970); None if it did not say.
+    event_ms: int | None = None
+    #: When it was published, by the producer's or the broker's clock.
+    publish_ms: int = 0
+    #: Decides the partition and the order within a key-shared subscription, where that is not the key's business.
+    ordering_key: bytes | None = None
