@@ -1,0 +1,1 @@
+"""Kafka's protocol as bytes and values, for both roles: broker and client."""
