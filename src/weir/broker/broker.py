@@ -11,6 +11,7 @@ from weir.broker.opening import AnyTopic, open_topic
 from weir.broker.ports import Authenticator, Claim, Ownership, Registry
 from weir.broker.topic import stream_name
 from weir.model.errors import NotAuthenticatedError, TopicClosedError, TopicNotFoundError, WeirError
+from weir.model.registry import SYSTEM_NAMESPACE
 from weir.model.topics import NamespaceName, TopicName
 from weir.runtime.log_context import log_about
 from weir.runtime.tasks import TaskScope
@@ -59,7 +60,11 @@ class Broker:
 
     @property
     def loaded(self) -> list[AnyTopic]:
-        """The topics that are served now."""
+        """The topics that are served now, without brokers' own."""
+        return [topic for topic in self._served if topic.name.namespace != SYSTEM_NAMESPACE]
+
+    @property
+    def _served(self) -> list[AnyTopic]:
         return [
             task.result()
             for task in self._topics.values()
@@ -67,8 +72,14 @@ class Broker:
         ]
 
     async def topic(self, name: TopicName, *, role: str, create: bool = True) -> AnyTopic:
-        self._context.guard.check(role, name, None)
+        self._check(role, name)
         return await self.load(name, create=create)
+
+    def _check(self, role: str, name: TopicName) -> None:
+        """Whether a user may know of the topic."""
+        self._context.guard.check(role, name, None)
+        if name.namespace == SYSTEM_NAMESPACE:
+            raise TopicNotFoundError(f"{name} is kept by brokers for themselves")
 
     async def load(self, name: TopicName, *, create: bool = True) -> AnyTopic:
         """The topic, whoever asks; callers at the same time share one load."""
@@ -142,7 +153,7 @@ class Broker:
         would cost more memory than the topic."""
         while True:
             await self._context.runtime.clock.sleep(self._context.settings.sweep_s)
-            for topic in self.loaded:
+            for topic in self._served:
                 claim = self._claims.get(topic.name)
                 if claim is not None and not claim.held:
                     await self.unload(topic.name, "this broker lost the topic")
@@ -262,7 +273,7 @@ class Broker:
             raise TopicNotFoundError(f"{base} was deleted by another broker")
 
     async def partitions(self, name: TopicName, *, role: str, create: bool = True) -> int:
-        self._context.guard.check(role, name, None)
+        self._check(role, name)
         if name.partition is not None:
             return 0  # a partition has no partitions
         while True:
@@ -274,6 +285,10 @@ class Broker:
 
     async def owner(self, name: TopicName, *, role: str) -> Owner:
         self._context.guard.check(role, name, None)
+        return await self.holder(name)
+
+    async def holder(self, name: TopicName) -> Owner:
+        """`owner`, whoever asks."""
         return await self._ownership.owner(name)
 
     async def topics(self, namespace: str, *, role: str, pattern: str | None = None) -> list[TopicName]:

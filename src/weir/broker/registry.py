@@ -24,7 +24,7 @@ from weir.meta.interfaces import MetaStore
 from weir.meta.update import Codec
 from weir.model.errors import ClusterNotFoundError, NamespaceExistsError, TenantExistsError
 from weir.model.policies import DEFAULT_POLICIES, AutoTopicCreation, Policies, SchemaCompatibility
-from weir.model.registry import STANDALONE, Cluster, Namespace, TopicRecord
+from weir.model.registry import STANDALONE, SYSTEM_NAMESPACE, Cluster, Namespace, TopicRecord
 from weir.model.topics import DEFAULT_NAMESPACE, Domain, NamespaceName, TopicName
 from weir.runtime import Runtime
 from weir.wire.registry import decode_cluster, encode_cluster
@@ -158,6 +158,8 @@ class Registry:
         """The topic (of a partition: the one that has it), made now if `create` and policy allow it.
 
         TopicNotFoundError, NamespaceNotFoundError. A known topic costs no wait."""
+        if create and name.namespace == SYSTEM_NAMESPACE:
+            return TopicRecord(name.base)
         found = self.topics.find(name)
         if found is not None:
             return found
@@ -170,6 +172,8 @@ class Registry:
 
     async def confirm_topic(self, name: TopicName) -> TopicRecord | None:
         """The topic by the metadata store's own word."""
+        if name.namespace == SYSTEM_NAMESPACE:
+            return TopicRecord(name.base)
         return await self.topics.confirm(name)
 
     async def forget_topic(self, doomed: TopicRecord) -> None:

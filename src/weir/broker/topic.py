@@ -84,6 +84,7 @@ class BrokerTopic:
         self._growth: dict[int, Callable[[], None]] = {}
         self._growth_count = 0
         stream.listen(self._stream_changed)
+        state.on_failure(self._die)
 
     @classmethod
     async def open(cls, context: BrokerContext, name: TopicName, policies: Policies) -> "BrokerTopic":

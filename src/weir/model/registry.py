@@ -12,6 +12,8 @@ from weir.model.topics import NamespaceName, TopicName
 STANDALONE = "standalone"
 #: Where brokers keep topics of their own; nobody can create or delete these tenants.
 SYSTEM_TENANTS = ("pulsar", "weir")
+#: Brokers' own topics. They have no records, so that they are listed nowhere, and are served to no user.
+SYSTEM_NAMESPACE = NamespaceName("weir", "system")
 
 _MAX_ROLE_CHARS = 1024
 

@@ -245,7 +245,15 @@ class Appender:
         for append in sent:
             draft = append.batch
             append.batch = Batch(
-                offset, draft.count, draft.format, now_ms, draft.payload, draft.flags, draft.origin, draft.held
+                offset,
+                draft.count,
+                draft.format,
+                now_ms,
+                draft.payload,
+                draft.flags,
+                draft.origin,
+                draft.held,
+                draft.stamp,
             )
             payloads.append(b"".join(encode_batch(append.batch)))
             offset += draft.count

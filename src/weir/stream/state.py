@@ -41,6 +41,7 @@ class StateLog:
         #: How many changes were made, and how many of them are durable.
         self._noted = self._durable = 0
         self._failure: WeirError | None = None
+        self._on_failure: Callable[[WeirError], None] = lambda failure: None
         self._tasks = TaskScope(f"state of {name}", on_failure=self._failed)
         self._flusher: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
@@ -78,6 +79,15 @@ class StateLog:
     def delete(self, key: str) -> None:
         if self._values.pop(key, None) is not None or key in self._changed:
             self._note(key, None)
+
+    @property
+    def failure(self) -> WeirError | None:
+        """Why nothing can be written any more, if so."""
+        return self._failure
+
+    def on_failure(self, callback: Callable[[WeirError], None]) -> None:
+        """Call a plain function once somebody else turns out to hold the state."""
+        self._on_failure = callback
 
     async def flush(self) -> None:
         """Make everything set so far durable now; others may go on setting."""
@@ -178,6 +188,7 @@ class StateLog:
         if self._failure is None:
             wrapped = StreamFencedError(f"the state of {self._name} failed: {failure!r}")
             self._failure = failure if isinstance(failure, WeirError) else wrapped
+        self._on_failure(self._failure)
 
 
 def _bytes_of(change: bytes | Source | None) -> bytes | None:

@@ -1,0 +1,77 @@
+"""Where coordinators keep what they know: the small state of a system topic, owned like any topic.
+
+A home is loaded by the broker that owns it and fenced when another takes it over, so a coordinator that has lost
+its home can make nothing durable any more. What is set before one flush becomes durable together or not at all.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from weir.broker.api import Owner
+from weir.broker.opening import AnyTopic
+from weir.broker.topic import BrokerTopic
+from weir.model.errors import InvariantError
+from weir.model.registry import SYSTEM_NAMESPACE
+from weir.model.topics import TopicName
+from weir.stream.state import StateLog
+
+#: One home today. More would be partitions of this topic, chosen by the key's hash in `Homes.of`.
+COORDINATOR = TopicName(SYSTEM_NAMESPACE, "coordinator")
+
+
+class _Broker(Protocol):
+    async def load(self, name: TopicName, *, create: bool = True) -> AnyTopic: ...
+
+    async def holder(self, name: TopicName) -> Owner: ...
+
+
+class Home:
+    """A coordinator's state while this broker has it. After its death load the next one by `Homes.of`."""
+
+    def __init__(self, topic: BrokerTopic) -> None:
+        self._topic = topic
+
+    @property
+    def state(self) -> StateLog:
+        return self._topic.state
+
+    @property
+    def alive(self) -> bool:
+        return self._topic.alive and self._topic.state.failure is None
+
+    def on_death(self, callback: Callable[[], None]) -> None:
+        """Call a plain function, soon, once the home is of no more use."""
+        self._topic.on_death(callback)
+
+
+class Homes:
+    """The homes of all keys. The same `Home` is answered for as long as it lives."""
+
+    def __init__(self, broker: _Broker) -> None:
+        self._broker = broker
+        self._homes: dict[TopicName, tuple[BrokerTopic, Home]] = {}
+
+    async def of(self, key: str) -> Home:
+        """Where this key's state is; NotOwnerError if another broker has it."""
+        return await self._load(_name_of(key))
+
+    async def owner(self, key: str) -> Owner:
+        """The broker to ask for this key."""
+        return await self._broker.holder(_name_of(key))
+
+    async def here(self) -> list[Home]:
+        """Every home that is, or should be, this broker's."""
+        return [await self._load(name) for name in (COORDINATOR,) if (await self._broker.holder(name)).here]
+
+    async def _load(self, name: TopicName) -> Home:
+        topic = await self._broker.load(name)
+        if not isinstance(topic, BrokerTopic):
+            raise InvariantError(f"{name} is not kept, and cannot be a home")
+        known = self._homes.get(name)
+        if known is None or known[0] is not topic:
+            known = self._homes[name] = (topic, Home(topic))
+        return known[1]
+
+
+def _name_of(key: str) -> TopicName:
+    return COORDINATOR
