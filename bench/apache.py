@@ -1,23 +1,18 @@
-"""Apache Pulsar standalone from Maven's central repository, made runnable without its distribution.
+"""Apache Pulsar standalone from Maven's central repository, as a peer."""
 
-A generated project names one dependency, `pulsar-broker`; Maven resolves and downloads the rest once, into its own
-repository, and says the class path, which is kept under the cache folder. `WEIR_BENCH_CACHE` moves that folder.
-"""
-
-import os
-import shutil
 import socket
-import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
+from bench.maven import Artifacts
+
 VERSION = "4.0.7"
+_ARTIFACTS = Artifacts(f"pulsar-{VERSION}", (f"org.apache.pulsar:pulsar-broker:{VERSION}",))
 TITLE = f"Apache Pulsar {VERSION}"
 #: Of the messages that were just written; Weir gets as much.
 CACHE_MIB = 128
 _HEAP = "1g"
 _DIRECT = "1g"
-_RESOLVE_TIMEOUT_S = 900
 _OPENED = (
     "java.base/jdk.internal.loader",
     "java.base/java.lang",
@@ -29,21 +24,6 @@ _OPENED = (
     "java.management/sun.management",
     "jdk.management/com.sun.management.internal",
 )
-
-_PROJECT = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>weir.bench</groupId>
-  <artifactId>peer</artifactId>
-  <version>1</version>
-  <dependencies>
-    <dependency>
-      <groupId>org.apache.pulsar</groupId>
-      <artifactId>pulsar-broker</artifactId>
-      <version>{VERSION}</version>
-    </dependency>
-  </dependencies>
-</project>
-"""
 
 _LOGGING = """<Configuration status="warn">
   <Appenders><Console name="Console"><PatternLayout pattern="%d %-5level %logger{1} %msg%n"/></Console></Appenders>
@@ -67,41 +47,9 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def cache() -> Path:
-    return Path(os.environ.get("WEIR_BENCH_CACHE", Path.home() / ".cache" / "weir-bench")) / f"pulsar-{VERSION}"
-
-
 def missing() -> str:
     """Why Apache Pulsar cannot run here, or nothing; the first time this downloads it."""
-    for program in ("java", "mvn"):
-        if shutil.which(program) is None:
-            return f"there is no {program} here"
-    if _classpath_file().exists():
-        return ""
-    folder = cache()
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "pom.xml").write_text(_PROJECT)
-    partial = folder / "classpath.new"
-    resolve = ["mvn", "-B", "-q", "dependency:build-classpath", f"-Dmdep.outputFile={partial}"]
-    try:
-        done = subprocess.run(
-            resolve,
-            cwd=folder,
-            capture_output=True,
-            check=False,
-            timeout=_RESOLVE_TIMEOUT_S,
-            stdin=subprocess.DEVNULL,
-        )
-    except subprocess.TimeoutExpired:
-        return "Maven did not get it in time"
-    if done.returncode or not partial.exists():
-        return "Maven could not get it"
-    partial.rename(_classpath_file())
-    return ""
-
-
-def _classpath_file() -> Path:
-    return cache() / "classpath"
+    return _ARTIFACTS.missing()
 
 
 def command(folder: Path, ports: Ports) -> list[str]:
@@ -120,7 +68,7 @@ def command(folder: Path, ports: Ports) -> list[str]:
         "-Dio.netty.recycler.maxCapacityPerThread=4096",
         f"-Dlog4j2.configurationFile={folder}/log4j2.xml",
         "-cp",
-        _classpath_file().read_text().strip(),
+        _ARTIFACTS.classpath,
         "org.apache.pulsar.PulsarStandaloneStarter",
         "--config",
         str(folder / "standalone.conf"),
