@@ -24,7 +24,11 @@ CHAIN = Chain((*CLOSED, Span(LedgerId(3), 300, None, 0, 3 * MINUTE, 3 * MINUTE))
         (400, Retention(3, -1), 100),
         (400, Retention(3, 1000), 100),
         (400, Retention(-1, 25), 100),
-        (400, Retention(100, 24), 200),
+        (400, Retention(100, 24), 100),
+        (400, Retention.exactly(3 * MINUTE + 1, -1), 0),
+        (400, Retention.exactly(2 * MINUTE, -1), 200),
+        (400, Retention.exactly(-1, 15 * MIB + 1), 100),
+        (400, Retention.exactly(-1, 15 * MIB), 200),
         (150, Retention(0, 0), 100),
     ],
 )

@@ -16,9 +16,12 @@ from weir.model.policies import (
     AutoTopicCreation,
     BacklogAction,
     BacklogQuota,
+    Cleanup,
+    LogCompaction,
     Policies,
     Rate,
     Retention,
+    Roll,
     SchemaCompatibility,
 )
 from weir.model.registry import (
@@ -62,7 +65,9 @@ policies = st.builds(
         for field in fields(Policies)
         if isinstance(getattr(DEFAULT_POLICIES, field.name), bool)
     },
-    retention=st.none() | st.builds(Retention, numbers, numbers),
+    retention=st.none() | st.builds(Retention, numbers, numbers, st.none() | numbers, st.none() | numbers),
+    log_compaction=st.none() | st.builds(LogCompaction, st.sampled_from(Cleanup), *[numbers] * 4),
+    roll=st.none() | st.builds(Roll, numbers, numbers),
     backlog_quota=st.none() | st.builds(BacklogQuota, numbers, numbers, st.sampled_from(BacklogAction)),
     publish_rate=st.none() | rates,
     dispatch_rate=st.none() | rates,

@@ -18,7 +18,7 @@ from weir.model.errors import (
     TopicExistsError,
     TopicNotFoundError,
 )
-from weir.model.policies import AutoTopicCreation
+from weir.model.policies import AutoTopicCreation, Policies
 from weir.model.registry import TopicRecord
 from weir.model.topics import NamespaceName, TopicName
 from weir.runtime import Runtime
@@ -53,6 +53,8 @@ class TopicTable:
         self._mirror = Mirror(meta, runtime, keys.TOPICS, TOPIC, self._noted)
         # By the prefix of the namespace, so that listing one costs what it holds.
         self._of_namespace: dict[str, dict[str, None]] = {}
+        #: Grows whenever a topic has come, changed or gone.
+        self.revision = 0
 
     async def start(self) -> None:
         await self._mirror.start()
@@ -61,6 +63,7 @@ class TopicTable:
         await self._mirror.close()
 
     def _noted(self, key: str, present: bool) -> None:
+        self.revision += 1
         # A key ends in .../<domain>/<local>, and neither holds a slash.
         prefix = key.rsplit("/", 2)[0] + "/"
         siblings = self._of_namespace.setdefault(prefix, {})
@@ -105,7 +108,12 @@ class TopicTable:
     # --- changing ---------------------------------------------------------------------------------------------
 
     async def create(
-        self, name: TopicName, *, partitions: int = 0, properties: Mapping[str, str] | None = None
+        self,
+        name: TopicName,
+        *,
+        partitions: int = 0,
+        properties: Mapping[str, str] | None = None,
+        policies: Policies | None = None,
     ) -> TopicRecord:
         """NamespaceNotFoundError, TopicExistsError, TooManyError."""
         if name.partition is not None:
@@ -116,7 +124,9 @@ class TopicTable:
         siblings = len(self._of_namespace.get(keys.topics_of(name.namespace), ()))
         if 0 < self._limits.max_topics_per_namespace <= siblings:
             raise TooManyError(f"namespace {name.namespace} has as many topics as it may")
-        record = TopicRecord(name, partitions, properties=dict(properties or {}), created_ms=self._clock.wall_ms())
+        record = TopicRecord(
+            name, partitions, policies or Policies(), dict(properties or {}), created_ms=self._clock.wall_ms()
+        )
         try:
             made = await self._mirror.create(keys.topic(name), record)
         except MetaConflictError:

@@ -29,12 +29,89 @@ class SchemaCompatibility(Enum):
     FULL_TRANSITIVE = "FULL_TRANSITIVE"
 
 
+_MINUTE_MS = 60_000
+_MIB = 1024 * 1024
+
+
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long acknowledged messages stay: both bounds at once; -1 means without end, 0 not at all."""
+    """How long acknowledged messages stay: both bounds at once; -1 means without end, 0 not at all.
+
+    Pulsar counts in minutes and megabytes; a bound that is no whole number of them is there exactly too, and then
+    the coarse one is rounded up."""
 
     minutes: int = 0
     megabytes: int = 0
+    exact_ms: int | None = None
+    exact_bytes: int | None = None
+
+    @classmethod
+    def exactly(cls, time_ms: int, size_bytes: int) -> "Retention":
+        """By milliseconds and bytes."""
+        minutes, megabytes = _rounded_up(time_ms, _MINUTE_MS), _rounded_up(size_bytes, _MIB)
+        return cls(
+            minutes,
+            megabytes,
+            None if time_ms < 0 or minutes * _MINUTE_MS == time_ms else time_ms,
+            None if size_bytes < 0 or megabytes * _MIB == size_bytes else size_bytes,
+        )
+
+    @property
+    def time_ms(self) -> int:
+        if self.exact_ms is not None:
+            return self.exact_ms
+        return -1 if self.minutes < 0 else self.minutes * _MINUTE_MS
+
+    @property
+    def size_bytes(self) -> int:
+        if self.exact_bytes is not None:
+            return self.exact_bytes
+        return -1 if self.megabytes < 0 else self.megabytes * _MIB
+
+
+def _rounded_up(amount: int, unit: int) -> int:
+    return -1 if amount < 0 else -(-amount // unit)
+
+
+class Cleanup(Enum):
+    """What becomes of old messages, in Kafka's words."""
+
+    #: They go as retention says.
+    DELETE = "delete"
+    #: The latest of each key stays for ever, the others go.
+    COMPACT = "compact"
+    #: The latest of each key stays for as long as retention says.
+    BOTH = "compact,delete"
+
+    @property
+    def compacts(self) -> bool:
+        return self is not Cleanup.DELETE
+
+    @property
+    def deletes(self) -> bool:
+        return self is not Cleanup.COMPACT
+
+
+@dataclass(frozen=True, slots=True)
+class LogCompaction:
+    """A topic that is compacted by itself, and whose readers see what is left. `tombstone_ms`: how long a message
+    without a value is to be seen after it was compacted. `min_lag_ms`: what is younger is not compacted.
+    `max_lag_ms`: what is older shall be. `dirty_percent`: begin when so much of the topic is not compacted."""
+
+    cleanup: Cleanup = Cleanup.DELETE
+    tombstone_ms: int = 86_400_000
+    min_lag_ms: int = 0
+    max_lag_ms: int = -1
+    dirty_percent: int = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Roll:
+    """When a topic begins a new ledger, if that is sooner than the broker's own settings say; 0 means that only
+    those hold."""
+
+    bytes: int = 0
+    ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +167,8 @@ class Policies:
     auto_subscription_creation: bool | None = None
     #: Subscriptions without consumers are removed after so many minutes; 0 means never.
     subscription_expiry_min: int | None = None
+    log_compaction: LogCompaction | None = None
+    roll: Roll | None = None
 
     def over(self, below: "Policies") -> "Policies":
         """This level's values where it has any, else those of the level below."""
@@ -124,4 +203,6 @@ DEFAULT_POLICIES = Policies(
     auto_topic_creation=AutoTopicCreation(),
     auto_subscription_creation=True,
     subscription_expiry_min=0,
+    log_compaction=LogCompaction(),
+    roll=Roll(),
 )

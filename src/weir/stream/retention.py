@@ -7,21 +7,20 @@ which is right to within a ledger and costs no read.
 from weir.model.policies import Retention
 from weir.model.stream import Chain
 
-_MIB = 1024 * 1024
-
 
 def trim_point(chain: Chain, acknowledged_to: int, retention: Retention, now_ms: int, open_bytes: int) -> int:
     """The offset before which everything may be forgotten: acknowledged by all, and no longer retained.
 
-    `acknowledged_to`: every subscription has acknowledged everything before it.
+    `acknowledged_to`: every subscription has acknowledged everything before it. A ledger is over the size only if
+    what comes after it fills that: what is retained by size is never less than was asked for.
     """
     left = sum(span.size_bytes for span in chain.spans) + open_bytes
     point = chain.start_offset
     for span in chain.spans:
         if span.end_offset is None or span.end_offset > acknowledged_to:
             break
-        expired = 0 <= retention.minutes * 60_000 <= now_ms - span.last_ms
-        over = 0 <= retention.megabytes * _MIB < left
+        expired = 0 <= retention.time_ms <= now_ms - span.last_ms
+        over = 0 <= retention.size_bytes <= left - span.size_bytes
         if not expired and not over:
             break
         left -= span.size_bytes

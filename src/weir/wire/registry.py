@@ -15,9 +15,12 @@ from weir.model.policies import (
     AutoTopicCreation,
     BacklogAction,
     BacklogQuota,
+    Cleanup,
+    LogCompaction,
     Policies,
     Rate,
     Retention,
+    Roll,
     SchemaCompatibility,
 )
 from weir.model.registry import (
@@ -75,6 +78,10 @@ def _number(item: Any) -> int:
     if not isinstance(item, int) or isinstance(item, bool):
         raise TypeError(f"{type(item).__name__} instead of a whole number")
     return item
+
+
+def _optional_number(item: Any) -> int | None:
+    return None if item is None else _number(item)
 
 
 def _pairs(items: Any) -> dict[str, str]:
@@ -188,11 +195,32 @@ def _plain(value: Any) -> Any:
         return value.value
     if isinstance(value, bool | int):
         return value
-    return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    return {
+        field.name: _plain(part) for field in fields(value) if (part := getattr(value, field.name)) is not None
+    }
 
 
 def _retention(f: Any) -> Retention:
-    return Retention(_number(f["minutes"]), _number(f["megabytes"]))
+    return Retention(
+        _number(f["minutes"]),
+        _number(f["megabytes"]),
+        _optional_number(f.get("exact_ms")),
+        _optional_number(f.get("exact_bytes")),
+    )
+
+
+def _log_compaction(f: Any) -> LogCompaction:
+    return LogCompaction(
+        Cleanup(f["cleanup"]),
+        _number(f["tombstone_ms"]),
+        _number(f["min_lag_ms"]),
+        _number(f["max_lag_ms"]),
+        _number(f["dirty_percent"]),
+    )
+
+
+def _roll(f: Any) -> Roll:
+    return Roll(_number(f["bytes"]), _number(f["ms"]))
 
 
 def _backlog_quota(f: Any) -> BacklogQuota:
@@ -222,6 +250,8 @@ _POLICIES: Mapping[str, Callable[[Any], Any]] = {
     "allow_schema_auto_update": _flag,
     "auto_topic_creation": _auto_topic_creation,
     "auto_subscription_creation": _flag,
+    "log_compaction": _log_compaction,
+    "roll": _roll,
 }
 
 
