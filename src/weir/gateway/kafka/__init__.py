@@ -1,0 +1,1 @@
+"""Kafka's protocol, served over any `weir.broker.api.Broker` (docs/kafka.md)."""

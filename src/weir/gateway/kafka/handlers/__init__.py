@@ -1,0 +1,1 @@
+"""One module per API: what it answers, and in which versions."""

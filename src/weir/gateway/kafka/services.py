@@ -1,0 +1,30 @@
+"""What stands behind every Kafka session."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from weir.broker.api import Broker
+from weir.broker.ports import Guard
+from weir.broker.registry import Registry
+from weir.broker.security import Authoriser
+from weir.gateway.kafka.catalog import Catalog
+from weir.gateway.kafka.settings import KafkaSettings
+from weir.runtime.interfaces import Clock
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """Shared by all sessions of a listener. What a broker does not offer is None."""
+
+    clock: Clock
+    broker: Broker
+    registry: Registry
+    catalog: Catalog
+    #: May this role do that with this topic? Raises NotAuthorisedError.
+    guard: Guard
+    #: The same and more, for administrators' calls.
+    authoriser: Authoriser
+    settings: KafkaSettings
+    #: Consumer groups (weir.broker.groups) and transactions (weir.broker.transactions); G and T name the types.
+    groups: Any = None
+    transactions: Any = None

@@ -1,0 +1,55 @@
+"""Where the Kafka gateway listens, and what one connection may cost."""
+
+from dataclasses import dataclass, field
+
+_MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLimits:
+    """What one connection may cost. Over a limit on load, it is read no further until the load is less."""
+
+    #: The longest request. A produce request holds a batch for each of many partitions.
+    max_request_bytes: int = 100 * _MIB
+    #: Of a request before the client has said who it is.
+    max_auth_bytes: int = 512 * 1024
+    #: The largest record batch, where its topic does not say otherwise.
+    max_batch_bytes: int = 5 * _MIB
+    #: A batch that claims more records than this is refused.
+    max_batch_records: int = 1_000_000
+    #: Requests that are not answered yet, and the bytes of them.
+    max_requests: int = 256
+    max_pending_bytes: int = 32 * _MIB
+    #: Partitions that one connection may produce to.
+    max_producers: int = 50_000
+    #: The most that one fetch is answered with, whatever it asks for (a larger first batch goes alone).
+    max_fetch_bytes: int = 55 * _MIB
+    #: Incremental fetch sessions per connection's broker, and partitions in each.
+    max_fetch_sessions: int = 1_000
+    max_fetch_partitions: int = 100_000
+    #: How long a client may take to say who it is, to say anything at all, to read its answers.
+    auth_timeout_s: float = 10.0
+    idle_timeout_s: float = 600.0
+    stall_timeout_s: float = 60.0
+    #: How long an ended session lets what it took be finished.
+    settle_s: float = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSettings:
+    """One listener."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    #: How clients reach it; None: the bound address.
+    advertised_host: str | None = None
+    advertised_port: int | None = None
+    #: This broker's number, and the cluster's name, as clients are told.
+    node_id: int = 0
+    cluster_id: str = "weir"
+    max_connections: int = 10_000
+    limits: SessionLimits = field(default_factory=SessionLimits)
+    #: How often sessions that say nothing, or read nothing, are looked for.
+    sweep_interval_s: float = 1.0
+    #: How long `close` lets answers go out.
+    close_grace_s: float = 5.0
