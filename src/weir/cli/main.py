@@ -19,6 +19,7 @@ FAILED, MISUSED = 1, 2
         "config": Lazy("weir.server.config_command:config", "Show and explain the settings of weir up."),
         "consume": Lazy("weir.cli.consume:consume", "Print the messages of a topic."),
         "demo": Lazy("weir.server.demo:demo", "Show what Weir does, on this machine."),
+        "doctor": Lazy("weir.cli.doctor:doctor", "Check what Weir and Spark need on this machine."),
         "ledger": Lazy("weir.cli.ledger:ledger", "Look at replicated ledgers, read, check and repair them."),
         "namespaces": Lazy(
             "weir.cli.namespaces:namespaces", "List, create and delete namespaces, and set their policies."

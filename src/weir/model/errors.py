@@ -475,3 +475,18 @@ class IncompatibleSchemaError(BrokerError):
     """The schema does not go with those that the topic has."""
 
     hint = "see the topic's compatibility strategy"
+
+
+# --- spark --------------------------------------------------------------------------------------------------
+
+
+class SparkSetupError(WeirError):
+    """Spark cannot run here."""
+
+    hint = "install it with pip install 'weir[spark]'; weir doctor says what is missing"
+
+
+class DataLostError(WeirError):
+    """Offsets that a query still wanted are no longer in the topic."""
+
+    hint = "set failOnDataLoss=false to go on with what is there"

@@ -1,0 +1,89 @@
+"""`weir doctor`: whether this machine has what Weir and its data pipeline need, and what to do if not."""
+
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from shutil import disk_usage
+
+import click
+
+from weir.cli.output import print_json, print_table
+from weir.model.checks import Check, State
+
+_OLDEST_PYTHON = (3, 11)
+_PORTS = {"pulsar": 6650, "kafka": 9092, "http": 8080}
+#: `weir up` takes nothing new below the first; the second leaves room for a while.
+_LEAST_BYTES, _GOOD_BYTES = 512 * 1024**2, 5 * 1024**3
+
+
+@click.command(
+    epilog="""
+\b
+Examples:
+  weir doctor
+  weir doctor --start-spark        also start Spark and run a query
+  weir doctor --data /srv/weir     the folder that weir up will use
+"""
+)
+@click.option(
+    "--data", default="weir-data", show_default=True, metavar="FOLDER", help="Where weir up will keep its data."
+)
+@click.option("--start-spark", is_flag=True, help="Really start a Spark session (some seconds).")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+def doctor(data: str, start_spark: bool, as_json: bool) -> int:
+    """Check Python, Java, Spark, ports and disk, and say what to do."""
+    found = list(_checks(Path(data), start_spark))
+    if as_json:
+        print_json([{"name": c.name, "state": c.state.value, "found": c.found, "hint": c.hint} for c in found])
+    else:
+        print_table(
+            ("check", "", "found", "what to do"), [(c.name, c.state.value, c.found, c.hint) for c in found]
+        )
+    return 1 if any(check.state is State.FAILED for check in found) else 0
+
+
+def _checks(data: Path, start_spark: bool) -> Iterator[Check]:
+    from weir.spark import checks as spark
+
+    yield python(sys.version_info[:3])
+    yield from spark.checks()
+    if start_spark:
+        yield spark.start_spark()
+    for name, port in _PORTS.items():
+        yield free_port(name, port)
+    yield disk(data)
+
+
+def python(version: tuple[int, ...]) -> Check:
+    text = f"Python {'.'.join(map(str, version))}, {sys.executable}"
+    if version < _OLDEST_PYTHON:
+        wanted = ".".join(map(str, _OLDEST_PYTHON))
+        return Check("python", State.FAILED, text, f"install Python {wanted} or later")
+    return Check("python", State.GOOD, text)
+
+
+def free_port(name: str, port: int) -> Check:
+    """Whether `weir up` can listen on its usual port."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            hint = f"if that is no Weir: weir up --set listeners.{name}=127.0.0.1:0 takes a free one"
+            return Check(f"port {name}", State.WARNING, f"{port} is in use", hint)
+    return Check(f"port {name}", State.GOOD, f"{port} is free")
+
+
+def disk(data: Path) -> Check:
+    """Whether there is room where the data goes, or in the nearest folder above that exists."""
+    folder = data.absolute()
+    while not folder.exists():
+        folder = folder.parent
+    left = disk_usage(folder).free
+    text = f"{left / 1024**3:.1f} GiB free for {data.absolute()}"
+    if left < _LEAST_BYTES:
+        return Check("disk", State.FAILED, text, "free some space, or give --data a folder on another disk")
+    if left < _GOOD_BYTES:
+        return Check("disk", State.WARNING, text, "enough to begin; retention decides how long")
+    return Check("disk", State.GOOD, text)

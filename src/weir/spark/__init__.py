@@ -1,0 +1,8 @@
+"""Topics as Spark tables and streams, through PySpark (`pip install weir[spark]`).
+
+`weir.spark.session()` gives a Spark session with the right settings. In any session, `format("weir")` reads topics,
+found through the top-level module `pyspark_weir` without registration.
+"""
+
+from weir.spark.sessions import session as session
+from weir.spark.sessions import settings as settings

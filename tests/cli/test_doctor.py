@@ -1,0 +1,71 @@
+"""`weir doctor` says what is there, what is missing, and what to do."""
+
+import json
+import shutil
+import socket
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from weir.cli import doctor as module
+from weir.cli.doctor import disk, doctor, free_port, python
+from weir.model.checks import State
+from weir.model.errors import SparkSetupError
+from weir.spark import checks as spark
+
+
+def by_name(*arguments: str) -> dict[str, dict[str, str]]:
+    found = CliRunner().invoke(doctor, ["--json", *arguments]).stdout
+    return {check["name"]: check for check in json.loads(found)}
+
+
+def test_it_names_python_java_spark_ports_and_disk(tmp_path: Path) -> None:
+    found = by_name("--data", str(tmp_path))
+    assert list(found) == ["python", "java", "spark", "numba", "port pulsar", "port kafka", "port http", "disk"]
+    assert found["spark"]["state"] == "ok"
+    assert found["java"]["state"] == "ok"
+
+
+def test_an_old_python_is_a_failure() -> None:
+    assert python((3, 9, 1)).state is State.FAILED
+    assert python((3, 12, 0)).state is State.GOOD
+
+
+def test_a_port_in_use_is_a_warning_that_says_how_to_take_another() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        found = free_port("kafka", taken.getsockname()[1])
+    assert found.state is State.WARNING
+    assert "listeners.kafka" in found.hint
+
+
+def test_a_full_disk_is_a_failure_and_ends_with_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = shutil.disk_usage(tmp_path)._replace(free=1000)
+    monkeypatch.setattr(module, "disk_usage", lambda folder: full)
+    assert disk(tmp_path / "not" / "there").state is State.FAILED
+    assert CliRunner().invoke(doctor, ["--json"], standalone_mode=False).return_value == 1
+
+
+def test_without_java_it_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> None:
+        raise SparkSetupError("there is no Java")
+
+    monkeypatch.setattr(spark, "find_java", none)
+    found = next(spark.checks())
+    assert (found.name, found.state) == ("java", State.WARNING)
+    assert "weir[spark]" in found.hint
+
+
+def test_without_spark_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = spark._version
+    monkeypatch.setattr(spark, "_version", lambda name: None if name == "pyspark" else installed(name))
+    *_, found = spark.checks()
+    assert (found.name, found.state) == ("spark", State.WARNING)
+    assert "pyspark" in found.found
+
+
+def test_a_pandas_that_is_too_new_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spark, "_version", lambda name: "3.0.1")
+    *_, found = spark.checks()
+    assert found.state is State.FAILED
+    assert "pandas<3" in found.hint
