@@ -3,9 +3,6 @@
 One case is one life of one broker, so that starting it is paid once; Weir and its peer take turns, round by round.
 """
 
-import json
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,54 +13,12 @@ import pulsar
 from bench.brokers import BROKERS, Broker, cpu_s, rss_mb, settled_rss_mb
 from bench.case import Measured, Params, case
 from bench.loader import SUBSCRIPTION
+from bench.loaders import Loader, together
 
+_MODULE = "bench.loader"
 _START_TIMEOUT_S = 90.0
-_LOADER_TIMEOUT_S = 120.0
 #: How long a broker that just started is left alone before its memory is read.
 _IDLE_S = 3.0
-
-
-class Loader:
-    """One client process: ready, then told to go, then asked what it found."""
-
-    def __init__(self, role: str, params: Params) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "bench.loader", role, json.dumps(params)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        if self._line() != "ready":
-            raise SystemExit(f"the client did not get ready: {role} {params}")
-
-    def _line(self) -> str:
-        if self._process.stdout is None:
-            return ""
-        return self._process.stdout.readline().strip()
-
-    def go(self) -> None:
-        if self._process.stdin is not None:
-            self._process.stdin.write("go\n")
-            self._process.stdin.flush()
-
-    def found(self) -> Measured:
-        line = self._line()
-        if not line:
-            raise SystemExit("a client ended without a result")
-        measured: Measured = json.loads(line)
-        return measured
-
-    def end(self) -> None:
-        self._process.communicate(timeout=_LOADER_TIMEOUT_S)
-
-
-def _together(loaders: list[Loader]) -> list[Measured]:
-    for loader in loaders:
-        loader.go()
-    found = [loader.found() for loader in loaders]
-    for loader in loaders:
-        loader.end()
-    return found
 
 
 def _first_message_s(broker: Broker, topic: str) -> float:
@@ -112,10 +67,10 @@ def _throughput(broker: Broker, topic: str, load: Params, producers: int) -> Mea
     _subscribe(broker, topic)
     base = {"url": broker.url, "topic": topic}
     cpu = cpu_s(broker.pid)
-    sent = _together([Loader("produce", base | load) for _ in range(producers)])
+    sent = together([Loader(_MODULE, "produce", base | load) for _ in range(producers)])
     count, seconds = sum(f["count"] for f in sent), max(f["seconds"] for f in sent)
     between = cpu_s(broker.pid)
-    (drained,) = _together([Loader("consume", base | {"count": count})])
+    (drained,) = together([Loader(_MODULE, "consume", base | {"count": count})])
     return {
         "produce_s": count / seconds,
         "produce_cpu_s": (between - cpu) / count * 1e6,
@@ -128,10 +83,10 @@ def _throughput(broker: Broker, topic: str, load: Params, producers: int) -> Mea
 
 def _latency(broker: Broker, topic: str, load: Params) -> Measured:
     base = {"url": broker.url, "topic": topic} | load
-    receiver = Loader("receive-at", base)
-    sender = Loader("send-at", base)
+    receiver = Loader(_MODULE, "receive-at", base)
+    sender = Loader(_MODULE, "send-at", base)
     cpu = cpu_s(broker.pid)
-    found, acknowledged = _together([receiver, sender])
+    found, acknowledged = together([receiver, sender])
     spent = cpu_s(broker.pid) - cpu
     latencies = {name: found[name] for name in ("p50_us", "p99_us", "p999_us")}
     return latencies | {f"ack_{n}": acknowledged[n] for n in latencies} | {"cpu_s": spent / load["count"] * 1e6}
@@ -168,7 +123,7 @@ def topics(params: Params, folder: str) -> Measured:
     with _running(params, folder) as (broker, _):
         idle = settled_rss_mb(broker.pid, _IDLE_S)
         wanted = {name: params[name] for name in ("topics", "rounds", "size")}
-        loader = Loader("topics", wanted | {"url": broker.url, "topic": "many"})
+        loader = Loader(_MODULE, "topics", wanted | {"url": broker.url, "topic": "many"})
         cpu = cpu_s(broker.pid)
         loader.go()
         found = loader.found()

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Protocol
 
-from bench import apache
+from bench import apache, kafka_peer
 
 _TICKS_S = os.sysconf("SC_CLK_TCK")
 _STOP_TIMEOUT_S = 60.0
@@ -84,6 +84,36 @@ class ApacheBroker(_Process):
 
 
 BROKERS: dict[str, type[WeirBroker] | type[ApacheBroker]] = {"weir": WeirBroker, "pulsar": ApacheBroker}
+
+
+class WeirKafka(_Process):
+    """`weir up` as Kafka's clients see it; `sync`: what it acknowledges is on the disk (its default)."""
+
+    def __init__(self, folder: Path, *, sync: bool) -> None:
+        kafka, pulsar, http = apache.free_ports(3)
+        self.url = f"127.0.0.1:{kafka}"
+        chosen = [
+            f"listeners.kafka=127.0.0.1:{kafka}",
+            f"listeners.pulsar=127.0.0.1:{pulsar}",
+            f"listeners.http=127.0.0.1:{http}",
+            *([] if sync else ["storage.sync=periodic:1000"]),
+        ]
+        settings = [part for value in chosen for part in ("--set", value)]
+        super().__init__(
+            [sys.executable, "-m", "weir.cli.main", "up", "--data", str(folder / "data"), *settings], folder
+        )
+
+
+class ApacheKafka(_Process):
+    """Apache Kafka, one node; `sync`: every append is flushed."""
+
+    def __init__(self, folder: Path, *, sync: bool) -> None:
+        port, controller = apache.free_ports(2)
+        self.url = f"127.0.0.1:{port}"
+        super().__init__(kafka_peer.command(folder, port, controller, sync=sync), folder, cwd=folder)
+
+
+KAFKAS: dict[str, type[WeirKafka] | type[ApacheKafka]] = {"weir": WeirKafka, "kafka": ApacheKafka}
 
 
 def cpu_s(pid: int) -> float:

@@ -16,6 +16,7 @@ from typing import Any
 import pulsar
 import pulsar.asyncio
 
+from bench.loaders import wait_for_go
 from bench.stats import latencies_us
 
 Params = dict[str, Any]
@@ -43,11 +44,6 @@ def _client(url: str) -> pulsar.Client:
     return pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error), io_threads=1)
 
 
-def _wait_for_go() -> None:
-    print("ready", flush=True)
-    sys.stdin.readline()
-
-
 def _producer(client: pulsar.Client, topic: str, *, batching: bool) -> pulsar.Producer:
     return client.create_producer(
         topic,
@@ -67,7 +63,7 @@ def _produce(client: pulsar.Client, params: Params) -> Found:
     # What the sends came to, each kind once; a built-in as callback costs the client least.
     outcomes: dict[Any, Any] = {}
     sent = outcomes.setdefault
-    _wait_for_go()
+    wait_for_go()
     started, cpu = time.monotonic(), time.process_time()
     end, count, send = started + params["seconds"], 0, producer.send_async
     while time.monotonic() < end:
@@ -83,7 +79,7 @@ def _produce(client: pulsar.Client, params: Params) -> Found:
 
 def _consume(client: pulsar.Client, params: Params) -> Found:
     """Receive and acknowledge until nothing is left of what was announced."""
-    _wait_for_go()
+    wait_for_go()
     started, cpu = time.monotonic(), time.process_time()
     consumer = client.subscribe(
         params["topic"],
@@ -107,7 +103,7 @@ def _send_at(client: pulsar.Client, params: Params) -> Found:
     producer = _producer(client, params["topic"], batching=params["batching"])
     padding, rate = bytes(params["size"] - _STAMP), params["rate"]
     acknowledged: list[int] = []
-    _wait_for_go()
+    wait_for_go()
     cpu, first = time.process_time(), time.monotonic_ns()
     for number in range(params["count"]):
         due = first + number * 1_000_000_000 // rate
@@ -134,7 +130,7 @@ def _receive_at(client: pulsar.Client, params: Params) -> Found:
             done.set()
 
     consumer = client.subscribe(params["topic"], SUBSCRIPTION, message_listener=received)
-    _wait_for_go()
+    wait_for_go()
     if not done.wait(params["count"] / params["rate"] + 30):
         raise SystemExit(f"only {len(ages)} of {params['count']} messages came")
     consumer.close()
@@ -157,7 +153,7 @@ async def _topics(params: Params) -> None:
     client = pulsar.asyncio.Client(params["url"], logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
     names = [f"{params['topic']}-{i}" for i in range(params["topics"])]
     payload = bytes(params["size"])
-    _wait_for_go()
+    wait_for_go()
     started = time.monotonic()
     consumers = await _bounded(
         client.subscribe(

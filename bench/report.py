@@ -58,10 +58,11 @@ class Part:
     costs: str
     json: str
     picture: str
-    raw: bool
+    #: How the name of what Weir stands beside begins.
+    beside: str
 
     def holds(self, row: Result) -> bool:
-        return (row.beside == RAW_LIMIT) == self.raw
+        return row.beside.startswith(self.beside)
 
 
 _PARTS = (
@@ -71,10 +72,18 @@ _PARTS = (
         "Latency",
         "results",
         "ratios",
-        raw=True,
+        RAW_LIMIT,
     ),
     Part(
-        "Weir beside Apache Pulsar, same client, same machine", "Pulsar's", "Cost", "pulsar", "pulsar", raw=False
+        "Weir beside Apache Pulsar, same client, same machine",
+        "Pulsar's",
+        "Cost",
+        "pulsar",
+        "pulsar",
+        "Apache Pulsar",
+    ),
+    Part(
+        "Weir beside Apache Kafka, same client, same machine", "Kafka's", "Cost", "kafka", "kafka", "Apache Kafka"
     ),
 )
 

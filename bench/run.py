@@ -19,8 +19,11 @@ from rich.markdown import Markdown
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from bench import machine, report
-from bench.broker_groups import NAME, broker_groups
+from bench.broker_groups import NAME as PULSAR
+from bench.broker_groups import broker_groups
 from bench.groups import groups
+from bench.kafka_groups import NAME as KAFKA
+from bench.kafka_groups import kafka_groups
 from bench.plan import Group, Round, Run
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -64,10 +67,11 @@ def _arguments() -> argparse.Namespace:
 
 
 def _all_groups(arguments: argparse.Namespace) -> list[Group]:
-    """The storage, and the broker beside Apache Pulsar; the latter asks Maven, so only when it is wanted."""
+    """The storage, and the broker beside its peers; those ask Maven, so only when they are wanted."""
     found = groups(quick=arguments.quick)
-    if not arguments.only or any(name.startswith(NAME) for name in arguments.only):
-        found += broker_groups(quick=arguments.quick)
+    for name, peers in ((PULSAR, broker_groups), (KAFKA, kafka_groups)):
+        if not arguments.only or any(wanted.startswith(name) for wanted in arguments.only):
+            found += peers(quick=arguments.quick)
     return found
 
 
