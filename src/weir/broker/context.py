@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from weir.broker.dispatch_keys import KeysOf
+from weir.broker.group_members import GroupMembers
 from weir.broker.limits import Budget
 from weir.broker.ports import Guard, Holding, NoSchemas, OpenGuard, Schemas
 from weir.broker.settings import BrokerSettings
@@ -31,6 +32,8 @@ class BrokerContext:
     guard: Guard = field(default_factory=OpenGuard)
     schemas: Schemas = field(default_factory=NoSchemas)
     open_holding: OpenHolding | None = None
+    #: Who has which partition, of the consumer groups that this broker coordinates.
+    members: GroupMembers = field(default_factory=GroupMembers)
 
     def keys_of(self, batch: Batch) -> "bytes | Sequence[bytes | None] | None":
         """The keys of a batch; a format that nobody knows has none."""

@@ -80,8 +80,10 @@ def subscription_stats(
     oldest_s: float = 0.0,
     unacked: int = 0,
     expired: int = 0,
+    members: Sequence[ConsumerStats] = (),
 ) -> SubscriptionStats:
-    consumers = tuple(consumer_stats(consumer) for consumer in subscription.consumers)
+    """`members`: of the consumer group that the subscription is, besides consumers that are connected to it."""
+    consumers = (*(consumer_stats(consumer) for consumer in subscription.consumers), *members)
     return SubscriptionStats(
         name=subscription.name,
         type=subscription.type,

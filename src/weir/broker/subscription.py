@@ -26,6 +26,9 @@ from weir.stream.cursor import Cursor
 from weir.stream.state import StateLog
 
 _INDIVIDUAL = (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)
+#: A property: "false" if what the subscription has not acknowledged may be trimmed, expires for others only, and
+#: counts for no quota. So it is with consumer groups, which keep their positions themselves.
+RETAINS = "weir.retains"
 
 
 class View(Source, Protocol):
@@ -94,6 +97,11 @@ class Subscription:
     @property
     def consumers(self) -> Sequence[BrokerConsumer]:
         return () if self._dispatcher is None else self._dispatcher.consumers
+
+    @property
+    def retains(self) -> bool:
+        """Whether messages stay for it until it has acknowledged them."""
+        return self.properties.get(RETAINS) != "false"
 
     @property
     def backlog(self) -> int:
@@ -209,7 +217,7 @@ class Subscription:
         if self._dispatcher is not None:
             self._dispatcher.close()
         if self.durable:
-            for key in (cursor_key(self.name), record_key(self.name)):
+            for key in (cursor_key(self.name), record_key(self.name), commit_key(self.name)):
                 self._around.state.delete(key)
         self._around.dropped(self)
 
@@ -336,6 +344,20 @@ class Subscription:
             if not self.durable:
                 self._around.clock.call_later(_SEEK_GRACE_S, self._drop_if_idle)
 
+    def place(self, offset: int) -> None:
+        """Everything before the offset is acknowledged, nothing from it on, as with `seek`; but consumers stay,
+        and the caller makes it durable. Going on takes nothing back from consumers; going back does."""
+        offset = min(offset, self._source.end_offset)
+        if self.consumers and offset > self.cursor.mark_delete:
+            self.ack_up_to(None, offset - 1)
+        else:
+            self.cursor.reset(offset)
+            self._counts.clear()
+            if self._dispatcher is not None:
+                self._dispatcher.rewind()
+        self.last_active_ms = self._around.clock.wall_ms()
+        self._note()
+
     def _drop_if_idle(self) -> None:
         """One that is not durable waits a while for its consumers to come back after a seek."""
         if not self.consumers:
@@ -365,6 +387,11 @@ def cursor_key(name: str) -> str:
 
 def record_key(name: str) -> str:
     return f"subscription/{name}"
+
+
+def commit_key(name: str) -> str:
+    """What a consumer group said when it last placed the cursor."""
+    return f"commit/{name}"
 
 
 def load_subscriptions(around: Surroundings) -> dict[str, Subscription]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from weir.broker import topic_positions as positions
 from weir.broker.api import (
@@ -20,14 +20,21 @@ from weir.broker.lazy_holding import LazyHolding
 from weir.broker.ports import Holding
 from weir.broker.producers import BrokerProducer, Producers
 from weir.broker.publishing import Publisher
-from weir.broker.stats import CompactionStatus, TopicStats
+from weir.broker.stats import CompactionStatus, ConsumerStats, TopicStats
 from weir.broker.subscription import Subscription
 from weir.broker.topic_compaction import Compaction
 from weir.broker.topic_dedup import DedupSwitch
 from weir.broker.topic_stats import backlog_bytes, topic_stats
 from weir.broker.topic_subscriptions import Subscriptions
 from weir.model.batch import Batch
-from weir.model.errors import NotAllowedError, QuotaExceededError, TooManyError, TopicClosedError, WeirError
+from weir.model.errors import (
+    NotAllowedError,
+    QuotaExceededError,
+    SubscriptionBusyError,
+    TooManyError,
+    TopicClosedError,
+    WeirError,
+)
 from weir.model.policies import Policies, Rate
 from weir.model.registry import Action
 from weir.model.topics import TopicName
@@ -154,6 +161,10 @@ class BrokerTopic:
         """SubscriptionNotFoundError if there is none."""
         return self._subscriptions.get(name)
 
+    def members(self, subscription: str) -> Sequence[ConsumerStats]:
+        """Members of the consumer group of this name that were given the topic."""
+        return self._context.members.of(self._name, subscription)
+
     @property
     def alive(self) -> bool:
         return not self._dead.done() and not self._closing
@@ -233,8 +244,15 @@ class BrokerTopic:
         """A durable subscription without consumers."""
         return await self._subscriptions.create(name, start, properties=properties)
 
+    def ensure_subscription(self, name: str, start: StartAt, properties: Mapping[str, str]) -> Subscription:
+        """A durable one, made now if there is none and policies allow; durable with the state's next flush."""
+        self._check_alive()
+        return self._subscriptions.ensure(name, start, properties=properties)
+
     async def delete_subscription(self, name: str, *, force: bool = False) -> None:
         """SubscriptionBusyError while it has consumers, unless forced."""
+        if self.members(name) and not force:
+            raise SubscriptionBusyError(f"{self._name} is read by members of the group {name!r}")
         await self._subscriptions.delete(name, force=force)
 
     # --- offsets and positions --------------------------------------------------------------------------
@@ -348,9 +366,14 @@ class BrokerTopic:
         return backlog_bytes(self._stream, subscription)
 
     def stats(self) -> TopicStats:
-        now_ms = self._clock.wall_ms()
         return topic_stats(
-            self._name, self._stream, self._publisher, self._producers, self._subscriptions, now_ms=now_ms
+            self._name,
+            self._stream,
+            self._publisher,
+            self._producers,
+            self._subscriptions,
+            members=self._context.members,
+            now_ms=self._clock.wall_ms(),
         )
 
     # --- living and ending ------------------------------------------------------------------------------

@@ -1,8 +1,11 @@
 """The stats of a persistent topic, from its live parts."""
 
+from collections.abc import Sequence
+
+from weir.broker.group_members import GroupMembers
 from weir.broker.producers import Producers
 from weir.broker.publishing import Publisher
-from weir.broker.stats import Latency, SubscriptionStats, TopicStats
+from weir.broker.stats import ConsumerStats, Latency, SubscriptionStats, TopicStats
 from weir.broker.stats_of import flow_of, producer_stats, subscription_stats
 from weir.broker.subscription import Subscription
 from weir.broker.topic_subscriptions import Subscriptions
@@ -18,6 +21,7 @@ def topic_stats(
     producers: Producers,
     subscriptions: Subscriptions,
     *,
+    members: GroupMembers,
     now_ms: int,
 ) -> TopicStats:
     hits, misses = stream.tail_reads
@@ -37,12 +41,14 @@ def topic_stats(
         publish_latency=Latency(*publisher.latency.snapshot()),
         dispatch_latency=Latency(*subscriptions.latency.snapshot()),
         producers=tuple(producer_stats(producer) for producer in producers.all),
-        subscriptions=tuple(_subscription_stats(stream, s, now_ms) for s in there),
+        subscriptions=tuple(_subscription_stats(stream, s, members.of(name, s.name), now_ms) for s in there),
         epoch=producers.epoch,
     )
 
 
-def _subscription_stats(stream: Stream, subscription: Subscription, now_ms: int) -> SubscriptionStats:
+def _subscription_stats(
+    stream: Stream, subscription: Subscription, members: Sequence[ConsumerStats], now_ms: int
+) -> SubscriptionStats:
     oldest = subscription.oldest if subscription.backlog else None
     return subscription_stats(
         subscription,
@@ -51,6 +57,7 @@ def _subscription_stats(stream: Stream, subscription: Subscription, now_ms: int)
         oldest_s=0.0 if oldest is None else max(0.0, (now_ms - oldest[1]) / 1000),
         unacked=subscription.unacked,
         expired=subscription.expired,
+        members=members,
     )
 
 

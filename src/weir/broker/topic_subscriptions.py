@@ -111,16 +111,24 @@ class Subscriptions:
         await self._state.flush()
         return subscription
 
+    def ensure(self, name: str, start: StartAt, *, properties: Mapping[str, str]) -> Subscription:
+        """The durable one of this name, made now if policies allow; it is for the caller to flush the state."""
+        found = self.by_name.get(name)
+        if found is not None:
+            if not found.durable:
+                raise SubscriptionBusyError(f"{self._topic} has a passing subscription {name!r}")
+            return found
+        self._check_made(name)
+        return self._add(name, start, durable=True, properties=properties)
+
     def _check_consumers(self) -> None:
         limit = self._policies.max_consumers or 0
         if 0 < limit <= self.consumer_count:
             raise TooManyError(f"{self._topic} has {limit} consumers, as many as it may have")
 
     def _add_for(self, request: SubscribeRequest) -> Subscription:
-        if request.durable and not self._policies.auto_subscription_creation:
-            raise SubscriptionNotFoundError(
-                f"{self._topic} has no subscription {request.subscription!r}, and consumers may not make one"
-            )
+        if request.durable:
+            self._check_made(request.subscription)
         return self._add(
             request.subscription,
             request.start,
@@ -128,6 +136,12 @@ class Subscriptions:
             durable=request.durable,
             properties=request.subscription_properties,
         )
+
+    def _check_made(self, name: str) -> None:
+        if not self._policies.auto_subscription_creation:
+            raise SubscriptionNotFoundError(
+                f"{self._topic} has no subscription {name!r}, and consumers may not make one"
+            )
 
     def _add(
         self,

@@ -14,7 +14,7 @@ async def look_after(topic: BrokerTopic, now_ms: int) -> None:
     durable = [s for s in topic.subscriptions.values() if s.durable]
     for subscription in durable:
         await _expire(topic, subscription, policies, now_ms)
-        _drop_unused(subscription, policies, now_ms)
+        _drop_unused(topic, subscription, policies, now_ms)
     await _keep_quota(topic, policies.backlog_quota or BacklogQuota(), now_ms)
     _compact(topic, policies)
     await trim(topic, policies.retention or Retention(), now_ms)
@@ -26,14 +26,15 @@ async def look_after(topic: BrokerTopic, now_ms: int) -> None:
 async def _expire(topic: BrokerTopic, subscription: Subscription, policies: Policies, now_ms: int) -> None:
     """What is older than its time to live counts as acknowledged."""
     oldest = await subscription.oldest_unacked()
-    ttl_ms = (policies.message_ttl_s or 0) * 1000
+    ttl_ms = (policies.message_ttl_s or 0) * 1000 if subscription.retains else 0
     if oldest is not None and 0 < ttl_ms <= now_ms - oldest[1]:
         subscription.expire_before(await topic.offset_at(now_ms - ttl_ms + 1))
 
 
-def _drop_unused(subscription: Subscription, policies: Policies, now_ms: int) -> None:
+def _drop_unused(topic: BrokerTopic, subscription: Subscription, policies: Policies, now_ms: int) -> None:
     idle_ms = (policies.subscription_expiry_min or 0) * 60_000
-    if idle_ms and not subscription.consumers and now_ms - subscription.last_active_ms >= idle_ms:
+    used = subscription.consumers or topic.members(subscription.name)
+    if idle_ms and not used and now_ms - subscription.last_active_ms >= idle_ms:
         subscription.end("nobody used it for long")
 
 
@@ -50,7 +51,7 @@ async def _keep_quota(topic: BrokerTopic, quota: BacklogQuota, now_ms: int) -> N
 
 def _exceeded(topic: BrokerTopic, quota: BacklogQuota, now_ms: int) -> str | None:
     for subscription in topic.subscriptions.values():
-        if not subscription.durable:
+        if not (subscription.durable and subscription.retains):
             continue
         size = topic.backlog_bytes(subscription) if quota.bytes >= 0 else 0
         if 0 <= quota.bytes < size:
@@ -69,7 +70,7 @@ async def _evict(topic: BrokerTopic, quota: BacklogQuota, now_ms: int) -> None:
     if quota.seconds >= 0:
         keep_from = max(keep_from, await topic.offset_at(now_ms - quota.seconds * 1000))
     for subscription in topic.subscriptions.values():
-        if subscription.durable:
+        if subscription.durable and subscription.retains:
             subscription.expire_before(keep_from)
 
 
@@ -87,7 +88,8 @@ async def trim(topic: BrokerTopic, retention: Retention, now_ms: int) -> None:
     first: one that fell back behind the trimmed ledgers would count what is gone as lost."""
     stream = topic.stream
     acknowledged = min(
-        (s.cursor.mark_delete + 1 for s in topic.subscriptions.values() if s.durable), default=stream.end_offset
+        (s.cursor.mark_delete + 1 for s in topic.subscriptions.values() if s.durable and s.retains),
+        default=stream.end_offset,
     )
     if (topic.policies.compaction_threshold or 0) > 0 or topic.view.horizon:
         acknowledged = min(acknowledged, topic.view.horizon)  # what is not compacted yet is still wanted
