@@ -33,7 +33,7 @@ class Served:
         reader, writer = await asyncio.open_connection(self.server.host, self.server.port)
         writer.write(data)
         writer.write_eof()
-        answer = await asyncio.wait_for(reader.read(), 10)
+        answer = await asyncio.wait_for(reader.read(), 60)
         writer.close()
         return answer
 
@@ -97,7 +97,7 @@ class Weir:
         self.run(self.up.start)
 
     def run(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        return asyncio.run_coroutine_threadsafe(work(), self._loop).result(30)
+        return asyncio.run_coroutine_threadsafe(work(), self._loop).result(60)
 
     def stop(self) -> None:
         self.run(self.up.close)
@@ -116,7 +116,7 @@ class Weir:
     def ask(self, method: str, path: str, body: Any = None, *, token: str | None = None) -> Answer:
         """One request; paths that begin with no slash are below `/admin/v2`."""
         address = self.up.addresses["http"]
-        connection = http.client.HTTPConnection(address.host, address.port, timeout=20)
+        connection = http.client.HTTPConnection(address.host, address.port, timeout=60)
         headers = {} if token is None else {"authorization": f"Bearer {token}"}
         if body is not None:
             headers["content-type"] = "application/json"
@@ -164,7 +164,7 @@ def unique() -> str:
 @pytest.fixture
 def client(weir: Weir, tmp_path: Path) -> Iterator[pulsar.Client]:
     quiet = pulsar.FileLogger(pulsar.LoggerLevel.Info, str(tmp_path / "client.log"))
-    client = pulsar.Client(weir.url, operation_timeout_seconds=20, logger=quiet)
+    client = pulsar.Client(weir.url, operation_timeout_seconds=60, logger=quiet)
     yield client
     with suppress(pulsar.AlreadyClosed):
         client.close()

@@ -35,7 +35,7 @@ def weir(weir_up: UpProcess) -> Weir:
     def run(*arguments: str, stdin: bytes = b"", url: str | None = None) -> Outcome:
         variables = environment() | {"WEIR_URL": weir_up.pulsar_url if url is None else url, "COLUMNS": "200"}
         command = [sys.executable, "-m", "weir.cli.main", *arguments]
-        done = subprocess.run(command, input=stdin, capture_output=True, env=variables, timeout=60, check=False)
+        done = subprocess.run(command, input=stdin, capture_output=True, env=variables, timeout=120, check=False)
         return Outcome(done.returncode, done.stdout.decode(), done.stderr.decode())
 
     return run

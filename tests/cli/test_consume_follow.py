@@ -28,7 +28,7 @@ def weir(up: UpProcess, *arguments: str) -> "subprocess.Popen[str]":
 
 
 def produce(up: UpProcess, message: str) -> None:
-    assert weir(up, "produce", "t", message).wait(60) == 0
+    assert weir(up, "produce", "t", message).wait(120) == 0
 
 
 @pytest.mark.parametrize("how", [["-s", "s"], []], ids=["subscription", "reader"])
@@ -48,7 +48,7 @@ def test_it_follows_through_a_kill(up: UpProcess, how: list[str]) -> None:
         assert lines[-1] == "after\n"
         assert lines[:-1] == [] or how
         following.send_signal(signal.SIGINT)
-        assert following.wait(30) == 130
+        assert following.wait(60) == 130
         assert "Traceback" not in following.stderr.read()  # type: ignore[union-attr]
     finally:
         following.kill()

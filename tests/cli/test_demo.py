@@ -9,7 +9,7 @@ import pytest
 @pytest.mark.process
 def test_the_demo_shows_that_nothing_acknowledged_is_lost() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "weir.cli.main", "demo"], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-m", "weir.cli.main", "demo"], capture_output=True, text=True, timeout=250, check=False
     )
     assert done.returncode == 0, done.stderr
     for sentence in (

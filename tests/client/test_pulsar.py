@@ -41,7 +41,7 @@ async def client(weir: Standalone, runtime: Runtime) -> AsyncIterator[PulsarClie
 
 
 async def take(consumer: Consumer, count: int) -> list[Incoming]:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         found = [await consumer.receive() for _ in range(count)]
     return [message for message in found if message is not None]
 

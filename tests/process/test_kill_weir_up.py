@@ -19,7 +19,7 @@ KILLS = 20
 STOPS = 5
 #: Acknowledged between two kills: none, or one to four times so many.
 PROGRESS = 200
-TIMEOUT_MS = 30_000
+TIMEOUT_MS = 60_000
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ class Load:
     def wait_for(self, count: int) -> None:
         """Wait until so many are acknowledged in all."""
         with self._changed:
-            reached = self._changed.wait_for(lambda: len(self.acknowledged) >= count or self.failures, timeout=60)
+            reached = self._changed.wait_for(lambda: len(self.acknowledged) >= count or self.failures, timeout=120)
         assert reached, f"only {len(self.acknowledged)} of {count} acknowledged"
 
     def stop(self) -> None:
@@ -122,7 +122,7 @@ def under_fire(up: UpProcess, folder: Path, times: int, end: Callable[[], None])
     """End and restart it under load, so many times; then look whether all is there."""
     up.start()
     quiet = pulsar.FileLogger(pulsar.LoggerLevel.Error, str(folder / "client.log"))
-    client = pulsar.Client(up.pulsar_url, logger=quiet)
+    client = pulsar.Client(up.pulsar_url, operation_timeout_seconds=60, logger=quiet)
     follower = Follower(client, "under-fire")
     load = Load(client, "under-fire")
     try:

@@ -71,7 +71,7 @@ async def exchange(client: PulsarClient, topic: str = "t") -> None:
     """A message there and back."""
     at = await (await client.producer(topic)).send(Outgoing(b"x"))
     consumer = await client.consumer(topic, Subscribing("s", earliest=True))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         message = await consumer.receive()
     assert message is not None
     assert message.id == at

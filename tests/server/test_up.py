@@ -14,7 +14,7 @@ from weir.testing.up import UpProcess
 
 pytestmark = pytest.mark.process
 
-TIMEOUT_MS = 20_000
+TIMEOUT_MS = 60_000
 
 
 @pytest.fixture
@@ -26,11 +26,11 @@ def up(tmp_path: Path) -> Iterator[UpProcess]:
 
 def connect(up: UpProcess, tmp_path: Path) -> pulsar.Client:
     quiet = pulsar.FileLogger(pulsar.LoggerLevel.Error, str(tmp_path / "client.log"))
-    return pulsar.Client(up.pulsar_url, operation_timeout_seconds=20, logger=quiet)
+    return pulsar.Client(up.pulsar_url, operation_timeout_seconds=60, logger=quiet)
 
 
 def refused(*command: str) -> tuple[int, str]:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     return done.returncode, done.stderr
 
 
@@ -39,7 +39,7 @@ def test_it_says_where_it_listens_and_ends_cleanly_when_told(up: UpProcess) -> N
     assert set(up.addresses) == {"pulsar", "http"}
     for address in up.addresses.values():
         host, _, port = address.rpartition(":")
-        socket.create_connection((host, int(port)), timeout=5).close()
+        socket.create_connection((host, int(port)), timeout=60).close()
     assert up.stop() == 0
     assert not up.ready_file.exists()
     (line,) = up.log.splitlines()  # quiet by default: one line, with addresses and what to try

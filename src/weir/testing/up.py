@@ -8,8 +8,8 @@ import sys
 import time
 from pathlib import Path
 
-_START_TIMEOUT_S = 60.0
-_STOP_TIMEOUT_S = 30.0
+_START_TIMEOUT_S = 120.0
+_STOP_TIMEOUT_S = 60.0
 
 
 class UpProcess:

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
@@ -33,7 +34,8 @@ from weir.wire.pulsar.frames import Frame, decode_frame, encode_command, encode_
 from weir.wire.pulsar.message import seal_message
 from weir.wire.pulsar.proto import Message, api
 
-TIMEOUT_MS = 20_000
+TIMEOUT_MS = 60_000
+TIMEOUT_S = TIMEOUT_MS / 1000
 Call = Callable[[], Coroutine[Any, Any, Any]]
 
 
@@ -81,7 +83,7 @@ class Node:
         self._thread.start()
         self._address = "127.0.0.1:0"
 
-    def call(self, work: Call, timeout_s: float = 30) -> Any:
+    def call(self, work: Call, timeout_s: float = TIMEOUT_S) -> Any:
         """Run a coroutine on the broker's loop, and wait for it."""
         return asyncio.run_coroutine_threadsafe(work(), self._loop).result(timeout_s)
 
@@ -133,7 +135,7 @@ class Node:
         return Peer(await real_runtime().net.connect(address.host, address.port))
 
     def sessions(self) -> list[Any]:
-        return list(self.up.servers["pulsar"]._sessions)
+        return list(self.up.servers["pulsar"].sessions)
 
     @property
     def url(self) -> str:
@@ -202,7 +204,7 @@ def connect(tmp_path: Path) -> Iterator[Callable[..., pulsar.Client]]:
     def make(node: Node, **options: Any) -> pulsar.Client:
         quiet = pulsar.FileLogger(pulsar.LoggerLevel.Info, str(tmp_path / "client.log"))
         url = options.pop("url", node.url)
-        client = pulsar.Client(url, operation_timeout_seconds=20, logger=quiet, **options)
+        client = pulsar.Client(url, operation_timeout_seconds=60, logger=quiet, **options)
         clients.append(client)
         return client
 
@@ -233,6 +235,7 @@ class Talk:
         for payload in payloads:
             producer.send_async(payload, lambda result, at: results.append((result, at)), **more)
         producer.flush()
+        Talk.until(lambda: len(results) == len(payloads))  # a flush may end before the last call back
         assert [result for result, _ in results] == [pulsar.Result.Ok] * len(payloads)
         return [at for _, at in results]
 
@@ -251,16 +254,50 @@ class Talk:
         return [reader.read_next(TIMEOUT_MS).data() for _ in range(count)]
 
     @staticmethod
-    def drain(consumer: pulsar.Consumer, wait_ms: int = 300) -> list[pulsar.Message]:
-        """Everything that comes until nothing does for a while."""
-        found = []
-        with suppress(pulsar.Timeout):
-            while True:
-                found.append(consumer.receive(wait_ms))
+    def batches(most: int) -> dict[str, Any]:
+        """A producer's options. Its batches are full, or ended by a flush; never by time that passes."""
+        delay = {"batching_max_publish_delay_ms": TIMEOUT_MS}
+        return {"batching_enabled": True, "batching_max_messages": most, **delay}
+
+    @staticmethod
+    def until(true: Callable[[], Any]) -> None:
+        """Wait for something, however slow the machine is; not for ever."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while not true():
+            assert time.monotonic() < deadline, "it did not come true"
+            time.sleep(0.005)
+
+    @staticmethod
+    def share(consumers: list[pulsar.Consumer], count: int, *, ack: bool = False) -> list[list[pulsar.Message]]:
+        """What each consumer gets, until together they have so many different messages."""
+        found: list[list[pulsar.Message]] = [[] for _ in consumers]
+        seen: dict[bytes, None] = {}
+
+        def poll() -> bool:
+            for consumer, mine in zip(consumers, found, strict=True):
+                with suppress(pulsar.Timeout):
+                    while len(seen) < count:
+                        message = consumer.receive(10)
+                        mine.append(message)
+                        seen[message.data()] = None
+                        if ack:
+                            consumer.acknowledge(message)
+            return len(seen) >= count
+
+        Talk.until(poll)
         return found
 
     @staticmethod
-    def nothing_more(consumer: pulsar.Consumer) -> None:
+    def nothing_more(consumer: pulsar.Consumer, producer: pulsar.Producer) -> None:
+        """The next message is one that is sent only now."""
+        producer.send(b"the end")
+        message = consumer.receive(TIMEOUT_MS)
+        assert message.data() == b"the end"
+        consumer.acknowledge(message)
+
+    @staticmethod
+    def silent(consumer: pulsar.Consumer) -> None:
+        """Nothing comes for a while; for where nothing can be sent that would show it for certain."""
         with pytest.raises(pulsar.Timeout):
             consumer.receive(200)
 

@@ -94,7 +94,7 @@ async def prepare(peer: Any) -> None:
 async def still_answers(peer: Any) -> bool:
     """Whether the session lives: it says pong before it hangs up, however much else it says."""
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             peer.say(api.CommandPing())
             while (frame := await peer.frame()) is not None:
                 if isinstance(frame.command, api.CommandPong):
@@ -126,7 +126,7 @@ def test_mutated_commands_over_the_fake_broker(
 def test_mutated_commands_over_the_whole_broker(
     weir_broker: Any, caplog: pytest.LogCaptureFixture, command: Command
 ) -> None:
-    weir_broker.call(lambda: abuse(weir_broker.peer, command, ROUNDS // 3), timeout_s=60)
+    weir_broker.call(lambda: abuse(weir_broker.peer, command, ROUNDS // 3), timeout_s=200)
     assert errors(caplog) == []
 
 
@@ -136,7 +136,7 @@ def test_the_broker_is_well_after_all_that(client: pulsar.Client, talk: Any, top
     assert talk.receive(consumer, 100) == talk.numbered(100)
     consumer = client.subscribe(TOPIC, "another")
     client.create_producer(TOPIC).send(b"still there")
-    assert consumer.receive(20_000).data() == b"still there"
+    assert consumer.receive(60_000).data() == b"still there"
 
 
 @pytest.mark.parametrize(
@@ -209,9 +209,9 @@ def test_a_flood_from_one_client_does_not_stop_another(weir_broker: Any, client:
             for burst in range(200):
                 for at in range(100):
                     peer.send(1, 100 * burst + at, bytes(1000))
-                async with asyncio.timeout(1):
-                    await peer.connection.drain()
                 loads.append(session.load.publishes)
+                async with asyncio.timeout(1):  # it is not read any more: that is how the flood ends
+                    await peer.connection.drain()
         peer.connection.abort()
 
     flooding = weir_broker.begin(flood)
@@ -220,7 +220,7 @@ def test_a_flood_from_one_client_does_not_stop_another(weir_broker: Any, client:
     for payload in talk.numbered(50):
         producer.send(payload)
     assert talk.receive(consumer, 50) == talk.numbered(50)
-    flooding.result(60)
+    flooding.result(120)
     assert max(loads) <= 4096
 
 

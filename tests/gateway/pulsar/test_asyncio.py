@@ -12,7 +12,7 @@ from pulsar import asyncio as pulsar_asyncio
 @pytest.fixture
 async def client(weir_broker: Any, tmp_path: Any) -> AsyncIterator[Any]:
     quiet = pulsar.FileLogger(pulsar.LoggerLevel.Error, str(tmp_path / "client.log"))
-    made = pulsar_asyncio.Client(weir_broker.url, operation_timeout_seconds=20, logger=quiet)
+    made = pulsar_asyncio.Client(weir_broker.url, operation_timeout_seconds=60, logger=quiet)
     yield made
     await made.close()
 
@@ -24,7 +24,7 @@ async def test_messages_go_through(client: Any, talk: Any, topic: str) -> None:
     assert len({str(at) for at in ids}) == 200
     got = []
     for _ in range(200):
-        message = await asyncio.wait_for(consumer.receive(), 20)
+        message = await asyncio.wait_for(consumer.receive(), 60)
         got.append(message.data())
         await consumer.acknowledge(message)
     assert got == talk.numbered(200)
@@ -34,15 +34,15 @@ async def test_consumers_seek_nack_and_leave(client: Any, talk: Any, topic: str)
     producer = await client.create_producer(topic)
     consumer = await client.subscribe(topic, "s", pulsar.ConsumerType.Shared, negative_ack_redelivery_delay_ms=100)
     await producer.send(b"x")
-    message = await asyncio.wait_for(consumer.receive(), 20)
+    message = await asyncio.wait_for(consumer.receive(), 60)
     await consumer.negative_acknowledge(message)
-    again = await asyncio.wait_for(consumer.receive(), 20)
+    again = await asyncio.wait_for(consumer.receive(), 60)
     assert again.redelivery_count() == 1
     await consumer.acknowledge(again)
     await consumer.seek(message.publish_timestamp() - 1000)
     last = await consumer.get_last_message_id()
     assert last.entry_id() == 0
-    assert (await asyncio.wait_for(consumer.receive(), 20)).data() == b"x"
+    assert (await asyncio.wait_for(consumer.receive(), 60)).data() == b"x"
     await consumer.unsubscribe()
 
 
@@ -51,7 +51,7 @@ async def test_readers_read(client: Any, talk: Any, topic: str) -> None:
     for payload in talk.numbered(10):
         await producer.send(payload)
     reader = await client.create_reader(topic, pulsar.MessageId.earliest)
-    got = [(await asyncio.wait_for(reader.read_next(), 20)).data() for _ in range(10)]
+    got = [(await asyncio.wait_for(reader.read_next(), 60)).data() for _ in range(10)]
     assert got == talk.numbered(10)
     assert not await reader.has_message_available()
 

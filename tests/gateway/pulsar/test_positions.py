@@ -5,12 +5,14 @@ from typing import Any
 import pulsar
 import pytest
 
-TIMEOUT_MS = 20_000
+TIMEOUT_MS = 60_000
 BATCHED = pytest.mark.parametrize("batching", [True, False], ids=["batched", "one by one"])
 
 
 def producer_of(client: pulsar.Client, topic: str, batching: bool) -> pulsar.Producer:
-    return client.create_producer(topic, batching_enabled=batching, batching_max_messages=10)
+    return client.create_producer(
+        topic, batching_enabled=batching, batching_max_messages=10, batching_max_publish_delay_ms=TIMEOUT_MS
+    )
 
 
 @BATCHED
@@ -83,7 +85,7 @@ def test_a_consumer_seeks_back_and_forth(client: pulsar.Client, talk: Any, topic
     consumer.seek(ids[33])
     assert talk.receive(consumer, 17) == talk.numbered(50)[33:]
     consumer.seek(pulsar.MessageId.latest)
-    talk.nothing_more(consumer)
+    talk.nothing_more(consumer, producer_of(client, topic, False))
 
 
 def test_a_consumer_seeks_by_time(client: pulsar.Client, talk: Any, topic: str) -> None:
@@ -93,20 +95,17 @@ def test_a_consumer_seeks_by_time(client: pulsar.Client, talk: Any, topic: str) 
     published = [consumer.receive(TIMEOUT_MS).publish_timestamp() for _ in range(5)]
     consumer.seek(published[0] - 1000)
     assert talk.receive(consumer, 5) == talk.numbered(5)
-    consumer.seek(published[-1] + 60_000)
-    talk.nothing_more(consumer)
+    consumer.seek(published[-1] + 3_600_000)
+    talk.nothing_more(consumer, producer)
 
 
 def test_a_seek_closes_the_other_consumers_too(client: pulsar.Client, talk: Any, topic: str) -> None:
     one, two = (client.subscribe(topic, "s", pulsar.ConsumerType.Shared) for _ in range(2))
     talk.send(producer_of(client, topic, False), talk.numbered(20))
-    got = [m.data() for consumer in (one, two) for m in talk.drain(consumer)]
-    assert sorted(got) == talk.numbered(20)
-    one.seek(pulsar.MessageId.earliest)
-    got = []
-    while len(got) < 20:
-        got += [m.data() for consumer in (one, two) for m in talk.drain(consumer, 50)]
-    assert sorted(got) == talk.numbered(20)
+    for _ in range(2):
+        got = [message.data() for mine in talk.share([one, two], 20) for message in mine]
+        assert sorted(got) == talk.numbered(20)
+        one.seek(pulsar.MessageId.earliest)
 
 
 @BATCHED

@@ -6,7 +6,7 @@ from typing import Any
 import pulsar
 import pytest
 
-TIMEOUT_MS = 20_000
+TIMEOUT_MS = 60_000
 COMPRESSIONS = [
     pulsar.CompressionType.NONE,
     pulsar.CompressionType.LZ4,
@@ -26,11 +26,11 @@ def test_what_is_sent_is_received_in_order(
     payloads = talk.numbered(500, 100)
     talk.send(producer, payloads)
     assert talk.receive(consumer, 500) == payloads
-    talk.nothing_more(consumer)
+    talk.nothing_more(consumer, producer)
 
 
 def test_message_ids_grow_and_name_their_batch(client: pulsar.Client, talk: Any, topic: str) -> None:
-    producer = client.create_producer(topic, batching_enabled=True, batching_max_messages=10)
+    producer = client.create_producer(topic, **talk.batches(10))
     ids = talk.send(producer, talk.numbered(100))
     keys = [(at.ledger_id(), at.entry_id(), at.batch_index()) for at in ids]
     assert keys == sorted(keys)
@@ -62,7 +62,8 @@ def test_a_subscription_starts_where_it_is_told(client: pulsar.Client, talk: Any
 
 def test_what_is_acknowledged_does_not_come_again(client: pulsar.Client, talk: Any, topic: str) -> None:
     consumer = client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Shared)
-    talk.send(client.create_producer(topic), talk.numbered(10))
+    producer = client.create_producer(topic)
+    talk.send(producer, talk.numbered(10))
     for _ in range(10):
         message = consumer.receive(TIMEOUT_MS)
         if int(message.data()) % 2:
@@ -70,7 +71,7 @@ def test_what_is_acknowledged_does_not_come_again(client: pulsar.Client, talk: A
     consumer.close()
     again = client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Shared)
     assert sorted(talk.receive(again, 5)) == talk.numbered(10)[::2]
-    talk.nothing_more(again)
+    talk.nothing_more(again, producer)
 
 
 @pytest.mark.parametrize("batching", [True, False], ids=["batched", "one by one"])
@@ -78,7 +79,7 @@ def test_a_cumulative_acknowledgement_covers_what_came_before(
     client: pulsar.Client, talk: Any, topic: str, batching: bool
 ) -> None:
     consumer = client.subscribe(topic, "s")
-    producer = client.create_producer(topic, batching_enabled=batching, batching_max_messages=10)
+    producer = client.create_producer(topic, **(talk.batches(10) | {"batching_enabled": batching}))
     talk.send(producer, talk.numbered(40))
     messages = [consumer.receive(TIMEOUT_MS) for _ in range(40)]
     consumer.acknowledge_cumulative(messages[24])
@@ -94,7 +95,7 @@ def test_a_part_of_a_batch_is_acknowledged_by_index(client: pulsar.Client, talk:
         return client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Shared, batch_index_ack_enabled=True)
 
     consumer = subscribe()
-    producer = client.create_producer(topic, batching_enabled=True, batching_max_messages=100)
+    producer = client.create_producer(topic, **talk.batches(100))
     talk.send(producer, talk.numbered(100))
     for _ in range(100):
         message = consumer.receive(TIMEOUT_MS)
@@ -103,7 +104,7 @@ def test_a_part_of_a_batch_is_acknowledged_by_index(client: pulsar.Client, talk:
     consumer.close()
     again = subscribe()
     assert talk.receive(again, 34) == talk.numbered(100)[::3]
-    talk.nothing_more(again)
+    talk.nothing_more(again, client.create_producer(topic))
 
 
 def test_listeners_get_every_message(client: pulsar.Client, talk: Any, topic: str) -> None:
@@ -118,7 +119,7 @@ def test_listeners_get_every_message(client: pulsar.Client, talk: Any, topic: st
 
     client.subscribe(topic, "s", message_listener=listen)
     talk.send(client.create_producer(topic), talk.numbered(200))
-    assert done.wait(20)
+    assert done.wait(60)
     assert got == talk.numbered(200)
 
 
@@ -127,18 +128,22 @@ def test_batch_receive(client: pulsar.Client, talk: Any, topic: str) -> None:
     consumer = client.subscribe(topic, "s", batch_receive_policy=policy)
     talk.send(client.create_producer(topic), talk.numbered(100))
     got: list[bytes] = []
-    while len(got) < 100:
+
+    def take() -> bool:
         messages = list(consumer.batch_receive())
-        assert 0 < len(messages) <= 25
-        got += [message.data() for message in messages]
+        assert len(messages) <= 25
+        got.extend(message.data() for message in messages)
         for message in messages:
             consumer.acknowledge(message)
+        return len(got) >= 100
+
+    talk.until(take)
     assert got == talk.numbered(100)
 
 
 def test_a_small_receiver_queue_is_enough(client: pulsar.Client, talk: Any, topic: str) -> None:
     consumer = client.subscribe(topic, "s", receiver_queue_size=1)
-    producer = client.create_producer(topic, batching_enabled=True, batching_max_messages=7)
+    producer = client.create_producer(topic, **talk.batches(7))
     talk.send(producer, talk.numbered(50))
     assert talk.receive(consumer, 50) == talk.numbered(50)
 

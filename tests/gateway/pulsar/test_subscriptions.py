@@ -9,7 +9,7 @@ from typing import Any
 import pulsar
 import pytest
 
-TIMEOUT_MS = 20_000
+TIMEOUT_MS = 60_000
 Shared, Failover = pulsar.ConsumerType.Shared, pulsar.ConsumerType.Failover
 KeyShared, Exclusive = pulsar.ConsumerType.KeyShared, pulsar.ConsumerType.Exclusive
 
@@ -26,15 +26,9 @@ def test_consumers_share_what_comes(client: pulsar.Client, talk: Any, topic: str
     consumers = [client.subscribe(topic, "s", Shared, receiver_queue_size=10) for _ in range(3)]
     producer = client.create_producer(topic)
     talk.send(producer, talk.numbered(300))
-    got: list[list[bytes]] = [[] for _ in consumers]
-    while sum(map(len, got)) < 300:
-        for consumer, mine in zip(consumers, got, strict=True):
-            with suppress(pulsar.Timeout):
-                message = consumer.receive(10)
-                mine.append(message.data())
-                consumer.acknowledge(message)
-    assert sorted(payload for mine in got for payload in mine) == talk.numbered(300)
-    assert all(len(mine) > 30 for mine in got)
+    got = talk.share(consumers, 300, ack=True)
+    assert sorted(message.data() for mine in got for message in mine) == talk.numbered(300)
+    assert all(got)
 
 
 def test_what_a_leaving_consumer_had_goes_to_the_others(client: pulsar.Client, talk: Any, topic: str) -> None:
@@ -52,27 +46,23 @@ def test_a_standby_takes_over_in_order(client: pulsar.Client, talk: Any, topic: 
     producer = client.create_producer(topic)
     talk.send(producer, talk.numbered(10))
     assert talk.receive(active, 5) == talk.numbered(10)[:5]
-    talk.nothing_more(standby)
+    talk.silent(standby)
     active.close()
     assert talk.receive(standby, 5) == talk.numbered(10)[5:]
 
 
 def test_a_key_stays_with_its_consumer(client: pulsar.Client, talk: Any, topic: str) -> None:
-    consumers = [client.subscribe(topic, "s", KeyShared) for _ in range(3)]
+    consumers = [client.subscribe(topic, "s", KeyShared, consumer_name=f"c{at}") for at in range(3)]
     producer = client.create_producer(topic)
     for at in range(300):
         producer.send_async(b"%d" % at, None, partition_key=f"k{at % 30}")
     producer.flush()
     owners: dict[str, int] = {}
     order: dict[str, list[int]] = {}
-    seen = 0
-    while seen < 300:
-        for number, consumer in enumerate(consumers):
-            for message in talk.drain(consumer, 10):
-                assert owners.setdefault(message.partition_key(), number) == number
-                order.setdefault(message.partition_key(), []).append(int(message.data()))
-                consumer.acknowledge(message)
-                seen += 1
+    for number, mine in enumerate(talk.share(consumers, 300, ack=True)):
+        for message in mine:
+            assert owners.setdefault(message.partition_key(), number) == number
+            order.setdefault(message.partition_key(), []).append(int(message.data()))
     assert all(numbers == sorted(numbers) for numbers in order.values())
     assert len(Counter(owners.values())) == 3
 
@@ -86,13 +76,9 @@ def test_key_based_batches_keep_to_their_key(client: pulsar.Client, talk: Any, t
         producer.send_async(b"%d" % at, None, partition_key=f"k{at % 10}")
     producer.flush()
     owners: dict[str, int] = {}
-    seen = 0
-    while seen < 100:
-        for number, consumer in enumerate(consumers):
-            for message in talk.drain(consumer, 10):
-                assert owners.setdefault(message.partition_key(), number) == number
-                consumer.acknowledge(message)
-                seen += 1
+    for number, mine in enumerate(talk.share(consumers, 100, ack=True)):
+        for message in mine:
+            assert owners.setdefault(message.partition_key(), number) == number
 
 
 def test_sticky_hash_ranges(client: pulsar.Client, talk: Any, topic: str) -> None:
@@ -105,8 +91,8 @@ def test_sticky_hash_ranges(client: pulsar.Client, talk: Any, topic: str) -> Non
     low, high = sticky((0, 32767)), sticky((32768, 65535))
     producer = client.create_producer(topic)
     for at in range(100):
-        producer.send(b"x", partition_key=f"k{at}")
-    keys = [[message.partition_key() for message in talk.drain(consumer)] for consumer in (low, high)]
+        producer.send(b"%d" % at, partition_key=f"k{at}")
+    keys = [[message.partition_key() for message in mine] for mine in talk.share([low, high], 100)]
     assert len(keys[0]) + len(keys[1]) == 100
     assert all(keys)
     assert not set(keys[0]) & set(keys[1])
@@ -127,12 +113,12 @@ def test_a_negative_acknowledgement_brings_it_again(client: pulsar.Client, talk:
 
 def test_a_nacked_batch_comes_again_whole(client: pulsar.Client, talk: Any, topic: str) -> None:
     consumer = client.subscribe(topic, "s", Shared, negative_ack_redelivery_delay_ms=100)
-    producer = client.create_producer(topic, batching_enabled=True, batching_max_messages=5)
+    producer = client.create_producer(topic, **talk.batches(5))
     talk.send(producer, talk.numbered(5))
     messages = [consumer.receive(TIMEOUT_MS) for _ in range(5)]
     consumer.negative_acknowledge(messages[2])
     assert talk.receive(consumer, 5) == talk.numbered(5)
-    talk.nothing_more(consumer)
+    talk.nothing_more(consumer, client.create_producer(topic))
 
 
 def test_an_ack_timeout_brings_it_again(client: pulsar.Client, talk: Any, topic: str) -> None:
@@ -172,8 +158,8 @@ def test_dead_letters_go_to_their_topic(client: pulsar.Client, talk: Any, topic:
 
     def refuse() -> None:
         while not stop.is_set():
-            for message in talk.drain(consumer, 50):
-                consumer.negative_acknowledge(message)
+            with suppress(pulsar.Timeout):
+                consumer.negative_acknowledge(consumer.receive(50))
 
     thread = threading.Thread(target=refuse)
     thread.start()
@@ -183,7 +169,7 @@ def test_dead_letters_go_to_their_topic(client: pulsar.Client, talk: Any, topic:
         stop.set()
         thread.join()
     assert sorted(got) == [b"000000", b"000002", b"000003"]
-    talk.nothing_more(dead)
+    talk.nothing_more(dead, client.create_producer(f"{topic}-dlq"))
 
 
 def test_unsubscribing_forgets_the_subscription(client: pulsar.Client, talk: Any, topic: str) -> None:
@@ -192,9 +178,7 @@ def test_unsubscribing_forgets_the_subscription(client: pulsar.Client, talk: Any
     talk.send(producer, talk.numbered(3))
     consumer.unsubscribe()
     again = client.subscribe(topic, "s")
-    talk.nothing_more(again)
-    producer.send(b"new")
-    assert talk.receive(again, 1) == [b"new"]
+    talk.nothing_more(again, producer)
 
 
 def test_two_connections_share_a_subscription(
@@ -202,5 +186,5 @@ def test_two_connections_share_a_subscription(
 ) -> None:
     consumers = [connect(weir_broker).subscribe(topic, "s", Shared) for _ in range(2)]
     talk.send(connect(weir_broker).create_producer(topic), talk.numbered(100))
-    got = [message.data() for consumer in consumers for message in talk.drain(consumer)]
+    got = [message.data() for mine in talk.share(consumers, 100) for message in mine]
     assert sorted(got) == talk.numbered(100)

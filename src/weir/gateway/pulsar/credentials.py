@@ -53,18 +53,19 @@ class Credentials:
             self._timer = self._session.clock.call_later(left_s, self._expire)
             return
         ask_in_s = max(left_s / 2, left_s - self._session.limits.refresh_ahead_s)
+        self._timer = self._session.clock.call_later(ask_in_s, lambda: self.ask(method, left_s - ask_in_s))
 
-        def ask() -> None:
-            self._session.answer(
-                api.CommandAuthChallenge(
-                    server_version=SERVER_VERSION,
-                    challenge=api.AuthData(auth_method_name=method, auth_data=_REFRESH),
-                    protocol_version=PROTOCOL_VERSION,
-                )
+    def ask(self, method: str, left_s: float) -> None:
+        """Let the client prove itself anew, within so much time."""
+        self.forget()
+        self._session.answer(
+            api.CommandAuthChallenge(
+                server_version=SERVER_VERSION,
+                challenge=api.AuthData(auth_method_name=method, auth_data=_REFRESH),
+                protocol_version=PROTOCOL_VERSION,
             )
-            self._timer = self._session.clock.call_later(left_s - ask_in_s, self._expire)
-
-        self._timer = self._session.clock.call_later(ask_in_s, ask)
+        )
+        self._timer = self._session.clock.call_later(left_s, self._expire)
 
     def _expire(self) -> None:
         log.info("connection of %s ends with its credentials", self._session.peer)

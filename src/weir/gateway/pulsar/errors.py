@@ -53,6 +53,21 @@ CODES: dict[type[BaseException], Code] = {
     errors.InvalidSchemaError: _E.IncompatibleSchema,
     errors.IncompatibleSchemaError: _E.IncompatibleSchema,
     errors.ProducersHeldError: _E.ProducerBlockedQuotaExceededError,
+    # What only Kafka's clients ask for; a client of Pulsar meets none of these.
+    errors.OutOfOrderSequenceError: _E.NotAllowedError,
+    errors.StaleEpochError: _E.ProducerFenced,
+    errors.UnknownProducerError: _E.NotAllowedError,
+    errors.TransactionStateError: _E.InvalidTxnStatus,
+    errors.TransactionBusyError: _E.TransactionConflict,
+    errors.UnknownGroupError: _E.SubscriptionNotFound,
+    errors.UnknownMemberError: _E.ConsumerNotFound,
+    errors.MemberFencedError: _E.ConsumerBusy,
+    errors.MemberIdRequiredError: _E.NotAllowedError,
+    errors.IllegalGenerationError: _E.NotAllowedError,
+    errors.RebalanceInProgressError: _E.ServiceNotReady,
+    errors.InconsistentGroupProtocolError: _E.ConsumerAssignError,
+    errors.GroupNotEmptyError: _E.ConsumerBusy,
+    errors.UnstablePositionError: _E.ServiceNotReady,
 }
 
 #: A send that fails with one of these is refused for good: its producer learns of it. With any other, sending it

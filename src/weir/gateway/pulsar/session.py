@@ -16,7 +16,7 @@ from weir.gateway.pulsar.credentials import Credentials
 from weir.gateway.pulsar.errors import code_of, text_of
 from weir.gateway.pulsar.links import Links
 from weir.gateway.pulsar.load import Load
-from weir.gateway.pulsar.outbox import Outbox
+from weir.runtime.outbox import Outbox
 from weir.gateway.pulsar.ports import Schemas, TopicLists
 from weir.gateway.pulsar.publishing import ProducerLink
 from weir.gateway.pulsar.registry import HANDLERS, Way
@@ -123,6 +123,12 @@ class Session:
 
     def overdue(self, now: float) -> str | None:
         """Why the server should end this session by force, if it should; pings a client that is silent."""
+        reason = self._overdue(now)
+        if reason is None:
+            self._look_around()
+        return reason
+
+    def _overdue(self, now: float) -> str | None:
         limits, silent_s = self.limits, now - self._heard_at
         stalled_at = self.outbox.stalled_at
         if stalled_at is not None and now - stalled_at > limits.stall_timeout_s:
@@ -136,7 +142,7 @@ class Session:
             self.outbox.say(PING)
         return "it is silent" if silent_s > limits.idle_timeout_s else None
 
-    def look_around(self) -> None:
+    def _look_around(self) -> None:
         """What nobody waits for, but is looked at from time to time. Only the Java client knows of a topic's end;
         the one in C++, and those made of it, take the command for a broken connection."""
         if self.state is State.SERVING and self.client_version.startswith("Pulsar-Java"):
