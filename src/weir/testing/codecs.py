@@ -13,6 +13,7 @@ from weir.model.ids import NO_ENTRY, BookieId, Buffer, EntryId, LedgerId
 from weir.model.ledger import Fragment, LedgerMetadata, LedgerState, Quorum
 from weir.testing.file_codecs import FILE_CODECS
 from weir.testing.fuzzing import Codec, reseal_rest
+from weir.testing.record_samples import RECORD_CODECS
 from weir.testing.samples import sample_entry, sample_id
 from weir.wire import bookie, bookie_hello, metadata
 from weir.wire.bookie_errors import error_from, failed_from
@@ -144,4 +145,5 @@ CODECS: list[Codec] = [
     Codec("bookie registration", sample_bookie_info, metadata.decode_bookie_info),
     Codec("cookie", sample_cookie, metadata.decode_cookie),
     *FILE_CODECS,
+    *RECORD_CODECS,
 ]

@@ -36,7 +36,7 @@ LENGTH_END = 12
 _CHECKSUM = Struct(">I")
 _CHECKSUM_AT = 17
 
-_COMPRESSION = 0x07
+COMPRESSION_BITS = 0x07
 LOG_APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
@@ -80,7 +80,7 @@ class BatchHeader:
 
     @property
     def compression(self) -> Compression:
-        return Compression(self.attributes & _COMPRESSION)
+        return Compression(self.attributes & COMPRESSION_BITS)
 
     @property
     def log_append_time(self) -> bool:
@@ -122,8 +122,8 @@ def parse_header(data: Buffer) -> BatchHeader:
         raise WireError(f"a record batch claims {size} bytes, {len(view)} are there")
     if not 0 <= last < MAX_COUNT or not 0 <= records <= last + 1:
         raise WireError(f"a record batch claims {records} records on {last + 1} offsets")
-    if attributes & _COMPRESSION > Compression.ZSTD:
-        raise WireError(f"a record batch has the unknown compression {attributes & _COMPRESSION}")
+    if attributes & COMPRESSION_BITS > Compression.ZSTD:
+        raise WireError(f"a record batch has the unknown compression {attributes & COMPRESSION_BITS}")
     return BatchHeader(
         base, size, leader, checksum, attributes, last, first_ms, max_ms, producer, epoch, sequence, records
     )

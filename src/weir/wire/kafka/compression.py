@@ -1,0 +1,119 @@
+"""The compressions of record batches, opened with a bound on what comes out.
+
+A batch does not say how large its records are when decompressed, and whoever sent it may mean harm: the room for
+them grows step by step, up to the limit and no further.
+"""
+
+import zlib
+from collections.abc import Callable
+from struct import Struct
+
+from cramjam import DecompressionError, lz4, snappy, zstd
+
+from weir.model.errors import FrameTooLargeError, WireError
+from weir.model.ids import Buffer
+from weir.wire.entry import MAX_PAYLOAD_BYTES
+from weir.wire.kafka.records import Compression
+
+#: What Java's and Python's clients put in front of snappy's blocks; librdkafka sends one bare block.
+_FRAMED = b"\x82SNAPPY\x00"
+#: Those bytes, and two versions.
+_FRAME_HEAD_BYTES = 16
+_SIZE = Struct(">i")
+_FIRST_ROOM = 16 * 1024
+_GROWTH = 8
+#: How the library says that the room was not enough, rather than that the bytes are damaged.
+_NO_ROOM = "failed to write whole buffer"
+_GZIP = 16 + zlib.MAX_WBITS
+
+
+def decompress(kind: Compression, data: Buffer, limit: int = MAX_PAYLOAD_BYTES) -> Buffer:
+    """The bytes that were compressed to `data`, no more than `limit` of them."""
+    match kind:
+        case Compression.NONE:
+            return data
+        case Compression.GZIP:
+            return _gunzip(memoryview(data), limit)
+        case Compression.SNAPPY:
+            return _unsnap(memoryview(data), limit)
+        case Compression.LZ4:
+            return _grown(lz4.decompress_into, data, limit)
+        case Compression.ZSTD:
+            return _grown(zstd.decompress_into, data, limit)
+
+
+def _grown(decompress_into: Callable[[Buffer, bytearray], int], data: Buffer, limit: int) -> Buffer:
+    """Into room that is made larger until it is enough."""
+    room = min(max(_FIRST_ROOM, 4 * len(data)), limit)
+    while True:
+        out = bytearray(room)
+        try:
+            written = decompress_into(data, out)
+        except DecompressionError as bad:
+            if _NO_ROOM not in str(bad):
+                raise WireError(f"records do not decompress: {bad}") from None
+            if room == limit:
+                raise _too_large(limit) from None
+            room = min(room * _GROWTH, limit)
+        else:
+            return memoryview(out)[:written]
+
+
+def _gunzip(data: memoryview, limit: int) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        inflater = zlib.decompressobj(_GZIP)
+        try:
+            # One byte more than allowed is enough to know that there is more.
+            parts.append(inflater.decompress(data, limit - size + 1))
+        except zlib.error as bad:
+            raise WireError(f"records do not decompress: {bad}") from None
+        size += len(parts[-1])
+        if size > limit:
+            raise _too_large(limit)
+        if not inflater.eof:
+            raise WireError("records do not decompress: they end early")
+        if not inflater.unused_data:
+            return b"".join(parts)
+        data = memoryview(inflater.unused_data)
+
+
+def _unsnap(data: memoryview, limit: int) -> Buffer:
+    if data[: len(_FRAMED)] != _FRAMED:
+        return _unsnap_block(data, limit)
+    if len(data) < _FRAME_HEAD_BYTES:
+        raise WireError("records do not decompress: they end within snappy's frame")
+    parts: list[Buffer] = []
+    at, size = _FRAME_HEAD_BYTES, 0
+    while at < len(data):
+        if len(data) - at < _SIZE.size:
+            raise WireError("records do not decompress: snappy's last block has no size")
+        length: int = _SIZE.unpack_from(data, at)[0]
+        at += _SIZE.size
+        if not 0 <= length <= len(data) - at:
+            raise WireError(f"records do not decompress: a snappy block claims {length} bytes")
+        parts.append(_unsnap_block(data[at : at + length], limit - size))
+        size += len(parts[-1])
+        at += length
+    return b"".join(parts)
+
+
+def _unsnap_block(data: memoryview, limit: int) -> bytearray:
+    if not data:
+        raise WireError("records do not decompress: a snappy block is empty")
+    try:
+        size = snappy.decompress_raw_len(data)
+        if size > limit:
+            raise _too_large(limit)
+        out = bytearray(size)
+        written = snappy.decompress_raw_into(data, out)
+    except DecompressionError as bad:
+        raise WireError(f"records do not decompress: {bad}") from None
+    if written != size:
+        raise WireError(f"records do not decompress: snappy announced {size} bytes, and gave {written}")
+    return out
+
+
+def _too_large(limit: int) -> WireError:
+    return FrameTooLargeError(f"records decompress to more than {limit} bytes")

@@ -1,0 +1,41 @@
+"""A batch without some of its records, the others at their offsets: how a compacted topic is read."""
+
+from weir.model.batch import Stamp
+from weir.model.errors import WireError
+from weir.model.ids import Buffer
+from weir.wire.entry import MAX_PAYLOAD_BYTES
+from weir.wire.kafka.records import COMPRESSION_BITS, parse_header, sealed
+from weir.wire.kafka.records_read import number, open_records
+
+
+def keep_records(batch: Buffer, wanted: int, base_offset: int = 0, limit: int = MAX_PAYLOAD_BYTES) -> bytes:
+    """The batch with the records whose bits are set in `wanted`, bit 0 for the first offset; it takes as many
+    offsets as before, and is not compressed. Nothing of a record is decoded but its size."""
+    header = parse_header(batch)
+    data = bytes(open_records(batch, header, limit))
+    kept: list[bytes] = []
+    at = 0
+    try:
+        for _ in range(header.records):
+            start = at
+            size, at = number(data, at)
+            if size < 1:
+                raise WireError(f"a record claims {size} bytes")
+            _, place = number(data, at + 1)
+            delta, _ = number(data, place)
+            at += size
+            if delta >= 0 and wanted >> delta & 1:
+                kept.append(data[start:at])
+    except IndexError:
+        raise WireError("a record ends beyond the end of its batch") from None
+    if at != len(data):
+        raise WireError(f"a batch of {header.records} records has {len(data)} bytes, and they end at {at}")
+    return sealed(
+        b"".join(kept),
+        base_offset=base_offset,
+        attributes=header.attributes & ~COMPRESSION_BITS,
+        last_offset_delta=header.last_offset_delta,
+        times=(header.base_timestamp, header.max_timestamp),
+        stamp=Stamp(header.producer_id, header.producer_epoch, header.base_sequence),
+        records=len(kept),
+    )
