@@ -771,7 +771,7 @@ def test_requests_at_a_time_are_bounded(play: Play) -> None:
         stage.broker.answering.clear()
         peer.say(*(api.CommandLookupTopic(topic=TOPIC, request_id=at) for at in range(50)))
         await stage.later(5)
-        session = next(iter(stage.server._sessions))
+        session = next(iter(stage.server.sessions))
         assert session.load.requests == 4
         stage.broker.answering.set()
         answered = [(await peer.hear(api.CommandLookupTopicResponse)).request_id for _ in range(50)]
@@ -834,7 +834,7 @@ def test_a_server_that_stops_stores_what_it_took(play: Play) -> None:
         peer.send(1, 0)
         await stage.later(1)
         producer = topic.producers[0]
-        for session in stage.server._sessions:
+        for session in stage.server.sessions:
             session.end(StreamBusyError("going down"))
         await stage.later(0.5)
         producer.store()

@@ -16,7 +16,6 @@ from weir.gateway.pulsar.credentials import Credentials
 from weir.gateway.pulsar.errors import code_of, text_of
 from weir.gateway.pulsar.links import Links
 from weir.gateway.pulsar.load import Load
-from weir.runtime.outbox import Outbox
 from weir.gateway.pulsar.ports import Schemas, TopicLists
 from weir.gateway.pulsar.publishing import ProducerLink
 from weir.gateway.pulsar.registry import HANDLERS, Way
@@ -27,6 +26,7 @@ from weir.model.errors import NetworkError, NotAllowedError, UnknownVersionError
 from weir.model.ids import Buffer
 from weir.runtime.interfaces import Clock, Connection
 from weir.runtime.log_context import log_about
+from weir.runtime.outbox import Outbox
 from weir.runtime.tasks import TaskScope
 from weir.wire.pulsar.commands import COMMANDS
 from weir.wire.pulsar.frames import FRAME_PADDING_BYTES, Frame, decode_frame, encode_command, splitter
