@@ -1,4 +1,4 @@
-"""Which members of consumer groups have which partitions, as groups tell: for stats, and for who looks after topics.
+"""Which members of consumer groups have which partitions: told by groups, asked by stats and by upkeep.
 
 Members of a group fetch by themselves, so a topic never sees them as consumers; it asks here.
 """

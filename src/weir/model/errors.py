@@ -389,6 +389,28 @@ class GroupNotEmptyError(BrokerError):
     """The group has members."""
 
 
+class InvalidGroupError(BrokerError):
+    """A name that cannot be a consumer group's."""
+
+
+class SessionTimeoutError(BrokerError):
+    """A member may not be silent for as long, or as short, as it asked for."""
+
+
+class GroupFullError(BrokerError):
+    """The group has as many members as it may have."""
+
+
+class GroupSubscribedError(BrokerError):
+    """The group's members read this topic."""
+
+    hint = "stop them first"
+
+
+class CommitTooLargeError(BrokerError):
+    """What a consumer group wants kept beside a position is too long."""
+
+
 class UnstablePositionError(BrokerError):
     """A transaction that moves the position is not decided yet."""
 
