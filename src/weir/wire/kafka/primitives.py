@@ -1,0 +1,114 @@
+"""What Kafka's compiled codecs call at run time: varints, tagged sections, refusals."""
+
+from collections.abc import Sequence
+from struct import Struct
+
+from weir.model.errors import WireError
+from weir.model.ids import Buffer
+
+#: The uuid that means none.
+NO_UUID = bytes(16)
+
+#: Elements of all arrays of one message together. One takes at least a byte of the frame, but some hundred bytes
+#: of memory; so a frame of 100 MB would else become gigabytes.
+MAX_ELEMENTS = 1_000_000
+
+#: Records shorter than this are copied behind their length: cheaper than one more buffer to write.
+SMALL_RECORDS_BYTES = 512
+
+#: The struct letter of every type of a fixed size.
+FIXED = {
+    "int8": "b",
+    "int16": "h",
+    "int32": "i",
+    "int64": "q",
+    "uint16": "H",
+    "uint32": "I",
+    "float64": "d",
+    "bool": "?",
+    "uuid": "16s",
+}
+
+#: The struct letter of the length before a string and the rest, in versions that are not flexible.
+LENGTHS = {"string": "h", "bytes": "i", "records": "i", "array": "i"}
+
+_MAX_UVARINT = 2**32 - 1
+
+
+def uvarint(number: int) -> bytes:
+    """Seven bits per byte, the lowest first; all but the last byte have their high bit set."""
+    if 0 <= number < 0x80:
+        return number.to_bytes(1, "big")
+    if not 0 <= number <= _MAX_UVARINT:
+        raise WireError(f"{number} is no unsigned varint of 32 bits")
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def more(data: memoryview, at: int, first: int) -> tuple[int, int]:
+    """The unsigned varint whose first byte, its high bit set, was read just before `at`; and where it ends."""
+    number = first & 0x7F
+    for shift in (7, 14, 21, 28):
+        byte = data[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if number > _MAX_UVARINT:
+                break
+            return number, at
+    raise WireError("an unsigned varint is longer than 32 bits")
+
+
+def read_uvarint(data: memoryview, at: int) -> tuple[int, int]:
+    """The unsigned varint at `at`, and where it ends. IndexError where the bytes end before it does."""
+    first = data[at]
+    return (first, at + 1) if first < 0x80 else more(data, at + 1, first)
+
+
+def skip_tags(data: memoryview, at: int, count: int) -> int:
+    """Where the tagged section ends whose count, or the first byte of it, was read just before `at`."""
+    if count > 0x7F:
+        count, at = more(data, at, count)
+    for _ in range(count):
+        _tag, at = read_uvarint(data, at)
+        size, at = read_uvarint(data, at)
+        at += size
+    return at
+
+
+def scatter(pieces: list[Buffer], out: bytearray, records: Buffer | Sequence[Buffer]) -> bytearray:
+    """Put what was written so far and the records behind it into `pieces`; the buffer in which to go on."""
+    pieces.append(out)
+    if isinstance(records, (list, tuple)):
+        pieces.extend(records)
+    else:
+        pieces.append(records)  # type: ignore[arg-type]
+    return bytearray()
+
+
+def size_of(records: Buffer | Sequence[Buffer] | None) -> int:
+    """Bytes of the records; -1 for null."""
+    if records is None:
+        return -1
+    return sum(map(len, records)) if isinstance(records, (list, tuple)) else len(records)
+
+
+def null_refused(name: str) -> WireError:
+    return WireError(f"{name} is null")
+
+
+def too_many(name: str) -> WireError:
+    return WireError(f"{name} announces more elements than the bytes behind it can hold, or than are allowed")
+
+
+def overrun(name: str) -> WireError:
+    return WireError(f"{name} does not end where it should")
+
+
+def size(letters: str) -> int:
+    """Bytes of a run of fixed fields."""
+    return Struct(">" + letters).size

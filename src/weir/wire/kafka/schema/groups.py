@@ -1,0 +1,205 @@
+"""Kafka's messages for consumer groups and their coordinator; `form` says how to read them."""
+
+from weir.wire.kafka.schema.form import Api, api
+
+FIND_COORDINATOR = api(
+    10,
+    "FindCoordinator",
+    "0-6",
+    flexible=3,
+    request="""
+    key string 0-3
+    key_type int8 1+
+    coordinator_keys []string 4+
+    """,
+    response="""
+    throttle_time_ms int32 1+
+    error_code int16 0-3
+    error_message string 1-3 null
+    node_id int32 0-3
+    host string 0-3
+    port int32 0-3
+    coordinators []Coordinator 4+
+        key string
+        node_id int32
+        host string
+        port int32
+        error_code int16
+        error_message string null
+    """,
+)
+
+JOIN_GROUP = api(
+    11,
+    "JoinGroup",
+    "0-9",
+    flexible=6,
+    request="""
+    group_id string
+    session_timeout_ms int32
+    rebalance_timeout_ms int32 1+ =-1
+    member_id string
+    group_instance_id string 5+ null =null
+    protocol_type string
+    protocols []JoinGroupRequestProtocol
+        name string
+        metadata bytes
+    reason string 8+ null =null
+    """,
+    response="""
+    throttle_time_ms int32 2+
+    error_code int16
+    generation_id int32 =-1
+    protocol_type string 7+ null =null
+    protocol_name string null:7+
+    leader string
+    skip_assignment bool 9+
+    member_id string
+    members []JoinGroupResponseMember
+        member_id string
+        group_instance_id string 5+ null =null
+        metadata bytes
+    """,
+)
+
+HEARTBEAT = api(
+    12,
+    "Heartbeat",
+    "0-4",
+    flexible=4,
+    request="""
+    group_id string
+    generation_id int32
+    member_id string
+    group_instance_id string 3+ null =null
+    """,
+    response="""
+    throttle_time_ms int32 1+
+    error_code int16
+    """,
+)
+
+LEAVE_GROUP = api(
+    13,
+    "LeaveGroup",
+    "0-5",
+    flexible=4,
+    request="""
+    group_id string
+    member_id string 0-2
+    members []MemberIdentity 3+
+        member_id string
+        group_instance_id string null =null
+        reason string 5+ null =null
+    """,
+    response="""
+    throttle_time_ms int32 1+
+    error_code int16
+    members []MemberResponse 3+
+        member_id string
+        group_instance_id string null
+        error_code int16
+    """,
+)
+
+SYNC_GROUP = api(
+    14,
+    "SyncGroup",
+    "0-5",
+    flexible=4,
+    request="""
+    group_id string
+    generation_id int32
+    member_id string
+    group_instance_id string 3+ null =null
+    protocol_type string 5+ null =null
+    protocol_name string 5+ null =null
+    assignments []SyncGroupRequestAssignment
+        member_id string
+        assignment bytes
+    """,
+    response="""
+    throttle_time_ms int32 1+
+    error_code int16
+    protocol_type string 5+ null =null
+    protocol_name string 5+ null =null
+    assignment bytes
+    """,
+)
+
+DESCRIBE_GROUPS = api(
+    15,
+    "DescribeGroups",
+    "0-6",
+    flexible=5,
+    request="""
+    groups []string
+    include_authorized_operations bool 3+
+    """,
+    response="""
+    throttle_time_ms int32 1+
+    groups []DescribedGroup
+        error_code int16
+        error_message string 6+ null =null
+        group_id string
+        group_state string
+        protocol_type string
+        protocol_data string
+        members []DescribedGroupMember
+            member_id string
+            group_instance_id string 4+ null =null
+            client_id string
+            client_host string
+            member_metadata bytes
+            member_assignment bytes
+        authorized_operations int32 3+ =-2147483648
+    """,
+)
+
+LIST_GROUPS = api(
+    16,
+    "ListGroups",
+    "0-5",
+    flexible=3,
+    request="""
+    states_filter []string 4+
+    types_filter []string 5+
+    """,
+    response="""
+    throttle_time_ms int32 1+
+    error_code int16
+    groups []ListedGroup
+        group_id string
+        protocol_type string
+        group_state string 4+
+        group_type string 5+
+    """,
+)
+
+DELETE_GROUPS = api(
+    42,
+    "DeleteGroups",
+    "0-3",
+    flexible=2,
+    request="""
+    groups_names []string
+    """,
+    response="""
+    throttle_time_ms int32
+    results []DeletableGroupResult
+        group_id string
+        error_code int16
+        error_message string 3+ null =null
+    """,
+)
+
+APIS: tuple[Api, ...] = (
+    FIND_COORDINATOR,
+    JOIN_GROUP,
+    HEARTBEAT,
+    LEAVE_GROUP,
+    SYNC_GROUP,
+    DESCRIBE_GROUPS,
+    LIST_GROUPS,
+    DELETE_GROUPS,
+)
