@@ -52,6 +52,28 @@ def test_changes_within_the_pause_are_one_entry(run: Callable) -> None:
     run(scenario)
 
 
+def test_a_state_of_any_size_is_written_though_an_entry_has_a_limit(
+    run: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("weir.ledger.writer.MAX_PAYLOAD_BYTES", 2_000_000)
+
+    async def scenario(bench) -> None:
+        state = await opened(bench)
+        state.put("first", b"1")
+        await state.flush()
+        for number in range(4):  # more than an entry may hold, all at once and as a whole
+            state.put(f"key{number}", bytes([number]) * 700_000)
+        await state.flush()
+        state.put("last", b"2")
+        await state.flush()
+        again = await opened(bench)
+        assert len(again.keys("")) == 6
+        assert again.get("key3") == bytes([3]) * 700_000
+        assert (again.get("first"), again.get("last")) == (b"1", b"2")
+
+    run(scenario)
+
+
 def test_a_stream_without_state_costs_no_ledger(run: Callable) -> None:
     async def scenario(bench) -> None:
         state = await opened(bench)

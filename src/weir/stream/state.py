@@ -8,7 +8,7 @@ compare-and-set, so only the stream's holder can move it.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from weir.ledger.writer import LedgerWriter
@@ -20,6 +20,9 @@ from weir.stream.held_chain import HeldChain
 from weir.wire.state import decode_changes, encode_changes
 
 log = logging.getLogger(__name__)
+
+#: More than this at once is written as a new ledger, in entries of about this size; ledgers take more.
+_MAX_ENTRY_BYTES = 1024 * 1024
 
 #: Says what a key's bytes are when they are about to be written.
 Source = Callable[[], bytes]
@@ -147,10 +150,11 @@ class StateLog:
         changed, self._changed, noted = self._changed, {}, self._noted
         _apply(self._values, changes := {key: _bytes_of(change) for key, change in changed.items()})
         try:
-            if self._writer is None or self._is_due_for_a_new_ledger():
+            payload = encode_changes(changes)
+            if self._writer is None or len(payload) > _MAX_ENTRY_BYTES or self._is_due_for_a_new_ledger():
                 await self._begin_ledger()
             else:
-                await self._append(self._writer, encode_changes(changes))
+                await self._append(self._writer, payload)
             self._durable = noted
         except (StreamFencedError, WriterFencedError) as fenced:
             self._failure = StreamFencedError(f"the state of {self._name} is held by another broker")
@@ -164,14 +168,17 @@ class StateLog:
             await self._clock.sleep(self._settings.retry_pause_s)
 
     def _is_due_for_a_new_ledger(self) -> bool:
-        live = sum(map(len, self._values.values()))
-        return self._written_bytes > max(self._settings.state_roll_bytes, 4 * live)
+        if self._written_bytes <= self._settings.state_roll_bytes:
+            return False
+        return self._written_bytes > 4 * sum(map(len, self._values.values()))
 
     async def _begin_ledger(self) -> None:
-        """All of the state into a new ledger, then the pointer; the old ledger goes once nothing points to it."""
+        """All of the state into a new ledger, then the pointer; the old ledger goes once nothing points to it. In
+        however many entries it comes, it counts with the pointer, all of it or nothing."""
         writer = await self._context.ledgers.create(self._settings.quorum)
         self._written_bytes = 0
-        await self._append(writer, encode_changes(self._values))
+        for some in _in_entries(self._values):
+            await self._append(writer, encode_changes(some))
         former = self._chain.value.state_ledger
         await self._chain.change(lambda chain: replace(chain, state_ledger=writer.ledger_id))
         before, self._writer = self._writer, writer
@@ -189,6 +196,19 @@ class StateLog:
             wrapped = StreamFencedError(f"the state of {self._name} failed: {failure!r}")
             self._failure = failure if isinstance(failure, WeirError) else wrapped
         self._on_failure(self._failure)
+
+
+def _in_entries(values: dict[str, bytes]) -> Iterator[dict[str, bytes]]:
+    """The values in portions that fit into an entry; at least one, if an empty one."""
+    some: dict[str, bytes] = {}
+    size = 0
+    for key, value in list(values.items()):
+        if some and size + len(value) > _MAX_ENTRY_BYTES:
+            yield some
+            some, size = {}, 0
+        some[key] = value
+        size += len(key) + len(value)
+    yield some
 
 
 def _bytes_of(change: bytes | Source | None) -> bytes | None:
