@@ -22,7 +22,7 @@ from weir.broker.producers import BrokerProducer, Producers
 from weir.broker.publishing import Publisher
 from weir.broker.stats import CompactionStatus, ConsumerStats, TopicStats
 from weir.broker.subscription import Subscription
-from weir.broker.topic_compaction import Compaction
+from weir.broker.topic_compaction import Compaction, compaction_rules
 from weir.broker.topic_dedup import DedupSwitch
 from weir.broker.topic_stats import backlog_bytes, topic_stats
 from weir.broker.topic_subscriptions import Subscriptions
@@ -35,7 +35,7 @@ from weir.model.errors import (
     TopicClosedError,
     WeirError,
 )
-from weir.model.policies import Policies, Rate
+from weir.model.policies import Policies, Rate, Roll
 from weir.model.registry import Action
 from weir.model.topics import TopicName
 from weir.runtime.tasks import TaskScope
@@ -179,6 +179,8 @@ class BrokerTopic:
         self._publisher.policies = policies
         self._publisher.rate.set(policies.publish_rate or Rate())
         self._subscriptions.apply(policies)
+        roll = policies.roll or Roll()
+        self._stream.roll_when(roll.bytes, roll.ms / 1000)
         await self._dedup.turn(bool(policies.deduplication))
 
     # --- producing --------------------------------------------------------------------------------------
@@ -194,6 +196,7 @@ class BrokerTopic:
             await self._dedup.catch_up()
             self._publisher.failed = False
         self._check_alive()
+        self._context.guard.check(request.role, self._name, Action.PRODUCE)  # it may be taken back meanwhile
         if self.over_quota is not None:
             raise self.over_quota
         limit = self._policies.max_producers or 0
@@ -227,7 +230,10 @@ class BrokerTopic:
         self._state.put(_EPOCH_KEY, str(epoch).encode())
 
     async def leave(self, producer: BrokerProducer) -> None:
-        self._producers.remove(producer, "closed by the client")
+        self.expel_producer(producer, "closed by the client")
+
+    def expel_producer(self, producer: BrokerProducer, reason: str) -> None:
+        self._producers.remove(producer, reason)
 
     # --- consuming --------------------------------------------------------------------------------------
 
@@ -236,6 +242,7 @@ class BrokerTopic:
         self._context.guard.check(request.role, self._name, Action.CONSUME, subscription=request.subscription)
         await self._context.schemas.for_consumer(self._name, request.schema, role=request.role)
         self._check_alive()
+        self._context.guard.check(request.role, self._name, Action.CONSUME, subscription=request.subscription)
         return await self._subscriptions.subscribe(request)
 
     async def create_subscription(
@@ -322,6 +329,12 @@ class BrokerTopic:
         self._subscriptions.skip_all()
         await self.forget_before(end)
 
+    async def delete_before(self, offset: int) -> None:
+        """Forget every message before the offset, for every reader, whatever retention says."""
+        await self.compacted()
+        await self._view.forget_before(offset)
+        await self.forget_before(offset)
+
     async def forget_before(self, offset: int) -> None:
         """Trim the stream, once everything that must not fall back behind it is persisted."""
         if self._publisher.holding is not None:
@@ -340,9 +353,20 @@ class BrokerTopic:
         """How the last compaction went."""
         return self._compaction.status
 
+    @property
+    def compaction_begun_at(self) -> int:
+        """Where the log ended when the last compaction was begun; -1 if none was."""
+        return self._compaction.begun_at
+
+    @property
+    def compacts_itself(self) -> bool:
+        """Whether readers by offset see what compaction left instead of the whole log."""
+        policy = self._policies.log_compaction
+        return (policy is not None and policy.cleanup.compacts) or self._view.compacted.own
+
     def compact(self) -> None:
         """Begin a compaction; NotAllowedError while one is running."""
-        self._compaction.start()
+        self._compaction.start(lambda: compaction_rules(self._policies, self))
 
     async def compacted(self) -> None:
         """Wait until the compaction that is running has ended."""

@@ -1,10 +1,11 @@
 """Looking after one topic: expiry, backlog quota, retention, subscriptions and producer names that nobody uses."""
 
+from weir.broker.log_compaction import forget_expired, is_due
 from weir.broker.stats import CompactionStatus
 from weir.broker.subscription import Subscription
 from weir.broker.topic import BrokerTopic
 from weir.model.errors import ProducersHeldError, QuotaExceededError
-from weir.model.policies import BacklogAction, BacklogQuota, Policies, Retention
+from weir.model.policies import BacklogAction, BacklogQuota, LogCompaction, Policies, Retention
 from weir.stream.retention import bytes_from, offset_keeping, trim_point
 
 
@@ -16,7 +17,7 @@ async def look_after(topic: BrokerTopic, now_ms: int) -> None:
         await _expire(topic, subscription, policies, now_ms)
         _drop_unused(topic, subscription, policies, now_ms)
     await _keep_quota(topic, policies.backlog_quota or BacklogQuota(), now_ms)
-    _compact(topic, policies)
+    _compact(topic, policies, now_ms)
     await trim(topic, policies.retention or Retention(), now_ms)
     dedup = topic.publisher.dedup
     if dedup is not None:
@@ -74,25 +75,39 @@ async def _evict(topic: BrokerTopic, quota: BacklogQuota, now_ms: int) -> None:
             subscription.expire_before(keep_from)
 
 
-def _compact(topic: BrokerTopic, policies: Policies) -> None:
+def _compact(topic: BrokerTopic, policies: Policies, now_ms: int) -> None:
     """Once enough has come since the last time."""
     threshold, stream = policies.compaction_threshold or 0, topic.stream
-    if threshold <= 0 or topic.compaction is CompactionStatus.RUNNING:
+    if is_due(topic, now_ms):
+        topic.compact()
+    elif threshold <= 0 or topic.compaction is CompactionStatus.RUNNING:
         return
-    if bytes_from(stream.chain, topic.view.horizon, stream.end_offset, stream.open_bytes) >= threshold:
+    elif bytes_from(stream.chain, topic.view.horizon, stream.end_offset, stream.open_bytes) >= threshold:
         topic.compact()
 
 
 async def trim(topic: BrokerTopic, retention: Retention, now_ms: int) -> None:
     """Forget ledgers that everyone has acknowledged and that are retained no longer. The cursors are persisted
     first: one that fell back behind the trimmed ledgers would count what is gone as lost."""
-    stream = topic.stream
+    stream, view = topic.stream, topic.view
+    cleanup = (topic.policies.log_compaction or LogCompaction()).cleanup
     acknowledged = min(
         (s.cursor.mark_delete + 1 for s in topic.subscriptions.values() if s.durable and s.retains),
         default=stream.end_offset,
     )
-    if (topic.policies.compaction_threshold or 0) > 0 or topic.view.horizon:
-        acknowledged = min(acknowledged, topic.view.horizon)  # what is not compacted yet is still wanted
-    point = trim_point(stream.chain, acknowledged, retention, now_ms, stream.open_bytes)
+    point = stream.start_offset
+    if cleanup.compacts:  # nobody sees the log behind the horizon any more
+        behind = min(acknowledged, view.horizon)
+        point = trim_point(stream.chain, behind, Retention(), now_ms, stream.open_bytes)
+    elif (topic.policies.compaction_threshold or 0) > 0 or (view.horizon and not view.compacted.own):
+        acknowledged = min(acknowledged, view.horizon)  # what is not compacted yet is still wanted
+    if cleanup.deletes:
+        if 0 < retention.time_ms <= now_ms - stream.last_ms and stream.end_offset <= acknowledged:
+            await stream.roll()  # nothing comes, so nothing else would ever let the last ledger go
+        point = max(point, trim_point(stream.chain, acknowledged, retention, now_ms, stream.open_bytes))
     if point > stream.start_offset:
         await topic.forget_before(point)
+    if cleanup.deletes and view.compacted.own and topic.compaction is not CompactionStatus.RUNNING:
+        await forget_expired(topic, retention, now_ms)
+        if not cleanup.compacts and view.horizon <= min(view.start_offset, stream.start_offset):
+            await view.whole_again()

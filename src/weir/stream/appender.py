@@ -57,6 +57,7 @@ class Appender:
         self._tail = tail
         self._writer: LedgerWriter | None = None
         self._writer_opened_at = 0.0
+        self.roll_bytes, self.roll_s = self._settings.roll_bytes, self._settings.roll_s
         self._next_offset = chain.value.end_offset  # given to the next batch that is sent
         self._end_offset = chain.value.end_offset  # after the last acknowledged batch
         self._last_ms = chain.value.spans[-1].last_ms if chain.value.spans else 0
@@ -91,6 +92,16 @@ class Appender:
     def open_bytes(self) -> int:
         """Payload bytes in the open ledger, which the chain does not count yet."""
         return self._writer.length if self._writer is not None else 0
+
+    @property
+    def last_ms(self) -> int:
+        """When the last batch was appended; 0 if none ever was."""
+        return self._last_ms
+
+    def roll_when(self, size_bytes: int, age_s: float) -> None:
+        """Begin a new ledger at this size or age; what the settings say is the most. 0: what they say."""
+        self.roll_bytes = min(size_bytes or self._settings.roll_bytes, self._settings.roll_bytes)
+        self.roll_s = min(age_s or self._settings.roll_s, self._settings.roll_s)
 
     def written_entries(self, ledger_id: LedgerId) -> int | None:
         """For reading the open ledger: how many of its entries are acknowledged."""
@@ -293,9 +304,9 @@ class Appender:
     def _is_full(self, writer: LedgerWriter) -> bool:
         settings = self._settings
         return (
-            writer.length >= settings.roll_bytes
+            writer.length >= self.roll_bytes
             or writer.last_confirmed + 1 >= settings.roll_entries
-            or self._clock.monotonic() - self._writer_opened_at >= settings.roll_s
+            or self._clock.monotonic() - self._writer_opened_at >= self.roll_s
         )
 
     # --- opening, rolling, recovering the ledger --------------------------------------------------------

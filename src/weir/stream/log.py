@@ -87,6 +87,25 @@ class Stream:
         return self._appender.open_bytes
 
     @property
+    def now_ms(self) -> int:
+        """By the clock that its batches are stamped with."""
+        return self._context.runtime.clock.wall_ms()
+
+    @property
+    def last_ms(self) -> int:
+        """When the last batch was appended; 0 if none ever was."""
+        return self._appender.last_ms
+
+    @property
+    def roll_limits(self) -> tuple[int, float]:
+        """The bytes and the seconds at which it begins a new ledger."""
+        return self._appender.roll_bytes, self._appender.roll_s
+
+    def roll_when(self, size_bytes: int, age_s: float) -> None:
+        """Begin new ledgers sooner than the settings say; 0 means as they say."""
+        self._appender.roll_when(size_bytes, age_s)
+
+    @property
     def tail_reads(self) -> tuple[int, int]:
         """Reads that the tail served, and reads that it could not."""
         return self._tail.hits, self._tail.misses
