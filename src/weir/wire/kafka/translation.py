@@ -1,0 +1,78 @@
+"""Kafka's records as messages, and messages as Kafka's records."""
+
+from collections.abc import Sequence
+
+from weir.model.ids import Buffer
+from weir.model.message import Message
+from weir.wire.kafka.records import parse_header
+from weir.wire.kafka.records_build import Header, Record, build_batch
+from weir.wire.kafka.records_read import iter_records
+
+#: A header that is the message's ordering key, which Kafka knows nothing of.
+ORDERING_KEY = "weir-ordering-key"
+#: Pulsar's times have a bit more.
+_MAX_TIME = (1 << 63) - 1
+
+
+def messages_of_records(batch: Buffer, append_ms: int) -> list[Message]:
+    """The messages of a record batch, `append_ms` for those without a time; WireError if it cannot be opened."""
+    by_producer = not parse_header(batch).log_append_time
+    return [_message(record, append_ms, by_producer) for record in iter_records(batch)]
+
+
+def _message(record: Record, append_ms: int, by_producer: bool) -> Message:
+    moment = record.timestamp
+    headers: list[tuple[str, bytes | None]] = []
+    ordering_key = None
+    for raw, content in record.headers:
+        name = str(raw, "utf-8", "replace")
+        value = None if content is None else bytes(content)
+        if name == ORDERING_KEY and value is not None and ordering_key is None:
+            ordering_key = value
+        else:
+            headers.append((name, value))
+    return Message(
+        key=None if record.key is None else bytes(record.key),
+        value=record.value,
+        headers=headers,
+        event_ms=moment if by_producer and moment >= 0 else None,
+        publish_ms=moment if moment >= 0 else append_ms,
+        ordering_key=ordering_key,
+    )
+
+
+def sticky_keys(batch: Buffer) -> list[bytes | None]:
+    """What decides, for each record, which consumer of a key-shared subscription gets it."""
+    ordering = ORDERING_KEY.encode()
+    keys: list[bytes | None] = []
+    for record in iter_records(batch):
+        key = record.key
+        for name, value in record.headers:
+            if name == ordering and value is not None:
+                key = value
+                break
+        keys.append(None if key is None else bytes(key))
+    return keys
+
+
+def records_of_messages(
+    messages: Sequence[Message], *, base_offset: int, count: int, wanted: int | None = None
+) -> bytes:
+    """A record batch on `count` offsets, with the messages whose bits are set in `wanted` (None: all)."""
+    return build_batch(
+        [
+            _record(delta, message)
+            for delta, message in enumerate(messages)
+            if wanted is None or wanted >> delta & 1
+        ],
+        base_offset=base_offset,
+        last_offset_delta=count - 1,
+    )
+
+
+def _record(delta: int, message: Message) -> Record:
+    headers: list[Header] = [(name.encode(), value) for name, value in message.headers]
+    if message.ordering_key is not None:
+        headers.append((ORDERING_KEY.encode(), message.ordering_key))
+    moment = message.publish_ms if message.event_ms is None else message.event_ms
+    return Record(delta, min(moment, _MAX_TIME), message.key, message.value, headers)

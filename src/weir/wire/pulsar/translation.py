@@ -1,0 +1,199 @@
+"""Pulsar's entries as messages, and messages as Pulsar's entries.
+
+What a Pulsar message cannot say about a header is said in properties of its own, behind all others: which headers
+are base64 (their bytes are no UTF-8), and which are null. Both are JSON lists of names.
+"""
+
+import json
+from base64 import b64decode, b64encode
+from binascii import Error as Base64Error
+from collections.abc import Iterable, Sequence
+
+from weir.model.ids import Buffer
+from weir.model.message import Message
+from weir.wire.pulsar.batch import encode_batch, iter_batch, open_payload
+from weir.wire.pulsar.compression import Compression, compress
+from weir.wire.pulsar.message import is_batch, message_key, parse_metadata, seal_message, split_message
+from weir.wire.pulsar.proto import api, serialize
+
+BASE64_HEADERS = "weir-base64-headers"
+NULL_HEADERS = "weir-null-headers"
+#: Of messages that only a Pulsar consumer can open: the whole of their metadata.
+METADATA = "weir-pulsar-metadata"
+ENCRYPTED = "weir-pulsar-encrypted"
+CHUNK = "weir-pulsar-chunk"
+_OUR_OWN = (BASE64_HEADERS, NULL_HEADERS)
+
+Headers = Sequence[tuple[str, bytes | None]]
+Metadata = api.MessageMetadata | api.SingleMessageMetadata
+
+
+# --- from Pulsar ----------------------------------------------------------------------------------------------
+
+
+def messages_of_entry(entry: Buffer, count: int) -> list[Message]:
+    """The `count` messages of an entry. One that stands for all where only a Pulsar consumer can open it: it is
+    encrypted, or a part of a larger message. WireError if it cannot be read at all."""
+    parts = split_message(memoryview(entry), verify=False)
+    metadata = parse_metadata(parts)
+    if metadata.encryption_keys or metadata.num_chunks_from_msg > 1:
+        return [_closed(metadata, parts.payload)]
+    payload = open_payload(metadata, parts.payload)
+    if not is_batch(metadata):
+        return [_message(metadata, payload, metadata.publish_time)]
+    return [
+        _message(single.metadata, single.payload, metadata.publish_time) for single in iter_batch(payload, count)
+    ]
+
+
+def _message(metadata: Metadata, payload: Buffer, publish_ms: int) -> Message:
+    return Message(
+        key=message_key(metadata),
+        value=None if metadata.null_value else payload,
+        headers=headers_of(metadata.properties),
+        event_ms=metadata.event_time or None,
+        publish_ms=publish_ms,
+        ordering_key=metadata.ordering_key if metadata.HasField("ordering_key") else None,
+    )
+
+
+def _closed(metadata: api.MessageMetadata, payload: memoryview) -> Message:
+    message = _message(metadata, payload, metadata.publish_time)
+    about: list[tuple[str, bytes | None]] = [(METADATA, serialize(metadata))]
+    if metadata.encryption_keys:
+        about.append((ENCRYPTED, b"true"))
+    if metadata.num_chunks_from_msg > 1:
+        place = f"{_raw(metadata.uuid).decode('utf-8', 'replace')} {metadata.chunk_id}"
+        about.append((CHUNK, f"{place} {metadata.num_chunks_from_msg}".encode()))
+    return Message(
+        message.key,
+        message.value,
+        [*message.headers, *about],
+        message.event_ms,
+        message.publish_ms,
+        message.ordering_key,
+    )
+
+
+def headers_of(properties: Iterable[api.KeyValue]) -> list[tuple[str, bytes | None]]:
+    """The headers that the properties stand for."""
+    headers = [(_raw(pair.key).decode("utf-8", "replace"), _raw(pair.value)) for pair in properties]
+    named: dict[str, list[str]] = {}
+    while headers and headers[-1][0] in _OUR_OWN and headers[-1][0] not in named:
+        names = _names(headers[-1][1])
+        if names is None:
+            break
+        named[headers.pop()[0]] = names
+    packed, null = named.get(BASE64_HEADERS, ()), named.get(NULL_HEADERS, ())
+    return [(name, _unpacked(value, name in packed, name in null)) for name, value in headers]
+
+
+def _unpacked(value: bytes, packed: bool, null: bool) -> bytes | None:
+    if null and not value:
+        return None
+    try:
+        return b64decode(value, validate=True) if packed else value
+    except Base64Error:
+        return value
+
+
+def _names(text: bytes) -> list[str] | None:
+    """The names in a property of ours; None if it is somebody else's of that name."""
+    try:
+        names = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return names if isinstance(names, list) and all(isinstance(name, str) for name in names) else None
+
+
+def _raw(text: str | bytes) -> bytes:
+    """Text is what the parser took for UTF-8."""
+    return text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
+
+
+# --- to Pulsar ------------------------------------------------------------------------------------------------
+
+
+def entry_of_messages(
+    messages: Sequence[Message],
+    *,
+    producer: str,
+    sequence: int,
+    most_bytes: int | None = None,
+    compression: Compression = Compression.LZ4,
+) -> bytes:
+    """Messages as one entry: a plain message if there is one of them, else a batch. It is compressed only if it
+    would have more than `most_bytes`."""
+    outer = api.MessageMetadata(producer_name=producer, sequence_id=sequence, publish_time=messages[0].publish_ms)
+    payload: Buffer
+    if len(messages) == 1:
+        payload = _describe(outer, messages[0])
+    else:
+        outer.num_messages_in_batch = len(messages)
+        payload = encode_batch(_singles(messages, sequence))
+    if most_bytes is not None and len(payload) > most_bytes:
+        outer.compression = int(compression)  # type: ignore[assignment]
+        outer.uncompressed_size = len(payload)
+        payload = compress(compression, payload)
+    return b"".join(seal_message(outer, payload))
+
+
+def _singles(messages: Sequence[Message], sequence: int) -> Iterable[tuple[api.SingleMessageMetadata, Buffer]]:
+    for index, message in enumerate(messages):
+        single = api.SingleMessageMetadata(payload_size=0, sequence_id=sequence + index)
+        yield single, _describe(single, message)
+
+
+def _describe(metadata: Metadata, message: Message) -> Buffer:
+    """Say in the metadata what the message says besides its value, which is answered."""
+    if message.key is not None:
+        try:
+            metadata.partition_key = message.key.decode()
+        except UnicodeDecodeError:
+            metadata.partition_key = b64encode(message.key).decode()
+            metadata.partition_key_b64_encoded = True
+    if message.ordering_key is not None:
+        metadata.ordering_key = message.ordering_key
+    if message.event_ms:
+        metadata.event_time = message.event_ms
+    for name, text in properties_of(message.headers):
+        metadata.properties.add(key=name, value=text)
+    if message.value is None:
+        metadata.null_value = True
+        return b""
+    return message.value
+
+
+def properties_of(headers: Headers) -> list[tuple[str, str]]:
+    """The properties that stand for the headers."""
+    if not headers:
+        return []
+    packed: dict[str, None] = {}
+    null: dict[str, None] = {}
+    taken = False
+    for name, value in headers:
+        taken = taken or name in _OUR_OWN
+        if value is None:
+            null[name] = None
+        elif not _is_text(value):
+            packed[name] = None
+    found = [(name, _text(value, name in packed)) for name, value in headers]
+    if null or taken:
+        found.append((NULL_HEADERS, json.dumps(list(null))))
+    if packed or taken:
+        found.append((BASE64_HEADERS, json.dumps(list(packed))))
+    return found
+
+
+def _is_text(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _text(value: bytes | None, packed: bool) -> str:
+    if value is None:
+        return ""
+    return b64encode(value).decode() if packed else value.decode()
