@@ -9,6 +9,7 @@ from weir.broker.context import BrokerContext
 from weir.broker.maintenance import Maintenance
 from weir.broker.opening import AnyTopic, open_topic
 from weir.broker.ports import Authenticator, Claim, Ownership, Registry
+from weir.broker.revoking import Revoking
 from weir.broker.topic import stream_name
 from weir.model.errors import NotAuthenticatedError, TopicClosedError, TopicNotFoundError, WeirError
 from weir.model.registry import SYSTEM_NAMESPACE
@@ -52,11 +53,13 @@ class Broker:
         self._closing = False
         self._authenticator = authenticator
         self._maintenance = Maintenance(context, lambda: self.loaded)
+        self._revoking = Revoking(context.guard, context.runtime.clock, lambda: self.loaded)
 
     def start(self) -> None:
         """Look after topics from now on: retention, expiry, quotas, changes of policies."""
         self._tasks.spawn(self._maintenance.run(), "maintenance")
         self._tasks.spawn(self._sweep(), "sweep")
+        self._tasks.spawn(self._revoking.run(), "revoking")
 
     @property
     def loaded(self) -> list[AnyTopic]:

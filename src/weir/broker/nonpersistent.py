@@ -221,6 +221,7 @@ class NonPersistentTopic:
         self._context.guard.check(request.role, self._name, Action.PRODUCE)
         version = await self._context.schemas.for_producer(self._name, request.schema, role=request.role)
         self._check_alive()
+        self._context.guard.check(request.role, self._name, Action.PRODUCE)  # it may be taken back meanwhile
         if 0 < (self.policies.max_producers or 0) <= len(self._producers):
             raise TooManyError(f"{self._name} has as many producers as it may have")
         self._name_count += 1
@@ -266,7 +267,10 @@ class NonPersistentTopic:
         pass
 
     async def leave(self, producer: BrokerProducer) -> None:
-        self._producers.remove(producer, "closed by the client")
+        self.expel_producer(producer, "closed by the client")
+
+    def expel_producer(self, producer: BrokerProducer, reason: str) -> None:
+        self._producers.remove(producer, reason)
 
     # --- consuming --------------------------------------------------------------------------------------
 
@@ -275,6 +279,7 @@ class NonPersistentTopic:
         self._context.guard.check(request.role, self._name, Action.CONSUME, subscription=request.subscription)
         await self._context.schemas.for_consumer(self._name, request.schema, role=request.role)
         self._check_alive()
+        self._context.guard.check(request.role, self._name, Action.CONSUME, subscription=request.subscription)
         if 0 < (self.policies.max_consumers or 0) <= sum(len(s.consumers) for s in self._subscriptions.values()):
             raise TooManyError(f"{self._name} has as many consumers as it may have")
         found = self._subscriptions.get(request.subscription)

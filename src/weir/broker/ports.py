@@ -17,6 +17,13 @@ from weir.model.topics import NamespaceName, TopicName
 
 
 class Guard(Protocol):
+    @property
+    def revision(self) -> int:
+        """Grows whenever an answer may have changed."""
+
+    async def change(self, seen: int) -> int:
+        """Wait until `revision` is no longer `seen`; answers what it is."""
+
     def check(
         self, role: str, topic: TopicName, action: Action | None, *, subscription: str | None = None
     ) -> None:
@@ -104,6 +111,12 @@ class Ownership(Protocol):
 
 class OpenGuard:
     """Everyone may do everything."""
+
+    revision = 0
+
+    async def change(self, seen: int) -> int:
+        never: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        return await never
 
     def check(
         self, role: str, topic: TopicName, action: Action | None, *, subscription: str | None = None

@@ -208,6 +208,13 @@ class TopicGuard:
     def __init__(self, authoriser: Authoriser) -> None:
         self._authoriser = authoriser
 
+    @property
+    def revision(self) -> int:
+        return self._authoriser.revision
+
+    async def change(self, seen: int) -> int:
+        return await self._authoriser.change(seen)
+
     def check(
         self, role: str, topic: TopicName, action: Action | None, *, subscription: str | None = None
     ) -> None:

@@ -150,6 +150,38 @@ def test_a_connection_ends_with_its_credentials(guarded: Any, connect: Any, talk
     producer.send(b"y")
 
 
+def test_a_grant_taken_back_ends_what_is_open(guarded: Any, connect: Any, talk: Any, topic: str) -> None:
+    name = TopicName.parse(topic)
+    both = as_role(connect, guarded, "both")
+    grant(guarded, name, "both", Action.CONSUME, Action.PRODUCE)
+    consumer = both.subscribe(topic, "s", initial_position=pulsar.InitialPosition.Earliest)
+    producer = both.create_producer(topic, send_timeout_millis=3000)
+    producer.send(b"x")
+    assert talk.receive(consumer, 1, ack=False) == [b"x"]
+    (served,) = guarded.broker.loaded
+
+    grant(guarded, name, "both", Action.CONSUME)  # instead of both
+    talk.until(lambda: not served.producers)
+    with pytest.raises(pulsar.PulsarException):
+        producer.send(b"y")
+    with pytest.raises(pulsar.AuthorizationError):
+        both.create_producer(topic)
+    assert len(served.subscriptions["s"].consumers) == 1
+
+    guarded.call(lambda: guarded.registry.grants.revoke(name, "both"))
+    talk.until(lambda: not served.subscriptions["s"].consumers)
+    for ask in (lambda: consumer.seek(pulsar.MessageId.earliest), consumer.unsubscribe):
+        with pytest.raises(pulsar.PulsarException):
+            ask()
+    with pytest.raises(pulsar.AuthorizationError):
+        both.subscribe(topic, "s")
+    assert served.subscriptions["s"].backlog == 1
+
+    admin = as_role(connect, guarded, "admin")
+    admin.create_producer(topic).send(b"z")
+    assert talk.receive(admin.subscribe(topic, "s"), 2) == [b"x", b"z"]
+
+
 # --- TLS ------------------------------------------------------------------------------------------------
 
 
