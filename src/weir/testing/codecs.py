@@ -13,6 +13,7 @@ from weir.model.ids import NO_ENTRY, BookieId, Buffer, EntryId, LedgerId
 from weir.model.ledger import Fragment, LedgerMetadata, LedgerState, Quorum
 from weir.testing.file_codecs import FILE_CODECS
 from weir.testing.fuzzing import Codec, reseal_rest
+from weir.testing.kafka_samples import KAFKA_CODECS
 from weir.testing.record_samples import RECORD_CODECS
 from weir.testing.samples import sample_entry, sample_id
 from weir.wire import bookie, bookie_hello, metadata

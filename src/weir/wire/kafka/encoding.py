@@ -1,6 +1,7 @@
 """Compiles encoders: one Python function per message and version, fixed fields written in runs.
 
-Records are not copied: they stand in the list of buffers between what was written before and behind them.
+Records are not copied, unless they are small: they stand in the list of buffers between what was written before
+and behind them.
 """
 
 from collections.abc import Callable
@@ -16,9 +17,7 @@ _CONSTANTS: dict[str, object] = {
     "uvarint": primitives.uvarint,
     "scatter": primitives.scatter,
     "size_of": primitives.size_of,
-    "null_refused": primitives.null_refused,
     "NO_UUID": primitives.NO_UUID,
-    "SMALL": primitives.SMALL_RECORDS_BYTES,
     "pack": pack,
 }
 
@@ -60,6 +59,8 @@ class _Encoder:
 
     def _packed(self, run: list[tuple[str, str | None]]) -> str:
         """An expression for the bytes of a run."""
+        if all(value is None for _, value in run):
+            return repr(bytes(len(run)))
         name = self._source.struct("".join(letter for letter, _ in run), "pack")
         return f"{name}({', '.join(value for _, value in run if value is not None)})"
 
@@ -95,20 +96,23 @@ class _Encoder:
             self._bytes(field, value)
 
     def _held(self, field: Field, value: str) -> tuple[str, str]:
-        """Variables for a value and its length; where null is allowed its length is -1, else it is refused."""
+        """Variables for a value and its length: -1 for null, which has none where it is not allowed."""
         held, count = self._source.name(field.name), self._source.name("n")
         self._source.add(f"{held} = {value}")
-        with self._source.block(f"if {held} is None:"):
-            if field.nullable is not None and self._version in field.nullable:
+        if field.nullable is not None and self._version in field.nullable:
+            with self._source.block(f"if {held} is None:"):
                 self._source.add(f"{count} = -1")
-            else:
-                self._source.add(f"raise null_refused('{self._layout.name}: {field.name}')")
-        with self._source.block("else:"):
-            if field.kind == "string" and not field.array:
-                self._source.add(f"{held} = {held}.encode()")
-            measure = "size_of" if field.kind == "records" else "len"
-            self._source.add(f"{count} = {measure}({held})")
+            with self._source.block("else:"):
+                self._measure(field, held, count)
+        else:
+            self._measure(field, held, count)
         return held, count
+
+    def _measure(self, field: Field, held: str, count: str) -> None:
+        if field.kind == "string" and not field.array:
+            self._source.add(f"{held} = {held}.encode()")
+        measure = "size_of" if field.kind == "records" else "len"
+        self._source.add(f"{count} = {measure}({held})")
 
     def _bytes(self, field: Field, value: str) -> None:
         held, count = self._held(field, value)
@@ -120,7 +124,7 @@ class _Encoder:
         held, count = self._held(field, value)
         self._length(field.kind, count)
         with self._source.block(f"if {count} > 0:"):
-            self._source.add(f"{self._out} = scatter(pieces, {self._out}, {held})")
+            self._source.add(f"{self._out} = scatter(pieces, {self._out}, {held}, {count})")
 
     def _array(self, field: Field, value: str) -> None:
         held, count = self._held(field, value)

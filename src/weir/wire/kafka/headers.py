@@ -20,6 +20,8 @@ from weir.wire.kafka.schema import APIS
 _FIXED = Struct(">hhih")
 _CORRELATION = Struct(">i")
 _NO_TAGS = b"\x00"
+_NEVER = 1 << 15
+_FLEXIBLE_SINCE = {key: _NEVER if api.flexible is None else api.flexible for key, api in APIS.items()}
 
 
 class RequestHeader(NamedTuple):
@@ -35,10 +37,10 @@ class ResponseHeader(NamedTuple):
 
 def is_flexible(key: int, version: int) -> bool:
     """Whether the bodies of this version, and the header of its request, have tagged fields."""
-    api = APIS.get(key)
-    if api is None:
+    since = _FLEXIBLE_SINCE.get(key)
+    if since is None:
         raise UnknownVersionError(f"no API has the key {key} here")
-    return api.flexible is not None and version >= api.flexible
+    return version >= since
 
 
 def decode_request_header(data: Buffer) -> tuple[RequestHeader, memoryview]:

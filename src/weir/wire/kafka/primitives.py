@@ -37,16 +37,13 @@ _MAX_UVARINT = 2**32 - 1
 
 def uvarint(number: int) -> bytes:
     """Seven bits per byte, the lowest first; all but the last byte have their high bit set."""
-    if 0 <= number < 0x80:
-        return number.to_bytes(1, "big")
+    if 0 <= number < 1 << 7:
+        return number.to_bytes(1, "little")
+    if 0 <= number < 1 << 14:
+        return (number & 0x7F | 0x80 | number >> 7 << 8).to_bytes(2, "little")
     if not 0 <= number <= _MAX_UVARINT:
         raise WireError(f"{number} is no unsigned varint of 32 bits")
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
+    return (number & 0x7F | 0x80).to_bytes(1, "little") + uvarint(number >> 7)
 
 
 def more(data: memoryview, at: int, first: int) -> tuple[int, int]:
@@ -80,21 +77,21 @@ def skip_tags(data: memoryview, at: int, count: int) -> int:
     return at
 
 
-def scatter(pieces: list[Buffer], out: bytearray, records: Buffer | Sequence[Buffer]) -> bytearray:
-    """Put what was written so far and the records behind it into `pieces`; the buffer in which to go on."""
-    pieces.append(out)
-    if isinstance(records, (list, tuple)):
-        pieces.extend(records)
-    else:
-        pieces.append(records)  # type: ignore[arg-type]
-    return bytearray()
-
-
-def size_of(records: Buffer | Sequence[Buffer] | None) -> int:
-    """Bytes of the records; -1 for null."""
-    if records is None:
-        return -1
+def size_of(records: Buffer | Sequence[Buffer]) -> int:
+    """Bytes of the records."""
     return sum(map(len, records)) if isinstance(records, (list, tuple)) else len(records)
+
+
+def scatter(pieces: list[Buffer], out: bytearray, records: Buffer | Sequence[Buffer], size: int) -> bytearray:
+    """Put what was written so far, and the records behind it, into `pieces`; the buffer in which to go on."""
+    parts: Sequence[Buffer] = records if isinstance(records, (list, tuple)) else (records,)
+    if size <= SMALL_RECORDS_BYTES:
+        for part in parts:
+            out += part
+        return out
+    pieces.append(out)
+    pieces.extend(parts)
+    return bytearray()
 
 
 def null_refused(name: str) -> WireError:
