@@ -147,4 +147,5 @@ CODECS: list[Codec] = [
     Codec("cookie", sample_cookie, metadata.decode_cookie),
     *FILE_CODECS,
     *RECORD_CODECS,
+    *KAFKA_CODECS,
 ]
