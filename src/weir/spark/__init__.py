@@ -1,7 +1,7 @@
 """Topics as Spark tables and streams, through PySpark (`pip install weir[spark]`).
 
-`weir.spark.session()` gives a Spark session with the right settings. In any session, `format("weir")` reads topics,
-found through the top-level module `pyspark_weir` without registration.
+`weir.spark.session()` gives a Spark session with the right settings. In any session `format("weir")` reads topics:
+it is found through the top-level module `pyspark_weir`, without registration.
 """
 
 from weir.spark.sessions import session as session

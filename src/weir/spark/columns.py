@@ -1,0 +1,28 @@
+"""The columns of a topic as Spark sees it: those of Spark's own Kafka source."""
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+_COLUMNS = [
+    StructField("key", BinaryType()),
+    StructField("value", BinaryType()),
+    StructField("topic", StringType()),
+    StructField("partition", IntegerType()),
+    StructField("offset", LongType()),
+    StructField("timestamp", TimestampType()),
+    StructField("timestampType", IntegerType()),
+]
+_HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+
+
+def schema_of(*, headers: bool) -> StructType:
+    """The headers are a column only if they are asked for, as in Spark's Kafka source."""
+    return StructType([*_COLUMNS, StructField("headers", ArrayType(_HEADER))] if headers else _COLUMNS)
