@@ -46,7 +46,8 @@ def runtime() -> Runtime:
 
 
 def config(folder: Path, *settings: str) -> Config:
-    common = ["listeners.pulsar=127.0.0.1:0", "listeners.http=127.0.0.1:0", f"data={folder}/data"]
+    listeners = [f"listeners.{name}=127.0.0.1:0" for name in ("pulsar", "kafka", "http")]
+    common = [*listeners, f"data={folder}/data"]
     return load(assignments=[*common, "storage.low_water_bytes=0", "storage.high_water_bytes=0", *settings]).config
 
 

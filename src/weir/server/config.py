@@ -37,6 +37,10 @@ class Listeners:
     pulsar_tls: Address | None = setting(
         OPTIONAL_ADDRESS, None, "Pulsar's binary protocol over TLS; needs tls.certificate and tls.key."
     )
+    kafka: Address | None = setting(
+        OPTIONAL_ADDRESS, Address(_LOCAL, 9092), "Kafka's protocol; empty: not served in the clear."
+    )
+    kafka_tls: Address | None = setting(OPTIONAL_ADDRESS, None, "Kafka's protocol over TLS.")
     http: Address | None = setting(
         OPTIONAL_ADDRESS, Address(_LOCAL, 8080), "Admin REST, lookup, metrics and health; empty: not in the clear."
     )
@@ -130,9 +134,12 @@ class Limits:
     """Bounds that keep one client from hurting the others."""
 
     message_bytes: int = setting(SIZE, 5 * MIB, "The largest message (or batch) that a client may send.")
-    connections: int = setting(COUNT, 10_000, "Connections per Pulsar listener at a time.")
+    connections: int = setting(COUNT, 10_000, "Connections per Pulsar or Kafka listener at a time.")
     http_connections: int = setting(COUNT, 512, "Connections per HTTP listener at a time.")
     http_body_bytes: int = setting(SIZE, 8 * MIB, "The longest body of an HTTP request.")
+    request_bytes: int = setting(
+        SIZE, 100 * MIB, "The longest request of a Kafka client; it may hold batches for many partitions."
+    )
     connection_bytes: int = setting(
         SIZE, 32 * MIB, "Bytes of one connection that wait to be stored; above it, it is not read."
     )

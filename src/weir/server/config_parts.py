@@ -9,6 +9,8 @@ from weir.bookie.settings import BookieSettings, CacheSettings, FlushSettings, J
 from weir.broker.security import SecuritySettings
 from weir.broker.settings import BrokerSettings
 from weir.broker.tokens import TokenRules
+from weir.gateway.kafka.settings import KafkaSettings
+from weir.gateway.kafka.settings import SessionLimits as KafkaLimits
 from weir.gateway.pulsar.settings import PulsarSettings, SessionLimits
 from weir.model.errors import ConfigError
 from weir.model.ids import BookieId
@@ -127,6 +129,23 @@ def pulsar_settings(config: Config, bound: Address, *, secure: bool) -> PulsarSe
     )
 
 
+def kafka_settings(config: Config, bound: Address) -> KafkaSettings:
+    limits, told = config.limits, reachable(config, bound)
+    return KafkaSettings(
+        host=bound.host,
+        port=bound.port,
+        advertised_host=told.host,
+        advertised_port=told.port,
+        max_connections=limits.connections,
+        limits=KafkaLimits(
+            max_request_bytes=limits.request_bytes,
+            max_batch_bytes=limits.message_bytes,
+            max_pending_bytes=limits.connection_bytes,
+        ),
+        close_grace_s=limits.drain_timeout,
+    )
+
+
 def http_settings(config: Config, bound: Address) -> HttpSettings:
     limits = config.limits
     return HttpSettings(
@@ -147,7 +166,7 @@ def reachable(config: Config, bound: Address) -> Address:
 def tls_context(config: Config) -> ssl.SSLContext | None:
     """For the listeners that want TLS; None if none does."""
     listeners, tls = config.listeners, config.tls
-    if listeners.pulsar_tls is None and listeners.https is None:
+    if listeners.pulsar_tls is None and listeners.kafka_tls is None and listeners.https is None:
         return None
     if not tls.certificate or not tls.key:
         raise ConfigError("a TLS listener needs a certificate", hint="set tls.certificate and tls.key")

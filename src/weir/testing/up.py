@@ -33,6 +33,11 @@ class UpProcess:
         return f"pulsar://{self.addresses['pulsar']}"
 
     @property
+    def kafka(self) -> str:
+        """What Kafka's clients call bootstrap.servers."""
+        return self.addresses["kafka"]
+
+    @property
     def http_url(self) -> str:
         return f"http://{self.addresses['http']}"
 
@@ -43,7 +48,7 @@ class UpProcess:
 
     def command(self) -> list[str]:
         """How it is started."""
-        listeners = {"pulsar": "127.0.0.1:0", "http": "127.0.0.1:0"} | self._ports
+        listeners = dict.fromkeys(("pulsar", "kafka", "http"), "127.0.0.1:0") | self._ports
         settings = [f"listeners.{name}={address}" for name, address in listeners.items()]
         # A test machine may have little disk left; running low is tested where it is the subject.
         settings += ["storage.low_water_bytes=0", "storage.high_water_bytes=0", *self._settings]

@@ -95,6 +95,7 @@ class Node:
             assignments=[
                 f"data={self._folder}",
                 f"listeners.pulsar={self._address}",
+                "listeners.kafka=",
                 "listeners.http=127.0.0.1:0",
                 "storage.low_water_bytes=0",
                 *self._settings,

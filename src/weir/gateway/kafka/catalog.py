@@ -30,16 +30,24 @@ class Catalog:
         self._ids: dict[bytes, TopicName] = {}
         self._ids_as_of = -1
 
+    def base(self, name: str) -> TopicName:
+        """The topic as a whole that a client means, whether or not there is one. InvalidNameError, and
+        TopicNotFoundError for those that brokers keep for themselves."""
+        base = topic_of(name)
+        if base.namespace.tenant in SYSTEM_TENANTS:
+            raise TopicNotFoundError(f"there is no topic {name[:80]}")
+        return base
+
     def topic(self, name: str) -> TopicRecord:
         """TopicNotFoundError, InvalidNameError."""
-        record = self._registry.topics.find(_base(name))
+        record = self._registry.topics.find(self.base(name))
         if record is None or record.deleting:
             raise TopicNotFoundError(f"there is no topic {name[:80]}")
         return record
 
     async def ensure(self, name: str) -> TopicRecord:
         """The topic, made now if its namespace lets topics come to be by being named."""
-        base = _base(name)
+        base = self.base(name)
         found = await self._registry.topics.look(base)
         if found is None:
             policy = self._registry.policies(base.namespace).auto_topic_creation
@@ -126,11 +134,3 @@ class Catalog:
         except NotAuthorisedError:
             return False
         return True
-
-
-def _base(name: str) -> TopicName:
-    """The topic as a whole; those that brokers keep for themselves are not for clients."""
-    base = topic_of(name)
-    if base.namespace.tenant in SYSTEM_TENANTS:
-        raise TopicNotFoundError(f"there is no topic {name[:80]}")
-    return base

@@ -206,8 +206,18 @@ CODES: dict[type[BaseException], Code] = {
 }
 
 
+class RefusedError(errors.WeirError):
+    """What has a code in Kafka and no meaning elsewhere."""
+
+    def __init__(self, code: Code, what: str, *, hint: str | None = None) -> None:
+        super().__init__(what, hint=hint)
+        self.code = code
+
+
 def code_of(failure: BaseException) -> int:
     """Kafka's code for a failure."""
+    if isinstance(failure, RefusedError):
+        return failure.code
     return next((CODES[kind] for kind in type(failure).__mro__ if kind in CODES), Code.UNKNOWN_SERVER_ERROR)
 
 

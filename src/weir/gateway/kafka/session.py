@@ -1,20 +1,354 @@
-"""One Kafka client's connection. (The skeleton that handlers are written against; K fills it.)"""
+"""One Kafka client's connection: requests in, answers out in the same order.
 
+Kafka's clients send requests without waiting for answers. A request waits until the one before it is answered,
+except for those whose handler is `pipelined` (produce): they are decided in their turn, and answered once they
+are stored. Over its limits the session reads no further, so a client that floods, or that does not read its
+answers, is held back by its own TCP window and costs nobody else.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Coroutine
+from functools import partial
+from typing import Any
+
+from weir.gateway.kafka.credentials import Credentials
+from weir.gateway.kafka.errors import Code, code_of, text_of
+from weir.gateway.kafka.load import Load
+from weir.gateway.kafka.metrics import KafkaMetrics
+from weir.gateway.kafka.publishing import Publishing
+from weir.gateway.kafka.registry import HANDLERS, Handler
 from weir.gateway.kafka.services import Services
-from weir.runtime.interfaces import Clock
+from weir.gateway.kafka.versions import api_versions
+from weir.model.errors import NetworkError, NotAuthenticatedError, UnknownVersionError, WeirError, WireError
+from weir.model.ids import Buffer
+from weir.runtime.interfaces import Clock, Connection
+from weir.runtime.log_context import log_about
+from weir.runtime.outbox import Outbox
+from weir.runtime.tasks import TaskScope
+from weir.wire.kafka.apis import API, ApiKey
+from weir.wire.kafka.codec import decode_request
+from weir.wire.kafka.frames import response_frame, splitter
+from weir.wire.kafka.headers import decode_request_header
+from weir.wire.kafka.messages import Message
+
+log = logging.getLogger(__name__)
+
+#: So many requests, or one receive buffer, then it is the others' turn.
+_FRAMES_PER_TURN = 64
+_NO_TOKEN = b"\0\0\0\0"
+#: The key of a slot whose frame is a bare SASL token.
+_BARE = -1
+
+
+class _Slot:
+    """A request's place in the order of answers."""
+
+    __slots__ = ("api_key", "client_id", "correlation_id", "done", "frame", "opening", "out", "size", "version")
+
+    def __init__(self, api_key: int, version: int, correlation_id: int, client_id: str, frame: memoryview) -> None:
+        self.api_key = api_key
+        self.version = version
+        self.correlation_id = correlation_id
+        self.client_id = client_id
+        self.frame: memoryview | None = frame
+        self.size = len(frame)
+        #: What must be waited for before a pipelined request can be decided.
+        self.opening: Coroutine[Any, Any, None] | None = None
+        self.done = False
+        self.out: list[Buffer] = []
 
 
 class Session:
-    """What a handler sees of a connection."""
+    """Serves one connection until it ends."""
 
-    services: Services
-    clock: Clock
-    #: Who the client is, once it has said so.
-    role: str
-    #: As the request at hand names it; "" if it does not.
-    client_id: str
-    #: `host:port` of the client.
-    peer: str
-    #: How clients of this listener reach this broker.
-    advertised_host: str
-    advertised_port: int
+    def __init__(
+        self,
+        services: Services,
+        connection: Connection,
+        *,
+        advertised: tuple[str, int],
+        metrics: KafkaMetrics,
+    ) -> None:
+        self.services = services
+        self.clock: Clock = services.clock
+        self.limits = services.settings.limits
+        #: How clients of this listener reach this broker.
+        self.advertised_host, self.advertised_port = advertised
+        #: As the request at hand names it; "" if it does not.
+        self.client_id = ""
+        self.credentials = Credentials(services.broker, services.clock)
+        self.outbox = Outbox(connection, services.clock)
+        self.load = Load(self.limits)
+        self.publishing = Publishing(self)
+        self.tasks = TaskScope(f"kafka {connection.peer}", on_failure=lambda _: self.abort())
+        self._metrics = metrics
+        self._connection = connection
+        self._splitter = splitter(self.limits.max_auth_bytes)
+        self._slots: deque[_Slot] = deque()
+        self._waiting: deque[_Slot] = deque()
+        self._working = False
+        self._work_to_do: asyncio.Future[None] | None = None
+        self.heard_at = services.clock.monotonic()
+        self._held_back = False
+        self._finishes = False  # what was taken is stored before the end
+        self._farewell: WeirError | None = None
+        self._ended = asyncio.Event()
+
+    # --- its life ----------------------------------------------------------------------------------------
+
+    @property
+    def peer(self) -> str:
+        return self._connection.peer
+
+    @property
+    def role(self) -> str:
+        return self.credentials.role
+
+    async def run(self) -> None:
+        """Serve until the connection ends; never raises for anything that the client did."""
+        log_about(connection=self.peer)
+        self._metrics.connections += 1
+        try:
+            await self.credentials.welcome()
+            self.known()
+            self.tasks.spawn(self._receive(), "receive")
+            working = self.tasks.spawn(self._work(), "work")
+            await self._ended.wait()
+            working.cancel()
+            await self.publishing.settled(self.limits.settle_s if self._finishes else 0)
+            self.outbox.flush()
+        finally:
+            self._metrics.connections -= 1
+            self._ended.set()
+            self.credentials.forget()
+            for slot in self._waiting:
+                if slot.opening is not None:
+                    slot.opening.close()
+            await self.tasks.close()
+            await self.publishing.close()
+            self._connection.close()
+
+    def end(self, why: WeirError) -> None:
+        """Take nothing more, store what was taken, and end. Kafka has no way to say why."""
+        if not self._ended.is_set():
+            self._finishes = True
+            log.info("connection of %s is closed: %s", self.peer, why)
+            self._ended.set()
+
+    def end_after_answer(self, why: WeirError) -> None:
+        """The answer to the request at hand is the last."""
+        self._farewell = why
+
+    def abort(self) -> None:
+        """End at once."""
+        self._connection.abort()
+        self._ended.set()
+
+    def known(self) -> None:
+        """Whoever it is may send requests of full size, once it is known who it is."""
+        if self.credentials.valid:
+            self._splitter.limit = self.limits.max_request_bytes
+
+    def overdue(self, now: float) -> str | None:
+        """Why the server should end this session by force, if it should."""
+        limits, silent_s = self.limits, now - self.heard_at
+        self.publishing.expire(now)
+        stalled_at = self.outbox.stalled_at
+        if stalled_at is not None and now - stalled_at > limits.stall_timeout_s:
+            return "it does not read what it is sent"
+        if not self.credentials.valid and silent_s > limits.auth_timeout_s:
+            return "it never said who it is"
+        if self.load.requests or self._held_back or stalled_at is not None:
+            return None
+        return "it is silent" if silent_s > limits.idle_timeout_s else None
+
+    # --- receiving ---------------------------------------------------------------------------------------
+
+    async def _receive(self) -> None:
+        try:
+            while data := await self._connection.receive():
+                self.heard_at = self.clock.monotonic()
+                if not self._ended.is_set():
+                    await self._take(data)
+        except NetworkError as lost:
+            log.debug("connection of %s broke: %s", self.peer, lost)
+        self._ended.set()
+
+    async def _take(self, data: Buffer) -> None:
+        """Take the requests in a receive buffer, as fast as the limits allow."""
+        self._metrics.bytes_in += len(data)
+        try:
+            for number, frame in enumerate(self._splitter.feed(data), 1):
+                self._on_frame(frame)
+                if self.load.full:
+                    await self._hold_back()
+                if not number % _FRAMES_PER_TURN:
+                    await self.clock.sleep(0)
+                if self._ended.is_set():
+                    return
+        except WeirError as bad:
+            self._metrics.refused += 1
+            self.end(bad)
+            return
+        if self.publishing.senders:
+            self._held_back = True
+            await self.publishing.relax()
+            self._held_back = False
+        await self.outbox.drain()
+        await self.clock.sleep(0)  # the next buffer may be here already
+
+    async def _hold_back(self) -> None:
+        self._held_back = True
+        self.outbox.flush()
+        await self.load.room()
+        self._held_back = False
+        self.heard_at = self.clock.monotonic()
+
+    def _on_frame(self, frame: memoryview) -> None:
+        """Give a request its place, and begin it if nothing is before it; raises for what ends the connection."""
+        if self.credentials.bare:
+            slot = _Slot(_BARE, 0, 0, "", frame)
+        else:
+            (key, version, correlation_id, client_id), body = decode_request_header(frame)
+            slot = _Slot(key, version, correlation_id, client_id or "", body)
+        self._slots.append(slot)
+        self.load.take(slot.size)
+        if not self._working and not self._waiting:
+            handler = HANDLERS.get(slot.api_key)
+            if handler is not None and handler.pipelined:
+                slot.opening = self._begin(slot, handler)
+                if slot.opening is None:
+                    return
+        self._waiting.append(slot)
+        if self._work_to_do is not None and not self._work_to_do.done():
+            self._work_to_do.set_result(None)
+
+    # --- serving -----------------------------------------------------------------------------------------
+
+    async def _work(self) -> None:
+        """Serve what waits, one after the other."""
+        while True:
+            self._working = True
+            while self._waiting:
+                try:
+                    await self._serve(self._waiting.popleft())
+                    await self.outbox.drain()
+                    if self._farewell is not None:
+                        self.end(self._farewell)
+                        return
+                except NetworkError:
+                    return
+                except WeirError as bad:
+                    self._metrics.refused += 1
+                    self.end(bad)
+                    return
+            self._working = False
+            self._work_to_do = asyncio.get_running_loop().create_future()
+            await self._work_to_do
+
+    async def _serve(self, slot: _Slot) -> None:
+        if slot.opening is not None:
+            await self._finish(slot, slot.opening)
+            return
+        if slot.api_key == _BARE:
+            await self._prove(slot)
+            return
+        handler = HANDLERS.get(slot.api_key)
+        if handler is None:
+            raise UnknownVersionError(f"nothing here has the API key {slot.api_key}")
+        if handler.pipelined:
+            opening = self._begin(slot, handler)
+            if opening is not None:
+                await self._finish(slot, opening)
+            return
+        if slot.api_key == ApiKey.API_VERSIONS and slot.version > handler.last:
+            slot.version = 0  # the one request whose client cannot know better; everybody reads this answer
+            self._answer(slot, api_versions(Code.UNSUPPORTED_VERSION))
+            return
+        request = self._decode(slot, handler)
+        try:
+            answer = await handler.run(self, request, slot.version)
+        except Exception as failure:
+            self._refuse(slot, failure)
+        else:
+            self._answer(slot, answer)
+
+    def _begin(self, slot: _Slot, handler: Handler) -> Coroutine[Any, Any, None] | None:
+        """Decide a pipelined request; a coroutine if something must be waited for first."""
+        request = self._decode(slot, handler)
+        try:
+            opening: Coroutine[Any, Any, None] | None = handler.run(
+                self, request, slot.version, partial(self._answer, slot)
+            )
+        except Exception as failure:
+            self._refuse(slot, failure)
+            return None
+        return opening
+
+    async def _finish(self, slot: _Slot, opening: Coroutine[Any, Any, None]) -> None:
+        try:
+            await opening
+        except Exception as failure:
+            self._refuse(slot, failure)
+
+    def _decode(self, slot: _Slot, handler: Handler) -> Message:
+        """The request itself; raises for what ends the connection."""
+        key, version, frame = slot.api_key, slot.version, slot.frame
+        requests = self._metrics.requests
+        requests[key] = requests.get(key, 0) + 1
+        if not self.credentials.valid and not handler.before_auth:
+            raise NotAuthenticatedError("a request came from a client that has not said who it is")
+        self.client_id = slot.client_id
+        if not handler.first <= version <= handler.last:
+            raise UnknownVersionError(f"{API[ApiKey(key)].name} is not served in version {version}")
+        slot.frame = None
+        return decode_request(key, version, frame if frame is not None else b"")
+
+    async def _prove(self, slot: _Slot) -> None:
+        """A bare SASL token, after the oldest handshake; refused by closing."""
+        self.credentials.bare = False
+        await self.credentials.prove(slot.frame if slot.frame is not None else b"")
+        self.known()
+        self._put(slot, [_NO_TOKEN])
+
+    # --- answering ---------------------------------------------------------------------------------------
+
+    def _answer(self, slot: _Slot, response: Message | None) -> None:
+        """The answer to a request, or that it wants none."""
+        if slot.done:
+            return
+        if response is None:
+            self._put(slot, [])
+            return
+        try:
+            out = response_frame(slot.api_key, slot.version, slot.correlation_id, response)
+        except WireError:
+            log.exception("an answer of %s cannot be encoded", API[ApiKey(slot.api_key)].name)
+            self.abort()
+            return
+        self._metrics.bytes_out += 4 + int.from_bytes(out[0][:4], "big")
+        self._put(slot, out)
+
+    def _put(self, slot: _Slot, out: list[Buffer]) -> None:
+        """Say it once everything before it is said."""
+        slot.done, slot.out = True, out
+        self.load.give(slot.size)
+        slots = self._slots
+        while slots and slots[0].done:
+            first = slots.popleft()
+            if first.out:
+                self.outbox.say_all(first.out)
+
+    def _refuse(self, slot: _Slot, failure: Exception) -> None:
+        """Answer a request that failed as a whole, if its response has a place for that; else end."""
+        name = API[ApiKey(slot.api_key)].name
+        if not isinstance(failure, WeirError):
+            log.error("a %s of %s failed", name, self.peer, exc_info=failure)
+        response: Any = API[ApiKey(slot.api_key)].response
+        if "error_code" not in response.__struct_fields__:
+            raise failure if isinstance(failure, WeirError) else WireError(f"a {name} cannot be answered")
+        log.debug("a %s of %s is refused: %s", name, self.peer, failure)
+        said = {"error_message": text_of(failure)} if "error_message" in response.__struct_fields__ else {}
+        self._answer(slot, response(error_code=code_of(failure), **said))

@@ -1,0 +1,97 @@
+"""Metadata: the brokers, and the topics with their partitions."""
+
+from weir.gateway.kafka.errors import Code, code_of
+from weir.gateway.kafka.operations import NOT_ASKED, cluster_operations, topic_operations
+from weir.gateway.kafka.registry import handler
+from weir.gateway.kafka.session import Session
+from weir.model.errors import TopicNotFoundError, WeirError
+from weir.model.registry import TopicRecord
+from weir.wire.kafka import messages as m
+from weir.wire.kafka.apis import ApiKey
+
+_NULL_IS_ALL_SINCE = 1
+_MAY_FORBID_CREATION_SINCE = 4
+_NO_NAME_SINCE = 12
+_Topic = m.MetadataResponse.MetadataResponseTopic
+_Partition = m.MetadataResponse.MetadataResponsePartition
+
+
+@handler(ApiKey.METADATA, versions=(0, 13))
+async def metadata(session: Session, request: m.MetadataRequest, version: int) -> m.MetadataResponse:
+    services = session.services
+    settings = services.settings
+    wants_all = request.topics is None or (version < _NULL_IS_ALL_SINCE and not request.topics)
+    if wants_all:
+        topics = [_described(session, record) for record in services.catalog.all(session.role)]
+    else:
+        create = version < _MAY_FORBID_CREATION_SINCE or request.allow_auto_topic_creation
+        topics = [await _named(session, wanted, create) for wanted in request.topics or ()]
+        if version < _NO_NAME_SINCE:
+            for topic in topics:
+                topic.name = topic.name or ""
+    if request.include_topic_authorized_operations:
+        _add_operations(session, topics)
+    broker = m.MetadataResponse.MetadataResponseBroker(
+        node_id=settings.node_id, host=session.advertised_host, port=session.advertised_port
+    )
+    operations = NOT_ASKED
+    if request.include_cluster_authorized_operations:
+        operations = cluster_operations(services.authoriser, session.role)
+    return m.MetadataResponse(
+        brokers=[broker],
+        cluster_id=settings.cluster_id,
+        controller_id=settings.node_id,
+        topics=topics,
+        cluster_authorized_operations=operations,
+    )
+
+
+async def _named(session: Session, wanted: m.MetadataRequest.MetadataRequestTopic, create: bool) -> _Topic:
+    """One topic, as its client named it: by name, or by id alone."""
+    catalog = session.services.catalog
+    try:
+        if wanted.name is None:
+            record = catalog.by_id(wanted.topic_id)
+            session.services.guard.check(session.role, record.name, None)
+            return _described(session, record)
+        return _described(session, await _found(session, wanted.name, create), wanted.name)
+    except WeirError as failure:
+        code = code_of(failure)
+        if wanted.name is None and isinstance(failure, TopicNotFoundError):
+            code = Code.UNKNOWN_TOPIC_ID
+        return _Topic(error_code=code, name=wanted.name, topic_id=bytes(wanted.topic_id), partitions=[])
+
+
+async def _found(session: Session, name: str, create: bool) -> TopicRecord:
+    catalog = session.services.catalog
+    session.services.guard.check(session.role, catalog.base(name), None)
+    try:
+        return catalog.topic(name)
+    except TopicNotFoundError:
+        if not create:
+            raise
+        return await catalog.ensure(name)
+
+
+def _described(session: Session, record: TopicRecord, name: str | None = None) -> _Topic:
+    """A topic that there is; under the name that was asked for, since clients look for that."""
+    catalog, node = session.services.catalog, session.services.settings.node_id
+    return _Topic(
+        error_code=Code.NONE,
+        name=name or catalog.name_of(record.name),
+        topic_id=catalog.id_of(record),
+        partitions=[
+            _Partition(
+                partition_index=index, leader_id=node, leader_epoch=0, replica_nodes=[node], isr_nodes=[node]
+            )
+            for index in range(catalog.partitions_of(record))
+        ],
+    )
+
+
+def _add_operations(session: Session, topics: list[_Topic]) -> None:
+    services = session.services
+    for topic in topics:
+        if topic.error_code == Code.NONE and topic.name is not None:
+            base = services.catalog.base(topic.name)
+            topic.topic_authorized_operations = topic_operations(services.authoriser, session.role, base)

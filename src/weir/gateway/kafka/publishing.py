@@ -1,0 +1,261 @@
+"""What one connection produces: record batches in, offsets out.
+
+Every partition that the connection writes to has a producer of the broker's, opened when it is first named and
+opened anew after the broker closed it. All requests of a receive buffer are published before anything is awaited.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from weir.broker.api import Producer, ProducerRequest, Receipt, Topic
+from weir.gateway.kafka.batches import outgoing_of
+from weir.gateway.kafka.errors import Code, RefusedError, code_of, text_of
+from weir.model.errors import NotAuthorisedError, TooManyError, TopicNotFoundError, WeirError
+from weir.model.ids import Buffer
+from weir.model.registry import Action
+from weir.model.topics import TopicName
+from weir.wire.kafka import messages as m
+
+if TYPE_CHECKING:
+    from weir.gateway.kafka.session import Session
+
+log = logging.getLogger(__name__)
+
+#: A partition as a request names it: the topic's name, or since version 13 its id, and its number.
+Key = tuple[str | bytes, int]
+Answer = Callable[[m.ProduceResponse | None], None]
+
+_BY_ID_SINCE = 13
+_PartResponse = m.ProduceResponse.PartitionProduceResponse
+_TopicResponse = m.ProduceResponse.TopicProduceResponse
+
+
+class PartitionLink:
+    """One `api.Producer` of a connection."""
+
+    __slots__ = ("access_revision", "append_time", "key", "keyed", "part", "producer", "topic", "topics_revision")
+
+    def __init__(self, key: Key, part: TopicName, topic: Topic, producer: Producer) -> None:
+        self.key = key
+        self.part = part
+        self.topic = topic
+        self.producer = producer
+        #: What the topic asks for, as of a revision of the topics: the broker's time; a key in each record.
+        self.append_time = False
+        self.keyed = False
+        self.topics_revision = -1
+        #: As of which revision of grants the role may produce.
+        self.access_revision = -1
+
+
+class _Pending:
+    """A request whose partitions are not all stored."""
+
+    __slots__ = ("acks", "answer", "deadline", "left", "response", "version", "waiting")
+
+    def __init__(self, version: int, acks: int, answer: Answer, deadline: float) -> None:
+        self.version = version
+        self.acks = acks
+        self.answer = answer
+        self.deadline = deadline
+        self.response = m.ProduceResponse()
+        #: Partitions that are not stored, and one while more of them may come.
+        self.left = 1
+        self.waiting: dict[int, _PartResponse] = {}
+
+
+class Publishing:
+    """The producers of one connection, and what they have under way."""
+
+    def __init__(self, session: "Session") -> None:
+        self._session = session
+        self._links: dict[Key, PartitionLink] = {}
+        self._pending: dict[_Pending, None] = {}
+        self._idle: asyncio.Future[None] | None = None
+        #: Links that sent something in the receive buffer at hand.
+        self.senders: dict[PartitionLink, None] = {}
+
+    # --- requests ----------------------------------------------------------------------------------------
+
+    def take(self, request: m.ProduceRequest, version: int, answer: Answer) -> Coroutine[Any, Any, None] | None:
+        """Publish what a request carries; a coroutine that does so if a producer must be opened first."""
+        by_id = version >= _BY_ID_SINCE
+        missing: dict[Key, None] = {}
+        for topic in request.topic_data:
+            name = topic.topic_id if by_id else topic.name
+            for data in topic.partition_data:
+                if (name, data.index) not in self._links:
+                    missing[name, data.index] = None
+        if missing:
+            return self._open_and_publish(list(missing), request, version, answer)
+        self._publish(request, version, answer, {})
+        return None
+
+    async def _open_and_publish(
+        self, missing: list[Key], request: m.ProduceRequest, version: int, answer: Answer
+    ) -> None:
+        failures: dict[Key, WeirError] = {}
+        for key in missing:
+            try:
+                self._links[key] = await self._open(key)
+            except WeirError as failure:
+                failures[key] = failure
+        self._publish(request, version, answer, failures)
+
+    def _publish(
+        self, request: m.ProduceRequest, version: int, answer: Answer, failures: dict[Key, WeirError]
+    ) -> None:
+        by_id = version >= _BY_ID_SINCE
+        deadline = self._session.heard_at + max(1, request.timeout_ms) / 1000
+        pending = _Pending(version, request.acks, answer, deadline)
+        for topic in request.topic_data:
+            name = topic.topic_id if by_id else topic.name
+            parts = []
+            for data in topic.partition_data:
+                part = _PartResponse(index=data.index, base_offset=-1, log_append_time_ms=-1, log_start_offset=-1)
+                parts.append(part)
+                self._publish_part((name, data.index), data.records, pending, part, failures)
+            pending.response.responses.append(
+                _TopicResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=parts)
+            )
+        self._count_down(pending)
+        if pending.left:
+            self._pending[pending] = None
+
+    def _publish_part(
+        self,
+        key: Key,
+        records: Buffer | None,
+        pending: _Pending,
+        part: _PartResponse,
+        failures: dict[Key, WeirError],
+    ) -> None:
+        link = self._links.get(key)
+        session = self._session
+        try:
+            if link is None:
+                raise failures.get(key) or TopicNotFoundError("the partition was closed just now")
+            if pending.acks not in (-1, 0, 1):
+                raise RefusedError(Code.INVALID_REQUIRED_ACKS, f"acks={pending.acks} means nothing")
+            self._look_after(link)
+            append_ms = session.clock.wall_ms() if link.append_time else None
+            outgoing = outgoing_of(records, pending.version, session.limits, append_ms=append_ms, keyed=link.keyed)
+        except WeirError as failure:
+            part.error_code, part.error_message = code_of(failure), text_of(failure)
+            return
+        if append_ms is not None:
+            part.log_append_time_ms = append_ms
+        pending.left += 1
+        pending.waiting[id(part)] = part
+        self.senders[link] = None
+        link.producer.publish(outgoing).add_done_callback(partial(self._stored, pending, part, link))
+
+    def _look_after(self, link: PartitionLink) -> None:
+        """Grants and configs may have changed since the link was last used."""
+        services = self._session.services
+        if link.access_revision != services.authoriser.revision:
+            try:
+                services.guard.check(self._session.role, link.part, Action.PRODUCE)
+            except NotAuthorisedError:
+                self._drop(link)
+                raise
+            link.access_revision = services.authoriser.revision
+        if link.topics_revision != services.registry.topics.revision:
+            link.topics_revision = services.registry.topics.revision
+            record = services.registry.topics.find(link.part)
+            if record is not None:
+                link.append_time = services.catalog.config(record, "message.timestamp.type") == "LogAppendTime"
+            compaction = services.registry.policies(link.part).log_compaction
+            link.keyed = compaction is not None and compaction.cleanup.compacts
+
+    # --- what comes back ---------------------------------------------------------------------------------
+
+    def _stored(
+        self, pending: _Pending, part: _PartResponse, link: PartitionLink, done: "asyncio.Future[Receipt]"
+    ) -> None:
+        failure = asyncio.CancelledError() if done.cancelled() else done.exception()
+        if pending.waiting.pop(id(part), None) is None:
+            return  # timed out, and answered so
+        if failure is None:
+            receipt = done.result()
+            part.base_offset = receipt.offset
+            part.log_start_offset = link.topic.start_offset
+        else:
+            part.error_code, part.error_message = code_of(failure), text_of(failure)
+            log.info("a batch for %s was not stored: %s", link.part, failure)
+            if part.error_code == Code.NOT_LEADER_OR_FOLLOWER:
+                self._drop(link)
+        self._count_down(pending)
+
+    def _count_down(self, pending: _Pending) -> None:
+        pending.left -= 1
+        if pending.left:
+            return
+        self._pending.pop(pending, None)
+        if self._idle is not None and not self._pending and not self._idle.done():
+            self._idle.set_result(None)
+        if pending.acks != 0:
+            pending.answer(pending.response)
+            return
+        pending.answer(None)
+        failed = next(
+            (p.error_message for t in pending.response.responses for p in t.partition_responses if p.error_code),
+            None,
+        )
+        if failed is not None:  # all that tells a client without answers that it should look again
+            self._session.end(TopicNotFoundError(f"a batch without acknowledgement was not stored: {failed}"))
+
+    def expire(self, now: float) -> None:
+        """Answer what took longer than its client wants to wait."""
+        for pending in [each for each in self._pending if each.deadline <= now]:
+            late, pending.waiting = pending.waiting, {}
+            for part in late.values():
+                part.error_code = Code.REQUEST_TIMED_OUT
+            pending.left = 1
+            self._count_down(pending)
+
+    async def settled(self, timeout_s: float) -> None:
+        """Wait until everything that was sent is stored, or has failed."""
+        if self._pending:
+            self._idle = asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._idle], timeout=timeout_s)
+
+    # --- producers ---------------------------------------------------------------------------------------
+
+    async def _open(self, key: Key) -> PartitionLink:
+        name, index = key
+        services, session = self._session.services, self._session
+        record = services.catalog.topic(name) if isinstance(name, str) else services.catalog.by_id(name)
+        if len(self._links) >= session.limits.max_producers:
+            raise TooManyError(f"a connection produces to {session.limits.max_producers} partitions at the most")
+        part = services.catalog.part_of(record, index)
+        topic = await services.broker.topic(part, role=session.role, create=False)
+        producer = await topic.produce(
+            ProducerRequest(role=session.role, properties={"client.id": session.client_id}, address=session.peer)
+        )
+        return PartitionLink(key, part, topic, producer)
+
+    async def relax(self) -> None:
+        """Wait for each producer that quota, rate or memory say should send no more for now."""
+        senders, self.senders = self.senders, {}
+        for link in senders:
+            try:
+                await link.producer.relax()
+            except WeirError:
+                self._drop(link)
+
+    def _drop(self, link: PartitionLink) -> None:
+        """The next request opens another."""
+        if self._links.get(link.key) is link:
+            del self._links[link.key]
+            self._session.tasks.spawn(link.producer.close(), "close")
+
+    async def close(self) -> None:
+        links, self._links = self._links, {}
+        closing = [link.producer.close() for link in links.values()]
+        for failed in await asyncio.gather(*closing, return_exceptions=True):
+            if isinstance(failed, Exception):
+                log.warning("a producer of %s did not close: %s", self._session.peer, failed)
