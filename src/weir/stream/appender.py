@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 
 #: `append` refuses above this many times the window that `ready()` keeps.
 _HARD_FACTOR = 2
+_LEAST_ROLL_S = 1.0
 
 
 @dataclass(slots=True)
@@ -72,6 +73,7 @@ class Appender:
         #: had happened, or what it sent later would be stored without what it sent before.
         self.failures = 0
         self._listeners: list[Callable[[], None]] = []
+        self._on_stored: Callable[[list[Batch]], None] | None = None
         self._grown: list[asyncio.Future[None]] = []
         self._eased: list[asyncio.Future[None]] = []
         self._tasks = TaskScope(f"stream {name}", on_failure=self._turnover_failed)
@@ -99,9 +101,10 @@ class Appender:
         return self._last_ms
 
     def roll_when(self, size_bytes: int, age_s: float) -> None:
-        """Begin a new ledger at this size or age; what the settings say is the most. 0: what they say."""
+        """Begin a new ledger at this size or age; what the settings say is the most. 0: what they say. More than
+        one a second would be more work for the metadata than for the disk."""
         self.roll_bytes = min(size_bytes or self._settings.roll_bytes, self._settings.roll_bytes)
-        self.roll_s = min(age_s or self._settings.roll_s, self._settings.roll_s)
+        self.roll_s = min(max(age_s, _LEAST_ROLL_S) if age_s else self._settings.roll_s, self._settings.roll_s)
 
     def written_entries(self, ledger_id: LedgerId) -> int | None:
         """For reading the open ledger: how many of its entries are acknowledged."""
@@ -139,6 +142,11 @@ class Appender:
     def listen(self, listener: Callable[[], None]) -> None:
         """Call a plain function whenever the end has moved, appends have failed, or the stream has died."""
         self._listeners.append(listener)
+
+    def on_stored(self, callback: Callable[[list[Batch]], None]) -> None:
+        """Call a plain function with what was stored, before anybody else is told that the end has moved. What a
+        failed append left behind it is not told of: then the end moves past something that it does not know."""
+        self._on_stored = callback
 
     async def settled(self) -> None:
         """Wait until it is known what a failed ledger left behind; raises once the stream is dead."""
@@ -287,6 +295,8 @@ class Appender:
             for append in sent:
                 self._tail.push(append.batch)
             self._end_offset = sent[-1].batch.end_offset
+            if self._on_stored is not None:
+                self._on_stored([append.batch for append in sent])
             for append in sent:
                 if not append.done.done():
                     append.done.set_result(append.batch.base_offset)

@@ -148,6 +148,7 @@ class Code(IntEnum):
 #: T, G and A: a class of your own gets its row here; the groups of rows follow `model/errors.py`.
 CODES: dict[type[BaseException], Code] = {
     errors.WeirError: Code.UNKNOWN_SERVER_ERROR,
+    errors.ConfigError: Code.INVALID_CONFIG,
     errors.InvalidNameError: Code.INVALID_TOPIC_EXCEPTION,
     # wire
     errors.WireError: Code.INVALID_REQUEST,
