@@ -1,7 +1,10 @@
-"""What compaction sees of Pulsar's batches."""
+"""What compaction sees of Pulsar's and Kafka's batches."""
 
-from weir.broker.keyed import pulsar_keyed
+from weir.broker.keyed import kafka_keyed, pulsar_keyed
 from weir.model.batch import Batch, BatchFormat
+from weir.testing.record_samples import compressed
+from weir.wire.kafka import records as kafka
+from weir.wire.kafka.records_build import Record, build_batch
 from weir.wire.pulsar.batch import encode_batch
 from weir.wire.pulsar.compression import Compression, compress
 from weir.wire.pulsar.message import seal_message
@@ -41,3 +44,22 @@ def test_what_cannot_be_opened_goes_by_its_outside() -> None:
     meta.encryption_keys.add(key="k", value=b"v")
     assert pulsar_keyed(batch(meta, b"secret", 2)) == [(b"outer", True)] * 2
     assert pulsar_keyed(Batch(0, 1, BatchFormat.PULSAR, 0, b"\x0e")) == [(None, True)]
+
+
+def test_kafkas_records_have_a_key_and_a_value_or_not_and_an_empty_value_is_one() -> None:
+    records = [
+        Record(0, 1, b"a", b"1"),
+        Record(1, 1, b"b", None),
+        Record(2, 1, None, b"3"),
+        Record(3, 1, b"c", b""),
+    ]
+    plain = build_batch(records)
+    for kind in kafka.Compression:
+        stored = Batch(0, 4, BatchFormat.KAFKA, 0, compressed(plain, kind))
+        assert kafka_keyed(stored) == [(b"a", True), (b"b", False), (None, True), (b"c", True)]
+
+
+def test_of_records_that_cannot_be_opened_nothing_is_kept() -> None:
+    broken = build_batch([Record(0, 1, b"a", b"1"), Record(1, 1, b"b", b"2")], attributes=kafka.Compression.ZSTD)
+    assert kafka_keyed(Batch(0, 2, BatchFormat.KAFKA, 0, broken)) == [(None, True)] * 2
+    assert kafka_keyed(Batch(0, 1, BatchFormat.KAFKA, 0, b"x")) == [(None, True)]

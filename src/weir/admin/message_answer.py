@@ -7,11 +7,12 @@ from weir.admin.bodies import MessageIdBody
 from weir.admin.http import Response
 from weir.admin.routing import BYTES, RefusedError
 from weir.admin.stats_map import moment
-from weir.model.batch import Batch, BatchFormat
+from weir.model.batch import Batch
 from weir.model.errors import WireError
 from weir.wire.pulsar.batch import open_payload
 from weir.wire.pulsar.message import is_batch, parse_metadata, split_message
 from weir.wire.pulsar.proto import api
+from weir.wire.translation import pulsar_entry
 
 _TOKEN = re.compile(r"[-!#$%&'*+.^_`|~0-9A-Za-z]+")
 _PLAIN = re.compile(r"[ -~]*")
@@ -19,10 +20,8 @@ _PLAIN = re.compile(r"[ -~]*")
 
 def message_answer(batch: Batch, at: MessageIdBody) -> Response:
     """The batch as Pulsar's admin clients read it: not compressed, and still a batch if it is one."""
-    if batch.format is not BatchFormat.PULSAR:
-        raise RefusedError(422, "the message was written through another protocol and cannot be shown yet")
     try:
-        parts = split_message(memoryview(batch.payload))
+        parts = split_message(memoryview(pulsar_entry(batch).payload))
         metadata = parse_metadata(parts)
         encrypted = bool(metadata.encryption_keys)
         payload = parts.payload if encrypted else open_payload(metadata, parts.payload)

@@ -1,8 +1,12 @@
-"""The messages of a Pulsar batch as compaction sees them: key, and whether there is a value."""
+"""The messages of a batch as compaction sees them: key, and whether there is a value.
+
+An empty value is none in Pulsar, and a value like any other in Kafka: each batch goes by its own protocol's word.
+"""
 
 from weir.model.batch import Batch
 from weir.model.errors import WireError
 from weir.stream.compaction import Keyed
+from weir.wire.kafka.records_read import iter_records
 from weir.wire.pulsar.batch import iter_batch, open_payload
 from weir.wire.pulsar.message import is_batch, message_key, parse_metadata, split_message
 
@@ -26,3 +30,15 @@ def pulsar_keyed(batch: Batch) -> list[Keyed]:
         ]
     except WireError:
         return [(outer, True)] * batch.count
+
+
+def kafka_keyed(batch: Batch) -> list[Keyed]:
+    """The same for Kafka's records; of a batch that cannot be opened nothing is kept."""
+    try:
+        found = [
+            (None if record.key is None else bytes(record.key), record.value is not None)
+            for record in iter_records(batch.payload)
+        ]
+    except WireError:
+        found = []
+    return found if len(found) == batch.count else [(None, True)] * batch.count

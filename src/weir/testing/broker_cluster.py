@@ -18,6 +18,7 @@ from weir.broker.ports import NoSchemas
 from weir.broker.registry import Registry
 from weir.broker.security import Authenticator, SecuritySettings
 from weir.broker.topic import BrokerTopic
+from weir.gateway.kafka.keys import keys_of as kafka_keys_of
 from weir.gateway.pulsar.keys import keys_of
 from weir.gateway.pulsar.server import PulsarServer
 from weir.gateway.pulsar.settings import PulsarSettings, SessionLimits
@@ -115,7 +116,7 @@ class BrokerCluster(Cluster):
             StreamContext(runtime, meta, ledgers, TailCache(3_000), plan.streams),
             plan.broker,
             Budget(plan.broker.in_flight_bytes),
-            keys={BatchFormat.PULSAR: keys_of},
+            keys={BatchFormat.PULSAR: keys_of, BatchFormat.KAFKA: kafka_keys_of},
             schemas=NoSchemas(),
             open_holding=self._open_holding,
         )

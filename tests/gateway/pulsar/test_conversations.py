@@ -696,20 +696,6 @@ def test_stats_of_a_consumer(play: Play) -> None:
     play(conversation)
 
 
-def test_a_batch_of_another_protocol_closes_its_consumer(play: Play) -> None:
-    async def conversation(stage: Any) -> None:
-        topic = await fill(stage, 1)
-        topic.replace_last(format=BatchFormat.KAFKA)
-        peer = await stage.peer()
-        await peer.subscribe(TOPIC)
-        peer.say(api.CommandFlow(consumer_id=1, messagePermits=10))
-        await peer.hear(api.CommandCloseConsumer)
-        peer.say(api.CommandPing())
-        await peer.hear(api.CommandPong)
-
-    play(conversation)
-
-
 def test_unsubscribing_is_not_followed_by_a_close(play: Play) -> None:
     async def conversation(stage: Any) -> None:
         peer = await stage.peer()

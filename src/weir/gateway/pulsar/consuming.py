@@ -86,8 +86,13 @@ class ConsumerLink:
                     self._flowing = asyncio.get_running_loop().create_future()
                     await self._flowing
                 deliveries = await consumer.next(self.credit)
-                outbox.say_all(self._frames(deliveries))
-                await outbox.drain()
+                in_hand = sum(len(delivery.batch.payload) for delivery in deliveries)
+                try:
+                    outbox.say_all(self._frames(deliveries))
+                    del deliveries  # not while it waits for a client that does not read
+                    await outbox.drain()
+                finally:
+                    self._session.window.free(in_hand)
         except (ConsumerClosedError, ConnectionLostError):
             pass  # whoever follows the consumer, or receives, tells
         except WeirError as failed:
@@ -104,7 +109,7 @@ class ConsumerLink:
             if ledger < 0:  # trimmed away on its way here
                 self.consumer.ack([(base, batch.end_offset)])
                 continue
-            payload = translate(batch)
+            payload, messages = translate(batch)
             size = len(payload)
             broker_entry = b""
             if self._with_broker_entry:
@@ -118,13 +123,14 @@ class ConsumerLink:
                     entry,
                     size,
                     redelivery_count=delivery.redelivered,
-                    unacknowledged=delivery.wanted or 0,
+                    # One message that stands for a batch which cannot be opened is no batch for its client.
+                    unacknowledged=(delivery.wanted or 0) if messages == batch.count else 0,
                     consumer_epoch=self.epoch,
                 )
             buffers += (head + broker_entry, payload)
             self.unacked.delivered(place, base, batch.count, delivery.wanted)
             # Clients count every message of a batch, also those that are not for them.
-            self.credit -= batch.count
+            self.credit -= messages
             self.messages_out += batch.count
             self.bytes_out += len(payload)
         return buffers

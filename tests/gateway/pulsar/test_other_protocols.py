@@ -1,0 +1,90 @@
+"""What producers of another protocol wrote, as a Pulsar client gets it and acknowledges it."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from weir.model.batch import BatchFormat
+from weir.wire.kafka.records import Compression
+from weir.wire.kafka.records_build import Record, build_batch
+from weir.wire.pulsar.batch import iter_batch
+from weir.wire.pulsar.ids import ack_set_from_bits
+from weir.wire.pulsar.message import is_batch, parse_metadata, split_message
+from weir.wire.pulsar.proto import api
+from weir.wire.translation import UNREADABLE
+
+Play = Callable[[Callable[[Any], Awaitable[None]]], None]
+
+TOPIC = "persistent://public/default/t"
+RECORDS = [Record(n, 1_700_000_000_000, b"k%d" % n, b"v%d" % n) for n in range(5)]
+
+
+async def fill(stage: Any, payload: bytes, count: int) -> None:
+    """A topic with a message of Pulsar and a batch of Kafka behind it."""
+    peer = await stage.peer()
+    await peer.produce(TOPIC)
+    for sequence, batched in enumerate(({}, {"num_messages_in_batch": count})):
+        peer.send(1, sequence, b"first", **batched)
+        await peer.hear(api.CommandSendReceipt)
+    stage.broker.at(TOPIC).replace_last(format=BatchFormat.KAFKA, payload=payload)
+
+
+async def consumer_of(stage: Any) -> tuple[Any, Any]:
+    peer = await stage.peer()
+    await peer.subscribe(TOPIC, subType=api.CommandSubscribe.Shared)
+    peer.say(api.CommandFlow(consumer_id=1, messagePermits=10))
+    await peer.message()
+    return peer, stage.broker.at(TOPIC).consumers[0]
+
+
+async def ack(peer: Any, **at: Any) -> None:
+    place = api.MessageIdData(ledgerId=7, **at)
+    peer.say(api.CommandAck(consumer_id=1, ack_type=api.CommandAck.Individual, message_id=[place], request_id=1))
+    await peer.hear(api.CommandAckResponse)
+
+
+def test_a_kafka_batch_is_a_pulsar_batch_and_its_messages_are_acknowledged_one_by_one(play: Play) -> None:
+    async def conversation(stage: Any) -> None:
+        await fill(stage, build_batch(RECORDS), 5)
+        peer, consumer = await consumer_of(stage)
+        command, message = await peer.message()
+        parts = split_message(message)
+        assert command.message_id.entryId == 1
+        assert parse_metadata(parts).num_messages_in_batch == 5
+        singles = list(iter_batch(parts.payload, 5))
+        assert [bytes(single.payload) for single in singles] == [b"v0", b"v1", b"v2", b"v3", b"v4"]
+        await ack(peer, entryId=1, ack_set=ack_set_from_bits(0b10111))
+        assert consumer.acked == [(4, 5)]
+        await ack(peer, entryId=1)
+        assert consumer.acked == [(4, 5), (1, 4), (5, 6)]
+
+    play(conversation)
+
+
+def test_credit_is_what_the_client_counts(play: Play) -> None:
+    async def conversation(stage: Any) -> None:
+        await fill(stage, build_batch(RECORDS), 5)
+        peer, _ = await consumer_of(stage)
+        await peer.message()
+        peer.say(api.CommandConsumerStats(consumer_id=1, request_id=4))
+        assert (await peer.hear(api.CommandConsumerStatsResponse)).availablePermits == 4
+
+    play(conversation)
+
+
+def test_a_kafka_batch_that_cannot_be_opened_is_one_message_and_one_acknowledgement(play: Play) -> None:
+    async def conversation(stage: Any) -> None:
+        payload = build_batch(RECORDS, attributes=Compression.ZSTD)  # which it is not
+        await fill(stage, payload, 5)
+        peer, consumer = await consumer_of(stage)
+        _, message = await peer.message()
+        parts = split_message(message)
+        metadata = parse_metadata(parts)
+        assert not is_batch(metadata)
+        assert [pair.key for pair in metadata.properties] == [UNREADABLE]
+        assert parts.payload == payload
+        await ack(peer, entryId=1)
+        assert consumer.acked == [(1, 6)]
+        peer.say(api.CommandConsumerStats(consumer_id=1, request_id=4))
+        assert (await peer.hear(api.CommandConsumerStatsResponse)).availablePermits == 8
+
+    play(conversation)
