@@ -15,11 +15,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from weir.broker.api import Delivery, KeyShared, SubscribeRequest, SubscriptionType
+from weir.broker.committed import Committed
 from weir.broker.consumer import BrokerConsumer
 from weir.broker.limits import RateLimit
 from weir.broker.meters import Histogram
 from weir.broker.settings import BrokerSettings
 from weir.broker.subscription import Subscription, Surroundings
+from weir.broker.transaction_index import TransactionIndex
 from weir.model.batch import Batch, BatchFlags, BatchFormat
 from weir.model.errors import ConsumerClosedError
 from weir.model.policies import Rate
@@ -59,11 +61,16 @@ class FakeLog:
     def __init__(self, dice: Random) -> None:
         self.batches: list[Batch] = []
         self.start_offset = 0
+        self.index = TransactionIndex()
         self._dice = dice
 
     @property
     def end_offset(self) -> int:
         return self.batches[-1].end_offset if self.batches else 0
+
+    @property
+    def stable_offset(self) -> int:
+        return self.index.stable(self.end_offset)
 
     def add(self, keys: list[bytes], flags: BatchFlags = BatchFlags.NONE) -> None:
         self.batches.append(Batch(self.end_offset, len(keys), BatchFormat.PULSAR, 0, b" ".join(keys), flags))
@@ -99,6 +106,7 @@ class Model:
             clock,
             BrokerSettings(look_ahead=look_ahead),
             self.log,
+            Committed(self.log, self.log),
             view,
             state,
             TaskScope("test"),

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
+from weir.broker.window import Window
 from weir.model.batch import Batch, BatchFormat, Stamp
 from weir.model.ids import Buffer
 from weir.model.topics import TopicName
@@ -160,6 +161,9 @@ class SubscribeRequest:
     properties: Mapping[str, str] = field(default_factory=dict)
     subscription_properties: Mapping[str, str] = field(default_factory=dict)
     address: str = ""
+    #: What it and others of its connection may have in hand together. Whoever takes deliveries by `next` frees
+    #: their payloads' bytes once they are read.
+    window: Window | None = None
 
 
 @value
@@ -288,6 +292,18 @@ class AbortedTransaction:
     producer_id: int
     first_offset: int
     last_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerInfo:
+    """An idempotent producer as a topic knows it. `last_sequence`: -1 if it stored nothing in this epoch;
+    `open_since`: the offset where its open transaction begins, -1 if it has none."""
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    last_ms: int
+    open_since: int = -1
 
 
 class Broker(Protocol):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from weir.broker.dispatch_keys import KeysOf
 from weir.broker.group_members import GroupMembers
 from weir.broker.limits import Budget
-from weir.broker.ports import Guard, Holding, NoSchemas, OpenGuard, Schemas
+from weir.broker.ports import Guard, Holding, NoSchemas, OpenGuard, Schemas, TransactionGate
 from weir.broker.settings import BrokerSettings
 from weir.model.batch import Batch, BatchFormat
 from weir.runtime import Runtime
@@ -34,6 +34,8 @@ class BrokerContext:
     open_holding: OpenHolding | None = None
     #: Who has which partition, of the consumer groups that this broker coordinates.
     members: GroupMembers = field(default_factory=GroupMembers)
+
+    transactions: TransactionGate = field(default_factory=TransactionGate)
 
     def keys_of(self, batch: Batch) -> "bytes | Sequence[bytes | None] | None":
         """The keys of a batch; a format that nobody knows has none."""

@@ -99,7 +99,9 @@ def ack_invisible(desk: Desk, batch: Batch) -> None:
         desk.cursor.ack(base, batch.end_offset)
         return
     visible = desk.visible(batch)
-    if visible is not None:
+    if visible == 0:
+        desk.cursor.ack(base, batch.end_offset)
+    elif visible is not None:
         for index in range(batch.count):
             if not visible >> index & 1:
                 desk.cursor.ack(base + index, base + index + 1)

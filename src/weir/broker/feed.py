@@ -47,6 +47,8 @@ class Feed:
         self._read: list[Batch] = []  # what the last read in the background brought
         self._read_from = 0
         self._reading: asyncio.Task[None] | None = None
+        #: Where a read in the background found nothing, and the source's end then.
+        self._dry = (-1, -1)
 
     @property
     def start_offset(self) -> int:
@@ -64,14 +66,19 @@ class Feed:
         if read and self._read_from <= offset < read[-1].end_offset:
             at = max(0, bisect_right(read, offset, key=lambda batch: batch.base_offset) - 1)
             return read[at:]
+        if self._dry == (offset, self._source.end_offset):
+            return []
         if self._reading is None:
             self._reading = self._tasks.spawn(self._fetch(offset), "read")
         return None
 
     async def _fetch(self, offset: int) -> None:
+        end = self._source.end_offset
         try:
             self._read = await self._source.read(offset, self._settings.read_bytes)
             self._read_from = offset
+            if not self._read:
+                self._dry = (offset, end)
         except OffsetTrimmedError:
             pass  # the start has moved; whoever asks again asks for what is left
         except (StreamClosedError, StreamFencedError):

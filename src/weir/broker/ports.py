@@ -4,13 +4,13 @@ Each has a form that allows everything and remembers nothing but names, for a br
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
 from weir.broker.api import Identity, Owner, SchemaData
-from weir.model.batch import Batch, HeldId, Origin
-from weir.model.errors import TopicNotFoundError
+from weir.model.batch import Batch, HeldId, Origin, Stamp
+from weir.model.errors import TopicNotFoundError, WeirError
 from weir.model.policies import DEFAULT_POLICIES, Policies
 from weir.model.registry import Action, TopicRecord
 from weir.model.topics import NamespaceName, TopicName
@@ -107,6 +107,14 @@ class Ownership(Protocol):
         """Let go of it; with a claim, only if it is by this one that the broker has it."""
 
     async def owner(self, topic: TopicName) -> Owner: ...
+
+
+class TransactionGate:
+    """Asked before the first batch of a producer's transaction is stored in a topic: one that came too late, when
+    the transaction is over, would open another that nobody ends. Open until a coordinator stands at it."""
+
+    def __init__(self) -> None:
+        self.refusal: Callable[[Stamp, TopicName], WeirError | None] = lambda stamp, topic: None
 
 
 class OpenGuard:

@@ -12,8 +12,10 @@ from weir.broker.lanes import Lanes, Waiting
 from weir.broker.limits import RateLimit
 from weir.broker.meters import Histogram, Meter
 from weir.broker.ports import Holding
+from weir.broker.producer_state import Pending, Stored
 from weir.broker.producers import BrokerProducer
-from weir.model.batch import Batch, BatchFlags, HeldId, Origin
+from weir.broker.topic_stamps import Stamps
+from weir.model.batch import Batch, BatchFlags, BatchFormat, HeldId, Origin, Stamp
 from weir.model.check import check
 from weir.model.errors import (
     DuplicateInDoubtError,
@@ -38,13 +40,19 @@ class Publisher:
     """
 
     def __init__(
-        self, context: BrokerContext, stream: Stream, policies: Policies, shut_all: Callable[[str], None]
+        self,
+        context: BrokerContext,
+        stream: Stream,
+        stamps: Stamps,
+        policies: Policies,
+        shut_all: Callable[[str], None],
     ) -> None:
         self._context = context
         self._clock = context.runtime.clock
         self._budget = context.budget.purse()
         self._loop = asyncio.get_running_loop()
         self._stream = stream
+        self._stamps = stamps
         self._shut_all = shut_all
         self.dedup: Deduplication | None = None
         self.holding: Holding | None = None
@@ -63,6 +71,9 @@ class Publisher:
         if refusal is not None:
             receipt.set_exception(refusal)
             return receipt
+        if outgoing.stamp is not None:
+            self._publish_stamped(producer, outgoing, outgoing.stamp, receipt)
+            return receipt
         origin = None
         if self.dedup is not None and outgoing.sequence >= 0 and not outgoing.partial:
             highest = max(outgoing.sequence, outgoing.highest_sequence)
@@ -72,7 +83,6 @@ class Publisher:
                 return receipt
             origin = Origin(producer.name, highest)
         batch = Batch(-1, outgoing.count, outgoing.format, 0, outgoing.payload, BatchFlags.NONE, origin)
-        size = len(outgoing.payload)
         due_ms = outgoing.deliver_at_ms
         if due_ms is not None and not self._is_to_wait(due_ms):
             due_ms = None
@@ -82,11 +92,15 @@ class Publisher:
             self._hold(batch, due_ms, receipt)
         else:
             self._note_push(origin, self._append(batch, receipt))
+        self._count(producer, outgoing)
+        return receipt
+
+    def _count(self, producer: BrokerProducer, outgoing: Outgoing) -> None:
+        size = len(outgoing.payload)
         self._budget.take(size)
         self.rate.spend(outgoing.count, size)
         self.meter.count(outgoing.count, size)
         producer.meter.count(outgoing.count, size)
-        return receipt
 
     async def relax(self) -> None:
         """Wait while the budget, the stream's window or the publish rate say so."""
@@ -113,6 +127,92 @@ class Publisher:
     def _is_to_wait(self, deliver_at_ms: int) -> bool:
         delays = self.holding is not None and bool(self.policies.delayed_delivery)
         return delays and deliver_at_ms > self._clock.wall_ms()
+
+    # --- idempotent producers ---------------------------------------------------------------------------
+
+    def _publish_stamped(
+        self, producer: BrokerProducer, outgoing: Outgoing, stamp: Stamp, receipt: "asyncio.Future[Receipt]"
+    ) -> None:
+        stamps = self._stamps
+        try:
+            known = stamps.judge(stamp, outgoing)
+        except WeirError as refused:
+            receipt.set_exception(refused)
+            return
+        if known is not None:
+            self._answer_repeated(known, receipt)
+            return
+        pending = stamps.states.push(stamp, outgoing.count, transactional=outgoing.transactional)
+        flags = BatchFlags.TRANSACTIONAL if outgoing.transactional else BatchFlags.NONE
+        batch = Batch(-1, outgoing.count, outgoing.format, 0, outgoing.payload, flags, stamp=stamp)
+        self._count(producer, outgoing)
+        self._send_stamped(batch, pending, receipt)
+
+    def _send_stamped(self, batch: Batch, pending: Pending, receipt: "asyncio.Future[Receipt]") -> None:
+        """The first ones of a topic wait until the state says that it has any."""
+        if self._stamps.armed:
+            self._append_stamped(batch, pending, receipt)
+        else:
+            self._stamps.arm(partial(self._armed, self._stream.failures, batch, pending, receipt))
+
+    def _armed(
+        self,
+        failures_seen: int,
+        batch: Batch,
+        pending: Pending,
+        receipt: "asyncio.Future[Receipt]",
+        failure: WeirError | None,
+    ) -> None:
+        if failure is None and failures_seen != self._stream.failures:
+            failure = ProducerClosedError("a batch before this one could not be stored")
+        if failure is None:
+            self._append_stamped(batch, pending, receipt)
+            return
+        self._budget.give(len(batch.payload))
+        self._stamps.states.failed(pending)
+        if not receipt.done():
+            receipt.set_exception(failure)
+
+    def _append_stamped(self, batch: Batch, pending: Pending, receipt: "asyncio.Future[Receipt]") -> None:
+        stored = self._append(batch, receipt)
+        if stored.done():  # refused at once: what comes next must not pass for its successor
+            self._stamps.states.failed(pending)
+        else:
+            stored.add_done_callback(partial(self._stamped_answered, pending))
+
+    def _stamped_answered(self, pending: Pending, done: "asyncio.Future[int]") -> None:
+        if done.exception() is not None:  # what is stored was learnt from the log
+            self._stamps.states.failed(pending)
+
+    def _answer_repeated(self, known: Stored | Pending, receipt: "asyncio.Future[Receipt]") -> None:
+        self.duplicates += 1
+        if isinstance(known, Stored):
+            receipt.set_result(self._duplicate_of(known.offset))
+        else:
+            known.offset().add_done_callback(partial(self._repeated, receipt))
+
+    def _repeated(self, receipt: "asyncio.Future[Receipt]", first: "asyncio.Future[int]") -> None:
+        failure = first.exception()
+        if receipt.done():
+            return
+        if failure is not None:
+            receipt.set_exception(failure)
+        else:
+            receipt.set_result(self._duplicate_of(first.result()))
+
+    def _duplicate_of(self, offset: int) -> Receipt:
+        return Receipt(offset, self._stream.position_of(offset) or _NOWHERE, duplicate=True)
+
+    def mark(self, stamp: Stamp, *, abort: bool, payload: bytes, format: BatchFormat) -> "asyncio.Future[Receipt]":  # noqa: A002
+        """Append the marker that ends the producer's open transaction."""
+        flags = BatchFlags.CONTROL | BatchFlags.TRANSACTIONAL
+        if abort:
+            flags |= BatchFlags.ABORT
+        receipt: asyncio.Future[Receipt] = self._loop.create_future()
+        pending = self._stamps.states.push(stamp, 1, transactional=True, marker=True)
+        self._budget.take(len(payload))
+        self._send_stamped(Batch(-1, 1, format, 0, payload, flags, stamp=stamp), pending, receipt)
+        return receipt
 
     # --- sending on -------------------------------------------------------------------------------------
 

@@ -22,6 +22,13 @@ class BrokerSettings:
     dedup_snapshot_every: int = 1000
     #: A producer name that sent nothing for so long is forgotten.
     dedup_forget_s: float = 6 * 3600.0
+    #: Idempotent producers: stamped batches, or bytes of them, between two snapshots.
+    stamps_snapshot_every: int = 1000
+    stamps_snapshot_bytes: int = 32 * 1024 * 1024
+    #: An idempotent producer that sent nothing to a topic for so long is forgotten there, and so are the oldest if
+    #: a topic knows more than so many.
+    stamps_forget_s: float = 24 * 3600.0
+    stamps_most: int = 10_000
     #: How often retention, expiry and quotas are looked after.
     maintenance_s: float = 5.0
     #: How often topics are checked for new policies and lost leases.

@@ -4,9 +4,9 @@ import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from weir.broker.api import Delivery, SubscribeRequest, SubscriptionType
+from weir.broker.committed import Committed
 from weir.broker.consumer import BrokerConsumer
 from weir.broker.dispatch_keys import KeysOf
 from weir.broker.dispatcher import Desk, Dispatcher, UnackedLimits
@@ -31,22 +31,17 @@ _INDIVIDUAL = (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)
 RETAINS = "weir.retains"
 
 
-class View(Source, Protocol):
-    """A source of which not every message is visible."""
-
-    def visible(self, batch: Batch) -> int | None:
-        """The visible messages of a batch, as bits; None for all of them."""
-
-
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What the subscriptions of one topic share."""
 
     clock: Clock
     settings: BrokerSettings
-    source: Source
-    #: The latest message of each key, for those who ask for it.
-    view: View
+    #: All that is stored, decided or not.
+    log: Source
+    #: What is decided, and of it the latest message of each key, for those who ask for that.
+    source: Committed
+    view: Committed
     state: StateLog
     tasks: TaskScope
     keys_of: KeysOf
@@ -86,6 +81,7 @@ class Subscription:
         self.last_active_ms = around.clock.wall_ms()
         self._around = around
         self._source = around.source
+        self._log = around.log
         self._counts: dict[int, int] = {}
         self._dispatcher: Dispatcher | None = None
         self._consumer_count = 0
@@ -105,9 +101,8 @@ class Subscription:
 
     @property
     def backlog(self) -> int:
-        """Messages that are not acknowledged."""
-        lost = max(0, self._source.start_offset - self.cursor.mark_delete - 1)
-        return max(0, self.cursor.backlog(self._source.end_offset) - lost)
+        """Messages that are not acknowledged, of those that are decided."""
+        return self._source.backlog(self.cursor)
 
     @property
     def unacked(self) -> int:
@@ -124,7 +119,7 @@ class Subscription:
     async def oldest_unacked(self) -> tuple[int, int] | None:
         """The first offset that is not acknowledged and when it was appended; None if all are."""
         first = max(self.cursor.next_unacked(0), self._source.start_offset)
-        if first >= self._source.end_offset:
+        if first >= self._source.end_offset or not self.backlog:
             self.oldest = None
         elif self.oldest is None or self.oldest[0] != first:
             batches = await self._source.read(first, 1)
@@ -170,13 +165,13 @@ class Subscription:
 
     def _make_dispatcher(self, kind: SubscriptionType) -> Dispatcher:
         around = self._around
-        source: Source = around.view if self.compacted else around.source
+        source = around.view if self.compacted else around.source
         desk = Desk(
             self.cursor,
             around.settings,
             lambda wake: Feed(source, around.clock, around.settings, around.tasks, wake),
             lambda wake: Brake(around.clock, (around.topic_rate, self.rate), wake),
-            around.view.visible if self.compacted else _everything,
+            source.visible,
             self._counts,
             self.limits,
             around.partition,
@@ -243,7 +238,7 @@ class Subscription:
 
     def ack(self, consumer: BrokerConsumer | None, ranges: Sequence[tuple[int, int]]) -> None:
         cursor, dispatcher, counts = self.cursor, self._dispatcher, self._counts
-        limit = self._source.end_offset
+        limit = self._log.end_offset
         freed = False
         for first, end in ranges:
             end = min(end, limit)
@@ -260,7 +255,7 @@ class Subscription:
     def ack_up_to(self, consumer: BrokerConsumer | None, offset: int) -> None:
         if consumer is not None and self.type in _INDIVIDUAL:
             raise NotAllowedError("messages of a shared subscription are acknowledged one by one")
-        offset = min(offset, self._source.end_offset - 1)
+        offset = min(offset, self._log.end_offset - 1)
         if offset <= self.cursor.mark_delete:
             return
         first = self.cursor.mark_delete + 1
@@ -296,7 +291,7 @@ class Subscription:
 
     def skip_all(self) -> int:
         backlog = self.backlog
-        self.ack_up_to(None, self._source.end_offset - 1)
+        self.ack_up_to(None, self._log.end_offset - 1)
         return backlog
 
     def expire_before(self, offset: int) -> int:
@@ -317,8 +312,9 @@ class Subscription:
         return (batches[0], offset - batches[0].base_offset) if batches else None
 
     def _skip_lost(self) -> None:
-        """What was trimmed away counts as acknowledged."""
+        """What was trimmed away, and what nobody will see, counts as acknowledged."""
         self.ack_up_to(None, self._source.start_offset - 1)
+        self._source.skip_hidden(self.cursor)
 
     # --- moving and persisting --------------------------------------------------------------------------
 
@@ -331,7 +327,7 @@ class Subscription:
         try:
             self.disconnect("the subscription is moved")
             start = (self._around.view if self.compacted else self._source).start_offset
-            end = self._source.end_offset
+            end = self._log.end_offset
             self.cursor.reset(max(start, min(offset, end)))
             self._counts.clear()
             if self._dispatcher is not None:
@@ -347,7 +343,7 @@ class Subscription:
     def place(self, offset: int) -> None:
         """Everything before the offset is acknowledged, nothing from it on, as with `seek`; but consumers stay,
         and the caller makes it durable. Going on takes nothing back from consumers; going back does."""
-        offset = min(offset, self._source.end_offset)
+        offset = min(offset, self._log.end_offset)
         if self.consumers and offset > self.cursor.mark_delete:
             self.ack_up_to(None, offset - 1)
         else:
@@ -411,7 +407,3 @@ def _properties(around: Surroundings, key: str) -> dict[str, str]:
         return {str(name): str(value) for name, value in record.get("properties", {}).items()}
     except (ValueError, AttributeError) as bad:
         raise WireError(f"{key} is malformed: {bad}") from bad
-
-
-def _everything(batch: Batch) -> int | None:
-    return None

@@ -24,9 +24,10 @@ from weir.broker.stats import CompactionStatus, ConsumerStats, TopicStats
 from weir.broker.subscription import Subscription
 from weir.broker.topic_compaction import Compaction, compaction_rules
 from weir.broker.topic_dedup import DedupSwitch
+from weir.broker.topic_stamps import Stamps
 from weir.broker.topic_stats import backlog_bytes, topic_stats
 from weir.broker.topic_subscriptions import Subscriptions
-from weir.model.batch import Batch
+from weir.model.batch import Batch, BatchFormat, Stamp
 from weir.model.errors import (
     NotAllowedError,
     QuotaExceededError,
@@ -43,6 +44,7 @@ from weir.stream.compaction import CompactedView
 from weir.stream.holding_ledger import LEDGER_KEYS
 from weir.stream.log import Stream
 from weir.stream.state import StateLog
+from weir.wire.kafka.records_build import control_batch
 
 log = logging.getLogger(__name__)
 
@@ -78,11 +80,14 @@ class BrokerTopic:
         self._closing = False
         epoch = state.get(_EPOCH_KEY)
         self._producers = Producers(None if epoch is None else int(epoch), self._epoch_moved)
-        self._publisher = Publisher(context, stream, policies, self._producers.close)
+        self.stamps = Stamps(
+            context, name, stream=stream, state=state, tasks=self._tasks, changed=self._stream_changed
+        )
+        self._publisher = Publisher(context, stream, self.stamps, policies, self._producers.close)
         self._policies = policies
         self._dedup = DedupSwitch(context, stream, state, self._publisher)
         self._subscriptions = Subscriptions(
-            context, name, policies, stream=stream, state=state, view=view, tasks=self._tasks
+            context, name, policies, stream=stream, state=state, view=view, stamps=self.stamps, tasks=self._tasks
         )
         self._compaction = Compaction(name, view, context.keyed_of, self._tasks)
         self._name_count = 0
@@ -102,6 +107,7 @@ class BrokerTopic:
             state = await stream.open_state()
             view = await CompactedView.open(context.streams, stream, state)
             topic = cls(context, name, policies, stream=stream, state=state, view=view)
+            await topic.stamps.open()
             await topic._open_holding()
             await topic.apply(policies)
         except BaseException:
@@ -191,10 +197,7 @@ class BrokerTopic:
         version = await self._context.schemas.for_producer(self._name, request.schema, role=request.role)
         if request.initial_subscription is not None and request.initial_subscription not in self.subscriptions:
             await self.create_subscription(request.initial_subscription, StartAt(latest=False))
-        if self._publisher.failed:  # what it left behind counts as stored
-            await self._stream.settled()
-            await self._dedup.catch_up()
-            self._publisher.failed = False
+        await self._settled()
         self._check_alive()
         self._context.guard.check(request.role, self._name, Action.PRODUCE)  # it may be taken back meanwhile
         if self.over_quota is not None:
@@ -208,6 +211,26 @@ class BrokerTopic:
         if producer.admitted and producer.epoch is not None:
             await self.epoch_persisted()
         return producer
+
+    async def _settled(self) -> None:
+        """Wait until it is known what failed appends left behind: that counts as stored."""
+        while self._publisher.failed:
+            failures = self._stream.failures
+            await self._stream.settled()
+            await self._dedup.catch_up()
+            await self.stamps.catch_up()
+            self._publisher.failed = self._stream.failures != failures
+
+    async def end_transaction(self, producer_id: int, epoch: int, *, commit: bool) -> None:
+        """Store the marker that decides the producer's open transaction; nothing if it has none here. Fine to ask
+        again, after an error too."""
+        self._check_alive()
+        await self._settled()
+        self._check_alive()
+        if self.stamps.is_open(producer_id):
+            payload = control_batch(producer_id, epoch, commit, self._clock.wall_ms())
+            stamp = Stamp(producer_id, epoch)
+            await self._publisher.mark(stamp, abort=not commit, payload=payload, format=BatchFormat.KAFKA)
 
     def _new_name(self) -> str:
         self._name_count += 1
@@ -282,7 +305,7 @@ class BrokerTopic:
         return positions.offset_of(self._stream, ledger, entry)
 
     async def last_position(self) -> Position:
-        return await positions.last_position(self._stream)
+        return await positions.last_position(self._stream, self.stamps)
 
     async def read(self, offset: int, max_bytes: int) -> list[Batch]:
         return await self._stream.read(offset, max_bytes)
@@ -292,10 +315,10 @@ class BrokerTopic:
 
     @property
     def stable_offset(self) -> int:
-        return self._stream.end_offset
+        return self.stamps.stable_offset
 
     def aborted(self, first: int, end: int) -> list[AbortedTransaction]:
-        return []
+        return self.stamps.index.aborted(first, end)
 
     def on_growth(self, callback: Callable[[], None]) -> Callable[[], None]:
         self._growth_count += 1
@@ -340,8 +363,10 @@ class BrokerTopic:
         if self._publisher.holding is not None:
             await self._publisher.holding.before_trim(offset)
         self._dedup.mark()
+        self.stamps.save()
         await self._state.flush()
         await self._stream.trim(offset)
+        self.stamps.trimmed()
 
     @property
     def view(self) -> CompactedView:
@@ -413,6 +438,8 @@ class BrokerTopic:
         if failure is not None:
             self._die(failure)
         else:
+            if self.stamps.behind:
+                self.stamps.catch_up_soon()
             self._subscriptions.pump()
         if self._growth:
             self._tell_growth()
@@ -450,6 +477,7 @@ class BrokerTopic:
         if self._publisher.holding is not None:
             await self._publisher.holding.close()
         self._dedup.mark()
+        self.stamps.save()
         await self._tasks.close()
         await self._view.close()
         await self._state.close()

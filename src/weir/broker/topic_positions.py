@@ -1,6 +1,7 @@
 """Offsets of a stream as positions, (ledger, distance), and back."""
 
 from weir.broker.api import Position
+from weir.broker.topic_stamps import Stamps
 from weir.stream.log import Stream
 
 
@@ -29,11 +30,11 @@ def offset_of(stream: Stream, ledger: int, entry: int) -> int:
     return end
 
 
-async def last_position(stream: Stream) -> Position:
-    """Of the last message stored, with its index in its batch."""
-    end = stream.end_offset
-    if end <= stream.start_offset:
+async def last_position(stream: Stream, stamps: Stamps) -> Position:
+    """Of the last message that consumers see, with its index in its batch."""
+    last = stamps.index.last_visible(stream.start_offset, stamps.stable_offset)
+    if last is None:
         return Position(-1, -1)
-    batch = (await stream.read(end - 1, 1))[0]
+    batch = (await stream.read(last, 1))[0]
     ledger, entry = position_of(stream, batch.base_offset)
     return Position(ledger, entry, batch.count - 1 if batch.count > 1 else -1)

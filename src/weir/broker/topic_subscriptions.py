@@ -3,11 +3,13 @@
 from collections.abc import Mapping
 
 from weir.broker.api import StartAt, SubscribeRequest
+from weir.broker.committed import Committed
 from weir.broker.consumer import BrokerConsumer
 from weir.broker.context import BrokerContext
 from weir.broker.limits import RateLimit
 from weir.broker.meters import Histogram
 from weir.broker.subscription import Subscription, Surroundings, load_subscriptions
+from weir.broker.topic_stamps import Stamps
 from weir.model.errors import SubscriptionBusyError, SubscriptionNotFoundError, TooManyError
 from weir.model.policies import Policies, Rate
 from weir.model.topics import TopicName
@@ -30,6 +32,7 @@ class Subscriptions:
         stream: Stream,
         state: StateLog,
         view: CompactedView,
+        stamps: Stamps,
         tasks: TaskScope,
     ) -> None:
         self._topic = topic
@@ -45,7 +48,8 @@ class Subscriptions:
             clock,
             settings,
             stream,
-            view,
+            Committed(stream, stamps),
+            Committed(view, stamps, view.visible),
             state,
             tasks,
             context.keys_of,

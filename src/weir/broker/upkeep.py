@@ -22,6 +22,8 @@ async def look_after(topic: BrokerTopic, now_ms: int) -> None:
     dedup = topic.publisher.dedup
     if dedup is not None:
         dedup.forget_idle(now_ms, topic.has_producer)
+    stream, stamps = topic.stream, topic.stamps
+    stamps.look_after(now_ms, bytes_from(stream.chain, stamps.saved_to, stream.end_offset, stream.open_bytes))
 
 
 async def _expire(topic: BrokerTopic, subscription: Subscription, policies: Policies, now_ms: int) -> None:
@@ -95,6 +97,7 @@ async def trim(topic: BrokerTopic, retention: Retention, now_ms: int) -> None:
         (s.cursor.mark_delete + 1 for s in topic.subscriptions.values() if s.durable and s.retains),
         default=stream.end_offset,
     )
+    acknowledged = min(acknowledged, topic.stable_offset)  # what is not decided yet nobody could see
     point = stream.start_offset
     if cleanup.compacts:  # nobody sees the log behind the horizon any more
         behind = min(acknowledged, view.horizon)

@@ -97,6 +97,22 @@ class Cursor:
         ahead = max(0, end_offset - self._mark_delete - 1)
         return ahead - self._above.range_cardinality(0, end_offset) if ahead else 0
 
+    def backlog_between(self, first: int, end: int, hidden: BitMap64) -> int:
+        """How many offsets in [first, end) are neither acknowledged nor hidden; `first` is above the mark."""
+        if first >= end:
+            return 0
+        acked, unseen = self._above.range_cardinality(first, end), hidden.range_cardinality(first, end)
+        both = (self._above & hidden).range_cardinality(first, end) if acked and unseen else 0
+        return end - first - acked - unseen + both
+
+    def ack_all(self, offsets: BitMap64, end: int) -> None:
+        """Acknowledge those of the offsets that lie before the end."""
+        first = self._mark_delete + 1
+        if first < end and offsets.range_cardinality(first, end):
+            self.version += 1
+            self._above |= offsets & BitMap64(range(first, end))
+            self._absorb()
+
     def nth_unacked(self, number: int) -> int:
         """The offset of the `number`th (from 1) that is not acknowledged, in a stream without end."""
         low, high = self._mark_delete + 1, self._mark_delete + number + len(self._above)

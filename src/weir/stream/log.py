@@ -144,6 +144,10 @@ class Stream:
         """Call a plain function whenever the end has moved, appends have failed, or the stream has died."""
         self._appender.listen(listener)
 
+    def on_stored(self, callback: Callable[[list[Batch]], None]) -> None:
+        """Call a plain function with what was stored, before anybody else is told that the end has moved."""
+        self._appender.on_stored(callback)
+
     async def wait_beyond(self, offset: int) -> None:
         """Wait until the end lies beyond the offset; raises once the stream is dead."""
         await self._appender.wait_beyond(offset)

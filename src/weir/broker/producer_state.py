@@ -1,0 +1,299 @@
+"""Idempotent producers of one topic: what each has stored last, what of it is under way, what may come next.
+
+A batch is judged when it is published, before those ahead of it are acknowledged. What is stored is learnt from
+the log itself, whose batches carry their stamps, in its order; so nothing is written per message.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from struct import Struct, error
+
+from weir.broker.api import ProducerInfo
+from weir.model.batch import Batch, BatchFlags, Stamp
+from weir.model.errors import DuplicateInDoubtError, OutOfOrderSequenceError, StaleEpochError, WireError
+from weir.model.value import value
+
+#: Duplicates of so many batches are told from gaps; clients have no more of them under way.
+KEPT = 5
+#: Sequence numbers have 31 bits and begin anew after the last.
+_LAST_SEQUENCE = 0x7FFFFFFF
+#: The sequence of what has none, and "any" as the next one of a producer of which nothing is known.
+_NONE = -1
+
+_HEAD = Struct("<BqI")
+_PRODUCER = Struct("<qhiqB")
+_BATCH = Struct("<hiiq")
+_VERSION = 1
+
+
+def following(sequence: int) -> int:
+    return (sequence + 1) & _LAST_SEQUENCE
+
+
+@value
+class Stored:
+    """A batch in the log: its first and last sequence number, and where it begins."""
+
+    epoch: int
+    first: int
+    last: int
+    offset: int
+
+
+class Pending:
+    """A batch, or a transaction's marker, on its way into the log."""
+
+    __slots__ = ("_waiting", "epoch", "first", "last", "marker", "producer_id", "transactional")
+
+    def __init__(self, stamp: Stamp, count: int, *, transactional: bool, marker: bool = False) -> None:
+        self.producer_id = stamp.producer_id
+        self.epoch = stamp.epoch
+        self.first = stamp.sequence
+        self.last = _last_of(stamp.sequence, count)
+        self.transactional = transactional
+        self.marker = marker
+        self._waiting: list[asyncio.Future[int]] = []
+
+    def offset(self) -> "asyncio.Future[int]":
+        """Where it will have gone, for one more who sent the same."""
+        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._waiting.append(answer)
+        return answer
+
+    def landed(self, offset: int) -> None:
+        for answer in self._waiting:
+            if not answer.done():
+                answer.set_result(offset)
+
+    def failed(self) -> None:
+        for answer in self._waiting:
+            if not answer.done():
+                answer.set_exception(DuplicateInDoubtError("whether the batch is stored is not known"))
+
+
+class _Known:
+    """What is known of one producer id."""
+
+    __slots__ = ("epoch", "next", "pending", "resume", "seen_ms", "stored")
+
+    def __init__(self, epoch: int, sequence: int, seen_ms: int) -> None:
+        self.epoch = epoch
+        #: The sequence number that follows what is stored.
+        self.next = sequence
+        self.seen_ms = seen_ms
+        self.stored: deque[Stored] = deque(maxlen=KEPT)
+        self.pending: deque[Pending] = deque()
+        #: Epoch and sequence number of the first batch of all, if it failed: what was sent behind it must not pass
+        #: for the first.
+        self.resume: tuple[int, int] | None = None
+
+    def tip(self) -> tuple[int, int]:
+        """The epoch of what was sent last, and the sequence number that follows it."""
+        epoch, sequence = self.epoch, self.next
+        if self.resume is not None and self.resume[0] >= epoch:
+            epoch, sequence = self.resume
+        for pending in self.pending:
+            if pending.epoch > epoch:
+                epoch, sequence = pending.epoch, 0
+            if pending.first >= 0:
+                sequence = following(pending.last)
+        return epoch, sequence
+
+    def find(self, epoch: int, first: int, last: int) -> Stored | Pending | None:
+        for pending in self.pending:
+            if (pending.epoch, pending.first, pending.last) == (epoch, first, last):
+                return pending
+        for stored in self.stored:
+            if (stored.epoch, stored.first, stored.last) == (epoch, first, last):
+                return stored
+        return None
+
+
+class ProducerStates:
+    """Of one topic. Ids that sent nothing for `forget_ms`, and the oldest beyond `most`, are forgotten."""
+
+    def __init__(self, *, forget_ms: int, most: int) -> None:
+        self._known: dict[int, _Known] = {}
+        self._forget_ms = forget_ms
+        self._most = most
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    # --- deciding -----------------------------------------------------------------------------------------------
+
+    def judge(self, stamp: Stamp, count: int) -> Stored | Pending | None:
+        """None for a batch that is to be stored; for a duplicate, the one that it repeats. StaleEpochError,
+        OutOfOrderSequenceError."""
+        known = self._known.get(stamp.producer_id)
+        if known is None:
+            return None  # forgotten, or never seen: any beginning is as good as another
+        epoch, expected = known.tip()
+        if stamp.epoch < epoch:
+            raise StaleEpochError(f"producer {stamp.producer_id} is at epoch {epoch}, the batch at {stamp.epoch}")
+        if stamp.sequence < 0:
+            return None
+        if stamp.epoch > epoch:
+            expected = 0
+        if expected in (_NONE, stamp.sequence):
+            return None
+        found = known.find(stamp.epoch, stamp.sequence, _last_of(stamp.sequence, count))
+        if found is None:
+            raise OutOfOrderSequenceError(
+                f"producer {stamp.producer_id} sent sequence number {stamp.sequence}, {expected} follows"
+            )
+        return found
+
+    def push(self, stamp: Stamp, count: int, *, transactional: bool, marker: bool = False) -> Pending:
+        """It was sent on."""
+        known = self._known.get(stamp.producer_id)
+        if known is None:
+            known = self._known[stamp.producer_id] = _Known(_NONE, _NONE, 0)
+        pending = Pending(stamp, count, transactional=transactional, marker=marker)
+        known.pending.append(pending)
+        return pending
+
+    def failed(self, pending: Pending) -> None:
+        """It could not be stored, and with it nothing that was sent behind it."""
+        known = self._known.get(pending.producer_id)
+        if known is None or pending not in known.pending:
+            return
+        at = known.pending.index(pending)
+        lost = [known.pending.pop() for _ in range(len(known.pending) - at)]
+        for one in lost:
+            one.failed()
+        if known.epoch < 0 and known.resume is None and pending.first >= 0:
+            known.resume = (pending.epoch, pending.first)
+
+    def pending_transaction(self, producer_id: int) -> bool | None:
+        """Whether, once what is under way is stored, the producer has a transaction open; None if that is up to
+        what is stored."""
+        known = self._known.get(producer_id)
+        for pending in reversed(known.pending if known is not None else ()):
+            if pending.marker or pending.transactional:
+                return not pending.marker
+        return None
+
+    def epoch(self, producer_id: int) -> int:
+        """The highest epoch seen of the producer; -1 if none."""
+        known = self._known.get(producer_id)
+        return _NONE if known is None else known.tip()[0]
+
+    # --- learning -----------------------------------------------------------------------------------------------
+
+    def learn(self, batch: Batch) -> None:
+        """The next stamped batch of the log."""
+        stamp = batch.stamp
+        if stamp is None:
+            return
+        if batch.flags & BatchFlags.CONTROL:
+            known = self._entry(stamp, batch.append_ms, 0)
+            self._land(known, stamp, _NONE, batch.base_offset)
+        else:
+            self._store(stamp, batch.count, batch.base_offset, batch.append_ms)
+
+    def passed(self, stamp: Stamp, count: int, now_ms: int) -> None:
+        """A batch was taken that is not in the log yet, or never will be; its sequence numbers are used up."""
+        self._store(stamp, count, _NONE, now_ms)
+
+    def _store(self, stamp: Stamp, count: int, offset: int, seen_ms: int) -> None:
+        known = self._entry(stamp, seen_ms, _NONE)
+        last = _last_of(stamp.sequence, count)
+        if stamp.sequence >= 0:
+            known.stored.append(Stored(stamp.epoch, stamp.sequence, last, offset))
+            known.next = following(last)
+        known.resume = None
+        self._land(known, stamp, last, offset)
+
+    def _entry(self, stamp: Stamp, seen_ms: int, first_of_epoch: int) -> _Known:
+        known = self._known.get(stamp.producer_id)
+        if known is None:
+            known = self._known[stamp.producer_id] = _Known(stamp.epoch, _NONE, seen_ms)
+        elif stamp.epoch > known.epoch:
+            known.stored.clear()
+            known.next = first_of_epoch if known.epoch >= 0 else _NONE
+            known.epoch = stamp.epoch
+        known.seen_ms = seen_ms
+        return known
+
+    def _land(self, known: _Known, stamp: Stamp, last: int, offset: int) -> None:
+        pending = known.pending[0] if known.pending else None
+        if pending is not None and (pending.epoch, pending.first, pending.last) == (
+            stamp.epoch,
+            stamp.sequence,
+            last,
+        ):
+            known.pending.popleft().landed(offset)
+
+    def forget_idle(self, now_ms: int, is_open: Callable[[int], bool]) -> bool:
+        """Forget who sent nothing for long, and the oldest if there are too many; answers whether any went. Who
+        has something under way or a transaction open stays."""
+        idle = [
+            (known.seen_ms, producer_id)
+            for producer_id, known in self._known.items()
+            if not known.pending and not is_open(producer_id)
+        ]
+        idle.sort()
+        surplus = len(self._known) - self._most
+        gone = [
+            producer_id
+            for place, (seen_ms, producer_id) in enumerate(idle)
+            if place < surplus or now_ms - seen_ms > self._forget_ms
+        ]
+        for producer_id in gone:
+            del self._known[producer_id]
+        return bool(gone)
+
+    # --- showing and keeping ------------------------------------------------------------------------------------
+
+    def infos(self, open_since: Callable[[int], int]) -> list[ProducerInfo]:
+        """Everyone that is known; `open_since` tells where a producer's open transaction begins."""
+        return [
+            ProducerInfo(
+                producer_id,
+                known.epoch,
+                known.stored[-1].last if known.stored else _NONE,
+                known.seen_ms,
+                open_since(producer_id),
+            )
+            for producer_id, known in sorted(self._known.items())
+            if known.epoch >= 0
+        ]
+
+    def to_bytes(self, known_to: int) -> bytes:
+        """The snapshot: everything stored before `known_to` is taken into account."""
+        kept = [(producer_id, known) for producer_id, known in self._known.items() if known.epoch >= 0]
+        parts = [_HEAD.pack(_VERSION, known_to, len(kept))]
+        for producer_id, known in kept:
+            parts.append(_PRODUCER.pack(producer_id, known.epoch, known.next, known.seen_ms, len(known.stored)))
+            parts += [_BATCH.pack(one.epoch, one.first, one.last, one.offset) for one in known.stored]
+        return b"".join(parts)
+
+    def load(self, data: bytes) -> int:
+        """Begin with a snapshot; answers its `known_to`."""
+        try:
+            version, known_to, count = _HEAD.unpack_from(data)
+            if version != _VERSION:
+                raise WireError(f"a snapshot of producers has unknown version {version}")
+            place = _HEAD.size
+            for _ in range(count):
+                producer_id, epoch, sequence, seen_ms, batches = _PRODUCER.unpack_from(data, place)
+                place += _PRODUCER.size
+                known = self._known[producer_id] = _Known(epoch, sequence, seen_ms)
+                known.stored.extend(_batches(data, place, batches))
+                place += batches * _BATCH.size
+        except error as bad:
+            raise WireError(f"a snapshot of producers is malformed: {bad}") from bad
+        if place != len(data):
+            raise WireError(f"a snapshot of producers has {len(data) - place} bytes too many")
+        return int(known_to)
+
+
+def _batches(data: bytes, place: int, count: int) -> Iterable[Stored]:
+    for number in range(count):
+        yield Stored(*_BATCH.unpack_from(data, place + number * _BATCH.size))
+
+
+def _last_of(first: int, count: int) -> int:
+    return _NONE if first < 0 else (first + count - 1) & _LAST_SEQUENCE
