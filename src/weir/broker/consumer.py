@@ -72,6 +72,7 @@ class BrokerConsumer:
         self.connected_ms = clock.wall_ms()
         self._clock = clock
         self._batch_bytes = batch_bytes
+        self._window = request.window
         self._latency = latency
         self._demand = 0
         self._inbox: list[Delivery] = []
@@ -87,7 +88,9 @@ class BrokerConsumer:
     @property
     def room(self) -> int:
         """How many messages it may be given now."""
-        return self._demand if self._inbox_bytes < self._batch_bytes else 0
+        if self._inbox_bytes >= self._batch_bytes or (self._window is not None and self._window.full):
+            return 0
+        return self._demand
 
     @property
     def demand(self) -> int:
@@ -102,7 +105,10 @@ class BrokerConsumer:
             self._inbox[-1] = _merged(last, delivery)
         else:
             self._inbox.append(delivery)
-            self._inbox_bytes += len(delivery.batch.payload)
+            size = len(delivery.batch.payload)
+            self._inbox_bytes += size
+            if self._window is not None:
+                self._window.take(size)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
@@ -118,6 +124,12 @@ class BrokerConsumer:
 
     def take_inbox(self) -> list[Delivery]:
         """Take it back."""
+        size, inbox = self._inbox_bytes, self._empty_inbox()
+        if self._window is not None and size:
+            self._window.free(size)
+        return inbox
+
+    def _empty_inbox(self) -> list[Delivery]:
         inbox, self._inbox, self._inbox_bytes = self._inbox, [], 0
         return inbox
 
@@ -172,7 +184,7 @@ class BrokerConsumer:
             if not self._inbox:
                 await self._arrival()
         self._demand = 0
-        taken = self.take_inbox()
+        taken = self._empty_inbox()
         messages = sum(d.batch.count if d.wanted is None else d.wanted.bit_count() for d in taken)
         size = sum(len(d.batch.payload) for d in taken)
         self.meter.count(messages, size)
@@ -182,6 +194,8 @@ class BrokerConsumer:
 
     async def _arrival(self) -> None:
         self._waiter = asyncio.get_running_loop().create_future()
+        if self._window is not None:
+            self._window.wait(self, self._owner.demanded)
         try:
             await self._waiter
         except BaseException:
@@ -191,6 +205,8 @@ class BrokerConsumer:
             raise
         finally:
             self._waiter = None
+            if self._window is not None:
+                self._window.forget(self)
 
     def ack(self, ranges: Sequence[tuple[int, int]]) -> None:
         self._owner.ack(self, ranges)

@@ -139,6 +139,7 @@ class Acking:
 
     def _answer(self, request_id: int) -> None:
         """Answer once it is safe; one wait serves all that came while the last one ran."""
+        self._session.load.request()  # else a client could pile them up faster than they are stored
         self._to_answer.append(request_id)
         if self._answering is None:
             self._answering = self._session.tasks.spawn(self._answer_all(), "ack-response")
@@ -162,6 +163,8 @@ class Acking:
             else:
                 for request_id in requests:
                     self._session.outbox.say(ack_response(self._consumer_id, request_id))
+            finally:
+                self._session.load.answered(len(requests))
         self._answering = None
 
     async def _applied(self) -> None:

@@ -68,6 +68,11 @@ CODES: dict[type[BaseException], Code] = {
     errors.InconsistentGroupProtocolError: _E.ConsumerAssignError,
     errors.GroupNotEmptyError: _E.ConsumerBusy,
     errors.UnstablePositionError: _E.ServiceNotReady,
+    errors.SessionTimeoutError: _E.NotAllowedError,
+    errors.InvalidGroupError: _E.NotAllowedError,
+    errors.GroupSubscribedError: _E.ConsumerBusy,
+    errors.GroupFullError: _E.TooManyRequests,
+    errors.CommitTooLargeError: _E.NotAllowedError,
 }
 
 #: A send that fails with one of these is refused for good: its producer learns of it. With any other, sending it

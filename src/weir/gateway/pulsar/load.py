@@ -37,8 +37,8 @@ class Load:
     def request(self) -> None:
         self.requests += 1
 
-    def answered(self) -> None:
-        self.requests -= 1
+    def answered(self, count: int = 1) -> None:
+        self.requests -= count
         self._wake()
 
     def publish(self, size: int) -> None:

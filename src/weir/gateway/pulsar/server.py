@@ -4,6 +4,7 @@ import logging
 from ssl import SSLContext
 
 from weir.broker.api import Broker
+from weir.broker.window import Total
 from weir.gateway.pulsar.ports import NoSchemas, NoTopicLists, Schemas, TopicLists
 from weir.gateway.pulsar.registry import load_handlers
 from weir.gateway.pulsar.session import Services, Session
@@ -30,7 +31,8 @@ class PulsarServer:
     ) -> None:
         load_handlers()
         self._clock = runtime.clock
-        self._services = Services(broker, schemas or NoSchemas(), lists or NoTopicLists())
+        in_hand = Total(settings.max_delivery_bytes_in_all)
+        self._services = Services(broker, schemas or NoSchemas(), lists or NoTopicLists(), in_hand)
         self._settings = settings
         self._tls = tls
         serving = ServingSettings(

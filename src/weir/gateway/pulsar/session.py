@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from weir.broker.api import Broker
+from weir.broker.window import Total, Window
 from weir.gateway.pulsar.consuming import ConsumerLink
 from weir.gateway.pulsar.credentials import Credentials
 from weir.gateway.pulsar.errors import code_of, text_of
@@ -47,6 +48,8 @@ class Services:
     broker: Broker
     schemas: Schemas
     lists: TopicLists
+    #: Of messages, by all sessions.
+    in_hand: Total
 
 
 class Session:
@@ -63,6 +66,7 @@ class Session:
         self.state = State.CONNECTING
         self.outbox = Outbox(connection, clock)
         self.load = Load(limits)
+        self.window = Window(limits.max_delivery_bytes, services.in_hand)
         self.credentials = Credentials(self)
         #: What the client says that it understands; set by its connect.
         self.features = api.FeatureFlags()
@@ -104,6 +108,7 @@ class Session:
             self.credentials.forget()
             await self.tasks.close()
             await self._let_go()
+            self.window.close()
             self._connection.close()
 
     def end(self, why: WeirError) -> None:

@@ -17,6 +17,8 @@ class SessionLimits:
     #: Sends that are not stored yet.
     max_publishes: int = 4_096
     max_publish_bytes: int = 32 * 1024 * 1024
+    #: Messages that were taken from the log and that the client has not read yet.
+    max_delivery_bytes: int = 8 * 1024 * 1024
     #: Producers, consumers and watchers that it may hold, each.
     max_links: int = 50_000
     #: Of a frame before the client has said who it is.
@@ -42,6 +44,8 @@ class PulsarSettings:
     #: `pulsar://host:port` (or `pulsar+ssl://`) as clients reach it; None: the bound address.
     advertise: str | None = None
     max_connections: int = 10_000
+    #: As `max_delivery_bytes`, for all connections together.
+    max_delivery_bytes_in_all: int = 256 * 1024 * 1024
     limits: SessionLimits = field(default_factory=SessionLimits)
     #: How often sessions that say nothing, or read nothing, are looked for.
     sweep_interval_s: float = 1.0
