@@ -1,0 +1,172 @@
+"""The brokers as a client knows them: which topics there are, who leads what, and connections to them.
+
+What may succeed later is tried again, with everything looked up anew in between, until patience ends.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self, TypeVar
+
+from weir.client.kafka.connection import KafkaConnection
+from weir.client.kafka.refusals import RETRIABLE, check, error_of
+from weir.client.kafka.settings import Address, KafkaSettings
+from weir.model.errors import ConnectFailedError, TopicNotFoundError, WeirError
+from weir.wire.kafka import messages as m
+
+T = TypeVar("T")
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0
+_GROUP, TRANSACTION = 0, 1
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Partition:
+    """One partition of a topic, by Kafka's names."""
+
+    topic: str
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.index}"
+
+
+class Cluster:
+    """Open connections are kept until it is closed. Not shared between threads."""
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self.settings = settings
+        self._connections: dict[Address, KafkaConnection] = {}
+        self._brokers: dict[int, Address] = {}
+        self._leaders: dict[Partition, Address] = {}
+        self._coordinators: dict[tuple[int, str], Address] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections; the next question opens new ones, and looks everything up anew."""
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+        self._leaders.clear()
+        self._coordinators.clear()
+
+    # --- what there is ---
+
+    def partitions(self, topics: Sequence[str]) -> list[Partition]:
+        """All partitions of these topics; TopicNotFoundError names one that does not exist."""
+        return self.retry(lambda: self._look_up(topics)) if topics else []
+
+    def topics(self) -> list[str]:
+        """The names of all topics that may be seen, without the cluster's own."""
+        found = self.retry(lambda: self._metadata(None))
+        return sorted(one.name for one in found.topics if one.name and not one.is_internal and not one.error_code)
+
+    def _look_up(self, topics: Sequence[str]) -> list[Partition]:
+        found: list[Partition] = []
+        for topic in self._metadata(topics).topics:
+            name = topic.name or ""
+            check(topic.error_code, name)
+            for part in topic.partitions:
+                partition = Partition(name, part.partition_index)
+                leader = self._brokers.get(part.leader_id)
+                if leader is None:
+                    raise error_of(5, str(partition))
+                self._leaders[partition] = leader
+                found.append(partition)
+        return sorted(found)
+
+    def _metadata(self, topics: Sequence[str] | None) -> m.MetadataResponse:
+        wanted = None if topics is None else [m.MetadataRequest.MetadataRequestTopic(name=name) for name in topics]
+        request = m.MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
+        found = self.any().ask(request, m.MetadataResponse)
+        self._brokers = {broker.node_id: Address(broker.host, broker.port) for broker in found.brokers}
+        return found
+
+    # --- whom to ask ---
+
+    def any(self) -> KafkaConnection:
+        """A connection to some broker: one that is open, or else to the first server that answers."""
+        if self._connections:
+            return next(iter(self._connections.values()))
+        failure: WeirError = ConnectFailedError("no servers are named")
+        for address in self.settings.servers:
+            try:
+                return self.connection(address)
+            except ConnectFailedError as failed:
+                failure = failed
+        raise failure
+
+    def connection(self, address: Address) -> KafkaConnection:
+        found = self._connections.get(address)
+        if found is None:
+            found = self._connections[address] = KafkaConnection(address, self.settings)
+        return found
+
+    def leader(self, partition: Partition) -> Address:
+        if partition not in self._leaders:
+            self._look_up([partition.topic])
+        try:
+            return self._leaders[partition]
+        except KeyError:
+            raise TopicNotFoundError(f"{partition.topic} has no partition {partition.index}") from None
+
+    def by_leader(self, partitions: Iterable[Partition]) -> dict[Address, list[Partition]]:
+        found: dict[Address, list[Partition]] = {}
+        for partition in partitions:
+            found.setdefault(self.leader(partition), []).append(partition)
+        return found
+
+    def group_coordinator(self, group: str) -> KafkaConnection:
+        return self._coordinator(_GROUP, group)
+
+    def transaction_coordinator(self, transactional_id: str) -> KafkaConnection:
+        return self._coordinator(TRANSACTION, transactional_id)
+
+    def _coordinator(self, kind: int, key: str) -> KafkaConnection:
+        address = self._coordinators.get((kind, key))
+        if address is None:
+            request = m.FindCoordinatorRequest(key=key, key_type=kind)
+            found = self.any().ask(request, m.FindCoordinatorResponse)
+            check(found.error_code, key, found.error_message)
+            address = self._coordinators[kind, key] = Address(found.host, found.port)
+        return self.connection(address)
+
+    # --- patience ---
+
+    def retry(self, work: Callable[[], T]) -> T:
+        """What `work` answers, as soon as it does; it must be fit to be done twice."""
+        patience = Patience(self.settings.retry_for_s)
+        while True:
+            try:
+                return work()
+            except RETRIABLE as failure:
+                self.close()
+                patience.wait(failure)
+            except BaseException:
+                # Answers may be on their way that nobody will take.
+                with suppress(OSError):
+                    self.close()
+                raise
+
+
+class Patience:
+    """Waits a little longer each time, and at last raises what it was given."""
+
+    def __init__(self, seconds: float) -> None:
+        self._deadline = time.monotonic() + seconds
+        self._pause_s = _FIRST_PAUSE_S
+
+    def wait(self, failure: WeirError) -> None:
+        if time.monotonic() + self._pause_s > self._deadline:
+            raise failure
+        time.sleep(self._pause_s)
+        self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)

@@ -1,0 +1,196 @@
+"""One blocking connection to a broker: TLS, who we are, and requests whose answers come in their order.
+
+Spark's tasks are plain blocking code in processes of their own, where no event loop runs and no simulation looks,
+and large answers are received straight into the memory that is decoded (docs/adr/0016).
+"""
+
+import socket
+import ssl
+from collections import deque
+from collections.abc import Sequence
+from struct import Struct
+from typing import TypeVar, cast
+
+from weir.client.kafka.refusals import check
+from weir.client.kafka.settings import Address, KafkaSettings
+from weir.model.errors import (
+    ConnectFailedError,
+    ConnectionLostError,
+    FrameTooLargeError,
+    NotAuthenticatedError,
+    UnknownVersionError,
+    WireError,
+)
+from weir.model.ids import Buffer
+from weir.wire.kafka import codec
+from weir.wire.kafka import messages as m
+from weir.wire.kafka.apis import API, ApiKey
+from weir.wire.kafka.frames import request_frame
+from weir.wire.kafka.headers import RequestHeader, decode_response_header
+
+R = TypeVar("R", bound=m.Message)
+
+_SIZE = Struct(">i")
+_MAX_ANSWER_BYTES = 256 * 1024 * 1024
+#: The newest versions that are used: later ones name topics by id, or change how transactions are begun.
+_NEWEST = {
+    ApiKey.PRODUCE: 11,
+    ApiKey.FETCH: 12,
+    ApiKey.LIST_OFFSETS: 7,
+    ApiKey.METADATA: 12,
+    ApiKey.OFFSET_COMMIT: 8,
+    ApiKey.OFFSET_FETCH: 7,
+    ApiKey.FIND_COORDINATOR: 3,
+    ApiKey.INIT_PRODUCER_ID: 4,
+    ApiKey.ADD_PARTITIONS_TO_TXN: 3,
+    ApiKey.ADD_OFFSETS_TO_TXN: 3,
+    ApiKey.END_TXN: 4,
+    ApiKey.SASL_HANDSHAKE: 1,
+    ApiKey.SASL_AUTHENTICATE: 2,
+    ApiKey.API_VERSIONS: 0,
+}
+_IOV = 512
+
+
+class KafkaConnection:
+    """Opened by making one. Not shared between threads."""
+
+    def __init__(self, address: Address, settings: KafkaSettings) -> None:
+        self.address = address
+        self._settings = settings
+        self._versions: dict[int, int] = {ApiKey.API_VERSIONS: 0}
+        self._waiting: deque[tuple[int, int, int]] = deque()
+        self._last_id = 0
+        self._socket = self._connect()
+        try:
+            self._greet()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def pending(self) -> int:
+        """How many answers have not been received yet."""
+        return len(self._waiting)
+
+    def ask(self, request: m.Message, answer: type[R]) -> R:
+        """Send a request and wait for its answer; nothing else may be pending."""
+        self.send(request)
+        return self.receive(answer)
+
+    def send(self, request: m.Message) -> None:
+        """Send a request; its answer is received in turn."""
+        key = _KEYS[type(request)]
+        version = self._versions.get(key)
+        if version is None:
+            raise UnknownVersionError(f"{self.address} does not serve {key.name}")
+        self._last_id += 1
+        header = RequestHeader(key, version, self._last_id, self._settings.client_id)
+        self._write(request_frame(header, request))
+        self._waiting.append((key, version, self._last_id))
+
+    def receive(self, answer: type[R]) -> R:
+        """The answer to the oldest request that has none; its records are slices of one fresh buffer."""
+        if not self._waiting:  # it was asked on a connection that this one replaces
+            raise ConnectionLostError(f"{self.address} was not asked")
+        key, version, correlation = self._waiting.popleft()
+        header, body = decode_response_header(key, version, self._read_frame())
+        if header.correlation_id != correlation:
+            raise WireError(f"{self.address} answered request {header.correlation_id} instead of {correlation}")
+        found = codec.decode_response(key, version, body)
+        if not isinstance(found, answer):
+            raise WireError(f"{self.address}: an answer to {ApiKey(key).name} was taken for another")
+        return found
+
+    def close(self) -> None:
+        self._socket.close()
+
+    # --- the beginning ---
+
+    def _connect(self) -> socket.socket:
+        address, settings = self.address, self._settings
+        try:
+            raw = socket.create_connection((address.host, address.port), settings.connect_timeout_s)
+        except OSError as failure:
+            raise ConnectFailedError(f"cannot connect to {address}: {failure}") from None
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if settings.tls is not None:
+            context = settings.tls.context()
+            try:
+                raw = context.wrap_socket(raw, server_hostname=address.host)
+            except (OSError, ssl.SSLError) as failure:
+                raw.close()
+                raise ConnectFailedError(f"no TLS with {address}: {failure}", hint="check the CA") from None
+        raw.settimeout(settings.request_timeout_s)
+        return raw
+
+    def _greet(self) -> None:
+        served = self.ask(m.ApiVersionsRequest(), m.ApiVersionsResponse)
+        check(served.error_code, str(self.address))
+        for api in served.api_keys:
+            if api.api_key in _NEWEST and api.api_key in API:
+                ours = API[ApiKey(api.api_key)].versions
+                best = min(_NEWEST[ApiKey(api.api_key)], api.max_version, ours[1])
+                if best >= max(api.min_version, ours[0]):
+                    self._versions[api.api_key] = best
+        if self._settings.login is not None:
+            self._log_in(self._settings.login.user, self._settings.login.password)
+
+    def _log_in(self, user: str, password: str) -> None:
+        shaken = self.ask(m.SaslHandshakeRequest(mechanism="PLAIN"), m.SaslHandshakeResponse)
+        if shaken.error_code:
+            raise NotAuthenticatedError(
+                f"{self.address} does not take PLAIN, only {', '.join(shaken.mechanisms)}",
+                hint="see its listeners",
+            )
+        proof = f"\0{user}\0{password}".encode()
+        done = self.ask(m.SaslAuthenticateRequest(auth_bytes=proof), m.SaslAuthenticateResponse)
+        check(done.error_code, str(self.address), done.error_message)
+
+    # --- bytes ---
+
+    def _write(self, buffers: Sequence[Buffer]) -> None:
+        try:
+            if isinstance(self._socket, ssl.SSLSocket):
+                self._socket.sendall(b"".join(buffers))
+            else:
+                self._write_vectored([memoryview(buffer) for buffer in buffers])
+        except OSError as failure:
+            raise self._lost(failure) from None
+
+    def _write_vectored(self, views: list[memoryview]) -> None:
+        """Without joining: what is produced may be many megabytes."""
+        at = 0
+        while at < len(views):
+            sent = self._socket.sendmsg(views[at : at + _IOV])
+            while at < len(views) and sent >= len(views[at]):
+                sent -= len(views[at])
+                at += 1
+            if sent:
+                views[at] = views[at][sent:]
+
+    def _read_frame(self) -> memoryview:
+        size: int = _SIZE.unpack(self._read(_SIZE.size))[0]
+        if not 0 <= size <= _MAX_ANSWER_BYTES:
+            raise FrameTooLargeError(f"{self.address} announces an answer of {size} bytes", hint="is this Kafka?")
+        return self._read(size)
+
+    def _read(self, size: int) -> memoryview:
+        into = memoryview(bytearray(size))
+        at = 0
+        try:
+            while at < size:
+                got = self._socket.recv_into(into[at:])
+                if not got:
+                    raise ConnectionLostError(f"{self.address} closed the connection")
+                at += got
+        except OSError as failure:
+            raise self._lost(failure) from None
+        return into
+
+    def _lost(self, failure: OSError) -> ConnectionLostError:
+        why = "it did not answer in time" if isinstance(failure, TimeoutError) else str(failure)
+        return ConnectionLostError(f"the connection to {self.address} is gone: {why}")
+
+
+_KEYS = {cast(type, api.request): key for key, api in API.items()}

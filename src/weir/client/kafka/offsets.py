@@ -1,0 +1,65 @@
+"""Where partitions begin and end, and which offset a moment has."""
+
+from collections.abc import Iterable, Mapping
+
+from weir.client.kafka.cluster import Cluster, Partition
+from weir.client.kafka.refusals import check
+from weir.wire.kafka import messages as m
+
+#: In place of a moment.
+LATEST, EARLIEST = -1, -2
+#: In place of an offset: there is no message that late.
+NONE = -1
+
+
+def list_offsets(
+    cluster: Cluster, wanted: Mapping[Partition, int], *, committed: bool = True
+) -> dict[Partition, int]:
+    """For each partition the first offset whose message is not older than the moment (in ms), or NONE.
+
+    With `committed`, LATEST is where the first open transaction begins, if one is open.
+    """
+    return cluster.retry(lambda: _list_offsets(cluster, wanted, 1 if committed else 0)) if wanted else {}
+
+
+def ends(cluster: Cluster, partitions: Iterable[Partition], *, committed: bool = True) -> dict[Partition, int]:
+    """The offsets after the last messages."""
+    return list_offsets(cluster, dict.fromkeys(partitions, LATEST), committed=committed)
+
+
+def starts(cluster: Cluster, partitions: Iterable[Partition]) -> dict[Partition, int]:
+    """The offsets of the oldest messages that are still there."""
+    return list_offsets(cluster, dict.fromkeys(partitions, EARLIEST))
+
+
+def _list_offsets(cluster: Cluster, wanted: Mapping[Partition, int], isolation: int) -> dict[Partition, int]:
+    found: dict[Partition, int] = {}
+    asked = []
+    for address, partitions in cluster.by_leader(wanted).items():
+        connection = cluster.connection(address)
+        connection.send(_request(partitions, wanted, isolation))
+        asked.append(connection)
+    for connection in asked:
+        for topic in connection.receive(m.ListOffsetsResponse).topics:
+            for part in topic.partitions:
+                partition = Partition(topic.name, part.partition_index)
+                check(part.error_code, str(partition))
+                found[partition] = part.offset
+    return found
+
+
+def _request(partitions: list[Partition], wanted: Mapping[Partition, int], isolation: int) -> m.ListOffsetsRequest:
+    topics: dict[str, list[m.ListOffsetsRequest.ListOffsetsPartition]] = {}
+    for partition in partitions:
+        topics.setdefault(partition.topic, []).append(
+            m.ListOffsetsRequest.ListOffsetsPartition(
+                partition_index=partition.index, current_leader_epoch=-1, timestamp=wanted[partition]
+            )
+        )
+    return m.ListOffsetsRequest(
+        replica_id=-1,
+        isolation_level=isolation,
+        topics=[
+            m.ListOffsetsRequest.ListOffsetsTopic(name=name, partitions=parts) for name, parts in topics.items()
+        ],
+    )

@@ -1,0 +1,65 @@
+"""How far a group has come, kept by the brokers: in Weir, the position of a subscription."""
+
+from collections.abc import Iterable, Mapping
+
+from weir.client.kafka.cluster import Cluster, Partition
+from weir.client.kafka.refusals import check
+from weir.wire.kafka import messages as m
+
+
+def commit(cluster: Cluster, group: str, positions: Mapping[Partition, int], metadata: str = "") -> None:
+    """Set the offsets of the next messages that the group wants. It must have no members."""
+    topics: dict[str, list[m.OffsetCommitRequest.OffsetCommitRequestPartition]] = {}
+    for partition, offset in positions.items():
+        topics.setdefault(partition.topic, []).append(
+            m.OffsetCommitRequest.OffsetCommitRequestPartition(
+                partition_index=partition.index,
+                committed_offset=offset,
+                committed_leader_epoch=-1,
+                committed_metadata=metadata,
+            )
+        )
+    request = m.OffsetCommitRequest(
+        group_id=group,
+        generation_id_or_member_epoch=-1,
+        member_id="",
+        topics=[
+            m.OffsetCommitRequest.OffsetCommitRequestTopic(name=name, partitions=parts)
+            for name, parts in topics.items()
+        ],
+    )
+
+    def ask() -> None:
+        for topic in cluster.group_coordinator(group).ask(request, m.OffsetCommitResponse).topics:
+            for part in topic.partitions:
+                check(part.error_code, f"{group} on {topic.name}-{part.partition_index}")
+
+    if positions:
+        cluster.retry(ask)
+
+
+def committed(cluster: Cluster, group: str, partitions: Iterable[Partition]) -> dict[Partition, int]:
+    """The positions of a group, of the partitions that it has one for."""
+    topics: dict[str, list[int]] = {}
+    for partition in partitions:
+        topics.setdefault(partition.topic, []).append(partition.index)
+    request = m.OffsetFetchRequest(
+        group_id=group,
+        topics=[
+            m.OffsetFetchRequest.OffsetFetchRequestTopic(name=name, partition_indexes=parts)
+            for name, parts in topics.items()
+        ],
+    )
+
+    def ask() -> dict[Partition, int]:
+        found: dict[Partition, int] = {}
+        answer = cluster.group_coordinator(group).ask(request, m.OffsetFetchResponse)
+        check(answer.error_code, group)
+        for topic in answer.topics:
+            for part in topic.partitions:
+                check(part.error_code, f"{group} on {topic.name}-{part.partition_index}")
+                if part.committed_offset >= 0:
+                    found[Partition(topic.name, part.partition_index)] = part.committed_offset
+        return found
+
+    return cluster.retry(ask) if topics else {}

@@ -1,0 +1,84 @@
+"""What can be set about a client of the Kafka protocol: plain values, which travel to Spark's tasks."""
+
+import ssl
+from dataclasses import dataclass
+
+from weir.model.errors import ConfigError
+
+#: The only port that is not said.
+DEFAULT_PORT = 9092
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A broker's host and port."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """TLS by files in PEM; without a CA, those of the system are trusted."""
+
+    ca: str | None = None
+    certificate: str | None = None
+    key: str | None = None
+    password: str | None = None
+    #: Whether the certificate must be of the host that was asked for.
+    check_host: bool = True
+
+    def context(self) -> ssl.SSLContext:
+        try:
+            context = ssl.create_default_context(cafile=self.ca)
+            context.check_hostname = self.check_host
+            if self.certificate is not None:
+                context.load_cert_chain(self.certificate, self.key, self.password)
+        except (OSError, ssl.SSLError) as failure:
+            raise ConfigError(f"TLS files cannot be used: {failure}", hint="give paths of files in PEM") from None
+        return context
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """SASL PLAIN. To Weir the password is a token; the user may be anything."""
+
+    user: str
+    password: str
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSettings:
+    """Where the brokers are, how to come in, and how patient to be."""
+
+    servers: tuple[Address, ...]
+    client_id: str = "weir"
+    tls: TlsFiles | None = None
+    login: Login | None = None
+    connect_timeout_s: float = 10.0
+    request_timeout_s: float = 30.0
+    #: How long to try again what may succeed later: a broker that restarts, a leader that moves.
+    retry_for_s: float = 60.0
+
+
+def parse_servers(text: str) -> tuple[Address, ...]:
+    """`host:port, host:port`; a host with colons stands in brackets."""
+    return tuple(_address(part.strip()) for part in text.split(",") if part.strip()) or _none(text)
+
+
+def _address(text: str) -> Address:
+    text = text.rpartition("://")[2]
+    host, colon, port = text.rpartition(":")
+    if not colon or text.endswith("]"):
+        host, port = text, str(DEFAULT_PORT)
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        _none(text)
+    return Address(host, int(port))
+
+
+def _none(text: str) -> tuple[Address, ...]:
+    raise ConfigError(f"{text!r} names no server", hint="write host:9092, or several with commas between them")
