@@ -320,6 +320,14 @@ class Broker(Protocol):
     async def topics(self, namespace: str, *, role: str, pattern: str | None = None) -> list[TopicName]:
         """Every topic (each partition on its own) of the namespace."""
 
+    @property
+    def loaded(self) -> Sequence[Topic]:
+        """The topics that this broker serves now."""
+
+    async def delete(self, name: TopicName, *, force: bool = False) -> None:
+        """End a topic with all of its partitions and everything in them; whether the caller may is not asked.
+        Those that are connected are a reason not to, unless forced (NotAllowedError)."""
+
     async def authenticate(self, method: str, credentials: bytes) -> "Identity":
         """Who is behind the credentials; NotAuthenticatedError."""
 

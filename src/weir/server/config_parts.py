@@ -142,6 +142,8 @@ def kafka_settings(config: Config, bound: Address) -> KafkaSettings:
             max_batch_bytes=limits.message_bytes,
             max_pending_bytes=limits.connection_bytes,
         ),
+        ledger_bytes=config.storage.ledger_bytes,
+        ledger_age_s=config.storage.ledger_age,
         close_grace_s=limits.drain_timeout,
     )
 

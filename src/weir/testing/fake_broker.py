@@ -297,6 +297,15 @@ class FakeBroker:
     async def topics(self, namespace: str, *, role: str, pattern: str | None = None) -> list[TopicName]:
         return [name for name in self.served if str(name.namespace) == namespace]
 
+    @property
+    def loaded(self) -> list[FakeTopic]:
+        return list(self.served.values())
+
+    async def delete(self, name: TopicName, *, force: bool = False) -> None:
+        await self._answer()
+        for part in [known for known in self.served if known.base == name.base]:
+            del self.served[part]
+
     async def authenticate(self, method: str, credentials: bytes) -> Identity:
         if self.identities is None:
             return Identity("anonymous")

@@ -24,8 +24,7 @@ class SessionLimits:
     max_producers: int = 50_000
     #: The most that one fetch is answered with, whatever it asks for (a larger first batch goes alone).
     max_fetch_bytes: int = 55 * _MIB
-    #: Incremental fetch sessions per connection's broker, and partitions in each.
-    max_fetch_sessions: int = 1_000
+    #: The most partitions in one fetch.
     max_fetch_partitions: int = 100_000
     #: How long a client may take to say who it is, to say anything at all, to read its answers.
     auth_timeout_s: float = 10.0
@@ -48,6 +47,12 @@ class KafkaSettings:
     node_id: int = 0
     cluster_id: str = "weir"
     max_connections: int = 10_000
+    #: When topics begin a new ledger, as clients are told: Kafka's segments.
+    ledger_bytes: int = 256 * _MIB
+    ledger_age_s: float = 4 * 3600.0
+    #: Incremental fetch sessions, and partitions in all of them together.
+    max_fetch_sessions: int = 1_000
+    max_fetch_session_partitions: int = 500_000
     limits: SessionLimits = field(default_factory=SessionLimits)
     #: How often sessions that say nothing, or read nothing, are looked for.
     sweep_interval_s: float = 1.0

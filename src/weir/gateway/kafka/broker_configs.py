@@ -1,0 +1,51 @@
+"""What Kafka's clients are told of the broker's own configs. They are Weir's, and set where Weir is started."""
+
+from dataclasses import dataclass
+
+from weir.broker.registry import Registry
+from weir.gateway.kafka.config_table import TABLE, Kind
+from weir.gateway.kafka.configs import BrokerDefaults
+from weir.gateway.kafka.settings import KafkaSettings
+from weir.model.policies import AutoTopicCreation
+from weir.model.topics import DEFAULT_NAMESPACE
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfig:
+    name: str
+    kind: Kind
+    value: str
+
+
+def defaults_of(settings: KafkaSettings) -> BrokerDefaults:
+    return BrokerDefaults(
+        max_message_bytes=settings.limits.max_batch_bytes,
+        ledger_bytes=settings.ledger_bytes,
+        ledger_age_ms=int(settings.ledger_age_s * 1000),
+    )
+
+
+def broker_configs(
+    settings: KafkaSettings, registry: Registry, *, advertised_host: str, advertised_port: int
+) -> list[BrokerConfig]:
+    """In the order of their names."""
+    creation = registry.policies(DEFAULT_NAMESPACE).auto_topic_creation or AutoTopicCreation()
+    address = f"PLAINTEXT://{advertised_host}:{advertised_port}"
+    defaults = defaults_of(settings)
+    found = [
+        BrokerConfig("advertised.listeners", Kind.STRING, address),
+        BrokerConfig("auto.create.topics.enable", Kind.BOOLEAN, str(creation.allowed).lower()),
+        BrokerConfig("broker.id", Kind.INT, str(settings.node_id)),
+        BrokerConfig("default.replication.factor", Kind.INT, "1"),
+        BrokerConfig("delete.topic.enable", Kind.BOOLEAN, "true"),
+        BrokerConfig("max.connections", Kind.INT, str(settings.max_connections)),
+        BrokerConfig("node.id", Kind.INT, str(settings.node_id)),
+        BrokerConfig("num.partitions", Kind.INT, str(max(1, creation.partitions))),
+        BrokerConfig("socket.request.max.bytes", Kind.INT, str(settings.limits.max_request_bytes)),
+        *(
+            BrokerConfig(config.broker_name, config.kind, defaults.of(config))
+            for config in TABLE
+            if config.broker_name
+        ),
+    ]
+    return sorted(found, key=lambda config: config.name)

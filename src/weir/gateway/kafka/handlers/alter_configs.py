@@ -1,0 +1,56 @@
+"""AlterConfigs: all that a topic's configs shall be; what is not named goes back to its default."""
+
+from collections.abc import Mapping
+
+from weir.gateway.kafka.administering import each, said_twice
+from weir.gateway.kafka.configs import everything_else
+from weir.gateway.kafka.errors import Code, RefusedError
+from weir.gateway.kafka.registry import handler
+from weir.gateway.kafka.resources import alter
+from weir.gateway.kafka.session import Session
+from weir.model.policies import Policies
+from weir.model.registry import TopicRecord
+from weir.wire.kafka import messages as m
+from weir.wire.kafka.apis import ApiKey
+
+_Resource = m.AlterConfigsRequest.AlterConfigsResource
+_Result = m.AlterConfigsResponse.AlterConfigsResourceResponse
+
+_TIMEOUT_MS = 30_000
+
+
+@handler(ApiKey.ALTER_CONFIGS, versions=(0, 2))
+async def alter_configs(session: Session, request: m.AlterConfigsRequest, version: int) -> m.AlterConfigsResponse:
+    twice = said_twice((one.resource_type, one.resource_name) for one in request.resources)
+
+    async def replace_all(resource: _Resource) -> _Result:
+        if (resource.resource_type, resource.resource_name) in twice:
+            raise RefusedError(Code.INVALID_REQUEST, "the request names this resource more than once")
+        wanted = _wanted(resource)
+
+        def changes(now: TopicRecord, holds: Policies) -> Mapping[str, str | None]:
+            return {**everything_else(now, holds, wanted), **wanted}
+
+        kind, name = resource.resource_type, resource.resource_name
+        await alter(session, kind, name, changes, validate_only=request.validate_only)
+        return _Result(resource_type=kind, resource_name=name)
+
+    return m.AlterConfigsResponse(responses=await each(request.resources, replace_all, _failed, _TIMEOUT_MS))
+
+
+def _wanted(resource: _Resource) -> dict[str, str]:
+    wanted: dict[str, str] = {}
+    for config in resource.configs:
+        if config.value is None:
+            raise RefusedError(Code.INVALID_REQUEST, f"Null value not supported for : {config.name}")
+        wanted[config.name] = config.value
+    return wanted
+
+
+def _failed(resource: _Resource, code: int, text: str) -> _Result:
+    return _Result(
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+        error_code=code,
+        error_message=text,
+    )

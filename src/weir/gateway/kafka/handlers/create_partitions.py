@@ -1,0 +1,63 @@
+"""CreatePartitions: a partitioned topic gets more of them; it never gets fewer."""
+
+from weir.gateway.kafka.administering import each, existing, said_twice
+from weir.gateway.kafka.errors import Code, RefusedError
+from weir.gateway.kafka.registry import handler
+from weir.gateway.kafka.session import Session
+from weir.model.errors import NotAllowedError, TooManyError
+from weir.model.registry import TopicRecord
+from weir.wire.kafka import messages as m
+from weir.wire.kafka.apis import ApiKey
+
+_Topic = m.CreatePartitionsRequest.CreatePartitionsTopic
+_Result = m.CreatePartitionsResponse.CreatePartitionsTopicResult
+
+
+@handler(ApiKey.CREATE_PARTITIONS, versions=(0, 3))
+async def create_partitions(
+    session: Session, request: m.CreatePartitionsRequest, version: int
+) -> m.CreatePartitionsResponse:
+    twice = said_twice(topic.name for topic in request.topics)
+
+    async def grow(topic: _Topic) -> _Result:
+        if topic.name in twice:
+            raise RefusedError(Code.INVALID_REQUEST, "the request names this topic more than once")
+        record = existing(session, topic.name)
+        _check(session, topic, record)
+        if not request.validate_only:
+            try:
+                await session.services.registry.topics.grow(record.name, topic.count)
+            except (TooManyError, NotAllowedError) as refused:
+                raise RefusedError(Code.INVALID_PARTITIONS, refused.what, hint=refused.hint) from refused
+        return _Result(name=topic.name)
+
+    return m.CreatePartitionsResponse(results=await each(request.topics, grow, _failed, request.timeout_ms))
+
+
+def _check(session: Session, topic: _Topic, record: TopicRecord) -> None:
+    now = session.services.catalog.partitions_of(record)
+    if topic.count <= now:
+        raise RefusedError(
+            Code.INVALID_PARTITIONS,
+            f"The topic {topic.name} currently has {now} partition(s); {topic.count} would not be an increase.",
+        )
+    if not record.partitions:
+        raise RefusedError(
+            Code.INVALID_PARTITIONS,
+            f"{record.name} is not a partitioned topic",
+            hint="it was made by another protocol's client; make a partitioned one",
+        )
+    if topic.assignments is None:
+        return
+    if len(topic.assignments) != topic.count - now:
+        raise RefusedError(
+            Code.INVALID_REPLICA_ASSIGNMENT,
+            f"{topic.count - now} partitions are added, and {len(topic.assignments)} were assigned",
+        )
+    here = session.services.settings.node_id
+    if any(one.broker_ids != [here] for one in topic.assignments):
+        raise RefusedError(Code.INVALID_REPLICA_ASSIGNMENT, f"there is one broker to assign to: {here}")
+
+
+def _failed(topic: _Topic, code: int, text: str) -> _Result:
+    return _Result(name=topic.name, error_code=code, error_message=text)

@@ -1,0 +1,131 @@
+"""CreateTopics: partitioned topics, with configs."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+
+from weir.gateway.kafka.administering import administered, each, said_twice, to_its_end
+from weir.gateway.kafka.broker_configs import defaults_of
+from weir.gateway.kafka.configs import new_topic, shown
+from weir.gateway.kafka.errors import Code, RefusedError
+from weir.gateway.kafka.registry import handler
+from weir.gateway.kafka.session import Session
+from weir.model.errors import TooManyError, TopicExistsError, TopicNotFoundError
+from weir.model.policies import Policies
+from weir.model.registry import TopicRecord
+from weir.model.topics import TopicName
+from weir.wire.kafka import messages as m
+from weir.wire.kafka.apis import ApiKey
+
+_Topic = m.CreateTopicsRequest.CreatableTopic
+_Result = m.CreateTopicsResponse.CreatableTopicResult
+_Config = m.CreateTopicsResponse.CreatableTopicConfigs
+
+_UNSAID = -1
+#: Kafka takes no more replicas than this for a number.
+_MOST_REPLICAS = 32_767
+
+
+@handler(ApiKey.CREATE_TOPICS, versions=(2, 7))
+async def create_topics(session: Session, request: m.CreateTopicsRequest, version: int) -> m.CreateTopicsResponse:
+    twice = said_twice(topic.name for topic in request.topics)
+
+    async def create(topic: _Topic) -> _Result:
+        if topic.name in twice:
+            raise RefusedError(Code.INVALID_REQUEST, "the request names this topic more than once")
+        return await _create(session, topic, validate_only=request.validate_only)
+
+    return m.CreateTopicsResponse(topics=await each(request.topics, create, _failed, request.timeout_ms))
+
+
+async def _create(session: Session, topic: _Topic, *, validate_only: bool) -> _Result:
+    services = session.services
+    base = administered(session, topic.name)
+    services.catalog.name_of(base)  # one that could not be listed shall not be made
+    partitions = _partitions(session, topic, base)
+    policies, properties = new_topic(_configs(topic))
+    if validate_only:
+        services.registry.namespaces.get(base.namespace)
+        if services.registry.topics.find(base) is not None:
+            raise TopicExistsError(f"Topic '{topic.name}' already exists.")
+        return _made(session, topic.name, TopicRecord(base, partitions, policies, properties), real=False)
+    record = await to_its_end(_register(session, base, partitions, policies, properties))
+    return _made(session, topic.name, record)
+
+
+async def _register(
+    session: Session, base: TopicName, partitions: int, policies: Policies, properties: Mapping[str, str]
+) -> TopicRecord:
+    registry, broker = session.services.registry, session.services.broker
+    while True:
+        try:
+            return await registry.topics.create(
+                base, partitions=partitions, policies=policies, properties=properties
+            )
+        except TooManyError as many:
+            raise RefusedError(Code.INVALID_PARTITIONS, many.what) from many
+        except TopicExistsError as exists:
+            found = await registry.topics.look(base)
+            if found is not None and not found.deleting:
+                name = session.services.catalog.name_of(base)
+                raise TopicExistsError(f"Topic '{name}' already exists.") from exists
+            with suppress(TopicNotFoundError):  # a deletion that was cut short: end it, and try again
+                await broker.delete(base, force=True)
+
+
+def _partitions(session: Session, topic: _Topic, base: TopicName) -> int:
+    if topic.assignments:
+        if topic.num_partitions != _UNSAID or topic.replication_factor != _UNSAID:
+            raise RefusedError(
+                Code.INVALID_REQUEST, "both an assignment and a number of partitions or replicas were given"
+            )
+        return _assigned(session, topic)
+    if topic.replication_factor != _UNSAID and not 0 < topic.replication_factor <= _MOST_REPLICAS:
+        raise RefusedError(Code.INVALID_REPLICATION_FACTOR, "Replication factor must be larger than 0.")
+    if topic.num_partitions == _UNSAID:
+        policy = session.services.registry.policies(base.namespace).auto_topic_creation
+        return max(1, policy.partitions) if policy is not None else 1
+    if topic.num_partitions < 1:
+        raise RefusedError(Code.INVALID_PARTITIONS, "Number of partitions must be larger than 0.")
+    return topic.num_partitions
+
+
+def _assigned(session: Session, topic: _Topic) -> int:
+    """One broker leads every partition, so an assignment can only name that one."""
+    here = session.services.settings.node_id
+    if sorted(one.partition_index for one in topic.assignments) != list(range(len(topic.assignments))):
+        raise RefusedError(Code.INVALID_REPLICA_ASSIGNMENT, "partitions are numbered from 0 on, without a gap")
+    for one in topic.assignments:
+        if one.broker_ids != [here]:
+            raise RefusedError(
+                Code.INVALID_REPLICA_ASSIGNMENT,
+                f"partition {one.partition_index} cannot be on brokers {one.broker_ids}; there is broker {here}",
+            )
+    return len(topic.assignments)
+
+
+def _configs(topic: _Topic) -> dict[str, str]:
+    said: dict[str, str] = {}
+    for config in topic.configs:
+        if config.value is None:
+            raise RefusedError(Code.INVALID_CONFIG, f"Null value not supported for topic configs: {config.name}")
+        said[config.name] = config.value
+    return said
+
+
+def _made(session: Session, name: str, record: TopicRecord, *, real: bool = True) -> _Result:
+    services = session.services
+    holds = record.policies.over(services.registry.policies(record.name.namespace))
+    return _Result(
+        name=name,
+        topic_id=services.catalog.id_of(record) if real else bytes(16),
+        num_partitions=record.partitions,
+        replication_factor=1,
+        configs=[
+            _Config(name=one.config.name, value=one.value, config_source=one.source)
+            for one in shown(record, holds, defaults_of(services.settings))
+        ],
+    )
+
+
+def _failed(topic: _Topic, code: int, text: str) -> _Result:
+    return _Result(name=topic.name, error_code=code, error_message=text, num_partitions=-1, replication_factor=-1)

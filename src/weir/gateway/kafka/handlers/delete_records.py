@@ -1,0 +1,63 @@
+"""DeleteRecords: everything before an offset goes, whoever has not read it."""
+
+from weir.broker.readable import readable
+from weir.broker.topic import BrokerTopic
+from weir.gateway.kafka.administering import each, existing
+from weir.gateway.kafka.errors import Code, RefusedError
+from weir.gateway.kafka.registry import handler
+from weir.gateway.kafka.session import Session
+from weir.model.policies import LogCompaction
+from weir.wire.kafka import messages as m
+from weir.wire.kafka.apis import ApiKey
+
+_Part = m.DeleteRecordsRequest.DeleteRecordsPartition
+_Result = m.DeleteRecordsResponse.DeleteRecordsPartitionResult
+
+#: An offset that means: everything that there is.
+_ALL = -1
+_NO_OFFSET = -1
+
+
+@handler(ApiKey.DELETE_RECORDS, versions=(0, 2))
+async def delete_records(
+    session: Session, request: m.DeleteRecordsRequest, version: int
+) -> m.DeleteRecordsResponse:
+    wanted = [(topic.name, part) for topic in request.topics for part in topic.partitions]
+
+    async def delete(one: tuple[str, _Part]) -> _Result:
+        name, part = one
+        return _Result(partition_index=part.partition_index, low_watermark=await _delete(session, name, part))
+
+    results = iter(await each(wanted, delete, _failed, request.timeout_ms))
+    return m.DeleteRecordsResponse(
+        topics=[
+            m.DeleteRecordsResponse.DeleteRecordsTopicResult(
+                name=topic.name, partitions=[next(results) for _ in topic.partitions]
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+async def _delete(session: Session, name: str, part: _Part) -> int:
+    services = session.services
+    where = services.catalog.part_of(existing(session, name), part.partition_index)
+    cleanup = (services.registry.policies(where).log_compaction or LogCompaction()).cleanup
+    if not cleanup.deletes:
+        raise RefusedError(
+            Code.POLICY_VIOLATION,
+            f"{name} is compacted, and its records go by their keys only",
+            hint="set cleanup.policy=compact,delete",
+        )
+    topic = await services.broker.topic(where, role=session.role, create=False)
+    if not isinstance(topic, BrokerTopic):
+        raise RefusedError(Code.INVALID_REQUEST, f"{name} stores nothing")
+    offset = topic.end_offset if part.offset == _ALL else part.offset
+    if not 0 <= offset <= topic.end_offset:
+        raise RefusedError(Code.OFFSET_OUT_OF_RANGE, f"{name} ends at {topic.end_offset}, not at {offset}")
+    await topic.delete_before(offset)
+    return readable(topic).start_offset
+
+
+def _failed(one: tuple[str, _Part], code: int, text: str) -> _Result:
+    return _Result(partition_index=one[1].partition_index, low_watermark=_NO_OFFSET, error_code=code)

@@ -1,0 +1,99 @@
+"""DescribeConfigs: what holds for topics, and for this broker."""
+
+from weir.gateway.kafka.administering import check_cluster
+from weir.gateway.kafka.broker_configs import broker_configs, defaults_of
+from weir.gateway.kafka.configs import Shown, Source, shown
+from weir.gateway.kafka.errors import Code, RefusedError, code_of, text_of
+from weir.gateway.kafka.registry import handler
+from weir.gateway.kafka.resources import ResourceType, check_here
+from weir.gateway.kafka.session import Session
+from weir.model.errors import WeirError
+from weir.wire.kafka import messages as m
+from weir.wire.kafka.apis import ApiKey
+
+_Resource = m.DescribeConfigsRequest.DescribeConfigsResource
+_Result = m.DescribeConfigsResponse.DescribeConfigsResult
+_Config = m.DescribeConfigsResponse.DescribeConfigsResourceResult
+_Synonym = m.DescribeConfigsResponse.DescribeConfigsSynonym
+
+
+@handler(ApiKey.DESCRIBE_CONFIGS, versions=(1, 4))
+async def describe_configs(
+    session: Session, request: m.DescribeConfigsRequest, version: int
+) -> m.DescribeConfigsResponse:
+    return m.DescribeConfigsResponse(results=[_described(session, request, one) for one in request.resources])
+
+
+def _described(session: Session, request: m.DescribeConfigsRequest, resource: _Resource) -> _Result:
+    result = _Result(resource_type=resource.resource_type, resource_name=resource.resource_name)
+    try:
+        match resource.resource_type:
+            case ResourceType.TOPIC:
+                found = _of_topic(session, resource.resource_name, synonyms=request.include_synonyms)
+            case ResourceType.BROKER:
+                found = _of_broker(session, resource.resource_name)
+            case other:
+                raise RefusedError(Code.INVALID_REQUEST, f"there are no configs of resources of type {other}")
+    except WeirError as failure:
+        result.error_code, result.error_message = code_of(failure), text_of(failure)
+        return result
+    wanted = resource.configuration_keys
+    result.configs = [config for config in found if not wanted or config.name in wanted]
+    if not request.include_documentation:
+        for config in result.configs:
+            config.documentation = None
+    return result
+
+
+def _of_topic(session: Session, name: str, *, synonyms: bool) -> list[_Config]:
+    services = session.services
+    services.guard.check(session.role, services.catalog.base(name), None)
+    record = services.catalog.topic(name)
+    holds = services.registry.policies(record.name)
+    return [
+        _Config(
+            name=one.config.name,
+            value=one.value,
+            config_source=one.source,
+            config_type=one.config.kind,
+            synonyms=_synonyms(one) if synonyms else [],
+            documentation=one.documentation,
+        )
+        for one in shown(record, holds, defaults_of(services.settings))
+    ]
+
+
+def _synonyms(one: Shown) -> list[_Synonym]:
+    """Where the value comes from, and what would hold without it."""
+    found = []
+    if one.source is not Source.DEFAULT:
+        found.append(_Synonym(name=one.config.name, value=one.value, source=one.source))
+    found.append(
+        _Synonym(name=one.config.broker_name or one.config.name, value=one.default, source=Source.DEFAULT)
+    )
+    return found
+
+
+def _of_broker(session: Session, name: str) -> list[_Config]:
+    check_cluster(session)
+    services = session.services
+    check_here(services.settings, name)
+    if not name:
+        return []  # no broker has what all of them could be told together
+    configs = broker_configs(
+        services.settings,
+        services.registry,
+        advertised_host=session.advertised_host,
+        advertised_port=session.advertised_port,
+    )
+    return [
+        _Config(
+            name=config.name,
+            value=config.value,
+            read_only=True,
+            config_source=Source.STATIC_BROKER,
+            config_type=config.kind,
+            documentation="Set where Weir is started; see docs/configuration.md.",
+        )
+        for config in configs
+    ]

@@ -1,0 +1,48 @@
+"""OffsetForLeaderEpoch: where an epoch of a partition ended. Weir's logs have one epoch, 0, and never diverge."""
+
+from weir.gateway.kafka.errors import Code, RefusedError, code_of
+from weir.gateway.kafka.registry import handler
+from weir.gateway.kafka.session import Session
+from weir.model.errors import WeirError
+from weir.wire.kafka import messages as m
+from weir.wire.kafka.apis import ApiKey
+
+_Partition = m.OffsetForLeaderEpochRequest.OffsetForLeaderPartition
+_Result = m.OffsetForLeaderEpochResponse.EpochEndOffset
+
+_EPOCH = 0
+_UNSAID = -1
+
+
+@handler(ApiKey.OFFSET_FOR_LEADER_EPOCH, versions=(2, 4))
+async def offset_for_leader_epoch(
+    session: Session, request: m.OffsetForLeaderEpochRequest, version: int
+) -> m.OffsetForLeaderEpochResponse:
+    return m.OffsetForLeaderEpochResponse(
+        topics=[
+            m.OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(
+                topic=topic.topic,
+                partitions=[await _end_of(session, topic.topic, part) for part in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+async def _end_of(session: Session, name: str, part: _Partition) -> _Result:
+    services = session.services
+    try:
+        services.guard.check(session.role, services.catalog.base(name), None)
+        where = services.catalog.part(name, part.partition)
+        topic = await services.broker.topic(where, role=session.role, create=False)
+        if part.current_leader_epoch > _EPOCH:
+            raise RefusedError(Code.UNKNOWN_LEADER_EPOCH, f"{name} has no epoch {part.current_leader_epoch}")
+        if _UNSAID < part.current_leader_epoch < _EPOCH:
+            raise RefusedError(Code.FENCED_LEADER_EPOCH, f"{name} has left epoch {part.current_leader_epoch}")
+    except WeirError as failure:
+        return _Result(
+            partition=part.partition, error_code=code_of(failure), leader_epoch=_UNSAID, end_offset=_UNSAID
+        )
+    if part.leader_epoch != _EPOCH:  # one that was never seen here
+        return _Result(partition=part.partition, leader_epoch=_UNSAID, end_offset=_UNSAID)
+    return _Result(partition=part.partition, leader_epoch=_EPOCH, end_offset=topic.end_offset)
