@@ -3,6 +3,7 @@
 import logging
 from ssl import SSLContext
 
+from weir.gateway.kafka.fetch_sessions import FetchSessions
 from weir.gateway.kafka.metrics import KafkaMetrics
 from weir.gateway.kafka.registry import load_handlers
 from weir.gateway.kafka.services import Services
@@ -30,6 +31,11 @@ class KafkaServer:
         self._services = services
         self._settings = settings
         self.metrics = metrics if metrics is not None else KafkaMetrics()
+        self._fetch_sessions = FetchSessions(
+            runtime,
+            max_sessions=settings.max_fetch_sessions,
+            max_partitions=settings.max_fetch_session_partitions,
+        )
         serving = ServingSettings(
             settings.host,
             settings.port,
@@ -67,4 +73,10 @@ class KafkaServer:
         await self._server.close(TopicClosedError("the broker shuts down"))
 
     def _session(self, connection: Connection) -> Session:
-        return Session(self._services, connection, advertised=self.advertised, metrics=self.metrics)
+        return Session(
+            self._services,
+            connection,
+            advertised=self.advertised,
+            metrics=self.metrics,
+            fetch_sessions=self._fetch_sessions,
+        )

@@ -1,6 +1,6 @@
 """What stands behind every Kafka session."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from weir.broker.api import Broker
@@ -8,6 +8,7 @@ from weir.broker.ports import Guard
 from weir.broker.registry import Registry
 from weir.broker.security import Authoriser
 from weir.gateway.kafka.catalog import Catalog
+from weir.gateway.kafka.moments import Moments
 from weir.gateway.kafka.settings import KafkaSettings
 from weir.runtime.interfaces import Clock
 
@@ -25,6 +26,8 @@ class Services:
     #: The same and more, for administrators' calls.
     authoriser: Authoriser
     settings: KafkaSettings
+    #: Where moments lie in topics.
+    moments: Moments = field(default_factory=Moments)
     #: Consumer groups (weir.broker.groups) and transactions (weir.broker.transactions); G and T name the types.
     groups: Any = None
     transactions: Any = None

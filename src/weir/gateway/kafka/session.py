@@ -15,6 +15,7 @@ from typing import Any
 
 from weir.gateway.kafka.credentials import Credentials
 from weir.gateway.kafka.errors import Code, code_of, text_of
+from weir.gateway.kafka.fetch_sessions import FetchSessions
 from weir.gateway.kafka.load import Load
 from weir.gateway.kafka.metrics import KafkaMetrics
 from weir.gateway.kafka.publishing import Publishing
@@ -70,6 +71,7 @@ class Session:
         *,
         advertised: tuple[str, int],
         metrics: KafkaMetrics,
+        fetch_sessions: FetchSessions,
     ) -> None:
         self.services = services
         self.clock: Clock = services.clock
@@ -82,6 +84,7 @@ class Session:
         self.outbox = Outbox(connection, services.clock)
         self.load = Load(self.limits)
         self.publishing = Publishing(self)
+        self.fetch_sessions = fetch_sessions
         self.tasks = TaskScope(f"kafka {connection.peer}", on_failure=lambda _: self.abort())
         self._metrics = metrics
         self._connection = connection
@@ -123,6 +126,7 @@ class Session:
             self._metrics.connections -= 1
             self._ended.set()
             self.credentials.forget()
+            self.fetch_sessions.close_of(self)
             for slot in self._waiting:
                 if slot.opening is not None:
                     slot.opening.close()

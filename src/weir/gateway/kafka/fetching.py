@@ -1,0 +1,181 @@
+"""One fetch: reads what there is, within the limits that the client set, and waits if that is too little."""
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING
+
+from weir.gateway.kafka.errors import Code, code_of
+from weir.gateway.kafka.fetch_parts import FetchPart, FetchParts
+from weir.model.batch import Batch, BatchFormat
+from weir.model.errors import TopicNotFoundError, WeirError
+from weir.model.ids import Buffer
+from weir.model.registry import Action
+from weir.wire.kafka import messages as m
+from weir.wire.kafka.records import patched
+from weir.wire.translation import kafka_records
+
+if TYPE_CHECKING:
+    from weir.gateway.kafka.session import Session
+
+_PartData = m.FetchResponse.PartitionData
+_READ_COMMITTED = 1
+#: Every partition's.
+_LEADER_EPOCH = 0
+
+
+class Fetching:
+    """Reads for one request."""
+
+    def __init__(self, session: "Session", request: m.FetchRequest, parts: FetchParts) -> None:
+        self._session = session
+        self._parts = parts
+        self._committed = request.isolation_level == _READ_COMMITTED
+        self._min_bytes = request.min_bytes
+        self._max_bytes = min(request.max_bytes, session.limits.max_fetch_bytes)
+        self._max_wait_s = request.max_wait_ms / 1000
+        self._size = 0
+        self._failed = False
+        #: What was looked at, in order.
+        self.seen: dict[FetchPart, None] = {}
+
+    async def run(self) -> None:
+        """Look at every partition that may have news, and at those that grow, until there is enough to answer."""
+        for part in self._parts.begin():
+            await self._look(part)
+        if self._enough() or self._max_wait_s <= 0 or not len(self._parts):
+            return
+        clock = self._session.clock
+        deadline = clock.monotonic() + self._max_wait_s
+        while (left_s := deadline - clock.monotonic()) > 0:
+            late = asyncio.get_running_loop().create_future()
+            timer = clock.call_later(left_s, partial(_wake, late))
+            try:
+                grown = await self._parts.grown(late, self._committed)
+            finally:
+                timer.cancel()
+            for part in grown:
+                await self._look(part)
+            if self._enough():
+                return
+
+    def _enough(self) -> bool:
+        return self._failed or self._size >= self._min_bytes or self._size >= self._max_bytes
+
+    # --- one partition ----------------------------------------------------------------------------------
+
+    async def _look(self, part: FetchPart) -> None:
+        if part not in self.seen:
+            self.seen[part] = None
+            part.begin()
+        try:
+            await self._find(part)
+            await self._read(part)
+        except WeirError as failure:
+            part.error, part.batches = code_of(failure), []
+            if isinstance(failure, TopicNotFoundError) and isinstance(part.key[0], bytes):
+                part.error = Code.UNKNOWN_TOPIC_ID
+        if part.error:
+            self._failed = True
+
+    async def _find(self, part: FetchPart) -> None:
+        """Its topic, which may have been unloaded or deleted since it was last read."""
+        session, services = self._session, self._session.services
+        if part.name is None:
+            name, index = part.key
+            record = services.catalog.topic(name) if isinstance(name, str) else services.catalog.by_id(name)
+            part.name = services.catalog.part_of(record, index)
+        if part.access_revision != services.authoriser.revision:
+            services.guard.check(session.role, part.name, Action.CONSUME)
+            part.access_revision = services.authoriser.revision
+        try:
+            self._parts.found(part, await services.broker.topic(part.name, role=session.role, create=False))
+        except WeirError:
+            part.name = None  # another topic may have the name by the next fetch
+            raise
+
+    async def _read(self, part: FetchPart) -> None:
+        """Add to what was read of it, from where that ended."""
+        topic, log = part.topic, part.log
+        if topic is None or log is None:
+            return
+        limit = part.limit(self._committed)
+        part.marks = (topic.end_offset, topic.stable_offset, log.start_offset)
+        if part.leader_epoch > _LEADER_EPOCH:
+            part.error = Code.UNKNOWN_LEADER_EPOCH
+        elif not log.start_offset <= part.offset <= topic.end_offset:
+            part.error = Code.OFFSET_OUT_OF_RANGE
+        elif part.next >= limit:
+            if part.offset >= limit:
+                self._parts.quiet(part)
+        else:
+            room = min(part.max_bytes - part.size, self._max_bytes - self._size)
+            if room <= 0 and self._size:
+                return
+            found = log.read_cached(part.next, room)
+            if found is None:
+                found = await log.read(part.next, room)
+            self._take(part, found, room, limit)
+
+    def _take(self, part: FetchPart, found: list[Batch], room: int, limit: int) -> None:
+        """What fits. The first batch of all goes whatever its size, or small limits would stop a client."""
+        for batch in found:
+            size = len(batch.payload)
+            if batch.base_offset >= limit or (size > room and self._size):
+                break
+            part.batches.append(batch)
+            part.next = batch.end_offset
+            part.size += size
+            self._size += size
+            room -= size
+
+    # --- the answer -------------------------------------------------------------------------------------
+
+    def answer(self, part: FetchPart) -> _PartData:
+        """What the client is told of a partition."""
+        index = part.key[1]
+        if part.error:
+            end, stable, start = part.marks or (-1, -1, -1)
+            return _PartData(
+                partition_index=index,
+                error_code=part.error,
+                high_watermark=end,
+                last_stable_offset=stable,
+                log_start_offset=start,
+                aborted_transactions=None,
+                records=b"",
+            )
+        end, stable, start = part.marks or (-1, -1, -1)
+        return _PartData(
+            partition_index=index,
+            high_watermark=end,
+            last_stable_offset=stable,
+            log_start_offset=start,
+            aborted_transactions=self._aborted(part) if self._committed else None,
+            records=_records(part),
+        )
+
+    def _aborted(self, part: FetchPart) -> list[m.FetchResponse.AbortedTransaction]:
+        if part.log is None or not part.batches:
+            return []
+        return [
+            m.FetchResponse.AbortedTransaction(producer_id=each.producer_id, first_offset=each.first_offset)
+            for each in part.log.aborted(part.offset, part.next)
+        ]
+
+
+def _records(part: FetchPart) -> list[Buffer]:
+    """The batches as they came, at their offsets; in pieces, so that nothing is copied."""
+    out: list[Buffer] = []
+    visible = part.log.visible if part.log is not None else None
+    for batch in part.batches:
+        wanted = None if visible is None else visible(batch)
+        if wanted is None and batch.format is BatchFormat.KAFKA:
+            out += patched(batch.payload, batch.base_offset)
+        else:
+            out += kafka_records(batch, wanted)
+    return out
+
+
+def _wake(waiter: "asyncio.Future[None]") -> None:
+    if not waiter.done():
+        waiter.set_result(None)

@@ -1,0 +1,63 @@
+"""ListOffsets: where a partition begins and ends, and where a moment lies in it."""
+
+from weir.broker.readable import readable
+from weir.gateway.kafka.errors import Code, RefusedError, code_of
+from weir.gateway.kafka.registry import handler
+from weir.gateway.kafka.session import Session
+from weir.model.errors import WeirError
+from weir.model.registry import Action
+from weir.wire.kafka import messages as m
+from weir.wire.kafka.apis import ApiKey
+
+_READ_COMMITTED = 1
+_NOTHING = -1
+_Asked = m.ListOffsetsRequest.ListOffsetsPartition
+_Told = m.ListOffsetsResponse.ListOffsetsPartitionResponse
+
+
+@handler(ApiKey.LIST_OFFSETS, versions=(1, 11))
+async def list_offsets(session: Session, request: m.ListOffsetsRequest, version: int) -> m.ListOffsetsResponse:
+    committed = request.isolation_level == _READ_COMMITTED
+    response = m.ListOffsetsResponse()
+    for topic in request.topics:
+        told = [await _answer(session, topic.name, asked, committed) for asked in topic.partitions]
+        response.topics.append(m.ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name, partitions=told))
+    return response
+
+
+async def _answer(session: Session, name: str, asked: _Asked, committed: bool) -> _Told:
+    try:
+        offset, time_ms = await _find(session, name, asked, committed)
+    except WeirError as failure:
+        return _Told(
+            partition_index=asked.partition_index, error_code=code_of(failure), timestamp=_NOTHING, offset=_NOTHING
+        )
+    epoch = 0 if offset >= 0 else -1
+    return _Told(partition_index=asked.partition_index, timestamp=time_ms, offset=offset, leader_epoch=epoch)
+
+
+async def _find(session: Session, name: str, asked: _Asked, committed: bool) -> tuple[int, int]:
+    """The offset, and its record's time where that was asked for."""
+    services = session.services
+    part = services.catalog.part(name, asked.partition_index)
+    services.guard.check(session.role, part, Action.CONSUME)
+    topic = await services.broker.topic(part, role=session.role, create=False)
+    if asked.current_leader_epoch > 0:
+        raise RefusedError(Code.UNKNOWN_LEADER_EPOCH, "partitions have one epoch here, 0")
+    end = topic.stable_offset if committed else topic.end_offset
+    match asked.timestamp:
+        case -1:  # latest
+            return end, _NOTHING
+        case -2 | -4:  # earliest, and earliest that is not in a tier
+            return readable(topic).start_offset, _NOTHING
+        case -3:  # that of the latest time
+            found = await services.moments.of(topic, session.clock).latest()
+        case -5 | -6:  # in a tier, or on its way there
+            return _NOTHING, _NOTHING
+        case moment_ms if moment_ms >= 0:
+            found = await services.moments.of(topic, session.clock).first_at(moment_ms)
+        case _:
+            raise RefusedError(Code.INVALID_REQUEST, f"{asked.timestamp} is no moment")
+    if found is None or found.offset >= end:
+        return _NOTHING, _NOTHING
+    return found.offset, found.time_ms
