@@ -12,13 +12,19 @@ from weir.admin.routing import Route
 from weir.admin.server import AdminServer, Authenticate
 from weir.broker.broker import Broker
 from weir.broker.context import BrokerContext
-from weir.broker.keyed import pulsar_keyed
+from weir.broker.keyed import kafka_keyed, pulsar_keyed
 from weir.broker.limits import Budget
 from weir.broker.ownership import Ownership
 from weir.broker.registry import Registry
 from weir.broker.schemas import SchemaRegistry
 from weir.broker.security import Authenticator, Authoriser, TopicGuard
 from weir.broker.tokens import TokenVerifier, load_public_key, load_secret, read_key
+from weir.gateway.kafka.catalog import Catalog
+from weir.gateway.kafka.keys import keys_of as kafka_keys_of
+from weir.gateway.kafka.metrics import KafkaMetrics
+from weir.gateway.kafka.server import KafkaServer
+from weir.gateway.kafka.services import Services as KafkaServices
+from weir.gateway.kafka.settings import KafkaSettings
 from weir.gateway.pulsar.keys import keys_of
 from weir.gateway.pulsar.server import PulsarServer
 from weir.meta import keys
@@ -54,6 +60,7 @@ class Standalone:
         self._storage = LocalStorage(self._runtime, parts.storage_settings(config), on_locked=on_locked)
         self._started = AsyncExitStack()
         self._bound: dict[str, Address] = {}
+        self._kafka_metrics = KafkaMetrics()
 
     @property
     def addresses(self) -> dict[str, Address]:
@@ -97,6 +104,7 @@ class Standalone:
         broker.start()
         self._started.push_async_callback(broker.close)
         await self._serve_pulsar(broker, GuardedSchemas(schemas, guard), registry, tls)
+        await self._serve_kafka(broker, registry, authoriser, tls)
         admin = AdminContext(
             self._runtime.clock, broker, registry, schemas, authoriser, self._urls(), probe=self._probe
         )
@@ -107,6 +115,8 @@ class Standalone:
         for name, address in (
             ("pulsar", listeners.pulsar),
             ("pulsar_tls", listeners.pulsar_tls),
+            ("kafka", listeners.kafka),
+            ("kafka_tls", listeners.kafka_tls),
             ("http", listeners.http),
             ("https", listeners.https),
         ):
@@ -152,8 +162,8 @@ class Standalone:
             ),
             settings,
             Budget(settings.in_flight_bytes),
-            keys={BatchFormat.PULSAR: keys_of},
-            keyed={BatchFormat.PULSAR: pulsar_keyed},
+            keys={BatchFormat.PULSAR: keys_of, BatchFormat.KAFKA: kafka_keys_of},
+            keyed={BatchFormat.PULSAR: pulsar_keyed, BatchFormat.KAFKA: kafka_keyed},
             guard=guard,
             schemas=schemas,
             open_holding=_open_holding,
@@ -174,6 +184,24 @@ class Standalone:
                 schemas=schemas,
                 lists=registry,
                 tls=tls if secure else None,
+            )
+            await server.start()
+            self._started.push_async_callback(server.close)
+
+    async def _serve_kafka(
+        self, broker: Broker, registry: Registry, authoriser: Authoriser, tls: SSLContext | None
+    ) -> None:
+        guard = TopicGuard(authoriser)
+        shared = KafkaServices(
+            self._runtime.clock, broker, registry, Catalog(registry, guard), guard, authoriser, KafkaSettings()
+        )
+        for name in ("kafka", "kafka_tls"):
+            bound = self._bound.get(name)
+            if bound is None:
+                continue
+            services = replace(shared, settings=parts.kafka_settings(self._config, bound))
+            server = KafkaServer(
+                self._runtime, services, metrics=self._kafka_metrics, tls=tls if _secure(name) else None
             )
             await server.start()
             self._started.push_async_callback(server.close)
@@ -216,4 +244,4 @@ async def _verifier(disk: Disk, settings: TokenSettings) -> TokenVerifier | None
 
 
 def _secure(name: str) -> bool:
-    return name in ("pulsar_tls", "https")
+    return name in ("pulsar_tls", "kafka_tls", "https")
