@@ -202,5 +202,5 @@ def _head(data: bytes) -> tuple[int, int]:
 def _bitmap(data: bytes) -> BitMap64:
     try:
         return BitMap64.deserialize(data)
-    except (ValueError, MemoryError, OverflowError) as bad:
+    except (ValueError, IndexError, MemoryError, OverflowError) as bad:
         raise WireError(f"a bitmap of a transaction index is malformed: {bad}") from bad

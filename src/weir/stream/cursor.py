@@ -161,7 +161,7 @@ class Cursor:
             raise WireError(f"a cursor has unknown version {version}")
         try:
             above = BitMap64.deserialize(bytes(data[_HEADER.size :]))
-        except (ValueError, MemoryError, OverflowError) as bad:
+        except (ValueError, IndexError, MemoryError, OverflowError) as bad:
             raise WireError(f"a cursor's bitmap is malformed: {bad}") from bad
         if above and above.min() <= mark_delete:
             raise WireError("a cursor's bitmap reaches below its mark")
