@@ -1,0 +1,117 @@
+"""A member of a consumer group, as its group knows it."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from weir.broker.group_model import Joined, JoinRequest, MemberInfo, Synced
+from weir.broker.stats import ConsumerStats, Flow
+from weir.model.errors import WeirError
+from weir.model.topics import TopicName
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """Changed by its group alone. `join` and `sync`: what it waits for, if it does."""
+
+    id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_s: float
+    rebalance_s: float
+    protocols: Mapping[str, bytes]
+    #: When it came, in milliseconds since 1970.
+    joined_ms: int
+    #: When it is given up unless it says something, by the monotonic clock.
+    deadline: float = 0.0
+    #: Whether it has not been in a generation yet.
+    new: bool = True
+    assignment: bytes = b""
+    parts: tuple[TopicName, ...] = ()
+    join: "asyncio.Future[Joined] | None" = None
+    sync: "asyncio.Future[Synced] | None" = None
+    #: Whether it has yet to ask for its share of this generation.
+    owes_sync: bool = False
+    may_skip: bool = False
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is the group that keeps it waiting, and not the other way round."""
+        return self.join is not None or self.sync is not None
+
+    def silent(self, now: float) -> bool:
+        """Whether it is to be given up. One that is not new and waits may wait; a new one may have gone without
+        ever having been in a generation, so that it says nothing means something."""
+        return now >= self.deadline and (self.new or not self.waits)
+
+    def update(self, request: JoinRequest) -> None:
+        self.protocols = dict(request.protocols)
+        self.session_s, self.rebalance_s = request.session_s, request.rebalance_s
+        self.client_id, self.client_host = request.client_id, request.client_host
+        self.may_skip = request.may_skip
+
+    def says_the_same(self, protocols: Mapping[str, bytes]) -> bool:
+        return list(self.protocols.items()) == list(protocols.items())
+
+    def await_join(self, over: WeirError) -> "asyncio.Future[Joined]":
+        """It joins; an earlier call of its own that still waits is ended with `over`."""
+        self.end_join(over)
+        self.join = asyncio.get_running_loop().create_future()
+        return self.join
+
+    def await_sync(self, over: WeirError) -> "asyncio.Future[Synced]":
+        self.end_sync(over)
+        self.owes_sync = False
+        self.sync = asyncio.get_running_loop().create_future()
+        return self.sync
+
+    def end_join(self, result: Joined | WeirError) -> None:
+        waiter, self.join = self.join, None
+        _end(waiter, result)
+
+    def end_sync(self, result: Synced | WeirError) -> None:
+        waiter, self.sync = self.sync, None
+        _end(waiter, result)
+
+    def end(self, why: WeirError) -> None:
+        self.end_join(why)
+        self.end_sync(why)
+
+    def info(self, protocol: str, *, stable: bool) -> MemberInfo:
+        """`stable`: with its share."""
+        metadata = bytes(self.protocols.get(protocol, b"")) if stable else b""
+        assignment, parts = (self.assignment, self.parts) if stable else (b"", ())
+        return MemberInfo(self.id, self.instance_id, self.client_id, self.client_host, metadata, assignment, parts)
+
+    def stats(self, generation: int) -> ConsumerStats:
+        properties = {"client_id": self.client_id, "generation": str(generation)}
+        if self.instance_id is not None:
+            properties["instance_id"] = self.instance_id
+        return ConsumerStats(
+            name=self.id,
+            address=self.client_host,
+            flow=Flow(),
+            unacked=0,
+            credit=0,
+            redelivered=0,
+            priority=0,
+            active=True,
+            blocked=False,
+            connected_ms=self.joined_ms,
+            properties=properties,
+        )
+
+
+def _end(waiter: "asyncio.Future[T] | None", result: T | WeirError) -> None:
+    """Whoever waited may have gone."""
+    if waiter is None or waiter.done():
+        return
+    if isinstance(result, WeirError):
+        waiter.set_exception(result)
+        waiter.exception()  # nobody may be there to see it
+    else:
+        waiter.set_result(result)
