@@ -200,10 +200,9 @@ def test_a_flood_from_one_client_does_not_stop_another(weir_broker: Any, client:
     loads: list[int] = []
 
     async def flood() -> None:
-        before = weir_broker.sessions()
         peer = await weir_broker.peer()
-        await peer.greet()
-        session = next(session for session in weir_broker.sessions() if session not in before)
+        await peer.greet(client_version="a flood")
+        (session,) = [each for each in weir_broker.sessions() if each.client_version == "a flood"]
         await peer.produce(TOPIC + "-flood")
         with suppress(TimeoutError):
             for burst in range(200):
