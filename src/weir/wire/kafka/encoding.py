@@ -15,8 +15,6 @@ from weir.wire.kafka.source import Source
 
 _CONSTANTS: dict[str, object] = {
     "uvarint": primitives.uvarint,
-    "scatter": primitives.scatter,
-    "size_of": primitives.size_of,
     "NO_UUID": primitives.NO_UUID,
     "pack": pack,
 }
@@ -25,6 +23,10 @@ _CONSTANTS: dict[str, object] = {
 def encoder(layout: Layout, version: int) -> Callable[[Message], list[Buffer]]:
     """The function that encodes the message to buffers, to be written one after the other."""
     return _Encoder(layout, version).source().compiled("encode", f"encode {layout.name} v{version}")
+
+
+def _several(records: str) -> str:
+    return f"({records}.__class__ is list or {records}.__class__ is tuple)"
 
 
 class _Encoder:
@@ -111,8 +113,8 @@ class _Encoder:
     def _measure(self, field: Field, held: str, count: str) -> None:
         if field.kind == "string" and not field.array:
             self._source.add(f"{held} = {held}.encode()")
-        measure = "size_of" if field.kind == "records" else "len"
-        self._source.add(f"{count} = {measure}({held})")
+        total = f"sum(map(len, {held})) if {_several(held)} else " if field.kind == "records" else ""
+        self._source.add(f"{count} = {total}len({held})")
 
     def _bytes(self, field: Field, value: str) -> None:
         held, count = self._held(field, value)
@@ -121,10 +123,14 @@ class _Encoder:
             self._source.add(f"{self._out} += {held}")
 
     def _records(self, field: Field, value: str) -> None:
+        """Records may be one buffer, or a list or tuple of them."""
         held, count = self._held(field, value)
         self._length(field.kind, count)
-        with self._source.block(f"if {count} > 0:"):
-            self._source.add(f"{self._out} = scatter(pieces, {self._out}, {held}, {count})")
+        with self._source.block(f"if {count} > {primitives.SMALL_RECORDS_BYTES}:"):
+            self._source.add(f"pieces.append({self._out})", f"{self._out} = bytearray()")
+            self._source.add(f"pieces += {held} if {_several(held)} else ({held},)")
+        with self._source.block(f"elif {count} > 0:"):
+            self._source.add(f"{self._out} += b''.join({held}) if {_several(held)} else {held}")
 
     def _array(self, field: Field, value: str) -> None:
         held, count = self._held(field, value)

@@ -1,10 +1,8 @@
 """What Kafka's compiled codecs call at run time: varints, tagged sections, refusals."""
 
-from collections.abc import Sequence
 from struct import Struct
 
 from weir.model.errors import WireError
-from weir.model.ids import Buffer
 
 #: The uuid that means none.
 NO_UUID = bytes(16)
@@ -33,17 +31,22 @@ FIXED = {
 LENGTHS = {"string": "h", "bytes": "i", "records": "i", "array": "i"}
 
 _MAX_UVARINT = 2**32 - 1
+_U8 = Struct("<B").pack
+_U16 = Struct("<H").pack
+_U32 = Struct("<I").pack
 
 
 def uvarint(number: int) -> bytes:
     """Seven bits per byte, the lowest first; all but the last byte have their high bit set."""
-    if 0 <= number < 1 << 7:
-        return number.to_bytes(1, "little")
-    if 0 <= number < 1 << 14:
-        return (number & 0x7F | 0x80 | number >> 7 << 8).to_bytes(2, "little")
-    if not 0 <= number <= _MAX_UVARINT:
+    if number < 0x80:
+        return _U8(number)
+    if number < 0x4000:
+        return _U16(number & 0x7F | 0x80 | number << 1 & 0x7F00)
+    if number < 0x200000:
+        return _U32(number & 0x7F | number << 1 & 0x7F00 | number << 2 & 0x7F0000 | 0x8080)[:3]
+    if number > _MAX_UVARINT:
         raise WireError(f"{number} is no unsigned varint of 32 bits")
-    return (number & 0x7F | 0x80).to_bytes(1, "little") + uvarint(number >> 7)
+    return _U16(number & 0x7F | number << 1 & 0x7F00 | 0x8080) + uvarint(number >> 14)
 
 
 def more(data: memoryview, at: int, first: int) -> tuple[int, int]:
@@ -75,23 +78,6 @@ def skip_tags(data: memoryview, at: int, count: int) -> int:
         size, at = read_uvarint(data, at)
         at += size
     return at
-
-
-def size_of(records: Buffer | Sequence[Buffer]) -> int:
-    """Bytes of the records."""
-    return sum(map(len, records)) if isinstance(records, (list, tuple)) else len(records)
-
-
-def scatter(pieces: list[Buffer], out: bytearray, records: Buffer | Sequence[Buffer], size: int) -> bytearray:
-    """Put what was written so far, and the records behind it, into `pieces`; the buffer in which to go on."""
-    parts: Sequence[Buffer] = records if isinstance(records, (list, tuple)) else (records,)
-    if size <= SMALL_RECORDS_BYTES:
-        for part in parts:
-            out += part
-        return out
-    pieces.append(out)
-    pieces.extend(parts)
-    return bytearray()
 
 
 def null_refused(name: str) -> WireError:
