@@ -1,10 +1,12 @@
 """Bad input: the broker answers or closes, and stays well."""
 
 import asyncio
+import http.client
 import logging
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -161,6 +163,72 @@ def test_strange_first_bytes_end_the_connection(weir_broker: Any, data: bytes) -
                 assert isinstance(frame.command, api.CommandError)
 
     weir_broker.call(say)
+
+
+CLIMBING = [
+    "..",
+    "../x",
+    "..%2fx",
+    "%2e%2e",
+    "%2e%2e/%2e%2e/x",
+    "persistent://../../x",
+    "persistent://public/../x",
+    "persistent://public/default/..",
+    "persistent://public/default/../../../x",
+    "persistent://public/default/..%2f..%2fx",
+    "persistent://public/default/%2e%2e%2f%2e%2e%2fx",
+    "persistent://public/default/x\x00y",
+    "persistent:///etc/passwd",
+    "/etc/passwd",
+    "..\\..\\x",
+]
+
+
+def test_names_that_try_to_leave_the_data_folder(start_broker: Any, tmp_path: Path) -> None:
+    """Refused, or the name of a topic like any other: nothing is written outside of the folder."""
+    node = start_broker()
+    beside = sorted(tmp_path.parent.iterdir())
+
+    async def say() -> None:
+        peer = await node.peer()
+        await peer.greet()
+        for at, name in enumerate(CLIMBING):
+            await climb(peer, name, at)
+
+    node.call(say)
+    address = node.up.addresses["http"]
+    for name in CLIMBING:
+        for where in ("", "persistent/public/default/", "tenants/", "namespaces/public/"):
+            asked = http.client.HTTPConnection(address.host, address.port, timeout=60)
+            with suppress(ValueError, http.client.InvalidURL):  # what the client itself refuses to send
+                asked.request("PUT", f"/admin/v2/{where}{name}", "{}", {"content-type": "application/json"})
+                assert asked.getresponse().status < 500, (where, name)
+            asked.close()
+    node.restart()
+    assert sorted(tmp_path.parent.iterdir()) == beside
+    assert list(tmp_path.iterdir()) == [tmp_path / "node0"]
+
+
+async def climb(peer: Any, name: str, at: int) -> None:
+    """Use the name for everything that has one."""
+    peer.say(api.CommandProducer(topic=name, producer_id=at, request_id=at))
+    made = (await peer.frame()).command
+    assert isinstance(made, api.CommandProducerSuccess | api.CommandError)
+    if isinstance(made, api.CommandProducerSuccess):
+        peer.send(at, 0)
+        await peer.hear(api.CommandSendReceipt)
+    shared = api.CommandSubscribe.Shared
+    for topic, subscription in (("t", name), (name, "s")):
+        peer.say(
+            api.CommandSubscribe(
+                topic=topic, subscription=subscription, subType=shared, consumer_id=at, request_id=at
+            )
+        )
+        assert isinstance((await peer.frame()).command, api.CommandSuccess | api.CommandError)
+        peer.say(api.CommandCloseConsumer(consumer_id=at, request_id=at))
+        await peer.hear(api.CommandSuccess)
+    peer.say(api.CommandGetTopicsOfNamespace(request_id=at, namespace=name))
+    await peer.hear(api.CommandError)
 
 
 def test_a_frame_over_the_limit_is_refused_before_it_is_read(weir_broker: Any) -> None:

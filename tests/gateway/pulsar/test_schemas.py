@@ -4,7 +4,16 @@ from typing import Any
 
 import pulsar
 import pytest
-from pulsar.schema import AvroSchema, Integer, JsonSchema, Record, String, StringSchema
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from pulsar.schema import (
+    AvroSchema,
+    Integer,
+    JsonSchema,
+    ProtobufNativeSchema,
+    Record,
+    String,
+    StringSchema,
+)
 
 from weir.model.policies import Policies, SchemaCompatibility
 from weir.wire.pulsar.proto import api
@@ -50,7 +59,45 @@ def test_a_compatible_schema_is_a_new_version(weir_broker: Any, client: pulsar.C
     new.send(newer(name="Bob", age=1, email="b@x"))
     first, second = consumer.receive(TIMEOUT_MS), consumer.receive(TIMEOUT_MS)
     assert first.schema_version() != second.schema_version()
+    # The client asks the broker for the schema that each was written with.
+    assert (first.value().name, first.value().age, first.value().email) == ("Ada", 36, None)
     assert (second.value().name, second.value().email) == ("Bob", "b@x")
+
+
+def test_a_new_record_is_read_through_an_old_schema(weir_broker: Any, client: pulsar.Client, topic: str) -> None:
+    weir_broker.set_policies(topic, Policies(schema_compatibility=SchemaCompatibility.FULL))
+    newer = evolved(name=String(required=True), age=Integer(), email=String(default=None, required_default=True))
+    consumer = client.subscribe(topic, "s", schema=AvroSchema(User))
+    client.create_producer(topic, schema=AvroSchema(newer)).send(newer(name="Bob", age=1, email="b@x"))
+    found = consumer.receive(TIMEOUT_MS).value()
+    assert (found.name, found.age) == ("Bob", 1)
+
+
+def person(*fields: tuple[str, int]) -> Any:
+    """A Protobuf message's class, made of string fields with these names and numbers."""
+    file = descriptor_pb2.FileDescriptorProto(name="people.proto", package="test", syntax="proto3")
+    message = file.message_type.add(name="Person")
+    kind = descriptor_pb2.FieldDescriptorProto
+    for name, number in fields:
+        message.field.add(name=name, number=number, label=kind.LABEL_OPTIONAL, type=kind.TYPE_STRING)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("test.Person"))
+
+
+def test_protobuf_messages_arrive_and_evolve(client: pulsar.Client, topic: str) -> None:
+    old, new = person(("name", 1)), person(("name", 1), ("email", 2))
+    consumer = client.subscribe(topic, "s", schema=ProtobufNativeSchema(old))
+    client.create_producer(topic, schema=ProtobufNativeSchema(old)).send(old(name="Ada"))
+    first = consumer.receive(TIMEOUT_MS)
+    assert first.value().name == "Ada"
+    client.create_producer(topic, schema=ProtobufNativeSchema(new)).send(new(name="Bob", email="b@x"))
+    second = consumer.receive(TIMEOUT_MS)
+    assert second.value().name == "Bob"
+    assert first.schema_version() != second.schema_version()
+    other = descriptor_pb2.FileOptions  # another message altogether
+    with pytest.raises(pulsar.IncompatibleSchema):
+        client.create_producer(topic, schema=ProtobufNativeSchema(other))
 
 
 def test_an_incompatible_schema_is_refused(client: pulsar.Client, topic: str) -> None:
