@@ -1,0 +1,150 @@
+"""Delayed delivery for Kafka's producers, asked for by record headers.
+
+`weir-deliver-at` (milliseconds since 1970) or `weir-deliver-after` (milliseconds from now), as decimal text, hold
+a record back; `weir-delay-id` names it; a record with `weir-cancel` cancels what waits under that name, and is
+itself not stored. A batch of which all records wait for the same moment is held as it is. Any other is stored in
+parts: runs of records that are treated alike. They are the same runs if the batch is sent again, whenever that is,
+so each of them is known by its sequence numbers.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import groupby
+from typing import NamedTuple
+
+from weir.broker.api import Outgoing
+from weir.gateway.kafka.errors import Code, RefusedError
+from weir.model.batch import Stamp
+from weir.model.errors import WireError
+from weir.wire.kafka.records import LOG_APPEND_TIME, NO_STAMP, BatchHeader, parse_header
+from weir.wire.kafka.records_build import Record, build_batch
+from weir.wire.kafka.records_read import iter_records
+from weir.wire.kafka.records_search import Searcher
+
+DELIVER_AT = b"weir-deliver-at"
+DELIVER_AFTER = b"weir-deliver-after"
+DELAY_ID = b"weir-delay-id"
+CANCEL = b"weir-cancel"
+#: What all of them begin with; few batches have it in them.
+_MARK = b"weir-"
+_MAX_ID_BYTES = 256
+_MAX_DIGITS = 18
+_LAST_SEQUENCE = 0x7FFFFFFF
+
+
+class _Wish(NamedTuple):
+    """What a record's headers ask for. `place` tells records apart that must not share a batch."""
+
+    deliver_at: int | None = None
+    deliver_after: int | None = None
+    delay_id: str | None = None
+    cancel: str | None = None
+    place: int = -1
+
+
+_NOTHING = _Wish()
+
+
+class Delaying:
+    """Looks for wishes in what the producers of one listener send."""
+
+    def __init__(self) -> None:
+        self._searcher = Searcher()
+
+    def heeded(self, outgoing: Outgoing, now_ms: int) -> Outgoing:
+        """The batch as it is to be stored, if some of its records wish for a delay; else itself. RefusedError."""
+        payload = bytes(outgoing.payload)
+        try:
+            header = parse_header(payload)
+            if not self._searcher.has(payload, header, _MARK):
+                return outgoing
+            runs = _runs_of(payload)
+        except WireError as bad:
+            raise RefusedError(Code.INVALID_RECORD, str(bad)) from bad
+        if all(wish == _NOTHING for wish, _ in runs):
+            return outgoing
+        if outgoing.transactional:
+            raise RefusedError(
+                Code.INVALID_RECORD, "a transaction's records cannot be delayed, nor cancel what is delayed"
+            )
+        if len(runs) == 1 and runs[0][0].place < 0:
+            return replace(outgoing, deliver_at_ms=_due(runs[0][0], now_ms))
+        return replace(outgoing, parts=tuple(_parts(outgoing, header, runs, now_ms)))
+
+
+def _runs_of(payload: bytes) -> list[tuple[_Wish, list[Record]]]:
+    wished = [(_wish_of(record), record) for record in iter_records(payload)]
+    return [(wish, [record for _, record in run]) for wish, run in groupby(wished, lambda pair: pair[0])]
+
+
+def _wish_of(record: Record) -> _Wish:
+    if not record.headers:
+        return _NOTHING
+    found: dict[bytes, str] = {}
+    for name, value in record.headers:
+        if name in (DELIVER_AT, DELIVER_AFTER, DELAY_ID, CANCEL) and name not in found:
+            found[name] = _text(name, value)
+    if CANCEL in found:
+        return _Wish(cancel=found[CANCEL], place=record.offset_delta)
+    if DELIVER_AT in found and DELIVER_AFTER in found:
+        raise WireError(f"a record has both {DELIVER_AT.decode()} and {DELIVER_AFTER.decode()}")
+    if DELIVER_AT not in found and DELIVER_AFTER not in found:
+        return _NOTHING
+    named = found.get(DELAY_ID)
+    return _Wish(
+        deliver_at=_number(DELIVER_AT, found),
+        deliver_after=_number(DELIVER_AFTER, found),
+        delay_id=named,
+        place=-1 if named is None else record.offset_delta,  # cancelling it must not cancel others
+    )
+
+
+def _text(name: bytes, value: object) -> str:
+    if not isinstance(value, bytes) or not 0 < len(value) <= _MAX_ID_BYTES:
+        raise WireError(f"the header {name.decode()} has 1 to {_MAX_ID_BYTES} bytes")
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise WireError(f"the header {name.decode()} is no text") from None
+
+
+def _number(name: bytes, found: dict[bytes, str]) -> int | None:
+    text = found.get(name)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
+        raise WireError(f"the header {name.decode()} is milliseconds in decimal digits, not {text[:40]!r}")
+    return int(text)
+
+
+def _due(wish: _Wish, now_ms: int) -> int | None:
+    return now_ms + wish.deliver_after if wish.deliver_after is not None else wish.deliver_at
+
+
+def _parts(
+    outgoing: Outgoing, header: BatchHeader, runs: list[tuple[_Wish, list[Record]]], now_ms: int
+) -> Iterator[Outgoing]:
+    """One for each run, with the sequence numbers of its records."""
+    for wish, records in runs:
+        first = records[0].offset_delta
+        stamp = outgoing.stamp
+        if stamp is not None:
+            stamp = Stamp(stamp.producer_id, stamp.epoch, (stamp.sequence + first) & _LAST_SEQUENCE)
+        yield replace(
+            outgoing,
+            payload=b"" if wish.cancel is not None else _batch(header, records, stamp),
+            count=len(records),
+            stamp=stamp,
+            deliver_at_ms=_due(wish, now_ms),
+            delay_id=wish.delay_id,
+            cancels=wish.cancel,
+        )
+
+
+def _batch(header: BatchHeader, records: list[Record], stamp: Stamp | None) -> bytes:
+    first = records[0].offset_delta
+    moved = [
+        Record(record.offset_delta - first, record.timestamp, record.key, record.value, record.headers)
+        for record in records
+    ]
+    return build_batch(moved, attributes=header.attributes & LOG_APPEND_TIME, stamp=stamp or NO_STAMP)
