@@ -93,6 +93,9 @@ class FakeConsumer:
         self.acked: list[tuple[int, int]] = []
         self.acked_up_to: list[int] = []
         self.redelivered: list[Sequence[tuple[int, int]] | None] = []
+        #: Cleared: what is acknowledged is not stored until a test sets it.
+        self.durable = asyncio.Event()
+        self.durable.set()
         self.active = True
         self._activity = asyncio.Event()
         self._closed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -144,7 +147,7 @@ class FakeConsumer:
         return self.active
 
     async def persisted(self) -> None:
-        pass
+        await self.durable.wait()
 
     async def unsubscribe(self, *, force: bool = False) -> None:
         self.shut("unsubscribed")
@@ -180,6 +183,7 @@ class FakeTopic:
         self.start_offset = 0
         self.terminated = False
         self._waiters: list[asyncio.Future[None]] = []
+        self._listeners: list[Callable[[], None]] = []
 
     @property
     def end_offset(self) -> int:
@@ -224,6 +228,13 @@ class FakeTopic:
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
+        for listener in list(self._listeners):
+            listener()
+
+    @property
+    def watchers(self) -> int:
+        """How many want to be told when it grows."""
+        return len(self._listeners)
 
     async def offset_at(self, moment_ms: int) -> int:
         return next((b.base_offset for b in self.batches if b.append_ms >= moment_ms), self.end_offset)
@@ -257,7 +268,8 @@ class FakeTopic:
         return []
 
     def on_growth(self, callback: Callable[[], None]) -> Callable[[], None]:
-        return lambda: None  # nothing is kept that could be read later
+        self._listeners.append(callback)
+        return lambda: self._listeners.remove(callback)
 
 
 class FakeBroker:

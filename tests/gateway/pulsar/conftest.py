@@ -403,6 +403,15 @@ class Stage:
         await peer.greet(**connect)
         return peer
 
+    async def fill(self, *counts: int) -> Any:
+        """The topic `t` with batches of these sizes, sent by another client."""
+        peer = await self.peer()
+        await peer.produce("persistent://public/default/t")
+        for sequence, count in enumerate(counts):
+            peer.send(1, sequence, b"%d" % sequence, **({"num_messages_in_batch": count} if count > 1 else {}))
+            await peer.hear(api.CommandSendReceipt)
+        return self.broker.at("persistent://public/default/t")
+
     async def stranger(self) -> Peer:
         return Peer(await self.network.connect("server", self.server.port))
 
