@@ -36,16 +36,28 @@ _TopicResponse = m.ProduceResponse.TopicProduceResponse
 class PartitionLink:
     """One `api.Producer` of a connection."""
 
-    __slots__ = ("access_revision", "append_time", "key", "keyed", "part", "producer", "topic", "topics_revision")
+    __slots__ = (
+        "access_revision",
+        "append_time",
+        "delays",
+        "key",
+        "keyed",
+        "part",
+        "producer",
+        "topic",
+        "topics_revision",
+    )
 
     def __init__(self, key: Key, part: TopicName, topic: Topic, producer: Producer) -> None:
         self.key = key
         self.part = part
         self.topic = topic
         self.producer = producer
-        #: What the topic asks for, as of a revision of the topics: the broker's time; a key in each record.
+        #: What the topic asks for, as of a revision of the topics: the broker's time, a key in each record; and
+        #: whether records may ask for a delay.
         self.append_time = False
         self.keyed = False
+        self.delays = False
         self.topics_revision = -1
         #: As of which revision of grants the role may produce.
         self.access_revision = -1
@@ -143,6 +155,8 @@ class Publishing:
             self._look_after(link)
             append_ms = session.clock.wall_ms() if link.append_time else None
             outgoing = outgoing_of(records, pending.version, session.limits, append_ms=append_ms, keyed=link.keyed)
+            if link.delays:
+                outgoing = session.services.delaying.heeded(outgoing, session.clock.wall_ms())
         except WeirError as failure:
             part.error_code, part.error_message = code_of(failure), text_of(failure)
             return
@@ -168,7 +182,9 @@ class Publishing:
             record = services.registry.topics.find(link.part)
             if record is not None:
                 link.append_time = services.catalog.config(record, "message.timestamp.type") == "LogAppendTime"
-            compaction = services.registry.policies(link.part).log_compaction
+            policies = services.registry.policies(link.part)
+            compaction = policies.log_compaction
+            link.delays = bool(policies.delayed_delivery)
             link.keyed = compaction is not None and compaction.cleanup.compacts
 
     # --- what comes back ---------------------------------------------------------------------------------

@@ -4,10 +4,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from weir.broker.api import Broker
+from weir.broker.groups import GroupCoordinator
 from weir.broker.ports import Guard
 from weir.broker.registry import Registry
 from weir.broker.security import Authoriser
 from weir.gateway.kafka.catalog import Catalog
+from weir.gateway.kafka.delaying import Delaying
 from weir.gateway.kafka.moments import Moments
 from weir.gateway.kafka.settings import KafkaSettings
 from weir.runtime.interfaces import Clock
@@ -28,6 +30,8 @@ class Services:
     settings: KafkaSettings
     #: Where moments lie in topics.
     moments: Moments = field(default_factory=Moments)
-    #: Consumer groups (weir.broker.groups) and transactions (weir.broker.transactions); G and T name the types.
-    groups: Any = None
+    #: Finds the records that shall be delayed.
+    delaying: Delaying = field(default_factory=Delaying)
+    groups: GroupCoordinator | None = None
+    #: Transactions (weir.broker.transactions); T names the type.
     transactions: Any = None
