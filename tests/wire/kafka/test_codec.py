@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from weir.model.errors import UnknownVersionError, WireError
+from weir.model.errors import InvariantError, UnknownVersionError, WireError
 from weir.testing.kafka_samples import in_version, integers
 from weir.wire.kafka import codec
 from weir.wire.kafka import messages as m
@@ -234,6 +234,12 @@ def test_what_cannot_be_written_is_a_wire_error(request_: m.Message) -> None:
         codec.encode_request(ApiKey.HEARTBEAT, 0, request_)
 
 
+def test_a_uuid_of_another_length_is_not_written() -> None:
+    topic = m.FetchRequest.FetchTopic(topic_id=b"short")
+    with pytest.raises(WireError, match="topic_id has not the 16 bytes"):
+        codec.encode_request(ApiKey.FETCH, 13, m.FetchRequest(topics=[topic]))
+
+
 def test_a_null_is_refused_where_the_version_has_none() -> None:
     with pytest.raises(WireError, match="topics is null"):
         codec.decode_request(ApiKey.METADATA, 0, b"\xff\xff\xff\xff")
@@ -254,3 +260,11 @@ def test_a_line_of_the_table_says_all_about_a_field() -> None:
     assert rows.struct is last.struct is made.structs[0]
     (b,) = made.structs[0].fields
     assert (b.tag, b.default, list(b.versions)) == (3, None, [2])
+
+
+@pytest.mark.parametrize(
+    "text", ["a int32\n  b int32", "row Row\n  a int32", "rows []Row\n  a int32\nx []Row\n  b int8"]
+)
+def test_a_table_that_cannot_be_meant_is_refused(text: str) -> None:
+    with pytest.raises(InvariantError):
+        layout("Sample", "0-1", text)

@@ -16,6 +16,7 @@ from weir.wire.kafka.source import Source
 _CONSTANTS: dict[str, object] = {
     "uvarint": primitives.uvarint,
     "NO_UUID": primitives.NO_UUID,
+    "no_uuid": primitives.no_uuid,
     "pack": pack,
 }
 
@@ -89,6 +90,9 @@ class _Encoder:
     def _field(self, field: Field, value: str) -> None:
         letter = primitives.FIXED.get(field.kind)
         if letter is not None and not field.array:
+            if field.kind == "uuid":  # which `struct` would cut or fill
+                with self._source.block(f"if len({value}) != 16:"):
+                    self._source.add(f"raise no_uuid('{self._layout.name}: {field.name}')")
             self._run.append((letter, value))
         elif field.array:
             self._array(field, value)

@@ -84,6 +84,10 @@ def null_refused(name: str) -> WireError:
     return WireError(f"{name} is null")
 
 
+def no_uuid(name: str) -> WireError:
+    return WireError(f"{name} has not the 16 bytes of a uuid")
+
+
 def too_many(name: str) -> WireError:
     return WireError(f"{name} announces more elements than the bytes behind it can hold, or than are allowed")
 

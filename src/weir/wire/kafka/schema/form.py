@@ -159,6 +159,8 @@ def _field(words: list[str], valid: Range, structs: dict[str, Structure]) -> Fie
     struct = None
     if kind not in PRIMITIVES:
         struct = structs.setdefault(kind, Structure(kind))
+        if not array and tag is None:
+            raise InvariantError(f"{name}: a struct outside of an array can only be a tagged field here")
     return Field(name, kind, array, versions, nullable, default, tag, struct)
 
 
