@@ -118,7 +118,7 @@ class TopicTable:
         """NamespaceNotFoundError, TopicExistsError, TooManyError."""
         if name.partition is not None:
             raise NotAllowedError(f"{name} names a partition", hint="create the topic with that many partitions")
-        self._check_partitions(partitions)
+        self.check_partitions(partitions)
         if self._namespaces.find(name.namespace) is None:
             await self._namespaces.check_stands(name.namespace)
         siblings = len(self._of_namespace.get(keys.topics_of(name.namespace), ()))
@@ -156,7 +156,7 @@ class TopicTable:
 
     async def grow(self, name: TopicName, partitions: int) -> TopicRecord:
         """Give a partitioned topic more partitions; it never gets fewer."""
-        self._check_partitions(partitions)
+        self.check_partitions(partitions)
 
         def grown(record: TopicRecord) -> TopicRecord:
             if record.deleting:
@@ -202,7 +202,8 @@ class TopicTable:
                 await self._mirror.delete(key, expect=found.version)
                 return
 
-    def _check_partitions(self, partitions: int) -> None:
+    def check_partitions(self, partitions: int) -> None:
+        """NotAllowedError, TooManyError if no topic can have so many."""
         if partitions < 0:
             raise NotAllowedError(f"a topic cannot have {partitions} partitions")
         if 0 < self._limits.max_partitions < partitions:

@@ -5,9 +5,10 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Sequence
 from typing import Any, TypeVar
 
+from weir.broker.registry import Registry
 from weir.gateway.kafka.errors import Code, RefusedError, code_of, text_of
 from weir.gateway.kafka.session import Session
-from weir.model.errors import NotAuthorisedError, WeirError
+from weir.model.errors import NotAllowedError, NotAuthorisedError, TooManyError, WeirError
 from weir.model.registry import TopicRecord
 from weir.model.topics import TopicName
 
@@ -37,6 +38,14 @@ def check_cluster(session: Session) -> None:
         session.services.authoriser.check_superuser(session.role)
     except NotAuthorisedError as denied:
         raise RefusedError(Code.CLUSTER_AUTHORIZATION_FAILED, denied.what, hint=denied.hint) from denied
+
+
+def check_count(registry: Registry, partitions: int) -> None:
+    """Whether a topic can have so many partitions."""
+    try:
+        registry.topics.check_partitions(partitions)
+    except (NotAllowedError, TooManyError) as refused:
+        raise RefusedError(Code.INVALID_PARTITIONS, refused.what, hint=refused.hint) from refused
 
 
 def said_twice(names: Iterable[Hashable]) -> set[Hashable]:

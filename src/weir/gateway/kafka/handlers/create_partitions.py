@@ -1,10 +1,10 @@
 """CreatePartitions: a partitioned topic gets more of them; it never gets fewer."""
 
-from weir.gateway.kafka.administering import each, existing, said_twice
+from weir.gateway.kafka.administering import check_count, each, existing, said_twice
 from weir.gateway.kafka.errors import Code, RefusedError
 from weir.gateway.kafka.registry import handler
 from weir.gateway.kafka.session import Session
-from weir.model.errors import NotAllowedError, TooManyError
+from weir.model.errors import NotAllowedError
 from weir.model.registry import TopicRecord
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey
@@ -24,10 +24,11 @@ async def create_partitions(
             raise RefusedError(Code.INVALID_REQUEST, "the request names this topic more than once")
         record = existing(session, topic.name)
         _check(session, topic, record)
+        check_count(session.services.registry, topic.count)
         if not request.validate_only:
             try:
                 await session.services.registry.topics.grow(record.name, topic.count)
-            except (TooManyError, NotAllowedError) as refused:
+            except NotAllowedError as refused:  # somebody else let it grow meanwhile
                 raise RefusedError(Code.INVALID_PARTITIONS, refused.what, hint=refused.hint) from refused
         return _Result(name=topic.name)
 

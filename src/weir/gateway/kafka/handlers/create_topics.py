@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from contextlib import suppress
 
-from weir.gateway.kafka.administering import administered, each, said_twice, to_its_end
+from weir.gateway.kafka.administering import administered, check_count, each, said_twice, to_its_end
 from weir.gateway.kafka.broker_configs import defaults_of
 from weir.gateway.kafka.configs import new_topic, shown
 from weir.gateway.kafka.errors import Code, RefusedError
 from weir.gateway.kafka.registry import handler
 from weir.gateway.kafka.session import Session
-from weir.model.errors import TooManyError, TopicExistsError, TopicNotFoundError
+from weir.model.errors import TopicExistsError, TopicNotFoundError
 from weir.model.policies import Policies
 from weir.model.registry import TopicRecord
 from weir.model.topics import TopicName
@@ -42,6 +42,7 @@ async def _create(session: Session, topic: _Topic, *, validate_only: bool) -> _R
     base = administered(session, topic.name)
     services.catalog.name_of(base)  # one that could not be listed shall not be made
     partitions = _partitions(session, topic, base)
+    check_count(services.registry, partitions)
     policies, properties = new_topic(_configs(topic))
     if validate_only:
         services.registry.namespaces.get(base.namespace)
@@ -61,8 +62,6 @@ async def _register(
             return await registry.topics.create(
                 base, partitions=partitions, policies=policies, properties=properties
             )
-        except TooManyError as many:
-            raise RefusedError(Code.INVALID_PARTITIONS, many.what) from many
         except TopicExistsError as exists:
             found = await registry.topics.look(base)
             if found is not None and not found.deleting:
