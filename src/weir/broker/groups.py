@@ -208,6 +208,16 @@ class GroupCoordinator:
             if failed is not None:
                 raise GroupNotEmptyError(f"group {name!r} is not deleted: {failed}") from failed
 
+    async def parts(self, name: str) -> Sequence[TopicName]:
+        """Every partition that the group has a position on, or that a member was given."""
+        _check_name(name)
+        home = await self._home(name)
+        found = dict.fromkeys(await self.offsets.parts(name))
+        group = self._of(home).get(name)
+        for member in group.members if group is not None else ():
+            found.update(dict.fromkeys(member.parts))
+        return tuple(found)
+
     async def owner_here(self, name: str) -> bool:
         """Whether this broker is the one to ask for the group."""
         return (await self._homes.owner(name)).here

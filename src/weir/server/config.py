@@ -99,6 +99,19 @@ class BrokerConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class Groups:
+    """Consumer groups."""
+
+    initial_delay: float = setting(
+        SECONDS, 0.25, "How long the first member of an empty group waits for others before work is divided."
+    )
+    min_session: float = setting(SECONDS, 6.0, "The shortest time that a member may ask to be silent for,")
+    max_session: float = setting(SECONDS, 1800.0, "and the longest.")
+    max_members: int = setting(COUNT, 5_000, "Members per group.")
+    retention: float = setting(SECONDS, 7 * 86_400.0, "Positions of a group without members are kept so long.")
+
+
+@dataclass(frozen=True, slots=True)
 class Auth:
     """Who may come in."""
 
@@ -198,6 +211,7 @@ class Config:
     listeners: Listeners = field(default_factory=Listeners)
     storage: Storage = field(default_factory=Storage)
     broker: BrokerConfig = field(default_factory=BrokerConfig)
+    groups: Groups = field(default_factory=Groups)
     auth: Auth = field(default_factory=Auth)
     tls: Tls = field(default_factory=Tls)
     limits: Limits = field(default_factory=Limits)

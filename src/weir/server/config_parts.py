@@ -6,6 +6,7 @@ from pathlib import Path
 
 from weir.admin.http import HttpSettings
 from weir.bookie.settings import BookieSettings, CacheSettings, FlushSettings, JournalSettings, SpaceSettings
+from weir.broker.group_model import GroupSettings
 from weir.broker.security import SecuritySettings
 from weir.broker.settings import BrokerSettings
 from weir.broker.tokens import TokenRules
@@ -69,6 +70,17 @@ def broker_settings(config: Config) -> BrokerSettings:
         dedup_snapshot_every=broker.dedup_snapshot_every,
         dedup_forget_s=broker.dedup_forget,
         maintenance_s=broker.maintenance_interval,
+    )
+
+
+def group_settings(config: Config) -> GroupSettings:
+    groups = config.groups
+    return GroupSettings(
+        initial_delay_s=groups.initial_delay,
+        min_session_s=groups.min_session,
+        max_session_s=groups.max_session,
+        max_members=groups.max_members,
+        retention_s=groups.retention,
     )
 
 

@@ -12,6 +12,9 @@ from weir.admin.routing import Route
 from weir.admin.server import AdminServer, Authenticate
 from weir.broker.broker import Broker
 from weir.broker.context import BrokerContext
+from weir.broker.coordinator import Homes
+from weir.broker.group_offsets import GroupOffsets
+from weir.broker.groups import GroupCoordinator
 from weir.broker.keyed import kafka_keyed, pulsar_keyed
 from weir.broker.limits import Budget
 from weir.broker.ownership import Ownership
@@ -100,11 +103,14 @@ class Standalone:
         guard = TopicGuard(authoriser)
         schemas = SchemaRegistry(self._storage.meta, self._runtime, registry)
         authenticator = Authenticator(self._runtime.clock, security, tokens=tokens)
-        broker = Broker(self._context(guard, schemas), registry, ownership, authenticator)
+        context = self._context(guard, schemas)
+        broker = Broker(context, registry, ownership, authenticator)
         broker.start()
         self._started.push_async_callback(broker.close)
+        homes = Homes(broker)
+        groups = self._coordinate(broker, homes, context)
         await self._serve_pulsar(broker, GuardedSchemas(schemas, guard), registry, tls)
-        await self._serve_kafka(broker, registry, authoriser, tls)
+        await self._serve_kafka(broker, registry, authoriser, tls, groups=groups)
         admin = AdminContext(
             self._runtime.clock, broker, registry, schemas, authoriser, self._urls(), probe=self._probe
         )
@@ -188,12 +194,35 @@ class Standalone:
             await server.start()
             self._started.push_async_callback(server.close)
 
+    def _coordinate(self, broker: Broker, homes: Homes, context: BrokerContext) -> GroupCoordinator:
+        """Consumer groups, of whatever protocol has them."""
+        offsets = GroupOffsets(broker, homes, self._runtime.clock)
+        groups = GroupCoordinator(
+            self._runtime, homes, offsets, context.members, parts.group_settings(self._config)
+        )
+        groups.start()
+        self._started.push_async_callback(groups.close)
+        return groups
+
     async def _serve_kafka(
-        self, broker: Broker, registry: Registry, authoriser: Authoriser, tls: SSLContext | None
+        self,
+        broker: Broker,
+        registry: Registry,
+        authoriser: Authoriser,
+        tls: SSLContext | None,
+        *,
+        groups: GroupCoordinator,
     ) -> None:
         guard = TopicGuard(authoriser)
         shared = KafkaServices(
-            self._runtime.clock, broker, registry, Catalog(registry, guard), guard, authoriser, KafkaSettings()
+            self._runtime.clock,
+            broker,
+            registry,
+            Catalog(registry, guard),
+            guard,
+            authoriser,
+            KafkaSettings(),
+            groups=groups,
         )
         for name in ("kafka", "kafka_tls"):
             bound = self._bound.get(name)

@@ -194,6 +194,8 @@ CODES: dict[type[BaseException], Code] = {
     errors.UnknownProducerError: Code.UNKNOWN_PRODUCER_ID,
     errors.TransactionStateError: Code.INVALID_TXN_STATE,
     errors.TransactionBusyError: Code.CONCURRENT_TRANSACTIONS,
+    errors.TransactionTimeoutError: Code.INVALID_TRANSACTION_TIMEOUT,
+    errors.UnknownTransactionError: Code.TRANSACTIONAL_ID_NOT_FOUND,
     # groups
     errors.UnknownGroupError: Code.GROUP_ID_NOT_FOUND,
     errors.UnknownMemberError: Code.UNKNOWN_MEMBER_ID,
@@ -204,6 +206,13 @@ CODES: dict[type[BaseException], Code] = {
     errors.InconsistentGroupProtocolError: Code.INCONSISTENT_GROUP_PROTOCOL,
     errors.GroupNotEmptyError: Code.NON_EMPTY_GROUP,
     errors.UnstablePositionError: Code.UNSTABLE_OFFSET_COMMIT,
+    errors.InvalidGroupError: Code.INVALID_GROUP_ID,
+    errors.SessionTimeoutError: Code.INVALID_SESSION_TIMEOUT,
+    errors.GroupFullError: Code.GROUP_MAX_SIZE_REACHED,
+    errors.GroupSubscribedError: Code.GROUP_SUBSCRIBED_TO_TOPIC,
+    errors.CommitTooLargeError: Code.OFFSET_METADATA_TOO_LARGE,
+    errors.SubscriptionBusyError: Code.GROUP_SUBSCRIBED_TO_TOPIC,
+    errors.SubscriptionNotFoundError: Code.POLICY_VIOLATION,
 }
 
 

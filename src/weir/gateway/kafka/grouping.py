@@ -1,0 +1,125 @@
+"""What the handlers of consumer groups have in common: who may, what is said when not, what consumers say."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from weir.broker.group_model import GroupInfo, GroupState
+from weir.broker.groups import GroupCoordinator
+from weir.gateway.kafka.errors import Code, RefusedError, code_of
+from weir.gateway.kafka.session import Session
+from weir.model import errors
+from weir.model.ids import Buffer
+from weir.model.registry import Action
+from weir.model.topics import TopicName
+from weir.wire.kafka.consumer import decode_assignment, decode_subscription
+
+#: The protocol type of groups whose members say and are given what `weir.wire.kafka.consumer` reads.
+CONSUMER = "consumer"
+
+#: In Kafka's words.
+STATES: Mapping[GroupState, str] = {
+    GroupState.EMPTY: "Empty",
+    GroupState.JOINING: "PreparingRebalance",
+    GroupState.SYNCING: "CompletingRebalance",
+    GroupState.STABLE: "Stable",
+    GroupState.DEAD: "Dead",
+}
+
+#: What clients meet by looking for the coordinator again. What another broker has, or what could not be stored,
+#: has other codes where messages are produced and fetched.
+_LOOK_AGAIN = (
+    errors.NotOwnerError,
+    errors.TopicClosedError,
+    errors.StreamError,
+    errors.LedgerError,
+    errors.BookieError,
+    errors.MetaError,
+)
+
+
+def groups_of(session: Session) -> GroupCoordinator:
+    groups = session.services.groups
+    if groups is None:
+        raise RefusedError(Code.COORDINATOR_NOT_AVAILABLE, "consumer groups are not served here")
+    return groups
+
+
+def group_code(failure: BaseException) -> int:
+    """Kafka's code for what went wrong with a group."""
+    if isinstance(failure, _LOOK_AGAIN):
+        return Code.NOT_COORDINATOR
+    if isinstance(failure, errors.NotAuthorisedError):
+        return Code.GROUP_AUTHORIZATION_FAILED
+    return code_of(failure)
+
+
+def position_code(failure: BaseException) -> int:
+    """Of what went wrong with a position on one partition."""
+    return Code.NOT_COORDINATOR if isinstance(failure, _LOOK_AGAIN) else code_of(failure)
+
+
+# --- who may ------------------------------------------------------------------------------------------------
+
+
+async def check_group(session: Session, group: str) -> None:
+    """NotAuthorisedError unless the client may consume all that the group does. A group that has nothing yet is
+    anybody's; a member, once let in, is known by its id."""
+    if not session.services.authoriser.is_superuser(session.role):
+        check_topics(session, group, await groups_of(session).parts(group))
+
+
+def may_use(session: Session, group: str, parts: Iterable[TopicName]) -> bool:
+    try:
+        check_topics(session, group, parts)
+    except errors.NotAuthorisedError:
+        return False
+    return True
+
+
+def check_topics(session: Session, group: str, parts: Iterable[TopicName]) -> None:
+    services = session.services
+    for base in dict.fromkeys(part.base for part in parts):
+        if services.registry.topics.find(base) is not None:  # of those deleted since, no grants are left
+            services.guard.check(session.role, base, Action.CONSUME, subscription=group)
+
+
+def part_of(session: Session, group: str, name: str, index: int) -> TopicName:
+    """A partition, if the client may consume it."""
+    catalog = session.services.catalog
+    session.services.guard.check(session.role, catalog.base(name), Action.CONSUME, subscription=group)
+    return catalog.part(name, index)
+
+
+# --- what consumers say -------------------------------------------------------------------------------------
+
+
+def assigned_parts(
+    session: Session, protocol_type: str | None, shares: Mapping[str, bytes]
+) -> dict[str, list[TopicName]]:
+    """Which partitions a leader gave to whom, as far as that can be read: only stats depend on it."""
+    if protocol_type not in (None, CONSUMER):
+        return {}
+    return {member: _parts_in(session, share) for member, share in shares.items()}
+
+
+def _parts_in(session: Session, share: Buffer) -> list[TopicName]:
+    catalog = session.services.catalog
+    found: list[TopicName] = []
+    try:
+        for topic in decode_assignment(share).assigned_partitions:
+            record = catalog.topic(topic.topic)
+            found += [catalog.part_of(record, index) for index in topic.partitions]
+    except errors.WeirError:
+        return found
+    return found
+
+
+def subscribed_topics(info: GroupInfo) -> Sequence[str] | None:
+    """The topics that members of a group read; None if that cannot be told."""
+    if info.state is GroupState.EMPTY:
+        return ()
+    if info.state is not GroupState.STABLE or info.protocol_type != CONSUMER:
+        return None
+    try:
+        return [topic for member in info.members for topic in decode_subscription(member.metadata).topics]
+    except errors.WireError:
+        return None

@@ -1,0 +1,27 @@
+"""DeleteGroups: groups without members go, with all of their positions."""
+
+from weir.gateway.kafka.administering import to_its_end
+from weir.gateway.kafka.errors import text_of
+from weir.gateway.kafka.grouping import check_group, group_code, groups_of
+from weir.gateway.kafka.registry import handler
+from weir.gateway.kafka.session import Session
+from weir.model.errors import WeirError
+from weir.wire.kafka import messages as m
+from weir.wire.kafka.apis import ApiKey
+
+_Result = m.DeleteGroupsResponse.DeletableGroupResult
+
+
+@handler(ApiKey.DELETE_GROUPS, versions=(0, 2))
+async def delete_groups(session: Session, request: m.DeleteGroupsRequest, version: int) -> m.DeleteGroupsResponse:
+    results = [await _delete(session, name) for name in dict.fromkeys(request.groups_names)]
+    return m.DeleteGroupsResponse(results=results)
+
+
+async def _delete(session: Session, name: str) -> _Result:
+    try:
+        await check_group(session, name)
+        await to_its_end(groups_of(session).delete(name))
+    except WeirError as failure:
+        return _Result(group_id=name, error_code=group_code(failure), error_message=text_of(failure))
+    return _Result(group_id=name)
