@@ -50,6 +50,14 @@ class Homes:
     def __init__(self, broker: _Broker) -> None:
         self._broker = broker
         self._homes: dict[TopicName, tuple[BrokerTopic, Home]] = {}
+        self._on_load: list[Callable[[Home], None]] = []
+
+    def on_load(self, callback: Callable[[Home], None]) -> None:
+        """Call a plain function with every home, when it is loaded and before anybody has it."""
+        self._on_load.append(callback)
+        for topic, home in self._homes.values():
+            if topic.alive:
+                callback(home)
 
     async def of(self, key: str) -> Home:
         """Where this key's state is; NotOwnerError if another broker has it."""
@@ -70,6 +78,8 @@ class Homes:
         known = self._homes.get(name)
         if known is None or known[0] is not topic:
             known = self._homes[name] = (topic, Home(topic))
+            for callback in self._on_load:
+                callback(known[1])
         return known[1]
 
 

@@ -1,4 +1,4 @@
-"""Ledger ids: taken from one counter in the metadata, a block at a time."""
+"""Ids of ledgers, and of producers: taken from one counter in the metadata, a block at a time."""
 
 import asyncio
 
@@ -15,10 +15,11 @@ _ATTEMPTS = 100
 class IdBlocks:
     """Gives out ids that nobody else gets. What is left of a block when its holder dies is never used."""
 
-    def __init__(self, clock: Clock, meta: MetaStore, *, size: int) -> None:
+    def __init__(self, clock: Clock, meta: MetaStore, *, size: int, counter: str = keys.LEDGER_COUNTER) -> None:
         self._clock = clock
         self._meta = meta
         self._size = size
+        self._counter = counter
         self._next = self._end = 0
         self._refill: asyncio.Task[None] | None = None
 
@@ -45,11 +46,11 @@ class IdBlocks:
         number would not tell whose it is, so that block is left alone and the next one taken."""
         for attempt in range(_ATTEMPTS):
             try:
-                found = await self._meta.get(keys.LEDGER_COUNTER)
+                found = await self._meta.get(self._counter)
                 last = 0 if found is None else int(found.value)
                 wanted = last + self._size
                 expect = ABSENT if found is None else found.version
-                await self._meta.put(keys.LEDGER_COUNTER, str(wanted).encode(), expect=expect)
+                await self._meta.put(self._counter, str(wanted).encode(), expect=expect)
             except MetaConflictError:
                 continue
             except MetaUnavailableError:
@@ -59,4 +60,4 @@ class IdBlocks:
                 continue
             self._next, self._end = last + 1, wanted + 1
             return
-        raise MetaConflictError(f"the ledger counter changes faster than {_ATTEMPTS} attempts")
+        raise MetaConflictError(f"the counter {self._counter} changes faster than {_ATTEMPTS} attempts")

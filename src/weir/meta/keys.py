@@ -5,6 +5,8 @@ from weir.model.topics import NamespaceName, TopicName
 
 #: The last ledger id given out, as decimal text.
 LEDGER_COUNTER = "/weir/ledger-id"
+#: The last id given to an idempotent producer, as decimal text.
+PRODUCER_COUNTER = "/weir/producer-id"
 LEDGERS = "/weir/ledgers/"
 #: Bookies that take entries, each under its lease; value: `weir.wire.metadata` BookieInfo.
 BOOKIES_WRITABLE = "/weir/bookies/writable/"

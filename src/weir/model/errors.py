@@ -351,6 +351,14 @@ class TransactionBusyError(BrokerError):
     hint = "try again"
 
 
+class TransactionTimeoutError(BrokerError):
+    """A transaction may not be left open for so long."""
+
+
+class UnknownTransactionError(BrokerError):
+    """Nothing is known of this transactional id."""
+
+
 class UnknownGroupError(BrokerError):
     """There is no such consumer group."""
 

@@ -88,6 +88,11 @@ class StateLog:
         """Why nothing can be written any more, if so."""
         return self._failure
 
+    @property
+    def durable(self) -> bool:
+        """Whether everything that was set is written."""
+        return self._durable == self._noted
+
     def on_failure(self, callback: Callable[[WeirError], None]) -> None:
         """Call a plain function once somebody else turns out to hold the state."""
         self._on_failure = callback

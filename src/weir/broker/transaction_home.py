@@ -1,0 +1,208 @@
+"""The transactions of one home: in memory, written down, ended, and gone with the home."""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Protocol
+
+from weir.broker.coordinator import Home
+from weir.broker.group_offsets import Committed
+from weir.broker.opening import AnyTopic
+from weir.broker.topic import BrokerTopic
+from weir.broker.transaction_model import (
+    Transaction,
+    TransactionEvent,
+    TransactionSettings,
+    TransactionState,
+    decode_transaction,
+    encode_transaction,
+)
+from weir.model.errors import (
+    BrokerError,
+    NamespaceNotFoundError,
+    NotOwnerError,
+    StreamClosedError,
+    StreamError,
+    StreamTerminatedError,
+    TenantNotFoundError,
+    TopicClosedError,
+    TopicNotFoundError,
+    WeirError,
+)
+from weir.model.topics import TopicName
+from weir.runtime.interfaces import Clock
+from weir.runtime.tasks import TaskScope
+
+log = logging.getLogger(__name__)
+
+_RECORD = "transaction/"
+_SINK = "sink/"
+#: What is gone, or can never take anything again, needs no decision.
+_GONE = (TopicNotFoundError, NamespaceNotFoundError, TenantNotFoundError, StreamTerminatedError)
+#: The broker's refusals that pass; for all others a position cannot be kept, now or later.
+_PASSING = (TopicClosedError, NotOwnerError)
+
+
+class Topics(Protocol):
+    async def load(self, name: TopicName, *, create: bool = True) -> AnyTopic: ...
+
+
+class Positions(Protocol):
+    """What `weir.broker.group_offsets.GroupOffsets` offers, as far as transactions need it."""
+
+    async def commit(
+        self, group: str, positions: Mapping[TopicName, Committed]
+    ) -> dict[TopicName, WeirError | None]: ...
+
+    def pend(self, group: str, producer_id: int, parts: Mapping[TopicName, Committed]) -> None: ...
+
+    def settle(self, group: str, producer_id: int) -> None: ...
+
+
+class TransactionHome:
+    """Made when the home is loaded: what was decided and not ended is ended, what was open goes on."""
+
+    def __init__(
+        self, home: Home, topics: Topics, positions: Positions, clock: Clock, settings: TransactionSettings
+    ) -> None:
+        self.home = home
+        self._topics = topics
+        self._positions = positions
+        self._clock = clock
+        self._settings = settings
+        self._tasks = TaskScope("transactions")
+        self.by_id: dict[str, Transaction] = {}
+        self.by_producer: dict[int, Transaction] = {}
+        self._endings: dict[str, asyncio.Task[None]] = {}
+        for key in home.state.keys(_RECORD):
+            name = key.removeprefix(_RECORD)
+            self.add(decode_transaction(name, home.state.get(key) or b""))
+        for transaction in self.by_id.values():
+            for group, moved in transaction.groups.items():
+                positions.pend(group, transaction.producer_id, moved)
+            if transaction.decided:
+                self._end_soon(transaction)
+
+    @property
+    def alive(self) -> bool:
+        return self.home.alive
+
+    def lose(self) -> None:
+        """Whoever has the home next says what is pending."""
+        for transaction in self.by_id.values():
+            for group in transaction.groups:
+                self._positions.settle(group, transaction.producer_id)
+
+    async def close(self) -> None:
+        await self._tasks.close()
+
+    def resume(self, transaction: Transaction) -> None:
+        """Go on with the end of one that is decided, in case that something unforeseen has cut it short."""
+        if transaction.decided and self.home.state.durable:
+            self._end_soon(transaction)
+
+    # --- keeping ----------------------------------------------------------------------------------------
+
+    def add(self, transaction: Transaction) -> None:
+        self.by_id[transaction.id] = transaction
+        self.by_producer[transaction.producer_id] = transaction
+
+    def rename(self, transaction: Transaction, producer_id: int) -> None:
+        """It goes on under another producer id."""
+        del self.by_producer[transaction.producer_id]
+        transaction.producer_id = producer_id
+        self.by_producer[producer_id] = transaction
+
+    def forget(self, transaction: Transaction) -> None:
+        del self.by_id[transaction.id]
+        del self.by_producer[transaction.producer_id]
+        self.home.state.delete(_RECORD + transaction.id)
+
+    def put(self, transaction: Transaction) -> None:
+        """Durable with the next flush, together with everything else that is put before it."""
+        self.home.state.put(_RECORD + transaction.id, encode_transaction(transaction))
+
+    def sink_epoch(self, sink: str) -> int:
+        data = self.home.state.get(_SINK + sink)
+        return -1 if data is None else int(data)
+
+    def put_sink(self, sink: str, epoch: int) -> None:
+        self.home.state.put(_SINK + sink, str(epoch).encode())
+
+    async def flush(self) -> None:
+        """NotOwnerError if another broker has the home by now: then nothing of this counts here any more."""
+        try:
+            await self.home.state.flush()
+        except StreamError as lost:
+            raise NotOwnerError(f"the coordinator has moved: {lost.what}") from lost
+
+    # --- ending -----------------------------------------------------------------------------------------
+
+    async def end(self, transaction: Transaction) -> None:
+        """Make a decision durable, then carry it out; wait for that for a while."""
+        await self.flush()
+        if transaction.decided:
+            await asyncio.wait([self._end_soon(transaction)], timeout=self._settings.end_wait_s)
+
+    def _end_soon(self, transaction: Transaction) -> "asyncio.Task[None]":
+        ending = self._endings.get(transaction.id)
+        if ending is None:
+            ending = self._tasks.spawn(self._end(transaction), f"end {transaction.id}")
+            self._endings[transaction.id] = ending
+        return ending
+
+    async def _end(self, transaction: Transaction) -> None:
+        """Only what is durably decided comes here. Done again after a crash, it does no harm: a partition that has
+        nothing open gets no marker, and nobody else moves positions that are pending."""
+        commit = transaction.state is TransactionState.PREPARE_COMMIT
+        try:
+            work = [self._mark(part, transaction, commit=commit) for part in transaction.parts]
+            if commit:
+                work += [self._place(group, moved) for group, moved in transaction.groups.items()]
+            await asyncio.gather(*work)
+            groups, producer_id = list(transaction.groups), transaction.producer_id
+            transaction.move(TransactionEvent.DONE, self._clock.wall_ms())
+            self.put(transaction)
+            await self.home.state.flush()
+            for group in groups:
+                self._positions.settle(group, producer_id)
+        except StreamError as lost:
+            log.info("the end of transaction %s is left to the next coordinator: %s", transaction.id, lost)
+        finally:
+            del self._endings[transaction.id]
+
+    async def _mark(self, part: TopicName, transaction: Transaction, *, commit: bool) -> None:
+        while True:
+            try:
+                topic = await self._topics.load(part, create=False)
+                if isinstance(topic, BrokerTopic):
+                    await topic.end_transaction(transaction.producer_id, transaction.epoch, commit=commit)
+                return
+            except _GONE as gone:
+                log.warning("no marker of %s in %s: %s", transaction.id, part, gone)
+                return
+            except WeirError as failed:
+                log.info("the marker of %s in %s is tried again: %s", transaction.id, part, failed)
+            await self._clock.sleep(self._settings.retry_pause_s)
+
+    async def _place(self, group: str, moved: Mapping[TopicName, Committed]) -> None:
+        left = dict(moved)
+        while left:
+            results: Mapping[TopicName, WeirError | None]
+            try:
+                results = await self._positions.commit(group, left)
+            except WeirError as failed:
+                if not self.alive:
+                    raise StreamClosedError("the home has moved") from failed
+                results = dict.fromkeys(left, failed)
+            left = {part: left[part] for part, failure in results.items() if _is_passing(failure)}
+            for part, failure in results.items():
+                if failure is not None:
+                    word = "is tried again" if part in left else "is not kept"
+                    log.warning("the position of %s on %s %s: %s", group, part, word, failure)
+            if left:
+                await self._clock.sleep(self._settings.retry_pause_s)
+
+
+def _is_passing(failure: WeirError | None) -> bool:
+    return failure is not None and (not isinstance(failure, BrokerError) or isinstance(failure, _PASSING))

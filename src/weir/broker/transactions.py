@@ -1,0 +1,401 @@
+"""The coordinator of transactions: who may write under which id, what belongs together, how it ends.
+
+    identity = await transactions.init("orders-1", timeout_ms=60_000, role=role)
+    await transactions.add_partitions("orders-1", identity, parts, role=role)
+    ...                                  # batches with that producer id and epoch, marked as transactional
+    await transactions.end("orders-1", identity, commit=True, role=role)
+
+Every step is decided at once, in memory, and answered when it is durable. It knows no protocol.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from weir.broker.coordinator import Home, Homes
+from weir.broker.group_offsets import Committed
+from weir.broker.ports import TransactionGate
+from weir.broker.transaction_home import Positions, Topics, TransactionHome
+from weir.broker.transaction_model import (
+    MAX_EPOCH,
+    ProducerIdentity,
+    Transaction,
+    TransactionEvent,
+    TransactionInfo,
+    TransactionSettings,
+    TransactionState,
+)
+from weir.model.batch import Stamp
+from weir.model.errors import (
+    InvalidNameError,
+    NotAllowedError,
+    NotAuthorisedError,
+    NotOwnerError,
+    StaleEpochError,
+    TooManyError,
+    TransactionBusyError,
+    TransactionStateError,
+    TransactionTimeoutError,
+    UnknownProducerError,
+    UnknownTransactionError,
+    WeirError,
+)
+from weir.model.topics import TopicName
+from weir.runtime.interfaces import Clock
+from weir.runtime.tasks import TaskScope
+
+log = logging.getLogger(__name__)
+
+_MAX_NAME_BYTES = 1024
+
+
+class TakesIds(Protocol):
+    async def take(self) -> int:
+        """An id that nobody had before."""
+
+
+class Transactions:
+    """`start`, then `close`, before the broker is closed. `shared_by_roles`: anybody may use anybody's ids; if
+    not, an id is its first user's, and superusers'."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        homes: Homes,
+        *,
+        topics: Topics,
+        positions: Positions,
+        ids: TakesIds,
+        gate: TransactionGate,
+        settings: TransactionSettings | None = None,
+        superusers: Sequence[str] = (),
+        shared_by_roles: bool = True,
+    ) -> None:
+        self.settings = settings or TransactionSettings()
+        self._clock = clock
+        self._homes = homes
+        self._topics = topics
+        self._positions = positions
+        self._ids = ids
+        self._superusers = frozenset(superusers)
+        self._shared_by_roles = shared_by_roles
+        self._loaded: dict[Home, TransactionHome] = {}
+        self._tasks = TaskScope("transactions")
+        #: Whether another broker is known to be the coordinator, so that nothing can be said of producers here.
+        self._elsewhere = False
+        gate.refusal = self.refusal
+        homes.on_load(self._load)
+
+    def start(self) -> None:
+        self._tasks.spawn(self._look_after(), "look after")
+
+    async def close(self) -> None:
+        await self._tasks.close()
+        for part in list(self._loaded.values()):
+            await part.close()
+        self._loaded.clear()
+
+    # --- producers --------------------------------------------------------------------------------------
+
+    async def init(
+        self,
+        name: str | None,
+        *,
+        timeout_ms: int = 60_000,
+        role: str = "",
+        expected: ProducerIdentity | None = None,
+    ) -> ProducerIdentity:
+        """Who the producer is from now on; others of the same transactional id are fenced, and what they left open
+        is aborted. `expected`: who it was, if it only wants to go on under a new epoch."""
+        if name is None:
+            return ProducerIdentity(await self._ids.take(), 0)
+        self._check_name(name)
+        if not 0 < timeout_ms <= self.settings.max_timeout_ms:
+            raise TransactionTimeoutError(
+                f"a transaction may be open for 1 to {self.settings.max_timeout_ms} ms, not for {timeout_ms}"
+            )
+        spare = -1  # an id to take, where a new one is needed
+        while True:
+            home = await self._home(name)
+            transaction = home.by_id.get(name)
+            if spare < 0 and (transaction is None or transaction.epoch >= MAX_EPOCH):
+                spare = await self._ids.take()
+                continue
+            if transaction is None:
+                transaction = self._create(home, name, spare, role)
+            else:
+                self._check_role(transaction, role)
+                repeated = expected is not None and self._check_expected(transaction, expected)
+                if transaction.state is TransactionState.ONGOING:
+                    self._fence(home, transaction, asked=expected is not None)
+                    await self._ended(home, transaction)
+                    continue
+                if transaction.decided:
+                    await self._ended(home, transaction)
+                    continue
+                if not repeated:  # by this request, or by one whose answer was lost
+                    self._take_over(home, transaction, spare, asked=expected is not None)
+            transaction.timeout_ms, transaction.role = timeout_ms, role
+            transaction.move(TransactionEvent.INIT, self._clock.wall_ms())
+            home.put(transaction)
+            identity = ProducerIdentity(transaction.producer_id, transaction.epoch)
+            await home.flush()
+            return identity
+
+    def _create(self, home: TransactionHome, name: str, producer_id: int, role: str) -> Transaction:
+        if len(home.by_id) >= self.settings.most:
+            raise TooManyError(f"there are {self.settings.most} transactional ids already")
+        transaction = Transaction(name, producer_id, 0, 0, role)
+        home.add(transaction)
+        return transaction
+
+    def _take_over(self, home: TransactionHome, transaction: Transaction, spare: int, *, asked: bool) -> None:
+        if transaction.epoch >= MAX_EPOCH:
+            home.rename(transaction, spare)
+            transaction.epoch, transaction.last_epoch = 0, -1
+        else:
+            transaction.count_epoch(asked=asked)
+
+    def _check_expected(self, transaction: Transaction, expected: ProducerIdentity) -> bool:
+        """Whether its epoch was counted on already for a producer that asks for that."""
+        if expected.producer_id == transaction.producer_id:
+            if expected.epoch == transaction.epoch:
+                return False
+            if expected.epoch == transaction.last_epoch:
+                return True
+        raise StaleEpochError(f"another producer has taken {transaction.id!r} over")
+
+    async def _ended(self, home: TransactionHome, transaction: Transaction) -> None:
+        await home.end(transaction)
+        if transaction.decided:
+            raise TransactionBusyError(f"the last transaction of {transaction.id!r} is being ended")
+
+    # --- what belongs to a transaction ------------------------------------------------------------------
+
+    async def add_partitions(
+        self, name: str, identity: ProducerIdentity, parts: Sequence[TopicName], *, role: str = ""
+    ) -> None:
+        """Let the producer's transaction, begun now if none is open, write to these partitions too."""
+        home, transaction = await self._find(name, identity, role)
+        if all(part in transaction.confirmed for part in parts) and transaction.state is TransactionState.ONGOING:
+            return
+        if len(transaction.parts) + len(parts) > self.settings.most_parts:
+            raise TooManyError(f"a transaction may write to {self.settings.most_parts} partitions")
+        self._begin(transaction)
+        transaction.parts.update(dict.fromkeys(parts))
+        home.put(transaction)
+        serial = transaction.serial
+        await home.flush()
+        if transaction.serial == serial and transaction.state is TransactionState.ONGOING:
+            transaction.confirmed.update(dict.fromkeys(parts))
+
+    async def add_offsets(self, name: str, identity: ProducerIdentity, group: str, *, role: str = "") -> None:
+        """Let the transaction, begun now if none is open, move positions of the group."""
+        home, transaction = await self._find(name, identity, role)
+        self._begin(transaction)
+        transaction.groups.setdefault(group, {})
+        home.put(transaction)
+        await home.flush()
+
+    async def commit_offsets(
+        self,
+        name: str,
+        identity: ProducerIdentity,
+        group: str,
+        positions: Mapping[TopicName, Committed],
+        *,
+        role: str = "",
+    ) -> None:
+        """Move the group to these positions if the transaction commits."""
+        home, transaction = await self._find(name, identity, role)
+        if transaction.state is not TransactionState.ONGOING or group not in transaction.groups:
+            raise TransactionStateError(f"group {group!r} is not part of an open transaction of {name!r}")
+        moved = transaction.groups[group]
+        if sum(map(len, transaction.groups.values())) + len(positions) > self.settings.most_parts:
+            raise TooManyError(f"a transaction may move {self.settings.most_parts} positions")
+        moved.update(positions)
+        self._positions.pend(group, transaction.producer_id, positions)
+        home.put(transaction)
+        await home.flush()
+
+    def _begin(self, transaction: Transaction) -> None:
+        if transaction.decided:
+            raise TransactionBusyError(f"the last transaction of {transaction.id!r} is being ended")
+        transaction.move(TransactionEvent.BEGIN, self._clock.wall_ms())
+
+    # --- the end ----------------------------------------------------------------------------------------
+
+    async def end(self, name: str, identity: ProducerIdentity, *, commit: bool, role: str = "") -> None:
+        """Decide the open transaction. Durable when this returns, and mostly carried out; fine to ask again."""
+        home, transaction = await self._find(name, identity, role)
+        state = transaction.state
+        asked = TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
+        done = TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT
+        if state is done:
+            await home.flush()
+        elif state is asked:
+            await self._ended(home, transaction)
+        else:
+            event = TransactionEvent.COMMIT if commit else TransactionEvent.ABORT
+            transaction.move(event, self._clock.wall_ms())
+            home.put(transaction)
+            await home.end(transaction)
+
+    def _fence(self, home: TransactionHome, transaction: Transaction, *, asked: bool = False) -> None:
+        """Shut the producer out, and decide to undo what it did."""
+        transaction.count_epoch(asked=asked)
+        transaction.move(TransactionEvent.ABORT, self._clock.wall_ms())
+        home.put(transaction)
+
+    async def commit_together(
+        self, sink: str, epoch: int, transactions: Sequence[tuple[str, ProducerIdentity]], *, role: str = ""
+    ) -> bool:
+        """Commit all of them or none, together with the word that the sink has written this epoch. False, and
+        nothing is done, if it had written this epoch or a later one before."""
+        self._check_name(sink)
+        home = await self._home(sink)
+        if epoch <= home.sink_epoch(sink):
+            await home.flush()
+            return False
+        found: dict[str, Transaction] = {}
+        for name, identity in transactions:
+            transaction = self._checked(home, name, identity, role)
+            if transaction.state is not TransactionState.EMPTY:  # of one that wrote nothing there is nothing to do
+                if transaction.state is not TransactionState.ONGOING:
+                    raise TransactionStateError(
+                        f"{name!r} has no open transaction: it is {transaction.state.value}"
+                    )
+                found[name] = transaction
+        now_ms = self._clock.wall_ms()
+        for transaction in found.values():
+            transaction.move(TransactionEvent.COMMIT, now_ms)
+            home.put(transaction)
+        home.put_sink(sink, epoch)
+        await home.flush()
+        await asyncio.gather(*map(home.end, found.values()))
+        return True
+
+    async def sink_epoch(self, sink: str) -> int:
+        """The last epoch that the sink has written; -1 if none."""
+        home = await self._home(sink)
+        epoch = home.sink_epoch(sink)
+        await home.flush()
+        return epoch
+
+    # --- asking -----------------------------------------------------------------------------------------
+
+    def refusal(self, stamp: Stamp, topic: TopicName) -> WeirError | None:
+        """Why a producer may not begin to write to the topic in a transaction, if so."""
+        if self._elsewhere:
+            return None
+        homes = [home for home in self._loaded.values() if home.alive]
+        if not homes:
+            return NotOwnerError("the coordinator of transactions is not loaded yet", hint="try again")
+        found = [home.by_producer[stamp.producer_id] for home in homes if stamp.producer_id in home.by_producer]
+        if not found:
+            return TransactionStateError(f"producer {stamp.producer_id} has no transactional id")
+        if stamp.epoch != found[0].epoch:
+            return StaleEpochError(f"producer {stamp.producer_id} is at epoch {found[0].epoch}")
+        if found[0].state is not TransactionState.ONGOING or topic not in found[0].confirmed:
+            return TransactionStateError(f"{topic} is not part of an open transaction of {found[0].id!r}")
+        return None
+
+    async def describe(self, name: str) -> TransactionInfo:
+        """UnknownTransactionError if nothing is known of the id."""
+        self._check_name(name)
+        found = (await self._home(name)).by_id.get(name)
+        if found is None:
+            raise UnknownTransactionError(f"there is no transactional id {name[:80]!r}")
+        return found.info()
+
+    async def all(self) -> list[TransactionInfo]:
+        """Every transactional id that this broker coordinates."""
+        await self._homes.here()
+        found = [t.info() for home in self._loaded.values() if home.alive for t in home.by_id.values()]
+        return sorted(found, key=lambda info: info.id)
+
+    def may_see(self, info_role: str, role: str) -> bool:
+        return self._shared_by_roles or role == info_role or role in self._superusers
+
+    async def owner_here(self, name: str) -> bool:
+        """Whether this broker is the one to ask for the id."""
+        return (await self._homes.owner(name)).here
+
+    # --- finding ----------------------------------------------------------------------------------------
+
+    async def _find(self, name: str, identity: ProducerIdentity, role: str) -> tuple[TransactionHome, Transaction]:
+        self._check_name(name)
+        home = await self._home(name)
+        return home, self._checked(home, name, identity, role)
+
+    def _checked(self, home: TransactionHome, name: str, identity: ProducerIdentity, role: str) -> Transaction:
+        transaction = home.by_id.get(name)
+        if transaction is None or transaction.producer_id != identity.producer_id:
+            raise UnknownProducerError(f"{name[:80]!r} is not the transactional id of {identity.producer_id}")
+        self._check_role(transaction, role)
+        if transaction.epoch != identity.epoch:
+            raise StaleEpochError(f"{name!r} is at epoch {transaction.epoch}, the producer at {identity.epoch}")
+        return transaction
+
+    def _check_role(self, transaction: Transaction, role: str) -> None:
+        if not self.may_see(transaction.role, role):
+            raise NotAuthorisedError(f"{transaction.id!r} is another role's transactional id")
+
+    def _check_name(self, name: str) -> None:
+        if not name or len(name.encode(errors="replace")) > _MAX_NAME_BYTES:
+            raise InvalidNameError(f"a transactional id has 1 to {_MAX_NAME_BYTES} bytes, {name[:80]!r} does not")
+
+    async def _home(self, key: str) -> TransactionHome:
+        home = await self._homes.of(key)
+        loaded = self._loaded.get(home)
+        if loaded is None:
+            raise NotAllowedError("the coordinator of transactions is closed")
+        return loaded
+
+    def _load(self, home: Home) -> None:
+        """What is pending must be so before anybody asks for it."""
+        for other in [other for other in self._loaded if not other.alive]:
+            self._lost(other)
+        self._loaded[home] = TransactionHome(home, self._topics, self._positions, self._clock, self.settings)
+        home.on_death(lambda: self._lost(home))
+
+    def _lost(self, home: Home) -> None:
+        lost = self._loaded.pop(home, None)
+        if lost is not None:
+            lost.lose()
+            self._tasks.spawn(lost.close(), "close")
+
+    # --- time -------------------------------------------------------------------------------------------
+
+    async def _look_after(self) -> None:
+        """Load what is this broker's, so that what was decided is ended even if nobody asks; abort what is open
+        for too long; forget ids that nobody uses."""
+        while True:
+            try:
+                homes = await self._homes.here()
+                self._elsewhere = not homes
+                for home in homes:
+                    await self._look_through(self._loaded[home])
+            except WeirError as failed:
+                log.warning("transactions could not be looked after this time: %s", failed)
+            await self._clock.sleep(self.settings.sweep_s)
+
+    async def _look_through(self, home: TransactionHome) -> None:
+        now_ms, forget_ms = self._clock.wall_ms(), int(self.settings.forget_s * 1000)
+        for transaction in list(home.by_id.values()):
+            if transaction.state is TransactionState.ONGOING:
+                if now_ms - transaction.started_ms > transaction.timeout_ms:
+                    log.info("the transaction of %s was open for too long", transaction.id)
+                    self._fence(home, transaction)
+                    self._tasks.spawn(self._end_quietly(home, transaction), f"time out {transaction.id}")
+            elif transaction.decided:
+                home.resume(transaction)
+            elif now_ms - transaction.updated_ms > forget_ms:
+                home.forget(transaction)
+
+    async def _end_quietly(self, home: TransactionHome, transaction: Transaction) -> None:
+        try:
+            await home.end(transaction)
+        except WeirError as failed:
+            log.info("the transaction of %s is not aborted here: %s", transaction.id, failed)
