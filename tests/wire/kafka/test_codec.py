@@ -12,7 +12,7 @@ from weir.wire.kafka import codec
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import API, ApiKey
 from weir.wire.kafka.classes import CLASSES
-from weir.wire.kafka.primitives import MAX_ELEMENTS, SMALL_RECORDS_BYTES
+from weir.wire.kafka.primitives import MAX_REQUEST_ELEMENTS, SMALL_RECORDS_BYTES
 from weir.wire.kafka.schema import APIS, LAYOUTS
 from weir.wire.kafka.schema.form import Field, Layout, Structure, layout
 
@@ -194,7 +194,7 @@ def test_an_array_is_bounded_by_the_bytes_that_are_there(count: bytes) -> None:
 def test_all_elements_of_a_message_are_bounded_together() -> None:
     """Each array is small enough, but together they are more than a broker should hold."""
     topic = m.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name="t", partitions=[0] * 10_000)
-    most = m.AddPartitionsToTxnRequest(v3_and_below_topics=[topic] * (MAX_ELEMENTS // 10_001))
+    most = m.AddPartitionsToTxnRequest(v3_and_below_topics=[topic] * (MAX_REQUEST_ELEMENTS // 10_001))
     data = b"".join(codec.encode_request(ApiKey.ADD_PARTITIONS_TO_TXN, 0, most))
     assert codec.decode_request(ApiKey.ADD_PARTITIONS_TO_TXN, 0, data) == most
     most.v3_and_below_topics.append(topic)

@@ -2,7 +2,7 @@
 
 Lengths are not checked one by one. A slice that reaches over the end is short, what is read behind the end raises,
 and the end itself is looked at once, so nothing torn is given out. The number of all elements is bounded by the
-bytes of the message, and by `MAX_ELEMENTS`.
+bytes of the message, and by a fixed number.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,6 @@ _CONSTANTS: dict[str, object] = {
     "too_many": primitives.too_many,
     "overrun": primitives.overrun,
     "NO_UUID": primitives.NO_UUID,
-    "MAX_ELEMENTS": primitives.MAX_ELEMENTS,
     "read_uvarint": primitives.read_uvarint,
     "unpack_from": unpack_from,
 }
@@ -41,7 +40,9 @@ class _Decoder:
         self._run: list[tuple[str, str]] = []
 
     def source(self) -> Source:
-        self._source.add("at, end = 0, len(data)", "room = end if end < MAX_ELEMENTS else MAX_ELEMENTS")
+        is_response = self._layout.name.endswith("Response")
+        most = primitives.MAX_RESPONSE_ELEMENTS if is_response else primitives.MAX_REQUEST_ELEMENTS
+        self._source.add("at, end = 0, len(data)", f"room = end if end < {most} else {most}")
         made = self._structure(self._layout.body, CLASSES[self._layout.name])
         with self._source.block("if at > end:"):
             self._source.add(f"raise overrun({self._layout.name!r})")

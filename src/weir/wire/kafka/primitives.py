@@ -8,8 +8,10 @@ from weir.model.errors import WireError
 NO_UUID = bytes(16)
 
 #: Elements of all arrays of one message together. One takes at least a byte of the frame, but some hundred bytes
-#: of memory; so a frame of 100 MB would else become gigabytes.
-MAX_ELEMENTS = 1_000_000
+#: of memory and a microsecond; so a request of 100 MB would else become gigabytes, and stall a broker for minutes.
+#: A client may trust its broker with more.
+MAX_REQUEST_ELEMENTS = 1 << 17
+MAX_RESPONSE_ELEMENTS = 1 << 20
 
 #: Records shorter than this are copied behind their length: cheaper than one more buffer to write.
 SMALL_RECORDS_BYTES = 512
