@@ -49,6 +49,11 @@ def keyed(batch: Batch) -> list[tuple[bytes | None, bool]]:
     return [(key if colon else None, bool(value)) for key, colon, value in parts]
 
 
+def name_of(batch: Batch) -> str | None:
+    """For cancelling: what stands behind a hash sign."""
+    return bytes(batch.payload).decode().partition("#")[2] or None
+
+
 async def open_holding(context: StreamContext, stream: Stream, state: StateLog) -> HoldingArea:
     return await HoldingArea.open(context, stream.name, stream, state)
 
@@ -81,6 +86,7 @@ class Bench:
             budget,
             {BatchFormat.PULSAR: keys_of},
             {BatchFormat.PULSAR: keyed},
+            names={BatchFormat.PULSAR: name_of},
             open_holding=open_holding,
         )
 

@@ -83,7 +83,7 @@ class Outgoing:
     stamp: Stamp | None = None
     #: Part of the stamped producer's open transaction: consumers that want decided messages only wait for the end.
     transactional: bool = False
-    #: What is stored in its place, in order, where its messages are not all treated alike; each is as if it had been
+    #: What is stored in its place, in order, where its messages are not all treated alike: each as if it had been
     #: sent alone, and all have one receipt.
     parts: "tuple[Outgoing, ...]" = ()
     #: The name under which it can be cancelled while it is held.

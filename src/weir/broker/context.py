@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from weir.broker.dispatch_keys import KeysOf
 from weir.broker.group_members import GroupMembers
+from weir.broker.held_names import NameOf
 from weir.broker.limits import Budget
 from weir.broker.ports import Guard, Holding, NoSchemas, OpenGuard, Schemas, TransactionGate
 from weir.broker.settings import BrokerSettings
@@ -29,6 +30,8 @@ class BrokerContext:
     keys: Mapping[BatchFormat, KeysOf] = field(default_factory=dict)
     #: How to find, in a batch of each format, what compaction needs.
     keyed: Mapping[BatchFormat, KeyedOf] = field(default_factory=dict)
+    #: How to find, in a held batch of each format, the name under which it can be cancelled.
+    names: Mapping[BatchFormat, NameOf] = field(default_factory=dict)
     guard: Guard = field(default_factory=OpenGuard)
     schemas: Schemas = field(default_factory=NoSchemas)
     open_holding: OpenHolding | None = None
@@ -46,3 +49,8 @@ class BrokerContext:
         """What compaction sees of a batch; of a format that nobody knows, nothing."""
         known = self.keyed.get(batch.format)
         return [(None, True)] * batch.count if known is None else known(batch)
+
+    def name_of(self, batch: Batch) -> str | None:
+        """The name of a held batch; one of a format that nobody knows has none."""
+        known = self.names.get(batch.format)
+        return None if known is None else known(batch)

@@ -6,7 +6,7 @@ from contextlib import aclosing
 
 from weir.broker.ports import Holding
 from weir.model.batch import Batch, HeldId, Origin
-from weir.model.errors import StreamClosedError, WeirError
+from weir.model.errors import NotHeldError, StreamClosedError, WeirError
 from weir.runtime.tasks import TaskScope
 
 
@@ -73,6 +73,17 @@ class LazyHolding:
                 async for origin in origins:
                     yield origin
 
+    async def held_since(self, positions: Mapping[int, int]) -> AsyncGenerator[tuple[HeldId, Batch], None]:
+        if self._area is not None:
+            async with aclosing(self._area.held_since(positions)) as all_held:
+                async for held in all_held:
+                    yield held
+
+    async def cancel(self, held: HeldId) -> None:
+        if self._area is None:
+            raise NotHeldError("nothing is held")
+        await self._area.cancel(held)
+
     async def before_trim(self, offset: int) -> None:
         if self._area is not None:
             await self._area.before_trim(offset)
@@ -83,11 +94,6 @@ class LazyHolding:
         await self._tasks.close()
         if self._area is not None:
             await self._area.close()
-
-    async def delete(self) -> None:
-        await self.close()
-        if self._area is not None:
-            await self._area.delete()
 
 
 def _chain(source: "asyncio.Future[HeldId]", target: "asyncio.Future[HeldId]") -> None:

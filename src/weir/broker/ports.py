@@ -62,11 +62,15 @@ class Holding(Protocol):
     def origins_since(self, positions: Mapping[int, int]) -> AsyncGenerator[Origin, None]:
         """Who sent what was held since it had these positions."""
 
+    def held_since(self, positions: Mapping[int, int]) -> AsyncGenerator[tuple[HeldId, Batch], None]:
+        """What was held since it had these positions, be it released or cancelled since."""
+
+    async def cancel(self, held: HeldId) -> None:
+        """Forget a held batch, durably; NotHeldError if it is too late."""
+
     async def before_trim(self, offset: int) -> None: ...
 
     async def close(self) -> None: ...
-
-    async def delete(self) -> None: ...
 
 
 class Registry(Protocol):
@@ -86,6 +90,9 @@ class Registry(Protocol):
 
     async def forget_topic(self, doomed: TopicRecord) -> None:
         """The last step of its deletion. Fine if somebody was faster."""
+
+    def doomed_topics(self) -> list[TopicName]:
+        """Those that are marked as being deleted."""
 
     def topic_names(self, namespace: NamespaceName, *, pattern: str | None = None) -> list[TopicName]:
         """Every topic of the namespace, each partition on its own."""
@@ -199,6 +206,9 @@ class PlainRegistry:
     async def forget_topic(self, doomed: TopicRecord) -> None:
         if self._topics.get(doomed.name) == doomed:
             del self._topics[doomed.name]
+
+    def doomed_topics(self) -> list[TopicName]:
+        return [record.name for record in self._topics.values() if record.deleting]
 
     def topic_names(self, namespace: NamespaceName, *, pattern: str | None = None) -> list[TopicName]:
         return [topic for topic in self._topics if topic.namespace == namespace]

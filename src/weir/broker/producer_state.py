@@ -44,15 +44,19 @@ class Stored:
 class Pending:
     """A batch, or a transaction's marker, on its way into the log."""
 
-    __slots__ = ("_waiting", "epoch", "first", "last", "marker", "producer_id", "transactional")
+    __slots__ = ("_waiting", "epoch", "first", "last", "marker", "parted", "producer_id", "transactional")
 
-    def __init__(self, stamp: Stamp, count: int, *, transactional: bool, marker: bool = False) -> None:
+    def __init__(
+        self, stamp: Stamp, count: int, *, transactional: bool, marker: bool = False, parted: bool = False
+    ) -> None:
         self.producer_id = stamp.producer_id
         self.epoch = stamp.epoch
         self.first = stamp.sequence
         self.last = _last_of(stamp.sequence, count)
         self.transactional = transactional
         self.marker = marker
+        #: It is stored in parts, which are not to be remembered each on its own.
+        self.parted = parted
         self._waiting: list[asyncio.Future[int]] = []
 
     def offset(self) -> "asyncio.Future[int]":
@@ -145,12 +149,14 @@ class ProducerStates:
             )
         return found
 
-    def push(self, stamp: Stamp, count: int, *, transactional: bool, marker: bool = False) -> Pending:
+    def push(
+        self, stamp: Stamp, count: int, *, transactional: bool, marker: bool = False, parted: bool = False
+    ) -> Pending:
         """It was sent on."""
         known = self._known.get(stamp.producer_id)
         if known is None:
             known = self._known[stamp.producer_id] = _Known(_NONE, _NONE, 0)
-        pending = Pending(stamp, count, transactional=transactional, marker=marker)
+        pending = Pending(stamp, count, transactional=transactional, marker=marker, parted=parted)
         known.pending.append(pending)
         return pending
 
@@ -197,11 +203,38 @@ class ProducerStates:
         """A batch was taken that is not in the log yet, or never will be; its sequence numbers are used up."""
         self._store(stamp, count, _NONE, now_ms)
 
+    def catch_up(self, stamp: Stamp, count: int, now_ms: int) -> bool:
+        """The same if it is news, when what is not in the log is looked through; answers whether it is."""
+        known = self._known.get(stamp.producer_id)
+        if known is not None and known.epoch >= 0:
+            ahead = (_last_of(stamp.sequence, count) + 1 - known.next) & _LAST_SEQUENCE
+            if stamp.epoch < known.epoch:
+                return False
+            if stamp.epoch == known.epoch and known.next >= 0 and not 0 < ahead <= _LAST_SEQUENCE // 2:
+                return False
+        self.passed(stamp, count, now_ms)
+        return True
+
+    def covered(self, stamp: Stamp, count: int) -> int:
+        """How many messages of a batch, from its first on, were taken before; 0 if it is no such batch."""
+        known = self._known.get(stamp.producer_id)
+        if known is None or known.pending or known.epoch != stamp.epoch or known.next < 0:
+            return 0
+        taken = (known.next - stamp.sequence) & _LAST_SEQUENCE
+        return taken if 0 < taken <= count else 0
+
+    def under_way(self, producer_id: int) -> "list[asyncio.Future[int]]":
+        """The answers to what was sent on and may still fail."""
+        known = self._known.get(producer_id)
+        return [] if known is None else [pending.offset() for pending in known.pending]
+
     def _store(self, stamp: Stamp, count: int, offset: int, seen_ms: int) -> None:
         known = self._entry(stamp, seen_ms, _NONE)
         last = _last_of(stamp.sequence, count)
         if stamp.sequence >= 0:
-            known.stored.append(Stored(stamp.epoch, stamp.sequence, last, offset))
+            head = known.pending[0] if known.pending else None
+            if head is None or not head.parted or (head.first, head.last) == (stamp.sequence, last):
+                known.stored.append(Stored(stamp.epoch, stamp.sequence, last, offset))
             known.next = following(last)
         known.resume = None
         self._land(known, stamp, last, offset)

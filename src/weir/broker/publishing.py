@@ -8,9 +8,11 @@ from typing import Any
 from weir.broker.api import Outgoing, Receipt
 from weir.broker.context import BrokerContext
 from weir.broker.dedup import Deduplication, Verdict
+from weir.broker.held_names import HeldNames
 from weir.broker.lanes import Lanes, Waiting
 from weir.broker.limits import RateLimit
 from weir.broker.meters import Histogram, Meter
+from weir.broker.parting import Parting, Ways, lane_of
 from weir.broker.ports import Holding
 from weir.broker.producer_state import Pending, Stored
 from weir.broker.producers import BrokerProducer
@@ -26,7 +28,9 @@ from weir.model.errors import (
     WeirError,
 )
 from weir.model.policies import Policies, Rate
+from weir.runtime.tasks import TaskScope
 from weir.stream.log import Stream
+from weir.stream.state import StateLog
 
 #: What a duplicate is answered with where it is not known where the first one went.
 _NOWHERE = (-1, -1)
@@ -44,6 +48,9 @@ class Publisher:
         context: BrokerContext,
         stream: Stream,
         stamps: Stamps,
+        *,
+        state: StateLog,
+        tasks: TaskScope,
         policies: Policies,
         shut_all: Callable[[str], None],
     ) -> None:
@@ -64,12 +71,27 @@ class Publisher:
         self.failed = False
         self.rate = RateLimit(self._clock, policies.publish_rate or Rate(), context.settings.rate_burst_s)
         self.policies = policies
+        ways = Ways(
+            append=self._append,
+            hold=self._hold,
+            is_to_wait=self._is_to_wait,
+            holding=lambda: self.holding,
+            count=self._count,
+            give_back=self._budget.give,
+            answer_repeated=self._answer_repeated,
+            now_ms=self._clock.wall_ms,
+        )
+        names = HeldNames(context.name_of)
+        self.parting = Parting(ways, self._lanes, stamps, state=state, names=names, tasks=tasks)
 
     def publish(self, producer: BrokerProducer, outgoing: Outgoing) -> "asyncio.Future[Receipt]":
         receipt: asyncio.Future[Receipt] = self._loop.create_future()
         refusal = self._refusal(producer, outgoing)
         if refusal is not None:
             receipt.set_exception(refusal)
+            return receipt
+        if outgoing.parts:
+            self.parting.publish(producer, outgoing, receipt)
             return receipt
         if outgoing.stamp is not None:
             self._publish_stamped(producer, outgoing, outgoing.stamp, receipt)
@@ -146,7 +168,25 @@ class Publisher:
         flags = BatchFlags.TRANSACTIONAL if outgoing.transactional else BatchFlags.NONE
         batch = Batch(-1, outgoing.count, outgoing.format, 0, outgoing.payload, flags, stamp=stamp)
         self._count(producer, outgoing)
-        self._send_stamped(batch, pending, receipt)
+        if self._lanes.has(lane_of(stamp)):
+            self._await_turn(batch, pending, receipt)
+        else:
+            self._send_stamped(batch, pending, receipt)
+
+    def _await_turn(self, batch: Batch, pending: Pending, receipt: "asyncio.Future[Receipt]") -> None:
+        """Something that the producer sent before it is on its way into the holding area."""
+        check(batch.stamp is not None, "who takes turns has a stamp")
+
+        def send() -> "asyncio.Future[int]":
+            return self._append_stamped(batch, pending, receipt)
+
+        def give_up(failure: BaseException) -> None:
+            self._budget.give(len(batch.payload))
+            self._stamps.states.failed(pending)
+            if not receipt.done():
+                receipt.set_exception(failure)
+
+        self._lanes.enter(lane_of(batch.stamp), Waiting(False, send, give_up), ())  # type: ignore[arg-type]
 
     def _send_stamped(self, batch: Batch, pending: Pending, receipt: "asyncio.Future[Receipt]") -> None:
         """The first ones of a topic wait until the state says that it has any."""
@@ -173,12 +213,15 @@ class Publisher:
         if not receipt.done():
             receipt.set_exception(failure)
 
-    def _append_stamped(self, batch: Batch, pending: Pending, receipt: "asyncio.Future[Receipt]") -> None:
+    def _append_stamped(
+        self, batch: Batch, pending: Pending, receipt: "asyncio.Future[Receipt]"
+    ) -> "asyncio.Future[int]":
         stored = self._append(batch, receipt)
         if stored.done():  # refused at once: what comes next must not pass for its successor
             self._stamps.states.failed(pending)
         else:
             stored.add_done_callback(partial(self._stamped_answered, pending))
+        return stored
 
     def _stamped_answered(self, pending: Pending, done: "asyncio.Future[int]") -> None:
         if done.exception() is not None:  # what is stored was learnt from the log

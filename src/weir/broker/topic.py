@@ -83,7 +83,15 @@ class BrokerTopic:
         self.stamps = Stamps(
             context, name, stream=stream, state=state, tasks=self._tasks, changed=self._stream_changed
         )
-        self._publisher = Publisher(context, stream, self.stamps, policies, self._producers.close)
+        self._publisher = Publisher(
+            context,
+            stream,
+            self.stamps,
+            state=state,
+            tasks=self._tasks,
+            policies=policies,
+            shut_all=self._producers.close,
+        )
         self._policies = policies
         self._dedup = DedupSwitch(context, stream, state, self._publisher)
         self._subscriptions = Subscriptions(
@@ -109,6 +117,7 @@ class BrokerTopic:
             topic = cls(context, name, policies, stream=stream, state=state, view=view)
             await topic.stamps.open()
             await topic._open_holding()
+            await topic._publisher.parting.open()
             await topic.apply(policies)
         except BaseException:
             if state is not None:
@@ -219,6 +228,7 @@ class BrokerTopic:
             await self._stream.settled()
             await self._dedup.catch_up()
             await self.stamps.catch_up()
+            await self._publisher.parting.catch_up()
             self._publisher.failed = self._stream.failures != failures
 
     async def end_transaction(self, producer_id: int, epoch: int, *, commit: bool) -> None:
@@ -462,16 +472,6 @@ class BrokerTopic:
         self._disconnect(reason)
         await self._let_go()
         await self._stream.close()
-
-    async def delete(self) -> None:
-        """Let go, and forget everything."""
-        self._closing = True
-        self._disconnect("the topic is deleted")
-        if self._publisher.holding is not None:
-            await self._publisher.holding.delete()
-        await self._let_go()
-        await self._view.delete()
-        await self._stream.delete()
 
     async def _let_go(self) -> None:
         if self._publisher.holding is not None:

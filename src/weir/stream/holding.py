@@ -126,7 +126,9 @@ class HoldingArea:
         window = UNDATED
         if due_ms < FOREVER_MS:
             window = window_of(due_ms, self._clock.wall_ms(), width_ms, self._settings.fine_windows)
-        drafted = Batch(0, batch.count, batch.format, 0, batch.payload, batch.flags, batch.origin)
+        drafted = Batch(
+            0, batch.count, batch.format, 0, batch.payload, batch.flags, batch.origin, stamp=batch.stamp
+        )
         payload = encode_held(due_ms, drafted)
         return self._shelf.hold(window, payload, due_ms, batch.count)
 
@@ -238,8 +240,16 @@ class HoldingArea:
         return {ledger.ledger_id: ledger.entries for ledger in self._shelf}
 
     async def origins_since(self, positions: Mapping[int, int]) -> AsyncGenerator[Origin, None]:
-        """Who sent what was held since a snapshot had these positions. What was released or cancelled since is
-        there too while its ledger is; a released batch also names its origin in the stream."""
+        """Who sent what was held since a snapshot had these positions. A released batch also names its origin in
+        the stream."""
+        async with aclosing(self.held_since(positions)) as all_held:
+            async for _, batch in all_held:
+                if batch.origin is not None:
+                    yield batch.origin
+
+    async def held_since(self, positions: Mapping[int, int]) -> AsyncGenerator[tuple[HeldId, Batch], None]:
+        """What was held since a snapshot had these positions. What was released or cancelled since is there too
+        while its ledger is."""
         await self._loader.settle_all()
         for ledger in self._shelf:
             try:
@@ -248,9 +258,7 @@ class HoldingArea:
                 ) as chunks:
                     async for chunk in chunks:
                         for entry in chunk:
-                            origin = decode_held(entry.payload)[1].origin
-                            if origin is not None:
-                                yield origin
+                            yield HeldId(ledger.ledger_id, entry.entry_id), decode_held(entry.payload)[1]
             except LedgerNotFoundError:
                 continue  # drained and dropped meanwhile
 

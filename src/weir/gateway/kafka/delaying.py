@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from weir.broker.api import Outgoing
 from weir.gateway.kafka.errors import Code, RefusedError
-from weir.model.batch import Stamp
+from weir.model.batch import Batch, Stamp
 from weir.model.errors import WireError
 from weir.wire.kafka.records import LOG_APPEND_TIME, NO_STAMP, BatchHeader, parse_header
 from weir.wire.kafka.records_build import Record, build_batch
@@ -51,11 +51,12 @@ class Delaying:
     def __init__(self) -> None:
         self._searcher = Searcher()
 
-    def heeded(self, outgoing: Outgoing, now_ms: int) -> Outgoing:
-        """The batch as it is to be stored, if some of its records wish for a delay; else itself. RefusedError."""
+    def heeded(self, outgoing: Outgoing, now_ms: int, header: BatchHeader | None = None) -> Outgoing:
+        """The batch as it is to be stored, if some of its records wish for a delay; else itself. RefusedError.
+        `header`: its own, if that is known."""
         payload = bytes(outgoing.payload)
         try:
-            header = parse_header(payload)
+            header = header or parse_header(payload)
             if not self._searcher.has(payload, header, _MARK):
                 return outgoing
             runs = _runs_of(payload)
@@ -68,8 +69,21 @@ class Delaying:
                 Code.INVALID_RECORD, "a transaction's records cannot be delayed, nor cancel what is delayed"
             )
         if len(runs) == 1 and runs[0][0].place < 0:
-            return replace(outgoing, deliver_at_ms=_due(runs[0][0], now_ms))
+            whole = replace(outgoing, deliver_at_ms=_due(runs[0][0], now_ms))
+            return whole if outgoing.stamp is None else replace(outgoing, parts=(whole,))
         return replace(outgoing, parts=tuple(_parts(outgoing, header, runs, now_ms)))
+
+
+def delay_id_of(batch: Batch) -> str | None:
+    """The name of a held batch, if its one record has one."""
+    payload = bytes(batch.payload)
+    if DELAY_ID not in payload:
+        return None
+    try:
+        records = list(iter_records(payload))
+        return _wish_of(records[0]).delay_id if len(records) == 1 else None
+    except WireError:
+        return None
 
 
 def _runs_of(payload: bytes) -> list[tuple[_Wish, list[Record]]]:
