@@ -6,6 +6,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -268,6 +269,33 @@ def test_a_crash_during_a_deletion_leaves_a_topic_whole_or_gone_and_nothing_ackn
         await again.close()
 
     run(scenario, seed)
+
+
+@pytest.mark.parametrize("partitions", [0, 2])
+def test_what_a_crash_left_of_a_deletion_is_ended_by_the_next_broker_unasked(
+    run: Callable, partitions: int
+) -> None:
+    async def scenario(bench: Any) -> None:
+        server = await serve(bench, bench.runtime)
+        await fill(bench, server, NAME, partitions)
+        await fill(bench, server, TopicName.parse("other"), 0)
+        failing = patch.object(Registry, "forget_topic", side_effect=MetaUnavailableError("not now"))
+        with failing, pytest.raises(MetaUnavailableError):
+            await server.broker.delete(NAME, force=True)
+        await server.close()
+        again = await serve(bench, bench.runtime)
+        assert again.registry.doomed_topics() == [NAME]
+        again.broker.start()
+        await bench.runtime.clock.sleep(2 * TTL_S)
+        assert again.registry.doomed_topics() == []
+        assert [str(record.name) for record in again.registry.topics.of(NAME.namespace)] == [
+            "persistent://public/default/other"
+        ]
+        await again.broker.delete(TopicName.parse("other"), force=True)
+        assert not (await again.meta.list(keys.LEDGERS)).items
+        await again.close()
+
+    run(scenario)
 
 
 def test_a_stream_that_was_taken_over_is_not_deleted_by_its_former_holder(run: Callable) -> None:

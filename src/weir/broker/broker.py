@@ -6,6 +6,7 @@ from contextlib import suppress
 
 from weir.broker.api import Identity, Owner
 from weir.broker.context import BrokerContext
+from weir.broker.leftovers import Leftovers
 from weir.broker.maintenance import Maintenance
 from weir.broker.opening import AnyTopic, open_topic
 from weir.broker.ports import Authenticator, Claim, Ownership, Registry
@@ -53,13 +54,16 @@ class Broker:
         self._closing = False
         self._authenticator = authenticator
         self._maintenance = Maintenance(context, lambda: self.loaded)
-        self._revoking = Revoking(context.guard, context.runtime.clock, lambda: self.loaded)
+        clock = context.runtime.clock
+        self._revoking = Revoking(context.guard, clock, lambda: self.loaded)
+        self._leftovers = Leftovers(clock, registry, lambda name: self._deleted(name, again=True))
 
     def start(self) -> None:
         """Look after topics from now on: retention, expiry, quotas, changes of policies."""
         self._tasks.spawn(self._maintenance.run(), "maintenance")
         self._tasks.spawn(self._sweep(), "sweep")
         self._tasks.spawn(self._revoking.run(), "revoking")
+        self._tasks.spawn(self._leftovers.run(), "leftovers")
 
     @property
     def loaded(self) -> list[AnyTopic]:

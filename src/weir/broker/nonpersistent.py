@@ -371,9 +371,6 @@ class NonPersistentTopic:
                 waiter.set_exception(TopicClosedError(f"{self._name} is closed: {reason}"))
         self._grown = []
 
-    async def delete(self) -> None:
-        await self.close("the topic is deleted")
-
     def stats(self) -> TopicStats:
         subscriptions = [subscription_stats(s, self._end, 0) for s in self._subscriptions.values()]
         published = flow_of(self._meter)

@@ -176,6 +176,10 @@ class Registry:
             return TopicRecord(name.base)
         return await self.topics.confirm(name)
 
+    def doomed_topics(self) -> list[TopicName]:
+        """Those that are marked as being deleted."""
+        return [record.name for record in self.topics.doomed()]
+
     async def forget_topic(self, doomed: TopicRecord) -> None:
         """Take the grants on a topic that is being deleted out of the metadata, and the topic itself last, so that
         what is interrupted can be done again."""

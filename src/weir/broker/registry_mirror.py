@@ -124,6 +124,11 @@ class Mirror(Generic[T]):
         """Everything that can be read, sorted by key."""
         return {key: value for key in sorted(self._items) if (value := self.get(key)) is not None}
 
+    def that_hold(self, fragment: bytes) -> list[T]:
+        """Everything but what certainly has no such bytes in it: what nobody asked for yet stays as it came."""
+        found = [key for key, item in self._items.items() if item.raw is None or fragment in item.raw]
+        return [value for key in sorted(found) if (value := self.get(key)) is not None]
+
     def __len__(self) -> int:
         return len(self._items)
 

@@ -25,6 +25,8 @@ from weir.runtime import Runtime
 from weir.wire.registry import decode_topic, encode_topic
 
 TOPIC: Codec[TopicRecord] = Codec(encode_topic, decode_topic)
+#: In the bytes of every topic that is being deleted, and of hardly any other.
+DOOMED = b'"deleting"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,10 @@ class TopicTable:
         """The topics of a namespace, sorted by domain and name."""
         found = sorted(self._of_namespace.get(keys.topics_of(namespace), ()))
         return [record for key in found if (record := self._mirror.get(key)) is not None]
+
+    def doomed(self) -> list[TopicRecord]:
+        """Those that are being deleted."""
+        return [record for record in self._mirror.that_hold(DOOMED) if record.deleting]
 
     def __len__(self) -> int:
         return len(self._mirror)
