@@ -1,0 +1,7 @@
+"""Found by Spark under this name: `spark.read.format("weir")` needs no registration."""
+
+from weir.spark.source import WeirSource
+
+
+class DefaultSource(WeirSource):
+    """The data source of topics."""

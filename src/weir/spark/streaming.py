@@ -1,0 +1,149 @@
+"""A stream of topics: where each micro-batch ends, what it reads, and the position that a subscription keeps."""
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from weir.client.kafka import positions
+from weir.client.kafka.cluster import Cluster, Partition
+from weir.client.kafka.offsets import ends, starts
+from weir.model.errors import WeirError
+from weir.spark.option_values import from_json, to_json
+from weir.spark.options import SourceOptions
+from weir.spark.planning import Losses, Offsets, partitions_of, start_offsets
+from weir.spark.ranges import Range, limited, split
+from weir.spark.reading import read_range
+
+log = logging.getLogger(__name__)
+
+Json = dict[str, dict[str, int]]
+
+
+class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Lives in one process of the driver as long as its query runs; copies of it read in the tasks."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._cluster: Cluster | None = None
+        self._losses = Losses(options.fail_on_data_loss)
+        #: With the trigger available-now: where the topics ended when the query began.
+        self._target: Offsets | None = None
+        self._latest: Offsets = {}
+        self._last_trigger = time.monotonic()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_cluster": None}
+
+    # --- where a micro-batch ends ---
+
+    def initialOffset(self) -> Json:
+        partitions = partitions_of(self._brokers(), self._options)
+        return to_json(start_offsets(self._brokers(), self._options, partitions))
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        if self._options.max_per_trigger is not None:
+            return ReadMaxRows(self._options.max_per_trigger)
+        if self._options.min_per_trigger is not None:
+            return ReadMinRows(self._options.min_per_trigger)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = self._ends()
+
+    def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
+        began = from_json(start)
+        self._latest = self._ends() if self._target is None else self._target
+        self._check_shrunk(began)
+        found = began | self._latest
+        if isinstance(limit, ReadAllAvailable):
+            return to_json(found)
+        first = began | self._starts_of_new(began, found)
+        if self._too_few(first, found):
+            return start
+        self._last_trigger = time.monotonic()
+        if isinstance(limit, ReadMaxRows):
+            found = limited(first, found, limit.max_rows)
+        return to_json(found)
+
+    def reportLatestOffset(self) -> Json | None:
+        return to_json(self._latest) if self._latest else None
+
+    def _too_few(self, first: Mapping[Partition, int], found: Mapping[Partition, int]) -> bool:
+        """Whether the query asked to wait for more, and has not waited for too long."""
+        least = self._options.min_per_trigger
+        if least is None or self._target is not None:
+            return False
+        waited_ms = (time.monotonic() - self._last_trigger) * 1000
+        waiting = sum(end - first[partition] for partition, end in found.items())
+        return waiting < least and waited_ms < self._options.max_trigger_delay_ms
+
+    def _ends(self) -> Offsets:
+        """Where the topics end now; partitions and topics that came since are in it too."""
+        brokers = self._brokers()
+        return ends(brokers, partitions_of(brokers, self._options), committed=self._options.committed)
+
+    def _check_shrunk(self, began: Mapping[Partition, int]) -> None:
+        """A topic that is gone, or ends before the query's position, was deleted, and maybe made anew."""
+        for partition, offset in began.items():
+            end = self._latest.get(partition, offset if self._target else 0)
+            if end < offset:
+                why = "are gone: the topic was deleted" + (" and made anew" if partition in self._latest else "")
+                self._losses.report(partition, end, offset, why)
+
+    def _starts_of_new(self, began: Mapping[Partition, int], found: Mapping[Partition, int]) -> Offsets:
+        new = [partition for partition in found if partition not in began]
+        return starts(self._brokers(), new)
+
+    # --- what it reads ---
+
+    def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
+        began, ended = from_json(start), from_json(end)
+        oldest = starts(self._brokers(), [part for part, to in ended.items() if to != began.get(part, 0)])
+        ranges = []
+        for partition, first_there in oldest.items():
+            # A partition that is new to the query is read from its beginning, which is 0 unless something is lost.
+            first, to = began.get(partition, 0), ended[partition]
+            if to < first:  # the topic was made anew, and all of it is new
+                first = first_there
+            if first < first_there:
+                self._losses.report(partition, first, min(first_there, to))
+                first = first_there
+            ranges.append(Range(partition, first, to))
+        pieces = split(ranges, self._options.min_partitions, self._options.max_records_per_partition)
+        return [InputPartition(piece) for piece in pieces]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return read_range(self._options, partition.value)
+
+    # --- the subscription ---
+
+    def commit(self, end: Json) -> None:
+        """Keep the position where everybody can see it. The query itself goes on from Spark's own checkpoint, so a
+        failure here is worth a warning and no more."""
+        if self._options.subscription is None:
+            return
+        try:
+            metadata = f"spark, {self._losses.count} lost" if self._losses.count else "spark"
+            positions.commit(self._brokers(), self._options.subscription, from_json(end), metadata)
+        except WeirError as failure:
+            log.warning("the position of subscription %s was not kept: %s", self._options.subscription, failure)
+
+    def stop(self) -> None:
+        if self._cluster is not None:
+            self._cluster.close()
+            self._cluster = None
+
+    def _brokers(self) -> Cluster:
+        if self._cluster is None:
+            self._cluster = Cluster(self._options.kafka)
+        return self._cluster
