@@ -23,6 +23,7 @@ from weir.broker.schemas import SchemaRegistry
 from weir.broker.security import Authenticator, Authoriser, TopicGuard
 from weir.broker.tokens import TokenVerifier, load_public_key, load_secret, read_key
 from weir.gateway.kafka.catalog import Catalog
+from weir.gateway.kafka.delaying import delay_id_of
 from weir.gateway.kafka.keys import keys_of as kafka_keys_of
 from weir.gateway.kafka.metrics import KafkaMetrics
 from weir.gateway.kafka.server import KafkaServer
@@ -170,6 +171,7 @@ class Standalone:
             Budget(settings.in_flight_bytes),
             keys={BatchFormat.PULSAR: keys_of, BatchFormat.KAFKA: kafka_keys_of},
             keyed={BatchFormat.PULSAR: pulsar_keyed, BatchFormat.KAFKA: kafka_keyed},
+            names={BatchFormat.KAFKA: delay_id_of},
             guard=guard,
             schemas=schemas,
             open_holding=_open_holding,
