@@ -55,6 +55,8 @@ class SubscriptionStatsBody(Struct):
     isReplicated: bool = False
     nonContiguousDeletedMessagesRanges: int = 0
     subscriptionProperties: Properties = field(default_factory=dict)
+    #: Not Pulsar's: the offset of the next message to acknowledge; of several partitions together there is none.
+    position: int | None = None
 
 
 class CompactionBody(Struct):

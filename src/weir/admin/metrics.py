@@ -81,6 +81,12 @@ SUBSCRIPTION_FAMILIES = (
         "weir_subscription_backlog_messages", "gauge", "Messages not acknowledged yet.", lambda s: s.backlog
     ),
     SubscriptionFamily(
+        "weir_subscription_position",
+        "gauge",
+        "The offset of the next message to acknowledge.",
+        lambda s: s.mark_delete + 1,
+    ),
+    SubscriptionFamily(
         "weir_subscription_backlog_bytes", "gauge", "About how many bytes these are.", lambda s: s.backlog_bytes
     ),
     SubscriptionFamily(

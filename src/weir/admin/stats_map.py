@@ -91,6 +91,7 @@ def _subscription(stats: SubscriptionStats, now_ms: int) -> b.SubscriptionStatsB
         isDurable=stats.durable,
         nonContiguousDeletedMessagesRanges=stats.holes,
         subscriptionProperties=dict(stats.properties),
+        position=stats.mark_delete + 1,
     )
 
 
@@ -164,7 +165,9 @@ def _together(found: Sequence[b.SubscriptionStatsBody]) -> b.SubscriptionStatsBo
     whole = b.SubscriptionStatsBody(next((one.type for one in found if one.type is not None), None))
     for name in _SUMMED_OF_SUBSCRIPTION:
         setattr(whole, name, sum(getattr(one, name) for one in found))
-    whole.consumers = [consumer for one in found for consumer in one.consumers]
+    # A member of a group has many partitions, and is the same on each.
+    different = {(c.consumerName, c.address, c.connectedSince): c for one in found for c in one.consumers}
+    whole.consumers = list(different.values())
     whole.isDurable = found[0].isDurable
     whole.subscriptionProperties = found[0].subscriptionProperties
     whole.blockedSubscriptionOnUnackedMsgs = any(one.blockedSubscriptionOnUnackedMsgs for one in found)

@@ -20,6 +20,7 @@ from weir.wire.pulsar.ids import EARLIEST, LATEST, MessageId, parse_id
 \b
 Examples:
   weir subscriptions list orders
+  weir subscriptions list orders --partitions
   weir subscriptions create orders billing --from earliest
   weir subscriptions reset orders billing --to -1h
   weir subscriptions skip orders billing -n 10
@@ -31,9 +32,10 @@ def subscriptions() -> None:
 
 @subscriptions.command("list")
 @click.argument("topic")
+@click.option("--partitions", "each", is_flag=True, help="A line for each partition: its position, who has it.")
 @remote_options
-def list_(topic: str, remote: Remote, as_json: bool) -> None:
-    """List the subscriptions of a topic, and how far each is."""
+def list_(*, topic: str, each: bool, remote: Remote, as_json: bool) -> None:
+    """List the subscriptions of a topic, consumer groups among them, and how far each is."""
     name = TopicName.parse(topic)
 
     async def work(admin: AdminClient) -> Any:
@@ -44,7 +46,9 @@ def list_(topic: str, remote: Remote, as_json: bool) -> None:
 
     found = remote.admin(work)
     if as_json:
-        print_json(found.get("subscriptions") or {})
+        print_json(views.with_parts(found))
+    elif each:
+        print_table(views.PARTITION_COLUMNS, views.partition_rows(str(name), found))
     else:
         print_table(views.SUBSCRIPTION_COLUMNS, views.subscription_rows(found))
 

@@ -7,6 +7,7 @@ from typing import Any
 _PARTITION = re.compile(r"(.+)-partition-\d+")
 
 SUBSCRIPTION_COLUMNS = ("subscription", "type", "consumers", "backlog", "unacked", "rate out /s", "redelivered /s")
+PARTITION_COLUMNS = ("subscription", "partition", "position", "backlog", "consumers")
 LEDGER_COLUMNS = ("ledger", "entries", "bytes")
 CURSOR_COLUMNS = ("subscription", "mark delete", "read position", "holes")
 
@@ -52,6 +53,26 @@ def subscription_rows(stats: dict[str, Any]) -> Iterator[tuple[object, ...]]:
             float(subscription.get("msgRateOut", 0)),
             float(subscription.get("msgRateRedeliver", 0)),
         )
+
+
+def partition_rows(name: str, stats: dict[str, Any]) -> Iterator[tuple[object, ...]]:
+    """Each subscription on each partition: the member of a consumer group that has it, and how far it is."""
+    parts = stats.get("partitions") or {name: stats}
+    for subscription in sorted(stats.get("subscriptions") or {}):
+        for part, found in parts.items():
+            one = (found.get("subscriptions") or {}).get(subscription)
+            if one is not None:
+                names = ", ".join(consumer.get("consumerName", "") for consumer in one.get("consumers") or ())
+                yield subscription, part.rpartition("/")[2], one.get("position"), one.get("msgBacklog", 0), names
+
+
+def with_parts(stats: dict[str, Any]) -> dict[str, Any]:
+    """Each subscription, with what there is to say of it on each partition."""
+    found = dict(stats.get("subscriptions") or {})
+    for part, of_part in (stats.get("partitions") or {}).items():
+        for name, one in (of_part.get("subscriptions") or {}).items():
+            found.setdefault(name, {}).setdefault("partitions", {})[part] = one
+    return found
 
 
 def ledger_rows(internal: dict[str, Any]) -> Iterator[tuple[object, ...]]:
