@@ -12,7 +12,7 @@ from weir.wire.kafka import codec
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import API, ApiKey
 from weir.wire.kafka.classes import CLASSES
-from weir.wire.kafka.primitives import MAX_REQUEST_ELEMENTS, SMALL_RECORDS_BYTES
+from weir.wire.kafka.primitives import MAX_REQUEST_ELEMENTS, SMALL_RECORDS_BYTES, uvarint
 from weir.wire.kafka.schema import APIS, LAYOUTS
 from weir.wire.kafka.schema.form import Field, Layout, Structure, layout
 
@@ -171,6 +171,17 @@ def test_unknown_tagged_fields_are_skipped() -> None:
     plain = b"".join(codec.encode_request(ApiKey.HEARTBEAT, 4, m.HeartbeatRequest(group_id="g")))
     tagged = plain[:-1] + b"\x02" + b"\x05\x03abc" + b"\x99\x01\x00"
     assert codec.decode_request(ApiKey.HEARTBEAT, 4, tagged) == m.HeartbeatRequest(group_id="g")
+
+
+@pytest.mark.parametrize("name", ["HeartbeatRequest", "FetchRequest"], ids=["knows none", "knows some"])
+def test_tagged_fields_count_as_elements(name: str) -> None:
+    """Else a frame could keep a broker busy with fields that nobody knows."""
+    version = LAYOUTS[name].versions.high
+    untagged = encoded(name, version, CLASSES[name]())[:-1]
+    few, many = (untagged + uvarint(n) + b"\x63\x00" * n for n in (300, MAX_REQUEST_ELEMENTS + 1))
+    assert codec.decode_data(name, version, few) == CLASSES[name]()
+    with pytest.raises(WireError, match="elements"):
+        codec.decode_data(name, version, many)
 
 
 @pytest.mark.parametrize("size", [b"\x00", b"\x07", b"\x09", b"\x7f"])

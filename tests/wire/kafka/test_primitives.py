@@ -5,7 +5,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from weir.model.errors import WireError
-from weir.wire.kafka.primitives import read_uvarint, skip_tags, uvarint
+from weir.wire.kafka.primitives import read_uvarint, skip_section, uvarint
 
 
 @given(st.integers(0, 2**32 - 1))
@@ -38,6 +38,10 @@ def test_a_varint_beyond_32_bits_is_refused(data: str) -> None:
 
 
 def test_a_tagged_section_is_skipped_to_its_end() -> None:
-    section = uvarint(200) + b"".join(uvarint(tag) + uvarint(2) + b"ab" for tag in range(200))
-    view = memoryview(section + b"rest")
-    assert skip_tags(view, 1, view[0]) == len(section)
+    section = uvarint(60) + b"".join(uvarint(tag * 9) + uvarint(2) + b"ab" for tag in range(60))
+    assert skip_section(memoryview(section + b"rest"), 0) == len(section)
+
+
+def test_a_header_with_very_many_tagged_fields_is_refused() -> None:
+    with pytest.raises(WireError, match="tagged section"):
+        skip_section(memoryview(uvarint(1000) + bytes(2000)), 0)

@@ -90,6 +90,12 @@ class _Decoder:
             self._source.add(f"{count} -= 1")
         return count
 
+    def _take(self, count: str, name: str) -> None:
+        """Refuse more elements than there is room for."""
+        self._source.add(f"room -= {count}")
+        with self._source.block("if room < 0:"):
+            self._source.add(f"raise too_many('{self._layout.name}: {name}')")
+
     # --- fields -------------------------------------------------------------------------------------------
 
     def _field(self, field: Field, value: str) -> None:
@@ -117,9 +123,7 @@ class _Decoder:
         )
 
     def _array(self, field: Field, value: str, count: str) -> None:
-        self._source.add(f"room -= {count}")
-        with self._source.block("if room < 0:"):
-            self._source.add(f"raise too_many('{self._layout.name}: {field.name}')")
+        self._take(count, field.name)
         letter = primitives.FIXED.get(field.kind)
         if letter is not None and field.kind != "uuid":
             self._source.add(
@@ -149,6 +153,9 @@ class _Decoder:
         for field in tagged:
             self._source.add(f"{values[field.name]} = {self._default(field)}")
         with self._source.block(f"if {count}:"):
+            with self._source.block(f"if {count} > 127:"):
+                self._source.add(f"{count}, at = more(data, at, {count})")
+            self._take(count, "tagged fields")
             if not tagged:
                 self._source.add(f"at = skip_tags(data, at, {count})")
             else:
@@ -156,8 +163,6 @@ class _Decoder:
 
     def _known_tags(self, tagged: list[Field], values: dict[str, str], count: str) -> None:
         tag, stop = self._source.name("tag"), self._source.name("stop")
-        with self._source.block(f"if {count} > 127:"):
-            self._source.add(f"{count}, at = more(data, at, {count})")
         with self._source.block(f"for _ in range({count}):"):
             self._source.add(f"{tag}, at = read_uvarint(data, at)", f"{stop}, at = read_uvarint(data, at)")
             self._source.add(f"{stop} += at")

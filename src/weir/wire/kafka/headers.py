@@ -14,7 +14,7 @@ from typing import NamedTuple
 from weir.model.errors import UnknownVersionError, WireError
 from weir.model.ids import Buffer
 from weir.wire.kafka.apis import ApiKey
-from weir.wire.kafka.primitives import skip_tags
+from weir.wire.kafka.primitives import skip_section
 from weir.wire.kafka.schema import APIS
 
 _FIXED = Struct(">hhih")
@@ -54,7 +54,7 @@ def decode_request_header(data: Buffer) -> tuple[RequestHeader, memoryview]:
         at = _FIXED.size + max(size, 0)
         client_id = None if size < 0 else str(view[_FIXED.size : at], "utf-8")
         if is_flexible(key, version):
-            at = skip_tags(view, at + 1, view[at])
+            at = skip_section(view, at)
     except (struct_error, IndexError, UnicodeDecodeError) as error:
         raise WireError(f"a request's header cannot be decoded: {error}") from error
     if at > len(view):
@@ -80,7 +80,7 @@ def decode_response_header(key: int, version: int, data: Buffer) -> tuple[Respon
         at = _CORRELATION.size
         (correlation_id,) = _CORRELATION.unpack_from(view)
         if key != ApiKey.API_VERSIONS and is_flexible(key, version):
-            at = skip_tags(view, at + 1, view[at])
+            at = skip_section(view, at)
     except (struct_error, IndexError) as error:
         raise WireError(f"a response's header cannot be decoded: {error}") from error
     if at > len(view):

@@ -7,9 +7,9 @@ from weir.model.errors import WireError
 #: The uuid that means none.
 NO_UUID = bytes(16)
 
-#: Elements of all arrays of one message together. One takes at least a byte of the frame, but some hundred bytes
-#: of memory and a microsecond; so a request of 100 MB would else become gigabytes, and stall a broker for minutes.
-#: A client may trust its broker with more.
+#: Elements of all arrays of one message, and its tagged fields, together. One takes at least a byte of the frame,
+#: but some hundred bytes of memory and a microsecond; so a request of 100 MB would else become gigabytes, and stall
+#: a broker for minutes. A client may trust its broker with more.
 MAX_REQUEST_ELEMENTS = 1 << 17
 MAX_RESPONSE_ELEMENTS = 1 << 20
 
@@ -33,6 +33,7 @@ FIXED = {
 LENGTHS = {"string": "h", "bytes": "i", "records": "i", "array": "i"}
 
 _MAX_UVARINT = 2**32 - 1
+_MAX_HEADER_TAGS = 64
 _U8 = Struct("<B").pack
 _U16 = Struct("<H").pack
 _U32 = Struct("<I").pack
@@ -72,14 +73,20 @@ def read_uvarint(data: memoryview, at: int) -> tuple[int, int]:
 
 
 def skip_tags(data: memoryview, at: int, count: int) -> int:
-    """Where the tagged section ends whose count, or the first byte of it, was read just before `at`."""
-    if count > 0x7F:
-        count, at = more(data, at, count)
+    """Where so many tagged fields end that begin at `at`."""
     for _ in range(count):
         _tag, at = read_uvarint(data, at)
         size, at = read_uvarint(data, at)
         at += size
     return at
+
+
+def skip_section(data: memoryview, at: int) -> int:
+    """Where a header's tagged section ends that begins at `at`."""
+    count, at = read_uvarint(data, at)
+    if count > _MAX_HEADER_TAGS:
+        raise too_many("a header's tagged section")
+    return skip_tags(data, at, count)
 
 
 def null_refused(name: str) -> WireError:
