@@ -1,0 +1,252 @@
+"""What becomes of old records: retention by time and size, compaction, deletion by offset."""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from weir.testing.up import UpProcess
+
+TIMEOUT_S = 60
+MIB = 1024 * 1024
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpProcess]:
+    """One that looks after its topics all the time."""
+    process = UpProcess(tmp_path_factory.mktemp("cleanup"), "broker.maintenance_interval=0.1").start()
+    yield process
+    process.close()
+
+
+@pytest.fixture
+def admin(up: UpProcess) -> AdminClient:
+    return AdminClient({"bootstrap.servers": up.kafka})
+
+
+def until(true: Callable[[], Any]) -> None:
+    """Wait for something, however slow the machine is; not for ever."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while not true():
+        assert time.monotonic() < deadline, "it did not come true"
+        time.sleep(0.1)
+
+
+def create(admin: AdminClient, topic: str, partitions: int = 1, **config: str) -> None:
+    named = {name.replace("_", "."): value for name, value in config.items()}
+    for made in admin.create_topics([NewTopic(topic, partitions, 1, config=named)]).values():
+        made.result(TIMEOUT_S)
+
+
+def produce(up: UpProcess, topic: str, *records: tuple[str | None, bytes | None], each: bool = True) -> list[int]:
+    """Offsets of the records; `each` in a batch of its own."""
+    producer = Producer({"bootstrap.servers": up.kafka, "linger.ms": 0 if each else 100})
+    offsets: list[int] = []
+
+    def stored(error: Any, message: Any) -> None:
+        assert error is None, error
+        offsets.append(message.offset())
+
+    for key, value in records:
+        producer.produce(topic, value, key, partition=0, on_delivery=stored)
+        if each:
+            assert producer.flush(TIMEOUT_S) == 0
+    assert producer.flush(TIMEOUT_S) == 0
+    return offsets
+
+
+class Reader:
+    """Reads partition 0 by offset."""
+
+    def __init__(self, up: UpProcess, topic: str, **config: Any) -> None:
+        settings = {
+            "bootstrap.servers": up.kafka,
+            "group.id": "nobody",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+        }
+        self._topic = topic
+        self._consumer = Consumer({**settings, **config})
+
+    def __enter__(self) -> "Reader":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._consumer.close()
+
+    @property
+    def watermarks(self) -> tuple[int, int]:
+        part = TopicPartition(self._topic, 0)
+        low, high = self._consumer.get_watermark_offsets(part, timeout=TIMEOUT_S)
+        return low, high
+
+    def at(self, moment_ms: int) -> int:
+        (found,) = self._consumer.offsets_for_times([TopicPartition(self._topic, 0, moment_ms)], timeout=TIMEOUT_S)
+        return int(found.offset)
+
+    def read(self, offset: int = 0) -> dict[int, tuple[str | None, bytes | None]]:
+        """Every record from an offset to the end, by its offset; KafkaException if the offset is gone."""
+        self._consumer.assign([TopicPartition(self._topic, 0, offset)])
+        found: dict[int, tuple[str | None, bytes | None]] = {}
+        while True:
+            message = self._consumer.poll(TIMEOUT_S)
+            assert message is not None, "neither a record nor the end came"
+            error = message.error()
+            if error is not None and error.code() == KafkaError._PARTITION_EOF:
+                assert message.offset() == self.watermarks[1]
+                return found
+            if error is not None:
+                raise KafkaException(error)
+            key = message.key()
+            found[message.offset()] = (None if key is None else key.decode(), message.value())
+
+
+def test_records_go_after_their_time_even_if_nothing_new_comes(
+    up: UpProcess, admin: AdminClient, topic: str
+) -> None:
+    create(admin, topic, retention_ms="1000")
+    produce(up, topic, ("a", b"1"), ("b", b"2"))
+    with Reader(up, topic) as reader:
+        until(lambda: reader.watermarks == (2, 2))
+        with pytest.raises(KafkaException):
+            reader.read(0)
+    assert produce(up, topic, ("c", b"3")) == [2]
+
+
+def test_records_go_when_there_are_more_than_the_size_and_never_too_many(
+    up: UpProcess, admin: AdminClient, topic: str
+) -> None:
+    create(admin, topic, retention_bytes=str(MIB), segment_bytes=str(MIB))
+    produce(up, topic, *[(None, b"x" * 256 * 1024)] * 20)
+    with Reader(up, topic) as reader:
+        until(lambda: reader.watermarks[0] >= 8)
+        low, high = reader.watermarks
+        assert high == 20
+        assert high - low >= 4
+        assert list(reader.read(low)) == list(range(low, 20))
+
+
+def test_without_bounds_everything_stays(up: UpProcess, admin: AdminClient, topic: str) -> None:
+    create(admin, topic, retention_ms="-1", retention_bytes="-1", segment_bytes=str(MIB))
+    other = f"{topic}-short"
+    create(admin, other, retention_ms="1")
+    produce(up, topic, *[(None, b"x" * 512 * 1024)] * 5)
+    produce(up, other, ("a", b"1"))
+    with Reader(up, topic) as reader, Reader(up, other) as short:
+        until(lambda: short.watermarks[0] == 1)  # the broker has looked after its topics by then
+        assert reader.watermarks == (0, 5)
+
+
+COMPACT = {"cleanup_policy": "compact", "segment_ms": "1000", "min_cleanable_dirty_ratio": "0.01"}
+
+
+def test_a_compacted_topic_keeps_the_latest_of_each_key_at_its_offset_through_restarts(
+    up: UpProcess, admin: AdminClient, topic: str
+) -> None:
+    create(admin, topic, **COMPACT)
+    produce(up, topic, ("a", b"1"), ("b", b"1"), ("a", b"2"), ("c", b"1"), ("b", None))
+    produce(up, topic, *[(f"k{n % 3}", b"%d" % n) for n in range(30)], each=False)
+    produce(up, topic, ("a", b"3"), ("z", b"1"))
+    live = {
+        3: ("c", b"1"),
+        4: ("b", None),
+        32: ("k0", b"27"),
+        33: ("k1", b"28"),
+        34: ("k2", b"29"),
+        35: ("a", b"3"),
+        36: ("z", b"1"),
+    }
+    with Reader(up, topic) as reader:
+        until(lambda: reader.read() == live)
+        assert reader.watermarks == (0, 37)
+        assert reader.read(33) == {offset: record for offset, record in live.items() if offset >= 33}
+    assert up.stop() == 0
+    up.start()
+    with Reader(up, topic) as reader:
+        assert reader.read() == live
+        assert reader.watermarks == (0, 37)
+    assert produce(up, topic, ("c", b"2"), ("z", b"2")) == [37, 38]
+    with Reader(up, topic) as reader:
+        until(lambda: 3 not in reader.read())
+        del live[3]  # of z both are there: the last batch is compacted once another follows
+        assert reader.read() == {**live, 37: ("c", b"2"), 38: ("z", b"2")}
+
+
+def test_a_tombstone_vanishes_after_its_time(up: UpProcess, admin: AdminClient, topic: str) -> None:
+    create(admin, topic, **COMPACT, delete_retention_ms="1500")
+    produce(up, topic, ("a", b"1"), ("b", b"1"), ("a", None), ("z", b"1"))
+    with Reader(up, topic) as reader:
+        until(lambda: reader.read() == {1: ("b", b"1"), 3: ("z", b"1")})
+
+
+def test_a_compacted_topic_takes_no_records_without_a_key(up: UpProcess, admin: AdminClient, topic: str) -> None:
+    create(admin, topic, **COMPACT)
+    producer = Producer({"bootstrap.servers": up.kafka})
+    codes = []
+    producer.produce(topic, b"v", on_delivery=lambda error, _: codes.append(error.code()))
+    assert producer.flush(TIMEOUT_S) == 0
+    assert codes == [KafkaError.INVALID_RECORD]
+
+
+def test_compact_and_delete_forgets_live_records_too(up: UpProcess, admin: AdminClient, topic: str) -> None:
+    create(admin, topic, **{**COMPACT, "cleanup_policy": "compact,delete"}, retention_ms="3000")
+    produce(up, topic, ("a", b"1"), ("a", b"2"), ("b", b"1"))
+    with Reader(up, topic) as reader:
+        until(lambda: reader.watermarks == (3, 3))
+
+
+# --- by offset ------------------------------------------------------------------------------------------------
+
+
+def delete(admin: AdminClient, topic: str, offset: int, partition: int = 0) -> int:
+    """The new start."""
+    (gone,) = admin.delete_records([TopicPartition(topic, partition, offset)]).values()
+    return int(gone.result(TIMEOUT_S).low_watermark)
+
+
+def test_deleting_records_moves_the_start_for_good(up: UpProcess, admin: AdminClient, topic: str) -> None:
+    create(admin, topic)
+    produce(up, topic, *[("k", b"%d" % n) for n in range(10)], each=False)
+    assert delete(admin, topic, 4) == 4
+    with Reader(up, topic) as reader:
+        assert reader.watermarks == (4, 10)
+        assert list(reader.read(4)) == [4, 5, 6, 7, 8, 9]
+        with pytest.raises(KafkaException):
+            reader.read(3)
+    assert delete(admin, topic, 2) == 4  # what is gone is gone
+    up.kill()
+    up.start()
+    with Reader(up, topic) as reader:
+        assert reader.watermarks == (4, 10)
+    assert delete(AdminClient({"bootstrap.servers": up.kafka}), topic, -1) == 10
+    with Reader(up, topic) as reader:
+        assert reader.watermarks == (10, 10)
+    assert produce(up, topic, ("k", b"more")) == [10]
+
+
+@pytest.mark.parametrize(
+    ("offset", "partition", "code"),
+    [
+        (4, 0, KafkaError.OFFSET_OUT_OF_RANGE),
+        (-2, 0, KafkaError.OFFSET_OUT_OF_RANGE),
+    ],
+)
+def test_records_that_are_not_there_cannot_be_deleted(
+    up: UpProcess, admin: AdminClient, topic: str, offset: int, partition: int, code: int
+) -> None:
+    create(admin, topic)
+    produce(up, topic, *[("k", b"v")] * 3)
+    with pytest.raises(KafkaException) as caught:
+        delete(admin, topic, offset, partition)
+    assert caught.value.args[0].code() == code
+
+
+def test_records_of_a_compacted_topic_are_not_deleted_by_offset(admin: AdminClient, topic: str) -> None:
+    create(admin, topic, **COMPACT)
+    with pytest.raises(KafkaException) as caught:
+        delete(admin, topic, -1)
+    assert caught.value.args[0].code() == KafkaError.POLICY_VIOLATION
