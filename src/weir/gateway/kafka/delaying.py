@@ -53,11 +53,10 @@ class Delaying:
 
     def heeded(self, outgoing: Outgoing, now_ms: int, header: BatchHeader | None = None) -> Outgoing:
         """The batch as it is to be stored, if some of its records wish for a delay; else itself. RefusedError.
-        `header`: its own, if that is known."""
+        `header`: as it came, if that is known."""
         payload = bytes(outgoing.payload)
         try:
-            header = header or parse_header(payload)
-            if not self._searcher.has(payload, header, _MARK):
+            if not self._searcher.has(payload, header or parse_header(payload), _MARK):
                 return outgoing
             runs = _runs_of(payload)
         except WireError as bad:
@@ -71,7 +70,7 @@ class Delaying:
         if len(runs) == 1 and runs[0][0].place < 0:
             whole = replace(outgoing, deliver_at_ms=_due(runs[0][0], now_ms))
             return whole if outgoing.stamp is None else replace(outgoing, parts=(whole,))
-        return replace(outgoing, parts=tuple(_parts(outgoing, header, runs, now_ms)))
+        return replace(outgoing, parts=tuple(_parts(outgoing, parse_header(payload), runs, now_ms)))
 
 
 def delay_id_of(batch: Batch) -> str | None:
