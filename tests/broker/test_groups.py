@@ -335,7 +335,7 @@ def test_who_goes_away_while_waiting_for_the_first_time_is_not_counted(tell: Cal
     tell(story)
 
 
-# --- silence and leaving -------------------------------------------------------------------------------------------
+# --- silence and leaving -----------------------------------------------------------------------------------------
 
 
 def test_a_silent_member_is_out_after_its_session_and_the_others_divide_its_share(tell: Callable) -> None:
@@ -672,7 +672,7 @@ def test_members_show_as_consumers_of_the_subscription_with_their_lag(tell: Call
         stats = topic.stats().subscriptions[0]
         assert (stats.name, stats.backlog, stats.mark_delete) == ("g", 2, 2)
         assert [(c.name, c.address, c.properties) for c in stats.consumers] == [
-            (a.member_id, "here", {"client_id": "app", "generation": "1"})
+            (a.member_id, "here", {"weir.client_id": "app", "weir.generation": "1"})
         ]
         with pytest.raises(SubscriptionBusyError):
             await topic.delete_subscription("g")

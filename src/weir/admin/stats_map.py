@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from weir.admin import bodies_stats as b
 from weir.admin.bodies import PartitionedTopicMetadata
 from weir.broker.api import AccessMode, SubscriptionType
+from weir.broker.group_member import GENERATION
 from weir.broker.nonpersistent import NonPersistentTopic
 from weir.broker.stats import ConsumerStats, Flow, ProducerStats, SubscriptionStats, TopicStats
 from weir.broker.topic import BrokerTopic
@@ -165,9 +166,14 @@ def _together(found: Sequence[b.SubscriptionStatsBody]) -> b.SubscriptionStatsBo
     whole = b.SubscriptionStatsBody(next((one.type for one in found if one.type is not None), None))
     for name in _SUMMED_OF_SUBSCRIPTION:
         setattr(whole, name, sum(getattr(one, name) for one in found))
-    # A member of a group has many partitions, and is the same on each.
-    different = {(c.consumerName, c.address, c.connectedSince): c for one in found for c in one.consumers}
-    whole.consumers = list(different.values())
+    members: dict[str, None] = {}  # of a group: each has many partitions, and is the same on all of them
+    whole.consumers = []
+    for consumer in (consumer for one in found for consumer in one.consumers):
+        if GENERATION in consumer.metadata:
+            if consumer.consumerName in members:
+                continue
+            members[consumer.consumerName] = None
+        whole.consumers.append(consumer)
     whole.isDurable = found[0].isDurable
     whole.subscriptionProperties = found[0].subscriptionProperties
     whole.blockedSubscriptionOnUnackedMsgs = any(one.blockedSubscriptionOnUnackedMsgs for one in found)

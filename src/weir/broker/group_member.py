@@ -12,6 +12,11 @@ from weir.model.topics import TopicName
 
 T = TypeVar("T")
 
+#: Properties of a member where stats show it as a consumer.
+GENERATION = "weir.generation"
+_CLIENT_ID = "weir.client_id"
+_INSTANCE_ID = "weir.instance_id"
+
 
 @dataclass(slots=True, eq=False)
 class Member:
@@ -88,9 +93,9 @@ class Member:
         return MemberInfo(self.id, self.instance_id, self.client_id, self.client_host, metadata, assignment, parts)
 
     def stats(self, generation: int) -> ConsumerStats:
-        properties = {"client_id": self.client_id, "generation": str(generation)}
+        properties = {_CLIENT_ID: self.client_id, GENERATION: str(generation)}
         if self.instance_id is not None:
-            properties["instance_id"] = self.instance_id
+            properties[_INSTANCE_ID] = self.instance_id
         return ConsumerStats(
             name=self.id,
             address=self.client_host,
