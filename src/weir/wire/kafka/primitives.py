@@ -8,8 +8,8 @@ from weir.model.errors import WireError
 NO_UUID = bytes(16)
 
 #: Elements of all arrays of one message, and its tagged fields, together. One takes at least a byte of the frame,
-#: but some hundred bytes of memory and a microsecond; so a request of 100 MB would else become gigabytes, and stall
-#: a broker for minutes. A client may trust its broker with more.
+#: but some hundred bytes of memory and a microsecond; so a request of 100 MB would else become gigabytes, and
+#: stall a broker for minutes. A client may trust its broker with more.
 MAX_REQUEST_ELEMENTS = 1 << 17
 MAX_RESPONSE_ELEMENTS = 1 << 20
 
