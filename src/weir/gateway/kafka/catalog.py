@@ -19,6 +19,8 @@ KAFKA_RETENTION = Retention(minutes=7 * 24 * 60, megabytes=-1)
 CONFIG_PREFIX = "kafka."
 #: Ids of deleted topics that are remembered before all are forgotten.
 _STALE_IDS = 1000
+#: Partitions that were asked for and are remembered until a topic changes.
+_KEPT_PARTS = 20_000
 
 
 class Catalog:
@@ -29,6 +31,8 @@ class Catalog:
         self._guard = guard
         self._ids: dict[bytes, TopicName] = {}
         self._ids_as_of = -1
+        self._parts: dict[tuple[str | bytes, int], TopicName] = {}
+        self._parts_as_of = -1
 
     def base(self, name: str) -> TopicName:
         """The topic as a whole that a client means, whether or not there is one. InvalidNameError, and
@@ -66,6 +70,16 @@ class Catalog:
     def part(self, name: str, index: int) -> TopicName:
         """The topic that holds partition `index`; TopicNotFoundError if there is none."""
         return self.part_of(self.topic(name), index)
+
+    def find(self, topic: str | bytes, index: int) -> TopicName:
+        """The same for a topic that is named, or known by its id: what every produce and every fetch asks."""
+        if self._parts_as_of != self._registry.topics.revision or len(self._parts) > _KEPT_PARTS:
+            self._parts, self._parts_as_of = {}, self._registry.topics.revision
+        found = self._parts.get((topic, index))
+        if found is None:
+            record = self.topic(topic) if isinstance(topic, str) else self.by_id(topic)
+            found = self._parts[topic, index] = self.part_of(record, index)
+        return found
 
     def part_of(self, record: TopicRecord, index: int) -> TopicName:
         if not 0 <= index < max(1, record.partitions):

@@ -81,9 +81,7 @@ class Fetching:
         """Its topic, which may have been unloaded or deleted since it was last read."""
         session, services = self._session, self._session.services
         if part.name is None:
-            name, index = part.key
-            record = services.catalog.topic(name) if isinstance(name, str) else services.catalog.by_id(name)
-            part.name = services.catalog.part_of(record, index)
+            part.name = services.catalog.find(*part.key)
         if part.access_revision != services.authoriser.revision:
             services.guard.check(session.role, part.name, Action.CONSUME)
             part.access_revision = services.authoriser.revision

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from weir.broker.api import Producer, ProducerRequest, Receipt, Topic
-from weir.gateway.kafka.batches import outgoing_of
+from weir.gateway.kafka.batches import check_keys, judged, outgoing_of
 from weir.gateway.kafka.errors import Code, RefusedError, code_of, text_of
 from weir.model.errors import NotAuthorisedError, TooManyError, TopicNotFoundError, WeirError
 from weir.model.ids import Buffer
@@ -66,7 +66,7 @@ class PartitionLink:
 class _Pending:
     """A request whose partitions are not all stored."""
 
-    __slots__ = ("acks", "answer", "deadline", "left", "response", "version", "waiting")
+    __slots__ = ("acks", "answer", "answered", "deadline", "left", "response", "version")
 
     def __init__(self, version: int, acks: int, answer: Answer, deadline: float) -> None:
         self.version = version
@@ -76,7 +76,7 @@ class _Pending:
         self.response = m.ProduceResponse()
         #: Partitions that are not stored, and one while more of them may come.
         self.left = 1
-        self.waiting: dict[int, _PartResponse] = {}
+        self.answered = False
 
 
 class Publishing:
@@ -153,17 +153,20 @@ class Publishing:
             if pending.acks not in (-1, 0, 1):
                 raise RefusedError(Code.INVALID_REQUIRED_ACKS, f"acks={pending.acks} means nothing")
             self._look_after(link)
+            header = judged(records, pending.version, session.limits)
+            if link.keyed:
+                check_keys(records or b"")
             append_ms = session.clock.wall_ms() if link.append_time else None
-            outgoing = outgoing_of(records, pending.version, session.limits, append_ms=append_ms, keyed=link.keyed)
+            outgoing = outgoing_of(records or b"", header, append_ms)
             if link.delays:
-                outgoing = session.services.delaying.heeded(outgoing, session.clock.wall_ms())
+                outgoing = session.services.delaying.heeded(outgoing, session.clock.wall_ms(), header)
         except WeirError as failure:
             part.error_code, part.error_message = code_of(failure), text_of(failure)
             return
         if append_ms is not None:
             part.log_append_time_ms = append_ms
         pending.left += 1
-        pending.waiting[id(part)] = part
+        part.error_code = Code.REQUEST_TIMED_OUT  # what its client is told if it is not stored in time
         self.senders[link] = None
         link.producer.publish(outgoing).add_done_callback(partial(self._stored, pending, part, link))
 
@@ -193,10 +196,11 @@ class Publishing:
         self, pending: _Pending, part: _PartResponse, link: PartitionLink, done: "asyncio.Future[Receipt]"
     ) -> None:
         failure = asyncio.CancelledError() if done.cancelled() else done.exception()
-        if pending.waiting.pop(id(part), None) is None:
-            return  # timed out, and answered so
+        if pending.answered:
+            return  # it timed out
         if failure is None:
             receipt = done.result()
+            part.error_code = Code.NONE
             part.base_offset = receipt.offset
             part.log_start_offset = link.topic.start_offset
         else:
@@ -208,8 +212,11 @@ class Publishing:
 
     def _count_down(self, pending: _Pending) -> None:
         pending.left -= 1
-        if pending.left:
-            return
+        if not pending.left:
+            self._finish(pending)
+
+    def _finish(self, pending: _Pending) -> None:
+        pending.answered = True
         self._pending.pop(pending, None)
         if self._idle is not None and not self._pending and not self._idle.done():
             self._idle.set_result(None)
@@ -227,11 +234,7 @@ class Publishing:
     def expire(self, now: float) -> None:
         """Answer what took longer than its client wants to wait."""
         for pending in [each for each in self._pending if each.deadline <= now]:
-            late, pending.waiting = pending.waiting, {}
-            for part in late.values():
-                part.error_code = Code.REQUEST_TIMED_OUT
-            pending.left = 1
-            self._count_down(pending)
+            self._finish(pending)
 
     async def settled(self, timeout_s: float) -> None:
         """Wait until everything that was sent is stored, or has failed."""
@@ -242,12 +245,10 @@ class Publishing:
     # --- producers ---------------------------------------------------------------------------------------
 
     async def _open(self, key: Key) -> PartitionLink:
-        name, index = key
         services, session = self._session.services, self._session
-        record = services.catalog.topic(name) if isinstance(name, str) else services.catalog.by_id(name)
+        part = services.catalog.find(*key)
         if len(self._links) >= session.limits.max_producers:
             raise TooManyError(f"a connection produces to {session.limits.max_producers} partitions at the most")
-        part = services.catalog.part_of(record, index)
         topic = await services.broker.topic(part, role=session.role, create=False)
         producer = await topic.produce(
             ProducerRequest(role=session.role, properties={"client.id": session.client_id}, address=session.peer)

@@ -168,6 +168,11 @@ def produced(records: Buffer) -> list[tuple[BatchHeader, memoryview]]:
     return found
 
 
+def produced_batch(records: Buffer) -> BatchHeader:
+    """The header of the one batch that a producer sent, verified and fit to be stored."""
+    return _fit(verify(records))
+
+
 def _fit(header: BatchHeader) -> BatchHeader:
     if header.records != header.count:
         raise WireError(f"a producer sent {header.records} records on {header.count} offsets")
