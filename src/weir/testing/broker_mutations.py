@@ -20,13 +20,17 @@ from weir.model.batch import Batch
 from weir.model.ledger import Quorum
 from weir.stream.appender import Appender
 from weir.stream.cursor import Cursor
+from weir.stream.holding import HoldingArea
 from weir.stream.holding_release import Releases
 from weir.stream.holding_releaser import Releaser
 from weir.stream.settings import StreamSettings
 from weir.stream.tail import StreamTail
+from weir.testing import broker_checkers as checkers
+from weir.testing.broker_checkers import Checker
 from weir.testing.broker_plan import BrokerPlan
 from weir.testing.plan import Fault
 from weir.wire.batch import decode_batch
+from weir.wire.pulsar.hot import Receipts
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,8 @@ class BrokerMutation:
 
     sin: str
     apply: Callable[[], AbstractContextManager[Any]]
+    #: The checkers of the promises that this breaks: each of them must find it, whatever the others find.
+    found_by: tuple[Checker, ...]
     #: Fields of the plan, and of the storage's plan below, that are set so that the mistake matters.
     focus: dict[str, Any]
     storage: dict[str, Any]
@@ -47,13 +53,13 @@ BROKER_MUTATIONS: dict[str, BrokerMutation] = {}
 
 
 def _mutation(
-    name: str, *, storage: dict[str, Any] | None = None, **focus: Any
+    name: str, *found_by: Checker, storage: dict[str, Any] | None = None, **focus: Any
 ) -> Callable[[Callable[[], Iterator[None]]], None]:
     """Enter a generator function as a mutation; its docstring says the sin."""
 
     def enter(function: Callable[[], Iterator[None]]) -> None:
         sin = (function.__doc__ or name).strip()
-        BROKER_MUTATIONS[name] = BrokerMutation(sin, contextmanager(function), focus, storage or {})
+        BROKER_MUTATIONS[name] = BrokerMutation(sin, contextmanager(function), found_by, focus, storage or {})
 
     return enter
 
@@ -71,7 +77,14 @@ _QUICK_STATE = replace(_SLOW_STATE, state_pause_s=0.05)
 # --- the log --------------------------------------------------------------------------------------------------
 
 
-@_mutation("no-fencing", storage=_often(Fault.PAUSE, Fault.LEASES), streams=_QUICK_STATE, messages=60, **_PLAIN)
+@_mutation(
+    "no-fencing",
+    checkers.acknowledged_comes_no_more,
+    storage=_often(Fault.PAUSE, Fault.LEASES),
+    streams=_QUICK_STATE,
+    messages=60,
+    **_PLAIN,
+)
 def _no_fencing() -> Iterator[None]:
     """A broker that takes a topic over believes what the open ledger says of its end, and fences nobody."""
 
@@ -91,6 +104,7 @@ def _no_fencing() -> Iterator[None]:
 
 @_mutation(
     "ids-go-back",
+    checkers.places_are_dense,
     storage=_often(Fault.LEASES, Fault.PAUSE),
     streams=replace(_QUICK_STATE, roll_entries=4),
     moves=True,
@@ -109,6 +123,7 @@ def _ids_go_back() -> Iterator[None]:
 
 @_mutation(
     "seen-before-stored",
+    checkers.delivered_is_stored,
     storage=_often(Fault.CRASH_CLIENT, Fault.CRASH_BOOKIE),
     subscriptions=("exclusive", "shared"),
     **_PLAIN,
@@ -133,7 +148,13 @@ def _seen_before_stored() -> Iterator[None]:
         yield
 
 
-@_mutation("receipt-before-stored", storage=_often(Fault.CRASH_CLIENT, Fault.CRASH_BOOKIE), **_PLAIN)
+@_mutation(
+    "receipt-before-stored",
+    checkers.acknowledged_is_stored,
+    checkers.producers_order_is_kept,
+    storage=_often(Fault.CRASH_CLIENT, Fault.CRASH_BOOKIE),
+    **_PLAIN,
+)
 def _receipt_before_stored() -> Iterator[None]:
     """A producer gets its receipt when the batch is sent on, not when it is stored."""
     append = Publisher._append
@@ -148,11 +169,24 @@ def _receipt_before_stored() -> Iterator[None]:
         yield
 
 
+@_mutation("receipt-elsewhere", checkers.receipts_say_where, **_PLAIN)
+def _receipt_elsewhere() -> Iterator[None]:
+    """A receipt names the entry after the one where the message is."""
+    frame = Receipts.frame
+
+    def further(self: Receipts, sequence: int, highest: int, ledger: int, entry: int) -> bytes:
+        return frame(self, sequence, highest, ledger, entry + 1 if entry >= 0 else entry)
+
+    with patch.object(Receipts, "frame", further):
+        yield
+
+
 # --- deduplication --------------------------------------------------------------------------------------------
 
 
 @_mutation(
     "snapshot-without-tail",
+    checkers.stored_once,
     storage=_often(Fault.CRASH_CLIENT, Fault.LOST_CONNECTIONS),
     deduplication=True,
     broker=BrokerSettings(dedup_snapshot_every=10, maintenance_s=1.0, sweep_s=0.3),
@@ -170,6 +204,7 @@ def _snapshot_without_tail() -> Iterator[None]:
 
 @_mutation(
     "two-ways-at-once",
+    checkers.acknowledged_is_stored,
     storage=_often(Fault.META_OUTAGE, Fault.STUCK_DISK),
     deduplication=True,
     moves=True,
@@ -192,7 +227,13 @@ def _two_ways_at_once() -> Iterator[None]:
 # --- subscriptions --------------------------------------------------------------------------------------------
 
 
-@_mutation("ack-not-persisted", storage=_often(Fault.CRASH_CLIENT), streams=_SLOW_STATE, **_PLAIN)
+@_mutation(
+    "ack-not-persisted",
+    checkers.acknowledged_comes_no_more,
+    storage=_often(Fault.CRASH_CLIENT),
+    streams=_SLOW_STATE,
+    **_PLAIN,
+)
 def _ack_not_persisted() -> Iterator[None]:
     """An acknowledgement is answered before the cursor is written."""
 
@@ -205,6 +246,7 @@ def _ack_not_persisted() -> Iterator[None]:
 
 @_mutation(
     "seek-not-persisted",
+    checkers.seeks_are_kept,
     storage=_often(Fault.CRASH_CLIENT),
     streams=_SLOW_STATE,
     delayed=0.0,
@@ -229,6 +271,7 @@ def _seek_not_persisted() -> Iterator[None]:
 
 @_mutation(
     "cursor-without-holes",
+    checkers.acknowledged_comes_no_more,
     storage=_often(Fault.CRASH_CLIENT),
     subscriptions=("shared", "exclusive"),
     streams=_QUICK_STATE,
@@ -245,7 +288,13 @@ def _cursor_without_holes() -> Iterator[None]:
         yield
 
 
-@_mutation("one-too-many", subscriptions=("exclusive", "failover"), **_PLAIN)
+@_mutation(
+    "one-too-many",
+    checkers.everything_is_delivered,
+    checkers.deliveries_are_in_order,
+    subscriptions=("exclusive", "failover"),
+    **_PLAIN,
+)
 def _one_too_many() -> Iterator[None]:
     """A cumulative acknowledgement covers the next message too."""
     ack_up_to = Subscription.ack_up_to
@@ -257,7 +306,14 @@ def _one_too_many() -> Iterator[None]:
         yield
 
 
-@_mutation("whole-batch", subscriptions=("shared", "exclusive"), batches=True, delayed=0.0, seeks=False)
+@_mutation(
+    "whole-batch",
+    checkers.everything_is_delivered,
+    subscriptions=("shared", "exclusive"),
+    batches=True,
+    delayed=0.0,
+    seeks=False,
+)
 def _whole_batch() -> Iterator[None]:
     """An acknowledgement of some messages of a batch counts for all of it."""
     ack = Unacked.ack
@@ -269,14 +325,28 @@ def _whole_batch() -> Iterator[None]:
         yield
 
 
-@_mutation("key-taken-over", subscriptions=("key-shared",), consumers=3, keys=3, messages=60, **_PLAIN)
+@_mutation(
+    "key-taken-over",
+    checkers.one_holder_at_a_time,
+    subscriptions=("key-shared",),
+    consumers=3,
+    keys=3,
+    messages=60,
+    **_PLAIN,
+)
 def _key_taken_over() -> Iterator[None]:
     """A consumer that comes gets its keys at once, although another still has messages of them."""
     with patch.object(KeyShared, "_is_held_elsewhere", lambda self, key_hash, owner: False):
         yield
 
 
-@_mutation("answered-before-applied", storage=_often(Fault.LOST_CONNECTIONS), seeks=False, consumers=1)
+@_mutation(
+    "answered-before-applied",
+    checkers.acknowledged_comes_no_more,
+    storage=_often(Fault.LOST_CONNECTIONS),
+    seeks=False,
+    consumers=1,
+)
 def _answered_before_applied() -> Iterator[None]:
     """The acknowledgement of something that an earlier connection delivered is answered before it is looked up."""
 
@@ -290,7 +360,9 @@ def _answered_before_applied() -> Iterator[None]:
 # --- the holding area -----------------------------------------------------------------------------------------
 
 
-@_mutation("released-early", delayed=0.5, cancelled=0.0, storage=_often(Fault.LOST_CONNECTIONS))
+@_mutation(
+    "released-early", checkers.delays_are_kept, delayed=0.5, cancelled=0.0, storage=_often(Fault.LOST_CONNECTIONS)
+)
 def _released_early() -> Iterator[None]:
     """The holding area thinks that it is two seconds later."""
     take = Releaser._take
@@ -309,6 +381,7 @@ def _released_early() -> Iterator[None]:
 
 @_mutation(
     "done-before-appended",
+    checkers.acknowledged_is_stored,
     delayed=0.5,
     cancelled=0.0,
     deduplication=False,
@@ -325,6 +398,17 @@ def _done_before_appended() -> Iterator[None]:
         append(self, release)
 
     with patch.object(Releases, "append", hasty):
+        yield
+
+
+@_mutation("cancel-forgotten", checkers.cancelled_never_comes, delayed=0.6, cancelled=0.6, batches=False)
+def _cancel_forgotten() -> Iterator[None]:
+    """A cancellation is answered, and nothing is cancelled."""
+
+    async def look_only(self: HoldingArea, held: Any) -> None:
+        await self.get(held)
+
+    with patch.object(HoldingArea, "cancel", look_only):
         yield
 
 
