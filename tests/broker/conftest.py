@@ -156,6 +156,12 @@ class Bench:
         return False
 
 
+@pytest.fixture
+def bench_type() -> type[Bench]:
+    """For tests that make worlds of their own."""
+    return Bench
+
+
 Scenario = Callable[[Bench], Awaitable[None]]
 
 

@@ -1,6 +1,7 @@
 """Transactions in a topic: nothing undecided and nothing aborted is seen, whoever reads, also after crashes."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from random import Random
 
 import pytest
@@ -371,6 +372,52 @@ def test_a_marker_that_failed_is_stored_when_it_is_asked_for_again(run: Callable
                 await bench.runtime.clock.sleep(0.5)
         assert await bench.receive(consumer, 1) == ["a"]
         assert topic.stable_offset == topic.end_offset
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.value)
+def test_what_failed_and_is_there_all_the_same_is_not_seen_before_it_is_decided(
+    run: Callable, kind: SubscriptionType
+) -> None:
+    async def scenario(bench) -> None:
+        topic = await bench.topic()
+        writer = await writer_of(bench, topic)
+        await writer.plain("k:0")
+        await writer.send(1, "k:no")
+        await writer.abort(1)
+        consumer = await bench.consumer(topic, type=kind)
+        assert await bench.receive(consumer, 1) == ["k:0"]
+        catch_up = topic.stamps.catch_up
+
+        async def late() -> None:
+            await bench.runtime.clock.sleep(1)
+            await catch_up()
+
+        topic.stamps.catch_up = late
+        for bookie in bench.bookies.bookies.values():
+            bookie.hold()
+        doubtful = writer.producer.publish(bench.out("k:1", stamp=Stamp(2, 0, 0), transactional=True))
+        await bench.runtime.clock.sleep(0.01)
+        for bookie in bench.bookies.bookies.values():
+            bookie.failure = BookieUnavailableError("down")
+        following = writer.producer.publish(bench.out("k:x"))
+        await bench.runtime.clock.sleep(0.01)
+        for bookie in bench.bookies.bookies.values():
+            bookie.failure = None
+            bookie.release()
+        for receipt in (doubtful, following):
+            with suppress(WeirError):
+                await receipt
+        assert await bench.nothing(consumer)
+        while True:
+            try:
+                await topic.end_transaction(2, 0, commit=True)
+                break
+            except WeirError:
+                await bench.runtime.clock.sleep(1)
+        assert topic.end_offset == topic.stable_offset == 5
+        assert await bench.receive(consumer, 1) == ["k:1"]
 
     run(scenario)
 
