@@ -48,6 +48,8 @@ class Request:
     peer: str
     #: Path and query as they came.
     target: str = ""
+    #: Of a client that proved by TLS who it is.
+    certificate: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +161,7 @@ class _Session:
             body,
             self._connection.peer,
             target,
+            self._connection.certificate,
         )
         await self._send(await self._handler(request), with_body=request.method != "HEAD")
         return self._http.our_state is h11.DONE and self._http.their_state is h11.DONE

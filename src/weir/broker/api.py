@@ -335,7 +335,9 @@ class Broker(Protocol):
         """End a topic with all of its partitions and everything in them; whether the caller may is not asked.
         Those that are connected are a reason not to, unless forced (NotAllowedError)."""
 
-    async def authenticate(self, method: str, credentials: bytes) -> "Identity":
+    async def authenticate(
+        self, method: str, credentials: bytes, *, certificate: bytes | None = None
+    ) -> "Identity":
         """Who is behind the credentials; NotAuthenticatedError."""
 
 

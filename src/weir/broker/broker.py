@@ -303,10 +303,10 @@ class Broker:
         self._context.guard.check_listing(role, name)
         return self._registry.topic_names(name, pattern=pattern)
 
-    async def authenticate(self, method: str, credentials: bytes) -> Identity:
+    async def authenticate(self, method: str, credentials: bytes, *, certificate: bytes | None = None) -> Identity:
         if self._authenticator is None:
             raise NotAuthenticatedError(f"authentication method {method!r} is not known here")
-        return self._authenticator.authenticate(method, credentials)
+        return self._authenticator.authenticate(method, credentials, certificate=certificate)
 
     async def close(self) -> None:
         """Let go of every topic."""

@@ -34,7 +34,7 @@ class Guard(Protocol):
 
 
 class Authenticator(Protocol):
-    def authenticate(self, method: str, credentials: bytes) -> Identity:
+    def authenticate(self, method: str, credentials: bytes, *, certificate: bytes | None = None) -> Identity:
         """Who is behind the credentials; NotAuthenticatedError."""
 
 

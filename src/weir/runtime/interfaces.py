@@ -44,6 +44,10 @@ class Connection(Protocol):
     def peer(self) -> str:
         """`host:port` of the other side, for logs."""
 
+    @property
+    def certificate(self) -> bytes | None:
+        """What the other side proved to own in the TLS handshake, as DER; None if it was not asked to."""
+
     async def receive(self) -> Buffer:
         """The next bytes, as many as came; empty at the end of the stream.
 

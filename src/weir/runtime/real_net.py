@@ -30,6 +30,7 @@ class RealConnection(asyncio.BufferedProtocol):
         self._accepted = accepted
         self._transport: asyncio.Transport | None = None
         self._peer = "?"
+        self._certificate: bytes | None = None
         self._ended = False  # the peer will send no more, or we closed
         self._lost: str | None = None  # why the connection broke, if it did
         self._gone = False
@@ -41,6 +42,10 @@ class RealConnection(asyncio.BufferedProtocol):
     @property
     def peer(self) -> str:
         return self._peer
+
+    @property
+    def certificate(self) -> bytes | None:
+        return self._certificate
 
     async def receive(self) -> Buffer:
         while True:
@@ -98,6 +103,9 @@ class RealConnection(asyncio.BufferedProtocol):
         transport.set_write_buffer_limits(high=_OUTBOX_HIGH_BYTES)
         name = transport.get_extra_info("peername")
         self._peer = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)
+        secured = transport.get_extra_info("ssl_object")
+        if secured is not None:
+            self._certificate = secured.getpeercert(binary_form=True)
         if self._accepted is not None:
             self._accepted.take(self)
 

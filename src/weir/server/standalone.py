@@ -252,12 +252,13 @@ class Standalone:
 
 
 def _authenticate(broker: Broker) -> Authenticate:
-    """Who is behind a request, by its bearer token."""
+    """Who is behind a request, by its bearer token or its certificate."""
 
     async def authenticate(request: Request) -> str:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         method = "token" if scheme.lower() == "bearer" else "none"
-        return (await broker.authenticate(method, token.strip().encode())).role
+        found = await broker.authenticate(method, token.strip().encode(), certificate=request.certificate)
+        return found.role
 
     return authenticate
 

@@ -207,6 +207,10 @@ class SimConnection:
     def peer(self) -> str:
         return self._peer
 
+    @property
+    def certificate(self) -> bytes | None:
+        return None
+
     async def receive(self) -> Buffer:
         if not self.owner.alive:
             await self.owner.gone()

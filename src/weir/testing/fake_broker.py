@@ -318,7 +318,7 @@ class FakeBroker:
         for part in [known for known in self.served if known.base == name.base]:
             del self.served[part]
 
-    async def authenticate(self, method: str, credentials: bytes) -> Identity:
+    async def authenticate(self, method: str, credentials: bytes, *, certificate: bytes | None = None) -> Identity:
         if self.identities is None:
             return Identity("anonymous")
         if credentials not in self.identities:

@@ -17,8 +17,9 @@ _PLAIN_PARTS = 3
 class Credentials:
     """The identity of one session: nobody until it is welcome as it is, or has proved who it is."""
 
-    def __init__(self, broker: Broker, clock: Clock) -> None:
+    def __init__(self, broker: Broker, clock: Clock, certificate: bytes | None = None) -> None:
         self._broker = broker
+        self._certificate = certificate
         self._clock = clock
         self._identity: Identity | None = None
         self._timer: Timer | None = None
@@ -35,9 +36,9 @@ class Credentials:
         return "" if self._identity is None else self._identity.role
 
     async def welcome(self) -> None:
-        """Somebody came. Where nobody need say who they are, this is enough."""
+        """Somebody came. With a certificate, or where nobody need say who they are, this is enough."""
         try:
-            self._identity = await self._broker.authenticate("none", b"")
+            self._identity = await self._broker.authenticate("none", b"", certificate=self._certificate)
             self.valid = True
         except NotAuthenticatedError:
             log.debug("the client must authenticate")

@@ -80,7 +80,7 @@ class Session:
         self.advertised_host, self.advertised_port = advertised
         #: As the request at hand names it; "" if it does not.
         self.client_id = ""
-        self.credentials = Credentials(services.broker, services.clock)
+        self.credentials = Credentials(services.broker, services.clock, connection.certificate)
         self.outbox = Outbox(connection, services.clock)
         self.load = Load(self.limits)
         self.publishing = Publishing(self)

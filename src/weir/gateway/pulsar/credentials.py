@@ -33,7 +33,8 @@ class Credentials:
 
     async def prove(self, method: str, data: bytes) -> None:
         """Take credentials, the first ones or newer ones of the same role; NotAuthenticatedError."""
-        identity = await self._session.broker.authenticate(method, data)
+        session = self._session
+        identity = await session.broker.authenticate(method, data, certificate=session.certificate)
         if self._identity is not None and identity.role != self._identity.role:
             raise NotAuthenticatedError("a connection's role does not change; make a new one")
         self._identity = identity

@@ -92,6 +92,10 @@ class Session:
         return self._connection.peer
 
     @property
+    def certificate(self) -> bytes | None:
+        return self._connection.certificate
+
+    @property
     def role(self) -> str:
         return self.credentials.role
 
