@@ -166,6 +166,13 @@ class GroupCoordinator:
         elif generation >= 0:
             raise IllegalGenerationError(f"group {name!r} has no members")
 
+    async def fetch(
+        self, name: str, parts: Sequence[TopicName] | None = None, *, stable: bool = False
+    ) -> dict[TopicName, Committed | WeirError]:
+        """Where the group is, whoever asks (`GroupOffsets.fetch`)."""
+        _check_name(name)
+        return await self.offsets.fetch(name, parts, stable=stable)
+
     async def delete_offsets(self, name: str, parts: Sequence[TopicName]) -> dict[TopicName, WeirError | None]:
         """Forget positions. Whether members read there is for the caller to know: it is opaque here."""
         await self.describe(name)

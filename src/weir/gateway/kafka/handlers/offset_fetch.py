@@ -63,7 +63,7 @@ async def _of_group(
 async def _everything(session: Session, group: str, version: int, stable: bool) -> _Group:
     """All positions on topics that have a name in Kafka and that the client may consume."""
     catalog = session.services.catalog
-    found = await groups_of(session).offsets.fetch(group, stable=stable)
+    found = await groups_of(session).fetch(group, stable=stable)
     topics: dict[TopicName, _Topic] = {}
     for part, position in found.items():
         base = part.base
@@ -88,7 +88,7 @@ async def _some(session: Session, group: str, wanted: Sequence[_Wanted], version
         topics.append(topic)
         awaited += [(topic, index, _part(session, group, asked, index, version)) for index in asked.indexes]
     parts = [part for _, _, part in awaited if isinstance(part, TopicName)]
-    found = await groups_of(session).offsets.fetch(group, parts, stable=stable)
+    found = await groups_of(session).fetch(group, parts, stable=stable)
     for topic, index, part in awaited:
         topic.partitions.append(
             _told(index, found.get(part, _NOWHERE))

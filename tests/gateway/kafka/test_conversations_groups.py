@@ -1,0 +1,656 @@
+"""Transcripts of consumer groups, over a real broker in simulated time: every version of every request, refusals,
+and who may."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from weir.broker.api import Identity
+from weir.broker.broker import Broker
+from weir.broker.context import BrokerContext
+from weir.broker.coordinator import Homes
+from weir.broker.group_model import GroupSettings
+from weir.broker.group_offsets import GroupOffsets
+from weir.broker.groups import GroupCoordinator
+from weir.broker.limits import Budget
+from weir.broker.ports import SoleOwner
+from weir.broker.registry import Registry
+from weir.broker.security import Authoriser, SecuritySettings, TopicGuard
+from weir.broker.settings import BrokerSettings
+from weir.gateway.kafka.catalog import Catalog
+from weir.gateway.kafka.errors import Code
+from weir.gateway.kafka.server import KafkaServer
+from weir.gateway.kafka.services import Services
+from weir.gateway.kafka.settings import KafkaSettings
+from weir.ledger.client import LedgerClient
+from weir.meta import keys
+from weir.meta.memory import MemoryCore, MemoryMeta
+from weir.model.errors import NotAuthenticatedError
+from weir.model.ids import BookieId
+from weir.model.ledger import Quorum
+from weir.model.policies import DEFAULT_POLICIES
+from weir.model.registry import Action
+from weir.model.topics import TopicName
+from weir.runtime import Runtime
+from weir.stream.context import StreamContext
+from weir.stream.settings import StreamSettings
+from weir.stream.tail import TailCache
+from weir.testing.fakes import FakeBookiePool
+from weir.testing.kafka_stage import Peer
+from weir.testing.world import World, simulate
+from weir.wire.kafka import messages as m
+from weir.wire.kafka.apis import ApiKey
+from weir.wire.kafka.consumer import encode_assignment, encode_subscription
+from weir.wire.metadata import BookieInfo, encode_bookie_info
+
+_Commit = m.OffsetCommitRequest
+_Fetch = m.OffsetFetchRequest
+
+
+class _Roles:
+    """The password is the role; who says nothing is nobody, unless everyone may do everything."""
+
+    def __init__(self, open_to_all: bool) -> None:
+        self._open = open_to_all
+
+    def authenticate(self, method: str, credentials: bytes, *, certificate: bytes | None = None) -> Identity:
+        if not credentials and not self._open:
+            raise NotAuthenticatedError("who are you?")
+        return Identity(credentials.decode() or "anyone")
+
+
+@dataclass
+class Table:
+    """Where members sit."""
+
+    server: KafkaServer
+    registry: Registry
+    broker: Broker
+    catalog: Catalog
+    groups: GroupCoordinator
+    runtime: Runtime
+
+    async def member(self, role: str = "") -> "Member":
+        peer = Member(await self.runtime.net.connect("server", self.server.port))
+        if role:
+            await peer.call(ApiKey.SASL_HANDSHAKE, 1, m.SaslHandshakeRequest(mechanism="PLAIN"))
+            proof = m.SaslAuthenticateRequest(auth_bytes=b"\0any\0" + role.encode())
+            await peer.call(ApiKey.SASL_AUTHENTICATE, 2, proof)
+        return peer
+
+    async def topic(self, name: str = "orders", partitions: int = 2) -> bytes:
+        """Its id."""
+        await self.registry.topics.create(TopicName.parse(name), partitions=partitions)
+        return self.catalog.id_of(self.catalog.topic(name))
+
+
+class Member(Peer):
+    """A consumer's side of the conversation."""
+
+    async def join(self, version: int = 9, *, group: str = "g", member_id: str = "", **more: Any) -> Any:
+        protocol = m.JoinGroupRequest.JoinGroupRequestProtocol(
+            name="range", metadata=encode_subscription(0, m.ConsumerProtocolSubscription(topics=["orders"]))
+        )
+        asked = {
+            "session_timeout_ms": 10_000,
+            "rebalance_timeout_ms": 20_000,
+            "protocol_type": "consumer",
+            "protocols": [protocol],
+            **more,
+        }
+        request = m.JoinGroupRequest(group_id=group, member_id=member_id, **asked)
+        answer = await self.call(ApiKey.JOIN_GROUP, version, request)
+        if answer.error_code != Code.MEMBER_ID_REQUIRED:
+            return answer
+        assert answer.generation_id == -1
+        return await self.join(version, group=group, member_id=answer.member_id, **more)
+
+    async def sync(self, joined: Any, version: int = 5, *, group: str = "g", **shares: list[int]) -> Any:
+        """The leader gives partitions of `orders` to members, named by their ids with dashes as underscores."""
+        assignments = [
+            m.SyncGroupRequest.SyncGroupRequestAssignment(
+                member_id=member_id.replace("_", "-"),
+                assignment=encode_assignment(
+                    0,
+                    m.ConsumerProtocolAssignment(
+                        assigned_partitions=[
+                            m.ConsumerProtocolAssignment.TopicPartition(topic="orders", partitions=indexes)
+                        ]
+                    ),
+                ),
+            )
+            for member_id, indexes in shares.items()
+        ]
+        request = m.SyncGroupRequest(
+            group_id=group,
+            generation_id=joined.generation_id,
+            member_id=joined.member_id,
+            protocol_type="consumer",
+            protocol_name="range",
+            assignments=assignments,
+        )
+        return await self.call(ApiKey.SYNC_GROUP, version, request)
+
+    async def settle(self, **more: Any) -> Any:
+        """Join a group alone, and take both partitions."""
+        joined = await self.join(**more)
+        await self.sync(joined, group=more.get("group", "g"), **{joined.member_id.replace("-", "_"): [0, 1]})
+        return joined
+
+    async def beat(self, joined: Any, version: int = 4, *, group: str = "g") -> int:
+        request = m.HeartbeatRequest(
+            group_id=group, generation_id=joined.generation_id, member_id=joined.member_id
+        )
+        return (await self.call(ApiKey.HEARTBEAT, version, request)).error_code
+
+    async def commit(
+        self,
+        positions: dict[int, int],
+        joined: Any = None,
+        version: int = 9,
+        *,
+        group: str = "g",
+        topic: str = "orders",
+        topic_id: bytes = bytes(16),
+        metadata: str | None = "note",
+    ) -> list[int]:
+        parts = [
+            _Commit.OffsetCommitRequestPartition(
+                partition_index=index,
+                committed_offset=offset,
+                committed_leader_epoch=0,
+                committed_metadata=metadata,
+            )
+            for index, offset in positions.items()
+        ]
+        request = _Commit(
+            group_id=group,
+            generation_id_or_member_epoch=-1 if joined is None else joined.generation_id,
+            member_id="" if joined is None else joined.member_id,
+            topics=[_Commit.OffsetCommitRequestTopic(name=topic, topic_id=topic_id, partitions=parts)],
+        )
+        answer = await self.call(ApiKey.OFFSET_COMMIT, version, request)
+        return [part.error_code for part in answer.topics[0].partitions]
+
+    async def committed(
+        self,
+        indexes: list[int] | None,
+        version: int = 9,
+        *,
+        group: str = "g",
+        topic: str = "orders",
+        topic_id: bytes = bytes(16),
+    ) -> Any:
+        """{partition: offset or error}; of the one topic, or of all."""
+        if version < 8:
+            topics = (
+                None
+                if indexes is None
+                else [_Fetch.OffsetFetchRequestTopic(name=topic, partition_indexes=indexes)]
+            )
+            request = _Fetch(group_id=group, topics=topics)
+            found = await self.call(ApiKey.OFFSET_FETCH, version, request)
+        else:
+            several = (
+                None
+                if indexes is None
+                else [_Fetch.OffsetFetchRequestTopics(name=topic, topic_id=topic_id, partition_indexes=indexes)]
+            )
+            request = _Fetch(groups=[_Fetch.OffsetFetchRequestGroup(group_id=group, topics=several)])
+            found = (await self.call(ApiKey.OFFSET_FETCH, version, request)).groups[0]
+        assert found.error_code == Code.NONE
+        return {
+            part.partition_index: Code(part.error_code) if part.error_code else part.committed_offset
+            for told in found.topics
+            for part in told.partitions
+        }
+
+    async def groups(self, version: int = 5, **filters: list[str]) -> list[tuple[str, str]]:
+        answer = await self.call(ApiKey.LIST_GROUPS, version, m.ListGroupsRequest(**filters))
+        assert answer.error_code == Code.NONE
+        return [(group.group_id, group.group_state) for group in answer.groups]
+
+    async def described(self, version: int = 6, *, group: str = "g", **more: Any) -> Any:
+        request = m.DescribeGroupsRequest(groups=[group], **more)
+        return (await self.call(ApiKey.DESCRIBE_GROUPS, version, request)).groups[0]
+
+    async def deleted(self, *groups: str, version: int = 2) -> list[int]:
+        request = m.DeleteGroupsRequest(groups_names=list(groups))
+        return [one.error_code for one in (await self.call(ApiKey.DELETE_GROUPS, version, request)).results]
+
+    async def leave(self, *members: Any, version: int = 5, group: str = "g") -> Any:
+        identities = [
+            m.LeaveGroupRequest.MemberIdentity(member_id=one, group_instance_id=instance)
+            for one, instance in members
+        ]
+        request = m.LeaveGroupRequest(group_id=group, member_id=members[0][0], members=identities)
+        return await self.call(ApiKey.LEAVE_GROUP, version, request)
+
+    async def offsets_deleted(self, indexes: list[int], *, group: str = "g", topic: str = "orders") -> Any:
+        parts = [m.OffsetDeleteRequest.OffsetDeleteRequestPartition(partition_index=index) for index in indexes]
+        named = m.OffsetDeleteRequest.OffsetDeleteRequestTopic(name=topic, partitions=parts)
+        request = m.OffsetDeleteRequest(group_id=group, topics=[named])
+        answer = await self.call(ApiKey.OFFSET_DELETE, 0, request)
+        return answer.error_code or [part.error_code for part in answer.topics[0].partitions]
+
+
+def play(
+    conversation: Callable[[Table], Coroutine[Any, Any, None]],
+    *,
+    security: SecuritySettings | None = None,
+    **settings: Any,
+) -> None:
+    async def scenario(world: World) -> None:
+        async def main(runtime: Runtime) -> None:
+            core = MemoryCore(runtime.clock)
+            meta = MemoryMeta(core, runtime)
+            for number in range(3):
+                info = BookieInfo(BookieId(f"b{number}"), "nowhere", 1)
+                await meta.put(keys.bookie_writable(info.bookie_id), encode_bookie_info(info))
+            registry = Registry(meta, runtime, DEFAULT_POLICIES)
+            await registry.start()
+            ledgers = LedgerClient(runtime, meta, FakeBookiePool())
+            await ledgers.start()
+            streams = StreamContext(
+                runtime, meta, ledgers, TailCache(1 << 20), StreamSettings(quorum=Quorum(3, 2, 2))
+            )
+            authoriser = Authoriser(registry, security or SecuritySettings())
+            guard = TopicGuard(authoriser)
+            context = BrokerContext(runtime, streams, BrokerSettings(), Budget(1 << 20), guard=guard)
+            broker = Broker(context, registry, SoleOwner(), _Roles(security is None))
+            homes = Homes(broker)
+            offsets = GroupOffsets(broker, homes, runtime.clock)
+            groups = GroupCoordinator(runtime, homes, offsets, context.members, GroupSettings(**settings))
+            catalog = Catalog(registry, guard)
+            services = Services(
+                runtime.clock,
+                broker,
+                registry,
+                catalog,
+                guard,
+                authoriser,
+                KafkaSettings(host="server", port=9092),
+                groups=groups,
+            )
+            server = KafkaServer(runtime, services)
+            await server.start()
+
+            async def client(its: Runtime) -> None:
+                await conversation(Table(server, registry, broker, catalog, groups, its))
+
+            await world.node("client").start(client)
+            await server.close()
+            await groups.close()
+            await broker.close()
+            await registry.close()
+
+        await world.node("server").start(main)
+
+    simulate(1, scenario)
+
+
+# --- membership, in every version ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", range(7))
+def test_the_coordinator_of_every_group_and_transaction_is_this_broker(version: int) -> None:
+    async def conversation(table: Table) -> None:
+        member = await table.member()
+        for kind in (0, 1) if version else (0,):
+            request = m.FindCoordinatorRequest(key="a", key_type=kind, coordinator_keys=["a", "b"])
+            answer = await member.call(ApiKey.FIND_COORDINATOR, version, request)
+            found = answer.coordinators if version >= 4 else [answer]
+            assert [(one.error_code, one.node_id, one.host, one.port) for one in found] == [
+                (Code.NONE, 0, "server", 9092)
+            ] * len(found)
+            assert [one.key for one in answer.coordinators] == (["a", "b"] if version >= 4 else [])
+        if version:
+            request = m.FindCoordinatorRequest(key="a", key_type=2, coordinator_keys=["a"])
+            answer = await member.call(ApiKey.FIND_COORDINATOR, version, request)
+            refused = answer.coordinators[0] if version >= 4 else answer
+            assert refused.error_code == Code.INVALID_REQUEST
+
+    play(conversation)
+
+
+@pytest.mark.parametrize("version", range(10))
+def test_two_members_join_sync_beat_and_leave(version: int) -> None:
+    """JoinGroup in this version, the others in versions as old."""
+    sync, beat, leave = min(version, 5), min(version, 4), min(version, 5)
+
+    async def conversation(table: Table) -> None:
+        await table.topic()
+        one, two = await table.member(), await table.member()
+        a, b = await asyncio.gather(one.join(version), two.join(version))
+        assert a.error_code == b.error_code == Code.NONE
+        assert (a.generation_id, b.generation_id) == (1, 1)
+        assert a.protocol_name == b.protocol_name == "range"
+        leader, follower = (a, b) if a.leader == a.member_id else (b, a)
+        assert leader.members[0].member_id == leader.member_id
+        assert len(leader.members) == 2
+        assert follower.members == []
+        first, second = (one, two) if leader is a else (two, one)
+        shares = {leader.member_id.replace("-", "_"): [0], follower.member_id.replace("-", "_"): [1]}
+        got, also = await asyncio.gather(first.sync(leader, sync, **shares), second.sync(follower, sync))
+        assert got.error_code == also.error_code == Code.NONE
+        assert bytes(got.assignment) != bytes(also.assignment)
+        assert await first.beat(leader, beat) == Code.NONE
+        answer = await second.leave((follower.member_id, None), version=leave)
+        assert answer.error_code == Code.NONE
+        assert [one.error_code for one in answer.members] == ([Code.NONE] if leave >= 3 else [])
+        assert await first.beat(leader, beat) == Code.REBALANCE_IN_PROGRESS
+        again = await first.join(version, member_id=leader.member_id)
+        assert (again.generation_id, len(again.members)) == (2, 1)
+        assert await first.beat(leader, beat) == Code.ILLEGAL_GENERATION
+        gone = await first.leave(("nobody", None), version=leave)
+        codes = [one.error_code for one in gone.members] if leave >= 3 else [gone.error_code]
+        assert codes == [Code.UNKNOWN_MEMBER_ID]
+
+    play(conversation)
+
+
+def test_static_members_are_fenced_and_removed_by_name() -> None:
+    async def conversation(table: Table) -> None:
+        await table.topic()
+        one, two = await table.member(), await table.member()
+        a = await one.settle(group_instance_id="static")
+        back = await two.join(group_instance_id="static")
+        assert (back.generation_id, back.skip_assignment, back.leader) == (1, True, back.member_id)
+        request = m.HeartbeatRequest(
+            group_id="g", generation_id=1, member_id=a.member_id, group_instance_id="static"
+        )
+        assert (await one.call(ApiKey.HEARTBEAT, 4, request)).error_code == Code.FENCED_INSTANCE_ID
+        answer = await one.leave(("", "static"), ("", "unknown"))
+        assert [(m.group_instance_id, m.error_code) for m in answer.members] == [
+            ("static", Code.NONE),
+            ("unknown", Code.UNKNOWN_MEMBER_ID),
+        ]
+
+    play(conversation)
+
+
+def test_a_member_is_told_why_it_may_not_join() -> None:
+    async def conversation(table: Table) -> None:
+        peer = await table.member()
+        assert (await peer.join(session_timeout_ms=10)).error_code == Code.INVALID_SESSION_TIMEOUT
+        assert (await peer.join(group="")).error_code == Code.INVALID_GROUP_ID
+        assert (await peer.join(protocols=[])).error_code == Code.INCONSISTENT_GROUP_PROTOCOL
+        assert (await peer.join(member_id="made-up")).error_code == Code.UNKNOWN_MEMBER_ID
+        joined = await peer.settle()
+        late = await table.member()
+        assert (await late.join()).error_code == Code.GROUP_MAX_SIZE_REACHED
+        request = m.SyncGroupRequest(
+            group_id="g",
+            generation_id=1,
+            member_id=joined.member_id,
+            protocol_type="connect",
+            protocol_name="range",
+        )
+        answer = await peer.call(ApiKey.SYNC_GROUP, 5, request)
+        assert answer.error_code == Code.INCONSISTENT_GROUP_PROTOCOL
+        assert await peer.beat(joined, group="other") == Code.UNKNOWN_MEMBER_ID
+
+    play(conversation, max_members=1)
+
+
+# --- positions, in every version -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", range(2, 11))
+def test_a_member_commits(version: int) -> None:
+    async def conversation(table: Table) -> None:
+        topic_id = await table.topic()
+        peer = await table.member()
+        joined = await peer.settle()
+        by_id = {"topic_id": topic_id} if version >= 10 else {}
+        codes = await peer.commit({0: 5, 1: 7, 2: 1}, joined, version, **by_id)
+        assert codes[:2] == [Code.NONE, Code.NONE]
+        assert codes[2] == (Code.UNKNOWN_TOPIC_ID if version >= 10 else Code.UNKNOWN_TOPIC_OR_PARTITION)
+        assert await peer.committed([0, 1]) == {0: 5, 1: 7}
+        stale = m.JoinGroupResponse(generation_id=0, member_id=joined.member_id)
+        assert await peer.commit({0: 1}, stale, version, **by_id) == [Code.ILLEGAL_GENERATION]
+        assert await peer.commit({0: 1}, None, version, **by_id) == [Code.UNKNOWN_MEMBER_ID]
+        unknown = {"topic_id": bytes(15) + b"x"} if version >= 10 else {"topic": "nothing"}
+        (code,) = await peer.commit({0: 1}, joined, version, **unknown)
+        assert code == (Code.UNKNOWN_TOPIC_ID if version >= 10 else Code.UNKNOWN_TOPIC_OR_PARTITION)
+        (code,) = await peer.commit({0: 1}, joined, version, metadata="x" * 5000, **by_id)
+        assert code == Code.OFFSET_METADATA_TOO_LARGE
+        assert await peer.committed([0, 1]) == {0: 5, 1: 7}
+
+    play(conversation)
+
+
+@pytest.mark.parametrize("version", range(1, 11))
+def test_positions_are_fetched_of_some_partitions_or_of_all(version: int) -> None:
+    async def conversation(table: Table) -> None:
+        topic_id = await table.topic()
+        await table.topic("other", 1)
+        peer = await table.member()
+        assert await peer.commit({1: 7}) == [Code.NONE]  # nobody is in the group
+        assert await peer.commit({0: 9}, topic="other") == [Code.NONE]
+        by_id = {"topic_id": topic_id} if version >= 10 else {}
+        assert await peer.committed([0, 1], version, **by_id) == {0: -1, 1: 7}
+        if version >= 2:
+            assert await peer.committed(None, version) == {1: 7, 0: 9}
+        assert await peer.committed([0, 1], version, group="another", **by_id) == {0: -1, 1: -1}
+        unknown = {"topic_id": bytes(15) + b"x"} if version >= 10 else {"topic": "nothing"}
+        expected = Code.UNKNOWN_TOPIC_ID if version >= 10 else -1
+        assert await peer.committed([0], version, **unknown) == {0: expected}
+
+    play(conversation)
+
+
+def test_several_groups_are_fetched_at_once_and_each_has_its_own_error() -> None:
+    async def conversation(table: Table) -> None:
+        await table.topic()
+        peer = await table.member()
+        await peer.commit({0: 1}, group="a")
+        await peer.commit({0: 2}, group="b", metadata=None)
+        groups = [_Fetch.OffsetFetchRequestGroup(group_id=name, topics=None) for name in ("a", "b", "", "none")]
+        answer = await peer.call(ApiKey.OFFSET_FETCH, 8, _Fetch(groups=groups, require_stable=True))
+        told = [
+            (
+                group.group_id,
+                group.error_code,
+                [
+                    (p.committed_offset, p.metadata, p.committed_leader_epoch)
+                    for t in group.topics
+                    for p in t.partitions
+                ],
+            )
+            for group in answer.groups
+        ]
+        assert told == [
+            ("a", Code.NONE, [(1, "note", 0)]),
+            ("b", Code.NONE, [(2, "", 0)]),
+            ("", Code.INVALID_GROUP_ID, []),
+            ("none", Code.NONE, []),
+        ]
+        old = _Fetch(group_id="", topics=[_Fetch.OffsetFetchRequestTopic(name="orders", partition_indexes=[0])])
+        answer = await peer.call(ApiKey.OFFSET_FETCH, 1, old)
+        assert answer.topics[0].partitions[0].error_code == Code.INVALID_GROUP_ID
+
+    play(conversation)
+
+
+def test_a_position_that_a_transaction_moves_is_unstable_for_those_who_ask() -> None:
+    async def conversation(table: Table) -> None:
+        await table.topic()
+        peer = await table.member()
+        await peer.commit({0: 1})
+        table.groups.offsets.pend("g", 7, [TopicName.parse("orders").at(0)])
+        topics = [_Fetch.OffsetFetchRequestTopic(name="orders", partition_indexes=[0])]
+        for stable, code in ((True, Code.UNSTABLE_OFFSET_COMMIT), (False, Code.NONE)):
+            request = _Fetch(group_id="g", topics=topics, require_stable=stable)
+            answer = await peer.call(ApiKey.OFFSET_FETCH, 7, request)
+            assert answer.topics[0].partitions[0].error_code == code
+
+    play(conversation)
+
+
+# --- administration --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", range(7))
+def test_a_group_is_described(version: int) -> None:
+    async def conversation(table: Table) -> None:
+        await table.topic()
+        peer = await table.member()
+        joined = await peer.settle()
+        asks = {"include_authorized_operations": True} if version >= 3 else {}
+        told = await peer.described(version, **asks)
+        assert (told.error_code, told.group_state, told.protocol_type, told.protocol_data) == (
+            Code.NONE,
+            "Stable",
+            "consumer",
+            "range",
+        )
+        (member,) = told.members
+        assert (member.member_id, member.client_id) == (joined.member_id, "peer")
+        assert member.client_host.startswith("/")
+        assert bytes(member.member_assignment)
+        assert bytes(member.member_metadata)
+        if version >= 3:
+            assert told.authorized_operations == 0b1_0100_1000
+        missing = await peer.described(version, group="none")
+        assert missing.group_state == "Dead"
+        assert missing.error_code == (Code.GROUP_ID_NOT_FOUND if version >= 6 else Code.NONE)
+
+    play(conversation)
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_groups_are_listed_by_their_states_and_types(version: int) -> None:
+    async def conversation(table: Table) -> None:
+        await table.topic()
+        peer = await table.member()
+        await peer.settle()
+        await peer.commit({0: 1}, group="simple")
+        with_state = version >= 4
+        assert await peer.groups(version) == [
+            ("g", "Stable" if with_state else ""),
+            ("simple", "Empty" if with_state else ""),
+        ]
+        if version >= 4:
+            assert await peer.groups(version, states_filter=["empty"]) == [("simple", "Empty")]
+            assert await peer.groups(version, states_filter=["Dead"]) == []
+        if version >= 5:
+            assert len(await peer.groups(version, types_filter=["Classic"])) == 2
+            assert await peer.groups(version, types_filter=["consumer"]) == []
+
+    play(conversation)
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_groups_without_members_are_deleted(version: int) -> None:
+    async def conversation(table: Table) -> None:
+        await table.topic()
+        peer = await table.member()
+        joined = await peer.settle()
+        await peer.commit({0: 1}, joined)
+        assert await peer.deleted("g", "none", version=version) == [Code.NON_EMPTY_GROUP, Code.GROUP_ID_NOT_FOUND]
+        await peer.leave((joined.member_id, None))
+        assert await peer.deleted("g", version=version) == [Code.NONE]
+        assert await peer.committed([0]) == {0: -1}
+        assert await peer.groups() == []
+
+    play(conversation)
+
+
+def test_positions_are_deleted_where_no_member_reads() -> None:
+    async def conversation(table: Table) -> None:
+        await table.topic()
+        await table.topic("other", 1)
+        peer = await table.member()
+        await peer.commit({0: 4}, topic="other")
+        joined = await peer.settle()
+        await peer.commit({0: 1, 1: 2}, joined)
+        assert await peer.offsets_deleted([0]) == [Code.GROUP_SUBSCRIBED_TO_TOPIC]
+        assert await peer.offsets_deleted([0, 3], topic="other") == [Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION]
+        assert await peer.committed([0], topic="other") == {0: -1}
+        await peer.leave((joined.member_id, None))
+        assert await peer.offsets_deleted([0]) == [Code.NONE]
+        assert await peer.committed([0, 1]) == {0: -1, 1: 2}
+        assert await peer.offsets_deleted([0], group="none") == Code.GROUP_ID_NOT_FOUND
+
+    play(conversation)
+
+
+def test_the_positions_of_a_group_that_does_not_consume_topics_are_deleted_only_when_it_is_empty() -> None:
+    async def conversation(table: Table) -> None:
+        await table.topic()
+        peer = await table.member()
+        joined = await peer.join(protocol_type="connect")
+        await peer.commit({0: 1}, joined)
+        assert await peer.offsets_deleted([0]) == Code.NON_EMPTY_GROUP
+
+    play(conversation)
+
+
+def test_a_subscription_of_other_consumers_is_not_deleted_under_them() -> None:
+    async def conversation(table: Table) -> None:
+        from weir.broker.api import StartAt, SubscribeRequest
+
+        await table.topic()
+        peer = await table.member()
+        await peer.commit({0: 1})
+        topic = await table.broker.load(TopicName.parse("orders").at(0))
+        await topic.subscribe(SubscribeRequest("r", "g", start=StartAt()))
+        assert await peer.offsets_deleted([0]) == [Code.GROUP_SUBSCRIBED_TO_TOPIC]
+        assert await peer.deleted("g") == [Code.NON_EMPTY_GROUP]
+
+    play(conversation)
+
+
+def test_a_gateway_without_a_coordinator_says_so() -> None:
+    from weir.testing.kafka_stage import Stage
+    from weir.testing.kafka_stage import play as play_plain
+
+    async def conversation(stage: Stage) -> None:
+        peer = await stage.peer()
+        request = m.HeartbeatRequest(group_id="g", generation_id=1, member_id="x")
+        assert (await peer.call(ApiKey.HEARTBEAT, 4, request)).error_code == Code.COORDINATOR_NOT_AVAILABLE
+        assert (
+            await peer.call(ApiKey.LIST_GROUPS, 4, m.ListGroupsRequest())
+        ).error_code == Code.COORDINATOR_NOT_AVAILABLE
+
+    play_plain(conversation)
+
+
+# --- who may ---------------------------------------------------------------------------------------------------
+
+
+def test_a_role_uses_groups_of_what_it_may_consume_and_no_others() -> None:
+    async def conversation(table: Table) -> None:
+        await table.topic()
+        await table.topic("other", 1)
+        await table.registry.grants.grant(TopicName.parse("orders"), "alice", [Action.CONSUME])
+        await table.registry.grants.grant(TopicName.parse("other"), "bob", [Action.CONSUME])
+        alice, bob, root = [await table.member(role) for role in ("alice", "bob", "root")]
+        joined = await alice.settle()
+        assert await alice.commit({0: 1}, joined) == [Code.NONE]
+        assert await alice.commit({0: 1}, joined, topic="other") == [Code.TOPIC_AUTHORIZATION_FAILED]
+        assert await alice.committed([0], topic="other") == {0: Code.TOPIC_AUTHORIZATION_FAILED}
+        # To bob the group does not concern him, whatever he asks of it.
+        assert (await bob.join()).error_code == Code.GROUP_AUTHORIZATION_FAILED
+        assert (await bob.described()).error_code == Code.GROUP_AUTHORIZATION_FAILED
+        assert await bob.deleted("g") == [Code.GROUP_AUTHORIZATION_FAILED]
+        assert (await bob.leave(("", "static"))).error_code == Code.GROUP_AUTHORIZATION_FAILED
+        assert await bob.committed([0]) == {0: Code.TOPIC_AUTHORIZATION_FAILED}
+        assert await bob.committed(None) == {}
+        assert await bob.offsets_deleted([0], topic="orders") != [Code.NONE]
+        assert await bob.groups() == []
+        for peer in (alice, root):
+            assert await peer.groups() == [("g", "Stable")]
+            assert (await peer.described()).error_code == Code.NONE
+            assert await peer.committed(None) == {0: 1}
+        # The group's topic goes; what is left of the group keeps nobody out.
+        await alice.leave((joined.member_id, None))
+        await table.broker.delete(TopicName.parse("orders"), force=True)
+        assert await alice.groups() == [("g", "Empty")]
+        assert await root.deleted("g") == [Code.NONE]
+
+    play(conversation, security=SecuritySettings(authentication=True, authorisation=True, superusers=("root",)))
