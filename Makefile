@@ -37,6 +37,7 @@ sim: setup  ## SEEDS=N random seeds of SCENARIO=cluster (the storage) or broker 
 
 bench: setup  ## storage beside the raw limits, the broker beside Apache Pulsar; results under bench/results
 	$(BIN)/python -m bench.run
+	$(BIN)/python -m bench.kafka_tools || test $$? -eq 77
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis build

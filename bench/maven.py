@@ -32,7 +32,7 @@ class Artifacts:
     def _classpath_file(self) -> Path:
         return self.cache / "classpath"
 
-    def missing(self) -> str:
+    def missing(self, *, patience_s: float = _RESOLVE_TIMEOUT_S) -> str:
         """Why they cannot run here, or nothing; the first time this downloads them."""
         for program in ("java", "mvn"):
             if shutil.which(program) is None:
@@ -49,7 +49,7 @@ class Artifacts:
                 cwd=self.cache,
                 capture_output=True,
                 check=False,
-                timeout=_RESOLVE_TIMEOUT_S,
+                timeout=patience_s,
                 stdin=subprocess.DEVNULL,
             )
         except subprocess.TimeoutExpired:

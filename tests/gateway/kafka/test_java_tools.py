@@ -1,0 +1,38 @@
+"""Apache Kafka's own Java clients, by its verifiable producer and consumer. All of its tools are run by
+`python -m bench.kafka_tools`, a part of `make bench`."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from weir.testing.up import UpProcess
+
+ROOT = Path(__file__).parents[3]
+_MISSING = 77
+
+
+@pytest.mark.process
+def test_the_verifiable_producer_and_consumer_find_nothing_lost_or_out_of_order(weir: UpProcess) -> None:
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "bench.kafka_tools",
+            "--only",
+            "verifiable",
+            "--server",
+            weir.kafka,
+            "--patience",
+            "60",
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode == _MISSING:
+        pytest.skip(done.stdout.strip())
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count(" ok ") == 2
