@@ -2,6 +2,8 @@
 
 import base64
 import datetime
+import http.client
+import ssl
 import time
 from pathlib import Path
 from typing import Any
@@ -185,32 +187,98 @@ def test_a_grant_taken_back_ends_what_is_open(guarded: Any, connect: Any, talk: 
 # --- TLS ------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def certificate(tmp_path: Path) -> tuple[Path, Path]:
-    """A certificate of its own authority for this host, and its key."""
+def make_certificate(folder: Path, name: str, issuer: Any = None) -> tuple[Path, Path, Any]:
+    """A certificate with this common name, its key, and both to sign others with; of its own authority, or not."""
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    signer, signing = (subject, key) if issuer is None else issuer
     now = datetime.datetime.now(datetime.UTC)
     made = (
         x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
+        .subject_name(subject)
+        .issuer_name(signer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(days=1))
         .not_valid_after(now + datetime.timedelta(days=1))
         .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
+        .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
+        .sign(signing, hashes.SHA256())
     )
-    certificate, private = tmp_path / "cert.pem", tmp_path / "key.pem"
+    certificate, private = folder / f"{name}.pem", folder / f"{name}-key.pem"
     certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
     private.write_bytes(
         key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
     )
-    return certificate, private
+    return certificate, private, (subject, key)
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[Path, Path]:
+    """A certificate of its own authority for this host, and its key."""
+    return make_certificate(tmp_path, "localhost")[:2]
+
+
+def test_a_client_is_who_its_certificate_says(
+    start_broker: Any, connect: Any, talk: Any, topic: str, tmp_path: Path
+) -> None:
+    authority, _, issuer = make_certificate(tmp_path, "authority")
+    chain, key, _ = make_certificate(tmp_path, "localhost", issuer)
+    node = start_broker(
+        "listeners.pulsar_tls=127.0.0.1:0",
+        "listeners.https=127.0.0.1:0",
+        "listeners.advertised_host=localhost",
+        f"tls.certificate={chain}",
+        f"tls.key={key}",
+        f"tls.client_ca={authority}",
+        *WITH_TOKENS,
+    )
+    grant(node, TopicName.parse(topic), "alice", Action.PRODUCE, Action.CONSUME)
+    url = f"pulsar+ssl://localhost:{node.up.addresses['pulsar_tls'].port}"
+
+    def as_holder(of: tuple[Path, Path, Any], **more: Any) -> pulsar.Client:
+        shown = pulsar.AuthenticationTLS(str(of[0]), str(of[1]))
+        return connect(node, url=url, tls_trust_certs_file_path=str(authority), authentication=shown, **more)
+
+    alice = make_certificate(tmp_path, "alice", issuer)
+    consumer = as_holder(alice).subscribe(topic, "s")
+    as_holder(alice).create_producer(topic).send(b"x")
+    assert talk.receive(consumer, 1) == [b"x"]
+    with pytest.raises(pulsar.AuthorizationError):
+        as_holder(make_certificate(tmp_path, "bob", issuer)).create_producer(topic)
+    stranger = make_certificate(tmp_path, "admin")  # the name of a superuser, by nobody's authority
+    with pytest.raises(pulsar.PulsarException):
+        pulsar.Client(
+            url,
+            operation_timeout_seconds=1,
+            logger=quiet(),
+            tls_trust_certs_file_path=str(authority),
+            authentication=pulsar.AuthenticationTLS(str(stranger[0]), str(stranger[1])),
+        ).create_producer(topic)
+    with pytest.raises(pulsar.PulsarException):  # in the clear nobody can show one
+        pulsar.Client(
+            node.url,
+            operation_timeout_seconds=1,
+            logger=quiet(),
+            authentication=pulsar.AuthenticationTLS(str(alice[0]), str(alice[1])),
+        ).create_producer(topic)
+    admin = make_certificate(tmp_path, "admin", issuer)
+    assert [asked(node, authority, of) for of in (admin, alice)] == [200, 403]
+
+
+def asked(node: Any, authority: Path, of: tuple[Path, Path, Any]) -> int:
+    """The status that the holder of a certificate gets for something that only superusers may ask."""
+    context = ssl.create_default_context(cafile=str(authority))
+    context.load_cert_chain(*of[:2])
+    connection = http.client.HTTPSConnection(
+        "localhost", node.up.addresses["https"].port, timeout=60, context=context
+    )
+    connection.request("GET", "/admin/v2/tenants")
+    status = connection.getresponse().status
+    connection.close()
+    return status
 
 
 def test_over_tls(start_broker: Any, connect: Any, talk: Any, topic: str, certificate: tuple[Path, Path]) -> None:
