@@ -275,7 +275,7 @@ def test_when_epochs_are_used_up_the_id_gets_a_new_producer_id(run: Callable) ->
 
 def test_an_id_is_its_first_users_where_roles_matter(run: Callable) -> None:
     async def scenario(bench: Any) -> None:
-        coordinator = await Coordinator.make(bench, shared_by_roles=False, superusers=("admin",))
+        coordinator = await Coordinator.make(bench, may_use_all=lambda role: role == "admin")
         transactions = coordinator.transactions
         mine = await transactions.init("x", role="me")
         with pytest.raises(NotAuthorisedError):

@@ -287,6 +287,9 @@ class Topic(Protocol):
     def aborted(self, first: int, end: int) -> "list[AbortedTransaction]":
         """Transactions that were aborted and have messages in [first, end)."""
 
+    def idempotent_producers(self) -> "list[ProducerInfo]":
+        """Those that stored something here not long ago."""
+
     def on_growth(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call a plain function whenever the end or the stable offset has moved, or the topic has died; answers
         how to stop that."""

@@ -12,6 +12,7 @@ from weir.broker.opening import AnyTopic, open_topic
 from weir.broker.ports import Authenticator, Claim, Ownership, Registry
 from weir.broker.revoking import Revoking
 from weir.broker.topic import stream_name
+from weir.meta import keys
 from weir.model.errors import NotAuthenticatedError, TopicClosedError, TopicNotFoundError, WeirError
 from weir.model.registry import SYSTEM_NAMESPACE
 from weir.model.topics import NamespaceName, TopicName
@@ -297,6 +298,10 @@ class Broker:
     async def holder(self, name: TopicName) -> Owner:
         """`owner`, whoever asks."""
         return await self._ownership.owner(name)
+
+    async def is_stored(self, name: TopicName) -> bool:
+        """Whether there is anything of the topic, loaded or not."""
+        return await self._context.streams.meta.get(keys.stream(stream_name(name))) is not None
 
     async def topics(self, namespace: str, *, role: str, pattern: str | None = None) -> list[TopicName]:
         name = NamespaceName.parse(namespace)

@@ -24,6 +24,8 @@ class _Broker(Protocol):
 
     async def holder(self, name: TopicName) -> Owner: ...
 
+    async def is_stored(self, name: TopicName) -> bool: ...
+
 
 class Home:
     """A coordinator's state while this broker has it. After its death load the next one by `Homes.of`."""
@@ -70,6 +72,17 @@ class Homes:
     async def here(self) -> list[Home]:
         """Every home that is, or should be, this broker's."""
         return [await self._load(name) for name in (COORDINATOR,) if (await self._broker.holder(name)).here]
+
+    async def used(self) -> list[Home]:
+        """The same, without those that never held anything, which it would cost something to make."""
+        found: list[Home] = []
+        for name in (COORDINATOR,):
+            known = self._homes.get(name)
+            if known is not None and known[1].alive:
+                found.append(known[1])
+            elif (await self._broker.holder(name)).here and await self._broker.is_stored(name):
+                found.append(await self._load(name))
+        return found
 
     async def _load(self, name: TopicName) -> Home:
         topic = await self._broker.load(name)

@@ -8,6 +8,7 @@ from weir.broker.api import (
     Delivery,
     Outgoing,
     Position,
+    ProducerInfo,
     ProducerRequest,
     Receipt,
     SubscribeRequest,
@@ -342,6 +343,9 @@ class NonPersistentTopic:
         return self.end_offset
 
     def aborted(self, first: int, end: int) -> list[AbortedTransaction]:
+        return []
+
+    def idempotent_producers(self) -> list[ProducerInfo]:
         return []
 
     def on_growth(self, callback: Callable[[], None]) -> Callable[[], None]:

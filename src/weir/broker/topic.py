@@ -9,6 +9,7 @@ from weir.broker.api import (
     AbortedTransaction,
     Outgoing,
     Position,
+    ProducerInfo,
     ProducerRequest,
     Receipt,
     StartAt,
@@ -329,6 +330,9 @@ class BrokerTopic:
 
     def aborted(self, first: int, end: int) -> list[AbortedTransaction]:
         return self.stamps.index.aborted(first, end)
+
+    def idempotent_producers(self) -> list[ProducerInfo]:
+        return self.stamps.infos()
 
     def on_growth(self, callback: Callable[[], None]) -> Callable[[], None]:
         self._growth_count += 1

@@ -10,7 +10,7 @@ Every step is decided at once, in memory, and answered when it is durable. It kn
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from weir.broker.coordinator import Home, Homes
@@ -56,8 +56,8 @@ class TakesIds(Protocol):
 
 
 class Transactions:
-    """`start`, then `close`, before the broker is closed. `shared_by_roles`: anybody may use anybody's ids; if
-    not, an id is its first user's, and superusers'."""
+    """`start`, then `close`, before the broker is closed. `may_use_all` tells of which roles every transactional
+    id is; for others it is that of whoever used it first."""
 
     def __init__(
         self,
@@ -69,8 +69,7 @@ class Transactions:
         ids: TakesIds,
         gate: TransactionGate,
         settings: TransactionSettings | None = None,
-        superusers: Sequence[str] = (),
-        shared_by_roles: bool = True,
+        may_use_all: Callable[[str], bool] = lambda role: True,
     ) -> None:
         self.settings = settings or TransactionSettings()
         self._clock = clock
@@ -78,8 +77,7 @@ class Transactions:
         self._topics = topics
         self._positions = positions
         self._ids = ids
-        self._superusers = frozenset(superusers)
-        self._shared_by_roles = shared_by_roles
+        self._may_use_all = may_use_all
         self._loaded: dict[Home, TransactionHome] = {}
         self._tasks = TaskScope("transactions")
         #: Whether another broker is known to be the coordinator, so that nothing can be said of producers here.
@@ -315,8 +313,9 @@ class Transactions:
         found = [t.info() for home in self._loaded.values() if home.alive for t in home.by_id.values()]
         return sorted(found, key=lambda info: info.id)
 
-    def may_see(self, info_role: str, role: str) -> bool:
-        return self._shared_by_roles or role == info_role or role in self._superusers
+    def may_use(self, owner: str, role: str) -> bool:
+        """Whether a transactional id that `owner` used first is the role's as well."""
+        return role == owner or self._may_use_all(role)
 
     async def owner_here(self, name: str) -> bool:
         """Whether this broker is the one to ask for the id."""
@@ -339,7 +338,7 @@ class Transactions:
         return transaction
 
     def _check_role(self, transaction: Transaction, role: str) -> None:
-        if not self.may_see(transaction.role, role):
+        if not self.may_use(transaction.role, role):
             raise NotAuthorisedError(f"{transaction.id!r} is another role's transactional id")
 
     def _check_name(self, name: str) -> None:
@@ -373,15 +372,14 @@ class Transactions:
         for too long; forget ids that nobody uses."""
         while True:
             try:
-                homes = await self._homes.here()
-                self._elsewhere = not homes
-                for home in homes:
-                    await self._look_through(self._loaded[home])
+                self._elsewhere = not (await self._homes.owner("")).here
+                for home in await self._homes.used():
+                    self._look_through(self._loaded[home])
             except WeirError as failed:
                 log.warning("transactions could not be looked after this time: %s", failed)
             await self._clock.sleep(self.settings.sweep_s)
 
-    async def _look_through(self, home: TransactionHome) -> None:
+    def _look_through(self, home: TransactionHome) -> None:
         now_ms, forget_ms = self._clock.wall_ms(), int(self.settings.forget_s * 1000)
         for transaction in list(home.by_id.values()):
             if transaction.state is TransactionState.ONGOING:

@@ -22,6 +22,7 @@ from weir.broker.registry import Registry
 from weir.broker.schemas import SchemaRegistry
 from weir.broker.security import Authenticator, Authoriser, TopicGuard
 from weir.broker.tokens import TokenVerifier, load_public_key, load_secret, read_key
+from weir.broker.transactions import Transactions
 from weir.gateway.kafka.catalog import Catalog
 from weir.gateway.kafka.delaying import delay_id_of
 from weir.gateway.kafka.keys import keys_of as kafka_keys_of
@@ -31,6 +32,7 @@ from weir.gateway.kafka.services import Services as KafkaServices
 from weir.gateway.kafka.settings import KafkaSettings
 from weir.gateway.pulsar.keys import keys_of
 from weir.gateway.pulsar.server import PulsarServer
+from weir.ledger.idblocks import IdBlocks
 from weir.meta import keys
 from weir.model.batch import BatchFormat
 from weir.model.registry import STANDALONE, BrokerInfo
@@ -51,6 +53,8 @@ from weir.stream.tail import TailCache
 log = logging.getLogger(__name__)
 
 _BROKER_ID = "standalone"
+#: Ids of producers that are taken from the metadata at a time.
+_PRODUCER_IDS = 1000
 
 
 class Standalone:
@@ -110,8 +114,9 @@ class Standalone:
         self._started.push_async_callback(broker.close)
         homes = Homes(broker)
         groups = self._coordinate(broker, homes, context)
+        transactions = self._transact(broker, homes, context, groups, authoriser)
         await self._serve_pulsar(broker, GuardedSchemas(schemas, guard), registry, tls)
-        await self._serve_kafka(broker, registry, authoriser, tls, groups=groups)
+        await self._serve_kafka(broker, registry, authoriser, tls, groups=groups, transactions=transactions)
         admin = AdminContext(
             self._runtime.clock, broker, registry, schemas, authoriser, self._urls(), probe=self._probe
         )
@@ -206,6 +211,29 @@ class Standalone:
         self._started.push_async_callback(groups.close)
         return groups
 
+    def _transact(
+        self,
+        broker: Broker,
+        homes: Homes,
+        context: BrokerContext,
+        groups: GroupCoordinator,
+        authoriser: Authoriser,
+    ) -> Transactions:
+        """Transactions, of whatever protocol has them."""
+        clock = self._runtime.clock
+        transactions = Transactions(
+            clock,
+            homes,
+            topics=broker,
+            positions=groups.offsets,
+            ids=IdBlocks(clock, self._storage.meta, size=_PRODUCER_IDS, counter=keys.PRODUCER_COUNTER),
+            gate=context.transactions,
+            may_use_all=authoriser.is_superuser,
+        )
+        transactions.start()
+        self._started.push_async_callback(transactions.close)
+        return transactions
+
     async def _serve_kafka(
         self,
         broker: Broker,
@@ -214,6 +242,7 @@ class Standalone:
         tls: SSLContext | None,
         *,
         groups: GroupCoordinator,
+        transactions: Transactions,
     ) -> None:
         guard = TopicGuard(authoriser)
         shared = KafkaServices(
@@ -225,6 +254,7 @@ class Standalone:
             authoriser,
             KafkaSettings(),
             groups=groups,
+            transactions=transactions,
         )
         for name in ("kafka", "kafka_tls"):
             bound = self._bound.get(name)

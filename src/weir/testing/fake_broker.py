@@ -15,6 +15,7 @@ from weir.broker.api import (
     Outgoing,
     Owner,
     Position,
+    ProducerInfo,
     ProducerRequest,
     Receipt,
     SubscribeRequest,
@@ -265,6 +266,9 @@ class FakeTopic:
         return self.end_offset
 
     def aborted(self, first: int, end: int) -> list[AbortedTransaction]:
+        return []
+
+    def idempotent_producers(self) -> list[ProducerInfo]:
         return []
 
     def on_growth(self, callback: Callable[[], None]) -> Callable[[], None]:

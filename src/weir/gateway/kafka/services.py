@@ -1,13 +1,13 @@
 """What stands behind every Kafka session."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from weir.broker.api import Broker
 from weir.broker.groups import GroupCoordinator
 from weir.broker.ports import Guard
 from weir.broker.registry import Registry
 from weir.broker.security import Authoriser
+from weir.broker.transactions import Transactions
 from weir.gateway.kafka.catalog import Catalog
 from weir.gateway.kafka.delaying import Delaying
 from weir.gateway.kafka.moments import Moments
@@ -33,5 +33,4 @@ class Services:
     #: Finds the records that shall be delayed.
     delaying: Delaying = field(default_factory=Delaying)
     groups: GroupCoordinator | None = None
-    #: Transactions (weir.broker.transactions); T names the type.
-    transactions: Any = None
+    transactions: Transactions | None = None
