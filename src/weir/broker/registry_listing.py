@@ -10,8 +10,8 @@ from weir.wire.checksum import crc32c
 _MAX_PATTERN_CHARS = 512
 
 
-class TopicPattern:
-    """A regular expression on topic names without their domain and partition, in RE2's syntax as in Pulsar.
+class Pattern:
+    """A regular expression of a client, in RE2's syntax as in Pulsar.
 
     RE2 takes time linear in the input whatever the pattern, so a client cannot stall the broker with one.
     """
@@ -22,8 +22,6 @@ class TopicPattern:
 
         if len(pattern) > _MAX_PATTERN_CHARS:
             raise NotAllowedError(f"a pattern has at most {_MAX_PATTERN_CHARS} characters, not {len(pattern)}")
-        for domain in ("non-persistent://", "persistent://"):
-            pattern = pattern.replace(domain, "", 1)
         options = re2.Options()
         options.log_errors = False
         options.max_mem = 1 << 20
@@ -32,8 +30,20 @@ class TopicPattern:
         except re2.error as bad:
             raise NotAllowedError(f"{pattern[:80]!r} is not a pattern: {bad}", hint="see RE2's syntax") from None
 
+    def fullmatch(self, text: str) -> bool:
+        return self._pattern.fullmatch(text) is not None
+
+
+class TopicPattern(Pattern):
+    """On topic names, without their domain and partition."""
+
+    def __init__(self, pattern: str) -> None:
+        for domain in ("non-persistent://", "persistent://"):
+            pattern = pattern.replace(domain, "", 1)
+        super().__init__(pattern)
+
     def matches(self, name: TopicName) -> bool:
-        return self._pattern.fullmatch(f"{name.namespace}/{name.local}") is not None
+        return self.fullmatch(f"{name.namespace}/{name.local}")
 
 
 def topics_hash(names: Sequence[str]) -> str:

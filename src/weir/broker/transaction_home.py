@@ -96,11 +96,6 @@ class TransactionHome:
     async def close(self) -> None:
         await self._tasks.close()
 
-    def resume(self, transaction: Transaction) -> None:
-        """Go on with the end of one that is decided, in case that something unforeseen has cut it short."""
-        if transaction.decided and self.home.state.durable:
-            self._end_soon(transaction)
-
     # --- keeping ----------------------------------------------------------------------------------------
 
     def add(self, transaction: Transaction) -> None:
@@ -170,6 +165,34 @@ class TransactionHome:
             log.info("the end of transaction %s is left to the next coordinator: %s", transaction.id, lost)
         finally:
             del self._endings[transaction.id]
+
+    def fence(self, transaction: Transaction, *, asked: bool = False) -> None:
+        """Shut the producer of an open transaction out, and decide to undo what it did."""
+        transaction.count_epoch(asked=asked)
+        transaction.move(TransactionEvent.ABORT, self._clock.wall_ms())
+        self.put(transaction)
+
+    def look_through(self) -> None:
+        """Abort what is open for too long; go on with the end of what is decided, in case that something unforeseen
+        has cut it short; forget ids that nobody uses."""
+        now_ms, forget_ms = self._clock.wall_ms(), int(self._settings.forget_s * 1000)
+        for transaction in list(self.by_id.values()):
+            if transaction.state is TransactionState.ONGOING:
+                if now_ms - transaction.started_ms > transaction.timeout_ms:
+                    log.info("the transaction of %s was open for too long", transaction.id)
+                    self.fence(transaction)
+                    self._tasks.spawn(self._end_quietly(transaction), f"time out {transaction.id}")
+            elif transaction.decided:
+                if self.home.state.durable:
+                    self._end_soon(transaction)
+            elif now_ms - transaction.updated_ms > forget_ms:
+                self.forget(transaction)
+
+    async def _end_quietly(self, transaction: Transaction) -> None:
+        try:
+            await self.end(transaction)
+        except WeirError as failed:
+            log.info("the transaction of %s is not aborted here: %s", transaction.id, failed)
 
     async def _mark(self, part: TopicName, transaction: Transaction, *, commit: bool) -> None:
         while True:

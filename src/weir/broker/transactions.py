@@ -126,7 +126,7 @@ class Transactions:
                 self._check_role(transaction, role)
                 repeated = expected is not None and self._check_expected(transaction, expected)
                 if transaction.state is TransactionState.ONGOING:
-                    self._fence(home, transaction, asked=expected is not None)
+                    home.fence(transaction, asked=expected is not None)
                     await self._ended(home, transaction)
                     continue
                 if transaction.decided:
@@ -188,6 +188,14 @@ class Transactions:
         if transaction.serial == serial and transaction.state is TransactionState.ONGOING:
             transaction.confirmed.update(dict.fromkeys(parts))
 
+    async def verify(
+        self, name: str, identity: ProducerIdentity, parts: Sequence[TopicName], *, role: str = ""
+    ) -> None:
+        """TransactionStateError unless the producer's open transaction writes to all of these partitions."""
+        _, transaction = await self._find(name, identity, role)
+        if transaction.state is not TransactionState.ONGOING or not all(p in transaction.confirmed for p in parts):
+            raise TransactionStateError(f"not all of the partitions are part of the transaction of {name!r}")
+
     async def add_offsets(self, name: str, identity: ProducerIdentity, group: str, *, role: str = "") -> None:
         """Let the transaction, begun now if none is open, move positions of the group."""
         home, transaction = await self._find(name, identity, role)
@@ -239,12 +247,6 @@ class Transactions:
             transaction.move(event, self._clock.wall_ms())
             home.put(transaction)
             await home.end(transaction)
-
-    def _fence(self, home: TransactionHome, transaction: Transaction, *, asked: bool = False) -> None:
-        """Shut the producer out, and decide to undo what it did."""
-        transaction.count_epoch(asked=asked)
-        transaction.move(TransactionEvent.ABORT, self._clock.wall_ms())
-        home.put(transaction)
 
     async def commit_together(
         self, sink: str, epoch: int, transactions: Sequence[tuple[str, ProducerIdentity]], *, role: str = ""
@@ -374,26 +376,7 @@ class Transactions:
             try:
                 self._elsewhere = not (await self._homes.owner("")).here
                 for home in await self._homes.used():
-                    self._look_through(self._loaded[home])
+                    self._loaded[home].look_through()
             except WeirError as failed:
                 log.warning("transactions could not be looked after this time: %s", failed)
             await self._clock.sleep(self.settings.sweep_s)
-
-    def _look_through(self, home: TransactionHome) -> None:
-        now_ms, forget_ms = self._clock.wall_ms(), int(self.settings.forget_s * 1000)
-        for transaction in list(home.by_id.values()):
-            if transaction.state is TransactionState.ONGOING:
-                if now_ms - transaction.started_ms > transaction.timeout_ms:
-                    log.info("the transaction of %s was open for too long", transaction.id)
-                    self._fence(home, transaction)
-                    self._tasks.spawn(self._end_quietly(home, transaction), f"time out {transaction.id}")
-            elif transaction.decided:
-                home.resume(transaction)
-            elif now_ms - transaction.updated_ms > forget_ms:
-                home.forget(transaction)
-
-    async def _end_quietly(self, home: TransactionHome, transaction: Transaction) -> None:
-        try:
-            await home.end(transaction)
-        except WeirError as failed:
-            log.info("the transaction of %s is not aborted here: %s", transaction.id, failed)

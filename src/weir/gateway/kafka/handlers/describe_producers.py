@@ -1,0 +1,51 @@
+"""DescribeProducers: idempotent and transactional producers that wrote to partitions not long ago."""
+
+from weir.gateway.kafka.errors import code_of, text_of
+from weir.gateway.kafka.registry import handler
+from weir.gateway.kafka.session import Session
+from weir.model.errors import WeirError
+from weir.model.registry import Action
+from weir.wire.kafka import messages as m
+from weir.wire.kafka.apis import ApiKey
+
+_Partition = m.DescribeProducersResponse.PartitionResponse
+_Producer = m.DescribeProducersResponse.ProducerState
+
+
+@handler(ApiKey.DESCRIBE_PRODUCERS, versions=(0, 0))
+async def describe_producers(
+    session: Session, request: m.DescribeProducersRequest, version: int
+) -> m.DescribeProducersResponse:
+    return m.DescribeProducersResponse(
+        topics=[
+            m.DescribeProducersResponse.TopicResponse(
+                name=topic.name,
+                partitions=[await _describe(session, topic.name, index) for index in topic.partition_indexes],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+async def _describe(session: Session, name: str, index: int) -> _Partition:
+    services = session.services
+    try:
+        services.guard.check(session.role, services.catalog.base(name), Action.CONSUME)
+        part = services.catalog.part(name, index)
+        topic = await services.broker.topic(part, role=session.role, create=False)
+    except WeirError as failure:
+        return _Partition(partition_index=index, error_code=code_of(failure), error_message=text_of(failure))
+    return _Partition(
+        partition_index=index,
+        active_producers=[
+            _Producer(
+                producer_id=one.producer_id,
+                producer_epoch=one.epoch,
+                last_sequence=one.last_sequence,
+                last_timestamp=one.last_ms,
+                coordinator_epoch=0 if one.open_since >= 0 else -1,
+                current_txn_start_offset=one.open_since,
+            )
+            for one in topic.idempotent_producers()
+        ],
+    )

@@ -1,0 +1,80 @@
+"""TxnOffsetCommit: where a group will be if the transaction commits."""
+
+from weir.broker.group_offsets import Committed
+from weir.gateway.kafka.errors import Code, code_of
+from weir.gateway.kafka.grouping import group_code, groups_of, part_of
+from weir.gateway.kafka.registry import handler
+from weir.gateway.kafka.session import Session
+from weir.gateway.kafka.transacting import identity, transaction_code, transactions_of
+from weir.model.errors import WeirError
+from weir.model.topics import TopicName
+from weir.wire.kafka import messages as m
+from weir.wire.kafka.apis import ApiKey
+
+_Topic = m.TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
+_Partition = m.TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition
+_MAX_METADATA_BYTES = 4096
+
+
+# Later versions are for clients of transactions version 2, as with EndTxn.
+@handler(ApiKey.TXN_OFFSET_COMMIT, versions=(0, 4))
+async def txn_offset_commit(
+    session: Session, request: m.TxnOffsetCommitRequest, version: int
+) -> m.TxnOffsetCommitResponse:
+    positions: dict[TopicName, Committed] = {}
+    awaited: list[_Partition] = []
+    topics: list[_Topic] = []
+    for topic in request.topics:
+        told = _Topic(name=topic.name, partitions=[])
+        topics.append(told)
+        for partition in topic.partitions:
+            answer = _Partition(partition_index=partition.partition_index)
+            told.partitions.append(answer)
+            try:
+                part = part_of(session, request.group_id, topic.name, partition.partition_index)
+            except WeirError as refused:
+                answer.error_code = code_of(refused)
+                continue
+            answer.error_code = _flaw(partition)
+            if answer.error_code == Code.NONE:
+                awaited.append(answer)
+                positions[part] = Committed(
+                    partition.committed_offset,
+                    max(-1, partition.committed_leader_epoch),
+                    partition.committed_metadata or "",
+                )
+    code = await _commit(session, request, positions)
+    for answer in awaited:
+        answer.error_code = code
+    return m.TxnOffsetCommitResponse(topics=topics)
+
+
+def _flaw(partition: m.TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition) -> int:
+    """What can be told now must not come up when the transaction is decided."""
+    if partition.committed_offset < 0:
+        return Code.INVALID_REQUEST
+    if len((partition.committed_metadata or "").encode()) > _MAX_METADATA_BYTES:
+        return Code.OFFSET_METADATA_TOO_LARGE
+    return Code.NONE
+
+
+async def _commit(
+    session: Session, request: m.TxnOffsetCommitRequest, positions: dict[TopicName, Committed]
+) -> int:
+    try:
+        await groups_of(session).check_member(
+            request.group_id,
+            request.member_id,
+            request.generation_id_or_member_epoch,
+            request.group_instance_id,
+        )
+    except WeirError as failure:
+        return group_code(failure)
+    who = identity(request.producer_id, request.producer_epoch)
+    try:
+        await transactions_of(session).commit_offsets(
+            request.transactional_id, who, request.group_id, positions, role=session.role
+        )
+    except WeirError as failure:
+        return transaction_code(failure, fenced=Code.INVALID_PRODUCER_EPOCH)
+    return Code.NONE

@@ -1,0 +1,80 @@
+"""What the handlers of transactions have in common: who is meant, who may, what is said when not."""
+
+from collections.abc import Callable, Sequence
+
+from weir.broker.registry_listing import Pattern
+from weir.broker.transaction_model import ProducerIdentity
+from weir.broker.transactions import Transactions
+from weir.gateway.kafka.errors import Code, RefusedError, code_of
+from weir.gateway.kafka.session import Session
+from weir.model import errors
+from weir.model.registry import Action
+from weir.model.topics import TopicName
+
+#: What clients meet by looking for the coordinator again.
+_LOOK_AGAIN = (
+    errors.NotOwnerError,
+    errors.TopicClosedError,
+    errors.StreamError,
+    errors.LedgerError,
+    errors.BookieError,
+    errors.MetaError,
+)
+
+
+def transactions_of(session: Session) -> Transactions:
+    transactions = session.services.transactions
+    if transactions is None:
+        raise RefusedError(Code.COORDINATOR_NOT_AVAILABLE, "transactions are not served here")
+    return transactions
+
+
+def transaction_code(failure: BaseException, *, fenced: Code = Code.PRODUCER_FENCED) -> int:
+    """Kafka's code for what went wrong with a transaction. `fenced`: what this version calls a producer that
+    another has taken the place of."""
+    if isinstance(failure, _LOOK_AGAIN):
+        return Code.NOT_COORDINATOR
+    if isinstance(failure, errors.StaleEpochError):
+        return fenced
+    if isinstance(failure, errors.UnknownProducerError):
+        return Code.INVALID_PRODUCER_ID_MAPPING
+    if isinstance(failure, errors.NotAuthorisedError):
+        return Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    if isinstance(failure, errors.InvalidNameError):
+        return Code.INVALID_REQUEST
+    return code_of(failure)
+
+
+def fenced_code(version: int, since: int) -> Code:
+    """Older versions have no word of their own for it."""
+    return Code.PRODUCER_FENCED if version >= since else Code.INVALID_PRODUCER_EPOCH
+
+
+def part_to_write(session: Session, name: str, index: int) -> TopicName:
+    """A partition, if the client may produce there."""
+    catalog = session.services.catalog
+    session.services.guard.check(session.role, catalog.base(name), Action.PRODUCE)
+    return catalog.part(name, index)
+
+
+def find_parts(session: Session, name: str, indexes: Sequence[int]) -> tuple[dict[int, TopicName], dict[int, int]]:
+    """Of a topic's partitions those that the client may write to, and the codes of the others."""
+    found: dict[int, TopicName] = {}
+    refused: dict[int, int] = {}
+    for index in indexes:
+        try:
+            found[index] = part_to_write(session, name, index)
+        except errors.WeirError as failure:
+            refused[index] = code_of(failure)
+    return found, refused
+
+
+def id_matcher(pattern: str | None) -> Callable[[str], bool]:
+    """Which transactional ids a pattern means; NotAllowedError if it is none."""
+    if not pattern:
+        return lambda name: True
+    return Pattern(pattern).fullmatch
+
+
+def identity(producer_id: int, epoch: int) -> ProducerIdentity:
+    return ProducerIdentity(producer_id, epoch)
