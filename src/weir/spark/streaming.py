@@ -39,6 +39,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         #: With the trigger available-now: where the topics ended when the query began.
         self._target: Offsets | None = None
         self._latest: Offsets = {}
+        #: What the subscription was last told.
+        self._kept: Json | None = None
         self._last_trigger = time.monotonic()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -61,19 +63,23 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._ends()
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
-        began = from_json(start)
+        found = self._next(from_json(start), limit)
+        if found == from_json(start):
+            # Idle: all before is done. Spark itself says so only when the next batch begins.
+            self.commit(start)
+        return to_json(found)
+
+    def _next(self, began: Offsets, limit: ReadLimit) -> Offsets:
         self._latest = self._ends() if self._target is None else self._target
         self._check_shrunk(began)
         found = began | self._latest
         if isinstance(limit, ReadAllAvailable):
-            return to_json(found)
+            return found
         first = began | self._starts_of_new(began, found)
         if self._too_few(first, found):
-            return start
+            return began
         self._last_trigger = time.monotonic()
-        if isinstance(limit, ReadMaxRows):
-            found = limited(first, found, limit.max_rows)
-        return to_json(found)
+        return limited(first, found, limit.max_rows) if isinstance(limit, ReadMaxRows) else found
 
     def reportLatestOffset(self) -> Json | None:
         return to_json(self._latest) if self._latest else None
@@ -130,11 +136,12 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: Json) -> None:
         """Keep the position where everybody can see it. The query itself goes on from Spark's own checkpoint, so a
         failure here is worth a warning and no more."""
-        if self._options.subscription is None:
+        if self._options.subscription is None or end == self._kept:
             return
         try:
             metadata = f"spark, {self._losses.count} lost" if self._losses.count else "spark"
             positions.commit(self._brokers(), self._options.subscription, from_json(end), metadata)
+            self._kept = end
         except WeirError as failure:
             log.warning("the position of subscription %s was not kept: %s", self._options.subscription, failure)
 

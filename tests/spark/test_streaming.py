@@ -1,0 +1,237 @@
+"""Topics as streams: every message once, through restarts, growth, trimming, dead workers and dead brokers."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.types import StructType
+
+from weir.client.kafka.cluster import Partition
+from weir.client.kafka.positions import committed
+from weir.spark.options import parse
+from weir.spark.source import WeirSource
+from weir.spark.streaming import TopicStreamReader
+from weir.testing.up import UpProcess
+
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("spark")]
+
+
+class Stream:
+    """A query that collects rows by batch; it may be stopped and started again on its checkpoint."""
+
+    def __init__(
+        self, spark: SparkSession, servers: str, folder: Path, topic: str | None, **options: object
+    ) -> None:
+        self._spark = spark
+        self._folder = folder
+        defaults = {"kafka.bootstrap.servers": servers, "startingOffsets": "earliest"}
+        self._options = defaults | ({"subscribe": topic} if topic else {}) | options
+        #: Rows of each batch by its number: a batch that is done again replaces itself.
+        self.batches: dict[int, list[str]] = {}
+        self.query: StreamingQuery | None = None
+
+    def start(self, *, available_now: bool = False, **more: object) -> "Stream":
+        reader = self._spark.readStream.format("weir").options(**(self._options | more))
+        writer = reader.load().writeStream.foreachBatch(self._take)
+        writer = writer.option("checkpointLocation", str(self._folder / "checkpoint"))
+        self.query = (writer.trigger(availableNow=True) if available_now else writer).start()
+        return self
+
+    def drain(self, **more: object) -> list[str]:
+        """Read what is there, and stop."""
+        self.start(available_now=True, **more)
+        assert self.query is not None
+        assert self.query.awaitTermination(120)
+        return self.values
+
+    def caught_up(self) -> list[str]:
+        assert self.query is not None
+        self.query.processAllAvailable()
+        return self.values
+
+    def stop(self) -> None:
+        if self.query is not None:
+            self.query.stop()
+
+    def _take(self, batch: DataFrame, number: int) -> None:
+        self.batches[number] = [row.v for row in batch.selectExpr("cast(value as string) v").collect()]
+
+    @property
+    def values(self) -> list[str]:
+        return sorted(value for number in sorted(self.batches) for value in self.batches[number])
+
+
+@pytest.fixture
+def stream(spark, topics, tmp_path) -> Iterator:
+    made: list[Stream] = []
+
+    def make(topic: str | None = None, **options: object) -> Stream:
+        made.append(Stream(spark, topics.servers, tmp_path / uuid4().hex, topic, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.stop()
+
+
+def numbered(prefix: str, count: int) -> list[str]:
+    return [f"{prefix}-{at:03}" for at in range(count)]
+
+
+def stream_reader(topics, topic: str, **options: str) -> TopicStreamReader:
+    given = {"kafka.bootstrap.servers": topics.servers, "subscribe": topic, "startingOffsets": "earliest"}
+    return TopicStreamReader(parse(given | options, streaming=True))
+
+
+def test_a_restarted_query_reads_every_message_once_and_keeps_its_position_as_a_subscription(
+    topics, stream
+) -> None:
+    topic = topics.create(2)
+    topics.fill(topic, numbered("a", 10), 0)
+    query = stream(topic, subscription="report")
+    assert query.drain() == numbered("a", 10)
+    topics.fill(topic, numbered("b", 10), 1)
+    topics.fill(topic, numbered("c", 10), 0)
+    assert query.drain() == numbered("a", 10) + numbered("b", 10) + numbered("c", 10)
+    with topics.cluster() as cluster:
+        wanted = {Partition(topic, 0): 20, Partition(topic, 1): 10}
+        assert committed(cluster, "report", wanted) == wanted
+
+
+def test_a_running_query_sees_new_messages_and_new_partitions(topics, stream) -> None:
+    topic = topics.create()
+    topics.fill(topic, numbered("a", 5))
+    query = stream(topic).start()
+    assert query.caught_up() == numbered("a", 5)
+    topics.grow(topic, 3)
+    topics.fill(topic, numbered("b", 5), 2)
+    topics.fill(topic, numbered("c", 5), 0)
+    assert query.caught_up() == numbered("a", 5) + numbered("b", 5) + numbered("c", 5)
+
+
+def test_a_stream_by_pattern_sees_new_topics_and_begins_with_what_is_new(topics, stream) -> None:
+    prefix = f"flow-{uuid4().hex}"
+    topics.fill(topics.create(name=f"{prefix}-1"), numbered("old", 5))
+    query = stream(subscribePattern=f"{prefix}-.*", startingOffsets="latest").start()
+    assert query.caught_up() == []
+    topics.fill(topics.create(name=f"{prefix}-2"), numbered("new", 5))
+    assert query.caught_up() == numbered("new", 5)
+
+
+def test_a_trigger_reads_no_more_than_it_may(topics, stream) -> None:
+    topic = topics.create(2)
+    topics.fill(topic, numbered("a", 40), 0)
+    topics.fill(topic, numbered("b", 20), 1)
+    query = stream(topic, maxOffsetsPerTrigger=20, minPartitions=3)
+    assert query.drain() == numbered("a", 40) + numbered("b", 20)
+    assert 3 <= len(query.batches) <= 5
+    assert all(len(batch) <= 21 for batch in query.batches.values())
+
+
+def test_a_trigger_waits_for_as_many_as_it_wants_but_not_for_ever(topics) -> None:
+    topic = topics.create()
+    topics.fill(topic, numbered("a", 5))
+    patient = stream_reader(topics, topic, minOffsetsPerTrigger="10", maxTriggerDelay="1h")
+    start, limit = patient.initialOffset(), patient.getDefaultReadLimit()
+    assert patient.latestOffset(start, limit) == start
+    topics.fill(topic, numbered("b", 5))
+    assert patient.latestOffset(start, limit) == {topic: {"0": 10}}
+    hasty = stream_reader(topics, topic, minOffsetsPerTrigger="100", maxTriggerDelay="0ms")
+    assert hasty.latestOffset(start, limit) == {topic: {"0": 10}}
+    for one in (patient, hasty):
+        one.stop()
+
+
+def test_what_was_trimmed_while_a_query_was_down_is_an_error_that_names_it_or_is_skipped(topics, stream) -> None:
+    topic = topics.create()
+    topics.fill(topic, numbered("a", 10))
+    query = stream(topic)
+    query.drain()
+    for at in range(4):
+        topics.fill(topic, numbered(f"b{at}", 10))
+    topics.trim(topic, 30)
+    with pytest.raises(PySparkException, match=f"offsets 10 to 29 of {topic}-0"):
+        query.drain()
+    assert query.drain(failOnDataLoss="false") == numbered("a", 10) + numbered("b2", 10) + numbered("b3", 10)
+
+
+def test_a_topic_that_was_made_anew_is_an_error_or_is_read_from_its_beginning(topics) -> None:
+    topic = topics.create()
+    topics.fill(topic, numbered("a", 10))
+    position = {topic: {"0": 10}}
+    topics.delete(topic)
+    topics.create(name=topic)
+    topics.fill(topic, numbered("b", 4))
+    strict = stream_reader(topics, topic)
+    with pytest.raises(Exception, match="made anew"):
+        strict.latestOffset(position, strict.getDefaultReadLimit())
+    lenient = stream_reader(topics, topic, failOnDataLoss="false")
+    end = lenient.latestOffset(position, lenient.getDefaultReadLimit())
+    (found,) = lenient.partitions(position, end)
+    assert (found.value.start, found.value.end) == (0, 4)
+    for one in (strict, lenient):
+        one.stop()
+
+
+class DyingSource(WeirSource):
+    """Its first worker is killed after the first rows."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "dying"
+
+    def __init__(self, options) -> None:
+        super().__init__({name: value for name, value in options.items() if name != "marker"})
+        self.marker = options["marker"]
+
+    def streamReader(self, schema: StructType) -> TopicStreamReader:
+        found = super().streamReader(schema)
+        marker = self.marker
+
+        class Dying(TopicStreamReader):
+            def read(self, partition: InputPartition):
+                for batch in super().read(partition):
+                    yield batch.slice(0, 1)
+                    if not os.path.exists(marker):
+                        Path(marker).touch()
+                        os.kill(os.getpid(), signal.SIGKILL)
+                    yield batch.slice(1)
+
+        return Dying(found._options)
+
+
+def test_a_killed_python_worker_loses_and_doubles_nothing(spark, topics, tmp_path) -> None:
+    topic = topics.create()
+    topics.fill(topic, numbered("a", 50))
+    spark.dataSource.register(DyingSource)
+    marker = tmp_path / "died"
+    query = Stream(spark, topics.servers, tmp_path, topic, marker=str(marker))
+    reader = spark.readStream.format("dying").options(**query._options)
+    writer = reader.load().writeStream.foreachBatch(query._take).option("checkpointLocation", str(tmp_path / "c"))
+    assert writer.trigger(availableNow=True).start().awaitTermination(120)
+    assert marker.exists()
+    assert query.values == numbered("a", 50)
+
+
+def test_a_query_goes_on_when_the_broker_is_killed_and_comes_back(spark, topics, tmp_path) -> None:
+    up = UpProcess(tmp_path).start()
+    try:
+        other = type(topics)(up)
+        topic = other.create()
+        other.fill(topic, numbered("a", 10))
+        query = Stream(spark, up.kafka, tmp_path / "query", topic).start()
+        assert query.caught_up() == numbered("a", 10)
+        up.kill()
+        up.start()
+        other.fill(topic, numbered("b", 10))
+        assert query.caught_up() == numbered("a", 10) + numbered("b", 10)
+        query.stop()
+    finally:
+        up.close()
