@@ -1,6 +1,8 @@
 """Topic configs: what they become in Weir, and how they are shown."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -156,3 +158,10 @@ def test_every_default_is_a_value_of_its_config() -> None:
     for config in TABLE:
         text = defaults.of(config)
         assert config.kind is Kind.LIST or config.parse(text) is not None, config.name
+
+
+def test_the_documentation_says_of_every_config_whether_it_is_honoured() -> None:
+    page = Path(__file__).parents[3] / "docs" / "kafka-topics.md"
+    rows = [line.split("|") for line in page.read_text().splitlines() if line.startswith("| `")]
+    told = {name: row[3].strip() for row in rows for name in re.findall(r"`([a-z0-9.]+)`", row[1])}
+    assert told == {config.name: "honoured" if config.honoured else "shown only" for config in TABLE}

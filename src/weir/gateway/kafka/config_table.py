@@ -221,7 +221,7 @@ TABLE = (
         "max.message.bytes",
         Kind.INT,
         "",
-        "The largest record batch; by default the broker's limits.message_bytes.",
+        "The largest record batch; the broker's limits.message_bytes is the default, and the most.",
         MAX_BYTES,
         least=0,
         broker_name="message.max.bytes",
