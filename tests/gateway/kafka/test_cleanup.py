@@ -192,6 +192,34 @@ def test_a_compacted_topic_takes_no_records_without_a_key(up: UpProcess, admin: 
     assert codes == [KafkaError.INVALID_RECORD]
 
 
+def test_aborted_records_are_not_kept_and_committed_ones_are(
+    up: UpProcess, admin: AdminClient, topic: str
+) -> None:
+    create(admin, topic, **COMPACT)
+    producer = Producer({"bootstrap.servers": up.kafka, "transactional.id": topic})
+    producer.init_transactions(TIMEOUT_S)
+    for value, commit in ((b"1", True), (b"2", False), (b"3", False)):
+        producer.begin_transaction()
+        producer.produce(topic, value, "a")
+        producer.produce(topic, value, value)
+        producer.flush(TIMEOUT_S)
+        if commit:
+            producer.commit_transaction(TIMEOUT_S)
+        else:
+            producer.abort_transaction(TIMEOUT_S)
+    produce(up, topic, ("y", b"1"), ("y", b"2"), ("z", b"1"))
+    for isolation in ("read_uncommitted", "read_committed"):
+        with Reader(up, topic, **{"isolation.level": isolation}) as reader:
+            wanted = {0: ("a", b"1"), 1: ("1", b"1"), 10: ("y", b"2"), 11: ("z", b"1")}
+            until(lambda reader=reader, wanted=wanted: reader.read() == wanted)
+    # What the same producer commits later is not taken for aborted.
+    producer.begin_transaction()
+    producer.produce(topic, b"4", "b")
+    producer.commit_transaction(TIMEOUT_S)
+    with Reader(up, topic, **{"isolation.level": "read_committed"}) as reader:
+        assert reader.read()[12] == ("b", b"4")
+
+
 def test_compact_and_delete_forgets_live_records_too(up: UpProcess, admin: AdminClient, topic: str) -> None:
     create(admin, topic, **{**COMPACT, "cleanup_policy": "compact,delete"}, retention_ms="3000")
     produce(up, topic, ("a", b"1"), ("a", b"2"), ("b", b"1"))
