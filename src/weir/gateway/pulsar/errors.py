@@ -59,6 +59,7 @@ CODES: dict[type[BaseException], Code] = {
     errors.UnknownProducerError: _E.NotAllowedError,
     errors.TransactionStateError: _E.InvalidTxnStatus,
     errors.TransactionBusyError: _E.TransactionConflict,
+    errors.TransactionTimeoutError: _E.InvalidTxnStatus,
     errors.UnknownGroupError: _E.SubscriptionNotFound,
     errors.UnknownMemberError: _E.ConsumerNotFound,
     errors.MemberFencedError: _E.ConsumerBusy,
