@@ -173,8 +173,8 @@ class TransactionHome:
         self.put(transaction)
 
     def look_through(self) -> None:
-        """Abort what is open for too long; go on with the end of what is decided, in case that something unforeseen
-        has cut it short; forget ids that nobody uses."""
+        """Abort what is open for too long; go on with the end of what is decided, in case that something
+        unforeseen has cut it short; forget ids that nobody uses."""
         now_ms, forget_ms = self._clock.wall_ms(), int(self._settings.forget_s * 1000)
         for transaction in list(self.by_id.values()):
             if transaction.state is TransactionState.ONGOING:
