@@ -1,5 +1,6 @@
 """Topics as tables: what Spark reads is what the protocols' own clients wrote."""
 
+import time
 from datetime import UTC, datetime
 
 import pulsar
@@ -8,9 +9,15 @@ from confluent_kafka import Producer
 from pyspark.errors import PySparkException
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, LessThan
 
+from weir.client.kafka import transactions
+from weir.client.kafka.cluster import Partition
+from weir.client.kafka.offsets import ends
+from weir.client.kafka.producing import Sender
+from weir.model.batch import Stamp
 from weir.model.errors import DataLostError
 from weir.spark.options import parse
 from weir.spark.source import TopicReader
+from weir.wire.kafka.records import TRANSACTIONAL
 from weir.wire.kafka.records_build import Record, build_batch
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("spark")]
@@ -148,6 +155,26 @@ def test_topics_by_pattern_and_by_assignment(spark, topics) -> None:
         spark.read.format("weir").options(**{"kafka.bootstrap.servers": topics.servers, "assign": assign}).load()
     )
     assert [row.topic for row in rows.collect()] == ["pattern-b"]
+
+
+def test_aborted_transactions_are_not_read_unless_asked_for(topics, read) -> None:
+    topic = topics.create()
+    part = Partition(topic, 0)
+    with topics.cluster() as cluster:
+        for value, commit in ((b"aborted", False), (b"committed", True)):
+            producer = transactions.init_producer(cluster, topic)
+            transactions.add_partitions(cluster, topic, producer, [part])
+            sender = Sender(cluster, transactional_id=topic)
+            stamp = Stamp(producer.id, producer.epoch, 0)
+            sender.send({part: build_batch([Record(0, 1, None, value)], stamp=stamp, attributes=TRANSACTIONAL)})
+            sender.flush()
+            transactions.end(cluster, topic, producer, commit=commit)
+        deadline = time.monotonic() + 30
+        while ends(cluster, [part])[part] < 4:  # two messages and two markers, which may come a little later
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    assert read.values(topic) == ["committed"]
+    assert read.values(topic, **{"kafka.isolation.level": "read_uncommitted"}) == ["aborted", "committed"]
 
 
 def test_an_empty_topic_is_an_empty_table(topics, read) -> None:
