@@ -24,7 +24,7 @@ from weir.wire.kafka.records import parse_header
 from weir.wire.kafka.records_build import Record, build_batch
 
 
-@pytest.mark.parametrize("version", range(3, 12))
+@pytest.mark.parametrize("version", range(3, 13))
 def test_a_batch_is_stored_as_it_came(version: int) -> None:
     async def conversation(stage: Stage) -> None:
         topic = await stage.topic()

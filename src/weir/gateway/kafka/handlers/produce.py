@@ -11,7 +11,7 @@ from weir.wire.kafka.apis import ApiKey
 
 
 # Advertised from 0: librdkafka compresses nothing for a broker that does not know the oldest versions.
-@pipelined(ApiKey.PRODUCE, versions=(3, 11), advertised_first=0)
+@pipelined(ApiKey.PRODUCE, versions=(3, 13), advertised_first=0)
 def produce(
     session: Session, request: m.ProduceRequest, version: int, answer: Answer
 ) -> Coroutine[Any, Any, None] | None:
