@@ -10,6 +10,7 @@ from weir.broker.readable import readable
 from weir.broker.stats import CompactionStatus
 from weir.broker.upkeep import look_after
 from weir.model.policies import DEFAULT_POLICIES, Cleanup, LogCompaction, Policies, Retention, Roll
+from weir.stream.erasing import erase
 
 ALWAYS = LogCompaction(Cleanup.COMPACT, tombstone_ms=60_000, dirty_percent=1)
 POLICIES = Policies(log_compaction=ALWAYS, roll=Roll(ms=1000), retention=Retention(10, -1))
@@ -17,6 +18,10 @@ POLICIES = Policies(log_compaction=ALWAYS, roll=Roll(ms=1000), retention=Retenti
 
 def with_compaction(**changes) -> Policies:
     return replace(POLICIES, log_compaction=replace(ALWAYS, **changes))
+
+
+async def nothing_against_it() -> None:
+    pass
 
 
 async def rounds(bench, topic, number: int = 1, seconds: float = 2) -> None:
@@ -280,3 +285,69 @@ def test_a_ledger_begins_sooner_if_the_topic_says_so_and_the_last_one_goes_with_
         assert topic.start_offset == topic.end_offset == 5
 
     run(scenario)
+
+
+class Model:
+    """What a compacted topic must still tell, whatever was done to it."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.values: dict[str, str] = {}
+
+    def publish(self, text: str) -> None:
+        for word in text.split():
+            self.log.append(word)
+            key, _, value = word.partition(":")
+            if value:
+                self.values[key] = value
+            else:
+                self.values.pop(key, None)
+
+    def check(self, found: dict[int, str]) -> None:
+        """Every message is one that was sent, at its offset, and together they say what all of them would."""
+        assert list(found) == sorted(found)
+        assert all(self.log[offset] == word for offset, word in found.items())
+        told: dict[str, str] = {}
+        for word in found.values():
+            key, _, value = word.partition(":")
+            if value:
+                told[key] = value
+            else:
+                told.pop(key, None)
+        assert told == self.values
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_happens_readers_learn_the_latest_value_of_every_key(run: Callable, seed: int) -> None:
+    async def scenario(bench) -> None:
+        rng, model = bench.runtime.rng, Model()
+        policies = with_compaction(tombstone_ms=rng.choice([0, 5_000, 60_000]), min_lag_ms=rng.choice([0, 3_000]))
+        tail_bytes = rng.choice([0, 1 << 20])
+        topic = await bench.topic(policies=policies, roll_entries=4, tail_bytes=tail_bytes)
+        producer = await bench.producer(topic)
+        for _ in range(60):
+            match rng.choice(["publish"] * 5 + ["time"] * 3 + ["look", "reopen", "while"]):
+                case "publish":
+                    words = [f"k{rng.randrange(6)}:{rng.choice(['', rng.randrange(99)])}" for _ in range(3)]
+                    model.publish(" ".join(words))
+                    await bench.publish(producer, " ".join(words), count=3)
+                case "time":
+                    await rounds(bench, topic, 1, rng.choice([1, 2, 10]))
+                case "look":
+                    model.check(await seen(topic))
+                case "reopen":  # by another broker, whatever the first one is doing
+                    topic = await bench.topic(policies=policies, roll_entries=4, tail_bytes=tail_bytes)
+                    producer = await bench.producer(topic)
+                case _:  # a compaction is under way
+                    await look_after(topic, bench.runtime.clock.wall_ms())
+                    model.check(await seen(topic))
+        await rounds(bench, topic, 3)
+        model.check(await seen(topic))
+        assert readable(topic).start_offset == 0
+        await topic.close()
+        await erase((await bench.context()).streams, topic.stream.name, confirm=nothing_against_it)
+        # Nothing is left behind but what a broker that was cut off was just creating.
+        live = {ledger for bookie in bench.bookies.bookies.values() for ledger in bookie.ledgers}
+        assert len(live) <= 3
+
+    run(scenario, seed)
