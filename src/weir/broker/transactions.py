@@ -82,6 +82,7 @@ class Transactions:
         self._tasks = TaskScope("transactions")
         #: Whether another broker is known to be the coordinator, so that nothing can be said of producers here.
         self._elsewhere = False
+        self._loading: asyncio.Task[None] | None = None
         gate.refusal = self.refusal
         homes.on_load(self._load)
 
@@ -253,9 +254,9 @@ class Transactions:
     ) -> bool:
         """Commit all of them or none, together with the word that the sink has written this epoch. False, and
         nothing is done, if it had written this epoch or a later one before."""
-        self._check_name(sink)
-        home = await self._home(sink)
-        if epoch <= home.sink_epoch(sink):
+        home = await self._home_of_sink(sink)
+        last, owner = self._sink(home, sink, role)
+        if epoch <= last:
             await home.flush()
             return False
         found: dict[str, Transaction] = {}
@@ -271,17 +272,35 @@ class Transactions:
         for transaction in found.values():
             transaction.move(TransactionEvent.COMMIT, now_ms)
             home.put(transaction)
-        home.put_sink(sink, epoch)
+        home.put_sink(sink, epoch, owner)
         await home.flush()
         await asyncio.gather(*map(home.end, found.values()))
         return True
 
-    async def sink_epoch(self, sink: str) -> int:
+    async def sink_epoch(self, sink: str, *, role: str = "") -> int:
         """The last epoch that the sink has written; -1 if none."""
-        home = await self._home(sink)
-        epoch = home.sink_epoch(sink)
+        home = await self._home_of_sink(sink)
+        epoch, _ = self._sink(home, sink, role)
         await home.flush()
         return epoch
+
+    async def forget_sink(self, sink: str, *, role: str = "") -> None:
+        """The sink writes no more; fine if nothing is known of it."""
+        home = await self._home_of_sink(sink)
+        self._sink(home, sink, role)
+        home.forget_sink(sink)
+        await home.flush()
+
+    async def _home_of_sink(self, sink: str) -> TransactionHome:
+        self._check_name(sink)
+        return await self._home(sink)
+
+    def _sink(self, home: TransactionHome, sink: str, role: str) -> tuple[int, str]:
+        """The last epoch and the owner, who is the first to ask."""
+        epoch, owner = home.sink(sink) or (-1, role)
+        if not self.may_use(owner, role):
+            raise NotAuthorisedError(f"{sink[:80]!r} is another role's sink")
+        return epoch, owner
 
     # --- asking -----------------------------------------------------------------------------------------
 
@@ -291,6 +310,7 @@ class Transactions:
             return None
         homes = [home for home in self._loaded.values() if home.alive]
         if not homes:
+            self._load_soon()
             return NotOwnerError("the coordinator of transactions is not loaded yet", hint="try again")
         found = [home.by_producer[stamp.producer_id] for home in homes if stamp.producer_id in home.by_producer]
         if not found:
@@ -353,6 +373,16 @@ class Transactions:
         if loaded is None:
             raise NotAllowedError("the coordinator of transactions is closed")
         return loaded
+
+    def _load_soon(self) -> None:
+        if self._loading is None or self._loading.done():
+            self._loading = self._tasks.spawn(self._load_quietly(), "load")
+
+    async def _load_quietly(self) -> None:
+        try:
+            await self._homes.here()
+        except WeirError as failed:
+            log.info("the coordinator of transactions could not be loaded: %s", failed)
 
     def _load(self, home: Home) -> None:
         """What is pending must be so before anybody asks for it."""
