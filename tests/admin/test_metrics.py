@@ -16,6 +16,8 @@ from weir.admin.metrics import (
 from weir.broker.api import SubscriptionType
 from weir.broker.meters import BOUNDS_S
 from weir.broker.stats import Flow, Latency, SubscriptionStats, TopicStats
+from weir.gateway.kafka.metrics import KafkaMetrics
+from weir.server.kafka_metrics import kafka_families
 
 
 def topic(name: str) -> TopicStats:
@@ -63,7 +65,9 @@ def test_every_family_has_one_name_and_a_help_text() -> None:
 def test_the_documentation_names_every_family_as_it_is() -> None:
     page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
     told = re.findall(r"^\| `(\w+)` \| (\w+) \| (.+) \|$", page, re.MULTILINE)
-    kinds = [(f.name, f.kind, f.help) for f in (*PROCESS_FAMILIES, *TOPIC_FAMILIES, *SUBSCRIPTION_FAMILIES)]
+    gateways = kafka_families(KafkaMetrics())
+    families = (*PROCESS_FAMILIES, *gateways, *TOPIC_FAMILIES, *SUBSCRIPTION_FAMILIES)
+    kinds = [(f.name, f.kind, f.help) for f in families]
     assert told == kinds + [(f.name, "histogram", f.help) for f in LATENCY_FAMILIES]
 
 

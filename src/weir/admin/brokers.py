@@ -98,7 +98,7 @@ class Brokers:
             metrics.TOPICS_WITHOUT_SERIES: len(topics) - len(shown),
         }
         parts: list[str] = []
-        for part in metrics.render(found, process):
+        for part in metrics.render(found, process, self._context.gateways()):
             parts.append(part)
             await self._context.clock.sleep(0)
         return "".join(parts)

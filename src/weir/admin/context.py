@@ -1,8 +1,9 @@
 """What the admin API asks of the rest of Weir, and the few things that every resource needs."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
+from weir.admin.metrics import GatewayFamily
 from weir.admin.routing import RefusedError
 from weir.broker.broker import Broker
 from weir.broker.nonpersistent import NonPersistentTopic
@@ -10,6 +11,7 @@ from weir.broker.registry import Registry
 from weir.broker.schemas import SchemaRegistry
 from weir.broker.security import Authoriser
 from weir.broker.topic import BrokerTopic
+from weir.broker.transactions import Transactions
 from weir.model.errors import NotAllowedError, TopicNotFoundError
 from weir.model.topics import TopicName
 from weir.runtime.interfaces import Clock
@@ -49,6 +51,10 @@ class AdminContext:
     settings: AdminSettings = field(default_factory=AdminSettings)
     #: Raises if this broker cannot do its work now.
     probe: Callable[[], Awaitable[None]] = _well
+    #: What the gateways have counted.
+    gateways: Callable[[], Sequence[GatewayFamily]] = tuple
+    #: The coordinator, where there is one.
+    transactions: Transactions | None = None
 
     # --- topics as calls name them ------------------------------------------------------------------------------
 

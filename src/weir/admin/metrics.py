@@ -157,10 +157,27 @@ TOPICS_WITHOUT_SERIES = ProcessFamily(
 PROCESS_FAMILIES = (UP_SECONDS, TOPICS, TOPICS_LOADED, TOPICS_WITHOUT_SERIES)
 
 
-def render(topics: Sequence[TopicStats], process: Mapping[ProcessFamily, float] | None = None) -> Iterator[str]:
+@dataclass(frozen=True, slots=True)
+class GatewayFamily:
+    """What a gateway counts: values with their labels."""
+
+    name: str
+    kind: str
+    help: str
+    values: Sequence[tuple[Mapping[str, str], float]]
+
+
+def render(
+    topics: Sequence[TopicStats],
+    process: Mapping[ProcessFamily, float] | None = None,
+    gateways: Sequence[GatewayFamily] = (),
+) -> Iterator[str]:
     """Everything, family by family, so that others get a turn between them."""
     for whole, value in (process or {}).items():
         yield _joined([*_head(whole.name, whole.kind, whole.help), f"{whole.name} {value:.10g}"])
+    for counted in gateways:
+        lines = [f"{counted.name}{{{_label(**labels)}}} {value:.10g}" for labels, value in counted.values]
+        yield _joined([*_head(counted.name, counted.kind, counted.help), *lines])
     labelled = [(_label(topic=topic.name), topic) for topic in topics]
     for family in TOPIC_FAMILIES:
         lines = [f"{family.name}{{{label}}} {family.value(topic):.10g}" for label, topic in labelled]

@@ -41,6 +41,7 @@ from weir.server import config_parts as parts
 from weir.server.addresses import Address
 from weir.server.config import Config
 from weir.server.config_parts import TokenSettings
+from weir.server.kafka_metrics import kafka_families
 from weir.server.listening import BoundNetwork
 from weir.server.schema_port import GuardedSchemas
 from weir.server.storage import LocalStorage
@@ -118,7 +119,14 @@ class Standalone:
         await self._serve_pulsar(broker, GuardedSchemas(schemas, guard), registry, tls)
         await self._serve_kafka(broker, registry, authoriser, tls, groups=groups, transactions=transactions)
         admin = AdminContext(
-            self._runtime.clock, broker, registry, schemas, authoriser, self._urls(), probe=self._probe
+            self._runtime.clock,
+            broker,
+            registry,
+            schemas,
+            authoriser,
+            self._urls(),
+            probe=self._probe,
+            gateways=lambda: kafka_families(self._kafka_metrics),
         )
         await self._serve_http(broker, admin_routes(admin), tls)
 
@@ -260,10 +268,11 @@ class Standalone:
             bound = self._bound.get(name)
             if bound is None:
                 continue
-            services = replace(shared, settings=parts.kafka_settings(self._config, bound))
-            server = KafkaServer(
-                self._runtime, services, metrics=self._kafka_metrics, tls=tls if _secure(name) else None
-            )
+            secure = _secure(name)
+            http_url = self._url("https", "http") if secure else self._url("http", "https")
+            settings = replace(parts.kafka_settings(self._config, bound), http_url=http_url)
+            services = replace(shared, settings=settings)
+            server = KafkaServer(self._runtime, services, metrics=self._kafka_metrics, tls=tls if secure else None)
             await server.start()
             self._started.push_async_callback(server.close)
 

@@ -163,3 +163,18 @@ def test_a_topic_that_is_only_asked_for_does_not_come_to_be(bootstrap: str, topi
     assert described.error.code() == confluent_kafka.KafkaError.UNKNOWN_TOPIC_OR_PART
     assert topic not in consumer.list_topics(timeout=60).topics
     consumer.close()
+
+
+def test_connections_requests_and_bytes_are_counted(
+    client: Any, weir: UpProcess, bootstrap: str, topic: str
+) -> None:
+    client.send(bootstrap, topic, VALUES)
+    client.read(bootstrap, topic, {0: 0}, 1)
+    with urllib.request.urlopen(f"{weir.http_url}/metrics", timeout=60) as answer:
+        lines = answer.read().decode().splitlines()
+    found = dict(line.rsplit(" ", 1) for line in lines if line.startswith("weir_gateway"))
+    for api in ("Produce", "Fetch", "Metadata", "ApiVersions"):
+        assert int(found[f'weir_gateway_requests_total{{protocol="kafka",api="{api}"}}']) > 0
+    for name in ("received", "sent"):
+        assert int(found[f'weir_gateway_{name}_bytes_total{{protocol="kafka"}}']) > 5_000
+    assert 'weir_gateway_connections{protocol="kafka"}' in found

@@ -46,6 +46,8 @@ class KafkaSettings:
     #: This broker's number, and the cluster's name, as clients are told.
     node_id: int = 0
     cluster_id: str = "weir"
+    #: Where the admin API is; empty if there is none.
+    http_url: str = ""
     max_connections: int = 10_000
     #: When topics begin a new ledger, as clients are told: Kafka's segments.
     ledger_bytes: int = 256 * _MIB
