@@ -256,7 +256,7 @@ def test_when_epochs_are_used_up_the_id_gets_a_new_producer_id(run: Callable) ->
         coordinator = await Coordinator.make(bench)
         transactions = coordinator.transactions
         first = await transactions.init("x")
-        home = next(iter(transactions._loaded.values()))
+        home = next(iter(transactions._homes._loaded.values()))
         home.by_id["x"].epoch = MAX_EPOCH - 1
         last = await transactions.init("x")
         assert last == ProducerIdentity(first.producer_id, MAX_EPOCH)
@@ -412,7 +412,7 @@ def test_positions_are_stable_only_when_it_is_durable_that_they_were_moved(run: 
         await transactions.add_offsets("x", who, "g")
         await transactions.commit_offsets("x", who, "g", {T2: Committed(5)})
         commit = offsets.commit
-        home = next(iter(transactions._loaded))
+        home = next(iter(transactions._homes._loaded))
         flush = home.state.flush
         done = asyncio.Event()
 

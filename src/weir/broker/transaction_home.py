@@ -117,12 +117,19 @@ class TransactionHome:
         """Durable with the next flush, together with everything else that is put before it."""
         self.home.state.put(_RECORD + transaction.id, encode_transaction(transaction))
 
-    def sink_epoch(self, sink: str) -> int:
+    def sink(self, sink: str) -> tuple[int, str] | None:
+        """The last epoch that the sink has written, and the role whose sink it is."""
         data = self.home.state.get(_SINK + sink)
-        return -1 if data is None else int(data)
+        if data is None:
+            return None
+        epoch, _, role = data.decode().partition(" ")
+        return int(epoch), role
 
-    def put_sink(self, sink: str, epoch: int) -> None:
-        self.home.state.put(_SINK + sink, str(epoch).encode())
+    def put_sink(self, sink: str, epoch: int, role: str) -> None:
+        self.home.state.put(_SINK + sink, f"{epoch} {role}".encode())
+
+    def forget_sink(self, sink: str) -> None:
+        self.home.state.delete(_SINK + sink)
 
     async def flush(self) -> None:
         """NotOwnerError if another broker has the home by now: then nothing of this counts here any more."""

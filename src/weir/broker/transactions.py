@@ -13,10 +13,11 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from weir.broker.coordinator import Home, Homes
+from weir.broker.coordinator import Homes
 from weir.broker.group_offsets import Committed
 from weir.broker.ports import TransactionGate
 from weir.broker.transaction_home import Positions, Topics, TransactionHome
+from weir.broker.transaction_homes import TransactionHomes
 from weir.broker.transaction_model import (
     MAX_EPOCH,
     ProducerIdentity,
@@ -26,12 +27,9 @@ from weir.broker.transaction_model import (
     TransactionSettings,
     TransactionState,
 )
-from weir.model.batch import Stamp
 from weir.model.errors import (
     InvalidNameError,
-    NotAllowedError,
     NotAuthorisedError,
-    NotOwnerError,
     StaleEpochError,
     TooManyError,
     TransactionBusyError,
@@ -39,11 +37,9 @@ from weir.model.errors import (
     TransactionTimeoutError,
     UnknownProducerError,
     UnknownTransactionError,
-    WeirError,
 )
 from weir.model.topics import TopicName
 from weir.runtime.interfaces import Clock
-from weir.runtime.tasks import TaskScope
 
 log = logging.getLogger(__name__)
 
@@ -73,27 +69,16 @@ class Transactions:
     ) -> None:
         self.settings = settings or TransactionSettings()
         self._clock = clock
-        self._homes = homes
-        self._topics = topics
+        self._homes = TransactionHomes(clock, homes, gate, self.settings, topics=topics, positions=positions)
         self._positions = positions
         self._ids = ids
         self._may_use_all = may_use_all
-        self._loaded: dict[Home, TransactionHome] = {}
-        self._tasks = TaskScope("transactions")
-        #: Whether another broker is known to be the coordinator, so that nothing can be said of producers here.
-        self._elsewhere = False
-        self._loading: asyncio.Task[None] | None = None
-        gate.refusal = self.refusal
-        homes.on_load(self._load)
 
     def start(self) -> None:
-        self._tasks.spawn(self._look_after(), "look after")
+        self._homes.start()
 
     async def close(self) -> None:
-        await self._tasks.close()
-        for part in list(self._loaded.values()):
-            await part.close()
-        self._loaded.clear()
+        await self._homes.close()
 
     # --- producers --------------------------------------------------------------------------------------
 
@@ -116,7 +101,7 @@ class Transactions:
             )
         spare = -1  # an id to take, where a new one is needed
         while True:
-            home = await self._home(name)
+            home = await self._homes.of(name)
             transaction = home.by_id.get(name)
             if spare < 0 and (transaction is None or transaction.epoch >= MAX_EPOCH):
                 spare = await self._ids.take()
@@ -293,7 +278,7 @@ class Transactions:
 
     async def _home_of_sink(self, sink: str) -> TransactionHome:
         self._check_name(sink)
-        return await self._home(sink)
+        return await self._homes.of(sink)
 
     def _sink(self, home: TransactionHome, sink: str, role: str) -> tuple[int, str]:
         """The last epoch and the owner, who is the first to ask."""
@@ -304,35 +289,17 @@ class Transactions:
 
     # --- asking -----------------------------------------------------------------------------------------
 
-    def refusal(self, stamp: Stamp, topic: TopicName) -> WeirError | None:
-        """Why a producer may not begin to write to the topic in a transaction, if so."""
-        if self._elsewhere:
-            return None
-        homes = [home for home in self._loaded.values() if home.alive]
-        if not homes:
-            self._load_soon()
-            return NotOwnerError("the coordinator of transactions is not loaded yet", hint="try again")
-        found = [home.by_producer[stamp.producer_id] for home in homes if stamp.producer_id in home.by_producer]
-        if not found:
-            return TransactionStateError(f"producer {stamp.producer_id} has no transactional id")
-        if stamp.epoch != found[0].epoch:
-            return StaleEpochError(f"producer {stamp.producer_id} is at epoch {found[0].epoch}")
-        if found[0].state is not TransactionState.ONGOING or topic not in found[0].confirmed:
-            return TransactionStateError(f"{topic} is not part of an open transaction of {found[0].id!r}")
-        return None
-
     async def describe(self, name: str) -> TransactionInfo:
         """UnknownTransactionError if nothing is known of the id."""
         self._check_name(name)
-        found = (await self._home(name)).by_id.get(name)
+        found = (await self._homes.of(name)).by_id.get(name)
         if found is None:
             raise UnknownTransactionError(f"there is no transactional id {name[:80]!r}")
         return found.info()
 
     async def all(self) -> list[TransactionInfo]:
         """Every transactional id that this broker coordinates."""
-        await self._homes.here()
-        found = [t.info() for home in self._loaded.values() if home.alive for t in home.by_id.values()]
+        found = [transaction.info() for home in await self._homes.all() for transaction in home.by_id.values()]
         return sorted(found, key=lambda info: info.id)
 
     def may_use(self, owner: str, role: str) -> bool:
@@ -341,13 +308,13 @@ class Transactions:
 
     async def owner_here(self, name: str) -> bool:
         """Whether this broker is the one to ask for the id."""
-        return (await self._homes.owner(name)).here
+        return await self._homes.owner_here(name)
 
     # --- finding ----------------------------------------------------------------------------------------
 
     async def _find(self, name: str, identity: ProducerIdentity, role: str) -> tuple[TransactionHome, Transaction]:
         self._check_name(name)
-        home = await self._home(name)
+        home = await self._homes.of(name)
         return home, self._checked(home, name, identity, role)
 
     def _checked(self, home: TransactionHome, name: str, identity: ProducerIdentity, role: str) -> Transaction:
@@ -366,47 +333,3 @@ class Transactions:
     def _check_name(self, name: str) -> None:
         if not name or len(name.encode(errors="replace")) > _MAX_NAME_BYTES:
             raise InvalidNameError(f"a transactional id has 1 to {_MAX_NAME_BYTES} bytes, {name[:80]!r} does not")
-
-    async def _home(self, key: str) -> TransactionHome:
-        home = await self._homes.of(key)
-        loaded = self._loaded.get(home)
-        if loaded is None:
-            raise NotAllowedError("the coordinator of transactions is closed")
-        return loaded
-
-    def _load_soon(self) -> None:
-        if self._loading is None or self._loading.done():
-            self._loading = self._tasks.spawn(self._load_quietly(), "load")
-
-    async def _load_quietly(self) -> None:
-        try:
-            await self._homes.here()
-        except WeirError as failed:
-            log.info("the coordinator of transactions could not be loaded: %s", failed)
-
-    def _load(self, home: Home) -> None:
-        """What is pending must be so before anybody asks for it."""
-        for other in [other for other in self._loaded if not other.alive]:
-            self._lost(other)
-        self._loaded[home] = TransactionHome(home, self._topics, self._positions, self._clock, self.settings)
-        home.on_death(lambda: self._lost(home))
-
-    def _lost(self, home: Home) -> None:
-        lost = self._loaded.pop(home, None)
-        if lost is not None:
-            lost.lose()
-            self._tasks.spawn(lost.close(), "close")
-
-    # --- time -------------------------------------------------------------------------------------------
-
-    async def _look_after(self) -> None:
-        """Load what is this broker's, so that what was decided is ended even if nobody asks; abort what is open
-        for too long; forget ids that nobody uses."""
-        while True:
-            try:
-                self._elsewhere = not (await self._homes.owner("")).here
-                for home in await self._homes.used():
-                    self._loaded[home].look_through()
-            except WeirError as failed:
-                log.warning("transactions could not be looked after this time: %s", failed)
-            await self._clock.sleep(self.settings.sweep_s)
