@@ -9,7 +9,6 @@ from uuid import uuid4
 
 import aiokafka
 import confluent_kafka
-import kafka
 import pytest
 
 from weir.testing.up import UpProcess
@@ -155,6 +154,8 @@ class KafkaPython:
     def send(
         self, bootstrap: str, topic: str, values: list[bytes], *, partition: int | None = None, **options: Any
     ) -> list[tuple[int, int]]:
+        import kafka  # takes a while, for which tests without it need not wait
+
         producer = kafka.KafkaProducer(bootstrap_servers=bootstrap, **options)
         try:
             sent = [producer.send(topic, value, partition=partition) for value in values]
@@ -166,6 +167,8 @@ class KafkaPython:
     def read(
         self, bootstrap: str, topic: str, starts: dict[int, int], count: int, **options: Any
     ) -> list[tuple[int, int, bytes]]:
+        import kafka
+
         consumer = kafka.KafkaConsumer(bootstrap_servers=bootstrap, **options)
         parts = {at: kafka.TopicPartition(topic, at) for at in starts}
         consumer.assign(list(parts.values()))

@@ -209,6 +209,29 @@ def test_a_reader_of_decided_messages_is_told_of_aborted_ones_and_stops_at_the_o
     play(conversation)
 
 
+def test_what_clients_do_not_read_is_bounded_over_all_of_them_and_nobody_is_starved() -> None:
+    async def conversation(stage: Stage) -> None:
+        await stage.topic(partitions=2)
+        for index in range(2):
+            store(stage.at(index=index), bytes(1_000))
+        wanted = [("orders", index, 0) for index in range(2)]
+        peer = await stage.peer()
+        for most in (1_500, 1_500):  # what was read is free again
+            peer.fetch(*wanted, max_bytes=most)
+            assert [len(part) for part in told(await peer.hear()).values()] == [1, 0]
+        other = await stage.peer()
+        other.fetch(*wanted, max_wait_ms=60_000, min_bytes=100_000)  # holds what it has while it waits for more
+        await stage.later(1)
+        peer.fetch(*wanted)
+        assert [len(part) for part in told(await peer.hear()).values()] == [1, 0]
+        began = stage.runtime.clock.monotonic()
+        peer.fetch(("orders", 0, 1), max_wait_ms=5_000)  # with no room left, an empty fetch waits all the same
+        assert told(await peer.hear()) == {0: []}
+        assert stage.runtime.clock.monotonic() - began >= 5
+
+    play(conversation, settings=KafkaSettings(max_in_hand_bytes=1_000))
+
+
 # --- sessions -------------------------------------------------------------------------------------------
 
 

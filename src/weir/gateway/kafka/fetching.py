@@ -31,7 +31,7 @@ class Fetching:
         self._parts = parts
         self._committed = request.isolation_level == _READ_COMMITTED
         self._min_bytes = request.min_bytes
-        self._max_bytes = min(request.max_bytes, session.limits.max_fetch_bytes)
+        self._max_bytes = min(request.max_bytes, session.limits.max_fetch_bytes, session.in_hand.room)
         self._max_wait_s = request.max_wait_ms / 1000
         self._size = 0
         self._failed = False
@@ -59,7 +59,7 @@ class Fetching:
                 return
 
     def _enough(self) -> bool:
-        return self._failed or self._size >= self._min_bytes or self._size >= self._max_bytes
+        return self._failed or self._size >= self._min_bytes or 0 < self._size >= self._max_bytes
 
     # --- one partition ----------------------------------------------------------------------------------
 
@@ -124,6 +124,7 @@ class Fetching:
             part.next = batch.end_offset
             part.size += size
             self._size += size
+            self._session.in_hand.take(size)
             room -= size
 
     # --- the answer -------------------------------------------------------------------------------------

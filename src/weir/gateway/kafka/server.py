@@ -4,6 +4,7 @@ import logging
 from ssl import SSLContext
 
 from weir.gateway.kafka.fetch_sessions import FetchSessions
+from weir.gateway.kafka.in_hand import InHand
 from weir.gateway.kafka.metrics import KafkaMetrics
 from weir.gateway.kafka.registry import load_handlers
 from weir.gateway.kafka.services import Services
@@ -36,6 +37,7 @@ class KafkaServer:
             max_sessions=settings.max_fetch_sessions,
             max_partitions=settings.max_fetch_session_partitions,
         )
+        self._in_hand = InHand(settings.max_in_hand_bytes)
         serving = ServingSettings(
             settings.host,
             settings.port,
@@ -79,4 +81,5 @@ class KafkaServer:
             advertised=self.advertised,
             metrics=self.metrics,
             fetch_sessions=self._fetch_sessions,
+            in_hand=self._in_hand,
         )

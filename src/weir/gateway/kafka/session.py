@@ -16,6 +16,7 @@ from typing import Any
 from weir.gateway.kafka.credentials import Credentials
 from weir.gateway.kafka.errors import Code, code_of, text_of
 from weir.gateway.kafka.fetch_sessions import FetchSessions
+from weir.gateway.kafka.in_hand import InHand, Share
 from weir.gateway.kafka.load import Load
 from weir.gateway.kafka.metrics import KafkaMetrics
 from weir.gateway.kafka.publishing import Publishing
@@ -72,6 +73,7 @@ class Session:
         advertised: tuple[str, int],
         metrics: KafkaMetrics,
         fetch_sessions: FetchSessions,
+        in_hand: InHand,
     ) -> None:
         self.services = services
         self.clock: Clock = services.clock
@@ -85,6 +87,8 @@ class Session:
         self.load = Load(self.limits)
         self.publishing = Publishing(self)
         self.fetch_sessions = fetch_sessions
+        #: What was read for this client and is not sent yet.
+        self.in_hand = Share(in_hand)
         self.tasks = TaskScope(f"kafka {connection.peer}", on_failure=lambda _: self.abort())
         self._metrics = metrics
         self._connection = connection
@@ -127,6 +131,7 @@ class Session:
             self._ended.set()
             self.credentials.forget()
             self.fetch_sessions.close_of(self)
+            self.in_hand.free()
             for slot in self._waiting:
                 if slot.opening is not None:
                     slot.opening.close()
@@ -239,6 +244,7 @@ class Session:
                 try:
                     await self._serve(self._waiting.popleft())
                     await self.outbox.drain()
+                    self.in_hand.free()
                     if self._farewell is not None:
                         self.end(self._farewell)
                         return

@@ -52,6 +52,8 @@ class KafkaSettings:
     #: When topics begin a new ledger, as clients are told: Kafka's segments.
     ledger_bytes: int = 256 * _MIB
     ledger_age_s: float = 4 * 3600.0
+    #: Bytes that were read for clients and that they have not read, over all connections.
+    max_in_hand_bytes: int = 256 * _MIB
     #: Incremental fetch sessions, and partitions in all of them together.
     max_fetch_sessions: int = 1_000
     max_fetch_session_partitions: int = 500_000
