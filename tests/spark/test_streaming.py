@@ -1,5 +1,6 @@
 """Topics as streams: every message once, through restarts, growth, trimming, dead workers and dead brokers."""
 
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -7,12 +8,14 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from click.testing import CliRunner
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.types import StructType
 
+from weir.cli.subscriptions import subscriptions
 from weir.client.kafka.cluster import Partition
 from weir.client.kafka.positions import committed
 from weir.spark.options import parse
@@ -103,6 +106,9 @@ def test_a_restarted_query_reads_every_message_once_and_keeps_its_position_as_a_
     with topics.cluster() as cluster:
         wanted = {Partition(topic, 0): 20, Partition(topic, 1): 10}
         assert committed(cluster, "report", wanted) == wanted
+    topics.fill(topic, numbered("d", 7), 1)
+    shown = CliRunner().invoke(subscriptions, ["list", topic, "--json", "--url", topics.up.http_url])
+    assert json.loads(shown.stdout)["report"]["msgBacklog"] == 7
 
 
 def test_a_running_query_sees_new_messages_and_new_partitions(topics, stream) -> None:
