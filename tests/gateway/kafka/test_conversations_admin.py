@@ -145,3 +145,20 @@ def test_a_config_of_nothing_that_has_configs_is_refused() -> None:
         ]
 
     play(conversation)
+
+
+def test_a_request_that_names_far_too_much_is_refused_whole() -> None:
+    async def conversation(stage: Stage) -> None:
+        await stage.topic()
+        resource = m.DescribeConfigsRequest.DescribeConfigsResource(resource_type=2, resource_name="orders")
+        many = m.DescribeConfigsRequest(resources=[resource] * 10_001)
+        peer = await stage.peer()
+        peer.ask(ApiKey.DESCRIBE_CONFIGS, 4, many)
+        assert await peer.hangs_up()
+        deletion = m.DeleteTopicsRequest(topic_names=[f"t{n}" for n in range(10_001)], timeout_ms=1000)
+        peer = await stage.peer()
+        peer.ask(ApiKey.DELETE_TOPICS, 5, deletion)
+        assert await peer.hangs_up()
+        assert (await (await stage.peer()).metadata("orders")).topics[0].error_code == Code.NONE
+
+    play(conversation)

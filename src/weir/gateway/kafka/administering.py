@@ -15,8 +15,10 @@ from weir.model.topics import TopicName
 T = TypeVar("T")
 R = TypeVar("R")
 
-#: Topics of one request that are worked on at the same time.
+#: Topics of one request that are worked on at the same time, before others get a turn.
 _AT_ONCE = 16
+#: What one request may name.
+_MOST_NAMED = 10_000
 
 
 def administered(session: Session, name: str) -> TopicName:
@@ -48,6 +50,12 @@ def check_count(registry: Registry, partitions: int) -> None:
         raise RefusedError(Code.INVALID_PARTITIONS, refused.what, hint=refused.hint) from refused
 
 
+def check_named(count: int, most: int = _MOST_NAMED) -> None:
+    """A short request must not ask for an answer without end, or for all of the broker's time."""
+    if count > most:
+        raise RefusedError(Code.INVALID_REQUEST, f"a request names {count} things, {most} are allowed")
+
+
 def said_twice(names: Iterable[Hashable]) -> set[Hashable]:
     """What a request names more than once: it is refused, as nobody can tell which one is meant."""
     return {name for name, count in Counter(names).items() if count > 1}
@@ -65,6 +73,7 @@ async def each(
 ) -> list[R]:
     """Every item's outcome, in order. What takes longer than the client waits goes on; the client is told that it
     does."""
+    check_named(len(items))
     deadline = asyncio.get_running_loop().time() + max(timeout_ms, 0) / 1000
 
     async def one(item: T) -> R:

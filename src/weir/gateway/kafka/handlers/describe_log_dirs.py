@@ -1,7 +1,7 @@
 """DescribeLogDirs: how much partitions hold. Weir keeps all of them in one place."""
 
 from weir.broker.topic import BrokerTopic
-from weir.gateway.kafka.administering import check_cluster
+from weir.gateway.kafka.administering import check_cluster, check_named
 from weir.gateway.kafka.errors import Code, RefusedError
 from weir.gateway.kafka.registry import handler
 from weir.gateway.kafka.session import Session
@@ -52,6 +52,7 @@ def _served(session: Session) -> list[tuple[str, int, int]]:
 
 async def _named(session: Session, request: m.DescribeLogDirsRequest) -> list[tuple[str, int, int]]:
     catalog, broker = session.services.catalog, session.services.broker
+    check_named(sum(len(wanted.partitions) for wanted in request.topics or ()))
     found = []
     for wanted in request.topics or ():
         for index in wanted.partitions:
@@ -60,6 +61,8 @@ async def _named(session: Session, request: m.DescribeLogDirsRequest) -> list[tu
                 topic = await broker.topic(part, role=session.role, create=False)
             except WeirError:
                 continue  # Kafka leaves out what it does not have
+            finally:
+                await session.clock.sleep(0)
             found.append((wanted.topic, index, _size(topic)))
     return found
 

@@ -1,5 +1,6 @@
 """OffsetForLeaderEpoch: where an epoch of a partition ended. Weir's logs have one epoch, 0, and never diverge."""
 
+from weir.gateway.kafka.administering import check_named
 from weir.gateway.kafka.errors import Code, RefusedError, code_of
 from weir.gateway.kafka.registry import handler
 from weir.gateway.kafka.session import Session
@@ -12,12 +13,15 @@ _Result = m.OffsetForLeaderEpochResponse.EpochEndOffset
 
 _EPOCH = 0
 _UNSAID = -1
+#: A consumer asks for all that it reads.
+_MOST_PARTITIONS = 100_000
 
 
 @handler(ApiKey.OFFSET_FOR_LEADER_EPOCH, versions=(2, 4))
 async def offset_for_leader_epoch(
     session: Session, request: m.OffsetForLeaderEpochRequest, version: int
 ) -> m.OffsetForLeaderEpochResponse:
+    check_named(sum(len(topic.partitions) for topic in request.topics), _MOST_PARTITIONS)
     return m.OffsetForLeaderEpochResponse(
         topics=[
             m.OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(
@@ -31,6 +35,7 @@ async def offset_for_leader_epoch(
 
 async def _end_of(session: Session, name: str, part: _Partition) -> _Result:
     services = session.services
+    await session.clock.sleep(0)  # there may be many, and all of them at hand
     try:
         services.guard.check(session.role, services.catalog.base(name), None)
         where = services.catalog.part(name, part.partition)
