@@ -272,6 +272,16 @@ def test_every_route_is_served(start_weir, tmp_path) -> None:
             ("GET", f"{area}/count", None, {"batches": 0, "messages": 0}),
         ]
     )
+    sink = "/admin/weir/v1/sinks/copy"
+    walk(
+        [
+            ("GET", sink, None, {"epoch": -1}),
+            ("POST", f"{sink}/epochs/3", {"transactions": []}, {"committed": True, "epoch": 3}),
+            ("POST", f"{sink}/epochs/3", {"transactions": []}, {"committed": False, "epoch": 3}),
+            ("DELETE", sink, None, None),
+            ("GET", sink, None, {"epoch": -1}),
+        ]
+    )
     walk(END)
     assert missing(weir, used) == []
 

@@ -13,7 +13,7 @@ from weir.admin.routing import BYTES, Call, Long, Positive, Query, RefusedError,
 from weir.broker.stats import CompactionStatus
 from weir.broker.subscription import Subscription
 from weir.broker.topic import BrokerTopic
-from weir.model.batch import Batch
+from weir.model.batch import Batch, BatchFlags
 from weir.model.registry import Action
 from weir.model.topics import Domain, TopicName
 from weir.stream.retention import bytes_from
@@ -244,7 +244,7 @@ class Messages:
 
 
 def _answer(topic: BrokerTopic, batch: Batch | None) -> Response:
-    if batch is None:
+    if batch is None or batch.flags & BatchFlags.CONTROL:
         raise RefusedError(404, f"{topic.name} has no such message")
     return message_answer(batch, id_at(topic, batch.base_offset))
 
@@ -256,9 +256,14 @@ async def _nth_waiting(topic: BrokerTopic, subscription: Subscription, number: i
     offset = topic.start_offset
     while True:
         offset = max(subscription.cursor.next_unacked(offset), topic.start_offset)
-        if offset >= topic.end_offset:
+        if offset >= topic.stable_offset:
             return None
+        hidden = topic.stamps.index.hidden
         for batch in await topic.read(offset, _LOOK_BYTES):
+            if batch.base_offset >= topic.stable_offset:
+                return None
+            if batch.base_offset in hidden:
+                continue
             if subscription.cursor.all_acked(max(offset, batch.base_offset), batch.end_offset):
                 continue
             number -= 1

@@ -10,6 +10,7 @@ from weir.admin.permissions import permission_routes
 from weir.admin.policies import PolicyRoutes
 from weir.admin.routing import Route
 from weir.admin.schemas import Schemas
+from weir.admin.sinks import Sinks
 from weir.admin.subscriptions import Subscriptions
 from weir.admin.tenants import Clusters, Tenants
 from weir.admin.topics import Topics
@@ -34,4 +35,5 @@ def admin_routes(context: AdminContext) -> list[Route]:
         *Schemas(context).routes(),
         *(route for domain in Domain for route in Lookup(context, domain).routes()),
         *Held(context).routes(),
+        *Sinks(context).routes(),
     ]

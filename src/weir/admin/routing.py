@@ -34,6 +34,7 @@ PATH_PARAMETERS: dict[str, Any] = {
     "ledger": Long,
     "entry": Long,
     "version": Natural,
+    "epoch": Natural,
 }
 #: What OpenAPI says of the others; whether a name may be one is decided where it is used (412 if not).
 PATH_SCHEMAS: dict[str, Any] = {"tenant": _NAME, "namespace": _NAME, "cluster": _NAME}

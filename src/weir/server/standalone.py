@@ -127,6 +127,7 @@ class Standalone:
             self._urls(),
             probe=self._probe,
             gateways=lambda: kafka_families(self._kafka_metrics),
+            transactions=transactions,
         )
         await self._serve_http(broker, admin_routes(admin), tls)
 

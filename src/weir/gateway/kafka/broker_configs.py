@@ -9,6 +9,9 @@ from weir.gateway.kafka.settings import KafkaSettings
 from weir.model.policies import AutoTopicCreation
 from weir.model.topics import DEFAULT_NAMESPACE
 
+#: Where the admin API is: with it a client that was given a bootstrap address needs nothing else.
+HTTP_URL = "weir.http.url"
+
 
 @dataclass(frozen=True, slots=True)
 class BrokerConfig:
@@ -42,6 +45,7 @@ def broker_configs(
         BrokerConfig("node.id", Kind.INT, str(settings.node_id)),
         BrokerConfig("num.partitions", Kind.INT, str(max(1, creation.partitions))),
         BrokerConfig("socket.request.max.bytes", Kind.INT, str(settings.limits.max_request_bytes)),
+        BrokerConfig(HTTP_URL, Kind.STRING, settings.http_url),
         *(
             BrokerConfig(config.broker_name, config.kind, defaults.of(config))
             for config in TABLE
