@@ -12,7 +12,7 @@ import kafka.admin
 import kafka.errors
 import pytest
 from aiokafka.errors import TopicAlreadyExistsError as AiokafkaTopicAlreadyExistsError
-from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -357,6 +357,22 @@ def test_a_topic_with_producers_and_subscriptions_is_deleted_and_begins_anew(
     done(admin.create_topics([NewTopic(topic, 1, 1)]))
     assert rest(up, "GET", f"{path}/subscriptions") == []
     assert end_offset(admin, topic) == 0
+
+
+def test_positions_of_groups_go_with_the_topic(up: UpProcess, admin: AdminClient, topic: str) -> None:
+    done(admin.create_topics([NewTopic(topic, 1, 1)]))
+    producer = Producer({"bootstrap.servers": up.kafka})
+    producer.produce(topic, b"one")
+    assert producer.flush(TIMEOUT_S) == 0
+    consumer = Consumer({"bootstrap.servers": up.kafka, "group.id": topic})
+    try:
+        consumer.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=False)
+        assert [each.offset for each in consumer.committed([TopicPartition(topic, 0)], TIMEOUT_S)] == [1]
+        done(admin.delete_topics([topic]))
+        done(admin.create_topics([NewTopic(topic, 1, 1)]))
+        assert [each.offset for each in consumer.committed([TopicPartition(topic, 0)], TIMEOUT_S)] == [-1001]
+    finally:
+        consumer.close()
 
 
 def end_offset(admin: AdminClient, topic: str) -> int:
