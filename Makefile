@@ -32,7 +32,7 @@ lint: setup  ## formatting, lint, strict types, the import rule
 test: setup  ## everything: lint, unit, protocol, process and simulation tests
 	$(BIN)/pytest -n 2 --dist worksteal
 
-sim: setup  ## SEEDS=N random seeds of SCENARIO=cluster (the storage) or broker (brokers over it)
+sim: setup  ## SEEDS=N random seeds of SCENARIO=cluster (the storage), broker (over it) or kafka (its clients)
 	$(BIN)/python -m weir.testing.sim --scenario $(SCENARIO) --seeds $(SEEDS)
 
 bench: setup  ## storage beside the raw limits, the broker beside Apache Pulsar; results under bench/results

@@ -13,8 +13,12 @@ from weir.testing.broker_checkers import Violation as BrokerViolation
 from weir.testing.broker_history import BrokerOp
 from weir.testing.checkers import CHECKERS, Violation
 from weir.testing.history import Op
+from weir.testing.kafka_checkers import CHECKERS as KAFKA_CHECKERS
+from weir.testing.kafka_checkers import KafkaViolation
+from weir.testing.kafka_history import KafkaOp
 
 T = TypeVar("T")
+AnyViolation = Violation | BrokerViolation | KafkaViolation
 
 
 def shrink(ops: Sequence[Op], violation: Violation) -> tuple[Op, ...]:
@@ -27,10 +31,15 @@ def shrink_broker(ops: Sequence[BrokerOp], violation: BrokerViolation) -> tuple[
     return shortest(ops, _who_says(ops, violation, BROKER_CHECKERS))
 
 
+def shrink_kafka(ops: Sequence[KafkaOp], violation: KafkaViolation) -> tuple[KafkaOp, ...]:
+    """The same for the history of a Kafka run."""
+    return shortest(ops, _who_says(ops, violation, KAFKA_CHECKERS))
+
+
 def _who_says(
     ops: Sequence[T],
-    violation: Violation | BrokerViolation,
-    checkers: "Sequence[Callable[[Sequence[T]], Sequence[Violation | BrokerViolation]]]",
+    violation: AnyViolation,
+    checkers: "Sequence[Callable[[Sequence[T]], Sequence[AnyViolation]]]",
 ) -> Callable[[Sequence[T]], bool]:
     """Whether a history breaks the same promise with the same sentence, by the checker that said so."""
     wanted = (violation.promise, violation.sentence)

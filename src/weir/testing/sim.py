@@ -1,6 +1,7 @@
 """`python -m weir.testing.sim`: run many seeds of a scenario and report the first broken promise.
 
-There are two scenarios: `cluster`, which is the storage alone, and `broker`, which is brokers over it.
+There are three scenarios: `cluster`, which is the storage alone; `broker`, which is brokers over it with Pulsar's
+clients; and `kafka`, with Kafka's: groups, idempotence and transactions.
 
 Seeds run over all cores, each in isolation. A failure is reported by its seed, the sentence of the promise that
 it breaks, the shortest history that the checker still rejects, and the command that runs it again.
@@ -22,16 +23,19 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from weir.testing.broker_mutations import BROKER_MUTATIONS
 from weir.testing.broker_scenario import run_broker_seed
+from weir.testing.kafka_mutations import KAFKA_MUTATIONS
+from weir.testing.kafka_scenario import run_kafka_seed
 from weir.testing.mutations import MUTATIONS
 from weir.testing.scenario import run_seed
-from weir.testing.shrink import shrink, shrink_broker
+from weir.testing.shrink import shrink, shrink_broker, shrink_kafka
 
 #: Random first seeds stay short enough to type.
 _SEED_RANGE = 10**9
 
 
-CLUSTER, BROKER = "cluster", "broker"
-_ALL_MUTATIONS = sorted({**MUTATIONS, **BROKER_MUTATIONS})
+CLUSTER, BROKER, KAFKA = "cluster", "broker", "kafka"
+_MUTATIONS = {CLUSTER: sorted(MUTATIONS), BROKER: sorted(BROKER_MUTATIONS), KAFKA: sorted(KAFKA_MUTATIONS)}
+_ALL_MUTATIONS = sorted({name: None for names in _MUTATIONS.values() for name in names})
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +66,8 @@ class Report:
 
 def report_seed(seed: int, mutation: str | None = None, trace: bool = False, scenario: str = CLUSTER) -> Report:
     """Run one seed and say what came of it; an error of the code under test is a failure too."""
-    run = _run_broker if scenario == BROKER else _run_cluster
     try:
-        return run(seed, mutation, sys.stderr if trace else None)
+        return _RUNS[scenario](seed, mutation, sys.stderr if trace else None)
     except Exception:
         return Report(seed, "", 0, failure=f"the run itself failed\n{traceback.format_exc()}")
 
@@ -85,6 +88,18 @@ def _run_broker(seed: int, mutation: str | None, trace: TextIO | None) -> Report
     violation = result.violations[0]
     shortest = tuple(str(op) for op in shrink_broker(result.ops, violation)) if violation.evidence else ()
     return Report(seed, result.summary, len(result.ops), str(violation), shortest)
+
+
+def _run_kafka(seed: int, mutation: str | None, trace: TextIO | None) -> Report:
+    result = run_kafka_seed(seed, mutation=mutation, trace=trace)
+    if not result.violations:
+        return Report(seed, result.summary, len(result.ops))
+    violation = result.violations[0]
+    shortest = tuple(str(op) for op in shrink_kafka(result.ops, violation)) if violation.evidence else ()
+    return Report(seed, result.summary, len(result.ops), str(violation), shortest)
+
+
+_RUNS = {CLUSTER: _run_cluster, BROKER: _run_broker, KAFKA: _run_kafka}
 
 
 def _job(job: tuple[int, str | None, str]) -> Report:
@@ -117,7 +132,7 @@ def _print_failure(console: Console, report: Report, asked: _Asked) -> None:
 @click.option("--seeds", default=200, show_default=True, help="How many seeds to run.")
 @click.option("--first", type=int, help="The first seed; random if left out.")
 @click.option("--seed", type=int, help="Run only this seed.")
-@click.option("--scenario", type=click.Choice([CLUSTER, BROKER]), default=CLUSTER, show_default=True)
+@click.option("--scenario", type=click.Choice([CLUSTER, BROKER, KAFKA]), default=CLUSTER, show_default=True)
 @click.option(
     "--mutation",
     type=click.Choice(_ALL_MUTATIONS),
@@ -139,8 +154,8 @@ def main(  # noqa: PLR0917 - click passes them by name
     """Run seeds of a simulated cluster; exit code 1 if any of them breaks a promise."""
     console = Console()
     asked = _Asked(scenario, mutation)
-    if mutation is not None and mutation not in (BROKER_MUTATIONS if scenario == BROKER else MUTATIONS):
-        raise click.BadParameter(f"{mutation} is a mutation of the other scenario")
+    if mutation is not None and mutation not in _MUTATIONS[scenario]:
+        raise click.BadParameter(f"{mutation} is a mutation of another scenario")
     if seed is not None:
         report = report_seed(seed, mutation, trace, scenario)
         if report.failure:

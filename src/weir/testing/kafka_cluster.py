@@ -1,0 +1,220 @@
+"""One active broker with a Kafka gateway over a simulated storage cluster, and another one that stands by.
+
+Whoever is active serves everything: topics, groups, transactions. When the other takes over, the first may go on
+for a while without knowing it, cut off from the metadata, with the clients that are connected to it.
+"""
+
+import asyncio
+from contextlib import AsyncExitStack
+from dataclasses import replace
+
+from weir.broker.broker import Broker
+from weir.broker.context import BrokerContext
+from weir.broker.coordinator import Homes
+from weir.broker.group_model import GroupSettings
+from weir.broker.group_offsets import GroupOffsets
+from weir.broker.groups import GroupCoordinator
+from weir.broker.limits import Budget
+from weir.broker.ownership import Ownership, OwnershipSettings
+from weir.broker.ports import NoSchemas
+from weir.broker.registry import Registry
+from weir.broker.security import Authenticator, Authoriser, SecuritySettings, TopicGuard
+from weir.broker.transaction_model import TransactionSettings
+from weir.broker.transactions import Transactions
+from weir.gateway.kafka.catalog import Catalog
+from weir.gateway.kafka.keys import keys_of as kafka_keys_of
+from weir.gateway.kafka.server import KafkaServer
+from weir.gateway.kafka.services import Services
+from weir.gateway.kafka.settings import KafkaSettings, SessionLimits
+from weir.gateway.pulsar.keys import keys_of
+from weir.gateway.pulsar.server import PulsarServer
+from weir.gateway.pulsar.settings import PulsarSettings
+from weir.gateway.pulsar.settings import SessionLimits as PulsarLimits
+from weir.ledger.idblocks import IdBlocks
+from weir.meta import keys
+from weir.meta.interfaces import MetaStore
+from weir.model.batch import BatchFormat
+from weir.model.policies import DEFAULT_POLICIES, Policies, Retention
+from weir.model.registry import BrokerInfo
+from weir.runtime.interfaces import Runtime
+from weir.stream.context import StreamContext
+from weir.stream.tail import TailCache
+from weir.testing.cluster import LEDGER_SETTINGS, Cluster, Main
+from weir.testing.kafka_client import PORT
+from weir.testing.kafka_history import KafkaHistory
+from weir.testing.kafka_plan import KafkaPlan
+from weir.testing.meta import MetaFaults
+from weir.testing.world import World
+
+PULSAR_PORT = 6650
+BROKERS = ("broker0", "broker1")
+_OWNERSHIP = OwnershipSettings(ttl_s=1.2, retry_s=0.1, close_timeout_s=1.0)
+_LIMITS = SessionLimits(auth_timeout_s=2.0, idle_timeout_s=5.0, stall_timeout_s=3.0, settle_s=0.5)
+_PULSAR_LIMITS = PulsarLimits(
+    connect_timeout_s=2.0, idle_timeout_s=3.0, stall_timeout_s=3.0, settle_s=0.5, linger_s=0.2
+)
+_GROUPS = GroupSettings(initial_delay_s=0.1, min_session_s=0.3, new_member_s=5.0)
+_TRANSACTIONS = TransactionSettings(sweep_s=0.3, end_wait_s=2.0, retry_pause_s=0.1)
+_PRODUCER_IDS = 4
+
+
+class KafkaCluster(Cluster):
+    """Bookies and brokers of one run."""
+
+    ledger_settings = replace(LEDGER_SETTINGS, id_block=8)
+
+    def __init__(self, world: World, plan: KafkaPlan) -> None:
+        super().__init__(world, plan.storage)
+        self.kafka_plan = plan
+        self.story = KafkaHistory(lambda: world.now)
+        self.active = BROKERS[0]
+        self._called: dict[str, asyncio.Event] = {}
+
+    def add_brokers(self) -> None:
+        for name in BROKERS:
+            self.add_client(name, self._broker(name))
+
+    def _broker(self, name: str) -> Main:
+        async def main(runtime: Runtime) -> None:
+            await self._run_broker(runtime, name)
+
+        return main
+
+    def stop_clients(self) -> None:
+        """End all clients for good; brokers go on."""
+        self.client_names = [name for name in self.client_names if name not in BROKERS]
+        super().stop_clients()
+        self.client_names = list(BROKERS)
+
+    # --- who is active -----------------------------------------------------------------------------------------
+
+    @property
+    def standby(self) -> str:
+        return BROKERS[1 - BROKERS.index(self.active)]
+
+    def take_over(self) -> str:
+        """Let the other broker be the active one; the first goes on as a zombie, whose name is answered."""
+        zombie, self.active = self.active, self.standby
+        self.world.note("take over", self.active)
+        self.set_meta_faults(MetaFaults(outage=True), node=zombie)
+        if self.active in self._called:
+            self._called[self.active].set()
+        return zombie
+
+    def bury(self, zombie: str) -> None:
+        """The zombie ends, and stands by from then on."""
+        if zombie != self.active:
+            self.world.node(zombie).crash()
+            self._called.pop(zombie, None)
+        self.set_meta_faults(None, node=zombie)
+
+    def end_broker(self) -> None:
+        """Ask the active broker to end in order, as SIGTERM does; it is started again later."""
+        self.end_bookie(self.active)
+
+    # --- a broker's program ----------------------------------------------------------------------------------
+
+    async def _run_broker(self, runtime: Runtime, name: str) -> None:
+        """Everything that `weir up` composes for a broker, once it is active and until it is asked to end."""
+        called = self._called[name] = asyncio.Event()
+        if self.active != name:
+            await called.wait()
+        ending = self._ending[name] = asyncio.Event()
+        async with AsyncExitStack() as stack:
+            await self._compose(runtime, name, stack)
+            await ending.wait()
+
+    async def _compose(self, runtime: Runtime, name: str, stack: AsyncExitStack) -> None:
+        ledgers = await self.ledger_client(runtime, name)
+        meta = ledgers.context.meta
+        stack.push_async_callback(ledgers.close)
+        policies = Policies(retention=Retention(-1, -1))
+        registry = Registry(meta, runtime, policies.over(DEFAULT_POLICIES))
+        await registry.start()
+        stack.push_async_callback(registry.close)
+        url = f"pulsar://{name}:{PULSAR_PORT}"
+        info = BrokerInfo(name, f"{runtime.rng.getrandbits(64):016x}", pulsar_url=url, http_url="")
+        ownership = Ownership(meta, runtime, info, _OWNERSHIP)
+        await ownership.start()
+        stack.push_async_callback(ownership.close)
+        streams = StreamContext(runtime, meta, ledgers, TailCache(3_000), self.kafka_plan.streams)
+        context = BrokerContext(
+            runtime,
+            streams,
+            self.kafka_plan.broker,
+            Budget(self.kafka_plan.broker.in_flight_bytes),
+            keys={BatchFormat.PULSAR: keys_of, BatchFormat.KAFKA: kafka_keys_of},
+            schemas=NoSchemas(),
+        )
+        broker = Broker(context, registry, ownership, Authenticator(runtime.clock, SecuritySettings()))
+        broker.start()
+        stack.push_async_callback(broker.close)
+        coordinators = await self._coordinators(runtime, meta, broker, context, stack)
+        if self.kafka_plan.pulsar:
+            await self._serve_pulsar(runtime, name, broker, registry, stack)
+        await self._serve_kafka(runtime, name, broker, registry, stack=stack, coordinators=coordinators)
+
+    async def _coordinators(
+        self, runtime: Runtime, meta: MetaStore, broker: Broker, context: BrokerContext, stack: AsyncExitStack
+    ) -> tuple[GroupCoordinator, Transactions]:
+        homes = Homes(broker)
+        offsets = GroupOffsets(broker, homes, runtime.clock)
+        groups = GroupCoordinator(runtime, homes, offsets, context.members, _GROUPS)
+        groups.start()
+        stack.push_async_callback(groups.close)
+        transactions = Transactions(
+            runtime.clock,
+            homes,
+            topics=broker,
+            positions=offsets,
+            ids=IdBlocks(runtime.clock, meta, size=_PRODUCER_IDS, counter=keys.PRODUCER_COUNTER),
+            gate=context.transactions,
+            settings=_TRANSACTIONS,
+        )
+        transactions.start()
+        stack.push_async_callback(transactions.close)
+        return groups, transactions
+
+    async def _serve_pulsar(
+        self, runtime: Runtime, name: str, broker: Broker, registry: Registry, stack: AsyncExitStack
+    ) -> None:
+        settings = PulsarSettings(
+            host=name,
+            port=PULSAR_PORT,
+            advertise=f"pulsar://{name}:{PULSAR_PORT}",
+            limits=_PULSAR_LIMITS,
+            sweep_interval_s=0.5,
+            close_grace_s=1.0,
+        )
+        server = PulsarServer(runtime, broker, settings, lists=registry)
+        await server.start()
+        stack.push_async_callback(server.close)
+
+    async def _serve_kafka(
+        self,
+        runtime: Runtime,
+        name: str,
+        broker: Broker,
+        registry: Registry,
+        *,
+        stack: AsyncExitStack,
+        coordinators: tuple[GroupCoordinator, Transactions],
+    ) -> None:
+        groups, transactions = coordinators
+        authoriser = Authoriser(registry, SecuritySettings())
+        guard = TopicGuard(authoriser)
+        settings = KafkaSettings(host=name, port=PORT, limits=_LIMITS, sweep_interval_s=0.5, close_grace_s=1.0)
+        services = Services(
+            runtime.clock,
+            broker,
+            registry,
+            Catalog(registry, guard),
+            guard,
+            authoriser,
+            settings,
+            groups=groups,
+            transactions=transactions,
+        )
+        server = KafkaServer(runtime, services)
+        await server.start()
+        stack.push_async_callback(server.close)

@@ -1,0 +1,140 @@
+"""After healing: everything stored is read, raw and as committed, and positions are asked for, in bounded time."""
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from weir.client.pulsar import PulsarClient
+from weir.model.errors import InvariantError, WeirError
+from weir.runtime.interfaces import Runtime
+from weir.testing import kafka_calls as calls
+from weir.testing.history import FINAL
+from weir.testing.kafka_calls import Part
+from weir.testing.kafka_checkers import KafkaViolation
+from weir.testing.kafka_client import KafkaLink
+from weir.testing.kafka_history import KafkaKind
+from weir.testing.kafka_members import REBALANCE_MS
+from weir.testing.kafka_pulsar import CLIENT, SUBSCRIPTION, Subscriber
+from weir.testing.kafka_workload import IN, KafkaShared
+
+_AVAILABLE = "after all faults are healed, everything is available again"
+LIVENESS = "all_is_available_after_healing"
+#: Leases and sessions run out, open transactions are given up; then nothing changes any more.
+_SETTLE_S = 6.0
+_PATIENCE_S = 40.0
+_PAUSE_S = 0.5
+
+
+class _NotYetError(WeirError):
+    """What should be so soon is not so yet."""
+
+
+class KafkaFinal:
+    """Runs on a node of its own, over the same protocol as everyone else."""
+
+    def __init__(self, runtime: Runtime, shared: KafkaShared, groups: Sequence[str]) -> None:
+        self._runtime = runtime
+        self._clock = runtime.clock
+        self._shared = shared
+        self._story = shared.story
+        self._groups = groups
+        self.violations: list[KafkaViolation] = []
+
+    async def run(self) -> None:
+        await self._clock.sleep(_SETTLE_S)
+        for part in self._shared.parts:
+            await self._insist(f"{part}", lambda link, part=part: self._read(link, part))  # type: ignore[misc]
+        for group in self._groups:
+            await self._insist(group, lambda link, group=group: self._ask(link, group))  # type: ignore[misc]
+            await self._insist(group, lambda link, group=group: self._join(link, group))  # type: ignore[misc]
+        if self._shared.kafka_plan.pulsar:
+            await self._drain(self._shared.inputs[0])
+
+    async def _insist(self, what: str, work: Callable[[KafkaLink], Awaitable[None]]) -> None:
+        """Try until it works; with everything healed it must, soon."""
+        until = self._clock.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                link = await KafkaLink.open(self._runtime, FINAL, self._shared.cluster.active)
+                try:
+                    await work(link)
+                finally:
+                    await link.close()
+                return
+            except InvariantError:
+                raise
+            except WeirError as failure:
+                if self._clock.monotonic() > until:
+                    sentence = f"{what} is not: {type(failure).__name__}: {failure}"
+                    self.violations.append(KafkaViolation(_AVAILABLE, sentence, (), LIVENESS))
+                    return
+            await self._clock.sleep(_PAUSE_S)
+
+    async def _read(self, link: KafkaLink, part: Part) -> None:
+        """All of a partition, once everything in it is decided."""
+        content = await self._scan(link, part, committed=False)
+        visible = await self._scan(link, part, committed=True)
+        for record in content:
+            token = record.payload.partition("|")[0] if record.transactional and record.commits is None else ""
+            self._story.note(
+                FINAL,
+                KafkaKind.CONTENT if record.commits is None else KafkaKind.MARKER,
+                part=str(part),
+                offset=record.offset,
+                payload=record.payload,
+                token=token,
+                commits=bool(record.commits),
+                producer=record.producer.producer_id,
+            )
+        for record in visible:
+            self._story.note(
+                FINAL, KafkaKind.VISIBLE, part=str(part), offset=record.offset, payload=record.payload
+            )
+        self._story.note(FINAL, KafkaKind.READ_ALL, part=str(part))
+
+    async def _scan(self, link: KafkaLink, part: Part, *, committed: bool) -> list[calls.Found]:
+        found: list[calls.Found] = []
+        at = 0
+        while True:
+            told = (await calls.fetch(link, {part: at}, committed=committed, raw=not committed))[part]
+            if told.stable < told.high:
+                raise _NotYetError(f"{part} ends at {told.high} and is stable to {told.stable}")
+            found += told.records
+            at = told.next
+            if at >= told.high:
+                return found
+
+    async def _ask(self, link: KafkaLink, group: str) -> None:
+        for part in self._shared.inputs:
+            pending = self._story.begin(FINAL, KafkaKind.POSITION, part=str(part), group=group)
+            try:
+                told = await calls.positions(link, group, [part])
+            except WeirError as failure:
+                pending.failed(failure)
+                raise
+            pending.ok(offset=told[part])
+
+    async def _join(self, link: KafkaLink, group: str) -> None:
+        """A new member gets everything, now that the others are gone."""
+        member = await calls.join(link, group, [IN], "", session_ms=2_000, rebalance_ms=REBALANCE_MS)
+        everything = {member.member_id: self._shared.inputs}
+        share = await calls.sync(link, group, member, everything if member.members else {})
+        if share != self._shared.inputs:
+            raise _NotYetError(f"the only member of {group} is given {share}")
+        await calls.leave(link, group, member)
+
+    async def _drain(self, part: Part) -> None:
+        subscriber = Subscriber(FINAL, part, self._shared)
+        until = self._clock.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                async with PulsarClient(self._runtime, subscriber.url(), CLIENT) as client:
+                    await subscriber.drain(client)
+                self._story.note(FINAL, KafkaKind.DRAINED, part=str(part))
+                return
+            except InvariantError:
+                raise
+            except WeirError as failure:
+                if self._clock.monotonic() > until:
+                    sentence = f"{SUBSCRIPTION} of {part} is not: {type(failure).__name__}: {failure}"
+                    self.violations.append(KafkaViolation(_AVAILABLE, sentence, (), LIVENESS))
+                    return
+            await self._clock.sleep(_PAUSE_S)

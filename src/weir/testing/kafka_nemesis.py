@@ -1,0 +1,75 @@
+"""Trouble for Kafka's clients and their broker: the storage cluster's, aimed at the active broker most of all."""
+
+from collections.abc import Callable
+from random import Random
+from typing import ClassVar
+
+from weir.testing.kafka_cluster import KafkaCluster
+from weir.testing.nemesis import Nemesis
+from weir.testing.plan import Fault
+from weir.testing.workload import Shared
+
+_JUMPS_S = (-1.0, -0.3, 0.0, 0.4, 1.0)
+
+
+class KafkaNemesis(Nemesis):
+    """Strikes a cluster with an active broker and one that stands by."""
+
+    def __init__(self, cluster: KafkaCluster, shared: Shared, rng: Random) -> None:
+        super().__init__(cluster, cluster.kafka_plan.storage, shared, rng)
+        self._kafka = cluster
+        self._zombie: str | None = None
+
+    def heal(self) -> None:
+        super().heal()
+        self._bury()
+
+    def _client(self) -> str:
+        if self._rng.random() < 0.6:
+            return self._kafka.active
+        return super()._client()
+
+    def _anyone(self) -> str:
+        if self._rng.random() < 0.5:
+            return self._kafka.active
+        return super()._anyone()
+
+    def _restart(self) -> None:
+        """Orderly, of a bookie or of the broker."""
+        if self._rng.random() < 0.3:
+            self._restart_bookie()
+        else:
+            self._kafka.end_broker()
+
+    def _take_over(self) -> Callable[[], None] | None:
+        """The other broker becomes active; sometimes the first sleeps, and wakes up when it is too late."""
+        if self._zombie is not None:
+            return None
+        self._zombie = self._kafka.take_over()
+        if self._rng.random() < 0.4:
+            self._world.node(self._zombie).pause()
+            if self._rng.random() < 0.7:
+                self._world.loop.call_later(self._rng.uniform(1.0, 3.0), self._world.node(self._zombie).resume)
+        return self._bury
+
+    def _bury(self) -> None:
+        if self._zombie is not None:
+            self._world.node(self._zombie).resume()
+            self._kafka.bury(self._zombie)
+            self._zombie = None
+
+    def _span(self) -> float:
+        """Zombies live long enough to see that their leases have run out."""
+        return super()._span() if self._zombie is None else self._rng.uniform(0.5, 6.0)
+
+    def _small_jump(self) -> None:
+        node = self._world.node(self._anyone())
+        node.clock_skew = self._rng.choice(_JUMPS_S)
+        node.clock.rate = self._rng.uniform(0.95, 1.05)
+
+    _STRIKES: ClassVar[dict[Fault, Callable[["Nemesis"], Callable[[], None] | None]]] = {
+        **Nemesis._STRIKES,
+        Fault.RESTART_BOOKIE: _restart,  # type: ignore[dict-item]
+        Fault.CLOCK: _small_jump,  # type: ignore[dict-item]
+        Fault.LEASES: _take_over,  # type: ignore[dict-item]
+    }

@@ -1,0 +1,138 @@
+"""What one seed decides about a run of Kafka's clients on a broker over a storage cluster.
+
+There is one active broker; another stands by. `Fault.LEASES` means here that the other takes over while the first
+one, cut off from the metadata, goes on as if nothing had happened.
+"""
+
+from dataclasses import dataclass, replace
+from random import Random
+
+from weir.broker.settings import BrokerSettings
+from weir.model.ledger import Quorum
+from weir.stream.settings import StreamSettings
+from weir.testing.plan import Fault, Plan, make_plan
+
+#: The more often it is in here, the more often a run has it.
+_FAULTS = (
+    *([Fault.CRASH_CLIENT] * 4),
+    *([Fault.LEASES] * 3),
+    *([Fault.LOST_CONNECTIONS] * 3),
+    *([Fault.PAUSE] * 2),
+    *([Fault.RESTART_BOOKIE] * 2),
+    Fault.CRASH_BOOKIE,
+    Fault.KILL_BOOKIE,
+    Fault.PARTITION,
+    Fault.ONE_WAY,
+    Fault.SLOW_LINK,
+    Fault.SLOW_DISK,
+    Fault.STUCK_DISK,
+    Fault.FAILING_DISK,
+    Fault.CLOCK,
+    Fault.META_LOSS,
+    Fault.META_OUTAGE,
+)
+_QUORUMS = (Quorum(3, 2, 2), Quorum(3, 3, 2), Quorum(2, 2, 2))
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaPlan:
+    """One run."""
+
+    #: The cluster below, and the faults.
+    storage: Plan
+    #: Partitions of the topic that is read and of the one that pipelines write.
+    in_parts: int
+    out_parts: int
+    plain: int
+    idempotent: int
+    #: Transactional producers that read nothing.
+    writers: int
+    #: Pipelines that read, process and write in transactions. Each has as many instances, which fence each other.
+    pipelines: int
+    instances: int
+    #: Members of a consumer group with pipelines' own transactional ids, and of one that commits plainly.
+    processors: int
+    members: int
+    readers: int
+    #: Messages that each producer sends.
+    messages: int
+    #: Whether a Pulsar subscription reads along.
+    pulsar: bool
+    #: How often a transaction is aborted.
+    aborts: float
+    streams: StreamSettings
+    broker: BrokerSettings
+    transaction_ms: int
+    session_ms: int
+
+    def __str__(self) -> str:
+        faults = ", ".join(fault.value for fault in self.storage.faults) or "no faults"
+        return (
+            f"{self.storage.bookies} bookies, {self.in_parts}+{self.out_parts} partitions, "
+            f"{self.plain} plain, {self.idempotent} idempotent, {self.writers} transactional producers, "
+            f"{self.pipelines}x{self.instances} pipelines, {self.processors} processors, {self.members} members, "
+            f"{self.readers} readers{', pulsar' if self.pulsar else ''}; {faults}"
+        )
+
+
+def make_kafka_plan(rng: Random) -> KafkaPlan:
+    """Throw the dice for one run."""
+    quorum = rng.choice(_QUORUMS)
+    pipelines, processors, members = rng.choice(((1, 0, 0), (1, 0, 2), (0, 2, 0), (0, 3, 0), (0, 0, 3), (1, 0, 0)))
+    return KafkaPlan(
+        storage=_storage(rng, quorum),
+        in_parts=rng.choice((1, 2, 2)),
+        out_parts=rng.choice((1, 2)),
+        plain=rng.choice((0, 0, 1)),
+        idempotent=rng.choice((0, 1, 1, 2)),
+        writers=rng.choice((0, 1, 1, 2)),
+        pipelines=pipelines,
+        instances=rng.choice((1, 2)),
+        processors=processors,
+        members=members,
+        readers=rng.choice((1, 1, 2)),
+        messages=rng.choice((15, 30)),
+        pulsar=rng.random() < 0.25,
+        aborts=rng.choice((0.1, 0.4)),
+        streams=StreamSettings(
+            quorum=quorum,
+            roll_entries=rng.choice((6, 20, 1000)),
+            state_pause_s=rng.choice((0.05, 0.3, 2.0)),
+            retry_pause_s=0.05,
+            state_roll_bytes=rng.choice((1000, 5000)),
+            readers=2,
+        ),
+        broker=_broker(rng),
+        transaction_ms=rng.choice((1_500, 4_000)),
+        session_ms=rng.choice((600, 1_500)),
+    )
+
+
+def _storage(rng: Random, quorum: Quorum) -> Plan:
+    return replace(
+        make_plan(rng),
+        quorum=quorum,
+        bookies=3,
+        racks=1,
+        repair=False,
+        faults=_choose_faults(rng),
+        fault_every_s=rng.choice((0.4, 0.8, 1.6)),
+        duration_s=rng.uniform(4.0, 7.0),
+    )
+
+
+def _broker(rng: Random) -> BrokerSettings:
+    return BrokerSettings(
+        read_bytes=rng.choice((300, 100_000)),
+        read_pause_s=0.1,
+        stamps_snapshot_every=rng.choice((1, 4, 1000)),
+        maintenance_s=1.0,
+        sweep_s=0.3,
+    )
+
+
+def _choose_faults(rng: Random) -> tuple[Fault, ...]:
+    if rng.random() < 0.05:
+        return ()
+    chosen = [rng.choice(_FAULTS) for _ in range(rng.choice((1, 2, 3, 4)))]
+    return tuple(fault for fault in Fault if fault in chosen)
