@@ -1,7 +1,10 @@
 """Batches in parts: stored, held and cancelling, with one receipt, and once only for idempotent producers."""
 
+import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
@@ -9,7 +12,7 @@ import pytest
 from weir.broker.api import Outgoing
 from weir.broker.held_names import HeldNames
 from weir.model.batch import BatchFormat, HeldId, Stamp
-from weir.model.errors import OutOfOrderSequenceError, StaleEpochError
+from weir.model.errors import BookieUnavailableError, OutOfOrderSequenceError, StaleEpochError, WeirError
 from weir.model.policies import Policies
 
 CRASHED = pytest.mark.parametrize("graceful", [True, False], ids=["closed", "crashed"])
@@ -260,3 +263,74 @@ def test_an_old_epoch_delays_nothing(run: Callable) -> None:
         await topic.close()
 
     run(scenario)
+
+
+# --- failures -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_everything_is_seen_once_whatever_fails_in_between(run: Callable, seed: int) -> None:
+    async def scenario(bench: Any) -> None:
+        dice = Random(f"parting {seed}")
+        clock = bench.runtime.clock
+        topic = await bench.topic()
+        number = sequence = 0
+        for _ in range(12):
+            batches: list[Outgoing] = []
+            for _ in range(dice.randrange(1, 4)):
+                parts = []
+                for _ in range(dice.randrange(1, 5)):
+                    due = clock.wall_ms() + dice.randrange(1, 20_000) if dice.random() < 0.5 else None
+                    parts.append(part(f"m{number}", due))
+                    number += 1
+                batches.append(whole(parts, Stamp(7, 0, sequence)))
+                sequence += len(parts)
+            topic = await _send_until_stored(bench, topic, batches, dice)
+        texts = await bench.receive(await bench.consumer(topic), number)
+        counts = Counter(texts)
+        assert {text: count for text, count in counts.items() if count > 1} == {}
+        assert sorted(texts) == sorted(f"m{n}" for n in range(number))
+        assert topic.end_offset == number
+        assert await held(topic) == 0
+        await topic.close()
+
+    run(scenario, seed)
+
+
+async def _send_until_stored(bench: Any, topic: Any, batches: Sequence[Outgoing], dice: Random) -> Any:
+    """Send the batches as a client does, all at once, and again from the first that failed; meanwhile bookies go
+    away, their answers get lost, and the topic moves to another broker. Answers the topic where it is now."""
+    left = list(batches)
+    while left:
+        try:
+            producer = await bench.producer(topic)
+        except WeirError:
+            await bench.runtime.clock.sleep(dice.random())
+            continue
+        answers = [producer.publish(batch) for batch in left]
+        if dice.random() < 0.4:
+            await _lose_bookies(bench, dice)
+        for answer in await asyncio.gather(*answers, return_exceptions=True):
+            if not isinstance(answer, WeirError):
+                left.pop(0)  # what stands behind a failure fails too
+        if dice.random() < 0.3:
+            topic = await bench.topic()  # the former one is fenced
+    return topic
+
+
+async def _lose_bookies(bench: Any, dice: Random) -> None:
+    bookies = list(bench.bookies.bookies.values())
+    await bench.runtime.clock.sleep(dice.choice((0, 0.0001, 0.001, 0.01)))
+    answers_too = dice.random() < 0.5
+    for bookie in bookies:
+        if answers_too:
+            bookie.hold()
+        else:
+            bookie.failure = BookieUnavailableError("down")
+    await bench.runtime.clock.sleep(dice.random() / 10)
+    for bookie in bookies:
+        bookie.failure = BookieUnavailableError("down") if answers_too else None
+    await bench.runtime.clock.sleep(dice.random() / 10)
+    for bookie in bookies:
+        bookie.failure = None
+        bookie.release()

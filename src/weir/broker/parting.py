@@ -172,6 +172,7 @@ class Parting:
             return
         if part.stamp is not None:
             self._held_stamps.held(done.result(), part.stamp, part.count)
+            self._stamps.states.passed(part.stamp, part.count, self._ways.now_ms())
         if part.delay_id is not None:
             self._names.held(part.delay_id, done.result())
 
@@ -203,6 +204,7 @@ class Parting:
             if part.stamp is not None:
                 self._held_stamps.taken(part.stamp, part.count)
                 await self._state.flush()
+                self._stamps.states.passed(part.stamp, part.count, self._ways.now_ms())
         finally:
             self._ways.give_back(len(part.payload))
 

@@ -233,7 +233,8 @@ class ProducerStates:
         last = _last_of(stamp.sequence, count)
         if stamp.sequence >= 0:
             head = known.pending[0] if known.pending else None
-            if head is None or not head.parted or (head.first, head.last) == (stamp.sequence, last):
+            whole = head is None or not head.parted or (head.first, head.last) == (stamp.sequence, last)
+            if whole and known.find(stamp.epoch, stamp.sequence, last) in (None, head):
                 known.stored.append(Stored(stamp.epoch, stamp.sequence, last, offset))
             known.next = following(last)
         known.resume = None

@@ -13,7 +13,7 @@ from weir.broker.api import Outgoing, ProducerInfo
 from weir.broker.context import BrokerContext
 from weir.broker.producer_state import Pending, ProducerStates, Stored
 from weir.broker.transaction_index import PIECE, TransactionIndex
-from weir.model.batch import Batch, Stamp
+from weir.model.batch import Batch, BatchFlags, Stamp
 from weir.model.errors import (
     OffsetTrimmedError,
     StreamClosedError,
@@ -166,8 +166,11 @@ class Stamps:
         self._known_to = batch.end_offset
         if batch.stamp is None:
             return
-        self.states.learn(batch)
-        self._index.learn(batch)
+        if batch.flags & BatchFlags.RELEASED:  # its sequence numbers are long used up, as far as that is known
+            self.states.catch_up(batch.stamp, batch.count, batch.append_ms)
+        else:
+            self.states.learn(batch)
+            self._index.learn(batch)
         self._since_saved += 1
         self._bytes_since_saved += len(batch)
         if self._since_saved >= self._every or self._bytes_since_saved >= self._every_bytes:

@@ -96,6 +96,7 @@ class Releases:
             held.flags | BatchFlags.RELEASED,
             held.origin,
             release.held,
+            held.stamp,
         )
         self._stream.append(batch).add_done_callback(lambda done: self._answered(release, done))
 
