@@ -240,3 +240,57 @@ def test_a_terminated_topic_takes_nothing_more_and_is_read_to_its_end(run: Calla
         assert await bench.receive(await bench.consumer(topic), 1) == ["last"]
 
     run(scenario)
+
+
+def test_batches_that_came_together_are_stored_as_one_and_follow_each_other(run: Callable) -> None:
+    async def scenario(bench) -> None:
+        topic = await bench.topic(policies=Policies(max_message_bytes=20))
+        producer = await bench.producer(topic)
+        await bench.publish(producer, "before")
+        stored = producer.publish_all([bench.out("a"), bench.out("b", 3), bench.out("c")])
+        after = producer.publish(bench.out("after"))
+        receipt = await stored
+        assert (receipt.offset, receipt.position) == (1, topic.position_of(1))
+        assert (await after).offset == 6
+        batches = await topic.read(0, 1000)
+        assert [(batch.base_offset, bytes(batch.payload)) for batch in batches] == [
+            (0, b"before"),
+            (1, b"a"),
+            (2, b"b"),
+            (5, b"c"),
+            (6, b"after"),
+        ]
+        later = bench.runtime.clock.wall_ms() + 60_000
+        for special in (bench.out("x", deliver_at_ms=later), bench.out("x" * 21)):
+            assert producer.publish_all([bench.out("a"), special]) is None
+        assert topic.stats().published.messages == 7
+        await topic.close()
+        with pytest.raises(ProducerClosedError):
+            await producer.publish_all([bench.out("a"), bench.out("b")])
+
+    run(scenario)
+
+
+def test_with_deduplication_each_batch_is_judged_on_its_own(run: Callable) -> None:
+    async def scenario(bench) -> None:
+        topic = await bench.topic(policies=Policies(deduplication=True))
+        producer = await bench.producer(topic, "p")
+        outgoing = [bench.out("a", sequence=0), bench.out("b", sequence=1)]
+        assert producer.publish_all(outgoing) is None
+
+    run(scenario)
+
+
+def test_when_what_came_together_cannot_be_stored_its_producers_are_shut(run: Callable) -> None:
+    async def scenario(bench) -> None:
+        topic = await bench.topic()
+        producer, other = await bench.producer(topic), await bench.producer(topic)
+        await bench.publish(producer, "before")
+        for bookie in bench.bookies.bookies.values():
+            bookie.failure = BookieUnavailableError("gone")
+        with pytest.raises(WeirError):
+            await producer.publish_all([bench.out("a"), bench.out("b")])
+        assert not producer.open
+        assert not other.open
+
+    run(scenario)

@@ -123,6 +123,10 @@ class Producer(Protocol):
     def publish(self, outgoing: Outgoing) -> "asyncio.Future[Receipt]":
         """Store a batch. Decides at once; a refusal is an already failed future. Receipts come in order."""
 
+    def publish_all(self, outgoings: Sequence[Outgoing]) -> "asyncio.Future[Receipt] | None":
+        """Store batches that came together: the receipt of the first, which the others follow without a gap. None
+        if they cannot be stored as one, and nothing was done: then `publish` each."""
+
     async def relax(self) -> None:
         """Wait while quota, rate limit or memory say that the producer shall send no more for now."""
 

@@ -52,9 +52,9 @@ class Histogram:
         self.counts = [0] * (len(BOUNDS_S) + 1)
         self.total_s = 0.0
 
-    def note(self, seconds: float) -> None:
-        self.counts[bisect_left(BOUNDS_S, seconds)] += 1
-        self.total_s += seconds
+    def note(self, seconds: float, times: int = 1) -> None:
+        self.counts[bisect_left(BOUNDS_S, seconds)] += times
+        self.total_s += seconds * times
 
     def snapshot(self) -> tuple[tuple[int, ...], float]:
         return tuple(self.counts), self.total_s

@@ -257,6 +257,11 @@ class NonPersistentTopic:
         receipt.set_result(Receipt(batch.base_offset, (0, batch.base_offset)))
         return receipt
 
+    def publish_all(
+        self, producer: BrokerProducer, outgoings: Sequence[Outgoing]
+    ) -> "asyncio.Future[Receipt] | None":
+        return None
+
     def last_sequence(self, producer: str) -> int:
         return -1
 

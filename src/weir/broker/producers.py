@@ -1,7 +1,7 @@
 """Producers of a topic: who may be one beside whom, and the path of a batch from a producer into the log."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from weir.broker.api import AccessMode, Outgoing, ProducerRequest, Receipt
@@ -14,6 +14,10 @@ class PublishesTo(Protocol):
     """What a producer asks of its topic."""
 
     def publish(self, producer: "BrokerProducer", outgoing: Outgoing) -> "asyncio.Future[Receipt]": ...
+
+    def publish_all(
+        self, producer: "BrokerProducer", outgoings: Sequence[Outgoing]
+    ) -> "asyncio.Future[Receipt] | None": ...
 
     def last_sequence(self, producer: str) -> int: ...
 
@@ -83,6 +87,9 @@ class BrokerProducer:
 
     def publish(self, outgoing: Outgoing) -> "asyncio.Future[Receipt]":
         return self._topic.publish(self, outgoing)
+
+    def publish_all(self, outgoings: Sequence[Outgoing]) -> "asyncio.Future[Receipt] | None":
+        return self._topic.publish_all(self, outgoings)
 
     async def relax(self) -> None:
         await self._topic.relax()

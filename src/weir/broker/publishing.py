@@ -1,7 +1,7 @@
 """The path of a batch from a producer into the log: limits, deduplication, holding, append, receipt."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -117,12 +117,66 @@ class Publisher:
         self._count(producer, outgoing)
         return receipt
 
+    def publish_all(
+        self, producer: BrokerProducer, outgoings: Sequence[Outgoing]
+    ) -> "asyncio.Future[Receipt] | None":
+        """Batches that came together, and need nothing but to be stored, as one: what is paid once per batch
+        otherwise is most of what a small one costs. None if they must be published one by one."""
+        limit = self.policies.max_message_bytes or 0
+        if self.dedup is not None or not all(_is_plain(outgoing, limit) for outgoing in outgoings):
+            return None
+        receipt: asyncio.Future[Receipt] = self._loop.create_future()
+        refusal = self._refusal(producer, outgoings[0])
+        if refusal is not None:
+            receipt.set_exception(refusal)
+            return receipt
+        count = sum(outgoing.count for outgoing in outgoings)
+        size = sum(len(outgoing.payload) for outgoing in outgoings)
+        batches = [Batch(-1, o.count, o.format, 0, o.payload) for o in outgoings]
+        note = partial(self._note_latency, self._clock.monotonic(), len(batches))
+        stored = self._stream.append_all(batches)
+        stored.add_done_callback(partial(self._all_stored, receipt, count, size, note))
+        self._note_counts(producer, count, size)
+        return receipt
+
+    def _all_stored(
+        self,
+        receipt: "asyncio.Future[Receipt]",
+        count: int,
+        size: int,
+        note: Callable[[], None],
+        done: "asyncio.Future[int]",
+    ) -> None:
+        self._budget.give(size)
+        failure = done.exception()
+        if failure is not None:
+            self._not_stored(failure, receipt)
+            return
+        offset = done.result()
+        if self.dedup is not None:  # turned on meanwhile
+            self.dedup.passed(offset + count)
+        note()
+        if not receipt.done():
+            receipt.set_result(Receipt(offset, self._stream.position_of(offset) or _NOWHERE))
+
+    def _note_latency(self, started: float, batches: int) -> None:
+        self.latency.note(self._clock.monotonic() - started, batches)
+
+    def _not_stored(self, failure: BaseException, receipt: "asyncio.Future[Receipt]") -> None:
+        if not receipt.done():
+            receipt.set_exception(failure)
+        if not isinstance(failure, StreamTerminatedError):
+            self.failed = True
+            self._shut_all(f"a batch could not be stored: {failure}")
+
     def _count(self, producer: BrokerProducer, outgoing: Outgoing) -> None:
-        size = len(outgoing.payload)
+        self._note_counts(producer, outgoing.count, len(outgoing.payload))
+
+    def _note_counts(self, producer: BrokerProducer, count: int, size: int) -> None:
         self._budget.take(size)
-        self.rate.spend(outgoing.count, size)
-        self.meter.count(outgoing.count, size)
-        producer.meter.count(outgoing.count, size)
+        self.rate.spend(count, size)
+        self.meter.count(count, size)
+        producer.meter.count(count, size)
 
     async def relax(self) -> None:
         """Wait while the budget, the stream's window or the publish rate say so."""
@@ -357,11 +411,7 @@ class Publisher:
         if failure is not None:
             if dedup is not None and origin is not None:
                 dedup.failed(origin.producer)
-            if not receipt.done():
-                receipt.set_exception(failure)
-            if not isinstance(failure, StreamTerminatedError):
-                self.failed = True
-                self._shut_all(f"a batch could not be stored: {failure}")
+            self._not_stored(failure, receipt)
             return
         offset = done.result()
         if dedup is not None:
@@ -394,6 +444,15 @@ class Publisher:
                 self.dedup.passed_held(held)
         if not receipt.done():
             receipt.set_result(Receipt(-1, (held.ledger, held.entry), held=True))
+
+
+def _is_plain(outgoing: Outgoing, limit: int) -> bool:
+    return (
+        outgoing.stamp is None
+        and outgoing.deliver_at_ms is None
+        and not outgoing.parts
+        and not 0 < limit < len(outgoing.payload)
+    )
 
 
 def _answer_duplicate(receipt: "asyncio.Future[Receipt]", first: "asyncio.Future[int]") -> None:

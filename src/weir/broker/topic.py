@@ -250,6 +250,11 @@ class BrokerTopic:
     def publish(self, producer: BrokerProducer, outgoing: Outgoing) -> "asyncio.Future[Receipt]":
         return self._publisher.publish(producer, outgoing)
 
+    def publish_all(
+        self, producer: BrokerProducer, outgoings: Sequence[Outgoing]
+    ) -> "asyncio.Future[Receipt] | None":
+        return self._publisher.publish_all(producer, outgoings)
+
     def last_sequence(self, producer: str) -> int:
         dedup = self._publisher.dedup
         return -1 if dedup is None else dedup.last_stored(producer)

@@ -6,7 +6,7 @@ be renumbered when a ledger rolls or fails. They are acknowledged in order.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,10 +39,11 @@ _LEAST_ROLL_S = 1.0
 
 @dataclass(slots=True)
 class _Append:
-    """A batch on its way; its offset is set when it is sent."""
+    """A batch on its way; its offset is set when it is sent. Of batches that were appended as one, the first one's
+    future is done for all."""
 
     batch: Batch
-    done: "asyncio.Future[int]"
+    done: "asyncio.Future[int] | None"
 
 
 class Appender:
@@ -122,6 +123,20 @@ class Appender:
             return done
         self._queue.append(_Append(batch, done))
         self._waiting_bytes += len(batch)
+        self._kick()
+        return done
+
+    def append_all(self, batches: Sequence[Batch]) -> "asyncio.Future[int]":
+        """Append batches one after the other, into one ledger: all are stored, or none is told of. Done with the
+        first one's offset."""
+        done: asyncio.Future[int] = self._loop.create_future()
+        refusal = self._refusal()
+        if refusal is not None:
+            done.set_exception(refusal)
+            return done
+        self._queue.append(_Append(batches[0], done))
+        self._queue += [_Append(batch, None) for batch in batches[1:]]
+        self._waiting_bytes += sum(map(len, batches))
         self._kick()
         return done
 
@@ -298,7 +313,7 @@ class Appender:
             if self._on_stored is not None:
                 self._on_stored([append.batch for append in sent])
             for append in sent:
-                if not append.done.done():
+                if append.done is not None and not append.done.done():
                     append.done.set_result(append.batch.base_offset)
         self._changed()
         if self._waiting_bytes <= self._settings.window_bytes:
@@ -410,7 +425,7 @@ def _wake(waiters: "list[asyncio.Future[None]]") -> None:
 
 def _fail(appends: list[_Append], failure: BaseException) -> None:
     for append in appends:
-        if not append.done.done():
+        if append.done is not None and not append.done.done():
             append.done.set_exception(failure)
 
 

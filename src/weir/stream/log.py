@@ -5,7 +5,7 @@ acknowledge nothing more; it learns so from its own failing appends and is dead 
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from weir.model.batch import Batch
@@ -126,6 +126,11 @@ class Stream:
         """Append a batch (its `base_offset` and `append_ms` are set here); done, with its first offset, when it is
         acknowledged. Decides at once: a refusal is an already failed future."""
         return self._appender.append(batch)
+
+    def append_all(self, batches: Sequence[Batch]) -> "asyncio.Future[int]":
+        """Append batches one after the other, into one ledger: all are stored, or none is told of. Done with the
+        first one's offset."""
+        return self._appender.append_all(batches)
 
     async def ready(self) -> None:
         """Wait until an append may be made without growing memory beyond the window."""

@@ -165,7 +165,8 @@ def _receipt_before_stored() -> Iterator[None]:
             receipt.set_result(Receipt(-1, (-1, -1)))
         return stored
 
-    with patch.object(Publisher, "_append", at_once):
+    one_by_one = patch.object(Publisher, "publish_all", lambda self, producer, outgoings: None)
+    with patch.object(Publisher, "_append", at_once), one_by_one:
         yield
 
 

@@ -55,6 +55,9 @@ class FakeProducer:
             self.store()
         return receipt
 
+    def publish_all(self, outgoings: Sequence[Outgoing]) -> "asyncio.Future[Receipt] | None":
+        return None
+
     def store(self, failure: WeirError | None = None) -> None:
         """Store all that waits, or fail it."""
         waiting, self.waiting = self.waiting, []

@@ -6,6 +6,10 @@ from typing import Any
 import pulsar
 import pytest
 
+from weir.wire.pulsar.frames import encode_with_message
+from weir.wire.pulsar.message import seal_message
+from weir.wire.pulsar.proto import api
+
 TIMEOUT_MS = 60_000
 COMPRESSIONS = [
     pulsar.CompressionType.NONE,
@@ -36,6 +40,38 @@ def test_message_ids_grow_and_name_their_batch(client: pulsar.Client, talk: Any,
     assert keys == sorted(keys)
     assert len(dict.fromkeys(keys)) == 100
     assert {at.batch_index() for at in ids} == set(range(10))
+
+
+def test_receipts_of_what_came_together_name_where_each_message_is(weir_broker: Any, topic: str) -> None:
+    async def say() -> None:
+        peer = await weir_broker.peer()
+        await peer.greet()
+        await peer.produce(topic)
+        await peer.subscribe(topic)
+        peer.say(api.CommandFlow(consumer_id=1, messagePermits=1000))
+        sizes = [1, 3, 1, 1, 10, 1]
+        heads = [{"num_messages_in_batch": size} if size > 1 else {} for size in sizes]
+        frames: list[Any] = []
+        for sequence, head in enumerate(heads):  # all in one write, and so in one receive buffer
+            metadata = api.MessageMetadata(producer_name="p", sequence_id=sequence, publish_time=1, **head)
+            command = api.CommandSend(producer_id=1, sequence_id=sequence, num_messages=sizes[sequence])
+            frames += encode_with_message(command, seal_message(metadata, b"x"))
+        peer.connection.write([b"".join(frames)])
+        receipts: list[tuple[int, int, int]] = []
+        messages: list[tuple[int, int]] = []
+        while len(receipts) < len(sizes) or len(messages) < len(sizes):
+            told = (await peer.frame()).command
+            at = told.message_id
+            if isinstance(told, api.CommandSendReceipt):
+                receipts.append((told.sequence_id, at.ledgerId, at.entryId))
+            else:
+                messages.append((at.ledgerId, at.entryId))
+        assert [sequence for sequence, _, _ in receipts] == list(range(len(sizes)))
+        assert [place for _, *place in receipts] == [list(place) for place in messages]
+        first = receipts[0][2]
+        assert [entry - first for _, _, entry in receipts] == [0, 1, 4, 5, 6, 16]
+
+    weir_broker.call(say)
 
 
 def test_properties_keys_and_times_survive(client: pulsar.Client, talk: Any, topic: str) -> None:

@@ -45,8 +45,8 @@ class Load:
         self.publishes += 1
         self.publish_bytes += size
 
-    def published(self, size: int) -> None:
-        self.publishes -= 1
+    def published(self, size: int, count: int = 1) -> None:
+        self.publishes -= count
         self.publish_bytes -= size
         if self._changed is not None:
             self._wake()

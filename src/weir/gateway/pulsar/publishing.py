@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+#: The lowest and highest sequence id as the client wrote them, and the batch.
+_Send = tuple[int, int, Outgoing]
+
+
 class ProducerLink:
     """One `api.Producer` under the id that the client gave it."""
 
@@ -35,6 +39,8 @@ class ProducerLink:
         self.ready = False
         self._session = session
         self._receipts = Receipts(producer_id, -1 if name.partition is None else name.partition)
+        #: What the receive buffer at hand brought so far: its sequence ids, and the batch.
+        self._sends: list[_Send] = []
         self._in_flight = 0
         self._last: asyncio.Future[Receipt] | None = None
         self._idle: asyncio.Future[None] | None = None
@@ -42,7 +48,8 @@ class ProducerLink:
         self._broken = False
 
     def send(self, command: api.CommandSend, message: memoryview) -> None:
-        """Publish what a send carries; raises what can be told at once."""
+        """Take what a send carries, to be published with the others of its receive buffer; raises what can be told
+        at once."""
         if self._broken:
             return
         if not self.ready:
@@ -50,14 +57,32 @@ class ProducerLink:
         try:
             outgoing = _outgoing(command, message, self._session.limits.max_batch_messages)
         except WeirError as bad:
+            self.publish()
             self._refuse_in_turn(command.sequence_id, bad)
             return
-        size = len(message)
         self._in_flight += 1
-        self._session.load.publish(size)
+        self._session.load.publish(len(message))
         self._session.senders[self] = None
-        self._last = self.producer.publish(outgoing)
-        self._last.add_done_callback(partial(self._stored, command.sequence_id, command.highest_sequence_id, size))
+        self._sends.append((command.sequence_id, command.highest_sequence_id, outgoing))
+
+    def publish(self) -> None:
+        """Publish what was taken."""
+        sends = self._sends
+        if not sends:
+            return
+        self._sends = []
+        if self._broken:
+            self._done(len(sends), sum(len(outgoing.payload) for _, _, outgoing in sends))
+            return
+        if len(sends) > 1:
+            stored = self.producer.publish_all([outgoing for _, _, outgoing in sends])
+            if stored is not None:
+                self._last = stored
+                stored.add_done_callback(partial(self._all_stored, sends))
+                return
+        for sequence, highest, outgoing in sends:
+            self._last = self.producer.publish(outgoing)
+            self._last.add_done_callback(partial(self._stored, sequence, highest, len(outgoing.payload)))
 
     def _refuse_in_turn(self, sequence: int, bad: WeirError) -> None:
         """Refuse a send, after the receipts of those before it: clients look at the oldest they wait for."""
@@ -75,18 +100,40 @@ class ProducerLink:
             message=text_of(failure),
         )
 
-    def _stored(self, sequence: int, highest: int, size: int, done: "asyncio.Future[Receipt]") -> None:
-        self._session.load.published(size)
-        self._in_flight -= 1
+    def _done(self, count: int, size: int) -> None:
+        self._session.load.published(size, count)
+        self._in_flight -= count
         if self._idle is not None and not self._in_flight and not self._idle.done():
             self._idle.set_result(None)
+
+    def _outcome(self, sequence: int, done: "asyncio.Future[Receipt]") -> Receipt | None:
+        """Where it is stored; None if its client is told otherwise, or nothing."""
         failure = asyncio.CancelledError() if done.cancelled() else done.exception()
         if self._broken:
-            return
+            return None
         if failure is not None:
             self._failed(sequence, failure)
+            return None
+        return done.result()
+
+    def _all_stored(self, sends: "list[_Send]", done: "asyncio.Future[Receipt]") -> None:
+        self._done(len(sends), sum(len(outgoing.payload) for _, _, outgoing in sends))
+        receipt = self._outcome(sends[0][0], done)
+        if receipt is None:
             return
-        receipt = done.result()
+        frame = self._receipts.frame
+        ledger, entry = receipt.position
+        frames = []
+        for sequence, highest, outgoing in sends:
+            frames.append(frame(sequence, highest, ledger, entry))
+            entry += outgoing.count
+        self._session.outbox.say(b"".join(frames))
+
+    def _stored(self, sequence: int, highest: int, size: int, done: "asyncio.Future[Receipt]") -> None:
+        self._done(1, size)
+        receipt = self._outcome(sequence, done)
+        if receipt is None:
+            return
         # A duplicate lies nowhere new; clients know it by this.
         ledger, entry = (-1, -1) if receipt.duplicate else receipt.position
         self._session.outbox.say(self._receipts.frame(sequence, highest, ledger, entry))

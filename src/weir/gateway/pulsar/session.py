@@ -206,6 +206,7 @@ class Session:
                 if self.load.full:
                     await self._hold_back()
                 if not number % _FRAMES_PER_TURN:
+                    self._publish()
                     await self.clock.sleep(0)
                 if self.state not in READING:
                     return
@@ -213,12 +214,20 @@ class Session:
             log.warning("connection of %s is closed: %s", self.peer, bad)
             self.end(bad)
             return
+        finally:
+            self._publish()
         if self.senders:
             await self._let_rest()
         await self.outbox.drain()
         await self.clock.sleep(0)  # the next buffer may be here already
 
+    def _publish(self) -> None:
+        """Send on what producers sent in the receive buffer at hand, as far as it was looked at."""
+        for sender in self.senders:
+            sender.publish()
+
     async def _hold_back(self) -> None:
+        self._publish()
         self._held_back = True
         self.outbox.flush()
         await self.load.room()
@@ -240,6 +249,8 @@ class Session:
         except UnknownVersionError as unknown:  # of a later protocol; frames are still where they should be
             self.answer(error_frame(unknown))
             return None
+        if frame.message is None and self.senders:
+            self._publish()  # what was sent before the command is done before it
         handler = HANDLERS.get(frame.type)
         if handler is None or handler.state is not self.state:
             name = COMMANDS[frame.type].name
