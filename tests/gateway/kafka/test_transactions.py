@@ -2,6 +2,8 @@
 
 import asyncio
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import uuid4
@@ -196,10 +198,25 @@ def test_a_pulsar_consumer_sees_what_is_committed_only(
         while reader.has_message_available():
             seen.append(reader.read_next(int(TIMEOUT_S * 1000)).data())
         assert seen == [b"one", b"two"]
+        late = client.create_reader(f"{topic}-partition-0", pulsar.MessageId.latest)
+        assert not late.has_message_available()
+        assert [_peek(weir, topic, number) for number in (1, 2, 3)] == [b"one", b"two", None]
         producer.commit_transaction(TIMEOUT_S)
         assert consumer.receive(int(TIMEOUT_S * 1000)).data() == b"three"
     finally:
         client.close()
+
+
+def _peek(weir: UpProcess, topic: str, number: int) -> bytes | None:
+    """What administrators see of the subscription's backlog."""
+    path = f"/admin/v2/persistent/public/default/{topic}-partition-0/subscription/s/position/{number}"
+    try:
+        with urllib.request.urlopen(weir.http_url + path, timeout=TIMEOUT_S) as answer:
+            return bytes(answer.read())
+    except urllib.error.HTTPError as refused:
+        if refused.code == 404:
+            return None
+        raise
 
 
 # --- positions ------------------------------------------------------------------------------------------------

@@ -51,10 +51,11 @@ async def last_message_id(
 
 def _mark_delete(topic: Topic, offset: int, last: Position) -> MessageId:
     """The last entry that is acknowledged whole. Clients compare it with the last message's, entry by entry."""
-    if offset < topic.start_offset:
+    if offset < topic.start_offset or last.ledger < 0:
         return MessageId(-1, -1)
-    if offset >= topic.end_offset - 1:
+    first = topic.offset_of(last.ledger, last.entry)
+    if offset >= first + max(last.batch_index, 0):
         return MessageId(last.ledger, last.entry)
-    offset = min(offset, topic.offset_of(last.ledger, last.entry) - 1)
+    offset = min(offset, first - 1)
     ledger, entry = topic.position_of(offset)
     return MessageId(ledger, entry)
