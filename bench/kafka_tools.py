@@ -28,6 +28,7 @@ _CONFIGS = "kafka.admin.ConfigCommand"
 _GROUPS = f"{_TOOLS}.consumer.group.ConsumerGroupCommand"
 _MESSAGES = 1000
 _SERVER = "{server}"
+_FILE = "{file}"
 #: A tool runs for a moment: it is not worth to warm up for long, or to have much memory.
 _JVM = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
@@ -42,6 +43,8 @@ class Step:
     arguments: tuple[str, ...]
     says: tuple[str, ...] = ()
     typed: str = ""
+    #: What is in the file that an argument names.
+    file: str = ""
     shows: Callable[[str], str] = lambda _: ""
 
 
@@ -146,6 +149,19 @@ def steps() -> list[Step]:
             shows=_verified_read,
         ),
         Step(
+            "delete records",
+            f"{_TOOLS}.DeleteRecordsCommand",
+            ("--offset-json-file", _FILE),
+            ("low_watermark",),
+            file='{"partitions": [{"topic": "verified", "partition": 0, "offset": 500}], "version": 1}',
+        ),
+        Step(
+            "offsets, moved",
+            f"{_TOOLS}.GetOffsetShell",
+            ("--topic", "verified", "--time", "earliest"),
+            ("verified:0:500",),
+        ),
+        Step(
             "transactional producer",
             f"{_TOOLS}.ProducerPerformance",
             (
@@ -156,6 +172,21 @@ def steps() -> list[Step]:
             (f"{count} records sent",),
         ),
         Step("transactions", f"{_TOOLS}.TransactionsCommand", ("list",), ("tools",)),
+        Step(
+            "committed only",
+            f"{_TOOLS}.consumer.ConsoleConsumer",
+            (
+                *("--topic", "transactions", "--from-beginning", "--max-messages", count, "--timeout-ms", "60000"),
+                *("--isolation-level", "read_committed"),
+            ),
+            (f"total of {count} messages",),
+        ),
+        Step(
+            "consumer performance",
+            f"{_TOOLS}.ConsumerPerformance",
+            ("--topic", "transactions", "--messages", count, "--timeout", "60000"),
+            (f", {count}, ",),
+        ),
         Step("topics delete", _TOPICS, ("--delete", *orders)),
     ]
 
@@ -195,17 +226,21 @@ def _run_all(wanted: list[Step], server: str) -> int:
 
 def _run(step: Step, server: str) -> tuple[str, str]:
     """What is wrong, if anything, and what the tool said."""
-    arguments = list(step.arguments)
-    if not any(_SERVER in argument for argument in arguments):
-        arguments[:0] = ["--bootstrap-server", _SERVER]
-    arguments = [argument.replace(_SERVER, server) for argument in arguments]
-    command = ["java", *_JVM, "-cp", ARTIFACTS.classpath, step.tool, *arguments]
-    try:
-        done = subprocess.run(
-            command, input=step.typed, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return f"it did not end within {_TIMEOUT_S} s", ""
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        file.write(step.file)
+        file.flush()
+        given = {_SERVER: server, _FILE: file.name}
+        try:
+            done = subprocess.run(
+                _command(step, given),
+                input=step.typed,
+                capture_output=True,
+                text=True,
+                timeout=_TIMEOUT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return f"it did not end within {_TIMEOUT_S} s", ""
     output = done.stdout + done.stderr
     absent = [words for words in step.says if words not in output]
     if done.returncode:
@@ -213,6 +248,15 @@ def _run(step: Step, server: str) -> tuple[str, str]:
     if absent:
         return f"it did not say {absent}", output
     return step.shows(done.stdout), output
+
+
+def _command(step: Step, given: dict[str, str]) -> list[str]:
+    arguments = list(step.arguments)
+    if not any(_SERVER in argument for argument in arguments):
+        arguments[:0] = ["--bootstrap-server", _SERVER]
+    for name, value in given.items():
+        arguments = [argument.replace(name, value) for argument in arguments]
+    return ["java", *_JVM, "-cp", ARTIFACTS.classpath, step.tool, *arguments]
 
 
 if __name__ == "__main__":

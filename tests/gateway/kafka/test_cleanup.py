@@ -176,6 +176,21 @@ def test_a_compacted_topic_keeps_the_latest_of_each_key_at_its_offset_through_re
         assert reader.read() == {**live, 37: ("c", b"2"), 38: ("z", b"2")}
 
 
+def test_every_client_reads_what_compaction_left_of_a_batch(
+    up: UpProcess, admin: AdminClient, client: Any, topic: str
+) -> None:
+    create(admin, topic, **COMPACT)
+    producer = Producer({"bootstrap.servers": up.kafka, "linger.ms": 100, "compression.type": "lz4"})
+    for n in range(20):
+        producer.produce(topic, b"%d" % n, f"k{n % 5}" if n % 2 else "same")
+    assert producer.flush(TIMEOUT_S) == 0
+    produce(up, topic, ("z", b"end"))
+    live = [(11, b"11"), (13, b"13"), (15, b"15"), (17, b"17"), (18, b"18"), (19, b"19"), (20, b"end")]
+    with Reader(up, topic) as reader:
+        until(lambda: [(offset, value) for offset, (_, value) in reader.read().items()] == live)
+    assert client.read(up.kafka, topic, {0: 0}, len(live)) == [(0, offset, value) for offset, value in live]
+
+
 def test_a_tombstone_vanishes_after_its_time(up: UpProcess, admin: AdminClient, topic: str) -> None:
     create(admin, topic, **COMPACT, delete_retention_ms="1500")
     produce(up, topic, ("a", b"1"), ("b", b"1"), ("a", None), ("z", b"1"))
