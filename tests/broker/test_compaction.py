@@ -6,9 +6,11 @@ import pytest
 
 from weir.broker.api import StartAt, SubscriptionType
 from weir.broker.stats import CompactionStatus
+from weir.broker.topic import BrokerTopic
 from weir.broker.upkeep import look_after
 from weir.model.errors import NotAllowedError
-from weir.model.policies import Policies
+from weir.model.policies import DEFAULT_POLICIES, Policies
+from weir.model.topics import TopicName
 from weir.stream.erasing import erase
 
 
@@ -111,5 +113,22 @@ def test_a_crash_while_compacting_leaves_the_old_view_and_no_ledger(run: Callabl
         await erase((await bench.context()).streams, again.stream.name, confirm=nothing_against_it)
         live = {ledger for bookie in bench.bookies.bookies.values() for ledger in bookie.ledgers}
         assert len(live) <= 1  # what the former broker was just creating
+
+    run(scenario)
+
+
+def test_few_compactions_run_at_the_same_time_and_the_others_wait_for_their_turn(run: Callable) -> None:
+    async def scenario(bench) -> None:
+        context = await bench.context()
+        topic = await BrokerTopic.open(context, TopicName.parse("t"), DEFAULT_POLICIES)
+        await bench.publish(await bench.producer(topic), "a:1", "a:2")
+        while not context.compactions.locked():
+            await context.compactions.acquire()
+        topic.compact()
+        await bench.runtime.clock.sleep(60)
+        assert (topic.compaction, topic.view.horizon) == (CompactionStatus.RUNNING, 0)
+        context.compactions.release()
+        await topic.compacted()
+        assert (topic.compaction, topic.view.horizon) == (CompactionStatus.SUCCESS, 2)
 
     run(scenario)

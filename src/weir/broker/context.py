@@ -1,5 +1,6 @@
 """What all topics of a broker share."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -15,6 +16,8 @@ from weir.stream.compaction import Keyed, KeyedOf
 from weir.stream.context import StreamContext
 from weir.stream.log import Stream
 from weir.stream.state import StateLog
+
+_COMPACTIONS = 2
 
 #: Opens the holding area of a stream.
 OpenHolding = Callable[[StreamContext, Stream, StateLog], Awaitable[Holding]]
@@ -35,6 +38,8 @@ class BrokerContext:
     guard: Guard = field(default_factory=OpenGuard)
     schemas: Schemas = field(default_factory=NoSchemas)
     open_holding: OpenHolding | None = None
+    #: Compactions that run at the same time: each reads a topic, and keeps its keys in memory.
+    compactions: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_COMPACTIONS))
     #: Who has which partition, of the consumer groups that this broker coordinates.
     members: GroupMembers = field(default_factory=GroupMembers)
 

@@ -98,7 +98,7 @@ class BrokerTopic:
         self._subscriptions = Subscriptions(
             context, name, policies, stream=stream, state=state, view=view, stamps=self.stamps, tasks=self._tasks
         )
-        self._compaction = Compaction(name, view, context.keyed_of, self._tasks)
+        self._compaction = Compaction(name, view, context.keyed_of, self._tasks, context.compactions)
         self._name_count = 0
         #: Why producers are not let in, while the backlog is over its quota.
         self.over_quota: QuotaExceededError | None = None

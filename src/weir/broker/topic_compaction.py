@@ -16,11 +16,19 @@ from weir.stream.log import Stream
 
 
 class Compaction:
-    def __init__(self, name: TopicName, view: CompactedView, keyed_of: KeyedOf, tasks: TaskScope) -> None:
+    def __init__(
+        self,
+        name: TopicName,
+        view: CompactedView,
+        keyed_of: KeyedOf,
+        tasks: TaskScope,
+        turns: asyncio.Semaphore,
+    ) -> None:
         self._name = name
         self._view = view
         self._keyed_of = keyed_of
         self._tasks = tasks
+        self._turns = turns
         self._last: asyncio.Task[None] | None = None
         #: Where the log ended when the last one was begun: nothing that came since, nothing to compact.
         self.begun_at = -1
@@ -44,7 +52,8 @@ class Compaction:
         self._last = self._tasks.spawn(self._compact(rules), "compact")
 
     async def _compact(self, rules: Callable[[], Awaitable[Rules]]) -> None:
-        await self._view.compact(self._keyed_of, await rules())
+        async with self._turns:
+            await self._view.compact(self._keyed_of, await rules())
 
     async def ended(self) -> None:
         """Wait until the one that is running has ended."""

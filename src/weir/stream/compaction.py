@@ -34,7 +34,8 @@ _DONE_KEY = "compacted"
 #: Names a ledger that is to go: one that is being written, or one that a newer one has replaced.
 _LEFT_KEY = "compacting"
 _LEFT = Struct("<Q")
-_READ_BYTES = 256 * 1024
+#: Looked at before others get a turn.
+_READ_BYTES = 64 * 1024
 
 
 def _none(batch: Batch) -> bool:
@@ -261,6 +262,7 @@ class CompactedView:
                 offset = batch.end_offset
                 if not batch.flags & BatchFlags.CONTROL:
                     yield batch
+            await self._context.runtime.clock.sleep(0)
 
     async def _replace(self, compacted: Compacted) -> None:
         """This is the view from now on; the ledger that it no longer needs goes."""
