@@ -222,10 +222,7 @@ class Publisher:
         flags = BatchFlags.TRANSACTIONAL if outgoing.transactional else BatchFlags.NONE
         batch = Batch(-1, outgoing.count, outgoing.format, 0, outgoing.payload, flags, stamp=stamp)
         self._count(producer, outgoing)
-        if self._lanes.has(lane_of(stamp)):
-            self._await_turn(batch, pending, receipt)
-        else:
-            self._send_stamped(batch, pending, receipt)
+        self._send_stamped(batch, pending, receipt)
 
     def _await_turn(self, batch: Batch, pending: Pending, receipt: "asyncio.Future[Receipt]") -> None:
         """Something that the producer sent before it is on its way into the holding area."""
@@ -243,8 +240,11 @@ class Publisher:
         self._lanes.enter(lane_of(batch.stamp), Waiting(False, send, give_up), ())  # type: ignore[arg-type]
 
     def _send_stamped(self, batch: Batch, pending: Pending, receipt: "asyncio.Future[Receipt]") -> None:
-        """The first ones of a topic wait until the state says that it has any."""
-        if self._stamps.armed:
+        """Behind what the same producer has to hold. The first ones of a topic wait until the state says that it
+        has any."""
+        if batch.stamp is not None and self._lanes.has(lane_of(batch.stamp)):
+            self._await_turn(batch, pending, receipt)
+        elif self._stamps.armed:
             self._append_stamped(batch, pending, receipt)
         else:
             self._stamps.arm(partial(self._armed, self._stream.failures, batch, pending, receipt))
