@@ -437,7 +437,8 @@ def test_a_delayed_record_is_seen_in_its_time_by_both(
     kafka.send(topic, rows, **{"compression.type": codec})
     seen_ms: dict[bytes, int] = {}
     for _ in range(3):
-        seen_ms[receive(consumer, 1)[0].data()] = int(time() * 1000)
+        (message,) = receive(consumer, 1)
+        seen_ms[message.data()] = int(time() * 1000)
     assert next(iter(seen_ms)) == b"now"
     assert seen_ms[b"soon"] >= sent_ms + 1000
     assert seen_ms[b"late"] >= due_ms
