@@ -180,8 +180,8 @@ TABLE = (
         choices=("delete", "compact"),
         broker_name="log.cleanup.policy",
     ),
-    TopicConfig("compression.gzip.level", Kind.INT, "-1", _LEVEL),
-    TopicConfig("compression.lz4.level", Kind.INT, "9", _LEVEL),
+    TopicConfig("compression.gzip.level", Kind.INT, "-1", _LEVEL, least=-1, most=9),
+    TopicConfig("compression.lz4.level", Kind.INT, "9", _LEVEL, least=1, most=17),
     TopicConfig(
         "compression.type",
         Kind.STRING,
@@ -190,7 +190,7 @@ TABLE = (
         choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
         broker_name="compression.type",
     ),
-    TopicConfig("compression.zstd.level", Kind.INT, "3", _LEVEL),
+    TopicConfig("compression.zstd.level", Kind.INT, "3", _LEVEL, least=-131_072, most=22),
     TopicConfig(
         "delete.retention.ms",
         Kind.LONG,
@@ -283,9 +283,8 @@ TABLE = (
         "retention.bytes",
         Kind.LONG,
         "-1",
-        "How much a partition keeps; -1: no bound. What is kept is never less, and may be more by a ledger.",
+        "How much a partition keeps; below 0: no bound. What is kept is never less, and may be more by a ledger.",
         RETENTION_BYTES,
-        least=-1,
         broker_name="log.retention.bytes",
     ),
     TopicConfig(
