@@ -3,6 +3,7 @@
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    DataType,
     IntegerType,
     LongType,
     StringType,
@@ -23,6 +24,10 @@ _COLUMNS = [
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 
 
-def schema_of(*, headers: bool) -> StructType:
-    """The headers are a column only if they are asked for, as in Spark's Kafka source."""
-    return StructType([*_COLUMNS, StructField("headers", ArrayType(_HEADER))] if headers else _COLUMNS)
+def schema_of(*, headers: bool, value: DataType | None = None) -> StructType:
+    """The headers are a column only if they are asked for, as in Spark's Kafka source. `value`: its type, if it is
+    not just bytes."""
+    columns = [*_COLUMNS, StructField("headers", ArrayType(_HEADER))] if headers else list(_COLUMNS)
+    if value is not None:
+        columns[1] = StructField("value", value)
+    return StructType(columns)

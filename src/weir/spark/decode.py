@@ -129,8 +129,8 @@ class Decoder:
         count = records.shape[1]
         times = np.clip(records[kernels.TIME], -_MOST_MS, _MOST_MS) * _US_PER_MS
         arrays = [
-            _binary(pa.binary(), view, records[kernels.KEY_AT], records[kernels.KEY_SIZE]),
-            _binary(pa.binary(), view, records[kernels.VALUE_AT], records[kernels.VALUE_SIZE]),
+            binary_array(pa.binary(), view, records[kernels.KEY_AT], records[kernels.KEY_SIZE]),
+            binary_array(pa.binary(), view, records[kernels.VALUE_AT], records[kernels.VALUE_SIZE]),
             _repeated(self.topic.encode(), count),
             _numbers(pa.int32(), np.full(count, self.partition, np.int32)),
             _numbers(pa.int64(), records[kernels.OFFSET].copy()),
@@ -203,7 +203,7 @@ def _numbers(kind: Any, values: NDArray[Any]) -> Any:
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 
-def _binary(kind: Any, view: Any, starts: Ints, sizes: Ints) -> Any:
+def binary_array(kind: Any, view: Any, starts: Ints, sizes: Ints) -> Any:
     """An array of parts of `view`; a size of -1 is a null."""
     offsets = np.zeros(len(sizes) + 1, np.int32)
     np.cumsum(np.maximum(sizes, 0), out=offsets[1:])
@@ -224,8 +224,8 @@ def _repeated(text: bytes, count: int) -> Any:
 def _headers(view: Any, starts: Ints, counts: Ints) -> Any:
     found = np.empty((4, int(counts.sum())), np.int64)
     kernels.scan_headers(view, starts, counts, found)
-    names = _binary(pa.binary(), view, found[0], found[1])
-    values = _binary(pa.binary(), view, found[2], found[3])
+    names = binary_array(pa.binary(), view, found[0], found[1])
+    values = binary_array(pa.binary(), view, found[2], found[3])
     pairs = pa.StructArray.from_arrays([_text(names), values], fields=list(_HEADER))
     offsets = np.zeros(len(counts) + 1, np.int32)
     np.cumsum(counts, out=offsets[1:])

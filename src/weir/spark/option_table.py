@@ -34,6 +34,9 @@ OWN = (
     "path",  # what load(...) is given: the topics, as in subscribe
     "subscription",
     "token",
+    "valueFormat",
+    "mode",  # what becomes of a value that does not fit, as in Spark's own readers
+    "adminUrl",
 )
 
 #: Settings of Kafka's consumer that mean something here.

@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from weir.client.kafka.cluster import Partition
@@ -21,6 +21,7 @@ _PROTOCOLS = {
     "SASL_SSL": (True, True),
 }
 _JAAS = re.compile(r'\b(username|password)\s*=\s*"([^"]*)"')
+_DEFAULT_ADMIN_URL = "http://127.0.0.1:8080"
 _DEFAULT_FETCH_BYTES = 16 * 1024 * 1024
 _MAX_FETCH_BYTES = 128 * 1024 * 1024
 
@@ -45,6 +46,14 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
+class Registry:
+    """The admin REST that has the schemas, and what becomes of values that do not fit theirs."""
+
+    url: str
+    permissive: bool
+
+
+@dataclass(frozen=True, slots=True)
 class SourceOptions:
     """Everything about a read."""
 
@@ -64,7 +73,9 @@ class SourceOptions:
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
     subscription: str | None = None
-    fetch_bytes: int = field(default=_DEFAULT_FETCH_BYTES)
+    fetch_bytes: int = _DEFAULT_FETCH_BYTES
+    #: Where the schemas are, if the values are to be typed by them.
+    registry: Registry | None = None
 
 
 def parse(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -93,6 +104,7 @@ def parse(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         min_partitions=_count(options, "minPartitions"),
         max_records_per_partition=_count(options, "maxRecordsPerPartition"),
         subscription=options.get("subscription") or options.get("kafka.group.id") or None,
+        registry=_registry(options),
         fetch_bytes=min(
             _count(options, "kafka.max.partition.fetch.bytes") or _DEFAULT_FETCH_BYTES, _MAX_FETCH_BYTES
         ),
@@ -198,6 +210,18 @@ def _place(options: Mapping[str, str], side: str, default: int, refused: int | N
     if refused is not None and (word == refused or refused in (place.offsets or {}).values()):
         raise ConfigError(f"{name} is {text!r}, which leaves nothing to read", hint="begin early, and end late")
     return place
+
+
+def _registry(options: Mapping[str, str]) -> Registry | None:
+    wanted, mode = options.get("valueFormat", "binary"), options.get("mode", "FAILFAST").upper()
+    if wanted not in ("binary", "schema"):
+        raise ConfigError(f"valueFormat is {wanted!r}", hint="write binary or schema")
+    if mode not in ("FAILFAST", "PERMISSIVE"):
+        raise ConfigError(f"mode is {mode!r}", hint="write FAILFAST or PERMISSIVE")
+    if wanted == "binary":
+        return None
+    url = options.get("adminUrl") or os.environ.get("WEIR_URL") or _DEFAULT_ADMIN_URL
+    return Registry(url, permissive=mode == "PERMISSIVE")
 
 
 def _isolation(text: str) -> bool:

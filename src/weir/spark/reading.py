@@ -1,6 +1,6 @@
 """One range of offsets, read as Arrow: what a task of Spark does."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -9,11 +9,12 @@ from numpy.typing import NDArray
 from weir.client.kafka.cluster import Cluster
 from weir.client.kafka.fetching import Fetched, Fetcher
 from weir.client.kafka.offsets import starts
-from weir.model.errors import OffsetTrimmedError, WireError
+from weir.model.errors import ConfigError, OffsetTrimmedError, WireError
 from weir.spark.decode import BatchTable, Decoder, all_of, committed_of
 from weir.spark.options import SourceOptions
 from weir.spark.planning import Losses
 from weir.spark.ranges import Range
+from weir.spark.typed import ValueSchema
 
 #: The first answer is small, since the range may be; it says how large the messages are.
 _FIRST_BYTES = 1024 * 1024
@@ -22,14 +23,29 @@ _LEAST_BYTES = 64 * 1024
 _MAX_EMPTY = 60
 
 
-def read_range(options: SourceOptions, wanted: Range) -> Iterator[Any]:
-    """Arrow batches of the range, in the order of their offsets."""
+def read_range(
+    options: SourceOptions, wanted: Range, values: Mapping[str, ValueSchema] | None = None
+) -> Iterator[Any]:
+    """Arrow batches of the range, in the order of their offsets; with `values`, typed by their topic's."""
+    typed = _typed(wanted.partition.topic, values) if values else _as_it_is
     decoder = Decoder(
         wanted.partition.topic, wanted.partition.index, headers=options.headers, verify=options.verify
     )
     with Cluster(options.kafka) as cluster:
         for first, table, chosen in _tables(cluster, options, wanted):
-            yield from decoder.decode(table, first, wanted.end, chosen)
+            yield from map(typed, decoder.decode(table, first, wanted.end, chosen))
+
+
+def _typed(topic: str, values: Mapping[str, ValueSchema]) -> Callable[[Any], Any]:
+    if topic not in values:
+        raise ConfigError(
+            f"{topic} came after the query had begun, and its schema is not known", hint="restart it"
+        )
+    return values[topic].decoder()
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
 
 
 def _tables(

@@ -1,6 +1,6 @@
 """The data source `weir`: topics as tables, and as streams."""
 
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
@@ -15,7 +15,9 @@ from weir.spark.options import SourceOptions, parse
 from weir.spark.planning import Losses, batch_ranges
 from weir.spark.ranges import Range, split
 from weir.spark.reading import read_range
+from weir.spark.schemas import value_schemas
 from weir.spark.streaming import TopicStreamReader
+from weir.spark.typed import ValueSchema
 
 
 class WeirSource(DataSource):
@@ -30,14 +32,24 @@ class WeirSource(DataSource):
         return "weir"
 
     def schema(self) -> StructType:
-        headers = known(self._given).get("includeHeaders", "false")
-        return schema_of(headers=flag("includeHeaders", headers))
+        given = known(self._given)
+        headers = flag("includeHeaders", given.get("includeHeaders", "false"))
+        if given.get("valueFormat", "binary") == "binary":
+            return schema_of(headers=headers)
+        values = value_schemas(parse(self._shared(given), streaming=True))
+        return schema_of(headers=headers, value=next(iter(values.values())).type)
+
+    def _shared(self, given: dict[str, str]) -> dict[str, str]:
+        """What both kinds of reads understand: which of them it will be is not known yet."""
+        return {name: value for name, value in given.items() if not name.startswith(("starting", "ending"))}
 
     def reader(self, schema: StructType) -> "TopicReader":
-        return TopicReader(parse(self._given, streaming=False))
+        options = parse(self._given, streaming=False)
+        return TopicReader(options, value_schemas(options))
 
     def streamReader(self, schema: StructType) -> TopicStreamReader:
-        return TopicStreamReader(parse(self._given, streaming=True))
+        options = parse(self._given, streaming=True)
+        return TopicStreamReader(options, value_schemas(options))
 
 
 class RangePartition(InputPartition):
@@ -50,8 +62,9 @@ class RangePartition(InputPartition):
 class TopicReader(DataSourceReader):
     """A batch read: what is in the topics when it is planned."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, values: Mapping[str, ValueSchema] | None = None) -> None:
         self._options = options
+        self._values = values
         self._pushed = Pushed()
 
     def pushFilters(self, filters: list[Filter]) -> list[Filter]:
@@ -70,4 +83,4 @@ class TopicReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         if isinstance(partition.value, Range):  # Spark makes one of nothing where there are none
-            yield from read_range(self._options, partition.value)
+            yield from read_range(self._options, partition.value, self._values)

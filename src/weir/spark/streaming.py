@@ -23,6 +23,7 @@ from weir.spark.options import SourceOptions
 from weir.spark.planning import Losses, Offsets, partitions_of, start_offsets
 from weir.spark.ranges import Range, limited, split
 from weir.spark.reading import read_range
+from weir.spark.typed import ValueSchema
 
 log = logging.getLogger(__name__)
 
@@ -32,8 +33,9 @@ Json = dict[str, dict[str, int]]
 class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Lives in one process of the driver as long as its query runs; copies of it read in the tasks."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, values: Mapping[str, ValueSchema] | None = None) -> None:
         self._options = options
+        self._values = values
         self._cluster: Cluster | None = None
         self._losses = Losses(options.fail_on_data_loss)
         #: With the trigger available-now: where the topics ended when the query began.
@@ -129,7 +131,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [InputPartition(piece) for piece in pieces]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        return read_range(self._options, partition.value)
+        return read_range(self._options, partition.value, self._values)
 
     # --- the subscription ---
 

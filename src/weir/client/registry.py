@@ -1,0 +1,52 @@
+"""The schemas of a topic, asked of the admin REST by code that blocks: Spark's driver."""
+
+import asyncio
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from weir.client.addresses import parse_url
+from weir.client.admin import AdminClient, join
+from weir.client.settings import ClientSettings
+from weir.model.errors import SchemaNotFoundError, WireError
+from weir.model.topics import TopicName
+from weir.runtime.real import real_runtime
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSchema:
+    """One version of a topic's schema: its type, by the registry's word for it, and its definition."""
+
+    version: int
+    kind: str
+    definition: str
+
+
+def topic_of(kafka_name: str) -> TopicName:
+    """The topic that Kafka's clients call so: `orders`, or `tenant..namespace..orders`."""
+    parts = kafka_name.split("..")
+    return TopicName.parse("/".join(parts) if len(parts) == 3 and all(parts) else kafka_name)
+
+
+def schemas_of(
+    topic: TopicName, url: str, *, token: str | None = None, ca: str | None = None
+) -> Sequence[TopicSchema]:
+    """All versions since the last deletion, the latest last; SchemaNotFoundError if there are none."""
+    tls = ssl.create_default_context(cafile=ca) if parse_url(url).secure else None
+    settings = ClientSettings(token=token, tls=tls)
+    path = join("schemas", topic.namespace.tenant, topic.namespace.name, topic.local, "schemas")
+
+    async def ask() -> object:
+        async with AdminClient(real_runtime(), url, settings) as admin:
+            return await admin.get(path)
+
+    answer = asyncio.run(ask())
+    listed = answer.get("getSchemaResponses") if isinstance(answer, dict) else None
+    if not isinstance(listed, list):
+        raise WireError(f"{url} does not tell schemas as expected")
+    if not listed:
+        raise SchemaNotFoundError(
+            f"{topic} has no schema", hint="leave valueFormat out, or upload one: weir schemas"
+        )
+    found = [TopicSchema(int(one["version"]), str(one["type"]), str(one["data"])) for one in listed]
+    return sorted(found, key=lambda one: one.version)
