@@ -67,6 +67,7 @@ class Reader:
             "group.id": "nobody",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
+            "fetch.wait.max.ms": 10,
             "auto.offset.reset": "error",
         }
         self._topic = topic
