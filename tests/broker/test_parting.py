@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -11,8 +11,15 @@ import pytest
 
 from weir.broker.api import Outgoing
 from weir.broker.held_names import HeldNames
-from weir.model.batch import BatchFormat, HeldId, Stamp
-from weir.model.errors import BookieUnavailableError, OutOfOrderSequenceError, StaleEpochError, WeirError
+from weir.model.batch import Batch, BatchFormat, HeldId, Stamp
+from weir.model.errors import (
+    BookieUnavailableError,
+    NotHeldError,
+    OutOfOrderSequenceError,
+    StaleEpochError,
+    StreamClosedError,
+    WeirError,
+)
 from weir.model.policies import Policies
 
 CRASHED = pytest.mark.parametrize("graceful", [True, False], ids=["closed", "crashed"])
@@ -104,12 +111,64 @@ def test_a_cancellation_finds_what_a_former_broker_held(run: Callable, graceful:
     run(scenario)
 
 
-def test_names_beyond_the_bound_are_forgotten_and_then_looked_for() -> None:
-    names = HeldNames(lambda batch: None, most=2)
-    for n in range(3):
-        assert not names.incomplete
-        names.held(str(n), HeldId(1, n))
-    assert names.incomplete
+class FakeHolding:
+    """Held names, and what was asked."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = dict(enumerate(names))
+        self.looks = 0
+
+    async def held_since(self, positions: Any) -> AsyncGenerator[tuple[HeldId, Batch], None]:
+        self.looks += 1
+        for entry, name in list(self.names.items()):
+            await asyncio.sleep(0)
+            yield HeldId(1, entry), Batch(0, 1, BatchFormat.PULSAR, 0, name.encode())
+
+    async def cancel(self, held: HeldId) -> None:
+        if self.names.pop(held.entry, None) is None:
+            raise NotHeldError("gone")
+
+
+def names_of(*, most: int, incomplete: bool = False) -> HeldNames:
+    names = HeldNames(lambda batch: bytes(batch.payload).decode(), most=most)
+    names.incomplete = incomplete
+    return names
+
+
+async def test_what_is_held_is_looked_through_once_if_all_names_can_be_remembered() -> None:
+    holding: Any = FakeHolding("a", "b", "a", "c")
+    names = names_of(most=10, incomplete=True)
+    assert await asyncio.gather(names.cancel("a", holding), names.cancel("x", holding)) == [2, 0]
+    assert await names.cancel("c", holding) == 1
+    assert await names.cancel("c", holding) == 0
+    assert (holding.names, holding.looks) == ({1: "b"}, 1)
+
+
+async def test_names_beyond_the_bound_are_looked_for_again() -> None:
+    holding: Any = FakeHolding("a", "b", "c", "d")
+    names = names_of(most=2, incomplete=True)
+    for name in ("a", "b", "c", "d"):
+        assert await names.cancel(name, holding) == 1
+    assert holding.names == {}
+    others = names_of(most=2)
+    for entry in range(3):
+        assert not others.incomplete
+        others.held(str(entry), HeldId(1, entry))
+    assert others.incomplete
+
+
+async def test_a_look_that_fails_is_looked_again() -> None:
+    class Failing(FakeHolding):
+        async def held_since(self, positions: Any) -> AsyncGenerator[tuple[HeldId, Batch], None]:
+            raise StreamClosedError("closed")
+            yield
+
+    names = names_of(most=2, incomplete=True)
+    failing: Any = Failing()
+    with pytest.raises(StreamClosedError):
+        await names.cancel("a", failing)
+    whole_again: Any = FakeHolding("a")
+    assert await names.cancel("a", whole_again) == 1
 
 
 # --- idempotent producers -------------------------------------------------------------------------------------

@@ -1,9 +1,11 @@
 """The names that producers give to what they delay: found again to cancel it.
 
 A held batch says its own name, so nothing more is stored. Names of what this broker held itself are remembered, up
-to a bound; whatever else a cancellation names is looked for among all that is held.
+to a bound. The first cancellation that names something else has all that is held looked through, and what is found
+there remembered too.
 """
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import aclosing
@@ -26,12 +28,15 @@ class HeldNames:
         self._name_of = name_of
         self._most = most
         self._places: OrderedDict[str, list[HeldId]] = OrderedDict()
+        self._search = asyncio.Lock()  # one look through everything serves all who wait for it
         #: Whether there may be names that are not remembered: a former broker's, or too old ones.
         self.incomplete = False
 
     def held(self, name: str, place: HeldId) -> None:
         """A batch of this name was held."""
-        self._places.setdefault(name, []).append(place)
+        places = self._places.setdefault(name, [])
+        if place not in places:
+            places.append(place)
         self._places.move_to_end(name)
         if len(self._places) > self._most:
             self._places.popitem(last=False)
@@ -39,11 +44,12 @@ class HeldNames:
 
     async def cancel(self, name: str, holding: Holding) -> int:
         """Cancel whatever is held under the name; answers how many batches."""
-        places = self._places.pop(name, [])
         if self.incomplete:
-            places += [place for place in await self._search(name, holding) if place not in places]
+            async with self._search:
+                if self.incomplete:
+                    await self._look_through(holding, name)
         cancelled = 0
-        for place in places:
+        for place in self._places.pop(name, []):
             try:
                 await holding.cancel(place)
                 cancelled += 1
@@ -51,6 +57,20 @@ class HeldNames:
                 continue  # released, or cancelled before
         return cancelled
 
-    async def _search(self, name: str, holding: Holding) -> list[HeldId]:
-        async with aclosing(holding.held_since({})) as all_held:
-            return [place async for place, batch in all_held if self._name_of(batch) == name]
+    async def _look_through(self, holding: Holding, wanted: str) -> None:
+        """Remember every name in the holding area, as many as may be, and the wanted one last."""
+        self.incomplete = False
+        found: list[HeldId] = []
+        try:
+            async with aclosing(holding.held_since({})) as all_held:
+                async for place, batch in all_held:
+                    name = self._name_of(batch)
+                    if name == wanted:
+                        found.append(place)
+                    elif name is not None:
+                        self.held(name, place)
+        except BaseException:
+            self.incomplete = True
+            raise
+        for place in found:
+            self.held(wanted, place)

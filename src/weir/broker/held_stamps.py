@@ -32,10 +32,9 @@ class HeldStamps:
         #: Entries of each holding ledger that are taken into account.
         self._known: dict[int, int] = {}
 
-    def held(self, place: HeldId, stamp: Stamp, count: int) -> None:
-        """A stamped batch is in the holding area."""
+    def landed(self, place: HeldId) -> None:
+        """A batch is in the holding area. What comes of a stamped one is told right before."""
         self._known[place.ledger] = max(self._known.get(place.ledger, 0), place.entry + 1)
-        self.taken(stamp, count)
 
     def taken(self, stamp: Stamp, count: int) -> None:
         """Its sequence numbers are used up; durable with the state's next flush."""
@@ -69,8 +68,13 @@ class HeldStamps:
             stamp = Stamp(producer_id, epoch, sequence)
             if self._states.catch_up(stamp, count, now_ms):
                 self.taken(stamp, count)
-        if found:
-            self._known.update(positions)
+        self._known = positions
+        self.save()
+
+    def save(self) -> None:
+        """Have the state say up to where the holding area is taken into account."""
+        if self._known:
+            self._state.mark(KEY, self._to_bytes)
 
     def _to_bytes(self) -> bytes:
         last = {str(producer_id): list(taken) for producer_id, taken in self._last.items()}

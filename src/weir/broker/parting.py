@@ -65,11 +65,23 @@ class Parting:
         """Take into account what was held before this broker had the topic."""
         holding = self._ways.holding()
         self._names.incomplete = holding is not None and bool(holding.positions())
-        await self._held_stamps.open(holding, self._ways.now_ms())
+        if self._stamps.armed:  # else no stamped batch ever came
+            await self._held_stamps.open(holding, self._ways.now_ms())
 
     async def catch_up(self) -> None:
         """Find out what failed attempts left in the holding area."""
-        await self._held_stamps.catch_up(self._ways.holding(), self._ways.now_ms())
+        if self._stamps.armed:
+            await self._held_stamps.catch_up(self._ways.holding(), self._ways.now_ms())
+
+    def landed(self, place: HeldId) -> None:
+        """A batch was held, by whichever way it came."""
+        if self._stamps.armed:
+            self._held_stamps.landed(place)
+
+    def save(self) -> None:
+        """Keep the next opening of the topic short."""
+        if self._stamps.armed:
+            self._held_stamps.save()
 
     def publish(self, producer: BrokerProducer, outgoing: Outgoing, receipt: "asyncio.Future[Receipt]") -> None:
         stamp = outgoing.stamp
@@ -171,7 +183,7 @@ class Parting:
         if done.cancelled() or done.exception() is not None:
             return
         if part.stamp is not None:
-            self._held_stamps.held(done.result(), part.stamp, part.count)
+            self._held_stamps.taken(part.stamp, part.count)
             self._stamps.states.passed(part.stamp, part.count, self._ways.now_ms())
         if part.delay_id is not None:
             self._names.held(part.delay_id, done.result())

@@ -437,6 +437,7 @@ class Publisher:
             self._shut_all(f"a batch could not be held: {failure}")
             return
         held = done.result()
+        self.parting.landed(held)
         if self.dedup is not None:
             if batch.origin is not None:
                 self.dedup.held(batch.origin.producer, batch.origin.sequence, held)

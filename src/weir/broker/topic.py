@@ -487,6 +487,7 @@ class BrokerTopic:
             await self._publisher.holding.close()
         self._dedup.mark()
         self.stamps.save()
+        self._publisher.parting.save()
         await self._tasks.close()
         await self._view.close()
         await self._state.close()
