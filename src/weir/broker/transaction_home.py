@@ -164,8 +164,9 @@ class TransactionHome:
             await asyncio.gather(*work)
             groups, producer_id = list(transaction.groups), transaction.producer_id
             transaction.move(TransactionEvent.DONE, self._clock.wall_ms())
-            self.put(transaction)
-            await self.home.state.flush()
+            self.put(transaction)  # durable with whatever the producer does next, or soon
+            if groups:  # only once it is known that they will not be moved again may others go on from there
+                await self.home.state.flush()
             for group in groups:
                 self._positions.settle(group, producer_id)
         except StreamError as lost:
