@@ -109,8 +109,11 @@ class Shared:
 
     def _share(self, found: list[tuple[Batch, Piece]], seats: list[Seat]) -> int:
         chosen, self._turn = share_out([piece.cost for _, piece in found], seats, self._turn)
-        for place, (batch, piece) in zip(chosen, found, strict=False):
-            self._give(self._consumers[place], batch, piece)
+        for given, (place, (batch, piece)) in enumerate(zip(chosen, found, strict=False)):
+            consumer = self._consumers[place]
+            if consumer.room <= 0:  # so many bytes are enough for once
+                return given
+            self._give(consumer, batch, piece)
         return len(chosen)
 
     def _give(self, consumer: BrokerConsumer, batch: Batch, piece: Piece) -> None:
