@@ -658,6 +658,20 @@ def test_an_empty_group_is_forgotten_after_its_retention_and_one_without_positio
     tell(story, retention_s=1000, sweep_s=100)
 
 
+def test_positions_that_came_without_a_group_expire_as_well(tell: Callable) -> None:
+    async def story(party: Party) -> None:
+        await party.groups.all()
+        await party.groups.offsets.commit("by transaction", {T: Committed(1)})
+        assert [g.name for g in await party.groups.all()] == ["by transaction"]
+        await party.sleep(800)
+        assert list((await party.broker.load(T)).subscriptions) == ["by transaction"]
+        await party.sleep(1500)
+        assert await party.groups.all() == []
+        assert list((await party.broker.load(T)).subscriptions) == []
+
+    tell(story, retention_s=1000, sweep_s=100)
+
+
 def test_members_show_as_consumers_of_the_subscription_with_their_lag(tell: Callable) -> None:
     async def story(party: Party) -> None:
         topic = await party.broker.load(T)

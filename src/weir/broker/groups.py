@@ -301,11 +301,18 @@ class GroupCoordinator:
         while True:
             await self._clock.sleep(self.settings.sweep_s)
             for home in list(self._groups):
+                self._adopt(home)
                 for group in list(self._groups.get(home, {}).values()):
                     try:
                         await self._expire(home, group)
                     except WeirError as failed:
                         log.warning("group %s could not be looked after this time: %s", group.name, failed)
+
+    def _adopt(self, home: Home) -> None:
+        """Positions that came without a group, by a transaction: from now on they are a group's, and can expire."""
+        for name in self.offsets.groups(home) if home.alive else ():
+            if name not in self._groups[home] and len(self._groups[home]) < self.settings.max_groups:
+                self._store_in(home, self._make(home, name))
 
     async def _expire(self, home: Home, group: Group) -> None:
         """Forget an empty group that nobody used for long, and at once one that has no positions to keep."""
