@@ -445,6 +445,26 @@ def test_what_is_not_decided_is_not_trimmed_and_the_index_goes_with_the_log(run:
     run(scenario)
 
 
+def test_what_an_open_transaction_wrote_may_be_deleted_and_the_rest_of_it_still_waits(run: Callable) -> None:
+    async def scenario(bench) -> None:
+        topic = await bench.topic()
+        writer = await writer_of(bench, topic)
+        consumer = await bench.consumer(topic)
+        await writer.send(1, "gone")
+        await topic.truncate()
+        assert topic.start_offset == topic.stable_offset == topic.end_offset == 1
+        await writer.send(1, "kept")
+        assert topic.stable_offset == 1
+        assert await bench.nothing(consumer)
+        again = await bench.topic()
+        assert again.stable_offset == 1
+        await again.end_transaction(1, 0, commit=True)
+        assert await bench.receive(await bench.consumer(again), 1) == ["kept"]
+        assert again.stable_offset == again.end_offset == 3
+
+    run(scenario)
+
+
 def test_a_compacted_view_has_neither_aborted_nor_undecided_messages(run: Callable) -> None:
     async def scenario(bench) -> None:
         topic = await bench.topic()

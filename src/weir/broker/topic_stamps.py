@@ -144,7 +144,9 @@ class Stamps:
     @property
     def stable_offset(self) -> int:
         end = self._stream.end_offset
-        return self._index.stable(min(end, self._known_to)) if self._following else end
+        if not self._following:
+            return end
+        return max(self._index.stable(min(end, self._known_to)), self._stream.start_offset)
 
     @property
     def behind(self) -> bool:
@@ -179,9 +181,9 @@ class Stamps:
     async def catch_up(self) -> None:
         """Read what was stored and is not taken into account yet."""
         while self.behind:
+            self._known_to = max(self._known_to, self._stream.start_offset)
             try:
-                at = max(self._known_to, self._stream.start_offset)
-                for batch in await self._stream.read(at, _READ_BYTES):
+                for batch in await self._stream.read(self._known_to, _READ_BYTES):
                     if batch.end_offset > self._known_to:
                         self._learn(batch)
             except OffsetTrimmedError:
