@@ -6,6 +6,7 @@ from contextlib import suppress
 
 from weir.broker.api import Identity, Owner
 from weir.broker.context import BrokerContext
+from weir.broker.idle_topics import IdleTopics
 from weir.broker.leftovers import Leftovers
 from weir.broker.maintenance import Maintenance
 from weir.broker.opening import AnyTopic, open_topic
@@ -57,6 +58,13 @@ class Broker:
         self._maintenance = Maintenance(context, lambda: self.loaded)
         clock = context.runtime.clock
         self._revoking = Revoking(context.guard, clock, lambda: self.loaded)
+        self._idle = IdleTopics(
+            context,
+            registry,
+            lambda name: name in self._topics,
+            lambda name: self.load(name, create=False),
+            self.unload,
+        )
         self._leftovers = Leftovers(clock, registry, lambda name: self._deleted(name, again=True))
 
     def start(self) -> None:
@@ -65,6 +73,7 @@ class Broker:
         self._tasks.spawn(self._sweep(), "sweep")
         self._tasks.spawn(self._revoking.run(), "revoking")
         self._tasks.spawn(self._leftovers.run(), "leftovers")
+        self._tasks.spawn(self._idle.run(), "idle topics")
 
     @property
     def loaded(self) -> list[AnyTopic]:

@@ -31,6 +31,8 @@ class BrokerSettings:
     stamps_most: int = 10_000
     #: How often retention, expiry and quotas are looked after.
     maintenance_s: float = 5.0
+    #: How often topics that nobody has loaded are checked for messages that are retained no longer.
+    idle_s: float = 600.0
     #: How often topics are checked for new policies and lost leases.
     sweep_s: float = 1.0
     #: A subscription's dispatch rate may be used ahead by so many seconds.
