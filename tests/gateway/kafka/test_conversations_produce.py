@@ -132,6 +132,24 @@ def test_a_client_that_wants_no_answer_gets_none_and_what_it_sent_is_stored() ->
     play(conversation)
 
 
+def test_what_a_client_sent_before_it_hung_up_is_stored() -> None:
+    async def conversation(stage: Stage) -> None:
+        topic = await stage.topic()
+        stage.broker.answering.clear()  # the producer takes a while to open
+        peer = await stage.peer()
+        peer.fetch(("orders", 0, 0), max_wait_ms=60_000)  # nobody waits for it any more, nor do those behind it
+        for value in (b"a", b"b"):
+            peer.produce("orders", batch_of(value), acks=0)
+        peer.connection.close()
+        await stage.later(1)
+        stage.broker.answering.set()
+        await stage.later(1)
+        assert len(topic.batches) == 2
+        assert (topic.producers, stage.server.sessions) == ([], [])
+
+    play(conversation)
+
+
 def test_a_client_that_wants_no_answer_learns_of_a_failure_by_the_end_of_its_connection() -> None:
     async def conversation(stage: Stage) -> None:
         peer = await stage.peer()

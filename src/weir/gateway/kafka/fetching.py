@@ -1,6 +1,7 @@
 """One fetch: reads what there is, within the limits that the client set, and waits if that is too little."""
 
 import asyncio
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from weir.model.batch import Batch, BatchFormat
 from weir.model.errors import TopicNotFoundError, WeirError
 from weir.model.ids import Buffer
 from weir.model.registry import Action
+from weir.model.topics import TopicName
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.records import patched
 from weir.wire.translation import kafka_records
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
 _PartData = m.FetchResponse.PartitionData
 _READ_COMMITTED = 1
+#: Topics that one fetch loads at a time.
+_LOADED_AT_ONCE = 64
 #: Every partition's.
 _LEADER_EPOCH = 0
 
@@ -40,7 +44,9 @@ class Fetching:
 
     async def run(self) -> None:
         """Look at every partition that may have news, and at those that grow, until there is enough to answer."""
-        for part in self._parts.begin():
+        wanted = self._parts.begin()
+        await self._load(wanted)
+        for part in wanted:
             await self._look(part)
         if self._enough() or self._max_wait_s <= 0 or not len(self._parts):
             return
@@ -77,6 +83,19 @@ class Fetching:
         if part.error:
             self._failed = True
 
+    async def _load(self, parts: list[FetchPart]) -> None:
+        """Load topics that are not, several at a time; what fails is told when they are looked at."""
+        catalog, topics = self._session.services.catalog, self._session.topics
+        missing: list[TopicName] = []
+        for part in parts:
+            with suppress(WeirError):
+                name = part.name or catalog.find(*part.key)
+                if topics.get(name) is None:
+                    missing.append(name)
+        for first in range(0, len(missing) if len(missing) > 1 else 0, _LOADED_AT_ONCE):
+            some = missing[first : first + _LOADED_AT_ONCE]
+            await asyncio.gather(*map(topics.load, some), return_exceptions=True)
+
     async def _find(self, part: FetchPart) -> None:
         """Its topic, which may have been unloaded or deleted since it was last read."""
         session, services = self._session, self._session.services
@@ -85,11 +104,14 @@ class Fetching:
         if part.access_revision != services.authoriser.revision:
             services.guard.check(session.role, part.name, Action.CONSUME)
             part.access_revision = services.authoriser.revision
-        try:
-            self._parts.found(part, await services.broker.topic(part.name, role=session.role, create=False))
-        except WeirError:
-            part.name = None  # another topic may have the name by the next fetch
-            raise
+        topic = session.topics.get(part.name)
+        if topic is None:
+            try:
+                topic = await session.topics.load(part.name)
+            except WeirError:
+                part.name = None  # another topic may have the name by the next fetch
+                raise
+        self._parts.found(part, topic)
 
     async def _read(self, part: FetchPart) -> None:
         """Add to what was read of it, from where that ended."""

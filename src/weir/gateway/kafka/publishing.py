@@ -29,6 +29,8 @@ Key = tuple[str | bytes, int]
 Answer = Callable[[m.ProduceResponse | None], None]
 
 _BY_ID_SINCE = 13
+#: Producers that one request opens at a time.
+_OPENED_AT_ONCE = 64
 _PartResponse = m.ProduceResponse.PartitionProduceResponse
 _TopicResponse = m.ProduceResponse.TopicProduceResponse
 
@@ -110,11 +112,14 @@ class Publishing:
         self, missing: list[Key], request: m.ProduceRequest, version: int, answer: Answer
     ) -> None:
         failures: dict[Key, WeirError] = {}
-        for key in missing:
-            try:
-                self._links[key] = await self._open(key)
-            except WeirError as failure:
-                failures[key] = failure
+        for first in range(0, len(missing), _OPENED_AT_ONCE):
+            some = missing[first : first + _OPENED_AT_ONCE]
+            opened = await asyncio.gather(*map(self._open, some), return_exceptions=True)
+            for key, failure in zip(some, opened, strict=True):
+                if isinstance(failure, WeirError):
+                    failures[key] = failure
+                elif failure is not None:
+                    raise failure
         self._publish(request, version, answer, failures)
 
     def _publish(
@@ -244,7 +249,7 @@ class Publishing:
 
     # --- producers ---------------------------------------------------------------------------------------
 
-    async def _open(self, key: Key) -> PartitionLink:
+    async def _open(self, key: Key) -> None:
         services, session = self._session.services, self._session
         part = services.catalog.find(*key)
         if len(self._links) >= session.limits.max_producers:
@@ -253,7 +258,7 @@ class Publishing:
         producer = await topic.produce(
             ProducerRequest(role=session.role, properties={"client.id": session.client_id}, address=session.peer)
         )
-        return PartitionLink(key, part, topic, producer)
+        self._links[key] = PartitionLink(key, part, topic, producer)
 
     async def relax(self) -> None:
         """Wait for each producer that quota, rate or memory say should send no more for now."""

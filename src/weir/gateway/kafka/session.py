@@ -22,6 +22,7 @@ from weir.gateway.kafka.metrics import KafkaMetrics
 from weir.gateway.kafka.publishing import Publishing
 from weir.gateway.kafka.registry import HANDLERS, Handler
 from weir.gateway.kafka.services import Services
+from weir.gateway.kafka.topics import Topics
 from weir.gateway.kafka.versions import api_versions
 from weir.model.errors import NetworkError, NotAuthenticatedError, UnknownVersionError, WeirError, WireError
 from weir.model.ids import Buffer
@@ -86,6 +87,7 @@ class Session:
         self.outbox = Outbox(connection, services.clock)
         self.load = Load(self.limits)
         self.publishing = Publishing(self)
+        self.topics = Topics(services.broker, self.limits.max_fetch_partitions)
         self.fetch_sessions = fetch_sessions
         #: What was read for this client and is not sent yet.
         self.in_hand = Share(in_hand)
@@ -96,10 +98,11 @@ class Session:
         self._slots: deque[_Slot] = deque()
         self._waiting: deque[_Slot] = deque()
         self._working = False
+        self._current: _Slot | None = None
         self._work_to_do: asyncio.Future[None] | None = None
         self.heard_at = services.clock.monotonic()
         self._held_back = False
-        self._finishes = False  # what was taken is stored before the end
+        self._aborted = False
         self._farewell: WeirError | None = None
         self._ended = asyncio.Event()
 
@@ -123,26 +126,39 @@ class Session:
             self.tasks.spawn(self._receive(), "receive")
             working = self.tasks.spawn(self._work(), "work")
             await self._ended.wait()
-            working.cancel()
-            await self.publishing.settled(self.limits.settle_s if self._finishes else 0)
-            self.outbox.flush()
+            if not self._aborted:
+                await self._finish_up(working)
         finally:
             self._metrics.connections -= 1
             self._ended.set()
             self.credentials.forget()
             self.fetch_sessions.close_of(self)
             self.in_hand.free()
-            for slot in self._waiting:
-                if slot.opening is not None:
-                    slot.opening.close()
             await self.tasks.close()
+            self._forget_waiting()
             await self.publishing.close()
             self._connection.close()
+
+    async def _finish_up(self, working: "asyncio.Task[None]") -> None:
+        """Store what was taken: a client that wants no answers hangs up when it has sent what it had to send."""
+        if self._current is None or not _stores(self._current):
+            working.cancel()  # nobody waits for it any more
+            await asyncio.wait([working])
+            working = self.tasks.spawn(self._work(), "finish")
+        began = self.clock.monotonic()
+        await asyncio.wait([working], timeout=self.limits.settle_s)
+        await self.publishing.settled(max(0.0, self.limits.settle_s - (self.clock.monotonic() - began)))
+        self.outbox.flush()
+
+    def _forget_waiting(self) -> None:
+        while self._waiting:
+            slot = self._waiting.popleft()
+            if slot.opening is not None:
+                slot.opening.close()
 
     def end(self, why: WeirError) -> None:
         """Take nothing more, store what was taken, and end. Kafka has no way to say why."""
         if not self._ended.is_set():
-            self._finishes = True
             log.info("connection of %s is closed: %s", self.peer, why)
             self._ended.set()
 
@@ -152,12 +168,14 @@ class Session:
 
     def abort(self) -> None:
         """End at once."""
+        self._aborted = True
         self._connection.abort()
         self._ended.set()
 
     def known(self) -> None:
         """Whoever it is may send requests of full size, once it is known who it is."""
         if self.credentials.valid:
+            self.topics.role = self.role
             self._splitter.limit = self.limits.max_request_bytes
 
     def overdue(self, now: float) -> str | None:
@@ -237,24 +255,29 @@ class Session:
     # --- serving -----------------------------------------------------------------------------------------
 
     async def _work(self) -> None:
-        """Serve what waits, one after the other."""
+        """Serve what waits, one after the other; once the connection has ended, only what stores something."""
         while True:
             self._working = True
             while self._waiting:
+                self._current = slot = self._waiting.popleft()
+                if self._ended.is_set() and not _stores(slot):
+                    continue
                 try:
-                    await self._serve(self._waiting.popleft())
-                    await self.outbox.drain()
+                    await self._serve(slot)
+                    if not self._ended.is_set():
+                        await self.outbox.drain()
                     self.in_hand.free()
-                    if self._farewell is not None:
-                        self.end(self._farewell)
-                        return
                 except NetworkError:
-                    return
+                    continue  # there is an end to the connection, which is found where it is read
                 except WeirError as bad:
                     self._metrics.refused += 1
-                    self.end(bad)
-                    return
-            self._working = False
+                    self._farewell = bad
+                if self._farewell is not None:
+                    self._forget_waiting()
+                    self.end(self._farewell)
+            self._working, self._current = False, None
+            if self._ended.is_set():
+                return
             self._work_to_do = asyncio.get_running_loop().create_future()
             await self._work_to_do
 
@@ -362,3 +385,8 @@ class Session:
         log.debug("a %s of %s is refused: %s", name, self.peer, failure)
         said = {"error_message": text_of(failure)} if "error_message" in response.__struct_fields__ else {}
         self._answer(slot, response(error_code=code_of(failure), **said))
+
+
+def _stores(slot: _Slot) -> bool:
+    handler = HANDLERS.get(slot.api_key)
+    return handler is not None and handler.pipelined
