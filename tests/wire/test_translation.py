@@ -1,6 +1,7 @@
 """A batch read by another protocol's consumers: all that can be kept is kept, each message at its offset."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from random import Random
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ from kafka.record.default_records import DefaultRecordBatch
 
 from weir.model.batch import Batch, BatchFlags, BatchFormat, Stamp
 from weir.model.message import Message
-from weir.testing.record_samples import compressed
+from weir.testing.fuzzing import mutate
+from weir.testing.record_samples import compressed, sample_records
 from weir.wire.kafka.records import Compression, split_batches, verify, with_append_time
 from weir.wire.kafka.records_build import Record, build_batch, control_batch
 from weir.wire.kafka.records_read import iter_records
@@ -274,3 +276,37 @@ def test_whatever_is_stored_can_be_read_by_both(data: bytes, format: BatchFormat
         assert verify(only_piece(kafka_records(stored))).count == count
     if format is not BatchFormat.PULSAR:
         assert split_message(memoryview(pulsar_entry(stored).payload)).metadata
+
+
+def sample_message(dice: Random) -> bytes:
+    """A batch, or a single message, as a Pulsar producer sends it."""
+    kind = dice.choice(tuple(pulsar.Compression))
+    count = dice.randrange(1, 5)
+    payload = dice.randbytes(dice.randrange(20)) * 3
+    metadata = outer(compression=int(kind), partition_key="k")
+    metadata.properties.add(key="a", value="b")
+    if count > 1:
+        singles = [(api.SingleMessageMetadata(payload_size=0, event_time=n), payload) for n in range(count)]
+        payload = encode_batch(singles)
+        metadata.num_messages_in_batch = count
+    metadata.uncompressed_size = len(payload)
+    return b"".join(seal_message(metadata, pulsar.compress(kind, payload)))
+
+
+@pytest.mark.parametrize("sample", [sample_records, sample_message], ids=["kafka", "pulsar"])
+def test_whatever_becomes_of_a_batch_it_can_be_read_by_both(sample: Callable[[Random], bytes]) -> None:
+    dice = Random(f"translation {sample.__name__}")
+    own = BatchFormat.KAFKA if sample is sample_records else BatchFormat.PULSAR
+    pool = [sample(dice) for _ in range(32)]
+    unreadable = 0
+    for _ in range(4000):
+        data = mutate(dice.choice(pool), dice, dice.choice(pool))
+        stored = Batch(BASE, dice.choice((1, 1, 2, 3, 4)), own, NOW, data)
+        messages = messages_of(stored)
+        unreadable += any(name == UNREADABLE for name, _ in messages[0].headers)
+        if own is BatchFormat.KAFKA:
+            assert split_message(memoryview(pulsar_entry(stored).payload)).metadata
+            assert only_piece(kafka_records(stored, dice.randrange(16)))
+        else:
+            assert verify(only_piece(kafka_records(stored, dice.randrange(16)))).count == stored.count
+    assert 400 < unreadable < 4000

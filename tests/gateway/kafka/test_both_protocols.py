@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from datetime import timedelta
 from time import monotonic, time
 from typing import Any
 from urllib.request import urlopen
@@ -447,6 +448,21 @@ def test_a_delayed_record_is_seen_in_its_time_by_both(
     late = next(m for m in found if m.value() == b"late")
     assert late.headers() == [("weir-deliver-at", str(due_ms).encode())]
     consumer.close()
+
+
+def test_what_pulsar_delays_kafka_sees_in_its_time(kafka: Kafka, client: pulsar.Client, topic: str) -> None:
+    producer = client.create_producer(topic)
+    reader = kafka.reader(topic)
+    sent_ms = int(time() * 1000)
+    producer.send(b"late", deliver_after=timedelta(milliseconds=500), partition_key="k")
+    producer.send(b"now")
+    seen_ms: dict[tuple[bytes | None, bytes], int] = {}
+    for _ in range(2):
+        (message,) = take(reader, 1)
+        seen_ms[message.key(), message.value()] = int(time() * 1000)
+    assert sorted(value for _, value in seen_ms) == [b"late", b"now"]
+    assert seen_ms[b"k", b"late"] >= sent_ms + 500
+    producer.close()
 
 
 #: Nothing that waits for so long is released while a test runs, however slow the machine.

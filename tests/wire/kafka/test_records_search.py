@@ -1,0 +1,70 @@
+"""Some bytes are found in a batch wherever they stand in a header, whatever the size and compression."""
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weir.model.errors import WireError
+from weir.testing.record_samples import compressed
+from weir.wire.kafka.records import HEADER_BYTES, Compression, parse_header
+from weir.wire.kafka.records_build import Record, build_batch
+from weir.wire.kafka.records_search import Searcher
+
+MARK = b"mark-"
+
+
+def has(batch: bytes) -> bool:
+    return Searcher().has(batch, parse_header(batch), MARK)
+
+
+@pytest.mark.parametrize("size", [0, 100, 5_000, 400_000])
+@pytest.mark.parametrize("kind", Compression)
+def test_a_header_is_found_in_records_of_any_size(kind: Compression, size: int) -> None:
+    def batch(*marked: int) -> bytes:
+        records = [
+            Record(n, 1, b"key", b"x" * size, [(MARK + b"name", b"v")] if n in marked else []) for n in range(5)
+        ]
+        return compressed(build_batch(records), kind)
+
+    assert not has(batch())
+    for n in range(5):
+        assert has(batch(n))
+    assert has(batch(0, 1, 2, 3, 4))
+
+
+def test_other_headers_are_not_taken_for_it_in_large_records() -> None:
+    assert not has(build_batch([Record(0, 1, None, b"x" * 9000, [(b"other", b"v")])]))
+
+
+def test_one_room_serves_batch_after_batch() -> None:
+    searcher = Searcher()
+    for kind in (Compression.LZ4, Compression.ZSTD):
+        for headers in ([(MARK, b"x")], [], [(MARK, None)], []):
+            batch = compressed(build_batch([Record(0, 1, b"k", b"v" * 50, headers)]), kind)
+            assert searcher.has(batch, parse_header(batch), MARK) is bool(headers)
+
+
+@given(keys=st.lists(st.none() | st.binary(max_size=80), min_size=1, max_size=3), null=st.booleans())
+def test_stepping_over_values_misses_nothing(keys: list[bytes | None], null: bool) -> None:
+    values = [None if null and n else b"x" * 9000 for n in range(len(keys))]
+    for marked in range(len(keys)):
+        records = [
+            Record(n, n, key, value, [(MARK, b"1")] if n == marked else [])
+            for n, (key, value) in enumerate(zip(keys, values, strict=True))
+        ]
+        assert has(build_batch(records))
+
+
+def test_large_records_that_are_damaged_are_searched_as_they_are() -> None:
+    dice = Random("damage")
+    batch = build_batch([Record(n, 1, b"key", b"x" * 4000) for n in range(3)])
+    header = parse_header(batch)
+    for _ in range(500):
+        damaged = bytearray(batch)
+        for _ in range(3):
+            damaged[dice.randrange(HEADER_BYTES, HEADER_BYTES + 30)] = dice.randrange(256)
+        assert Searcher().has(bytes(damaged), header, MARK) is False
+    with pytest.raises(WireError):
+        has(build_batch([Record(0, 1, None, b"x")], attributes=Compression.ZSTD))
