@@ -72,10 +72,16 @@ class Inbox:
         self.size -= len(taken)
         return taken
 
-    def _turn_over(self) -> None:
+    def finish(self) -> None:
+        """Nothing more will come: the chunk goes back, whoever may still hold the connection."""
         if self._chunk is not None:
             if self._start < self._end:
                 self._full.append(memoryview(self._chunk)[self._start : self._end])
             self._pool.retire(self._chunk)
+            self._chunk = None
+            self._start = self._end = 0
+
+    def _turn_over(self) -> None:
+        self.finish()
         self._chunk = self._pool.take()
         self._start = self._end = 0

@@ -126,6 +126,7 @@ class RealConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._gone = True
+        self._inbox.finish()
         if not self._ended:
             self._lost = str(exc) if exc else "closed without an end of stream"
         self._may_write.set()
