@@ -152,9 +152,10 @@ def test_servers_are_hosts_with_or_without_ports() -> None:
             parse_servers(wrong)
 
 
-def test_a_token_is_the_password_of_plain(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+def test_a_token_is_the_password_of_plain_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     assert batch().kafka.login is None
     assert batch(token="abc").kafka.login == Login("token", "abc")
+    assert "abc" not in repr(batch(token="abc"))
     jaas = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="p";'
     found = batch(kafka__security__protocol="SASL_SSL", kafka__sasl__jaas__config=jaas).kafka
     assert (found.login, found.tls) == (Login("u", "p"), TlsFiles())

@@ -51,7 +51,7 @@ class Stream:
         """Read what is there, and stop."""
         self.start(available_now=True, **more)
         assert self.query is not None
-        assert self.query.awaitTermination(120)
+        assert self.query.awaitTermination(240)
         return self.values
 
     def caught_up(self) -> list[str]:
@@ -221,7 +221,7 @@ def test_a_killed_python_worker_loses_and_doubles_nothing(spark, topics, tmp_pat
     query = Stream(spark, topics.servers, tmp_path, topic, marker=str(marker))
     reader = spark.readStream.format("dying").options(**query._options)
     writer = reader.load().writeStream.foreachBatch(query._take).option("checkpointLocation", str(tmp_path / "c"))
-    assert writer.trigger(availableNow=True).start().awaitTermination(120)
+    assert writer.trigger(availableNow=True).start().awaitTermination(240)
     assert marker.exists()
     assert query.values == numbered("a", 50)
 

@@ -35,7 +35,12 @@ def compiled(function: F) -> F:
     Nothing is allocated in here, so no references are counted (`_nrt`): counting at every call of a helper took
     longer than all the rest.
     """
-    return function if njit is None else cast(F, njit(cache=True, nogil=True, _nrt=False)(function))
+    if njit is None:
+        return function
+    try:
+        return cast(F, njit(cache=True, nogil=True, _nrt=False)(function))
+    except RuntimeError:  # no folder can be written to: compile in each process
+        return cast(F, njit(nogil=True, _nrt=False)(function))
 
 
 def inlined(function: F) -> F:

@@ -1,7 +1,7 @@
 """What can be set about a client of the Kafka protocol: plain values, which travel to Spark's tasks."""
 
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from weir.model.errors import ConfigError
 
@@ -27,7 +27,7 @@ class TlsFiles:
     ca: str | None = None
     certificate: str | None = None
     key: str | None = None
-    password: str | None = None
+    password: str | None = field(default=None, repr=False)
     #: Whether the certificate must be of the host that was asked for.
     check_host: bool = True
 
@@ -47,7 +47,7 @@ class Login:
     """SASL PLAIN. To Weir the password is a token; the user may be anything."""
 
     user: str
-    password: str
+    password: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
