@@ -309,7 +309,7 @@ class GroupCoordinator:
                         log.warning("group %s could not be looked after this time: %s", group.name, failed)
 
     def _adopt(self, home: Home) -> None:
-        """Positions that came without a group, by a transaction: from now on they are a group's, and can expire."""
+        """Positions that came without a group, by a transaction, are a group's from now on, and can expire."""
         for name in self.offsets.groups(home) if home.alive else ():
             if name not in self._groups[home] and len(self._groups[home]) < self.settings.max_groups:
                 self._store_in(home, self._make(home, name))
