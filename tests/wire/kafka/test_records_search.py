@@ -12,20 +12,23 @@ from weir.wire.kafka.records import HEADER_BYTES, Compression, parse_header
 from weir.wire.kafka.records_build import Record, build_batch
 from weir.wire.kafka.records_search import Searcher
 
-MARK = b"mark-"
+MARK = b"mark-name"
+NAMES = (MARK, b"mark-of-another")
+#: The byte that stands before the name.
+RICH = bytes([2 * len(MARK)])
 
 
 def has(batch: bytes) -> bool:
-    return Searcher().has(batch, parse_header(batch), MARK)
+    return Searcher(b"mark-", NAMES).has(batch, parse_header(batch))
 
 
+@pytest.mark.parametrize("filling", [b"x", RICH], ids=["text", "rich in lengths"])
 @pytest.mark.parametrize("size", [0, 100, 5_000, 400_000])
 @pytest.mark.parametrize("kind", Compression)
-def test_a_header_is_found_in_records_of_any_size(kind: Compression, size: int) -> None:
+def test_a_header_is_found_in_records_of_any_size(kind: Compression, size: int, filling: bytes) -> None:
     def batch(*marked: int) -> bytes:
-        records = [
-            Record(n, 1, b"key", b"x" * size, [(MARK + b"name", b"v")] if n in marked else []) for n in range(5)
-        ]
+        headers = [(NAMES[size % 3 > 0], b"v")]
+        records = [Record(n, 1, b"key", filling * size, headers if n in marked else []) for n in range(5)]
         return compressed(build_batch(records), kind)
 
     assert not has(batch())
@@ -35,20 +38,20 @@ def test_a_header_is_found_in_records_of_any_size(kind: Compression, size: int) 
 
 
 def test_other_headers_are_not_taken_for_it_in_large_records() -> None:
-    assert not has(build_batch([Record(0, 1, None, b"x" * 9000, [(b"other", b"v")])]))
+    assert not has(build_batch([Record(0, 1, None, RICH * 9000, [(b"other", b"v")])]))
 
 
 def test_one_room_serves_batch_after_batch() -> None:
-    searcher = Searcher()
+    searcher = Searcher(b"mark-", NAMES)
     for kind in (Compression.LZ4, Compression.ZSTD):
         for headers in ([(MARK, b"x")], [], [(MARK, None)], []):
             batch = compressed(build_batch([Record(0, 1, b"k", b"v" * 50, headers)]), kind)
-            assert searcher.has(batch, parse_header(batch), MARK) is bool(headers)
+            assert searcher.has(batch, parse_header(batch)) is bool(headers)
 
 
 @given(keys=st.lists(st.none() | st.binary(max_size=80), min_size=1, max_size=3), null=st.booleans())
 def test_stepping_over_values_misses_nothing(keys: list[bytes | None], null: bool) -> None:
-    values = [None if null and n else b"x" * 9000 for n in range(len(keys))]
+    values = [None if null and n else RICH * 20_000 for n in range(len(keys))]
     for marked in range(len(keys)):
         records = [
             Record(n, n, key, value, [(MARK, b"1")] if n == marked else [])
@@ -59,12 +62,12 @@ def test_stepping_over_values_misses_nothing(keys: list[bytes | None], null: boo
 
 def test_large_records_that_are_damaged_are_searched_as_they_are() -> None:
     dice = Random("damage")
-    batch = build_batch([Record(n, 1, b"key", b"x" * 4000) for n in range(3)])
+    batch = build_batch([Record(n, 1, b"key", RICH * 4000) for n in range(3)])
     header = parse_header(batch)
     for _ in range(500):
         damaged = bytearray(batch)
         for _ in range(3):
             damaged[dice.randrange(HEADER_BYTES, HEADER_BYTES + 30)] = dice.randrange(256)
-        assert Searcher().has(bytes(damaged), header, MARK) is False
+        assert Searcher(b"mark-", NAMES).has(bytes(damaged), header) is False
     with pytest.raises(WireError):
         has(build_batch([Record(0, 1, None, b"x")], attributes=Compression.ZSTD))

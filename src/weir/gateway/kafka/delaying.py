@@ -25,8 +25,6 @@ DELIVER_AT = b"weir-deliver-at"
 DELIVER_AFTER = b"weir-deliver-after"
 DELAY_ID = b"weir-delay-id"
 CANCEL = b"weir-cancel"
-#: What all of them begin with; few batches have it in them.
-_MARK = b"weir-"
 _MAX_ID_BYTES = 256
 _MAX_DIGITS = 18
 _LAST_SEQUENCE = 0x7FFFFFFF
@@ -49,14 +47,14 @@ class Delaying:
     """Looks for wishes in what the producers of one listener send."""
 
     def __init__(self) -> None:
-        self._searcher = Searcher()
+        self._searcher = Searcher(b"weir-", (DELIVER_AT, DELIVER_AFTER, CANCEL))
 
     def heeded(self, outgoing: Outgoing, now_ms: int, header: BatchHeader | None = None) -> Outgoing:
         """The batch as it is to be stored, if some of its records wish for a delay; else itself. RefusedError.
         `header`: as it came, if that is known."""
         payload = bytes(outgoing.payload)
         try:
-            if not self._searcher.has(payload, header or parse_header(payload), _MARK):
+            if not self._searcher.has(payload, header or parse_header(payload)):
                 return outgoing
             runs = _runs_of(payload)
         except WireError as bad:

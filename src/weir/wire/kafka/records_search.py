@@ -1,16 +1,20 @@
-"""Whether some bytes occur in the headers of a batch's records, found out at as little cost as may be.
+"""Whether a record of a batch has a header of some name, found out at as little cost as may be.
 
-Nothing decompressed is kept. Bytes that occur in a key or value are taken for a header's too: whoever asks looks
+Every batch that is produced is asked, so this is about bytes, not records. A header's name stands behind its
+length, which is a byte that is rare in text: those bytes are looked for, and the name behind them. Where they are
+frequent, as in binary values, all bytes are searched; or, where values are large, these are stepped over.
+Nothing decompressed is kept. A name that occurs in a key or value is taken for a header's too: whoever asks looks
 closer then.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from cramjam import DecompressionError, lz4, zstd
 
 from weir.model.errors import WireError
 from weir.model.ids import Buffer
 from weir.wire.kafka.records import HEADER_BYTES, BatchHeader, Compression
+from weir.wire.kafka.records_build import zigzag
 from weir.wire.kafka.records_read import number, open_records
 
 _INTO: dict[Compression, Callable[[Buffer, bytearray], int]] = {
@@ -21,21 +25,24 @@ _INTO: dict[Compression, Callable[[Buffer, bytearray], int]] = {
 _ROOM_BYTES = 1024 * 1024
 #: From this size of a record on it is faster to step over its value than to search it.
 _LARGE_BYTES = 3 * 1024
+#: So many places are looked at before all bytes are searched: it then costs little more than that.
+_BYTES_PER_PLACE = 4096
+_FEW_PLACES = 16
 
 
 class Searcher:
     """Room to decompress into is made once, and used again for each search."""
 
-    def __init__(self) -> None:
+    def __init__(self, beginning: bytes, names: Sequence[bytes]) -> None:
+        """`beginning`: what all names begin with."""
+        self._patterns = [zigzag(len(name)) + name for name in names]
+        self._beginning = beginning
         self._room = bytearray()
 
-    def has(self, batch: bytes, header: BatchHeader, wanted: bytes) -> bool:
-        """WireError if the records cannot be decompressed."""
+    def has(self, batch: bytes, header: BatchHeader) -> bool:
+        """Whether any of the names is there. WireError if the records cannot be decompressed."""
         if header.compression is Compression.NONE:
-            large = len(batch) >= header.records * _LARGE_BYTES
-            if large and not _have_headers(batch, header.records):
-                return False
-            return batch.find(wanted, HEADER_BYTES) >= 0
+            return self._is_in(batch, HEADER_BYTES, len(batch), header.records)
         into = _INTO.get(header.compression)
         if into is not None:
             if not self._room:
@@ -45,25 +52,44 @@ class Searcher:
             except DecompressionError:
                 pass  # there is too little room, or it is damaged: which of them is found out below
             else:
-                return self._room.find(wanted, 0, size) >= 0
-        return wanted in bytes(open_records(batch, header))
+                return self._is_in(self._room, 0, size, header.records)
+        opened = bytes(open_records(batch, header))
+        return self._is_in(opened, 0, len(opened), header.records)
+
+    def _is_in(self, data: bytes | bytearray, start: int, end: int, records: int) -> bool:
+        places = _FEW_PLACES + (end - start) // _BYTES_PER_PLACE
+        for pattern in self._patterns:
+            length = pattern[:1]
+            at = data.find(length, start, end)
+            while at >= 0:
+                if data.startswith(pattern, at, end):
+                    return True
+                places -= 1
+                if places < 0:
+                    return self._is_deep_in(data, start, end, records)
+                at = data.find(length, at + 1, end)
+        return False
+
+    def _is_deep_in(self, data: bytes | bytearray, start: int, end: int, records: int) -> bool:
+        if end - start >= records * _LARGE_BYTES and not _have_headers(data, start, end, records):
+            return False
+        return data.find(self._beginning, start, end) >= 0
 
 
-def _have_headers(batch: bytes, records: int) -> bool:
+def _have_headers(data: bytes | bytearray, at: int, end: int, records: int) -> bool:
     """Whether any record has a header, or is malformed."""
-    at = HEADER_BYTES
     try:
         for _ in range(records):
-            size, at = number(batch, at)
-            end = at + size
-            _, at = number(batch, at + 1)  # the time
-            _, at = number(batch, at)  # the offset
-            key, at = number(batch, at)
-            value, at = number(batch, at + max(key, 0))
+            size, at = number(data, at)
+            following = at + size
+            _, at = number(data, at + 1)  # the time
+            _, at = number(data, at)  # the offset
+            key, at = number(data, at)
+            value, at = number(data, at + max(key, 0))
             at += max(value, 0)
-            if batch[at] or at + 1 != end:
+            if data[at] or at + 1 != following:
                 return True
-            at = end
+            at = following
     except (IndexError, WireError):
         return True
-    return at != len(batch)
+    return at != end
