@@ -9,6 +9,7 @@ import pytest
 from weir.broker.api import StartAt, SubscriptionType
 from weir.broker.coordinator import Homes
 from weir.broker.group_offsets import Committed, GroupOffsets
+from weir.broker.stats import ConsumerStats, Flow
 from weir.broker.upkeep import look_after
 from weir.model.errors import (
     CommitTooLargeError,
@@ -18,6 +19,7 @@ from weir.model.errors import (
     SubscriptionNotFoundError,
     TopicNotFoundError,
     UnstablePositionError,
+    WireError,
 )
 from weir.model.policies import BacklogQuota, Policies, Retention
 from weir.model.topics import TopicName
@@ -277,5 +279,39 @@ def test_positions_expire_by_the_moment_they_were_committed_unless_others_use_th
         assert await offsets.expire("g", later + 1) is None
         assert list((await broker.load(U)).subscriptions) == ["g"]
         assert await offsets.parts("g") == []
+
+    run(scenario)
+
+
+def test_a_group_with_members_is_not_dropped_for_not_committing(run: Callable) -> None:
+    async def scenario(bench) -> None:
+        broker = await bench.broker()
+        offsets = await offsets_of(bench, broker)
+        broker._registry.set(Policies(subscription_expiry_min=5))
+        topic = await broker.load(T)
+        await offsets.commit("g", {T: Committed(1)})
+        members = broker._context.members
+        member = ConsumerStats("m", "", Flow(), 0, 0, 0, 0, True, False, 0)
+        members.set("g", [(member, [T, U])])
+        await bench.runtime.clock.sleep(301)
+        await look_after(topic, bench.runtime.clock.wall_ms())
+        assert list(topic.subscriptions) == ["g"]
+        members.set("g", [])
+        await look_after(topic, bench.runtime.clock.wall_ms())
+        assert list(topic.subscriptions) == []
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("damage", [b"", b"\x01", b"\x09" + bytes(28), b"\x01" + bytes(28) + b"\xff"])
+def test_a_damaged_position_is_named(run: Callable, damage: bytes) -> None:
+    async def scenario(bench) -> None:
+        broker = await bench.broker()
+        offsets = await offsets_of(bench, broker)
+        await offsets.commit("g", {T: Committed(1), U: Committed(2)})
+        (await broker.load(T)).state.put("commit/g", damage)
+        found = await offsets.fetch("g")
+        assert isinstance(found[T], WireError)
+        assert found[U].offset == 2
 
     run(scenario)

@@ -45,7 +45,17 @@ ANSWERS: dict[str, Any] = {
     f"GET {T}/properties": {"owner": "me"},
     f"POST {T}/terminate": {"ledgerId": 3, "entryId": 9},
     "GET /admin/v2/persistent/public/default/many/partitions": {"partitions": 2},
-    "GET /admin/v2/persistent/public/default/many/partitioned-stats": STATS | {"metadata": {"partitions": 2}},
+    "GET /admin/v2/persistent/public/default/many/partitioned-stats": STATS
+    | {
+        "metadata": {"partitions": 2},
+        "partitions": {
+            "persistent://public/default/many-partition-1": {
+                "subscriptions": {
+                    "billing": {"position": 41, "msgBacklog": 5, "consumers": [{"consumerName": "app-1"}]}
+                }
+            }
+        },
+    },
     "GET /lookup/v2/topic/persistent/public/default/t": {"brokerUrl": "pulsar://somewhere:6650"},
     "GET /admin/v2/schemas/public/default/t/schema": {"version": 2, "type": "AVRO", "timestamp": 1, "data": "{}"},
     "GET /admin/v2/schemas/public/default/t/schemas": {
@@ -221,6 +231,8 @@ def test_a_change_answers_in_one_line_or_in_json(
         ("topics lookup t", ["pulsar://somewhere:6650"]),
         ("topics properties t", ["owner", "me"]),
         ("subscriptions list t", ["billing", "Shared"]),
+        ("subscriptions list t --partitions", ["billing", "position", "5"]),
+        ("subscriptions list many --partitions", ["billing", "many-partition-1", "41", "app-1"]),
         ("schemas get t", ["AVRO", "{}"]),
         ("schemas versions t", ["AVRO"]),
     ],

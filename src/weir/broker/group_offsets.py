@@ -156,7 +156,10 @@ class GroupOffsets:
             if stable and part in pending:
                 found[part] = UnstablePositionError(f"a transaction moves {group!r} on {part}")
             elif (subscription := _subscription(topic, group)) is not None:
-                found[part] = _committed(topic, subscription)
+                try:
+                    found[part] = _committed(topic, subscription)
+                except WireError as damaged:
+                    found[part] = damaged
         # What was told must not be taken back by a crash.
         lost = await _flushed({part: topics[part].state for part in found if part in topics})
         return found | lost
