@@ -83,7 +83,38 @@ def test_a_fetch_with_nothing_to_read_waits_and_is_answered_when_something_comes
         answer = await peer.hear()
         assert 5 <= stage.runtime.clock.monotonic() - began < 6
         assert [values_of(part) for part in answer.responses[0].partitions] == [[], [(0, b"news")], []]
+        assert [topic.watchers for topic in topics] == [1, 1, 1]  # for the next fetch, which will be alike
+        peer.fetch(("orders", 2, 0), max_wait_ms=0)
+        await peer.hear()
+        assert [topic.watchers for topic in topics] == [0, 0, 1]
+        peer.connection.close()
+        await stage.later(1)
         assert [topic.watchers for topic in topics] == [0, 0, 0]
+
+    play(conversation)
+
+
+def test_idle_partitions_cost_nothing_though_their_client_names_them_each_time() -> None:
+    async def conversation(stage: Stage) -> None:
+        await stage.topic(partitions=3)
+        store(stage.at(index=0), b"a")
+        peer = await stage.peer()
+        wanted = [("orders", 0, 1), ("orders", 1, 0), ("orders", 2, 0)]
+        peer.fetch(*wanted, max_wait_ms=10)
+        assert told(await peer.hear()) == {0: [], 1: [], 2: []}
+        stage.broker.refusal = TopicClosedError("whoever asks is told so")
+        peer.fetch(*wanted, max_wait_ms=10)
+        answer = await peer.hear()  # and nobody asks
+        assert [part.error_code for part in answer.responses[0].partitions] == [Code.NONE] * 3
+        assert [part.high_watermark for part in answer.responses[0].partitions] == [1, 0, 0]
+        peer.fetch(("orders", 0, 0), *wanted[1:], max_wait_ms=10)  # somewhere else
+        answer = await peer.hear()
+        codes = [Code.NOT_LEADER_OR_FOLLOWER, Code.NONE, Code.NONE]
+        assert [part.error_code for part in answer.responses[0].partitions] == codes
+        stage.broker.refusal = None
+        store(stage.at(index=2), b"c")
+        peer.fetch(*wanted, max_wait_ms=10)
+        assert told(await peer.hear()) == {0: [], 1: [], 2: [(0, b"c")]}
 
     play(conversation)
 
@@ -325,7 +356,7 @@ def test_a_session_ends_when_its_client_begins_anew_or_goes(ending: str) -> None
         epoch = 0 if ending == "a new session" else -1
         peer.fetch(("orders", 0, 0), session_id=number, session_epoch=epoch, max_wait_ms=100)
         assert (await peer.hear()).session_id != number
-        assert topic.watchers == (1 if epoch == 0 else 0)
+        assert topic.watchers == 1
         assert (await go_on(peer, number, 1)).error_code == Code.FETCH_SESSION_ID_NOT_FOUND
 
     play(conversation)

@@ -35,6 +35,7 @@ class FetchPart:
         "name",
         "next",
         "offset",
+        "round",
         "size",
         "stop_watching",
         "told",
@@ -56,6 +57,8 @@ class FetchPart:
         self.access_revision = -1
         #: What the client was told last.
         self.told: Marks | None = None
+        #: Counts the requests that name everything: which of them named it last.
+        self.round = 0
         self.begin()
 
     def begin(self) -> None:
@@ -86,11 +89,12 @@ class FetchPart:
 
 
 class FetchParts:
-    """The partitions of a fetch, in the order in which they shall be served. `lasting`: it is a session's, whose
-    next fetch asks again for what is not named anew."""
+    """The partitions of a fetch, in the order in which they shall be served. They are watched, from one fetch to
+    the next; whoever does not keep them closes them."""
 
-    def __init__(self, *, lasting: bool = False) -> None:
-        self._lasting = lasting
+    def __init__(self) -> None:
+        self._round = 0
+        self._committed = False
         self._parts: dict[PartKey, FetchPart] = {}
         #: Those that the next fetch must look at.
         self._news: dict[FetchPart, None] = {}
@@ -104,15 +108,32 @@ class FetchParts:
     def __iter__(self) -> Iterator[FetchPart]:
         return iter(self._parts.values())
 
-    def put(self, key: PartKey, wanted: m.FetchRequest.FetchPartition) -> None:
-        """Read this partition, from now on as the request says."""
+    def put(self, key: PartKey, wanted: m.FetchRequest.FetchPartition) -> FetchPart:
+        """Read this partition, from now on as the request says. One that is asked for again where it had nothing
+        new is left alone."""
         part = self._parts.get(key)
         if part is None:
             part = self._parts[key] = FetchPart(key)
+            self._news[part] = None
+        elif part in self._news:
+            del self._news[part]
+            self._news[part] = None  # in the order in which the client wants to be served
+        elif part.offset != wanted.fetch_offset or part.leader_epoch != wanted.current_leader_epoch:
+            self._news[part] = None
+        part.round = self._round
         part.offset = wanted.fetch_offset
         part.max_bytes = wanted.partition_max_bytes
         part.leader_epoch = wanted.current_leader_epoch
-        self._news[part] = None
+        return part
+
+    def next_round(self) -> None:
+        """A request follows that names everything anew."""
+        self._round += 1
+
+    def keep_named(self) -> None:
+        """Forget what the request did not name."""
+        for key in [part.key for part in self._parts.values() if part.round != self._round]:
+            self.forget(key)
 
     def forget(self, key: PartKey) -> None:
         part = self._parts.pop(key, None)
@@ -126,44 +147,34 @@ class FetchParts:
         self._news.pop(part, None)
         self._news[part] = None
 
-    def begin(self) -> list[FetchPart]:
-        """A new fetch begins: the partitions to look at."""
+    def begin(self, committed: bool) -> list[FetchPart]:
+        """A new fetch begins, of decided messages only or of all: the partitions to look at."""
+        if committed != self._committed:  # what is new to one of them may be old to the other
+            self._committed = committed
+            self._news.update(dict.fromkeys(self._parts.values()))
         self._grown = {}
-        for part in self._news:
-            part.begin()
         return list(self._news)
 
     def found(self, part: FetchPart, topic: Topic) -> None:
         """A partition's topic as it is loaded now."""
         part.found(topic)
-        if self._lasting and part.stop_watching is None:
+        if part.stop_watching is None:
             part.stop_watching = topic.on_growth(partial(self._grew, part))
 
     def quiet(self, part: FetchPart) -> None:
         """It has nothing for a reader at its offset: left alone until it grows."""
-        if part.stop_watching is not None:
-            self._news.pop(part, None)
+        self._news.pop(part, None)
 
-    async def grown(self, until: "asyncio.Future[None]", committed: bool) -> list[FetchPart]:
+    async def grown(self, until: "asyncio.Future[None]") -> list[FetchPart]:
         """Wait until partitions may have more than what was read of them, or until told to wait no longer."""
-        self._waiter = until
-        try:
-            if not self._lasting:
-                self._watch_all(committed)
-            if not self._grown:
+        if not self._grown:
+            self._waiter = until
+            try:
                 await until
-        finally:
-            self._waiter = None
+            finally:
+                self._waiter = None
         grown, self._grown = self._grown, {}
         return list(grown)
-
-    def _watch_all(self, committed: bool) -> None:
-        for part in self._parts.values():
-            if part.topic is None or part.stop_watching is not None:
-                continue
-            part.stop_watching = part.topic.on_growth(partial(self._grew, part))
-            if part.limit(committed) > part.next and not part.error:  # it grew while others were read
-                self._grown[part] = None
 
     def _grew(self, part: FetchPart) -> None:
         self._news[part] = None

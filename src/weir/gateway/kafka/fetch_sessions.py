@@ -40,6 +40,8 @@ class FetchSessions:
         self._max_sessions = max_sessions
         self._max_partitions = max_partitions
         self._sessions: dict[int, FetchSession] = {}
+        #: Those of connections whose clients know nothing of sessions.
+        self._unsaid: dict[object, FetchSession] = {}
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -58,6 +60,24 @@ class FetchSessions:
         session = self._sessions[number] = FetchSession(number, owner, parts, by_id=by_id, now=now)
         return session
 
+    def unsaid(self, owner: object, *, by_id: bool) -> FetchParts | None:
+        """What a connection fetched last, whose client names everything each time: most of it will be the same."""
+        session = self._unsaid.get(owner)
+        if session is None or session.by_id != by_id:
+            return None
+        self._use(session)
+        return session.parts
+
+    def keep_unsaid(self, owner: object, parts: FetchParts, *, by_id: bool) -> bool:
+        """Keep it for the next fetch, if there is room."""
+        former = self._unsaid.get(owner)
+        if former is not None:
+            self._end(former)
+        session = self.open(owner, parts, by_id=by_id)
+        if session is not None:
+            self._unsaid[owner] = session
+        return session is not None
+
     def _full(self, more: int) -> bool:
         held = sum(len(session.parts) for session in self._sessions.values())
         return len(self._sessions) >= self._max_sessions or held + more > self._max_partitions
@@ -72,9 +92,12 @@ class FetchSessions:
         if session.by_id != by_id:
             raise RefusedError(Code.FETCH_SESSION_TOPIC_ID_ERROR, "a session names topics in one way only")
         session.epoch = 1 if epoch == _LAST_EPOCH else epoch + 1
-        session.used_at = self._clock.monotonic()
-        self._sessions[number] = self._sessions.pop(number)
+        self._use(session)
         return session
+
+    def _use(self, session: FetchSession) -> None:
+        session.used_at = self._clock.monotonic()
+        self._sessions[session.number] = self._sessions.pop(session.number)
 
     def close(self, owner: object, number: int) -> None:
         """End a session, if it is this connection's."""
@@ -89,4 +112,6 @@ class FetchSessions:
 
     def _end(self, session: FetchSession) -> None:
         del self._sessions[session.number]
+        if self._unsaid.get(session.owner) is session:
+            del self._unsaid[session.owner]
         session.parts.close()

@@ -44,7 +44,7 @@ class Fetching:
 
     async def run(self) -> None:
         """Look at every partition that may have news, and at those that grow, until there is enough to answer."""
-        wanted = self._parts.begin()
+        wanted = self._parts.begin(self._committed)
         await self._load(wanted)
         for part in wanted:
             await self._look(part)
@@ -56,7 +56,7 @@ class Fetching:
             late = asyncio.get_running_loop().create_future()
             timer = clock.call_later(left_s, partial(_wake, late))
             try:
-                grown = await self._parts.grown(late, self._committed)
+                grown = await self._parts.grown(late)
             finally:
                 timer.cancel()
             for part in grown:
@@ -148,6 +148,11 @@ class Fetching:
             self._size += size
             self._session.in_hand.take(size)
             room -= size
+
+    def done(self) -> None:
+        """Everything is answered: what was read is held by the answer alone."""
+        for part in self.seen:
+            part.batches = []
 
     # --- the answer -------------------------------------------------------------------------------------
 

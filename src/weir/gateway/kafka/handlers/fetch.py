@@ -1,8 +1,8 @@
 """Fetch: record batches of any number of partitions, with a wait if there are none."""
 
-from weir.gateway.kafka.errors import Code, RefusedError
+from weir.gateway.kafka.errors import RefusedError
 from weir.gateway.kafka.fetch_parts import FetchPart, FetchParts
-from weir.gateway.kafka.fetch_sessions import FIRST, SESSIONLESS, FetchSession
+from weir.gateway.kafka.fetch_sessions import FIRST, SESSIONLESS
 from weir.gateway.kafka.fetching import Fetching
 from weir.gateway.kafka.registry import handler
 from weir.gateway.kafka.session import Session
@@ -16,35 +16,59 @@ _NO_ID = bytes(16)
 
 @handler(ApiKey.FETCH, versions=(4, 18))
 async def fetch(session: Session, request: m.FetchRequest, version: int) -> m.FetchResponse:
-    if request.session_epoch in (SESSIONLESS, FIRST):
-        return await _whole(session, request, version)
-    return await _changes(session, request, version)
+    by_id = version >= _BY_ID_SINCE
+    if request.session_epoch == SESSIONLESS:
+        return await _everything(session, request, by_id)
+    if request.session_epoch == FIRST:
+        return await _first(session, request, by_id)
+    return await _changes(session, request, by_id)
 
 
-async def _whole(session: Session, request: m.FetchRequest, version: int) -> m.FetchResponse:
-    """A fetch that names everything, and may begin a session."""
-    sessions, by_id = session.fetch_sessions, version >= _BY_ID_SINCE
+async def _everything(session: Session, request: m.FetchRequest, by_id: bool) -> m.FetchResponse:
+    """A fetch without a session. Its client names everything each time, and most of that is as it was."""
+    sessions = session.fetch_sessions
     if request.session_id:
         sessions.close(session, request.session_id)
-    parts = FetchParts(lasting=request.session_epoch == FIRST)
-    opened: FetchSession | None = None
+    parts = sessions.unsaid(session, by_id=by_id)
+    kept = parts is not None
+    if parts is None:
+        parts = FetchParts()
+    parts.next_round()
+    wanted = _put(session, parts, request, by_id)
+    if len(parts) != len(wanted):
+        parts.keep_named()
     try:
-        _put(session, parts, request, by_id)
-        if request.session_epoch == FIRST:
-            opened = sessions.open(session, parts, by_id=by_id)
+        kept = kept or sessions.keep_unsaid(session, parts, by_id=by_id)
+        fetching = Fetching(session, request, parts)
+        await fetching.run()
+        response = m.FetchResponse()
+        _add(response, fetching, wanted)
+        return response
+    finally:
+        if not kept:
+            parts.close()
+
+
+async def _first(session: Session, request: m.FetchRequest, by_id: bool) -> m.FetchResponse:
+    """A fetch that names everything, and begins a session if there is room for one."""
+    sessions = session.fetch_sessions
+    sessions.close(session, request.session_id)
+    parts = FetchParts()
+    wanted = _put(session, parts, request, by_id)
+    opened = sessions.open(session, parts, by_id=by_id)
+    try:
         fetching = Fetching(session, request, parts)
         await fetching.run()
         response = m.FetchResponse(session_id=opened.number if opened else 0)
-        _add(response, fetching, list(parts))
+        _add(response, fetching, wanted)
         return response
     finally:
         if opened is None:
             parts.close()
 
 
-async def _changes(session: Session, request: m.FetchRequest, version: int) -> m.FetchResponse:
+async def _changes(session: Session, request: m.FetchRequest, by_id: bool) -> m.FetchResponse:
     """A session's next fetch: asked and answered with what has changed."""
-    by_id = version >= _BY_ID_SINCE
     try:
         found = session.fetch_sessions.resume(session, request.session_id, request.session_epoch, by_id=by_id)
     except RefusedError as refused:
@@ -55,22 +79,25 @@ async def _changes(session: Session, request: m.FetchRequest, version: int) -> m
     _put(session, found.parts, request, by_id)
     fetching = Fetching(session, request, found.parts)
     await fetching.run()
-    response = m.FetchResponse(session_id=found.number)
     changed = [part for part in fetching.seen if part.batches or part.error or part.marks != part.told]
-    _add(response, fetching, changed)
     for part in changed:
         if part.batches:
             found.parts.move_back(part)
+    response = m.FetchResponse(session_id=found.number)
+    _add(response, fetching, changed)
     return response
 
 
-def _put(session: Session, parts: FetchParts, request: m.FetchRequest, by_id: bool) -> None:
+def _put(session: Session, parts: FetchParts, request: m.FetchRequest, by_id: bool) -> list[FetchPart]:
+    """What the request names, in its order."""
+    if sum(len(topic.partitions) for topic in request.topics) > session.limits.max_fetch_partitions:
+        raise TooManyError(f"one fetch reads {session.limits.max_fetch_partitions} partitions at the most")
+    named: dict[FetchPart, None] = {}
     for topic in request.topics:
         name = topic.topic_id if by_id else topic.topic
         for wanted in topic.partitions:
-            parts.put((name, wanted.partition), wanted)
-    if len(parts) > session.limits.max_fetch_partitions:
-        raise TooManyError(f"one fetch reads {session.limits.max_fetch_partitions} partitions at the most")
+            named[parts.put((name, wanted.partition), wanted)] = None
+    return list(named)
 
 
 def _add(response: m.FetchResponse, fetching: Fetching, parts: list[FetchPart]) -> None:
@@ -86,4 +113,5 @@ def _add(response: m.FetchResponse, fetching: Fetching, parts: list[FetchPart]) 
             )
             response.responses.append(topic)
         topic.partitions.append(fetching.answer(part))
-        part.told = None if part.error == Code.UNKNOWN_TOPIC_OR_PARTITION else part.marks
+        part.told = None if part.error else part.marks
+    fetching.done()
