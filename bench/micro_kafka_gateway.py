@@ -45,6 +45,7 @@ class Fed:
     """A connection whose client has sent everything already."""
 
     peer = "bench:1"
+    certificate = None
 
     def __init__(self) -> None:
         self._data: list[Buffer] = []
