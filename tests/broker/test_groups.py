@@ -230,6 +230,15 @@ def test_an_empty_group_waits_a_little_for_others_and_a_little_more_when_they_co
     tell(story, initial_delay_s=3)
 
 
+def test_a_member_that_stays_alone_waits_no_longer_than_that(tell: Callable) -> None:
+    async def story(party: Party) -> None:
+        began = party.clock.monotonic()
+        await party.join()
+        assert 3 <= party.clock.monotonic() - began < 3.5
+
+    tell(story, initial_delay_s=3)
+
+
 def test_waiting_for_others_ends_with_the_rebalance_time_out(tell: Callable) -> None:
     async def story(party: Party) -> None:
         began = party.clock.monotonic()

@@ -7,10 +7,10 @@ when the next deadline may have passed.
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import TypeVar
 
 from weir.broker.alarm import NEVER, Alarm
-from weir.broker.group_member import Member
+from weir.broker.group_gathering import Gathering
+from weir.broker.group_member import Member, answered, failure_of
 from weir.broker.group_model import (
     GroupEvent,
     GroupInfo,
@@ -31,7 +31,6 @@ from weir.model.errors import (
     MemberFencedError,
     MemberIdRequiredError,
     NotAllowedError,
-    NotOwnerError,
     RebalanceInProgressError,
     UnknownMemberError,
     WeirError,
@@ -41,7 +40,6 @@ from weir.runtime.interfaces import Clock
 log = logging.getLogger(__name__)
 
 EMPTY, JOINING, SYNCING, STABLE, DEAD = GroupState
-T = TypeVar("T")
 
 
 class Group:
@@ -69,12 +67,7 @@ class Group:
         self._settings = settings
         self._store = store
         self._changed = changed
-        #: When the members that have not joined are given up.
-        self._gather_by = NEVER
-        #: The group was empty: its first members wait a little for others, and again when others came meanwhile.
-        self._assembling = False
-        self._assemble_left_s = 0.0
-        self._came = False
+        self._gathering = Gathering()
         #: When members that have not asked for their share are given up.
         self._sync_by = NEVER
         self._dividing = -1  # the generation whose shares are being made durable
@@ -113,7 +106,7 @@ class Group:
         ):
             member.update(request)
             self._touch(member)
-            return _done(self._joined(member))
+            return answered(self._joined(member))
         member.update(request)
         waiter = member.await_join(_again())
         self._touch(member)
@@ -137,8 +130,8 @@ class Group:
         if not self.members:
             self.protocol_type = request.protocol_type
         self.members.add(member)
-        self._came = True
         waiter = member.await_join(_again())
+        self._gathering.somebody_came()
         self._rebalance(f"{member_id} joined")
         return waiter
 
@@ -164,7 +157,7 @@ class Group:
         def stored(done: "asyncio.Future[WeirError | None]") -> None:
             if waiter.done():
                 return
-            failure = _failure_of(done)
+            failure = failure_of(done)
             if failure is None:
                 waiter.set_result(answer)
             else:
@@ -195,28 +188,21 @@ class Group:
             for member in self.members:
                 member.owes_sync = False
                 member.end_sync(RebalanceInProgressError(f"group {self.name!r} is divided anew"))
-            wait_s = max((m.rebalance_s for m in self.members), default=0.0)
-            if self.state is EMPTY:
-                self._assembling, self._assemble_left_s, self._came = True, wait_s, False
-                wait_s = self._assembled_s()
+            was_empty = self.state is EMPTY
             self._move(GroupEvent.REBALANCE)
             self._sync_by = NEVER
-            self._gather_by = self._clock.monotonic() + wait_s
-            self._alarm.at(self._gather_by)
+            self._await_all(delay_s=self._settings.initial_delay_s if was_empty else None)
         self._gather()
 
-    def _assembled_s(self) -> float:
-        """Wait so long for others now, out of what may be waited in all."""
-        wait_s = min(self._settings.initial_delay_s, self._assemble_left_s)
-        self._assemble_left_s -= wait_s
-        if wait_s <= 0:
-            self._assembling = False
-        return wait_s
+    def _await_all(self, *, delay_s: float | None = None) -> None:
+        wait_s = max((m.rebalance_s for m in self.members), default=0.0)
+        self._gathering.begin(self._clock.monotonic(), wait_s, delay_s=delay_s)
+        self._alarm.at(self._gathering.by)
 
     def _gather(self) -> None:
         """Go on if everyone is there."""
         all_here = not self.members.given and all(m.join is not None for m in self.members)
-        if self.state is JOINING and not self._assembling and all_here:
+        if self.state is JOINING and not self._gathering.assembling and all_here:
             self._gathered()
 
     def _gathered(self) -> None:
@@ -227,11 +213,9 @@ class Group:
                 self.members.remove(member)
         here = [m for m in self.members if m.join is not None]
         if self.members and not here:
-            self._gather_by = self._clock.monotonic() + max(m.rebalance_s for m in self.members)
-            self._alarm.at(self._gather_by)
+            self._await_all()
             return
-        self._assembling = False
-        self._gather_by = NEVER
+        self._gathering.end()
         self.generation += 1
         if not here:
             self._deserted()
@@ -271,7 +255,7 @@ class Group:
         self._touch(member)
         if self.state is STABLE:
             member.owes_sync = False
-            return _done(self._synced(member))
+            return answered(self._synced(member))
         if member.id == self.members.leader and self._dividing != self.generation:
             self._check_size(request)
         waiter = member.await_sync(_again())
@@ -288,7 +272,7 @@ class Group:
         for member in self.members:
             member.assignment = bytes(request.assignments.get(member.id, b""))
             member.parts = tuple(request.parts.get(member.id, ()))
-        self._store(self).add_done_callback(lambda stored: self._divided(generation, _failure_of(stored)))
+        self._store(self).add_done_callback(lambda stored: self._divided(generation, failure_of(stored)))
 
     def _divided(self, generation: int, failure: WeirError | None) -> None:
         """The shares are durable, unless something has failed; the group may have moved on."""
@@ -424,19 +408,13 @@ class Group:
         if silent:
             self._left(f"{len(silent)} members said nothing")
         self._gather()
-        if self.state is JOINING and now >= self._gather_by:
-            self._gather_by = NEVER
-            if self._assembling and self._came and self._assemble_left_s > 0:
-                self._came = False
-                self._gather_by = now + self._assembled_s()
-            else:
-                self._assembling = False
-                self._gathered()
+        if self.state is JOINING and self._gathering.is_over(now):
+            self._gathered()
         self._alarm.at(self._next_deadline())
 
     def _next_deadline(self) -> float:
         deadlines = [m.deadline for m in self.members if m.new or not m.waits]
-        return min([*deadlines, *self.members.given.values(), self._gather_by, self._sync_by], default=NEVER)
+        return min([*deadlines, *self.members.given.values(), self._gathering.by, self._sync_by], default=NEVER)
 
     def resume(self, members: Sequence[Member], leader: str) -> None:
         """Go on as it was written down: with these members, which have their shares."""
@@ -459,15 +437,5 @@ class Group:
         self._changed(self)
 
 
-def _failure_of(stored: "asyncio.Future[WeirError | None]") -> WeirError | None:
-    return NotOwnerError("the coordinator is going down") if stored.cancelled() else stored.result()
-
-
 def _again() -> WeirError:
     return RebalanceInProgressError("the member asked again")
-
-
-def _done(value: T) -> "asyncio.Future[T]":
-    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-    future.set_result(value)
-    return future

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from weir.broker.group_model import Joined, JoinRequest, MemberInfo, Synced
 from weir.broker.stats import ConsumerStats, Flow
-from weir.model.errors import WeirError
+from weir.model.errors import NotOwnerError, WeirError
 from weir.model.topics import TopicName
 
 T = TypeVar("T")
@@ -120,3 +120,15 @@ def _end(waiter: "asyncio.Future[T] | None", result: T | WeirError) -> None:
         waiter.exception()  # nobody may be there to see it
     else:
         waiter.set_result(result)
+
+
+def answered(value: T) -> "asyncio.Future[T]":
+    """A future that is done."""
+    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    future.set_result(value)
+    return future
+
+
+def failure_of(stored: "asyncio.Future[WeirError | None]") -> WeirError | None:
+    """What went wrong with writing something down."""
+    return NotOwnerError("the coordinator is going down") if stored.cancelled() else stored.result()
