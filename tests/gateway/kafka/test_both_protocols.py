@@ -73,9 +73,9 @@ class Kafka:
     def read(self, topic: str, count: int, partition: int = 0, offset: int = 0) -> list[Any]:
         return take(self.reader(topic, partition, offset), count)
 
-    def create(self, topic: str, partitions: int) -> None:
+    def create(self, topic: str, partitions: int, configs: dict[str, str] | None = None) -> None:
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        for made in admin.create_topics([NewTopic(topic, partitions)]).values():
+        for made in admin.create_topics([NewTopic(topic, partitions, config=configs or {})]).values():
             made.result(PATIENCE_S)
 
     def close(self) -> None:
@@ -276,7 +276,7 @@ def test_what_pulsar_sends_kafka_reads_live_and_later(
 
 
 def test_a_kafka_reader_begins_within_a_pulsar_batch(kafka: Kafka, client: pulsar.Client, topic: str) -> None:
-    producer = client.create_producer(topic, batching_max_publish_delay_ms=200)
+    producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=200)
     for n in range(5):
         producer.send_async(b"%d" % n, lambda *_: None)
     producer.flush()
@@ -356,6 +356,29 @@ def test_compaction_sees_the_keys_of_both(
         found.append((message.partition_key(), message.data()))
     reader.close()
     assert found == [("a", b"new"), ("b", b"new"), ("d", b"only"), ("z", b"last")]
+
+
+def test_a_topic_that_compacts_itself_keeps_the_latest_of_both_at_their_offsets(
+    weir: UpProcess, kafka: Kafka, client: pulsar.Client, topic: str
+) -> None:
+    kafka.create(topic, 1, {"cleanup.policy": "compact"})
+    rows = [{"key": f"k{n % 3}", "value": b"kafka %d" % n} for n in range(5)]
+    kafka.send(topic, rows, **{"compression.type": "lz4"})
+    producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=200)
+    for n in range(4):
+        producer.send_async(b"pulsar %d" % n, lambda *_: None, partition_key=f"k{1 + n % 3}")
+    producer.flush()
+    producer.send(b"end", partition_key="end")  # the last batch is left as it is
+    producer.close()
+    compact(weir, topic)
+    found = kafka.read(topic, 5)
+    assert [(m.offset(), m.key(), m.value()) for m in found] == [
+        (3, b"k0", b"kafka 3"),
+        (6, b"k2", b"pulsar 1"),
+        (7, b"k3", b"pulsar 2"),
+        (8, b"k1", b"pulsar 3"),
+        (9, b"end", b"end"),
+    ]
 
 
 def test_pulsar_sees_what_a_kafka_transaction_decided(kafka: Kafka, client: pulsar.Client, topic: str) -> None:
