@@ -647,8 +647,11 @@ def test_a_role_uses_groups_of_what_it_may_consume_and_no_others() -> None:
             assert await peer.groups() == [("g", "Stable")]
             assert (await peer.described()).error_code == Code.NONE
             assert await peer.committed(None) == {0: 1}
-        # The group's topic goes; what is left of the group keeps nobody out.
+        # While it is empty he cannot make it his by a position of his own.
         await alice.leave((joined.member_id, None))
+        assert await bob.commit({0: 1}, topic="other") == [Code.GROUP_AUTHORIZATION_FAILED]
+        assert await alice.commit({1: 1}) == [Code.NONE]
+        # The group's topic goes; what is left of the group keeps nobody out.
         await table.broker.delete(TopicName.parse("orders"), force=True)
         assert await alice.groups() == [("g", "Empty")]
         assert await root.deleted("g") == [Code.NONE]

@@ -2,7 +2,7 @@
 
 from weir.broker.group_offsets import Committed
 from weir.gateway.kafka.errors import Code, code_of
-from weir.gateway.kafka.grouping import group_code, groups_of, part_of, position_code
+from weir.gateway.kafka.grouping import check_group, group_code, groups_of, part_of, position_code
 from weir.gateway.kafka.registry import handler
 from weir.gateway.kafka.session import Session
 from weir.model.errors import TopicNotFoundError, WeirError
@@ -35,6 +35,8 @@ async def offset_commit(session: Session, request: m.OffsetCommitRequest, versio
                 partition.committed_metadata or "",
             )
     try:
+        if request.generation_id_or_member_epoch < 0:  # members were asked when they joined
+            await check_group(session, request.group_id)
         results = await groups_of(session).commit(
             request.group_id,
             positions,
