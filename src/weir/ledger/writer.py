@@ -151,7 +151,12 @@ class LedgerWriter:
         if self._closing is None or (self._closing.done() and isinstance(self._closing.exception(), MetaError)):
             self._refusal = self._refusal or LedgerClosedError(f"ledger {self.ledger_id} is closed")
             self._closing = self._loop.create_task(self._close(), name=f"close-ledger-{self.ledger_id}")
-        return await asyncio.shield(self._closing)
+        closing = self._closing
+        try:
+            return await asyncio.shield(closing)
+        except asyncio.CancelledError:
+            closing.add_done_callback(_look_at)
+            raise
 
     async def abandon(self) -> None:
         """Stop without closing: the ledger stays open in the metadata until someone recovers it."""
@@ -448,6 +453,12 @@ def _fail(future: "asyncio.Future[EntryId]", failure: WeirError) -> None:
     if not future.done():
         future.set_exception(failure)
         future.exception()  # a caller that stopped waiting need not make the loop complain
+
+
+def _look_at(closing: "asyncio.Task[LedgerMetadata]") -> None:
+    """Whoever wanted to know of a failure has stopped waiting; the loop need not complain of it."""
+    if not closing.cancelled():
+        closing.exception()
 
 
 def _failure_of(answer: "asyncio.Future[None]") -> BookieError | None:

@@ -20,12 +20,11 @@ from weir.testing.kafka_truth import PIPE, Truth, of
 
 @dataclass(frozen=True, slots=True)
 class KafkaViolation:
-    """A promise that this history breaks, and where. `checker` says so."""
+    """A promise that this history breaks, and where."""
 
     promise: str
     sentence: str
     evidence: tuple[KafkaOp, ...]
-    checker: str = ""
 
     def __str__(self) -> str:
         return f"{self.promise}: {self.sentence}"
@@ -233,6 +232,15 @@ def everything_is_seen_in_the_end(ops: Sequence[KafkaOp]) -> list[KafkaViolation
     return found
 
 
+def all_is_available_after_healing(ops: Sequence[KafkaOp]) -> list[KafkaViolation]:
+    """With everything healed, partitions can be read to their ends, and groups have positions and members."""
+    promise = "after all faults are healed, everything is available again"
+    return [
+        KafkaViolation(promise, f"{op.part or op.group} is not: {op.error}", (op,))
+        for op in of(ops, KafkaKind.MISSING)
+    ]
+
+
 # --- transactions ---------------------------------------------------------------------------------------------
 
 
@@ -433,16 +441,13 @@ CHECKERS: tuple[KafkaChecker, ...] = (
     one_owner_at_a_time,
     groups_read_everything,
     everything_is_seen_in_the_end,
+    all_is_available_after_healing,
 )
 
 
 def check_kafka_history(ops: Sequence[KafkaOp]) -> list[KafkaViolation]:
-    """Every broken promise, with who says so."""
-    return [
-        KafkaViolation(one.promise, one.sentence, one.evidence, checker.__name__)
-        for checker in CHECKERS
-        for one in checker(ops)
-    ]
+    """Every broken promise."""
+    return [violation for checker in CHECKERS for violation in checker(ops)]
 
 
 def _all_read(ops: Sequence[KafkaOp]) -> tuple[KafkaOp, ...]:

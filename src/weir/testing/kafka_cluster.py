@@ -48,7 +48,7 @@ from weir.testing.world import World
 
 PULSAR_PORT = 6650
 BROKERS = ("broker0", "broker1")
-_OWNERSHIP = OwnershipSettings(ttl_s=1.2, retry_s=0.1, close_timeout_s=1.0)
+_OWNERSHIP = OwnershipSettings(ttl_s=0.9, retry_s=0.1, close_timeout_s=1.0)
 _LIMITS = SessionLimits(auth_timeout_s=2.0, idle_timeout_s=5.0, stall_timeout_s=3.0, settle_s=0.5)
 _PULSAR_LIMITS = PulsarLimits(
     connect_timeout_s=2.0, idle_timeout_s=3.0, stall_timeout_s=3.0, settle_s=0.5, linger_s=0.2
@@ -56,6 +56,7 @@ _PULSAR_LIMITS = PulsarLimits(
 _GROUPS = GroupSettings(initial_delay_s=0.1, min_session_s=0.3, new_member_s=5.0)
 _TRANSACTIONS = TransactionSettings(sweep_s=0.3, end_wait_s=2.0, retry_pause_s=0.1)
 _PRODUCER_IDS = 4
+_MOST_DOWN_S = 0.6
 
 
 class KafkaCluster(Cluster):
@@ -85,6 +86,10 @@ class KafkaCluster(Cluster):
         self.client_names = [name for name in self.client_names if name not in BROKERS]
         super().stop_clients()
         self.client_names = list(BROKERS)
+
+    async def _down(self, seconds: float, *, at_least: float) -> None:
+        """Nobody stays away for long: the run is short, and there is one broker."""
+        await super()._down(min(seconds, _MOST_DOWN_S), at_least=at_least)
 
     # --- who is active -----------------------------------------------------------------------------------------
 

@@ -8,15 +8,12 @@ from weir.runtime.interfaces import Runtime
 from weir.testing import kafka_calls as calls
 from weir.testing.history import FINAL
 from weir.testing.kafka_calls import Part
-from weir.testing.kafka_checkers import KafkaViolation
 from weir.testing.kafka_client import KafkaLink
 from weir.testing.kafka_history import KafkaKind
 from weir.testing.kafka_members import REBALANCE_MS
 from weir.testing.kafka_pulsar import CLIENT, SUBSCRIPTION, Subscriber
 from weir.testing.kafka_workload import IN, KafkaShared
 
-_AVAILABLE = "after all faults are healed, everything is available again"
-LIVENESS = "all_is_available_after_healing"
 #: Leases and sessions run out, open transactions are given up; then nothing changes any more.
 _SETTLE_S = 6.0
 _PATIENCE_S = 40.0
@@ -36,7 +33,6 @@ class KafkaFinal:
         self._shared = shared
         self._story = shared.story
         self._groups = groups
-        self.violations: list[KafkaViolation] = []
 
     async def run(self) -> None:
         await self._clock.sleep(_SETTLE_S)
@@ -63,8 +59,7 @@ class KafkaFinal:
                 raise
             except WeirError as failure:
                 if self._clock.monotonic() > until:
-                    sentence = f"{what} is not: {type(failure).__name__}: {failure}"
-                    self.violations.append(KafkaViolation(_AVAILABLE, sentence, (), LIVENESS))
+                    self._story.begin(FINAL, KafkaKind.MISSING, part=what).failed(failure)
                     return
             await self._clock.sleep(_PAUSE_S)
 
@@ -98,9 +93,11 @@ class KafkaFinal:
             if told.stable < told.high:
                 raise _NotYetError(f"{part} ends at {told.high} and is stable to {told.stable}")
             found += told.records
-            at = told.next
-            if at >= told.high:
+            if told.next >= told.high:
                 return found
+            if told.next == at:
+                raise _NotYetError(f"{part} ends at {told.high} and has nothing at {at}")
+            at = told.next
 
     async def _ask(self, link: KafkaLink, group: str) -> None:
         for part in self._shared.inputs:
@@ -134,7 +131,6 @@ class KafkaFinal:
                 raise
             except WeirError as failure:
                 if self._clock.monotonic() > until:
-                    sentence = f"{SUBSCRIPTION} of {part} is not: {type(failure).__name__}: {failure}"
-                    self.violations.append(KafkaViolation(_AVAILABLE, sentence, (), LIVENESS))
+                    self._story.begin(FINAL, KafkaKind.MISSING, part=f"{part} of {SUBSCRIPTION}").failed(failure)
                     return
             await self._clock.sleep(_PAUSE_S)

@@ -40,6 +40,8 @@ class KafkaKind(Enum):
     #: The final reader has read the partition to its end; the final consumer has emptied the subscription.
     READ_ALL = "read-all"
     DRAINED = "drained"
+    #: Something could not be had in the end.
+    MISSING = "missing"
 
 
 @dataclass(frozen=True, slots=True)

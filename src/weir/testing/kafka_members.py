@@ -12,7 +12,7 @@ from weir.testing.kafka_truth import PIPE
 from weir.testing.kafka_workload import IN, Who, Worker
 
 READERS = "readers"
-REBALANCE_MS = 1_500
+REBALANCE_MS = 800
 
 
 async def take_share(worker: Worker, handle: str, group: str, member_id: str) -> tuple[Membership, list[Part]]:
@@ -75,7 +75,7 @@ class Member(Worker):
     async def _work(self, handle: str, member: Membership, parts: Sequence[Part]) -> None:
         at = await told_positions(self, handle, READERS, parts) if parts else {}
         seen = dict(at)
-        for _ in range(self.rng.randint(3, 15)):
+        for _ in range(self.rng.randint(2, 10)):
             if parts:
                 found = await self.read(handle, at, committed=self._committed, group=READERS)
                 at.update({part: fetched.next for part, fetched in found.items()})
@@ -88,7 +88,7 @@ class Member(Worker):
                 await calls.heartbeat(await self.link(), READERS, member)
             if self._former is not NO_MEMBER and parts and self.rng.random() < 0.1:
                 await self._lag(handle, parts)
-            await self.pause(self.rng.choice((0.05, 0.2, 1.0)))
+            await self.pause(self.rng.choice((0.02, 0.1, 0.1, 0.8)))
 
     async def _commit(self, handle: str, member: Membership, moved: dict[Part, int]) -> None:
         pending = [

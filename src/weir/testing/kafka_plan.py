@@ -78,10 +78,10 @@ class KafkaPlan:
 def make_kafka_plan(rng: Random) -> KafkaPlan:
     """Throw the dice for one run."""
     quorum = rng.choice(_QUORUMS)
-    pipelines, processors, members = rng.choice(((1, 0, 0), (1, 0, 2), (0, 2, 0), (0, 3, 0), (0, 0, 3), (1, 0, 0)))
+    pipelines, processors, members = rng.choice(((1, 0, 0), (1, 0, 2), (0, 2, 0), (0, 3, 0), (0, 0, 3), (0, 2, 2)))
     return KafkaPlan(
         storage=_storage(rng, quorum),
-        in_parts=rng.choice((1, 2, 2)),
+        in_parts=rng.choice((1, 2, 2, 3)),
         out_parts=rng.choice((1, 2)),
         plain=rng.choice((0, 0, 1)),
         idempotent=rng.choice((0, 1, 1, 2)),

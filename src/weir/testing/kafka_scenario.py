@@ -96,8 +96,7 @@ def _run(seed: int, plan: KafkaPlan, mutation: str | None, trace: TextIO | None)
         ops = run.cluster.story.ops()
         violations = (
             *check_kafka_history(ops),
-            *run.violations,
-            *(KafkaViolation(_BUG, f"{type(bug).__name__}: {bug}", (), "bugs") for bug in bugs),
+            *(KafkaViolation(_BUG, f"{type(bug).__name__}: {bug}", ()) for bug in bugs),
         )
         strikes = {fault.value: count for fault, count in run.nemesis.strikes.items()}
         return KafkaRunResult(
@@ -112,7 +111,6 @@ class _Run:
         self.cluster = KafkaCluster(world, plan)
         self.shared = KafkaShared(self.cluster)
         self.nemesis = KafkaNemesis(self.cluster, self.shared, world.rng("nemesis"))
-        self.violations: list[KafkaViolation] = []
 
     async def scenario(self) -> None:
         for _ in range(self.plan.storage.bookies):
@@ -177,8 +175,4 @@ class _Run:
     async def _final(self, runtime: Runtime) -> None:
         pipes = bool(self.plan.pipelines or self.plan.processors)
         groups = [name for name, used in ((PIPE, pipes), (READERS, bool(self.plan.members))) if used]
-        final = KafkaFinal(runtime, self.shared, groups)
-        try:
-            await final.run()
-        finally:
-            self.violations += final.violations
+        await KafkaFinal(runtime, self.shared, groups).run()

@@ -68,7 +68,7 @@ class Transactor(Worker):
         await sender.send(batches)
         if moved:
             await self._move(token, group, member, moved)
-        await self.pause(self.rng.choice((0.0, 0.0, 0.5)))
+        await self.pause(self.rng.choice((0.0, 0.0, 0.3)))
         commits = self.rng.random() >= self.plan.aborts
         pending = self.story.begin(self._handle, KafkaKind.END, token=token, commits=commits)
         ending = self.insist(lambda link: calls.end_transaction(link, name, who, commits=commits))
@@ -113,7 +113,7 @@ class TransactionalWriter(Transactor):
                 (part, f"{number}.{at}{part}") for part in parts for at in range(self.rng.choice((1, 1, 3)))
             ]
             await self.transact(messages)
-            await self.pause(self.rng.choice((0.1, 1.0)))
+            await self.pause(self.rng.choice((0.02, 0.3)))
 
 
 async def told_positions(worker: Worker, handle: str, group: str, parts: Sequence[Part]) -> dict[Part, int]:
@@ -146,7 +146,7 @@ class Pipeline(Transactor):
             await self.work(handle, self.shared.inputs, NO_MEMBER, self.rng.randint(3, 20))
         except KafkaRefusedError as refused:
             if refused.code in _FENCED:  # let the other work for a while
-                await self.pause(2.5)
+                await self.pause(1.0)
             raise
 
     async def work(self, handle: str, parts: Sequence[Part], member: Membership, turns: int) -> None:
@@ -156,7 +156,7 @@ class Pipeline(Transactor):
             await self.between(member)
             if not messages:
                 at.update(moved)
-                await self.pause(0.2)
+                await self.pause(0.1)
                 continue
             if await self.transact(messages, group=PIPE, member=member, moved=moved):
                 at.update(moved)

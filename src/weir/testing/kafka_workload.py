@@ -37,7 +37,8 @@ PASSING = (
     Code.UNSTABLE_OFFSET_COMMIT,
 )
 _TRIES = 12
-_ANSWER_S = 2.0
+#: So long a producer waits for an answer; the less, the more is sent again while it is under way.
+_ANSWER_S = (0.2, 1.0, 2.0)
 #: Idempotent producers have no more batches under way, to one partition.
 _WINDOW = 5
 
@@ -99,7 +100,7 @@ class Worker:
                 raise
             except WeirError as failed:
                 self.shared.cluster.world.note("gave up", f"{self.name} {failed}")
-            await self.pause(0.4)
+            await self.pause(0.2)
 
     def done(self) -> bool:
         return False
@@ -248,7 +249,8 @@ class Sender:
         self, link: KafkaLink, batch: Sending, answer: "asyncio.Future[Any]", *, first: bool
     ) -> WeirError | None:
         try:
-            offset = calls.produced(await link.within(_ANSWER_S, answer))
+            patience_s = self._worker.rng.choice(_ANSWER_S)
+            offset = calls.produced(await link.within(patience_s, answer))
         except WeirError as failure:
             for pending in batch.under_way:
                 pending.failed(failure)
