@@ -1,14 +1,12 @@
 """Some bytes are found in a batch wherever they stand in a header, whatever the size and compression."""
 
-from random import Random
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.model.errors import WireError
 from weir.testing.record_samples import compressed
-from weir.wire.kafka.records import HEADER_BYTES, Compression, parse_header
+from weir.wire.kafka.records import Compression, parse_header
 from weir.wire.kafka.records_build import Record, build_batch
 from weir.wire.kafka.records_search import Searcher
 
@@ -50,7 +48,7 @@ def test_one_room_serves_batch_after_batch() -> None:
 
 
 @given(keys=st.lists(st.none() | st.binary(max_size=80), min_size=1, max_size=3), null=st.booleans())
-def test_stepping_over_values_misses_nothing(keys: list[bytes | None], null: bool) -> None:
+def test_nothing_is_missed_among_bytes_that_look_alike(keys: list[bytes | None], null: bool) -> None:
     values = [None if null and n else RICH * 20_000 for n in range(len(keys))]
     for marked in range(len(keys)):
         records = [
@@ -60,14 +58,6 @@ def test_stepping_over_values_misses_nothing(keys: list[bytes | None], null: boo
         assert has(build_batch(records))
 
 
-def test_large_records_that_are_damaged_are_searched_as_they_are() -> None:
-    dice = Random("damage")
-    batch = build_batch([Record(n, 1, b"key", RICH * 4000) for n in range(3)])
-    header = parse_header(batch)
-    for _ in range(500):
-        damaged = bytearray(batch)
-        for _ in range(3):
-            damaged[dice.randrange(HEADER_BYTES, HEADER_BYTES + 30)] = dice.randrange(256)
-        assert Searcher(b"mark-", NAMES).has(bytes(damaged), header) is False
+def test_records_that_cannot_be_opened_are_a_wire_error() -> None:
     with pytest.raises(WireError):
         has(build_batch([Record(0, 1, None, b"x")], attributes=Compression.ZSTD))

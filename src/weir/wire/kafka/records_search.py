@@ -2,20 +2,20 @@
 
 Every batch that is produced is asked, so this is about bytes, not records. A header's name stands behind its
 length, which is a byte that is rare in text: those bytes are looked for, and the name behind them. Where they are
-frequent, as in binary values, all bytes are searched; or, where values are large, these are stepped over.
+frequent, as in binary values, all bytes are searched.
 Nothing decompressed is kept. A name that occurs in a key or value is taken for a header's too: whoever asks looks
 closer then.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from cramjam import DecompressionError, lz4, zstd
 
-from weir.model.errors import WireError
 from weir.model.ids import Buffer
 from weir.wire.kafka.records import HEADER_BYTES, BatchHeader, Compression
 from weir.wire.kafka.records_build import zigzag
-from weir.wire.kafka.records_read import number, open_records
+from weir.wire.kafka.records_read import open_records
 
 _INTO: dict[Compression, Callable[[Buffer, bytearray], int]] = {
     Compression.LZ4: lz4.decompress_into,
@@ -23,8 +23,6 @@ _INTO: dict[Compression, Callable[[Buffer, bytearray], int]] = {
 }
 #: Most batches fit when decompressed; others are decompressed into memory of their own.
 _ROOM_BYTES = 1024 * 1024
-#: From this size of a record on it is faster to step over its value than to search it.
-_LARGE_BYTES = 3 * 1024
 #: So many places are looked at before all bytes are searched: it then costs little more than that.
 _BYTES_PER_PLACE = 4096
 _FEW_PLACES = 16
@@ -37,12 +35,13 @@ class Searcher:
         """`beginning`: what all names begin with."""
         self._patterns = [zigzag(len(name)) + name for name in names]
         self._beginning = beginning
+        self._pattern: Any = None
         self._room = bytearray()
 
     def has(self, batch: bytes, header: BatchHeader) -> bool:
         """Whether any of the names is there. WireError if the records cannot be decompressed."""
         if header.compression is Compression.NONE:
-            return self._is_in(batch, HEADER_BYTES, len(batch), header.records)
+            return self._is_in(batch, HEADER_BYTES, len(batch))
         into = _INTO.get(header.compression)
         if into is not None:
             if not self._room:
@@ -52,11 +51,11 @@ class Searcher:
             except DecompressionError:
                 pass  # there is too little room, or it is damaged: which of them is found out below
             else:
-                return self._is_in(self._room, 0, size, header.records)
+                return self._is_in(self._room, 0, size)
         opened = bytes(open_records(batch, header))
-        return self._is_in(opened, 0, len(opened), header.records)
+        return self._is_in(opened, 0, len(opened))
 
-    def _is_in(self, data: bytes | bytearray, start: int, end: int, records: int) -> bool:
+    def _is_in(self, data: bytes | bytearray, start: int, end: int) -> bool:
         places = _FEW_PLACES + (end - start) // _BYTES_PER_PLACE
         for pattern in self._patterns:
             length = pattern[:1]
@@ -66,30 +65,14 @@ class Searcher:
                     return True
                 places -= 1
                 if places < 0:
-                    return self._is_deep_in(data, start, end, records)
+                    return self._is_deep_in(data, start, end)
                 at = data.find(length, at + 1, end)
         return False
 
-    def _is_deep_in(self, data: bytes | bytearray, start: int, end: int, records: int) -> bool:
-        if end - start >= records * _LARGE_BYTES and not _have_headers(data, start, end, records):
-            return False
-        return data.find(self._beginning, start, end) >= 0
+    def _is_deep_in(self, data: bytes | bytearray, start: int, end: int) -> bool:
+        if self._pattern is None:
+            import re2  # loaded when first needed: it takes its time
 
-
-def _have_headers(data: bytes | bytearray, at: int, end: int, records: int) -> bool:
-    """Whether any record has a header, or is malformed."""
-    try:
-        for _ in range(records):
-            size, at = number(data, at)
-            following = at + size
-            _, at = number(data, at + 1)  # the time
-            _, at = number(data, at)  # the offset
-            key, at = number(data, at)
-            value, at = number(data, at + max(key, 0))
-            at += max(value, 0)
-            if data[at] or at + 1 != following:
-                return True
-            at = following
-    except (IndexError, WireError):
-        return True
-    return at != end
+            # The fastest search that there is: by the first byte of what is looked for, as long as that is rare.
+            self._pattern = re2.compile(self._beginning)
+        return self._pattern.search(data, start, end) is not None
