@@ -248,6 +248,20 @@ def test_deleted_positions_are_gone_with_their_subscription_unless_others_use_it
     run(scenario)
 
 
+def test_asking_for_groups_that_do_not_exist_costs_no_memory(run: Callable) -> None:
+    async def scenario(bench) -> None:
+        offsets = await offsets_of(bench, await bench.broker())
+        for number in range(10):
+            assert await offsets.fetch(f"g{number}") == {}
+            assert await offsets.delete(f"g{number}", [T]) == {T: None}
+            offsets.pend(f"g{number}", 1, [T])
+            offsets.settle(f"g{number}", 1)
+        assert not offsets._known
+        assert not offsets._pending
+
+    run(scenario)
+
+
 def test_positions_on_a_deleted_topic_are_forgotten(run: Callable) -> None:
     async def scenario(bench) -> None:
         broker = await bench.broker()

@@ -735,6 +735,23 @@ def test_limits_are_told(tell: Callable) -> None:
     tell(story, max_members=2, max_groups=1, max_member_bytes=100, max_assigned_bytes=100)
 
 
+def test_all_members_together_may_say_so_much_and_stats_remember_so_many_partitions(tell: Callable) -> None:
+    async def story(party: Party) -> None:
+        a, b = await asyncio.gather(party.join(protocols={"range": bytes(80)}), party.join())
+        with pytest.raises(GroupFullError):
+            await party.join(protocols={"range": bytes(80)})
+        parts = [TopicName.parse(f"t{number}") for number in range(4)]
+        shares = {a.member_id: [*parts, *parts][:3], b.member_id: parts}
+        await asyncio.gather(
+            party.groups.sync("g", SyncRequest(1, a.member_id, parts=shares)),
+            party.groups.sync("g", SyncRequest(1, b.member_id)),
+        )
+        info = await party.groups.describe("g")
+        assert [len(member.parts) for member in info.members] == [3, 2]
+
+    tell(story, max_said_bytes=150, max_shown_parts=5)
+
+
 def test_what_no_state_allows_is_a_bug() -> None:
     for state in GroupState:
         for event in GroupEvent:

@@ -80,9 +80,9 @@ class Group:
         self._check_alive()
         static = self.members.static(request.instance_id)
         itself = (request.member_id, "" if static is None else static.id)
-        check_fits(request, self.protocol_type, [m for m in self.members if m.id not in itself])
-        if sum(map(len, request.protocols.values())) > self._settings.max_member_bytes:
-            raise NotAllowedError(f"a member may say {self._settings.max_member_bytes} bytes of itself")
+        others = [m for m in self.members if m.id not in itself]
+        check_fits(request, self.protocol_type, others)
+        self._check_said(request, others)
         if request.member_id:
             return self._join_as(request)
         if static is not None:
@@ -124,6 +124,7 @@ class Group:
             dict(request.protocols),
             self._clock.wall_ms(),
             may_skip=request.may_skip,
+            size=request.size,
         )
         member.deadline = self._clock.monotonic() + self._settings.new_member_s
         self._alarm.at(member.deadline)
@@ -263,15 +264,24 @@ class Group:
             self._divide(request)
         return waiter
 
+    def _check_said(self, request: JoinRequest, others: Sequence[Member]) -> None:
+        settings = self._settings
+        if request.size > settings.max_member_bytes:
+            raise NotAllowedError(f"a member may say {settings.max_member_bytes} bytes of itself")
+        if request.size + sum(member.size for member in others) > settings.max_said_bytes:
+            raise GroupFullError(f"the members of group {self.name!r} say too much of themselves")
+
     def _check_size(self, request: SyncRequest) -> None:
         if sum(map(len, request.assignments.values())) > self._settings.max_assigned_bytes:
             raise NotAllowedError(f"shares may have {self._settings.max_assigned_bytes} bytes in all")
 
     def _divide(self, request: SyncRequest) -> None:
         generation = self._dividing = self.generation
+        left = self._settings.max_shown_parts
         for member in self.members:
             member.assignment = bytes(request.assignments.get(member.id, b""))
-            member.parts = tuple(request.parts.get(member.id, ()))
+            member.parts = tuple(dict.fromkeys(request.parts.get(member.id, ())))[:left]
+            left -= len(member.parts)
         self._store(self).add_done_callback(lambda stored: self._divided(generation, failure_of(stored)))
 
     def _divided(self, generation: int, failure: WeirError | None) -> None:

@@ -42,6 +42,8 @@ class Member:
     #: Whether it has yet to ask for its share of this generation.
     owes_sync: bool = False
     may_skip: bool = False
+    #: What it said of itself, in bytes.
+    size: int = 0
 
     @property
     def waits(self) -> bool:
@@ -58,6 +60,7 @@ class Member:
         self.session_s, self.rebalance_s = request.session_s, request.rebalance_s
         self.client_id, self.client_host = request.client_id, request.client_host
         self.may_skip = request.may_skip
+        self.size = request.size
 
     def says_the_same(self, protocols: Mapping[str, bytes]) -> bool:
         return list(self.protocols.items()) == list(protocols.items())

@@ -75,9 +75,13 @@ class GroupSettings:
     new_member_s: float = 300.0
     max_members: int = 5_000
     max_groups: int = 100_000
-    #: What a member may say of itself, and be given, in all.
+    #: What a member may say of itself, and all of a group together; what they may be given together. A group must
+    #: fit into one entry of a ledger.
     max_member_bytes: int = 1024 * 1024
+    max_said_bytes: int = 16 * 1024 * 1024
     max_assigned_bytes: int = 16 * 1024 * 1024
+    #: Partitions that stats remember of a group's shares, over all of its members.
+    max_shown_parts: int = 100_000
     #: An empty group's positions are forgotten after so long.
     retention_s: float = 7 * 86_400.0
     #: How often groups that are to be forgotten are looked for.
@@ -101,6 +105,12 @@ class JoinRequest:
     id_first: bool = False
     #: Whether a static leader can be told that it need not divide.
     may_skip: bool = False
+
+    @property
+    def size(self) -> int:
+        """What must be remembered of it, in bytes."""
+        texts = (self.instance_id or "", self.client_id, self.client_host, *self.protocols)
+        return sum(map(len, texts)) + sum(map(len, self.protocols.values()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -194,15 +194,19 @@ class GroupOffsets:
 
     def _parts(self, home: Home, group: str) -> dict[TopicName, None]:
         known = self._known.get(group)
-        if known is None or known[0] is not home:
-            known = self._known[group] = (home, dict.fromkeys(_decode_parts(home.state.get(_PARTS + group))))
-        return known[1]
+        if known is not None and known[0] is home:
+            return known[1]
+        parts = dict.fromkeys(_decode_parts(home.state.get(_PARTS + group)))
+        if parts:  # of groups that nobody ever heard of, nothing is remembered
+            self._known[group] = (home, parts)
+        return parts
 
     def _learn(self, home: Home, group: str, parts: Iterable[TopicName]) -> bool:
         known = self._parts(home, group)
         new = [part for part in parts if part not in known]
         known.update(dict.fromkeys(new))
         if new:
+            self._known[group] = (home, known)
             home.state.put(_PARTS + group, _encode_parts(known))
         return bool(new)
 
@@ -211,7 +215,7 @@ class GroupOffsets:
         gone = [part for part in parts if known.pop(part, _MISSING) is None]
         if not known:
             home.state.delete(_PARTS + group)
-            del self._known[group]
+            self._known.pop(group, None)
         elif gone:
             home.state.put(_PARTS + group, _encode_parts(known))
         return bool(gone)

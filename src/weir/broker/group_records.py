@@ -79,7 +79,7 @@ def _member_record(member: Member) -> dict[str, Any]:
 
 def _member(record: dict[str, Any]) -> Member:
     instance_id = record["instance_id"]
-    return Member(
+    member = Member(
         str(record["id"]),
         None if instance_id is None else str(instance_id),
         str(record["client_id"]),
@@ -91,3 +91,5 @@ def _member(record: dict[str, Any]) -> Member:
         assignment=b64decode(record["assignment"]),
         parts=tuple(TopicName.parse(part) for part in record["parts"]),
     )
+    member.size = sum(len(name) + len(data) for name, data in member.protocols.items())
+    return member
