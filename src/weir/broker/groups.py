@@ -143,8 +143,11 @@ class GroupCoordinator:
 
         check()
         results = await self.offsets.commit(name, positions, check=check)
-        if home.alive and name not in self._groups.get(home, {}) and None in results.values():
-            await self._store(self._make(home, name))
+        if home in self._groups and None in results.values():
+            noted = self._note(home, name)
+            failure = None if noted is None else await noted
+            if failure is not None:
+                raise failure
         return results
 
     def _check_commit(
@@ -277,12 +280,6 @@ class GroupCoordinator:
         """Tell stats who has what."""
         self._members.set(group.name, [(m.stats(group.generation), m.parts) for m in group.members if m.parts])
 
-    async def _store(self, group: Group) -> None:
-        home = await self._home(group.name)
-        failure = await self._store_in(home, group)
-        if failure is not None:
-            raise failure
-
     def _store_in(self, home: Home, group: Group) -> "asyncio.Future[WeirError | None]":
         """What is set before one flush is durable with it, so writing down is done at once."""
         home.state.put(_RECORD + group.name, encode_group(group))
@@ -310,9 +307,16 @@ class GroupCoordinator:
 
     def _adopt(self, home: Home) -> None:
         """Positions that came without a group, by a transaction, are a group's from now on, and can expire."""
-        for name in self.offsets.groups(home) if home.alive else ():
-            if name not in self._groups[home] and len(self._groups[home]) < self.settings.max_groups:
-                self._store_in(home, self._make(home, name))
+        if home in self._groups:
+            for name in self.offsets.groups(home):
+                self._note(home, name)
+
+    def _note(self, home: Home, name: str) -> "asyncio.Future[WeirError | None] | None":
+        """There is a group of this name, without members so far."""
+        groups = self._groups[home]
+        if name in groups or len(groups) >= self.settings.max_groups:
+            return None
+        return self._store_in(home, self._make(home, name))
 
     async def _expire(self, home: Home, group: Group) -> None:
         """Forget an empty group that nobody used for long, and at once one that has no positions to keep."""
