@@ -22,7 +22,7 @@ from weir.broker.transaction_model import Transaction, TransactionState
 from weir.broker.transactions import Transactions
 from weir.gateway.kafka.fetch_parts import FetchPart
 from weir.gateway.kafka.fetching import Fetching
-from weir.model.batch import Batch, Stamp
+from weir.model.batch import Batch, BatchFlags, Stamp
 from weir.model.errors import OutOfOrderSequenceError, StaleEpochError, WeirError
 from weir.model.ledger import Quorum
 from weir.model.topics import TopicName
@@ -100,7 +100,12 @@ _MEMBERS = {**_NOBODY, "idempotent": 2, "members": 3, "in_parts": 2}
 # --- the log --------------------------------------------------------------------------------------------------
 
 
-@_mutation("seen-before-stored", checkers.what_was_read_stays, storage=_CRASHES, **{**_IDEMPOTENT, "readers": 3})
+@_mutation(
+    "seen-before-stored",
+    checkers.what_was_read_stays,
+    storage={**_often(Fault.CRASH_CLIENT, Fault.CRASH_BOOKIE), "sync_s": 0.05},
+    **{**_IDEMPOTENT, "readers": 4},
+)
 def _seen_before_stored() -> Iterator[None]:
     """A batch is in the tail, and so can be read, as soon as it is sent to the bookies."""
     send, push = Appender._send, StreamTail.push
@@ -203,7 +208,12 @@ def _duplicate_answered_wrongly() -> Iterator[None]:
 
 
 @_mutation(
-    "producers-forgotten", checkers.stored_once, storage=_CRASHES, snapshots=1, streams=_QUICK_STATE, **_IDEMPOTENT
+    "producers-forgotten",
+    checkers.stored_once,
+    storage=_often(Fault.LOST_CONNECTIONS, Fault.SLOW_LINK, Fault.CRASH_CLIENT, Fault.RESTART_BOOKIE),
+    snapshots=1,
+    streams=_QUICK_STATE,
+    **_IDEMPOTENT,
 )
 def _producers_forgotten() -> Iterator[None]:
     """What a snapshot says of producers is not loaded when the topic is opened."""
@@ -314,6 +324,18 @@ def _aborted_delivered() -> Iterator[None]:
         yield
 
 
+@_mutation("committed-not-delivered", checkers.everything_is_seen_in_the_end, **{**_WRITERS, "pulsar": True})
+def _committed_not_delivered() -> Iterator[None]:
+    """A subscription of another protocol is given nothing of any transaction."""
+    visible = CommittedLog.visible
+
+    def without(self: CommittedLog, batch: Batch) -> int | None:
+        return 0 if batch.flags & BatchFlags.TRANSACTIONAL else visible(self, batch)
+
+    with patch.object(CommittedLog, "visible", without):
+        yield
+
+
 # --- the coordinator of transactions --------------------------------------------------------------------------
 
 
@@ -325,16 +347,19 @@ def _aborted_delivered() -> Iterator[None]:
     **{**_WRITERS, "out_parts": 2, "aborts": 0.0},
 )
 def _marker_before_decision() -> Iterator[None]:
-    """Markers are stored before the decision is durable."""
-    end = TransactionHome.end
+    """Markers are stored, one after the other, before the decision is durable."""
+    end, mark = TransactionHome.end, TransactionHome._mark
 
     async def hasty(self: TransactionHome, transaction: Transaction) -> None:
         if transaction.decided:
-            self._end_soon(transaction)
-        await asyncio.sleep(0.05)
+            await asyncio.wait([self._end_soon(transaction)], timeout=1.0)
         await end(self, transaction)
 
-    with patch.object(TransactionHome, "end", hasty):
+    async def in_turn(self: TransactionHome, part: TopicName, transaction: Transaction, *, commit: bool) -> None:
+        await asyncio.sleep(0.2 * list(transaction.parts).index(part))
+        await mark(self, part, transaction, commit=commit)
+
+    with patch.object(TransactionHome, "end", hasty), patch.object(TransactionHome, "_mark", in_turn):
         yield
 
 

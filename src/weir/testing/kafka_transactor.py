@@ -170,7 +170,7 @@ class Pipeline(Transactor):
         """Some messages, as what came of them, and the positions behind them."""
         moved: dict[Part, int] = {}
         messages: list[tuple[Part, str]] = []
-        for part, fetched in (await self.read(handle, dict(at), committed=True)).items():
+        for part, fetched in (await self.read(handle, dict(at), committed=True, group=PIPE)).items():
             taken = fetched.records[:_MOST]
             to = self.shared.outputs[part.number % len(self.shared.outputs)]
             messages += [(to, f"{PIPE}|{part}@{record.offset}") for record in taken]

@@ -1,0 +1,77 @@
+"""Each promise to Kafka's clients, broken on purpose: its checkers must find it, and only then."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from weir.testing.errors import LivelockError
+from weir.testing.kafka_checkers import CHECKERS
+from weir.testing.kafka_history import KafkaOp
+from weir.testing.kafka_mutations import KAFKA_MUTATIONS
+from weir.testing.kafka_scenario import run_kafka_seed
+
+#: Where to begin to look; seeds that caught each mutation when it was written. They shift whenever timing does, so
+#: the search goes on from there.
+FIRST_SEED = {
+    "aborted-delivered": 0,
+    "aborted-forgotten": 0,
+    "aborted-from-the-start": 0,
+    "aborted-not-told": 0,
+    "answered-before-decision": 0,
+    "committed-not-delivered": 0,
+    "duplicate-answered-wrongly": 0,
+    "duplicate-stored": 0,
+    "epoch-not-checked": 0,
+    "fetch-beyond-stable": 0,
+    "gap-accepted": 0,
+    "generation-not-checked": 0,
+    "group-not-persisted": 0,
+    "marker-before-decision": 0,
+    "marker-in-one-partition": 0,
+    "never-timed-out": 0,
+    "new-group-at-the-end": 0,
+    "offsets-shifted": 0,
+    "only-the-last-batch-known": 0,
+    "open-forgotten": 0,
+    "position-before-flush": 0,
+    "position-moved-at-once": 0,
+    "position-moved-by-aborted": 0,
+    "position-not-pending": 0,
+    "producers-forgotten": 0,
+    "receipt-before-stored": 0,
+    "seen-before-stored": 0,
+    "stable-offset-ignores-open": 0,
+    "tail-not-read": 0,
+}
+_MOST_SEEDS = 150
+
+
+@pytest.mark.parametrize("mutation", sorted(KAFKA_MUTATIONS))
+def test_a_broken_promise_is_found_by_its_checkers_and_only_then(mutation: str) -> None:
+    first, wanted = FIRST_SEED[mutation], KAFKA_MUTATIONS[mutation].found_by
+    for seed in range(first, first + _MOST_SEEDS):
+        ops = ops_of(seed, mutation)
+        if all(checker(ops) for checker in wanted):
+            break
+    else:
+        names = ", ".join(checker.__name__ for checker in wanted)
+        pytest.fail(f"in {_MOST_SEEDS} seeds from {first} on, {names} missed: {KAFKA_MUTATIONS[mutation].sin}")
+    innocent = run_kafka_seed(seed, mutation=mutation, innocent=True)
+    assert innocent.violations == (), f"seed {seed} fails without the mutation, too"
+
+
+def ops_of(seed: int, mutation: str) -> Sequence[KafkaOp]:
+    try:
+        return run_kafka_seed(seed, mutation=mutation).ops
+    except LivelockError:  # a broken promise may also turn a loop into one without end
+        return ()
+
+
+def test_every_checker_has_a_mutation_that_it_must_find() -> None:
+    found_by = [checker.__name__ for mutation in KAFKA_MUTATIONS.values() for checker in mutation.found_by]
+    assert sorted(set(found_by)) == sorted(checker.__name__ for checker in CHECKERS)
+
+
+def test_every_mutation_says_what_is_done_wrong_and_who_finds_it() -> None:
+    assert all(mutation.sin.endswith(".") and mutation.found_by for mutation in KAFKA_MUTATIONS.values())
+    assert sorted(FIRST_SEED) == sorted(KAFKA_MUTATIONS)
