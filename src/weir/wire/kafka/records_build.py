@@ -41,24 +41,34 @@ def zigzag(number: int) -> bytes:
     return bytes(groups)
 
 
-def _sized(data: Buffer | None) -> tuple[bytes, Buffer]:
-    return (_NULL, b"") if data is None else (zigzag(len(data)), data)
-
-
 _NULL = zigzag(-1)
+#: The small numbers, of which records are full.
+_SMALL = tuple(zigzag(number) for number in range(1024))
+
+
+def _sized(data: Buffer | None) -> tuple[bytes, Buffer]:
+    if data is None:
+        return _NULL, b""
+    size = len(data)
+    return _SMALL[size] if size < len(_SMALL) else zigzag(size), data
 
 
 def encode_record(record: Record, base_timestamp: int) -> bytes:
     """The record's bytes, its size in front."""
-    parts: list[Buffer] = [b"\x00", zigzag(record.timestamp - base_timestamp), zigzag(record.offset_delta)]
-    parts += _sized(record.key)
-    parts += _sized(record.value)
-    parts.append(zigzag(len(record.headers)))
+    parts: list[Buffer] = [
+        b"\x00",
+        zigzag(record.timestamp - base_timestamp),
+        zigzag(record.offset_delta),
+        *_sized(record.key),
+        *_sized(record.value),
+        zigzag(len(record.headers)),
+    ]
     for name, header in record.headers:
         parts += _sized(name)
         parts += _sized(header)
-    size = sum(map(len, parts))
-    return b"".join((zigzag(size), *parts))
+    body = b"".join(parts)
+    size = len(body)
+    return (_SMALL[size] if size < len(_SMALL) else zigzag(size)) + body
 
 
 def build_batch(
