@@ -595,6 +595,19 @@ def test_what_was_promised_before_the_shares_were_durable_is_not_remembered(run:
     run(scenario)
 
 
+def test_a_damaged_group_is_an_error_for_everyone_until_it_is_mended(tell: Callable) -> None:
+    async def story(party: Party) -> None:
+        home = await Homes(party.broker).of("g")
+        home.state.put("group/fine", b'{"version": 1}')
+        for _ in range(2):
+            with pytest.raises(WireError):
+                await party.join()
+        home.state.delete("group/fine")
+        assert (await party.join()).generation == 1
+
+    tell(story)
+
+
 def test_a_group_whose_home_is_lost_tells_those_who_wait(tell: Callable) -> None:
     async def story(party: Party) -> None:
         from weir.broker.coordinator import COORDINATOR

@@ -252,13 +252,15 @@ class GroupCoordinator:
         if groups is None:
             for other in [other for other in self._groups if not other.alive]:
                 self._lost(other)
+            records = {
+                key.removeprefix(_RECORD): decode_group(home.state.get(key) or b"")
+                for key in home.state.keys(_RECORD)
+            }
             groups = self._groups[home] = {}
-            for key in home.state.keys(_RECORD):
-                record = decode_group(home.state.get(key) or b"")
-                group = self._new_group(home, key.removeprefix(_RECORD))
-                groups[group.name] = group
-                record.put_into(group)
-                self._show(group)
+            for name, record in records.items():
+                groups[name] = self._new_group(home, name)
+                record.put_into(groups[name])
+                self._show(groups[name])
             home.on_death(lambda: self._lost(home))
         return groups
 
