@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.broker.api import Outgoing
-from weir.gateway.kafka.delaying import CANCEL, DELAY_ID, DELIVER_AFTER, DELIVER_AT, Delaying, delay_id_of
+from weir.gateway.kafka.delaying import (
+    CANCEL,
+    DELAY_ID,
+    DELIVER_AFTER,
+    DELIVER_AT,
+    MOST_PARTS,
+    Delaying,
+    delay_id_of,
+)
 from weir.gateway.kafka.errors import Code, RefusedError
 from weir.model.batch import Batch, BatchFormat, Stamp
 from weir.testing.record_samples import compressed
@@ -170,6 +178,14 @@ def test_a_transaction_delays_nothing(header: Header) -> None:
         heeded(record(0, header), stamp=Stamp(7, 0, 0), transactional=True)
     sent = outgoing([record(0)], stamp=Stamp(7, 0, 0), transactional=True)
     assert Delaying().heeded(sent, NOW) is sent
+
+
+def test_a_batch_of_very_many_parts_is_refused_so_that_its_client_cuts_it() -> None:
+    records = [record(n, after(5)) if n % 2 else record(n) for n in range(MOST_PARTS + 1)]
+    assert len(heeded(*records[:-1]).parts) == MOST_PARTS
+    with pytest.raises(RefusedError) as refused:
+        heeded(*records)
+    assert refused.value.code is Code.MESSAGE_TOO_LARGE
 
 
 def test_records_that_cannot_be_opened_are_refused() -> None:

@@ -25,6 +25,8 @@ DELIVER_AT = b"weir-deliver-at"
 DELIVER_AFTER = b"weir-deliver-after"
 DELAY_ID = b"weir-delay-id"
 CANCEL = b"weir-cancel"
+#: A part costs memory while it is on its way; librdkafka sends no more records in a batch unless told to.
+MOST_PARTS = 10_000
 _MAX_ID_BYTES = 256
 _MAX_DIGITS = 18
 _LAST_SEQUENCE = 0x7FFFFFFF
@@ -65,6 +67,8 @@ class Delaying:
             raise RefusedError(
                 Code.INVALID_RECORD, "a transaction's records cannot be delayed, nor cancel what is delayed"
             )
+        if len(runs) > MOST_PARTS:  # clients that can, cut it in two and try again
+            raise RefusedError(Code.MESSAGE_TOO_LARGE, f"a batch would be stored in more than {MOST_PARTS} parts")
         if len(runs) == 1 and runs[0][0].place < 0:
             whole = replace(outgoing, deliver_at_ms=_due(runs[0][0], now_ms))
             return whole if outgoing.stamp is None else replace(outgoing, parts=(whole,))
