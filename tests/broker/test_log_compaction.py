@@ -352,3 +352,28 @@ def test_whatever_happens_readers_learn_the_latest_value_of_every_key(run: Calla
         assert len(live) <= reopened
 
     run(scenario, seed)
+
+
+def test_a_crash_at_any_step_of_a_compaction_leaves_the_old_view_or_the_new_one(run: Callable) -> None:
+    async def scenario(bench) -> None:
+        cut_short = 0
+        for steps in range(0, 60, 2):
+            name, model = f"t{steps}", Model()
+            topic = await bench.topic(name, policies=POLICIES, roll_entries=2)
+            producer = await bench.producer(topic)
+            for text in ("a:1 b:1 a:2", "b: c:1 a:3", "d:1 d:2 e:1", "z:1 z:2 z:3"):
+                model.publish(text)
+                await bench.publish(producer, text, count=3)
+                if text.startswith("d"):
+                    await rounds(bench, topic)
+            topic.compact()
+            for _ in range(steps):
+                await bench.runtime.clock.sleep(0)
+            cut_short += topic.compaction is CompactionStatus.RUNNING
+            again = await bench.topic(name, policies=POLICIES, roll_entries=2)
+            model.check(await seen(again))
+            await rounds(bench, again, 2)
+            model.check(await seen(again))
+        assert 5 < cut_short < 30  # the steps cover all of it
+
+    run(scenario)
