@@ -24,7 +24,7 @@ class Topics:
 
     def __init__(self, up: UpProcess) -> None:
         self.up = up
-        self._admin = AdminClient({"bootstrap.servers": up.kafka})
+        self._admin = AdminClient({"bootstrap.servers": up.kafka, "log_level": 0})
         self._names = count()
 
     @property

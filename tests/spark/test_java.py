@@ -89,6 +89,11 @@ def test_a_folder_that_is_no_java_has_no_version(tmp_path: Path) -> None:
     assert java.version_of(tmp_path) is None
 
 
+def test_an_installation_without_the_extra_can_ask_the_doctor() -> None:
+    program = "import sys, weir.spark.checks; sys.exit('pyspark' in sys.modules or 'numba' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
 @pytest.mark.process
 @pytest.mark.xdist_group("spark")
 def test_spark_runs_on_a_machine_with_no_java(tmp_path: Path) -> None:

@@ -16,8 +16,10 @@ from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.types import StructType
 
 from weir.cli.subscriptions import subscriptions
+from weir.client.kafka import positions
 from weir.client.kafka.cluster import Partition
 from weir.client.kafka.positions import committed
+from weir.model.errors import NotAuthorisedError
 from weir.spark.options import parse
 from weir.spark.source import WeirSource
 from weir.spark.streaming import TopicStreamReader
@@ -153,6 +155,22 @@ def test_a_trigger_waits_for_as_many_as_it_wants_but_not_for_ever(topics) -> Non
     assert hasty.latestOffset(start, limit) == {topic: {"0": 10}}
     for one in (patient, hasty):
         one.stop()
+
+
+def test_a_position_that_cannot_be_kept_is_a_warning_said_once(topics, caplog, monkeypatch) -> None:
+    topic = topics.create()
+    topics.fill(topic, numbered("a", 5))
+
+    def refuse(*args: object) -> None:
+        raise NotAuthorisedError("not you")
+
+    monkeypatch.setattr(positions, "commit", refuse)
+    reader = stream_reader(topics, topic, subscription="report")
+    end = {topic: {"0": 5}}
+    for _ in range(3):
+        assert reader.latestOffset(end, reader.getDefaultReadLimit()) == end
+    reader.stop()
+    assert len([record for record in caplog.records if "was not kept" in record.message]) == 1
 
 
 def test_what_was_trimmed_while_a_query_was_down_is_an_error_that_names_it_or_is_skipped(topics, stream) -> None:

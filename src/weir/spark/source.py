@@ -7,7 +7,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 from pyspark.sql.types import StructType
 
 from weir.client.kafka.cluster import Cluster
-from weir.spark.columns import schema_of
+from weir.model.errors import ConfigError
+from weir.spark.columns import check_columns, schema_of
 from weir.spark.filters import Pushed, push
 from weir.spark.option_table import known
 from weir.spark.option_values import flag
@@ -16,6 +17,8 @@ from weir.spark.planning import Losses, batch_ranges
 from weir.spark.ranges import Range, split
 from weir.spark.reading import read_range
 from weir.spark.schemas import value_schemas
+from weir.spark.sink import BatchWriter, StreamWriter
+from weir.spark.sink_options import parse_sink
 from weir.spark.streaming import TopicStreamReader
 from weir.spark.typed import ValueSchema
 
@@ -47,9 +50,23 @@ class WeirSource(DataSource):
         options = parse(self._given, streaming=False)
         return TopicReader(options, value_schemas(options))
 
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        _check_write(schema, overwrite)
+        return BatchWriter(parse_sink(self._given))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        _check_write(schema, overwrite)
+        return StreamWriter(parse_sink(self._given))
+
     def streamReader(self, schema: StructType) -> TopicStreamReader:
         options = parse(self._given, streaming=True)
         return TopicStreamReader(options, value_schemas(options))
+
+
+def _check_write(schema: StructType, overwrite: bool) -> None:
+    if overwrite:
+        raise ConfigError("topics are only added to", hint='use mode("append")')
+    check_columns(schema)
 
 
 class RangePartition(InputPartition):

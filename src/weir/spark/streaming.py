@@ -1,8 +1,11 @@
 """A stream of topics: where each micro-batch ends, what it reads, and the position that a subscription keeps."""
 
 import logging
+import os
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -27,6 +30,9 @@ from weir.spark.typed import ValueSchema
 
 log = logging.getLogger(__name__)
 
+#: How long a micro-batch may wait for its position to be kept.
+_COMMIT_PATIENCE_S = 2.0
+
 Json = dict[str, dict[str, int]]
 
 
@@ -37,6 +43,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._values = values
         self._cluster: Cluster | None = None
+        #: For the subscription's position: less patient.
+        self._keeper: Cluster | None = None
         self._losses = Losses(options.fail_on_data_loss)
         #: With the trigger available-now: where the topics ended when the query began.
         self._target: Offsets | None = None
@@ -46,7 +54,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_trigger = time.monotonic()
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_cluster": None}
+        return self.__dict__ | {"_cluster": None, "_keeper": None}
 
     # --- where a micro-batch ends ---
 
@@ -137,20 +145,26 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: Json) -> None:
         """Keep the position where everybody can see it. The query itself goes on from Spark's own checkpoint, so a
-        failure here is worth a warning and no more."""
+        failure here is worth a warning and no more, and little time."""
         if self._options.subscription is None or end == self._kept:
             return
+        self._kept = end
+        metadata = f"spark, {self._losses.count} lost" if self._losses.count else "spark"
         try:
-            metadata = f"spark, {self._losses.count} lost" if self._losses.count else "spark"
-            positions.commit(self._brokers(), self._options.subscription, from_json(end), metadata)
-            self._kept = end
+            if self._keeper is None:
+                self._keeper = Cluster(replace(self._options.kafka, retry_for_s=_COMMIT_PATIENCE_S))
+            positions.commit(self._keeper, self._options.subscription, from_json(end), metadata)
         except WeirError as failure:
             log.warning("the position of subscription %s was not kept: %s", self._options.subscription, failure)
 
     def stop(self) -> None:
-        if self._cluster is not None:
-            self._cluster.close()
-            self._cluster = None
+        for cluster in (self._cluster, self._keeper):
+            if cluster is not None:
+                cluster.close()
+        if isinstance(sys.exception(), EOFError):
+            # Spark has ended the query and closed its end of the pipe. Its runner, which calls this, would now try
+            # to tell it so, and print what comes of that: three tracebacks for every query that was stopped.
+            os._exit(0)
 
     def _brokers(self) -> Cluster:
         if self._cluster is None:
