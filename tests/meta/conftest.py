@@ -42,10 +42,8 @@ def runtime() -> Runtime:
 class Driver:
     """A kind of store under test: `client()` is one more node's view of the same store."""
 
-    def __init__(self, name: str, client: Callable[[], MetaStore], *, ttl_s: float) -> None:
+    def __init__(self, name: str, client: Callable[[], MetaStore]) -> None:
         self.name = name
-        #: The shortest lease that the driver gives.
-        self.ttl_s = ttl_s
         self._make = client
         self._clients: list[MetaStore] = []
 
@@ -65,16 +63,16 @@ async def driver(request: pytest.FixtureRequest, runtime: Runtime, tmp_path: Pat
     match request.param:
         case "embedded":
             store = await open_embedded(runtime, f"{tmp_path}/meta")
-            driver = Driver("embedded", lambda: store, ttl_s=1.0)
+            driver = Driver("embedded", lambda: store)
         case "etcd":
             server: EtcdServer = request.getfixturevalue("etcd_server")
-            driver = Driver("etcd", lambda: EtcdMeta(runtime, server.settings), ttl_s=1)
+            driver = Driver("etcd", lambda: EtcdMeta(runtime, server.settings))
         case "faulty":
             core = MemoryCore(runtime.clock)
-            driver = Driver("faulty", lambda: FaultyMeta(MemoryMeta(core, runtime), runtime), ttl_s=1.0)
+            driver = Driver("faulty", lambda: FaultyMeta(MemoryMeta(core, runtime), runtime))
         case _:
             core = MemoryCore(runtime.clock)
-            driver = Driver("memory", lambda: MemoryMeta(core, runtime), ttl_s=1.0)
+            driver = Driver("memory", lambda: MemoryMeta(core, runtime))
     yield driver
     await driver.close()
 

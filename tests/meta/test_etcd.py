@@ -93,7 +93,7 @@ async def direct(runtime: Runtime, etcd_server: Any) -> AsyncIterator[EtcdMeta]:
 @pytest.fixture
 async def proxied(runtime: Runtime, etcd_server: Any, proxy: Proxy) -> AsyncIterator[EtcdMeta]:
     settings = replace(
-        etcd_server.settings, endpoints=(("127.0.0.1", proxy.port),), request_timeout_s=0.5, watch_renew_s=0.5
+        etcd_server.settings, endpoints=(("127.0.0.1", proxy.port),), request_timeout_s=2.0, watch_renew_s=0.5
     )
     store = EtcdMeta(runtime, settings)
     yield store
@@ -233,7 +233,7 @@ async def test_a_put_whose_reply_is_lost_is_unavailable_though_it_was_made(
     proxied: EtcdMeta, direct: EtcdMeta, runtime: Runtime, etcd_server: Any, prefix: str
 ) -> None:
     listener = await runtime.net.listen("127.0.0.1", 0)
-    settings = replace(etcd_server.settings, endpoints=(("127.0.0.1", listener.port),), request_timeout_s=0.3)
+    settings = replace(etcd_server.settings, endpoints=(("127.0.0.1", listener.port),), request_timeout_s=1.0)
     store = EtcdMeta(runtime, settings)
     put = asyncio.ensure_future(store.put(prefix + "a", b"1"))
     near = await listener.accept()
@@ -254,7 +254,7 @@ async def test_the_next_endpoint_is_asked_when_one_does_not_answer(
     settings = replace(
         etcd_server.settings,
         endpoints=(("127.0.0.1", refusing.port), ("127.0.0.1", silent.port), ("127.0.0.1", etcd_server.port)),
-        request_timeout_s=0.3,
+        request_timeout_s=1.0,
     )
     store = EtcdMeta(runtime, settings)
     assert await store.get(prefix + "a") is None
