@@ -71,6 +71,10 @@ class AdminClient:
         """The answer as it came, for those that are not JSON."""
         return await self._ask(method, f"/admin/v2/{path}{_query(query)}", body)
 
+    async def own(self, method: str, path: str, body: Any = None) -> Any:
+        """The same for what Pulsar has no path for, below `/admin/weir/v1/`."""
+        return _decoded(await self._ask(method, f"/admin/weir/v1/{path}", body))
+
     async def broker_url(self, topic: TopicName, *, secure: bool) -> str:
         """Where the topic is served over the binary protocol."""
         found = _decoded(await self._ask("GET", f"/lookup/v2/topic/{topic_path(topic)}", None))

@@ -30,6 +30,7 @@ _BY_STATUS: dict[int, type[errors.WeirError]] = {
     409: errors.NotAllowedError,
     412: errors.NotAllowedError,
     429: errors.TooManyError,
+    503: errors.TopicClosedError,
 }
 
 _CREDENTIALS = "give a token with --token or WEIR_TOKEN"

@@ -61,18 +61,19 @@ class Cluster:
 
     # --- what there is ---
 
-    def partitions(self, topics: Sequence[str]) -> list[Partition]:
-        """All partitions of these topics; TopicNotFoundError names one that does not exist."""
-        return self.retry(lambda: self._look_up(topics)) if topics else []
+    def partitions(self, topics: Sequence[str], *, create: bool = False) -> list[Partition]:
+        """All partitions of these topics; TopicNotFoundError names one that does not exist, and is not made by
+        being asked for."""
+        return self.retry(lambda: self._look_up(topics, create=create)) if topics else []
 
     def topics(self) -> list[str]:
         """The names of all topics that may be seen, without the cluster's own."""
         found = self.retry(lambda: self._metadata(None))
         return sorted(one.name for one in found.topics if one.name and not one.is_internal and not one.error_code)
 
-    def _look_up(self, topics: Sequence[str]) -> list[Partition]:
+    def _look_up(self, topics: Sequence[str], *, create: bool = False) -> list[Partition]:
         found: list[Partition] = []
-        for topic in self._metadata(topics).topics:
+        for topic in self._metadata(topics, create=create).topics:
             name = topic.name or ""
             check(topic.error_code, name)
             for part in topic.partitions:
@@ -84,9 +85,9 @@ class Cluster:
                 found.append(partition)
         return sorted(found)
 
-    def _metadata(self, topics: Sequence[str] | None) -> m.MetadataResponse:
+    def _metadata(self, topics: Sequence[str] | None, *, create: bool = False) -> m.MetadataResponse:
         wanted = None if topics is None else [m.MetadataRequest.MetadataRequestTopic(name=name) for name in topics]
-        request = m.MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
+        request = m.MetadataRequest(topics=wanted, allow_auto_topic_creation=create)
         found = self.any().ask(request, m.MetadataResponse)
         self._brokers = {broker.node_id: Address(broker.host, broker.port) for broker in found.brokers}
         return found

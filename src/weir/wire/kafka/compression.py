@@ -42,6 +42,26 @@ def decompress(kind: Compression, data: Buffer, limit: int = MAX_PAYLOAD_BYTES) 
             return _grown(zstd.decompress_into, data, limit)
 
 
+def compressor(kind: Compression) -> Callable[[Buffer], bytes] | None:
+    """What compresses a batch's records; None if nothing does."""
+    match kind:
+        case Compression.NONE:
+            return None
+        case Compression.GZIP:
+            return _zip
+        case Compression.SNAPPY:
+            return lambda data: bytes(snappy.compress_raw(data))
+        case Compression.LZ4:
+            return lambda data: bytes(lz4.compress(data))
+        case Compression.ZSTD:
+            return lambda data: bytes(zstd.compress(data))
+
+
+def _zip(data: Buffer) -> bytes:
+    packer = zlib.compressobj(wbits=_GZIP)
+    return packer.compress(data) + packer.flush()
+
+
 def _grown(decompress_into: Callable[[Buffer, bytearray], int], data: Buffer, limit: int) -> Buffer:
     """Into room that is made larger until it is enough."""
     room = min(max(_FIRST_ROOM, 4 * len(data)), limit)

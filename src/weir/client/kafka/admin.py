@@ -1,0 +1,42 @@
+"""What the brokers say of themselves: where their admin API is, and which transactions are open."""
+
+from weir.client.kafka.cluster import Cluster
+from weir.client.kafka.refusals import check
+from weir.model.errors import ConfigError
+from weir.wire.kafka import messages as m
+
+_BROKER = 4
+_HTTP_URL = "weir.http.url"
+
+
+def admin_url(cluster: Cluster) -> str:
+    """The admin REST of the broker that answers; ConfigError if it is no Weir, or has none."""
+
+    def ask() -> str:
+        connection = cluster.any()
+        about = connection.ask(m.DescribeClusterRequest(), m.DescribeClusterResponse)
+        check(about.error_code, "the cluster", about.error_message)
+        wanted = m.DescribeConfigsRequest.DescribeConfigsResource(
+            resource_type=_BROKER, resource_name=str(about.controller_id), configuration_keys=[_HTTP_URL]
+        )
+        told = connection.ask(m.DescribeConfigsRequest(resources=[wanted]), m.DescribeConfigsResponse)
+        for result in told.results:
+            check(result.error_code, "the broker's configs", result.error_message)
+            for config in result.configs:
+                if config.name == _HTTP_URL and config.value:
+                    return config.value
+        raise ConfigError("the broker does not tell its admin API's address", hint="give the option adminUrl")
+
+    return cluster.retry(ask)
+
+
+def open_transactions(cluster: Cluster, prefix: str) -> list[str]:
+    """Transactional ids with this prefix whose transaction is open."""
+    request = m.ListTransactionsRequest(state_filters=["Ongoing"])
+
+    def ask() -> list[str]:
+        told = cluster.any().ask(request, m.ListTransactionsResponse)
+        check(told.error_code, "transactions")
+        return [one.transactional_id for one in told.transaction_states if one.transactional_id.startswith(prefix)]
+
+    return cluster.retry(ask)

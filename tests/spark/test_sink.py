@@ -1,0 +1,122 @@
+"""Rows written to topics: all or nothing in batch, each epoch once in streams."""
+
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import Row, SparkSession
+
+from weir.client.kafka.admin import open_transactions
+from weir.wire.kafka.records import Compression
+
+from .conftest import Reads, Topics
+
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("spark")]
+
+
+def test_rows_are_written_with_all_that_their_columns_say(
+    spark: SparkSession, topics: Topics, read: Reads
+) -> None:
+    first, second = topics.create(2), topics.create(1)
+    moment = datetime(2026, 1, 2, 3, 4, 5, 678000, UTC)
+    rows = [
+        (b"k", b"v", first, 1, moment, [Row(key="a", value=b"1"), Row(key="b", value=None)]),
+        (None, None, second, None, None, None),
+        (b"", b"", second, 0, moment, []),
+    ]
+    schema = (
+        "key binary, value binary, topic string, partition int, timestamp timestamp, "
+        "headers array<struct<key:string,value:binary>>"
+    )
+    frame = spark.createDataFrame(rows, schema).coalesce(1)
+    frame.write.format("weir").option("kafka.bootstrap.servers", topics.servers).mode("append").save()
+
+    (found,) = read(first, includeHeaders="true").collect()
+    assert (bytes(found.key), bytes(found.value), found.partition) == (b"k", b"v", 1)
+    assert found.timestamp.astimezone(UTC) == moment.replace(tzinfo=UTC)
+    assert [(header.key, header.value) for header in found.headers] == [("a", b"1"), ("b", None)]
+    others = read(second).orderBy("offset").collect()
+    assert [(row.key, row.value) for row in others] == [(None, None), (b"", b"")]
+
+
+@pytest.mark.parametrize("compression", [one.name.lower() for one in Compression])
+def test_rows_are_compressed_as_asked(spark: SparkSession, topics: Topics, read: Reads, compression: str) -> None:
+    topic = topics.create(3)
+    frame = spark.range(0, 2000, 1, 2).selectExpr("cast(id as string) key", "repeat(cast(id as string), 20) value")
+    options = {"kafka.bootstrap.servers": topics.servers, "topic": topic, "kafka.compression.type": compression}
+    frame.write.format("weir").options(**options).mode("append").save()
+    assert sorted(read.values(topic)) == sorted(str(number) * 20 for number in range(2000))
+
+
+def test_a_batch_write_that_fails_leaves_nothing(spark: SparkSession, topics: Topics, read: Reads) -> None:
+    topic = topics.create(1)
+    frame = spark.range(0, 1000, 1, 2).selectExpr("cast(if(id = 999, raise_error('no more'), id) as string) value")
+    with pytest.raises(PySparkException):
+        frame.write.format("weir").options(**{"kafka.bootstrap.servers": topics.servers, "topic": topic}).mode(
+            "append"
+        ).save()
+    assert read.values(topic) == []
+    with topics.cluster() as cluster:
+        assert open_transactions(cluster, "weir-sink/batch-") == []
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ("1 as value", "cast it to binary or string"),
+        ("'x' as valu", "there is no column value"),
+        ("'x' as value, 'y' as keys", "did you mean key"),
+        ("'x' as value, array(1) as headers", "array<struct<key:string,value:binary>>"),
+    ],
+)
+def test_columns_that_cannot_be_written_are_named(
+    spark: SparkSession, topics: Topics, columns: str, said: str
+) -> None:
+    frame = spark.sql(f"select {columns}")
+    with pytest.raises(PySparkException, match=said.replace("<", "[<]")):
+        frame.write.format("weir").options(**{"kafka.bootstrap.servers": topics.servers, "topic": "x"}).mode(
+            "append"
+        ).save()
+
+
+def test_an_epoch_that_spark_writes_again_is_written_once(
+    spark: SparkSession, topics: Topics, read: Reads, tmp_path: Path
+) -> None:
+    """The driver dies between the topic's commit and Spark's checkpoint: its commit log lacks the epoch."""
+    source, target = topics.create(2), topics.create(2)
+    checkpoint = tmp_path / "checkpoint"
+
+    def run() -> None:
+        frame = (
+            spark.readStream.format("weir")
+            .options(**{"kafka.bootstrap.servers": topics.servers, "startingOffsets": "earliest"})
+            .load(source)
+        )
+        query = (
+            frame.select("key", "value")
+            .writeStream.format("weir")
+            .options(**{"kafka.bootstrap.servers": topics.servers, "topic": target})
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(240)
+
+    topics.fill(source, ["a", "b"], 0)
+    topics.fill(source, ["c"], 1)
+    run()
+    assert sorted(read.values(target)) == ["a", "b", "c"]
+
+    (checkpoint / "commits" / "0").unlink()
+    (checkpoint / "commits" / ".0.crc").unlink(missing_ok=True)
+    topics.fill(source, ["d"], 1)
+    run()
+    assert sorted(read.values(target)) == ["a", "b", "c", "d"]
+    with topics.cluster() as cluster:
+        assert open_transactions(cluster, "weir-sink/") == []
+
+    shutil.rmtree(checkpoint)  # another query now, which knows of no epoch
+    run()
+    assert sorted(read.values(target)) == ["a", "a", "b", "b", "c", "c", "d", "d"]
