@@ -14,6 +14,7 @@ from typing import Protocol
 
 from weir.broker.window import Window
 from weir.model.batch import Batch, BatchFormat, Stamp
+from weir.model.errors import NotAuthorisedError
 from weir.model.ids import Buffer
 from weir.model.topics import TopicName
 from weir.model.value import value
@@ -190,6 +191,10 @@ class Delivery:
 class Consumer(Protocol):
     @property
     def name(self) -> str: ...
+
+    @property
+    def denied(self) -> NotAuthorisedError | None:
+        """Why it may not be there any more, if that is why it was closed."""
 
     @property
     def subscription(self) -> str: ...

@@ -7,7 +7,7 @@ from typing import Protocol
 from weir.broker.api import Delivery, SubscribeRequest
 from weir.broker.meters import Histogram, Meter
 from weir.broker.pieces import Pieces
-from weir.model.errors import ConsumerClosedError, NotAllowedError
+from weir.model.errors import ConsumerClosedError, NotAllowedError, NotAuthorisedError
 from weir.runtime.interfaces import Clock
 from weir.stream.cursor import Cursor
 
@@ -61,6 +61,7 @@ class BrokerConsumer:
     ) -> None:
         self._owner = owner
         self.request = request
+        self.denied: NotAuthorisedError | None = None
         #: Counts the consumers of a subscription: a name of its own for each, and an order that repeats.
         self.number = number
         self.priority = request.priority

@@ -39,17 +39,20 @@ class Revoking:
         """Send everyone away who may not be there. They come back at once, and are told why not."""
         for producer in list(topic.producers):
             if denied := self._denied(producer.request.role, topic.name, Action.PRODUCE):
-                topic.expel_producer(producer, denied)
+                topic.expel_producer(producer, denied.what)
         subscriptions: list[Subscription | PassingSubscription] = [*topic.subscriptions.values()]
         for subscription in subscriptions:
             for consumer in list(subscription.consumers):
                 if denied := self._denied(consumer.request.role, topic.name, Action.CONSUME, subscription.name):
-                    subscription.expel(consumer, denied)
+                    consumer.denied = denied
+                    subscription.expel(consumer, denied.what)
 
-    def _denied(self, role: str, topic: TopicName, action: Action, subscription: str | None = None) -> str | None:
+    def _denied(
+        self, role: str, topic: TopicName, action: Action, subscription: str | None = None
+    ) -> NotAuthorisedError | None:
         try:
             self._guard.check(role, topic, action, subscription=subscription)
         except NotAuthorisedError as refused:
             log.info("%s", refused.what)
-            return refused.what
+            return refused
         return None

@@ -22,7 +22,13 @@ from weir.broker.api import (
     SubscriptionType,
 )
 from weir.model.batch import Batch
-from weir.model.errors import ConsumerClosedError, NotAuthenticatedError, SubscriptionBusyError, WeirError
+from weir.model.errors import (
+    ConsumerClosedError,
+    NotAuthenticatedError,
+    NotAuthorisedError,
+    SubscriptionBusyError,
+    WeirError,
+)
 from weir.model.topics import TopicName
 
 LEDGER = 7
@@ -94,6 +100,7 @@ class FakeConsumer:
         self.request = request
         self.name = request.consumer_name
         self.subscription = request.subscription
+        self.denied: NotAuthorisedError | None = None
         self.acked: list[tuple[int, int]] = []
         self.acked_up_to: list[int] = []
         self.redelivered: list[Sequence[tuple[int, int]] | None] = []

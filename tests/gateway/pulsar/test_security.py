@@ -18,6 +18,7 @@ from cryptography.x509.oid import NameOID
 from weir.broker.tokens import create_key_pair, create_secret, create_token, load_private_key
 from weir.model.registry import Action
 from weir.model.topics import NamespaceName, TopicName
+from weir.wire.pulsar.proto import api
 
 SECRET = create_secret()
 WITH_TOKENS = (
@@ -182,6 +183,36 @@ def test_a_grant_taken_back_ends_what_is_open(guarded: Any, connect: Any, talk: 
     admin = as_role(connect, guarded, "admin")
     admin.create_producer(topic).send(b"z")
     assert talk.receive(admin.subscribe(topic, "s"), 2) == [b"x", b"z"]
+
+
+def test_without_its_grant_a_consumer_neither_seeks_nor_unsubscribes(guarded: Any, topic: str) -> None:
+    name = TopicName.parse(topic)
+    grant(guarded, name, "reader", Action.CONSUME)
+
+    async def say() -> None:
+        peer = await guarded.peer()
+        await peer.greet(auth_method_name="token", auth_data=token("reader").encode())
+        await peer.subscribe(topic)
+        await guarded.registry.grants.revoke(name, "reader")
+        await peer.hear(api.CommandCloseConsumer)
+        earliest = api.MessageIdData(ledgerId=2**64 - 1, entryId=2**64 - 1)
+        for command in (
+            api.CommandSeek(consumer_id=1, request_id=1, message_id=earliest),
+            api.CommandUnsubscribe(consumer_id=1, request_id=1),
+            api.CommandSubscribe(
+                topic=topic,
+                subscription="s",
+                subType=api.CommandSubscribe.Exclusive,
+                consumer_id=1,
+                request_id=1,
+            ),
+        ):
+            peer.say(command)
+            assert (await peer.hear(api.CommandError)).error == api.ServerError.AuthorizationError
+
+    guarded.call(say)
+    (served,) = guarded.broker.loaded
+    assert list(served.subscriptions) == ["s"]
 
 
 # --- TLS ------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from weir.broker.api import Consumer, Delivery, SubscriptionType, Topic
 from weir.gateway.pulsar.acking import Acking
-from weir.gateway.pulsar.translate import translate
+from weir.gateway.pulsar.translate import translate, turn_of
 from weir.gateway.pulsar.unacked import Place, Unacked
 from weir.model.errors import ConnectionLostError, ConsumerClosedError, WeirError
 from weir.model.ids import Buffer
@@ -59,6 +59,8 @@ class ConsumerLink:
         self._broker_entries = BrokerEntries()
         self._deliveries = Deliveries(consumer_id, -1 if partition is None else partition)
         self._with_broker_entry = session.features.supports_broker_entry_metadata
+        #: Whether another protocol writes to the topic, as far as is known.
+        self._translates = False
         self._told_the_end = False
         self._flowing: asyncio.Future[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -88,6 +90,10 @@ class ConsumerLink:
                 deliveries = await consumer.next(self.credit)
                 in_hand = sum(len(delivery.batch.payload) for delivery in deliveries)
                 try:
+                    while self._translates and len(deliveries) > (turn := turn_of(deliveries)):
+                        outbox.say_all(self._frames(deliveries[:turn]))
+                        del deliveries[:turn]
+                        await self._session.clock.sleep(0)  # others have their turn between translations
                     outbox.say_all(self._frames(deliveries))
                     del deliveries  # not while it waits for a client that does not read
                     await outbox.drain()
@@ -110,6 +116,8 @@ class ConsumerLink:
                 self.consumer.ack([(base, batch.end_offset)])
                 continue
             payload, messages = translate(batch)
+            if payload is not batch.payload:
+                self._translates = True
             size = len(payload)
             broker_entry = b""
             if self._with_broker_entry:
@@ -177,7 +185,7 @@ class ConsumerLink:
     async def shut(self) -> None:
         """Close it from this side; its client connects it anew."""
         if not self.ending and self._session.consumers.end(self.consumer_id, self):
-            self._session.consumers.retire(self.consumer_id)
+            self._session.consumers.retire(self.consumer_id, self.consumer.denied)
             self._session.outbox.say(
                 encode_command(api.CommandCloseConsumer(consumer_id=self.consumer_id, request_id=NO_REQUEST))
             )

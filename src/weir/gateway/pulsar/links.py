@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
-from weir.model.errors import NotAllowedError, TooManyError
+from weir.model.errors import NotAllowedError, TooManyError, WeirError
 
 #: How many ids of links that the broker closed are remembered: commands for them may still be under way.
 _REMEMBERED = 1024
@@ -28,7 +28,7 @@ class Links(Generic[L]):
         self._what = what
         self._limit = limit
         self._links: dict[int, Opening | L] = {}
-        self._closed: OrderedDict[int, None] = OrderedDict()
+        self._closed: OrderedDict[int, WeirError | None] = OrderedDict()
 
     def begin(self, link_id: int) -> Opening:
         """Take an id that is free."""
@@ -61,12 +61,15 @@ class Links(Generic[L]):
         """The link that is there; an error of the client if there is none."""
         link = self._links.get(link_id)
         if link is None or isinstance(link, Opening):
+            why = self._closed.get(link_id)
+            if why is not None:
+                raise why.with_traceback(None)  # which would grow with every time that it is raised
             raise NotAllowedError(f"there is no {self._what} {link_id} on this connection")
         return link
 
-    def retire(self, link_id: int) -> None:
-        """Remember that the broker closed it, so that what is under way for it is not an error."""
-        self._closed[link_id] = None
+    def retire(self, link_id: int, why: WeirError | None = None) -> None:
+        """Remember that the broker closed it, so that what is under way for it is not an error; or is this one."""
+        self._closed[link_id] = why
         if len(self._closed) > _REMEMBERED:
             self._closed.popitem(last=False)
 
