@@ -1,9 +1,12 @@
 """What producers of another protocol wrote, as a Pulsar client gets it and acknowledges it."""
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
-from weir.model.batch import BatchFormat
+from weir.broker.api import Delivery
+from weir.gateway.pulsar.translate import turn_of
+from weir.model.batch import Batch, BatchFormat
 from weir.wire.kafka.records import Compression
 from weir.wire.kafka.records_build import Record, build_batch
 from weir.wire.pulsar.batch import iter_batch
@@ -86,5 +89,35 @@ def test_a_kafka_batch_that_cannot_be_opened_is_one_message_and_one_acknowledgem
         assert consumer.acked == [(1, 6)]
         peer.say(api.CommandConsumerStats(consumer_id=1, request_id=4))
         assert (await peer.hear(api.CommandConsumerStatsResponse)).availablePermits == 8
+
+    play(conversation)
+
+
+def test_many_messages_are_translated_in_turns(play: Play) -> None:
+    def delivery(format: BatchFormat, count: int) -> Delivery:  # noqa: A002
+        return Delivery(Batch(0, count, format, 0, b""))
+
+    ours, theirs = delivery(BatchFormat.PULSAR, 5_000), delivery(BatchFormat.KAFKA, 600)
+    assert turn_of([ours] * 10) == 10
+    assert turn_of([theirs] * 5) == 2
+    assert turn_of([ours, theirs, ours, theirs, ours, theirs]) == 4
+    assert turn_of([]) == 0
+
+    async def conversation(stage: Any) -> None:
+        records = [Record(n, 1_700_000_000_000, None, b"%d" % n) for n in range(600)]
+        await fill(stage, build_batch(records), 600)
+        topic = stage.broker.at(TOPIC)
+        batch = topic.batches[-1]
+        for turn in range(1, 5):
+            topic.batches.append(replace(batch, base_offset=batch.base_offset + 600 * turn))
+        peer = await stage.peer()
+        await peer.subscribe(TOPIC)
+        peer.say(api.CommandFlow(consumer_id=1, messagePermits=1))
+        await peer.message()
+        peer.say(api.CommandFlow(consumer_id=1, messagePermits=1))  # and now it knows of the other protocol
+        assert (await peer.message())[0].message_id.entryId == 1
+        peer.say(api.CommandFlow(consumer_id=1, messagePermits=10_000))
+        entries = [(await peer.message())[0].message_id.entryId for _ in range(4)]
+        assert entries == [601, 1201, 1801, 2401]
 
     play(conversation)
