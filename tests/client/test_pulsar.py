@@ -118,6 +118,17 @@ async def test_credit_is_given_as_messages_are_taken(client: PulsarClient) -> No
     assert [int(message.payload) for message in messages] == list(range(100))
 
 
+async def test_credit_is_given_for_what_was_acknowledged_of_a_batch_before(client: PulsarClient) -> None:
+    producer = await client.producer("t")
+    for _ in range(8):  # batches
+        await asyncio.gather(*(producer.send(Outgoing(str(at).encode())) for at in range(3)))
+    consumer = await client.consumer("t", FROM_START, ConsumerSettings(queue=100))
+    await consumer.ack(*[message for message in await take(consumer, 24) if message.payload != b"1"])
+    await consumer.close()
+    consumer = await client.consumer("t", FROM_START, ConsumerSettings(queue=10))
+    assert [message.payload for message in await take(consumer, 8)] == [b"1"] * 8
+
+
 async def test_a_reader_leaves_no_subscription_behind(client: PulsarClient) -> None:
     producer = await client.producer("t")
     await producer.send(Outgoing(b"x"))

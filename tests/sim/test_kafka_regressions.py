@@ -5,8 +5,16 @@ import pytest
 
 from weir.testing.kafka_scenario import run_kafka_seed
 
+_NOT_THE_FIRST = (
+    "the second batch of an idempotent producer passed for its first, when that could not be stored because the topic "
+    "was moving"
+)
 FOUND = {
     2: "the end of a ledger, not awaited any more by a broker in a hurry, complained of the metadata to nobody",
+    221: _NOT_THE_FIRST,
+    222: _NOT_THE_FIRST,
+    422: _NOT_THE_FIRST,
+    250: "Weir's own Pulsar client lost credit with every message of a batch that had been acknowledged before",
 }
 
 

@@ -229,8 +229,11 @@ class PartConsumer:
         count = 0
         try:
             for message in incoming(command, stored or b"", part=self._part):
-                self._inbox.put(message)
                 count += 1
+                if message is None:
+                    self.taken()  # the broker counts it, too
+                else:
+                    self._inbox.put(message)
         except WireError as bad:
             at = id_from_wire(command.message_id)
             self._inbox.fail(WireError(f"message {at} of {self.topic} cannot be read: {bad.what}", hint=bad.hint))

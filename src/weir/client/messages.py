@@ -65,8 +65,8 @@ class Incoming:
     encrypted: bool = False
 
 
-def incoming(command: api.CommandMessage, stored: Buffer, *, part: int) -> Iterator[Incoming]:
-    """The messages of a delivered entry, without those that its ack set says are done."""
+def incoming(command: api.CommandMessage, stored: Buffer, *, part: int) -> Iterator[Incoming | None]:
+    """The messages of a delivered entry; None for each that its ack set, or compaction, says is done."""
     at = id_from_wire(command.message_id)
     parts = split_message(memoryview(stored))
     metadata = parse_metadata(parts)
@@ -93,6 +93,8 @@ def incoming(command: api.CommandMessage, stored: Buffer, *, part: int) -> Itera
         if wanted >> index & 1 and not single.metadata.compacted_out:
             place = replace(common, id=at._replace(batch_index=index), batch_size=count)
             yield _filled(place, single.metadata, single.payload)
+        else:
+            yield None
 
 
 def _filled(common: Incoming, own: api.MessageMetadata | api.SingleMessageMetadata, payload: Buffer) -> Incoming:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from weir.broker.api import Producer, ProducerRequest, Receipt, Topic
 from weir.gateway.kafka.batches import check_keys, judged, outgoing_of
 from weir.gateway.kafka.errors import Code, RefusedError, code_of, text_of
+from weir.gateway.kafka.gaps import Gaps
+from weir.model.batch import Stamp
 from weir.model.errors import NotAuthorisedError, TooManyError, TopicNotFoundError, WeirError
 from weir.model.ids import Buffer
 from weir.model.registry import Action
@@ -89,6 +91,7 @@ class Publishing:
         self._links: dict[Key, PartitionLink] = {}
         self._pending: dict[_Pending, None] = {}
         self._idle: asyncio.Future[None] | None = None
+        self._gaps = Gaps()
         #: Links that sent something in the receive buffer at hand.
         self.senders: dict[PartitionLink, None] = {}
 
@@ -152,13 +155,16 @@ class Publishing:
     ) -> None:
         link = self._links.get(key)
         session = self._session
+        stamp: Stamp | None = None
         try:
-            if link is None:
-                raise failures.get(key) or TopicNotFoundError("the partition was closed just now")
             if pending.acks not in (-1, 0, 1):
                 raise RefusedError(Code.INVALID_REQUIRED_ACKS, f"acks={pending.acks} means nothing")
-            self._look_after(link)
             header = judged(records, pending.version, session.limits)
+            stamp = header.stamp
+            self._gaps.check(key, stamp)
+            if link is None:
+                raise failures.get(key) or TopicNotFoundError("the partition was closed just now")
+            self._look_after(link)
             if link.keyed:
                 check_keys(records or b"")
             append_ms = session.clock.wall_ms() if link.append_time else None
@@ -167,13 +173,14 @@ class Publishing:
                 outgoing = session.services.delaying.heeded(outgoing, session.clock.wall_ms(), header)
         except WeirError as failure:
             part.error_code, part.error_message = code_of(failure), text_of(failure)
+            self._gaps.note(key, stamp)
             return
         if append_ms is not None:
             part.log_append_time_ms = append_ms
         pending.left += 1
         part.error_code = Code.REQUEST_TIMED_OUT  # what its client is told if it is not stored in time
         self.senders[link] = None
-        link.producer.publish(outgoing).add_done_callback(partial(self._stored, pending, part, link))
+        link.producer.publish(outgoing).add_done_callback(partial(self._stored, pending, part, link, stamp))
 
     def _look_after(self, link: PartitionLink) -> None:
         """Grants and configs may have changed since the link was last used."""
@@ -198,9 +205,16 @@ class Publishing:
     # --- what comes back ---------------------------------------------------------------------------------
 
     def _stored(
-        self, pending: _Pending, part: _PartResponse, link: PartitionLink, done: "asyncio.Future[Receipt]"
+        self,
+        pending: _Pending,
+        part: _PartResponse,
+        link: PartitionLink,
+        stamp: Stamp | None,
+        done: "asyncio.Future[Receipt]",
     ) -> None:
         failure = asyncio.CancelledError() if done.cancelled() else done.exception()
+        if failure is not None:
+            self._gaps.note(link.key, stamp)
         if pending.answered:
             return  # it timed out
         if failure is None:
