@@ -6,8 +6,8 @@ import pytest
 from weir.testing.kafka_scenario import run_kafka_seed
 
 _NOT_THE_FIRST = (
-    "the second batch of an idempotent producer passed for its first, when that could not be stored because the topic "
-    "was moving"
+    "the second batch of an idempotent producer passed for its first, when that could not be stored because the "
+    "topic was moving"
 )
 FOUND = {
     2: "the end of a ledger, not awaited any more by a broker in a hurry, complained of the metadata to nobody",
