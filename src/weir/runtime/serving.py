@@ -53,6 +53,10 @@ class ServingSettings:
     close_grace_s: float = 5.0
 
 
+def _too_many(limit: int) -> WeirError:
+    return TooManyError(f"this broker has {limit} connections, which is its limit")
+
+
 class Server(Generic[S]):
     """Sessions of one kind on one address. `start`, then `close`."""
 
@@ -64,8 +68,10 @@ class Server(Generic[S]):
         session: Callable[[Connection], S],
         *,
         tls: SSLContext | None = None,
+        too_many: Callable[[int], WeirError] = _too_many,
     ) -> None:
-        """`session` makes the session of a new connection."""
+        """`session` makes the session of a new connection; `too_many` says why one over the limit is refused."""
+        self._too_many = too_many
         self._runtime = runtime
         self._name = name
         self._settings = settings
@@ -130,7 +136,7 @@ class Server(Generic[S]):
         session = self._session(connection)
         if len(self._sessions) >= limit:
             log.warning("connection of %s is refused: %d are open", connection.peer, limit)
-            session.end(TooManyError(f"this broker has {limit} connections, which is its limit"))
+            session.end(self._too_many(limit))
         task = asyncio.get_running_loop().create_task(
             session.run(), name=f"{self._name} session {connection.peer}"
         )
