@@ -23,9 +23,9 @@ _LEVELS = ("warning", "info", "debug")
     epilog="""
 \b
 Examples:
-  weir up                                     data in ./weir-data; Pulsar on 6650, HTTP on 8080
+  weir up                                     data in ./weir-data; Pulsar on 6650, Kafka on 9092, HTTP on 8080
   weir up --data /var/lib/weir --config weir.toml
-  weir up --set listeners.pulsar=127.0.0.1:0 --set listeners.http=127.0.0.1:0 --ready-file ready.json
+  weir up --set listeners.pulsar=127.0.0.1:0 --set listeners.kafka= --ready-file ready.json
   weir config show                            every setting; weir config explain KEY tells more
 
 SIGTERM and SIGINT end it in order: what was accepted is stored, and its clients are told. Killing it loses nothing
