@@ -12,12 +12,12 @@ from weir.broker.held_names import HeldNames
 from weir.broker.lanes import Lanes, Waiting
 from weir.broker.limits import RateLimit
 from weir.broker.meters import Histogram, Meter
-from weir.broker.parting import Parting, Ways, lane_of
+from weir.broker.parting import Parting, Ways
 from weir.broker.ports import Holding
-from weir.broker.producer_state import Pending, Stored
 from weir.broker.producers import BrokerProducer
+from weir.broker.publishing_stamped import StampedPublishing
 from weir.broker.topic_stamps import Stamps
-from weir.model.batch import Batch, BatchFlags, BatchFormat, HeldId, Origin, Stamp
+from weir.model.batch import Batch, BatchFlags, HeldId, Origin
 from weir.model.check import check
 from weir.model.errors import (
     DuplicateInDoubtError,
@@ -65,12 +65,15 @@ class Publisher:
         self.holding: Holding | None = None
         self.meter = Meter(self._clock)
         self.latency = Histogram()
-        self.duplicates = 0
+        self._duplicates = 0
         self._lanes = Lanes()
         #: Whether something failed since deduplication was brought up to date: it may be stored all the same.
         self.failed = False
         self.rate = RateLimit(self._clock, policies.publish_rate or Rate(), context.settings.rate_burst_s)
         self.policies = policies
+        self.stamped = StampedPublishing(
+            stream, stamps, self._lanes, append=self._append, count=self._count, budget=self._budget
+        )
         ways = Ways(
             append=self._append,
             hold=self._hold,
@@ -78,11 +81,16 @@ class Publisher:
             holding=lambda: self.holding,
             count=self._count,
             give_back=self._budget.give,
-            answer_repeated=self._answer_repeated,
+            answer_repeated=self.stamped.answer_repeated,
             now_ms=self._clock.wall_ms,
         )
         names = HeldNames(context.name_of)
         self.parting = Parting(ways, self._lanes, stamps, state=state, names=names, tasks=tasks)
+
+    @property
+    def duplicates(self) -> int:
+        """Batches that were there already."""
+        return self._duplicates + self.stamped.duplicates
 
     def publish(self, producer: BrokerProducer, outgoing: Outgoing) -> "asyncio.Future[Receipt]":
         receipt: asyncio.Future[Receipt] = self._loop.create_future()
@@ -94,7 +102,7 @@ class Publisher:
             self.parting.publish(producer, outgoing, receipt)
             return receipt
         if outgoing.stamp is not None:
-            self._publish_stamped(producer, outgoing, outgoing.stamp, receipt)
+            self.stamped.publish(producer, outgoing, outgoing.stamp, receipt)
             return receipt
         origin = None
         if self.dedup is not None and outgoing.sequence >= 0 and not outgoing.partial:
@@ -204,113 +212,6 @@ class Publisher:
         delays = self.holding is not None and bool(self.policies.delayed_delivery)
         return delays and deliver_at_ms > self._clock.wall_ms()
 
-    # --- idempotent producers ---------------------------------------------------------------------------
-
-    def _publish_stamped(
-        self, producer: BrokerProducer, outgoing: Outgoing, stamp: Stamp, receipt: "asyncio.Future[Receipt]"
-    ) -> None:
-        stamps = self._stamps
-        try:
-            known = stamps.judge(stamp, outgoing)
-        except WeirError as refused:
-            receipt.set_exception(refused)
-            return
-        if known is not None:
-            self._answer_repeated(known, receipt)
-            return
-        pending = stamps.states.push(stamp, outgoing.count, transactional=outgoing.transactional)
-        flags = BatchFlags.TRANSACTIONAL if outgoing.transactional else BatchFlags.NONE
-        batch = Batch(-1, outgoing.count, outgoing.format, 0, outgoing.payload, flags, stamp=stamp)
-        self._count(producer, outgoing)
-        self._send_stamped(batch, pending, receipt)
-
-    def _await_turn(self, batch: Batch, pending: Pending, receipt: "asyncio.Future[Receipt]") -> None:
-        """Something that the producer sent before it is on its way into the holding area."""
-        check(batch.stamp is not None, "who takes turns has a stamp")
-
-        def send() -> "asyncio.Future[int]":
-            return self._append_stamped(batch, pending, receipt)
-
-        def give_up(failure: BaseException) -> None:
-            self._budget.give(len(batch.payload))
-            self._stamps.states.failed(pending)
-            if not receipt.done():
-                receipt.set_exception(failure)
-
-        self._lanes.enter(lane_of(batch.stamp), Waiting(False, send, give_up), ())  # type: ignore[arg-type]
-
-    def _send_stamped(self, batch: Batch, pending: Pending, receipt: "asyncio.Future[Receipt]") -> None:
-        """Behind what the same producer has to hold. The first ones of a topic wait until the state says that it
-        has any."""
-        if batch.stamp is not None and self._lanes.has(lane_of(batch.stamp)):
-            self._await_turn(batch, pending, receipt)
-        elif self._stamps.armed:
-            self._append_stamped(batch, pending, receipt)
-        else:
-            self._stamps.arm(partial(self._armed, self._stream.failures, batch, pending, receipt))
-
-    def _armed(
-        self,
-        failures_seen: int,
-        batch: Batch,
-        pending: Pending,
-        receipt: "asyncio.Future[Receipt]",
-        failure: WeirError | None,
-    ) -> None:
-        if failure is None and failures_seen != self._stream.failures:
-            failure = ProducerClosedError("a batch before this one could not be stored")
-        if failure is None:
-            self._append_stamped(batch, pending, receipt)
-            return
-        self._budget.give(len(batch.payload))
-        self._stamps.states.failed(pending)
-        if not receipt.done():
-            receipt.set_exception(failure)
-
-    def _append_stamped(
-        self, batch: Batch, pending: Pending, receipt: "asyncio.Future[Receipt]"
-    ) -> "asyncio.Future[int]":
-        stored = self._append(batch, receipt)
-        if stored.done():  # refused at once: what comes next must not pass for its successor
-            self._stamps.states.failed(pending)
-        else:
-            stored.add_done_callback(partial(self._stamped_answered, pending))
-        return stored
-
-    def _stamped_answered(self, pending: Pending, done: "asyncio.Future[int]") -> None:
-        if done.exception() is not None:  # what is stored was learnt from the log
-            self._stamps.states.failed(pending)
-
-    def _answer_repeated(self, known: Stored | Pending, receipt: "asyncio.Future[Receipt]") -> None:
-        self.duplicates += 1
-        if isinstance(known, Stored):
-            receipt.set_result(self._duplicate_of(known.offset))
-        else:
-            known.offset().add_done_callback(partial(self._repeated, receipt))
-
-    def _repeated(self, receipt: "asyncio.Future[Receipt]", first: "asyncio.Future[int]") -> None:
-        failure = first.exception()
-        if receipt.done():
-            return
-        if failure is not None:
-            receipt.set_exception(failure)
-        else:
-            receipt.set_result(self._duplicate_of(first.result()))
-
-    def _duplicate_of(self, offset: int) -> Receipt:
-        return Receipt(offset, self._stream.position_of(offset) or _NOWHERE, duplicate=True)
-
-    def mark(self, stamp: Stamp, *, abort: bool, payload: bytes, format: BatchFormat) -> "asyncio.Future[Receipt]":  # noqa: A002
-        """Append the marker that ends the producer's open transaction."""
-        flags = BatchFlags.CONTROL | BatchFlags.TRANSACTIONAL
-        if abort:
-            flags |= BatchFlags.ABORT
-        receipt: asyncio.Future[Receipt] = self._loop.create_future()
-        pending = self._stamps.states.push(stamp, 1, transactional=True, marker=True)
-        self._budget.take(len(payload))
-        self._send_stamped(Batch(-1, 1, format, 0, payload, flags, stamp=stamp), pending, receipt)
-        return receipt
-
     # --- sending on -------------------------------------------------------------------------------------
 
     def _append(
@@ -380,7 +281,7 @@ class Publisher:
         self, producer: BrokerProducer, highest: int, verdict: Verdict, receipt: "asyncio.Future[Receipt]"
     ) -> None:
         """A batch whose sequence ids were seen before: once it is sure that it is stored, it is a duplicate."""
-        self.duplicates += 1
+        self._duplicates += 1
         if verdict is Verdict.DUPLICATE:
             receipt.set_result(Receipt(-1, _NOWHERE, duplicate=True))
             return

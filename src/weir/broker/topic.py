@@ -241,7 +241,7 @@ class BrokerTopic:
         if self.stamps.is_open(producer_id):
             payload = control_batch(producer_id, epoch, commit, self._clock.wall_ms())
             stamp = Stamp(producer_id, epoch)
-            await self._publisher.mark(stamp, abort=not commit, payload=payload, format=BatchFormat.KAFKA)
+            await self._publisher.stamped.mark(stamp, abort=not commit, payload=payload, format=BatchFormat.KAFKA)
 
     def _new_name(self) -> str:
         self._name_count += 1
