@@ -82,8 +82,8 @@ class _Tour:
         self._console.print(
             "\nNext: [bold]make test[/] proves it, [bold]make sim SEEDS=500[/] breaks it in virtual time, "
             "[bold]make bench[/] measures it.\n"
-            "Yours: [bold]weir up[/], then point any Pulsar client to pulsar://127.0.0.1:6650, or any Kafka client to "
-            "127.0.0.1:9092. Docs: docs/."
+            "Yours: [bold]weir up[/], then point any Pulsar client to pulsar://127.0.0.1:6650, "
+            "or any Kafka client to 127.0.0.1:9092. Docs: docs/."
         )
 
     async def _story(self, client: LedgerClient, nodes: dict[str, BookieNode]) -> None:

@@ -19,7 +19,7 @@ _IDLE_S = 120.0
 class FetchSession:
     """Of one connection; `epoch` is what its next request must bear."""
 
-    __slots__ = ("by_id", "epoch", "number", "owner", "parts", "used_at")
+    __slots__ = ("by_id", "counted", "epoch", "number", "owner", "parts", "used_at")
 
     def __init__(self, number: int, owner: object, parts: FetchParts, *, by_id: bool, now: float) -> None:
         self.number = number
@@ -29,6 +29,8 @@ class FetchSession:
         self.by_id = by_id
         self.epoch = 1
         self.used_at = now
+        #: With how many partitions it counts.
+        self.counted = 0
 
 
 class FetchSessions:
@@ -40,6 +42,7 @@ class FetchSessions:
         self._max_sessions = max_sessions
         self._max_partitions = max_partitions
         self._sessions: dict[int, FetchSession] = {}
+        self._partitions = 0
         #: Those of connections whose clients know nothing of sessions.
         self._unsaid: dict[object, FetchSession] = {}
 
@@ -58,6 +61,7 @@ class FetchSessions:
         while number in self._sessions:
             number = self._rng.randrange(1, _LAST_EPOCH)
         session = self._sessions[number] = FetchSession(number, owner, parts, by_id=by_id, now=now)
+        self._count(session)
         return session
 
     def unsaid(self, owner: object, *, by_id: bool) -> FetchParts | None:
@@ -79,8 +83,12 @@ class FetchSessions:
         return session is not None
 
     def _full(self, more: int) -> bool:
-        held = sum(len(session.parts) for session in self._sessions.values())
-        return len(self._sessions) >= self._max_sessions or held + more > self._max_partitions
+        return len(self._sessions) >= self._max_sessions or self._partitions + more > self._max_partitions
+
+    def _count(self, session: FetchSession) -> None:
+        """It has as many partitions as it has now."""
+        self._partitions += len(session.parts) - session.counted
+        session.counted = len(session.parts)
 
     def resume(self, owner: object, number: int, epoch: int, *, by_id: bool) -> FetchSession:
         """The session that a request goes on with."""
@@ -97,6 +105,7 @@ class FetchSessions:
 
     def _use(self, session: FetchSession) -> None:
         session.used_at = self._clock.monotonic()
+        self._count(session)
         self._sessions[session.number] = self._sessions.pop(session.number)
 
     def close(self, owner: object, number: int) -> None:
@@ -112,6 +121,7 @@ class FetchSessions:
 
     def _end(self, session: FetchSession) -> None:
         del self._sessions[session.number]
+        self._partitions -= session.counted
         if self._unsaid.get(session.owner) is session:
             del self._unsaid[session.owner]
         session.parts.close()

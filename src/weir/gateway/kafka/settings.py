@@ -55,7 +55,7 @@ class KafkaSettings:
     #: Bytes that were read for clients and that they have not read, over all connections.
     max_in_hand_bytes: int = 256 * _MIB
     #: Incremental fetch sessions, and partitions in all of them together.
-    max_fetch_sessions: int = 1_000
+    max_fetch_sessions: int = 10_000
     max_fetch_session_partitions: int = 500_000
     limits: SessionLimits = field(default_factory=SessionLimits)
     #: How often sessions that say nothing, or read nothing, are looked for.
