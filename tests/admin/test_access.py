@@ -25,6 +25,7 @@ ROLES = {
 }
 #: What it takes, by the first rule that fits; all else is for administrators of the tenant.
 RULES = [
+    ("anyone", r".* /admin/weir/v1/sinks/.*"),  # a sink is its first user's, whoever that is
     ("open", r"GET (/openapi.json|/metrics|/ready|/status.html|.*/brokers/(version|ready)|/admin/v2/clusters)"),
     ("superuser", r".* /admin/v2/(brokers|clusters|tenants)\b.*"),
     ("lookup", r"GET /lookup/.*"),
@@ -47,7 +48,7 @@ PATH = {
     "topic": "none",
     "cluster": "standalone",
     "held": "1:1",
-    **dict.fromkeys(("position", "count", "seconds", "timestamp", "ledger", "entry", "version"), "1"),
+    **dict.fromkeys(("position", "count", "seconds", "timestamp", "ledger", "entry", "version", "epoch"), "1"),
 }
 
 
@@ -99,7 +100,7 @@ def test_every_route_asks_for_the_right_that_it_needs(guarded) -> None:
             content = operation.get("requestBody", {}).get("content", {}).get("application/json")
             body = None if content is None else sample(content["schema"], document["components"]["schemas"])
             prepare(guarded)
-            for role, rights in reversed(ROLES.items()):
+            for role, rights in reversed(ROLES.items()) if level != "anyone" else ():
                 status = guarded.ask(verb.upper(), path, body, token=token(role)).status
                 if (status in (401, 403)) != (level != "open" and level not in rights):
                     wrong.append(f"{verb.upper()} {template} by {role} ({level}): {status}")
@@ -107,7 +108,16 @@ def test_every_route_asks_for_the_right_that_it_needs(guarded) -> None:
             if (status == 401) != (level != "open"):
                 wrong.append(f"{verb.upper()} {template} by nobody ({level}): {status}")
     assert not wrong, "\n".join(wrong)
-    assert {"open", "superuser", "admin", "lookup", "consume", "produce"} == set(levels)
+    assert {"anyone", "open", "superuser", "admin", "lookup", "consume", "produce"} == set(levels)
+
+
+def test_a_sink_is_its_first_users_and_the_superusers(guarded) -> None:
+    sink = "/admin/weir/v1/sinks/copy"
+    empty: dict[str, Any] = {"transactions": []}
+    assert guarded.ask("POST", f"{sink}/epochs/1", empty, token=token("writer")).status == 200
+    for verb, path, body in (("GET", sink, None), ("DELETE", sink, None), ("POST", f"{sink}/epochs/2", empty)):
+        assert guarded.ask(verb, path, body, token=token("reader")).status == 403
+    assert guarded.ask("GET", sink, token=token("admin")).json == {"epoch": 1}
 
 
 @pytest.mark.parametrize("given", ["nonsense", "", "a.b.c"])

@@ -75,6 +75,7 @@ class TaskWriter:
             self._producer = init_producer(self._cluster, self._id, self._options.timeout_ms)
         new = [partition for partition, _ in found if partition not in self._sequences]
         if new:
+            self._sender.flush()  # the coordinator may be on the same connection, and answers come in turn
             add_partitions(self._cluster, self._id, self._producer, new)
             self._sequences.update(dict.fromkeys(new, 0))
         # One batch per partition and request: first each partition's first, then the second ones.
