@@ -85,7 +85,7 @@ class Compacted:
 def _bits(data: bytes) -> BitMap64:
     try:
         return BitMap64.deserialize(bytes(data))
-    except (ValueError, MemoryError, OverflowError) as bad:
+    except (ValueError, IndexError, MemoryError, OverflowError) as bad:
         raise WireError(f"a compaction's bitmap is malformed: {bad}") from bad
 
 
