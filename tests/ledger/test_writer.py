@@ -405,20 +405,6 @@ def test_a_writer_of_a_deleted_ledger_cannot_close_it(simulated: Simulated) -> N
     simulated(scenario)
 
 
-def test_a_close_that_nobody_waits_for_any_more_fails_quietly(simulated: Simulated) -> None:
-    async def scenario(cluster: Any) -> None:
-        writer = await cluster.client.create(Quorum(1, 1, 1))
-        await cluster.client.delete(writer.ledger_id)
-        closing = asyncio.ensure_future(writer.close())
-        await asyncio.sleep(0)
-        closing.cancel()
-        await asyncio.wait([closing])
-        assert closing.cancelled()
-        await cluster.turn()
-
-    simulated(scenario)  # and nobody complains
-
-
 def test_an_abandoned_writer_fails_what_is_pending_and_leaves_the_ledger_open(simulated: Simulated) -> None:
     async def scenario(cluster: Any) -> None:
         writer = await cluster.client.create(Quorum(1, 1, 1))
