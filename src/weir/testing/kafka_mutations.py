@@ -14,6 +14,7 @@ from weir.broker.group_offsets import Committed, GroupOffsets
 from weir.broker.groups import GroupCoordinator
 from weir.broker.producer_state import ProducerStates
 from weir.broker.publishing import Publisher
+from weir.broker.publishing_stamped import StampedPublishing
 from weir.broker.topic_stamps import Stamps
 from weir.broker.transaction_home import TransactionHome
 from weir.broker.transaction_homes import TransactionHomes
@@ -200,10 +201,10 @@ def _only_the_last_batch_known() -> Iterator[None]:
 def _duplicate_answered_wrongly() -> Iterator[None]:
     """A batch that was stored before is answered with where the log ends."""
 
-    def wrong(self: Publisher, offset: int) -> Receipt:
+    def wrong(self: StampedPublishing, offset: int) -> Receipt:
         return Receipt(self._stream.end_offset - 1, (-1, -1), duplicate=True)
 
-    with patch.object(Publisher, "_duplicate_of", wrong):
+    with patch.object(StampedPublishing, "_duplicate_of", wrong):
         yield
 
 
