@@ -4,6 +4,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from weir.broker.api import Outgoing
 from weir.broker.registry import Registry
 from weir.broker.security import Authoriser, SecuritySettings, TopicGuard
 from weir.gateway.kafka.catalog import Catalog
@@ -11,6 +12,7 @@ from weir.gateway.kafka.server import KafkaServer
 from weir.gateway.kafka.services import Services
 from weir.gateway.kafka.settings import KafkaSettings, SessionLimits
 from weir.meta.memory import MemoryCore, MemoryMeta
+from weir.model.batch import BatchFormat
 from weir.model.errors import NetworkError
 from weir.model.policies import DEFAULT_POLICIES, Policies
 from weir.model.topics import TopicName
@@ -22,7 +24,9 @@ from weir.wire.kafka.apis import API, ApiKey
 from weir.wire.kafka.codec import decode_response
 from weir.wire.kafka.frames import request_frame, splitter
 from weir.wire.kafka.headers import RequestHeader, decode_response_header
+from weir.wire.kafka.records import parse_header, split_batches
 from weir.wire.kafka.records_build import Record, build_batch
+from weir.wire.kafka.records_read import iter_records
 
 
 def batch_of(*values: bytes, timestamps: list[int] | None = None, **more: Any) -> bytes:
@@ -150,6 +154,34 @@ class Stage:
 
     async def later(self, seconds: float) -> None:
         await self.runtime.clock.sleep(seconds)
+
+
+def store(topic: FakeTopic, *values: bytes) -> int:
+    """A batch that some producer sent earlier."""
+    return topic.append(Outgoing(batch_of(*values), len(values), BatchFormat.KAFKA))
+
+
+def values_of(part: Any) -> list[tuple[int, bytes]]:
+    """Offset and value of every record in an answer."""
+    return [
+        (parse_header(batch).base_offset + record.offset_delta, bytes(record.value or b""))
+        for batch in split_batches(part.records)
+        for record in iter_records(batch)
+    ]
+
+
+async def begin(peer: Peer, *wanted: tuple[str, int, int]) -> Any:
+    peer.fetch(*wanted, session_epoch=0, max_wait_ms=100)
+    return await peer.hear()
+
+
+async def go_on(peer: Peer, number: int, epoch: int, *changed: tuple[str, int, int], **more: Any) -> Any:
+    peer.fetch(*changed, session_id=number, session_epoch=epoch, **{"max_wait_ms": 100, **more})
+    return await peer.hear()
+
+
+def told(answer: Any) -> dict[int, list[tuple[int, bytes]]]:
+    return {part.partition_index: values_of(part) for topic in answer.responses for part in topic.partitions}
 
 
 Play = Callable[[Stage], Coroutine[Any, Any, None]]

@@ -42,6 +42,7 @@ class FetchSessions:
         self._max_sessions = max_sessions
         self._max_partitions = max_partitions
         self._sessions: dict[int, FetchSession] = {}
+        self._of_owner: dict[object, dict[int, FetchSession]] = {}
         self._partitions = 0
         #: Those of connections whose clients know nothing of sessions.
         self._unsaid: dict[object, FetchSession] = {}
@@ -61,6 +62,7 @@ class FetchSessions:
         while number in self._sessions:
             number = self._rng.randrange(1, _LAST_EPOCH)
         session = self._sessions[number] = FetchSession(number, owner, parts, by_id=by_id, now=now)
+        self._of_owner.setdefault(owner, {})[number] = session
         self._count(session)
         return session
 
@@ -116,12 +118,16 @@ class FetchSessions:
 
     def close_of(self, owner: object) -> None:
         """The connection is gone."""
-        for session in [each for each in self._sessions.values() if each.owner is owner]:
+        for session in list(self._of_owner.get(owner, {}).values()):
             self._end(session)
 
     def _end(self, session: FetchSession) -> None:
         del self._sessions[session.number]
         self._partitions -= session.counted
+        owned = self._of_owner[session.owner]
+        del owned[session.number]
+        if not owned:
+            del self._of_owner[session.owner]
         if self._unsaid.get(session.owner) is session:
             del self._unsaid[session.owner]
         session.parts.close()
