@@ -28,6 +28,7 @@ RULES = [
     ("anyone", r".* /admin/weir/v1/sinks/.*"),  # a sink is its first user's, whoever that is
     ("open", r"GET (/openapi.json|/metrics|/ready|/status.html|.*/brokers/(version|ready)|/admin/v2/clusters)"),
     ("superuser", r".* /admin/v2/(brokers|clusters|tenants)\b.*"),
+    ("superuser", r".* /admin/weir/v1/(addresses|streams|stream-runner.*|streams/.*/progress)"),
     ("lookup", r"GET /lookup/.*"),
     ("lookup", r"GET /admin/v2/(non-)?persistent/{tenant}/{namespace}(/partitioned)?"),
     ("lookup", r"GET /admin/v2/namespaces/{tenant}/{namespace}/topics"),

@@ -282,6 +282,26 @@ def test_every_route_is_served(start_weir, tmp_path) -> None:
             ("GET", sink, None, {"epoch": -1}),
         ]
     )
+    stream, runner = f"/admin/weir/v1/streams/{NS}/copy", "/admin/weir/v1/stream-runner"
+    body = {"sql": "SELECT 1", "sources": [f"persistent://{NS}/single"]}
+    stream_id = weir.do("PUT", stream, body)["id"]
+    walk(
+        [
+            ("PUT", stream, body | {"state": "paused"}, ANY),
+            ("GET", stream, None, ANY),
+            ("PUT", f"{stream}/progress", {"id": stream_id, "state": "paused", "rows": 7}, None),
+            ("GET", "/admin/weir/v1/streams", None, ANY),
+            ("GET", f"/admin/weir/v1/streams/{NS}", None, ANY),
+            ("GET", runner, None, {"runner": None, "where": None}),
+            ("PUT", runner, {"runner": "r", "where": "here"}, None),
+            ("GET", runner, None, {"runner": "r", "where": "here"}),
+            ("DELETE", f"{runner}/r", None, None),
+            ("GET", runner, None, {"runner": None, "where": None}),
+            ("DELETE", stream, None, None),
+            ("GET", f"/admin/weir/v1/streams/{NS}", None, []),
+            ("GET", "/admin/weir/v1/addresses", None, ANY),
+        ]
+    )
     walk(END)
     assert missing(weir, used) == []
 

@@ -35,8 +35,10 @@ from weir.model.registry import (
     TopicOwner,
     TopicRecord,
 )
+from weir.model.sql_streams import RunnerLease, SqlStream, StreamProgress, Wanted
 from weir.model.topics import DEFAULT_NAMESPACE, Domain, NamespaceName, TopicName
 from weir.wire import registry as codec
+from weir.wire import sql_streams as sql_codec
 
 numbers = st.integers(-1, 2**62)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -118,6 +120,27 @@ VALUES: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], bytes], Callable
         codec.encode_schema,
         codec.decode_schema,
     ),
+    "SQL stream": (
+        st.builds(
+            SqlStream,
+            topics,
+            texts,
+            texts,
+            st.lists(topics, max_size=3).map(tuple),
+            pairs,
+            st.sampled_from(Wanted),
+            texts,
+            numbers,
+        ),
+        sql_codec.encode_stream,
+        sql_codec.decode_stream,
+    ),
+    "progress": (
+        st.builds(StreamProgress, texts, texts, st.floats(allow_nan=False), *[numbers] * 6, texts, numbers),
+        sql_codec.encode_progress,
+        sql_codec.decode_progress,
+    ),
+    "runner": (st.builds(RunnerLease, texts, texts, numbers), sql_codec.encode_runner, sql_codec.decode_runner),
 }
 SAMPLES = [
     codec.encode_cluster(Cluster("c")),
@@ -128,6 +151,9 @@ SAMPLES = [
     codec.encode_broker(BrokerInfo("b", "1")),
     codec.encode_owner(TopicOwner("b", "1")),
     codec.encode_schema(StoredSchema(0, "AVRO", b"x")),
+    sql_codec.encode_stream(SqlStream(TopicName.parse("t"), "1", "SELECT 1", (TopicName.parse("s"),))),
+    sql_codec.encode_progress(StreamProgress("1", "running")),
+    sql_codec.encode_runner(RunnerLease("r", "here", 5)),
 ]
 
 

@@ -10,6 +10,7 @@ from weir.broker.nonpersistent import NonPersistentTopic
 from weir.broker.registry import Registry
 from weir.broker.schemas import SchemaRegistry
 from weir.broker.security import Authoriser
+from weir.broker.sql_streams import SqlStreams
 from weir.broker.topic import BrokerTopic
 from weir.broker.transactions import Transactions
 from weir.model.errors import NotAllowedError, TopicNotFoundError
@@ -32,6 +33,11 @@ class ServiceUrls:
     pulsar_tls: str = ""
     http: str = ""
     https: str = ""
+    #: `host:port`, as Kafka's clients write it.
+    kafka: str = ""
+    kafka_tls: str = ""
+    #: Where the data is, on this machine.
+    data: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +61,8 @@ class AdminContext:
     gateways: Callable[[], Sequence[GatewayFamily]] = tuple
     #: The coordinator, where there is one.
     transactions: Transactions | None = None
+    #: What SQL has defined, where that is kept.
+    sql_streams: SqlStreams | None = None
 
     # --- topics as calls name them ------------------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 """Every route of the admin server."""
 
+from weir.admin.addresses import Addresses
 from weir.admin.brokers import Brokers
 from weir.admin.context import AdminContext, AdminSettings, ServiceUrls
 from weir.admin.held import Held
@@ -11,6 +12,7 @@ from weir.admin.policies import PolicyRoutes
 from weir.admin.routing import Route
 from weir.admin.schemas import Schemas
 from weir.admin.sinks import Sinks
+from weir.admin.streams import Streams
 from weir.admin.subscriptions import Subscriptions
 from weir.admin.tenants import Clusters, Tenants
 from weir.admin.topics import Topics
@@ -36,4 +38,6 @@ def admin_routes(context: AdminContext) -> list[Route]:
         *(route for domain in Domain for route in Lookup(context, domain).routes()),
         *Held(context).routes(),
         *Sinks(context).routes(),
+        *Streams(context).routes(),
+        *Addresses(context).routes(),
     ]

@@ -79,6 +79,11 @@ SCHEMAS = "/weir/schemas/"
 BROKERS = "/weir/brokers/"
 #: Which broker holds a topic, under that broker's lease.
 OWNERS = "/weir/owners/"
+#: Streams that SQL defines, and what their runner last said of them.
+SQL_STREAMS = "/weir/sql/streams/"
+SQL_PROGRESS = "/weir/sql/progress/"
+#: The one process that runs them.
+SQL_RUNNER = "/weir/sql/runner"
 
 
 def cluster(name: str) -> str:
@@ -141,6 +146,14 @@ def broker(broker_id: str) -> str:
 
 def owner(name: TopicName) -> str:
     return f"{OWNERS}{_path(name)}"
+
+
+def sql_stream(name: TopicName) -> str:
+    return f"{SQL_STREAMS}{name.namespace}/{name.local}"
+
+
+def sql_progress(name: TopicName) -> str:
+    return f"{SQL_PROGRESS}{name.namespace}/{name.local}"
 
 
 def _path(name: TopicName) -> str:

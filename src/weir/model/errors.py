@@ -510,6 +510,28 @@ class IncompatibleSchemaError(BrokerError):
 # --- spark --------------------------------------------------------------------------------------------------
 
 
+class SqlError(WeirError):
+    """A SQL statement that cannot be understood, or not be run."""
+
+
+class SqlStreamNotFoundError(BrokerError):
+    """SQL has defined no stream of this name."""
+
+    hint = "SHOW STREAMS lists them"
+
+
+class SqlStreamExistsError(BrokerError):
+    """There is a stream of this name already."""
+
+    hint = "drop it first, or choose another name"
+
+
+class RunnerBusyError(BrokerError):
+    """Another process runs the streams."""
+
+    hint = "one is enough; stop it first to run them here"
+
+
 class SparkSetupError(WeirError):
     """Spark cannot run here."""
 

@@ -1,6 +1,7 @@
 """Everything in one process: storage, broker and gateways, started in order and ended in the opposite one."""
 
 import logging
+import os
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -21,6 +22,7 @@ from weir.broker.ownership import Ownership
 from weir.broker.registry import Registry
 from weir.broker.schemas import SchemaRegistry
 from weir.broker.security import Authenticator, Authoriser, TopicGuard
+from weir.broker.sql_streams import SqlStreams
 from weir.broker.tokens import TokenVerifier, load_public_key, load_secret, read_key
 from weir.broker.transactions import Transactions
 from weir.gateway.kafka.catalog import Catalog
@@ -128,6 +130,7 @@ class Standalone:
             probe=self._probe,
             gateways=lambda: kafka_families(self._kafka_metrics),
             transactions=transactions,
+            sql_streams=SqlStreams(self._storage.meta, self._runtime),
         )
         await self._serve_http(broker, admin_routes(admin), tls)
 
@@ -155,7 +158,18 @@ class Standalone:
         return ownership
 
     def _urls(self) -> ServiceUrls:
-        return ServiceUrls(self._url("pulsar"), self._url("pulsar_tls"), self._url("http"), self._url("https"))
+        return ServiceUrls(
+            self._url("pulsar"),
+            self._url("pulsar_tls"),
+            self._url("http"),
+            self._url("https"),
+            kafka=self._kafka_address("kafka"),
+            kafka_tls=self._kafka_address("kafka_tls"),
+            data=os.path.abspath(self._config.data),
+        )
+
+    def _kafka_address(self, name: str) -> str:
+        return str(parts.reachable(self._config, self._bound[name])) if name in self._bound else ""
 
     async def _probe(self) -> None:
         """The metadata answers and something can be stored; without that a broker can do little."""

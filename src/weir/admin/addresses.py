@@ -1,0 +1,43 @@
+"""Where this Weir listens and keeps its data: what a program on the same machine asks before it starts."""
+
+from msgspec import Struct
+
+from weir.admin.context import AdminContext
+from weir.admin.routing import Call, Route
+
+
+class AddressesAnswer(Struct, rename="camel"):
+    """Empty where it does not listen."""
+
+    pulsar: str
+    pulsar_tls: str
+    kafka: str
+    kafka_tls: str
+    http: str
+    https: str
+    #: The data folder, on the machine of this broker.
+    data: str
+
+
+class Addresses:
+    def __init__(self, context: AdminContext) -> None:
+        self._context = context
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(
+                "GET",
+                "/admin/weir/v1/addresses",
+                "Every listener, and the data folder.",
+                self._get,
+                answer=AddressesAnswer,
+                tag="brokers",
+            )
+        ]
+
+    async def _get(self, call: Call) -> AddressesAnswer:
+        self._context.authoriser.check_superuser(call.role)
+        urls = self._context.urls
+        return AddressesAnswer(
+            urls.pulsar, urls.pulsar_tls, urls.kafka, urls.kafka_tls, urls.http, urls.https, urls.data
+        )

@@ -1,0 +1,244 @@
+"""Streams that SQL defines: list, define, pause, drop; what their runner says of them; and who the runner is.
+
+Whoever defines a stream administers the namespace of its topic and may read its sources. The runner reads and
+writes for all of them, so it is a superuser.
+"""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, field
+
+from weir.admin.context import AdminContext
+from weir.admin.names import ABOUT_NAMESPACE, ABOUT_TOPIC, CONFLICT, namespace_of, topic_of
+from weir.admin.routing import Call, Natural, RefusedError, Route
+from weir.broker.sql_streams import Described, SqlStreams
+from weir.model.errors import InvalidNameError
+from weir.model.registry import Action
+from weir.model.sql_streams import StreamProgress, Wanted
+from weir.model.topics import TopicName
+
+_WEIR = "/admin/weir/v1"
+_ALL, _RUNNER = f"{_WEIR}/streams", f"{_WEIR}/stream-runner"
+_OF = f"{_ALL}/{{tenant}}/{{namespace}}"
+_ONE = f"{_OF}/{{topic}}"
+_TAG = "streams"
+_NONE_HERE = {501: "no streams are kept here"}
+
+_Text = Annotated[str, Meta(max_length=4_000)]
+_Word = Annotated[str, Meta(min_length=1, max_length=200)]
+
+
+class StreamBody(Struct):
+    """A definition. `sources`: the topics that it reads, in full."""
+
+    sql: Annotated[str, Meta(min_length=1, max_length=100_000)]
+    sources: Annotated[list[_Text], Meta(max_length=100)]
+    options: Annotated[dict[_Word, _Text], Meta(max_length=50)] = field(default_factory=dict)
+    state: Literal["running", "paused"] = "running"
+
+
+class ProgressBody(Struct, rename="camel"):
+    """How far a stream is, by its runner. `id`: which stream of this name it is about."""
+
+    id: _Word
+    state: Literal["starting", "running", "failed", "paused"]
+    rows_per_second: Annotated[float, Meta(ge=0, le=1e15)] = 0.0
+    rows: Natural = 0
+    lag: Natural = 0
+    state_rows: Natural = 0
+    state_bytes: Natural = 0
+    batch: Annotated[int, Meta(ge=-1, le=2**63 - 1)] = -1
+    batch_ms: Natural = 0
+    error: _Text = ""
+
+
+class ProgressAnswer(ProgressBody, rename="camel"):
+    reported_ms: int = 0
+
+
+class StreamAnswer(Struct, rename="camel"):
+    #: The topic that it writes, in full.
+    name: str
+    id: str
+    sql: str
+    sources: list[str]
+    options: dict[str, str]
+    #: What it shall do; what it does is its progress.
+    state: Literal["running", "paused"]
+    role: str
+    created_ms: int
+    progress: ProgressAnswer | None = None
+
+
+class RunnerBody(Struct, rename="camel"):
+    #: Unlike any other's.
+    runner: _Word
+    #: For people: machine and process.
+    where: Annotated[str, Meta(max_length=200)]
+    #: For how long it need not ask again.
+    ttl_ms: Annotated[int, Meta(ge=1_000, le=600_000)] = 15_000
+
+
+class RunnerAnswer(Struct):
+    runner: str | None = None
+    where: str | None = None
+
+
+class Streams:
+    def __init__(self, context: AdminContext) -> None:
+        self._context = context
+
+    def routes(self) -> list[Route]:
+        about = {**ABOUT_TOPIC, **CONFLICT, **_NONE_HERE}
+        within = {**ABOUT_NAMESPACE, **_NONE_HERE}
+        busy = {409: "another one runs the streams", **_NONE_HERE}
+        listed = list[StreamAnswer]
+        return [
+            Route("GET", _ALL, "All streams.", self._all, answer=listed, refusals=_NONE_HERE, tag=_TAG),
+            Route("GET", _OF, "A namespace's.", self._of, answer=listed, refusals=within, tag=_TAG),
+            Route("GET", _ONE, "One stream.", self._get, answer=StreamAnswer, refusals=about, tag=_TAG),
+            Route(
+                "PUT",
+                _ONE,
+                "Define a stream, or let it run or pause.",
+                self._put,
+                body=StreamBody,
+                answer=StreamAnswer,
+                refusals=about,
+                tag=_TAG,
+            ),
+            Route("DELETE", _ONE, "Drop a stream; its topic stays.", self._delete, refusals=about, tag=_TAG),
+            Route(
+                "PUT",
+                f"{_ONE}/progress",
+                "The runner says how far it is.",
+                self._report,
+                body=ProgressBody,
+                refusals=about,
+                tag=_TAG,
+            ),
+            Route("GET", _RUNNER, "The runner.", self._runner, answer=RunnerAnswer, refusals=busy, tag=_TAG),
+            Route(
+                "PUT",
+                _RUNNER,
+                "Be the runner for a while, or for a while longer.",
+                self._take,
+                body=RunnerBody,
+                refusals=busy,
+                tag=_TAG,
+            ),
+            Route("DELETE", f"{_RUNNER}/{{runner}}", "Run no more.", self._release, refusals=busy, tag=_TAG),
+        ]
+
+    @property
+    def _streams(self) -> SqlStreams:
+        found = self._context.sql_streams
+        if found is None:
+            raise RefusedError(501, "this broker keeps no streams")
+        return found
+
+    # --- definitions --------------------------------------------------------------------------------------------
+
+    async def _all(self, call: Call) -> list[StreamAnswer]:
+        self._context.authoriser.check_superuser(call.role)
+        return [_shown(one) for one in await self._streams.list()]
+
+    async def _of(self, call: Call) -> list[StreamAnswer]:
+        namespace = namespace_of(call.path)
+        self._context.authoriser.check_admin(call.role, namespace)
+        self._context.registry.namespaces.get(namespace)
+        return [_shown(one) for one in await self._streams.list(namespace)]
+
+    async def _get(self, call: Call) -> StreamAnswer:
+        return _shown(await self._streams.get(self._administered(call)))
+
+    async def _put(self, call: Call) -> StreamAnswer:
+        name, body = self._administered(call), call.body
+        self._context.registry.namespaces.get(name.namespace)
+        sources = tuple(TopicName.parse(source).base for source in body.sources)
+        for source in sources:
+            self._context.authoriser.check(call.role, Action.CONSUME, source)
+        await self._streams.put(
+            name,
+            sql=body.sql,
+            sources=sources,
+            options=body.options,
+            wanted=Wanted(body.state),
+            role=call.role,
+        )
+        return _shown(await self._streams.get(name))
+
+    async def _delete(self, call: Call) -> None:
+        await self._streams.delete(self._administered(call))
+
+    def _administered(self, call: Call) -> TopicName:
+        name = topic_of(call.path)
+        self._context.authoriser.check_admin(call.role, name)
+        if name.partition is not None:
+            raise InvalidNameError(f"{name} is a partition", hint="a stream writes a whole topic")
+        return name
+
+    # --- the runner ---------------------------------------------------------------------------------------------
+
+    async def _report(self, call: Call) -> None:
+        self._context.authoriser.check_superuser(call.role)
+        body: ProgressBody = call.body
+        await self._streams.report(
+            topic_of(call.path),
+            StreamProgress(
+                id=body.id,
+                state=body.state,
+                rows_per_second=body.rows_per_second,
+                rows=body.rows,
+                lag=body.lag,
+                state_rows=body.state_rows,
+                state_bytes=body.state_bytes,
+                batch=body.batch,
+                batch_ms=body.batch_ms,
+                error=body.error,
+            ),
+        )
+
+    async def _runner(self, call: Call) -> RunnerAnswer:
+        self._context.authoriser.check_superuser(call.role)
+        found = await self._streams.runner()
+        return RunnerAnswer() if found is None else RunnerAnswer(found.runner, found.where)
+
+    async def _take(self, call: Call) -> None:
+        self._context.authoriser.check_superuser(call.role)
+        await self._streams.take_runner(call.body.runner, call.body.where, call.body.ttl_ms)
+
+    async def _release(self, call: Call) -> None:
+        self._context.authoriser.check_superuser(call.role)
+        await self._streams.release_runner(call.path["runner"])
+
+
+def _shown(found: Described) -> StreamAnswer:
+    stream, told = found.stream, found.progress
+    return StreamAnswer(
+        name=str(stream.name),
+        id=stream.id,
+        sql=stream.sql,
+        sources=[str(source) for source in stream.sources],
+        options=dict(stream.options),
+        state=stream.wanted.value,
+        role=stream.role,
+        created_ms=stream.created_ms,
+        progress=None if told is None else _told(told),
+    )
+
+
+def _told(told: StreamProgress) -> ProgressAnswer:
+    return ProgressAnswer(
+        id=told.id,
+        state=told.state,  # type: ignore[arg-type]  # the runner wrote one of these words
+        rows_per_second=told.rows_per_second,
+        rows=told.rows,
+        lag=told.lag,
+        state_rows=told.state_rows,
+        state_bytes=told.state_bytes,
+        batch=told.batch,
+        batch_ms=told.batch_ms,
+        error=told.error,
+        reported_ms=told.reported_ms,
+    )

@@ -1,0 +1,61 @@
+"""Streams that SQL defines: what is wanted, how far it is, and who runs them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from weir.model.topics import TopicName
+
+
+class Wanted(Enum):
+    """What a stream shall do."""
+
+    RUNNING = "running"
+    PAUSED = "paused"
+
+
+@dataclass(frozen=True, slots=True)
+class SqlStream:
+    """A query whose rows go to the topic of this name, for as long as it is defined."""
+
+    name: TopicName
+    #: Not given to another stream, so what a dropped one left is not taken for its successor's.
+    id: str
+    sql: str
+    #: The topics that it reads. Whoever defined it may read these; the runner reads no others for it.
+    sources: tuple[TopicName, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+    wanted: Wanted = Wanted.RUNNING
+    #: Who defined it.
+    role: str = ""
+    created_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StreamProgress:
+    """What the runner last said of a stream. `id`: which stream of that name it is about."""
+
+    id: str
+    #: starting, running, failed or paused.
+    state: str
+    rows_per_second: float = 0.0
+    #: Rows read since the runner started it.
+    rows: int = 0
+    #: Messages that it has yet to read.
+    lag: int = 0
+    state_rows: int = 0
+    state_bytes: int = 0
+    #: The last micro-batch; -1 if there was none.
+    batch: int = -1
+    batch_ms: int = 0
+    error: str = ""
+    reported_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerLease:
+    """The one process that runs the streams, until it fails to say so in time."""
+
+    runner: str
+    where: str
+    expires_ms: int
