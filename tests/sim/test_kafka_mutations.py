@@ -23,6 +23,7 @@ FIRST_SEED = {
     "duplicate-stored": 0,
     "epoch-not-checked": 0,
     "fetch-beyond-stable": 0,
+    "first-batch-missed": 0,
     "gap-accepted": 0,
     "generation-not-checked": 0,
     "group-not-persisted": 0,
