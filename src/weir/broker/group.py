@@ -92,7 +92,7 @@ class Group:
         if request.id_first and request.instance_id is None:
             self.members.given[member_id] = self._clock.monotonic() + request.session_s
             self._alarm.at(self.members.given[member_id])
-            raise MemberIdRequiredError(member_id)
+            raise MemberIdRequiredError(f"join again as {member_id}", member_id=member_id)
         return self._add(member_id, request)
 
     def _join_as(self, request: JoinRequest) -> "asyncio.Future[Joined]":

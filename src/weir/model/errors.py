@@ -374,8 +374,8 @@ class MemberFencedError(BrokerError):
 class MemberIdRequiredError(BrokerError):
     """A new member shall join again with the id that it is given here."""
 
-    def __init__(self, member_id: str) -> None:
-        super().__init__(f"join again as {member_id}")
+    def __init__(self, what: str, *, hint: str | None = None, member_id: str = "") -> None:
+        super().__init__(what, hint=hint)
         self.member_id = member_id
 
 
