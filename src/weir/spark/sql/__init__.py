@@ -1,0 +1,1 @@
+"""`weir sql`: topics as tables, streams as queries that keep running, on Spark."""
