@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from weir.broker.settings import BrokerSettings
+from weir.broker.transaction_model import MAX_EPOCH
 from weir.model.ledger import Quorum
 from weir.stream.settings import StreamSettings
 from weir.testing.plan import Fault, Plan, make_plan
@@ -64,6 +65,10 @@ class KafkaPlan:
     broker: BrokerSettings
     transaction_ms: int
     session_ms: int
+    #: Transactional ids get a new producer id after so many epochs, and idempotent producers count from here on:
+    #: both are usual, or near the end of what there is.
+    last_epoch: int
+    first_sequence: int
 
     def __str__(self) -> str:
         faults = ", ".join(fault.value for fault in self.storage.faults) or "no faults"
@@ -105,6 +110,8 @@ def make_kafka_plan(rng: Random) -> KafkaPlan:
         broker=_broker(rng),
         transaction_ms=rng.choice((1_500, 4_000)),
         session_ms=rng.choice((600, 1_500)),
+        last_epoch=rng.choice((MAX_EPOCH, MAX_EPOCH, 2)),
+        first_sequence=rng.choice((0, 0, 0x7FFFFFFF - 7)),
     )
 
 

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from random import Random
 from typing import TextIO
+from unittest.mock import patch
 
 from weir.gateway.kafka.errors import Code
 from weir.model.errors import InvariantError, WeirError
@@ -81,6 +82,7 @@ def _run(seed: int, plan: KafkaPlan, mutation: str | None, trace: TextIO | None)
     with ExitStack() as stack:
         if mutation is not None:
             stack.enter_context(KAFKA_MUTATIONS[mutation].apply())
+        stack.enter_context(patch("weir.broker.transactions.MAX_EPOCH", plan.last_epoch))
         world = World(
             seed,
             keep_trace=0 if trace is None else None,

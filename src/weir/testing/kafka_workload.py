@@ -41,6 +41,7 @@ _TRIES = 12
 _ANSWER_S = (0.2, 1.0, 2.0)
 #: Idempotent producers have no more batches under way, to one partition.
 _WINDOW = 5
+_LAST_SEQUENCE = 0x7FFFFFFF
 
 
 class KafkaShared(Shared):
@@ -294,7 +295,7 @@ class IdempotentProducer(PlainProducer):
     async def life(self, handle: str) -> None:
         who = await self.insist(lambda link: calls.init_producer(link, None, 1000))
         sender = Sender(self, handle)
-        numbers = Numbers(who)
+        numbers = Numbers(who, self.plan.first_sequence)
         number = 0
         while self._todo.left > 0:
             batches = []
@@ -310,13 +311,14 @@ class IdempotentProducer(PlainProducer):
 class Numbers:
     """The sequence numbers of a producer, for each partition."""
 
-    def __init__(self, who: Identity) -> None:
+    def __init__(self, who: Identity, first: int = 0) -> None:
         self.who = who
+        self._first = first
         self._next: dict[Part, int] = {}
 
     def batch(self, part: Part, payloads: list[str], token: str = "") -> Sending:
-        sequence = self._next.get(part, 0)
-        self._next[part] = sequence + len(payloads)
+        sequence = self._next.get(part, self._first)
+        self._next[part] = (sequence + len(payloads)) & _LAST_SEQUENCE
         stamp = Stamp(self.who.producer_id, self.who.epoch, sequence)
         data = calls.batch_of(payloads, stamp, transactional=bool(token))
         return Sending(part, payloads, data, token=token, once=True)
