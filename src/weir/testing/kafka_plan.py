@@ -48,7 +48,8 @@ class KafkaPlan:
     idempotent: int
     #: Transactional producers that read nothing.
     writers: int
-    #: Pipelines that read, process and write in transactions. Each has as many instances, which fence each other.
+    #: Pipelines that read, process and write in transactions. Each has as many instances, which fence each other;
+    #: writers do so, too, if there are several.
     pipelines: int
     instances: int
     #: Members of a consumer group with pipelines' own transactional ids, and of one that commits plainly.

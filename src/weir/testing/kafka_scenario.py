@@ -153,7 +153,7 @@ class _Run:
         committed = self.world.rng("isolation").random() < 0.5
         self._add("p", plan.plain, PlainProducer)
         self._add("i", plan.idempotent, IdempotentProducer)
-        self._add("w", plan.writers, lambda who: TransactionalWriter(who, who.name))
+        self._add("w", plan.writers, lambda who: TransactionalWriter(who, "w" if plan.instances > 1 else who.name))
         self._add("t", plan.instances * plan.pipelines, lambda who: Pipeline(who, PIPE))
         self._add("c", plan.processors, lambda who: Processor(who, who.name))
         self._add("m", plan.members, lambda who: Member(who, committed=committed))
