@@ -21,7 +21,7 @@ from weir.wire.pulsar import compression as pulsar
 from weir.wire.pulsar.batch import encode_batch, iter_batch
 from weir.wire.pulsar.message import is_batch, parse_metadata, seal_message, split_message
 from weir.wire.pulsar.proto import api
-from weir.wire.pulsar.translation import BASE64_HEADERS, CHUNK, ENCRYPTED, METADATA, NULL_HEADERS
+from weir.wire.pulsar.translation import BASE64_HEADERS, CHUNK, ENCRYPTED, METADATA, NULL_HEADERS, SCHEMA_VERSION
 from weir.wire.translation import UNREADABLE, kafka_records, messages_of, pulsar_entry
 
 NOW = 1_700_000_000_000
@@ -204,6 +204,19 @@ def test_keys_that_pulsar_sends_as_base64_are_bytes_for_kafka() -> None:
     (record,) = list(iter_records(only_piece(kafka_records(stored))))
     assert record.key == b"\xff\x00"
     assert record.headers == [(ORDERING_KEY.encode(), b"o")]
+
+
+def test_the_schema_version_of_a_pulsar_message_is_a_header_of_every_record_behind_its_own() -> None:
+    singles = [(api.SingleMessageMetadata(payload_size=0), b"v") for _ in range(2)]
+    singles[0][0].properties.add(key=SCHEMA_VERSION, value="7")  # of a message that was copied
+    metadata = outer(num_messages_in_batch=2, schema_version=(3).to_bytes(8, "big"))
+    copied, plain = iter_records(only_piece(kafka_records(pulsar_batch(metadata, encode_batch(singles), 2))))
+    own = (SCHEMA_VERSION.encode(), b"3")
+    assert copied.headers == [(SCHEMA_VERSION.encode(), b"7"), own]
+    assert plain.headers == [own]
+    for odd in (b"", b"\x01", b"\xff" * 5000):
+        (record,) = iter_records(only_piece(kafka_records(pulsar_batch(outer(schema_version=odd), b"v"))))
+        assert record.headers == []
 
 
 def test_an_encrypted_batch_goes_to_kafka_as_it_is_with_headers_that_say_so() -> None:

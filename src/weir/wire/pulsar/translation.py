@@ -22,6 +22,8 @@ NULL_HEADERS = "weir-null-headers"
 METADATA = "weir-pulsar-metadata"
 ENCRYPTED = "weir-pulsar-encrypted"
 CHUNK = "weir-pulsar-chunk"
+#: Which version of the topic's schema the producer wrote by, in decimal; other protocols have no field for it.
+SCHEMA_VERSION = "weir-schema-version"
 _OUR_OWN = (BASE64_HEADERS, NULL_HEADERS)
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -39,18 +41,25 @@ def messages_of_entry(entry: Buffer, count: int) -> list[Message]:
     if metadata.encryption_keys or metadata.num_chunks_from_msg > 1:
         return [_closed(metadata, parts.payload)]
     payload = open_payload(metadata, parts.payload)
+    about = _schema_version(metadata.schema_version)
     if not is_batch(metadata):
-        return [_message(metadata, payload, metadata.publish_time)]
+        return [_message(metadata, payload, metadata.publish_time, about)]
     return [
-        _message(single.metadata, single.payload, metadata.publish_time) for single in iter_batch(payload, count)
+        _message(single.metadata, single.payload, metadata.publish_time, about)
+        for single in iter_batch(payload, count)
     ]
 
 
-def _message(metadata: Metadata, payload: Buffer, publish_ms: int) -> Message:
+def _schema_version(version: bytes) -> Headers:
+    """A registry's versions are numbers of eight bytes; what else a producer may write there says nothing."""
+    return [(SCHEMA_VERSION, str(int.from_bytes(version, "big")).encode())] if len(version) == 8 else []
+
+
+def _message(metadata: Metadata, payload: Buffer, publish_ms: int, about: Headers = ()) -> Message:
     return Message(
         key=message_key(metadata),
         value=None if metadata.null_value else payload,
-        headers=headers_of(metadata.properties),
+        headers=[*headers_of(metadata.properties), *about],
         event_ms=metadata.event_time or None,
         publish_ms=publish_ms,
         ordering_key=metadata.ordering_key if metadata.HasField("ordering_key") else None,
