@@ -64,17 +64,29 @@ def _produce(params: Params) -> Found:
     end, count, topic, send = started + params["seconds"], 0, params["topic"], producer.produce
     # Only failures call back: a call of Python per message would be the client's cost, not the broker's.
     while time.monotonic() < end:
-        try:
-            for number in range(128):
-                send(topic, values[number & 31], None, (count + number) % partitions, on_delivery=None)
-            count += 128
-        except BufferError:
-            producer.poll(0.01)
-    send(topic, b"last", None, 0, on_delivery=sent)
+        for number in range(128):
+            try:
+                send(topic, values[number & 31], None, count % partitions, on_delivery=None)
+            except BufferError:
+                producer.poll(0.01)
+                break
+            count += 1
+    while not _sent_last(producer, topic, sent):
+        producer.poll(0.01)
     if producer.flush(_TIMEOUT_S) or failed:
         raise SystemExit(f"sends failed: {failed[:1]}")
+    count += 1
     seconds = time.monotonic() - started
     return {"count": count, "seconds": seconds, "cpu_s": time.process_time() - cpu}
+
+
+def _sent_last(producer: Producer, topic: str, sent: Callable[[Any, Any], None]) -> bool:
+    """Whether there was room in the queue for a message that says how it went."""
+    try:
+        producer.produce(topic, b"last", None, 0, on_delivery=sent)
+    except BufferError:
+        return False
+    return True
 
 
 def _consume(params: Params) -> Found:
