@@ -22,7 +22,7 @@ _IDLE_S = 3.0
 _CROWD = 1000
 
 
-def _first_message_s(broker: Broker, topic: str) -> float:
+def first_message_s(broker: Broker, topic: str) -> float:
     """Start it; seconds until the first message is acknowledged."""
     started = time.monotonic()
     broker.start()
@@ -50,12 +50,12 @@ def _first_message_s(broker: Broker, topic: str) -> float:
 def _running(params: Params, folder: str) -> Iterator[tuple[Broker, float]]:
     broker = KAFKAS[params["broker"]](Path(folder), sync=params["sync"])
     try:
-        yield broker, _first_message_s(broker, "first")
+        yield broker, first_message_s(broker, "first")
     finally:
         broker.stop()
 
 
-def _create(broker: Broker, topic: str, partitions: int) -> None:
+def create(broker: Broker, topic: str, partitions: int) -> None:
     admin = AdminClient({"bootstrap.servers": broker.url, "log_level": 3})
     made = admin.create_topics([NewTopic(topic, partitions, 1)], operation_timeout=60, request_timeout=120)
     made[topic].result()
@@ -71,7 +71,7 @@ def _create(broker: Broker, topic: str, partitions: int) -> None:
 
 def _throughput(broker: Broker, topic: str, load: Params, producers: int) -> Measured:
     """Produce for a while, then read all of it; messages per second, and what a million of them cost."""
-    _create(broker, topic, load["partitions"])
+    create(broker, topic, load["partitions"])
     base = {"url": broker.url, "topic": topic, "partitions": load["partitions"]}
     loaders = [Loader(_MODULE, "produce", base | load) for _ in range(producers)]
     cpu = cpu_s(broker.pid)
@@ -90,7 +90,7 @@ def _throughput(broker: Broker, topic: str, load: Params, producers: int) -> Mea
 
 
 def _latency(broker: Broker, topic: str, load: Params) -> Measured:
-    _create(broker, topic, 1)
+    create(broker, topic, 1)
     base = {"url": broker.url, "topic": topic} | load
     receiver = Loader(_MODULE, "receive-at", base)
     sender = Loader(_MODULE, "send-at", base)
@@ -125,7 +125,7 @@ def partitions(params: Params, folder: str) -> Measured:
         idle = settled_rss_mb(broker.pid, _IDLE_S)
         started = time.monotonic()
         for number in range(0, params["partitions"], _CROWD):
-            _create(broker, f"crowd-{number}", min(_CROWD, params["partitions"] - number))
+            create(broker, f"crowd-{number}", min(_CROWD, params["partitions"] - number))
         made_s = time.monotonic() - started
         measured = {"made_s": params["partitions"] / made_s, "mb": settled_rss_mb(broker.pid, _IDLE_S)}
         measured["added_mb"] = measured["mb"] - idle
@@ -133,6 +133,6 @@ def partitions(params: Params, folder: str) -> Measured:
         time.sleep(_IDLE_S)
         measured["idle_cores"] = (cpu_s(broker.pid) - cpu) / _IDLE_S
         broker.stop()
-        measured["restart_s"] = _first_message_s(broker, "crowd-0")
+        measured["restart_s"] = first_message_s(broker, "crowd-0")
         measured["restarted_mb"] = settled_rss_mb(broker.pid, _IDLE_S)
     return measured

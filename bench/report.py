@@ -85,6 +85,14 @@ _PARTS = (
     Part(
         "Weir beside Apache Kafka, same client, same machine", "Kafka's", "Cost", "kafka", "kafka", "Apache Kafka"
     ),
+    Part(
+        "Spark on Weir beside Spark on Kafka, same machine",
+        "the connector's",
+        "Latency",
+        "spark",
+        "spark",
+        "Kafka",
+    ),
 )
 
 
