@@ -36,8 +36,6 @@ class TransactionHomes:
         self._positions = positions
         self._loaded: dict[Home, TransactionHome] = {}
         self._tasks = TaskScope("transactions")
-        #: Whether another broker is known to be the coordinator, so that nothing can be said of producers here.
-        self._elsewhere = False
         self._loading: asyncio.Task[None] | None = None
         gate.refusal = self.refusal
         homes.on_load(self._load)
@@ -71,13 +69,12 @@ class TransactionHomes:
         return [home for home in self._loaded.values() if home.alive]
 
     def refusal(self, stamp: Stamp, topic: TopicName) -> WeirError | None:
-        """Why a producer may not begin to write to the topic in a transaction, if so."""
-        if self._elsewhere:
-            return None
+        """Why a producer may not begin to write to the topic in a transaction, if so. Who is the coordinator may
+        change at any time; only one that is here, and that can also end what is begun, can say yes."""
         homes = self._alive()
         if not homes:
             self._load_soon()
-            return NotOwnerError("the coordinator of transactions is not loaded yet", hint="try again")
+            return NotOwnerError("the coordinator of transactions is not loaded here", hint="try again")
         found = [home.by_producer[stamp.producer_id] for home in homes if stamp.producer_id in home.by_producer]
         if not found:
             return TransactionStateError(f"producer {stamp.producer_id} has no transactional id")
@@ -116,7 +113,6 @@ class TransactionHomes:
         """Load what is this broker's, so that what was decided is ended even if nobody asks; then time-outs."""
         while True:
             try:
-                self._elsewhere = not await self.owner_here("")
                 await self._homes.used()
                 for home in self._alive():
                     home.look_through()
