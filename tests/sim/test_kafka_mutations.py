@@ -27,6 +27,7 @@ FIRST_SEED = {
     "gap-accepted": 17,
     "generation-not-checked": 1,
     "group-not-persisted": 0,
+    "growth-not-told": 0,
     "marker-before-decision": 10,
     "marker-in-one-partition": 0,
     "never-timed-out": 0,

@@ -114,7 +114,27 @@ async def fetch(
     raw: bool = False,
 ) -> dict[Part, Fetched]:
     """Read partitions from offsets on. `raw`: markers and all."""
-    topics = [
+    request = m.FetchRequest(
+        max_wait_ms=wait_ms,
+        min_bytes=1,
+        max_bytes=max_bytes,
+        isolation_level=int(committed),
+        session_epoch=-1,
+        topics=fetch_topics(wanted, max_bytes),
+    )
+    answer = await link.call(ApiKey.FETCH, 11, request, timeout_s=2.0 + wait_ms / 1000)
+    check_code(answer.error_code)
+    found = {}
+    for topic in answer.responses:
+        for told in topic.partitions:
+            check_code(told.error_code)
+            part = Part(topic.topic, told.partition_index)
+            found[part] = fetched(told, wanted[part], committed=committed, raw=raw)
+    return found
+
+
+def fetch_topics(wanted: Mapping[Part, int], max_bytes: int) -> list[m.FetchRequest.FetchTopic]:
+    return [
         m.FetchRequest.FetchTopic(
             topic=part.topic,
             partitions=[
@@ -125,26 +145,10 @@ async def fetch(
         )
         for part, offset in wanted.items()
     ]
-    request = m.FetchRequest(
-        max_wait_ms=wait_ms,
-        min_bytes=1,
-        max_bytes=max_bytes,
-        isolation_level=int(committed),
-        session_epoch=-1,
-        topics=topics,
-    )
-    answer = await link.call(ApiKey.FETCH, 11, request, timeout_s=2.0 + wait_ms / 1000)
-    check_code(answer.error_code)
-    found = {}
-    for topic in answer.responses:
-        for told in topic.partitions:
-            check_code(told.error_code)
-            part = Part(topic.topic, told.partition_index)
-            found[part] = _fetched(told, wanted[part], committed=committed, raw=raw)
-    return found
 
 
-def _fetched(told: m.FetchResponse.PartitionData, offset: int, *, committed: bool, raw: bool) -> Fetched:
+def fetched(told: m.FetchResponse.PartitionData, offset: int, *, committed: bool, raw: bool = False) -> Fetched:
+    """What a partition's answer says to whoever reads from there on."""
     pieces = told.records
     data = b"" if pieces is None else b"".join(pieces) if isinstance(pieces, list) else bytes(pieces)  # type: ignore[arg-type]
     aborted = sorted((each.first_offset, each.producer_id) for each in told.aborted_transactions or ())

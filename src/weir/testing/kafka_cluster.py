@@ -69,6 +69,8 @@ class KafkaCluster(Cluster):
         self.kafka_plan = plan
         self.story = KafkaHistory(lambda: world.now)
         self.active = BROKERS[0]
+        #: Clients that are not stopped before the final reader comes.
+        self.staying: list[str] = []
         self._called: dict[str, asyncio.Event] = {}
 
     def add_brokers(self) -> None:
@@ -82,10 +84,11 @@ class KafkaCluster(Cluster):
         return main
 
     def stop_clients(self) -> None:
-        """End all clients for good; brokers go on."""
-        self.client_names = [name for name in self.client_names if name not in BROKERS]
+        """End all clients for good; brokers go on, and whoever stays to the end."""
+        staying = [name for name in self.client_names if name in (*BROKERS, *self.staying)]
+        self.client_names = [name for name in self.client_names if name not in staying]
         super().stop_clients()
-        self.client_names = list(BROKERS)
+        self.client_names = staying
 
     async def _down(self, seconds: float, *, at_least: float) -> None:
         """Nobody stays away for long: the run is short, and there is one broker."""

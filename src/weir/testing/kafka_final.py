@@ -38,6 +38,8 @@ class KafkaFinal:
         await self._clock.sleep(_SETTLE_S)
         for part in self._shared.parts:
             await self._insist(f"{part}", lambda link, part=part: self._read(link, part))  # type: ignore[misc]
+        if self._shared.kafka_plan.follows:
+            await self._insist("the follower", self._followed)
         for group in self._groups:
             await self._insist(group, lambda link, group=group: self._ask(link, group))  # type: ignore[misc]
             await self._insist(group, lambda link, group=group: self._join(link, group))  # type: ignore[misc]
@@ -98,6 +100,13 @@ class KafkaFinal:
             if told.next == at:
                 raise _NotYetError(f"{part} ends at {told.high} and has nothing at {at}")
             at = told.next
+
+    async def _followed(self, link: KafkaLink) -> None:
+        """Who stays to the end has been told everything."""
+        for part, at in self._shared.followed.items():
+            told = (await calls.fetch(link, {part: at}, committed=True))[part]
+            if at < told.high:
+                raise _NotYetError(f"it is at {part}@{at} of {told.high}")
 
     async def _ask(self, link: KafkaLink, group: str) -> None:
         for part in self._shared.inputs:

@@ -13,6 +13,7 @@ from weir.broker.producer_state import ProducerStates
 from weir.broker.publishing import Publisher
 from weir.broker.publishing_stamped import StampedPublishing
 from weir.broker.topic_stamps import Stamps
+from weir.gateway.kafka.fetch_parts import FetchParts
 from weir.gateway.kafka.gaps import Gaps
 from weir.model.batch import Batch, Stamp
 from weir.model.errors import OutOfOrderSequenceError, WeirError
@@ -78,6 +79,13 @@ def _receipt_before_stored() -> Iterator[None]:
         return stored
 
     with patch.object(Publisher, "_append", at_once):
+        yield
+
+
+@mutation("growth-not-told", checkers.all_is_available_after_healing, **{**IDEMPOTENT, "follows": True})
+def _growth_not_told() -> Iterator[None]:
+    """A fetch session is not told that a partition has grown which it was up to date with."""
+    with patch.object(FetchParts, "_grew", lambda self, part: None):
         yield
 
 

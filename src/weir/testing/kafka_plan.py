@@ -70,6 +70,8 @@ class KafkaPlan:
     #: both are usual, or near the end of what there is.
     last_epoch: int
     first_sequence: int
+    #: Whether somebody follows everything with a fetch session, to the end.
+    follows: bool
 
     def __str__(self) -> str:
         faults = ", ".join(fault.value for fault in self.storage.faults) or "no faults"
@@ -113,6 +115,7 @@ def make_kafka_plan(rng: Random) -> KafkaPlan:
         session_ms=rng.choice((600, 1_500)),
         last_epoch=rng.choice((MAX_EPOCH, MAX_EPOCH, 2)),
         first_sequence=rng.choice((0, 0, 0x7FFFFFFF - 7)),
+        follows=rng.random() < 0.4,
     )
 
 

@@ -18,6 +18,7 @@ from weir.testing.kafka_checkers import KafkaViolation, check_kafka_history
 from weir.testing.kafka_client import KafkaLink, KafkaRefusedError
 from weir.testing.kafka_cluster import KafkaCluster
 from weir.testing.kafka_final import KafkaFinal
+from weir.testing.kafka_follower import FOLLOWER, Follower
 from weir.testing.kafka_history import KafkaOp
 from weir.testing.kafka_members import READERS, Member, Processor
 from weir.testing.kafka_mutations import KAFKA_MUTATIONS
@@ -159,6 +160,8 @@ class _Run:
         self._add("m", plan.members, lambda who: Member(who, committed=committed))
         self._add("r", plan.readers, Reader)
         self._add("u", int(plan.pulsar), PulsarReader)
+        self._add("f", int(plan.follows), Follower)
+        self.cluster.staying = [FOLLOWER]
 
     def _add(self, letter: str, count: int, make: Callable[[Who], Worker]) -> None:
         for number in range(count):

@@ -55,6 +55,8 @@ class KafkaShared(Shared):
         self.kafka_plan = plan
         self.inputs = [Part(IN, number) for number in range(plan.in_parts)]
         self.outputs = [Part(OUT, number) for number in range(plan.out_parts)]
+        #: How far the one who stays to the end has come.
+        self.followed: dict[Part, int] = {}
 
     @property
     def parts(self) -> list[Part]:
@@ -159,27 +161,30 @@ class Worker:
         link = await self.link()
         found = await calls.fetch(link, wanted, committed=committed, max_bytes=self.rng.choice((200, 100_000)))
         for part, fetched in found.items():
-            if self._told.get(part) != (fetched.high, fetched.stable):
-                self._told[part] = (fetched.high, fetched.stable)
-                self.story.note(
-                    handle,
-                    KafkaKind.MARKS,
-                    part=str(part),
-                    commits=committed,
-                    high=fetched.high,
-                    stable=fetched.stable,
-                )
-            for record in fetched.records:
-                self.story.note(
-                    handle,
-                    KafkaKind.READ,
-                    part=str(part),
-                    offset=record.offset,
-                    payload=record.payload,
-                    commits=committed,
-                    group=group,
-                )
+            self.note_read(handle, part, fetched, committed=committed, group=group)
         return found
+
+    def note_read(self, handle: str, part: Part, fetched: Fetched, *, committed: bool, group: str = "") -> None:
+        if self._told.get(part) != (fetched.high, fetched.stable):
+            self._told[part] = (fetched.high, fetched.stable)
+            self.story.note(
+                handle,
+                KafkaKind.MARKS,
+                part=str(part),
+                commits=committed,
+                high=fetched.high,
+                stable=fetched.stable,
+            )
+        for record in fetched.records:
+            self.story.note(
+                handle,
+                KafkaKind.READ,
+                part=str(part),
+                offset=record.offset,
+                payload=record.payload,
+                commits=committed,
+                group=group,
+            )
 
 
 # --- producing --------------------------------------------------------------------------------------------------
