@@ -15,8 +15,8 @@ FOUND = {
     222: _NOT_THE_FIRST,
     422: _NOT_THE_FIRST,
     2500: (
-        "a broker that had just taken over believed for a moment that the coordinator was elsewhere, and took a late "
-        "batch of a producer that had been fenced: a transaction that nobody ended"
+        "a broker that had just taken over believed for a moment that the coordinator was elsewhere, and took a "
+        "late batch of a producer that had been fenced: a transaction that nobody ended"
     ),
     250: "Weir's own Pulsar client lost credit with every message of a batch that had been acknowledged before",
 }
