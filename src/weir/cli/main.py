@@ -27,6 +27,8 @@ FAILED, MISUSED = 1, 2
         "peek": Lazy("weir.cli.peek:peek", "Show what waits for a subscription, and leave it there."),
         "produce": Lazy("weir.cli.produce:produce", "Send messages to a topic."),
         "schemas": Lazy("weir.cli.schemas:schemas", "Show, upload, check and delete the schemas of a topic."),
+        "sql": Lazy("weir.cli.sql:sql", "Query topics and define streams with SQL on Spark."),
+        "streams": Lazy("weir.cli.streams:streams", "Run and list the streams that SQL has defined."),
         "subscriptions": Lazy(
             "weir.cli.subscriptions:subscriptions", "List, create, move and delete the subscriptions of a topic."
         ),

@@ -1,5 +1,6 @@
 """Options that say which server a command talks to and as whom, and the clients made from them."""
 
+import os
 import ssl
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -59,6 +60,15 @@ class Remote:
 
     def _settings(self, url: ServerUrl) -> ClientSettings:
         return ClientSettings(token=self._token(), tls=self._tls() if url.secure else None)
+
+    def environment(self) -> dict[str, str]:
+        """The variables of a child process that comes in as this one does."""
+        given = {"WEIR_TOKEN": self.token} if self.token is not None else {}
+        return {**os.environ, **given}
+
+    def read_token(self) -> str | None:
+        """The token itself, also where a file has it."""
+        return self._token()
 
     def _token(self) -> str | None:
         if self.token is None or not self.token.startswith("file:"):

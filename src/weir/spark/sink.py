@@ -105,19 +105,27 @@ class TaskWriter:
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """A batch write: all rows, or none."""
+    """A batch write: all rows, or none. With `sinkId` and `sinkEpoch`, the same epoch is written once, however
+    often it is tried: for `foreachBatch`."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
-        self._sink = f"batch-{uuid4().hex}"
+        named = options.sink_id if options.sink_epoch is not None else None
+        self._sink = named or f"batch-{uuid4().hex}"
 
     def write(self, iterator: Iterator[Any]) -> TaskWritten:
         return TaskWriter(self._options, self._sink).write(iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        access = access_of(self._options)
-        commit_epoch(access, self._sink, 0, _transactions(messages))
-        forget(access, self._sink)
+        access, epoch = access_of(self._options), self._options.sink_epoch
+        mine = _transactions(messages)
+        if epoch is None:
+            commit_epoch(access, self._sink, 0, mine)
+            forget(access, self._sink)
+            return
+        if not commit_epoch(access, self._sink, epoch, mine):
+            abort(self._options, mine)
+        _sweep(self._options, self._sink, mine)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         abort(self._options, _transactions(messages))
@@ -137,19 +145,20 @@ class StreamWriter(DataSourceStreamArrowWriter):
         mine = _transactions(messages)
         if not commit_epoch(access_of(self._options), self._sink, batchId, mine):
             abort(self._options, mine)
-        self._sweep(mine)
+        _sweep(self._options, self._sink, mine)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         abort(self._options, _transactions(messages))
 
-    def _sweep(self, mine: Sequence[Written]) -> None:
-        """End what a former driver, or a task that died, left open: readers of committed messages wait for it. A
-        driver that comes after one that died writes that one's last epoch again, so this is soon."""
-        known = {one.transactional_id for one in mine}
-        with suppress(WeirError), Cluster(self._options.kafka) as cluster:
-            for name in open_transactions(cluster, f"{_PREFIX}{self._sink}/"):
-                if name not in known:
-                    init_producer(cluster, name)  # who takes an id over ends what is open there
+
+def _sweep(options: SinkOptions, sink: str, mine: Sequence[Written]) -> None:
+    """End what a former driver, or a task that died, left open: readers of committed messages wait for it. A
+    driver that comes after one that died writes that one's last epoch again, so this is soon."""
+    known = {one.transactional_id for one in mine}
+    with suppress(WeirError), Cluster(options.kafka) as cluster:
+        for name in open_transactions(cluster, f"{_PREFIX}{sink}/"):
+            if name not in known:
+                init_producer(cluster, name)  # who takes an id over ends what is open there
 
 
 def abort(options: SinkOptions, transactions: Sequence[Written]) -> None:

@@ -15,6 +15,7 @@ from weir.wire.kafka.records import Compression
 SINK = (
     "topic",
     "sinkId",
+    "sinkEpoch",
     "checkpointLocation",
     "queryName",
     "kafka.compression.type",
@@ -45,6 +46,8 @@ class SinkOptions:
     timeout_ms: int
     admin_url: str | None
     sink_id: str | None
+    #: Of a batch write: which epoch of `sink_id` it is, so that writing it again writes nothing.
+    sink_epoch: int | None
     checkpoint: str | None
 
 
@@ -58,6 +61,9 @@ def parse_sink(given: Mapping[str, str]) -> SinkOptions:
     timeout = options.get("kafka.transaction.timeout.ms", str(_DEFAULT_TIMEOUT_MS))
     if not timeout.isdigit() or not int(timeout):
         raise ConfigError(f"kafka.transaction.timeout.ms is {timeout!r}", hint="write milliseconds")
+    epoch = options.get("sinkEpoch")
+    if epoch is not None and (not epoch.isdigit() or "sinkId" not in options):
+        raise ConfigError(f"sinkEpoch is {epoch!r}", hint="write the number of an epoch, and give sinkId")
     return SinkOptions(
         kafka=connection(options),
         topic=options.get("topic") or options.get("path"),
@@ -65,6 +71,7 @@ def parse_sink(given: Mapping[str, str]) -> SinkOptions:
         timeout_ms=int(timeout),
         admin_url=options.get("adminUrl"),
         sink_id=options.get("sinkId"),
+        sink_epoch=None if epoch is None else int(epoch),
         checkpoint=options.get("checkpointLocation"),
     )
 

@@ -1,0 +1,81 @@
+"""What commands on Spark have in common: whether it is there, which Weir it is about, who runs the streams."""
+
+import logging
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from weir.cli.remote import Remote
+from weir.client import streams as rest
+from weir.client.blocking import Access
+from weir.model.errors import ConfigError, SparkSetupError
+
+if TYPE_CHECKING:
+    from weir.spark.sql.place import Place
+
+_NEEDED = ("pyspark", "pyarrow", "numpy", "pandas", "sqlglot", "prompt_toolkit")
+#: How long a runner that nobody watches waits for a broker that is away.
+_PATIENCE_S = 300
+
+
+def need_spark() -> None:
+    """SparkSetupError unless the extra is installed."""
+    missing = [name for name in _NEEDED if find_spec(name) is None]
+    if missing:
+        raise SparkSetupError(f"SQL runs on Spark, and {', '.join(missing)} is not installed")
+    # Spark's errors come as exceptions; its own log of them would stand beside each.
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+
+
+def place_of(remote: Remote, kafka: str | None) -> "Place":
+    """The Weir that `--url` names."""
+    from weir.spark.sql.place import Place
+
+    if remote.certificate is not None:
+        raise ConfigError("Spark comes in with tokens, not with certificates", hint="use --token")
+    return Place.find(Access(remote.url, remote.read_token(), remote.ca), kafka)
+
+
+def checkpoint_folder(access: Access, given: str | None) -> Path:
+    """Where the streams keep what they need to go on: as given, or beside the broker's data if that is here."""
+    if given is not None:
+        return Path(given).absolute()
+    data = Path(rest.listeners(access).data)
+    if not data.is_dir():
+        raise ConfigError("the broker's data is not on this machine", hint="give --checkpoints FOLDER")
+    return data / "sql"
+
+
+@dataclass(slots=True)
+class RunnerStarter:
+    """Starts a runner in the background where none runs."""
+
+    remote: Remote
+    access: Access
+    kafka: str | None
+    checkpoints: str | None
+    process: "subprocess.Popen[bytes] | None" = None
+
+    def see(self) -> bool:
+        """See to it that there is one."""
+        started = self.process is not None and self.process.poll() is None
+        if not started and rest.runner(self.access) is None:
+            self.process = self._start()
+        return True
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        folder = checkpoint_folder(self.access, self.checkpoints)
+        folder.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "weir.cli.main", "-v", "streams", "run", "--url", self.remote.url]
+        command += ["--checkpoints", str(folder), "--patience", str(_PATIENCE_S), "--leave-when-idle"]
+        for name, value in (("--kafka", self.kafka), ("--ca", self.remote.ca)):
+            command += [name, value] if value is not None else []
+        # The token goes by the environment: a command line can be seen by everybody on the machine.
+        variables = self.remote.environment()
+        with (folder / "runner.log").open("ab") as log:
+            return subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=variables
+            )

@@ -1,0 +1,57 @@
+"""The admin REST for code that blocks: Spark's driver, and what runs beside it."""
+
+import asyncio
+import json
+import ssl
+from dataclasses import dataclass
+from typing import Any
+
+from weir.client.addresses import parse_url
+from weir.client.admin import AdminClient
+from weir.client.settings import ClientSettings
+from weir.model.errors import NetworkError, TopicClosedError
+from weir.runtime.real import real_runtime
+
+_PAUSE_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Where the admin REST is, who asks, and how long what may be better later is tried again."""
+
+    url: str
+    token: str | None = None
+    ca: str | None = None
+    patience_s: float = 60.0
+
+
+def ask(access: Access, verb: str, path: str, body: object = None) -> Any:
+    """Below `/admin/weir/v1/`. What is asked must be fit to be asked twice."""
+    return _ask(access, verb, path, body, own=True)
+
+
+def ask_v2(access: Access, verb: str, path: str, body: object = None) -> Any:
+    """The same below `/admin/v2/`."""
+    return _ask(access, verb, path, body, own=False)
+
+
+def _ask(access: Access, verb: str, path: str, body: object, *, own: bool) -> Any:
+    tls = ssl.create_default_context(cafile=access.ca) if parse_url(access.url).secure else None
+    settings = ClientSettings(token=access.token, tls=tls)
+
+    async def work() -> Any:
+        runtime = real_runtime()
+        deadline = runtime.clock.monotonic() + access.patience_s
+        while True:
+            try:
+                async with AdminClient(runtime, access.url, settings) as admin:
+                    if own:
+                        return await admin.own(verb, path, body)
+                    answer = await admin.call(verb, path, None, body)
+                    return json.loads(answer.body) if answer.body else None
+            except (NetworkError, TopicClosedError):
+                if runtime.clock.monotonic() > deadline:
+                    raise
+            await runtime.clock.sleep(_PAUSE_S)
+
+    return asyncio.run(work())

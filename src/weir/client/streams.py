@@ -1,0 +1,158 @@
+"""Streams that SQL defines, asked of the admin REST by code that blocks."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from weir.client.admin import join
+from weir.client.blocking import Access, ask
+from weir.model.errors import NotAllowedError, RunnerBusyError, SqlStreamNotFoundError, WireError
+from weir.model.sql_streams import SqlStream, StreamProgress, Wanted
+from weir.model.topics import NamespaceName, TopicName
+
+
+@dataclass(frozen=True, slots=True)
+class Defined:
+    """A stream, and what its runner last said of it."""
+
+    stream: SqlStream
+    progress: StreamProgress | None
+
+
+@dataclass(frozen=True, slots=True)
+class Listeners:
+    """Where a broker listens (empty: nowhere), and where it keeps its data on its machine."""
+
+    kafka: str
+    kafka_tls: str
+    data: str
+
+
+def all_streams(access: Access) -> Sequence[Defined]:
+    return [_defined(one) for one in _list(ask(access, "GET", "streams"))]
+
+
+def streams_of(access: Access, namespace: NamespaceName) -> Sequence[Defined]:
+    return [_defined(one) for one in _list(ask(access, "GET", join("streams", namespace.tenant, namespace.name)))]
+
+
+def find_stream(access: Access, name: TopicName) -> Defined | None:
+    listed = streams_of(access, name.namespace)
+    return next((one for one in listed if one.stream.name == name), None)
+
+
+def get_stream(access: Access, name: TopicName) -> Defined:
+    """SqlStreamNotFoundError if there is none."""
+    found = find_stream(access, name)
+    if found is None:
+        raise SqlStreamNotFoundError(f"there is no stream {name}")
+    return found
+
+
+def put_stream(
+    access: Access,
+    name: TopicName,
+    *,
+    sql: str,
+    sources: Sequence[TopicName],
+    options: Mapping[str, str],
+    wanted: Wanted,
+) -> Defined:
+    """Define it, or change what it shall do."""
+    body = {
+        "sql": sql,
+        "sources": [str(source) for source in sources],
+        "options": dict(options),
+        "state": wanted.value,
+    }
+    return _defined(ask(access, "PUT", _path(name), body))
+
+
+def drop_stream(access: Access, name: TopicName) -> None:
+    ask(access, "DELETE", _path(name))
+
+
+def report(access: Access, name: TopicName, progress: StreamProgress) -> None:
+    body = {
+        "id": progress.id,
+        "state": progress.state,
+        "rowsPerSecond": progress.rows_per_second,
+        "rows": progress.rows,
+        "lag": progress.lag,
+        "stateRows": progress.state_rows,
+        "stateBytes": progress.state_bytes,
+        "batch": progress.batch,
+        "batchMs": progress.batch_ms,
+        "error": progress.error[:4_000],
+    }
+    ask(access, "PUT", f"{_path(name)}/progress", body)
+
+
+def runner(access: Access) -> str | None:
+    """Where the streams are run, if anywhere."""
+    found = ask(access, "GET", "stream-runner")
+    return found.get("where") if isinstance(found, dict) else None
+
+
+def take_runner(access: Access, me: str, where: str, ttl_ms: int) -> None:
+    """RunnerBusyError while another runs them."""
+    try:
+        ask(access, "PUT", "stream-runner", {"runner": me, "where": where, "ttlMs": ttl_ms})
+    except NotAllowedError as busy:
+        raise RunnerBusyError(busy.what) from None
+
+
+def release_runner(access: Access, me: str) -> None:
+    ask(access, "DELETE", join("stream-runner", me))
+
+
+def listeners(access: Access) -> Listeners:
+    found = ask(access, "GET", "addresses")
+    try:
+        return Listeners(found["kafka"], found["kafkaTls"], found["data"])
+    except (KeyError, TypeError):
+        raise WireError("the server does not tell its listeners as expected") from None
+
+
+def _path(name: TopicName) -> str:
+    return join("streams", name.namespace.tenant, name.namespace.name, name.local)
+
+
+def _list(answer: Any) -> list[Any]:
+    if not isinstance(answer, list):
+        raise WireError("the server does not tell streams as expected")
+    return answer
+
+
+def _defined(found: Any) -> Defined:
+    try:
+        told = found.get("progress")
+        stream = SqlStream(
+            TopicName.parse(found["name"]),
+            found["id"],
+            found["sql"],
+            tuple(TopicName.parse(source) for source in found["sources"]),
+            found["options"],
+            Wanted(found["state"]),
+            found["role"],
+            found["createdMs"],
+        )
+        return Defined(stream, None if told is None else _progress(told))
+    except (KeyError, TypeError, ValueError, AttributeError) as bad:
+        raise WireError(f"the server does not tell streams as expected: {bad!r}") from None
+
+
+def _progress(told: Mapping[str, Any]) -> StreamProgress:
+    return StreamProgress(
+        id=told["id"],
+        state=told["state"],
+        rows_per_second=told["rowsPerSecond"],
+        rows=told["rows"],
+        lag=told["lag"],
+        state_rows=told["stateRows"],
+        state_bytes=told["stateBytes"],
+        batch=told["batch"],
+        batch_ms=told["batchMs"],
+        error=told["error"],
+        reported_ms=told["reportedMs"],
+    )

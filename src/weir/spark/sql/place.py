@@ -1,0 +1,77 @@
+"""Which Weir the SQL is about, how to come in, and what its topics are called as tables."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from weir.client.blocking import Access
+from weir.client.streams import listeners
+from weir.model.errors import ConfigError, InvalidNameError, SqlError
+from weir.model.topics import DEFAULT_NAMESPACE, NamespaceName, TopicName
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The admin REST, and the Kafka listener that Spark's tasks read and write by."""
+
+    access: Access
+    kafka: str
+    secure: bool = False
+
+    @classmethod
+    def find(cls, access: Access, kafka: str | None = None) -> "Place":
+        """`kafka`: the listener, if the broker need not be asked for it."""
+        secure = access.url.startswith("https")
+        if kafka is None:
+            told = listeners(access)
+            kafka = told.kafka_tls if secure else told.kafka
+        if not kafka:
+            raise ConfigError(
+                "this Weir has no Kafka listener, by which Spark would read and write",
+                hint=f"set listeners.{'kafka_tls' if secure else 'kafka'}",
+            )
+        return cls(access, kafka, secure)
+
+    @property
+    def options(self) -> Mapping[str, str]:
+        """What Spark's source and sink need to come in."""
+        found = {"kafka.bootstrap.servers": self.kafka, "adminUrl": self.access.url}
+        if self.access.token is not None:
+            found["token"] = self.access.token
+        if self.secure:
+            found["kafka.security.protocol"] = "SSL" if self.access.token is None else "SASL_SSL"
+            if self.access.ca is not None:
+                found["kafka.ssl.ca.location"] = self.access.ca
+        return found
+
+
+def topic_named(parts: tuple[str, ...]) -> TopicName:
+    """The topic that SQL calls `topic`, `namespace.topic` or `tenant.namespace.topic`."""
+    default = (DEFAULT_NAMESPACE.tenant, DEFAULT_NAMESPACE.name)
+    full = (*default[: 3 - len(parts)], *parts)
+    try:
+        found = TopicName.parse("/".join(full))
+    except InvalidNameError as bad:
+        raise SqlError(f"{'.'.join(parts)} cannot be a topic: {bad.what}", hint=bad.hint) from None
+    if found.partition is not None:
+        raise SqlError(f"{'.'.join(parts)} is one partition", hint="name the topic, and filter by __partition")
+    return found
+
+
+def table_name(topic: TopicName) -> str:
+    """The shortest name by which SQL knows the topic."""
+    namespace = topic.namespace
+    if namespace == DEFAULT_NAMESPACE:
+        parts = [topic.local]
+    elif namespace.tenant == DEFAULT_NAMESPACE.tenant:
+        parts = [namespace.name, topic.local]
+    else:
+        parts = [namespace.tenant, namespace.name, topic.local]
+    return ".".join(part if part.isidentifier() else f"`{part}`" for part in parts)
+
+
+def kafka_name(topic: TopicName) -> str:
+    """The name by which Kafka's clients know the topic."""
+    namespace: NamespaceName = topic.namespace
+    if namespace == DEFAULT_NAMESPACE:
+        return topic.local
+    return f"{namespace.tenant}..{namespace.name}..{topic.local}"

@@ -1,0 +1,77 @@
+"""How far a running query is, in a few numbers; and what a failed one died of, in a line."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql.streaming.query import StreamingQuery
+
+from weir.model.errors import WeirError
+from weir.model.sql_streams import StreamProgress
+
+_OWN_ERRORS = "weir.model.errors."
+
+
+@dataclass(slots=True)
+class Meter:
+    """What a query has read since it was started here."""
+
+    rows: int = 0
+    batch: int = -1
+    #: When it was last looked at, and how many rows there were then.
+    looked_s: float = 0.0
+    looked_rows: int = 0
+
+    def look(self, query: StreamingQuery, stream_id: str, now_s: float) -> StreamProgress:
+        told = [json.loads(one.json) for one in query.recentProgress]
+        for one in told:
+            if one["batchId"] > self.batch:
+                self.batch = one["batchId"]
+                self.rows += one["numInputRows"]
+        elapsed = now_s - self.looked_s
+        rate = (self.rows - self.looked_rows) / elapsed if self.looked_s and elapsed > 0 else 0.0
+        self.looked_s, self.looked_rows = now_s, self.rows
+        last = told[-1] if told else {}
+        operators = last.get("stateOperators", ())
+        return StreamProgress(
+            stream_id,
+            "running",
+            rows_per_second=round(max(rate, 0.0), 1),
+            rows=self.rows,
+            lag=sum(_lag(source) for source in last.get("sources", ())),
+            state_rows=_total(operators, "numRowsTotal"),
+            state_bytes=_total(operators, "memoryUsedBytes"),
+            batch=self.batch,
+            batch_ms=int(last.get("durationMs", {}).get("triggerExecution", 0)),
+        )
+
+
+def _lag(source: Mapping[str, Any]) -> int:
+    """Messages between where the last batch ended and where the topic did."""
+    ended, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
+    return sum(max(0, offset - ended.get(part, 0)) for part, offset in latest.items())
+
+
+def _offsets(told: Any) -> dict[tuple[str, str], int]:
+    found = json.loads(told) if isinstance(told, str) else told
+    if not isinstance(found, dict):
+        return {}
+    return {(topic, part): int(offset) for topic, parts in found.items() for part, offset in parts.items()}
+
+
+def _total(operators: Iterable[Mapping[str, Any]], name: str) -> int:
+    return sum(max(0, int(one.get(name, 0))) for one in operators)
+
+
+def told(failure: BaseException) -> str:
+    """What happened, without the stacks of three programs."""
+    if isinstance(failure, WeirError):
+        return str(failure)
+    lines = [line.strip() for line in str(failure).splitlines() if line.strip()]
+    own = [line.partition(_OWN_ERRORS)[2].partition(": ")[2] for line in lines if _OWN_ERRORS in line]
+    if own and own[-1]:
+        return own[-1]
+    first = lines[0] if lines else type(failure).__name__
+    # Spark's error classes stand in brackets before what it says.
+    return first.partition("] ")[2] or first if first.startswith("[") else first

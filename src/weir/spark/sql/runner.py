@@ -1,0 +1,203 @@
+"""The one process that runs the streams: it does what the definitions say, and says how it goes."""
+
+import logging
+import os
+import shutil
+import socket
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from uuid import uuid4
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from weir.client import streams as rest
+from weir.client.streams import Defined
+from weir.model.errors import NetworkError, TopicClosedError, WeirError
+from weir.model.sql_streams import SqlStream, StreamProgress, Wanted
+from weir.spark.sql.pipelines import clean_up, start
+from weir.spark.sql.place import Place, table_name
+from weir.spark.sql.progress import Meter, told
+from weir.spark.sql.tables import Tables
+
+log = logging.getLogger(__name__)
+
+#: Who is silent for so long is not the runner any more; it asks again well before.
+LEASE_MS = 15_000
+_RENEW_S = 4.0
+_REPORT_S = 2.0
+_STEP_S = 0.5
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
+#: How long one question to the broker may take; the next step asks again.
+_PATIENCE_S = 2.0
+_FAILURES = (WeirError, PySparkException, OSError)
+
+
+@dataclass(slots=True)
+class Running:
+    """A stream as it is here."""
+
+    stream: SqlStream
+    query: StreamingQuery | None = None
+    meter: Meter = field(default_factory=Meter)
+    error: str = ""
+    #: When to try again, and how long to wait the next time.
+    again_s: float = 0.0
+    pause_s: float = _FIRST_PAUSE_S
+    reported: StreamProgress | None = None
+    reported_s: float = 0.0
+
+
+class Runner:
+    """`take` first, then `step` now and then, then `close`."""
+
+    def __init__(
+        self, spark: SparkSession, place: Place, checkpoints: str, *, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._place = replace(place, access=replace(place.access, patience_s=_PATIENCE_S))
+        self._tables = Tables(spark, place)
+        self._checkpoints = Path(checkpoints)
+        self._now = now
+        self._me = uuid4().hex
+        self._renewed_s = float("-inf")
+        self._running: dict[str, Running] = {}
+
+    @property
+    def count(self) -> int:
+        """How many streams are defined, running or not, as far as this has seen."""
+        return len(self._running)
+
+    def take(self) -> None:
+        """Be the runner; RunnerBusyError while another is."""
+        if self._now() - self._renewed_s < _RENEW_S:
+            return
+        where = f"process {os.getpid()} on {socket.gethostname()}"
+        rest.take_runner(self._place.access, self._me, where, LEASE_MS)
+        self._renewed_s = self._now()
+
+    def step(self) -> bool:
+        """Do what is wanted now. False if the broker did not answer: what runs goes on meanwhile."""
+        try:
+            self.take()
+            self._follow(rest.all_streams(self._place.access))
+            for one in list(self._running.values()):
+                self._look(one)
+        except (NetworkError, TopicClosedError) as away:
+            log.warning("the broker does not answer: %s", away)
+            return False
+        return True
+
+    def close(self) -> None:
+        """Stop everything where it is, and let another run the streams."""
+        for one in self._running.values():
+            self._stop(one)
+        try:
+            rest.release_runner(self._place.access, self._me)
+        except WeirError as failure:
+            log.warning("the lease runs out by itself: %s", failure)
+
+    def checkpoint(self, stream: SqlStream) -> Path:
+        return self._checkpoints / f"{stream.name.local}-{stream.id}"
+
+    # --- what is wanted -----------------------------------------------------------------------------------------
+
+    def _follow(self, defined: Sequence[Defined]) -> None:
+        wanted = {one.stream.id: one.stream for one in defined}
+        for gone in [key for key in self._running if key not in wanted]:
+            self._drop(self._running.pop(gone))
+        for key, stream in wanted.items():
+            one = self._running.setdefault(key, Running(stream))
+            one.stream = stream
+            if stream.wanted is Wanted.PAUSED:
+                self._stop(one)
+                one.error, one.again_s, one.pause_s = "", 0.0, _FIRST_PAUSE_S
+            elif one.query is None and self._now() >= one.again_s:
+                self._start(one)
+
+    def _start(self, one: Running) -> None:
+        if one.reported is None:
+            self._report(one, StreamProgress(one.stream.id, "starting"))
+        try:
+            folder = self.checkpoint(one.stream)
+            folder.mkdir(parents=True, exist_ok=True)
+            one.query = start(self._tables, self._place, one.stream, str(folder))
+            one.error, one.meter = "", Meter(batch=_last_batch(folder))
+            log.info("%s runs", table_name(one.stream.name))
+        except _FAILURES as failure:
+            self._failed(one, failure)
+
+    def _failed(self, one: Running, failure: BaseException) -> None:
+        """It is tried again, less and less often: what it waits for may come."""
+        one.query, one.error = None, told(failure)
+        one.again_s = self._now() + one.pause_s
+        one.pause_s = min(_LONGEST_PAUSE_S, one.pause_s * 2)
+        log.warning("%s failed: %s", table_name(one.stream.name), one.error)
+
+    def _stop(self, one: Running) -> None:
+        if one.query is not None:
+            one.query.stop()
+            one.query = None
+
+    def _drop(self, one: Running) -> None:
+        self._stop(one)
+        clean_up(self._place, one.stream)
+        shutil.rmtree(self.checkpoint(one.stream), ignore_errors=True)
+        log.info("%s is dropped", table_name(one.stream.name))
+
+    # --- how it goes --------------------------------------------------------------------------------------------
+
+    def _look(self, one: Running) -> None:
+        query = one.query
+        if query is not None and not query.isActive:
+            self._failed(one, query.exception() or RuntimeError("the query ended"))
+        due = self._now() - one.reported_s >= _REPORT_S
+        if one.query is not None:
+            if due:
+                found = one.meter.look(one.query, one.stream.id, self._now())
+                if found.batch >= 0:
+                    one.pause_s = _FIRST_PAUSE_S
+                self._report(one, found)
+            return
+        state = "paused" if one.stream.wanted is Wanted.PAUSED else "failed"
+        self._report(one, StreamProgress(one.stream.id, state, batch=one.meter.batch, error=one.error))
+
+    def _report(self, one: Running, progress: StreamProgress) -> None:
+        if progress == one.reported:
+            return
+        try:
+            rest.report(self._place.access, one.stream.name, progress)
+        except (NetworkError, TopicClosedError):
+            raise
+        except WeirError as refused:  # dropped meanwhile: the next step sees it
+            log.info("%s: %s", table_name(one.stream.name), refused)
+        one.reported, one.reported_s = progress, self._now()
+
+
+def _last_batch(checkpoint: Path) -> int:
+    """The last micro-batch that Spark has finished there; -1 if none."""
+    folder = checkpoint / "commits"
+    done = [int(file.name) for file in folder.iterdir() if file.name.isdigit()] if folder.is_dir() else []
+    return max(done, default=-1)
+
+
+def run(
+    runner: Runner, stopped: Callable[[], bool], *, patience_s: float | None = None, leave_when_idle: bool = False
+) -> None:
+    """Until told to stop; or until the broker is away for too long, or there is nothing to run."""
+    away_s = idle_s = time.monotonic()
+    while not stopped():
+        now = time.monotonic()
+        if runner.step():
+            away_s = now
+        elif patience_s is not None and now - away_s > patience_s:
+            log.warning("the broker is away for too long")
+            return
+        if runner.count:
+            idle_s = now
+        elif leave_when_idle and now - idle_s > _LONGEST_PAUSE_S:
+            log.info("there are no streams")
+            return
+        time.sleep(_STEP_S)

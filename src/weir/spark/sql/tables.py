@@ -1,0 +1,113 @@
+"""Topics as tables and streams: typed columns by the registry, and what else a message has as `__...`."""
+
+import logging
+from collections.abc import Mapping
+from difflib import get_close_matches
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from weir.client.kafka.cluster import Cluster
+from weir.client.registry import schemas_of, topic_of
+from weir.model.errors import ConfigError, SchemaNotFoundError, SqlError, TopicNotFoundError
+from weir.model.topics import TopicName
+from weir.spark.options import connection
+from weir.spark.sql.place import Place, kafka_name, table_name, topic_named
+from weir.spark.sql.queries import Query, quoted
+from weir.spark.typed import value_schema
+
+log = logging.getLogger(__name__)
+
+#: Of every message; in this order.
+_ABOUT = (
+    "cast(key AS string) AS __key",
+    "offset AS __offset",
+    "partition AS __partition",
+    "topic AS __topic",
+    "timestamp AS __timestamp",
+    "key AS __raw_key",
+)
+_UNTYPED = ("cast(value AS string) AS value", *_ABOUT, "value AS __raw_value")
+
+
+class Tables:
+    """Makes queries of statements."""
+
+    def __init__(self, spark: SparkSession, place: Place) -> None:
+        self._spark = spark
+        self._place = place
+        self._made = 0
+
+    def names(self) -> list[str]:
+        """Every topic that may be seen, by its name as a table."""
+        with Cluster(connection(self._place.options)) as cluster:
+            return [table_name(topic_of(name)) for name in cluster.topics()]
+
+    def topics(self, query: Query) -> dict[tuple[str, ...], TopicName]:
+        """The topics that a query reads; what is a view of this session is none."""
+        return {
+            parts: topic_named(parts)
+            for parts in query.names
+            if len(parts) > 1 or not self._spark.catalog.tableExists(quoted(parts[0]))
+        }
+
+    def frame(self, query: Query, *, streaming: bool, options: Mapping[str, str] | None = None) -> DataFrame:
+        """The query on topics as they are, or as streams. `options` are the source's."""
+        views: dict[tuple[str, ...], str] = {}
+        try:
+            for parts, topic in self.topics(query).items():
+                self._made += 1
+                view = f"weir_{self._made}"
+                frame = self.table(topic, streaming=streaming, headers=query.headers, options=options)
+                frame.createOrReplaceTempView(view)
+                views[parts] = view
+            return self._spark.sql(query.reading(views))
+        finally:
+            for view in views.values():
+                self._spark.catalog.dropTempView(view)
+
+    def table(
+        self,
+        topic: TopicName,
+        *,
+        streaming: bool = False,
+        headers: bool = False,
+        options: Mapping[str, str] | None = None,
+    ) -> DataFrame:
+        """One topic; SqlError if there is none."""
+        name = kafka_name(topic)
+        self._check_exists(topic, name)
+        typed = self._typed(topic)
+        given = {**self._place.options, **(options or {}), "includeHeaders": str(headers).lower()}
+        if typed:
+            given["valueFormat"] = "schema"
+        reader = self._spark.readStream if streaming else self._spark.read
+        frame = reader.format("weir").options(**given).load(name)
+        about = (*_ABOUT, "headers AS __headers") if headers else _ABOUT
+        if not typed:
+            return frame.selectExpr(*_UNTYPED, *about[len(_ABOUT) :])
+        record = isinstance(frame.schema["value"].dataType, StructType)
+        return frame.selectExpr("value.*" if record else "value", *about)
+
+    def _check_exists(self, topic: TopicName, name: str) -> None:
+        with Cluster(connection(self._place.options)) as cluster:
+            try:
+                cluster.partitions([name])
+                return
+            except TopicNotFoundError:
+                near = get_close_matches(name, cluster.topics(), 1)
+        hint = f"did you mean {table_name(topic_of(near[0]))}?" if near else "SHOW TABLES lists what there is"
+        raise SqlError(f"there is no topic {table_name(topic)}", hint=hint)
+
+    def _typed(self, topic: TopicName) -> bool:
+        """Whether the registry has a schema that can be columns."""
+        access = self._place.access
+        try:
+            versions = schemas_of(topic, access.url, token=access.token, ca=access.ca)
+            value_schema(kafka_name(topic), list(versions), permissive=False)
+        except SchemaNotFoundError:
+            return False
+        except ConfigError as unfit:
+            log.warning("the value of %s is read as text: %s", table_name(topic), unfit.what)
+            return False
+        return True
