@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
+from weir.meta.memory import MemoryMeta
 from weir.model.errors import (
     BookieUnavailableError,
     OffsetTrimmedError,
@@ -148,6 +149,34 @@ def test_trimming_deletes_ledgers_and_names_what_is_gone(run: Callable) -> None:
         assert held == {span.ledger_id for span in stream.chain.spans}
         await stream.trim(3)
         assert stream.start_offset == 7
+
+    run(scenario)
+
+
+def test_a_stream_goes_on_after_a_change_that_nobody_waited_for_any_more(
+    run: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given up before or after the store has the change: it is made or not, and its holder knows which."""
+    put = MemoryMeta.put
+
+    async def scenario(bench) -> None:
+        async def slow_put(*args, **more) -> int:
+            version = await put(*args, **more)
+            await bench.runtime.clock.sleep(0.01)
+            return version
+
+        stream = await Stream.open(await bench.broker(roll_entries=2, tail_bytes=0), "s", create_missing=True)
+        for i in range(20):
+            await stream.append(bench.draft(f"m{i}"))
+            monkeypatch.setattr(MemoryMeta, "put", slow_put)
+            trimming = asyncio.get_running_loop().create_task(stream.trim(i))
+            await bench.runtime.clock.sleep(0.005 * (i % 4))
+            trimming.cancel()
+            await asyncio.wait([trimming])
+            monkeypatch.setattr(MemoryMeta, "put", put)
+        await stream.trim(19)
+        assert await bench.texts(stream, 19) == ["m19"]
+        assert await stream.append(bench.draft("more")) == 20
 
     run(scenario)
 

@@ -42,6 +42,8 @@ log = logging.getLogger(__name__)
 
 _RECORD = "group/"
 _MAX_NAME_BYTES = 1024
+#: So much of what a client calls itself is in the ids of its members: a protocol may have no room for more.
+_MAX_PREFIX = 250
 
 
 class GroupCoordinator:
@@ -99,7 +101,7 @@ class GroupCoordinator:
         return await waiter
 
     def _new_id(self, prefix: str) -> str:
-        return f"{prefix}-{self._runtime.rng.getrandbits(128):032x}"
+        return f"{prefix[:_MAX_PREFIX]}-{self._runtime.rng.getrandbits(128):032x}"
 
     async def sync(self, name: str, request: SyncRequest) -> Synced:
         """Waits until the leader has brought everyone's share."""

@@ -2,7 +2,7 @@
 
 from weir.broker.readable import readable
 from weir.broker.topic import BrokerTopic
-from weir.gateway.kafka.administering import each, existing
+from weir.gateway.kafka.administering import each, existing, to_its_end
 from weir.gateway.kafka.errors import Code, RefusedError
 from weir.gateway.kafka.registry import handler
 from weir.gateway.kafka.session import Session
@@ -55,7 +55,7 @@ async def _delete(session: Session, name: str, part: _Part) -> int:
     offset = topic.end_offset if part.offset == _ALL else part.offset
     if not 0 <= offset <= topic.end_offset:
         raise RefusedError(Code.OFFSET_OUT_OF_RANGE, f"{name} ends at {topic.end_offset}, not at {offset}")
-    await topic.delete_before(offset)
+    await to_its_end(topic.delete_before(offset))
     return readable(topic).start_offset
 
 
