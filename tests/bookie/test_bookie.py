@@ -46,12 +46,13 @@ def test_an_entry_comes_back_as_it_went(tell: Tell) -> None:
 
 
 @pytest.mark.parametrize("flushed", [False, True], ids=["from the cache", "from a log"])
-def test_a_range_stops_at_the_bytes_asked_for_but_gives_one_entry(tell: Tell, flushed: bool) -> None:
+@pytest.mark.parametrize("size", [60, 4_500], ids=["many in a block", "larger than a block"])
+def test_a_range_stops_at_the_bytes_asked_for_but_gives_one_entry(tell: Tell, size: int, flushed: bool) -> None:
     async def story(bookie: Bookie, _: Runtime) -> None:
-        await bookie.add(L1, batch(1, 0, 10, b"x" * 60))
+        await bookie.add(L1, batch(1, 0, 10, b"x" * size))
         if flushed:
             await bookie.flush()
-        one = HEADER_BYTES + 60
+        one = HEADER_BYTES + size
         assert ids(await bookie.read(L1, EntryId(2), EntryId(9), max_bytes=1)) == [2]
         assert ids(await bookie.read(L1, EntryId(2), EntryId(9), max_bytes=3 * one)) == [2, 3, 4]
         assert ids(await bookie.read(L1, EntryId(2), EntryId(9), max_bytes=4 * one - 1)) == [2, 3, 4]

@@ -8,7 +8,7 @@ from weir.bookie.small_files import READ_ATTEMPTS
 from weir.bookie.store import Store
 from weir.model.errors import DiskError, EntryCorruptError, FileMissingError, NoSuchEntryError, WireError
 from weir.model.ids import Buffer, EntryId, LedgerId
-from weir.wire.entry import HEADER_BYTES, entry_key, entry_size, verify_entry
+from weir.wire.entry import HEADER_BYTES, MAX_PAYLOAD_BYTES, entry_key, entry_size, verify_entry
 
 #: How often a read starts over because garbage collection moved what it was about to read.
 _ATTEMPTS = 5
@@ -16,8 +16,11 @@ _ATTEMPTS = 5
 _REMEMBERED = 4096
 #: A walk through a log steps over so many entries that are not wanted before the index is asked instead.
 _STEPS = 16
+_LARGEST = HEADER_BYTES + MAX_PAYLOAD_BYTES
 
 Entries = list[tuple[EntryId, Buffer]]
+#: An entry with its bytes, or without them if there is no room for so many.
+Found = tuple[EntryId, Buffer | None]
 
 
 class Reader:
@@ -65,26 +68,27 @@ class Reader:
             data = self._store.cache.get(ledger_id, wanted)
             if data is None:
                 try:
-                    step = await self._next(walk, ledger_id, wanted, last)
+                    step = await self._next(walk, ledger_id, wanted, last, room)
                 except EntryCorruptError:
                     return
                 if step is None:
                     return
                 wanted, data = step
-            if len(data) > room:
+            if data is None or len(data) > room:
                 return
             found.append((wanted, data))
             room -= len(data)
             wanted = EntryId(wanted + 1)
 
     async def _next(
-        self, walk: "Walk", ledger_id: LedgerId, wanted: EntryId, last: EntryId
-    ) -> tuple[EntryId, Buffer] | None:
-        """The first entry in [wanted, last], wherever it is: a gap in one place may be filled in the other."""
+        self, walk: "Walk", ledger_id: LedgerId, wanted: EntryId, last: EntryId, room: int
+    ) -> Found | None:
+        """The first entry in [wanted, last], wherever it is: a gap in one place may be filled in the other. It
+        comes without its bytes if they are more than `room`."""
         cache = self._store.cache
         while True:
             version = cache.version
-            stored = await walk.at_or_after(wanted, last)
+            stored = await walk.at_or_after(wanted, last, room)
             if version != cache.version:
                 continue  # entries moved from the cache to a log meanwhile: what was looked at first may be stale
             cached = cache.at_or_after(ledger_id, wanted, last if stored is None else stored[0])
@@ -106,26 +110,27 @@ class Walk:
         self._log = 0
         self._at = 0  # of the next entry in the log
         self._end = 0  # of the ledger's entries in the log
+        self._large = False  # whether the last entry was more than a block
         #: Found last: it may not have been taken, because another place held a nearer one.
-        self._found: tuple[EntryId, Buffer] | None = None
+        self._found: Found | None = None
 
     async def exactly(self, entry_id: EntryId) -> Buffer | None:
         """The entry, or None if no log holds it, which is certain."""
         found = await self._insist(entry_id, entry_id)
         return None if found is None else found[1]
 
-    async def at_or_after(self, wanted: EntryId, last: EntryId) -> tuple[EntryId, Buffer] | None:
-        """The lowest entry in [wanted, last] that any log holds, with its id."""
-        found = await self._onward(wanted)
+    async def at_or_after(self, wanted: EntryId, last: EntryId, room: int) -> Found | None:
+        """The lowest entry in [wanted, last] that any log holds, with its id. `room` never grows on the way."""
+        found = await self._onward(wanted, room)
         if found is None:
-            found = await self._insist(wanted, last)
+            found = await self._insist(wanted, last, room)
         self._found = found
         return found if found is not None and found[0] <= last else None
 
-    async def _insist(self, wanted: EntryId, last: EntryId) -> tuple[EntryId, Buffer] | None:
+    async def _insist(self, wanted: EntryId, last: EntryId, room: int = _LARGEST) -> Found | None:
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                return await self._look_up(wanted, last)
+                return await self._look_up(wanted, last, room)
             except FileMissingError as gone:
                 if attempt == _ATTEMPTS:
                     raise self._corrupt(wanted, gone.what) from gone
@@ -135,7 +140,7 @@ class Walk:
                 raise self._corrupt(wanted, f"its index is damaged: {bad.what}") from bad
         return None  # pragma: no cover - the last attempt returns or raises
 
-    async def _look_up(self, wanted: EntryId, last: EntryId) -> tuple[EntryId, Buffer] | None:
+    async def _look_up(self, wanted: EntryId, last: EntryId, room: int) -> Found | None:
         entry_id: EntryId | None = wanted
         if wanted < last:
             runs = self._store.index.get(self._ledger_id)
@@ -148,40 +153,45 @@ class Walk:
         if place is None:
             return None
         run, row = place
+        self._large = row.size > self._files.block_bytes
+        if row.size > room:
+            return entry_id, None
         data = await self._verified(run.log, row.offset, row.size, entry_id)
         self._log, self._at, self._end = run.log, row.offset + row.size, run.offset + run.size
         return entry_id, data
 
-    async def _onward(self, wanted: EntryId) -> tuple[EntryId, Buffer] | None:
+    async def _onward(self, wanted: EntryId, room: int) -> Found | None:
         """The next entry in the log that is not below `wanted`, if it lies close by and is sound; None to ask the
-        index. Where runs overlap, a newer copy may lie elsewhere: the index knows."""
+        index. Where runs overlap, a newer copy may lie elsewhere: the index knows. Of large entries it also knows
+        how large they are, without a block being read for that."""
         runs = self._store.index.get(self._ledger_id)
-        if runs is None or runs.overlapping:
+        if runs is None or runs.overlapping or self._large:
             return None
         if self._found is not None and self._found[0] >= wanted:
             return self._found
         for _ in range(_STEPS):
-            if self._at >= self._end:
+            here = await self._here(room) if self._at < self._end else None
+            if here is None:
                 return None
-            try:
-                entry_id, data = await self._here()
-            except (WireError, DiskError):
-                return None
-            self._at += len(data)
-            if entry_id >= wanted:
+            self._at += len(here[1])
+            if here[0] >= wanted:
                 # Runs do not overlap, so that no other run holds an id between `wanted` and this one.
-                return entry_id, data
+                return here
         return None
 
-    async def _here(self) -> tuple[EntryId, Buffer]:
-        """The entry of the ledger that lies where the walk stands, verified."""
-        size = entry_size(await self._bytes(self._log, self._at, min(HEADER_BYTES, self._end - self._at)))
-        data = await self._bytes(self._log, self._at, size)
-        verify_entry(data)
+    async def _here(self, room: int) -> tuple[EntryId, Buffer] | None:
+        """The entry of the ledger that lies where the walk stands, verified; None if there is none, or if it says
+        that it is too large to be taken."""
+        try:
+            size = entry_size(await self._bytes(self._log, self._at, min(HEADER_BYTES, self._end - self._at)))
+            if size > room:
+                return None
+            data = await self._bytes(self._log, self._at, size)
+            verify_entry(data)
+        except (WireError, DiskError):
+            return None
         ledger_id, entry_id = entry_key(data)
-        if ledger_id != self._ledger_id:
-            raise WireError(f"an entry of ledger {ledger_id}")
-        return entry_id, data
+        return (entry_id, data) if ledger_id == self._ledger_id else None
 
     async def _verified(self, log: int, offset: int, size: int, entry_id: EntryId) -> Buffer:
         """The entry's bytes, read once more if they are not what they should be: that may have been the way."""

@@ -90,10 +90,10 @@ class LedgerReader:
             first = EntryId(chunk[-1].entry_id + 1)
         return entries
 
-    async def read_some(self, first: EntryId, last: EntryId) -> list[Entry]:
-        """At least entry `first`, and what follows it up to `last` within about one chunk of bytes."""
+    async def read_some(self, first: EntryId, last: EntryId, max_bytes: int) -> list[Entry]:
+        """At least entry `first`, and what follows it up to `last` within `max_bytes` and about one chunk."""
         await self._need_confirmed(first)
-        return await self._read_chunk(first, min(last, self._confirmed))
+        return await self._read_chunk(first, min(last, self._confirmed), max_bytes)
 
     async def stream(
         self, first: EntryId = FIRST_ENTRY, last: EntryId | None = None
@@ -115,13 +115,13 @@ class LedgerReader:
                 f"entry {last} of ledger {self.ledger_id} is beyond the last confirmed one, {self._confirmed}"
             )
 
-    async def _read_chunk(self, first: EntryId, last: EntryId) -> list[Entry]:
+    async def _read_chunk(self, first: EntryId, last: EntryId, max_bytes: int | None = None) -> list[Entry]:
         """Entries from `first` on without a gap, about a chunk of bytes. One replica sets how far the chunk goes;
         what it does not hold (its stripes are not all, or it missed some) comes from others."""
         got: dict[EntryId, Entry] = {}
         wanted = first
         while wanted <= last:
-            reply = await self._read_replicas(wanted, last)
+            reply = await self._read_replicas(wanted, last, max_bytes)
             if wanted == first:
                 last = reply.entries[-1].entry_id
                 if len(reply.entries) == last - first + 1:
@@ -132,14 +132,14 @@ class LedgerReader:
                 wanted = EntryId(wanted + 1)
         return [got[EntryId(entry_id)] for entry_id in range(first, last + 1)]
 
-    async def _read_replicas(self, first: EntryId, last: EntryId) -> Reply:
+    async def _read_replicas(self, first: EntryId, last: EntryId, max_bytes: int | None) -> Reply:
         """From any replica of `first`; if none has it, perhaps they are others by now."""
         while True:
             replicas = self._metadata.write_set(first)
             reads = self._context.reads
             order = reads.ranking.order(replicas, near=self._near())
             try:
-                reply = await reads.read(self.ledger_id, first, last, order)
+                reply = await reads.read(self.ledger_id, first, last, order, max_bytes)
             except EntryUnreadableError:
                 self._adopt(await self._context.records.get(self.ledger_id))
                 if self._metadata.write_set(first) == replicas:

@@ -73,10 +73,18 @@ class ReplicaReads:
         self.ranking = Ranking(clock)
 
     async def read(
-        self, ledger_id: LedgerId, first: EntryId, last: EntryId, replicas: Sequence[BookieId]
+        self,
+        ledger_id: LedgerId,
+        first: EntryId,
+        last: EntryId,
+        replicas: Sequence[BookieId],
+        max_bytes: int | None = None,
     ) -> Reply:
-        """What one of the replicas holds in [first, last], from `first` on; the replicas are asked in the order
-        given. EntryUnreadableError, with what each said, if none has `first` whole."""
+        """What one of the replicas holds in [first, last], from `first` on, within a chunk and `max_bytes`; the
+        replicas are asked in the order given. EntryUnreadableError, with what each said, if none has `first`
+        whole."""
+        chunk_bytes = self._settings.chunk_bytes
+        most = chunk_bytes if max_bytes is None else min(max_bytes, chunk_bytes)
         said: dict[BookieId, BookieError] = {}
         left = list(reversed(replicas))
         asked: dict[asyncio.Task[Reply | BookieError], BookieId] = {}
@@ -84,7 +92,7 @@ class ReplicaReads:
             while left or asked:
                 if left:
                     bookie_id = left.pop()
-                    ask = self._ask(bookie_id, ledger_id, first, last)
+                    ask = self._ask(bookie_id, ledger_id, first, last, most)
                     asked[asyncio.get_running_loop().create_task(ask)] = bookie_id
                 patience_s = self._settings.speculative_after_s if left else None
                 await asyncio.wait(list(asked), timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
@@ -100,15 +108,13 @@ class ReplicaReads:
         raise EntryUnreadableError(f"no replica gave entry {first} of ledger {ledger_id} whole ({reasons})")
 
     async def _ask(
-        self, bookie_id: BookieId, ledger_id: LedgerId, first: EntryId, last: EntryId
+        self, bookie_id: BookieId, ledger_id: LedgerId, first: EntryId, last: EntryId, most: int
     ) -> Reply | BookieError:
         """One replica's answer, checked; a failure is returned, since another replica may do better."""
         begun = self._clock.monotonic()
         try:
             async with asyncio.timeout(self._settings.read_timeout_s):
-                result = await self._pool.get(bookie_id).read(
-                    ledger_id, first, last, max_bytes=self._settings.chunk_bytes
-                )
+                result = await self._pool.get(bookie_id).read(ledger_id, first, last, max_bytes=most)
             reply = whole(ledger_id, first, last, result)
         except TimeoutError:
             self.ranking.failed(bookie_id)

@@ -170,10 +170,11 @@ class CompactedView:
             return []
         reader = await self._open_reader(compacted)
         first = await find_entry(self._places, offset, compacted.entries, lambda entry: _batch_at(reader, entry))
+        last = EntryId(compacted.entries - 1)
         found: list[Batch] = []
         size = 0
         while first < compacted.entries and size < max_bytes:
-            for entry in await reader.read_some(EntryId(first), EntryId(compacted.entries - 1)):
+            for entry in await reader.read_some(EntryId(first), last, max_bytes - size):
                 first = entry.entry_id + 1
                 batch = decode_batch(entry.payload)
                 if batch.end_offset > offset and (not found or size + len(batch) <= max_bytes):
@@ -260,7 +261,7 @@ class CompactedView:
                 if batch.base_offset >= horizon:
                     return
                 offset = batch.end_offset
-                if not batch.flags & BatchFlags.CONTROL:
+                if not batch.flags & BatchFlags.UNSEEN:
                     yield batch
             await self._context.runtime.clock.sleep(0)
 

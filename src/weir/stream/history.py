@@ -35,7 +35,7 @@ class History:
         first = await find_entry(places, offset, end_entry, lambda entry: self._probe(reader, entry))
         found: list[Batch] = []
         size = 0
-        for entry in await reader.read_some(EntryId(first), EntryId(end_entry - 1)):
+        for entry in await reader.read_some(EntryId(first), EntryId(end_entry - 1), max_bytes):
             batch = decode_batch(entry.payload)
             if found and size + len(batch) > max_bytes:
                 break

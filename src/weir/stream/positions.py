@@ -33,6 +33,8 @@ class Places:
     def around(self, offset: int, end_entry: int) -> tuple[int, int]:
         """The entries that may hold the offset: from the first to before the second."""
         at = bisect_right(self._known, offset, key=lambda pair: pair[0])
+        if at and self._known[at - 1][0] == offset:  # a reader that goes on where it stopped
+            return self._known[at - 1][1], self._known[at - 1][1] + 1
         low = self._known[at - 1][1] if at else 0
         high = self._known[at][1] if at < len(self._known) else end_entry
         return low, min(high, end_entry)

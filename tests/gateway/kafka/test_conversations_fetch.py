@@ -25,7 +25,7 @@ def test_batches_come_back_as_they_were_sent_but_at_their_offsets(version: int) 
         peer.fetch(("orders", 0, 0), version=version)
         part = await peer.fetched()
         assert (part.error_code, part.high_watermark, part.last_stable_offset) == (Code.NONE, 3, 3)
-        assert values_of(part) == [(0, b"a"), (1, b"b")]
+        assert values_of(part) == [(0, b"a"), (1, b"b"), (2, b"c")]
         peer.fetch(("orders", 0, 2), version=version)
         part = await peer.fetched()
         assert values_of(part) == [(2, b"c")]
@@ -115,6 +115,25 @@ def test_a_fetch_waits_for_as_many_bytes_as_it_asks_for_but_not_for_ever() -> No
         began = stage.runtime.clock.monotonic()
         assert len(values_of(await peer.fetched())) >= 1
         assert stage.runtime.clock.monotonic() - began >= 20
+
+    play(conversation)
+
+
+def test_a_fetch_reads_on_until_its_limits_however_little_one_read_brings() -> None:
+    async def conversation(stage: Stage) -> None:
+        await stage.topic(partitions=2)
+        for index in range(2):
+            for _ in range(5):
+                store(stage.at(index=index), bytes(1_000))  # the log gives one batch for each read
+        peer = await stage.peer()
+        wanted = [("orders", index, 0) for index in range(2)]
+        for limits, counts in (
+            ({}, [5, 5]),
+            ({"partition_max_bytes": 3_500}, [3, 3]),
+            ({"max_bytes": 7_500}, [5, 2]),
+        ):
+            peer.fetch(*wanted, **limits)
+            assert [len(part) for part in told(await peer.hear()).values()] == counts
 
     play(conversation)
 

@@ -5,9 +5,10 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+from weir.broker.readable import Readable
 from weir.gateway.kafka.errors import Code, code_of
 from weir.gateway.kafka.fetch_parts import FetchPart, FetchParts
-from weir.model.batch import Batch, BatchFormat
+from weir.model.batch import Batch, BatchFlags, BatchFormat
 from weir.model.errors import TopicNotFoundError, WeirError
 from weir.model.ids import Buffer
 from weir.model.registry import Action
@@ -25,6 +26,8 @@ _READ_COMMITTED = 1
 _LOADED_AT_ONCE = 64
 #: Every partition's.
 _LEADER_EPOCH = 0
+#: Nearly every batch: an identity is cheaper than arithmetic on flags.
+_PLAIN = BatchFlags.NONE
 
 
 class Fetching:
@@ -128,26 +131,36 @@ class Fetching:
             if part.offset >= limit:
                 self._parts.quiet(part)
         else:
+            await self._read_on(part, log, limit)
+
+    async def _read_on(self, part: FetchPart, log: Readable, limit: int) -> None:
+        """Batches, one read after the other, until there is no room for more."""
+        while part.next < limit:
             room = min(part.max_bytes - part.size, self._max_bytes - self._size)
-            if room <= 0 and self._size:
-                return
+            if self._size:
+                room = min(room, self._session.in_hand.room)
+                if room <= 0:
+                    return
             found = log.read_cached(part.next, room)
             if found is None:
                 found = await log.read(part.next, room)
-            self._take(part, found, room, limit)
+            if not self._take(part, found, room, limit):
+                return
 
-    def _take(self, part: FetchPart, found: list[Batch], room: int, limit: int) -> None:
-        """What fits. The first batch of all goes whatever its size, or small limits would stop a client."""
+    def _take(self, part: FetchPart, found: list[Batch], room: int, limit: int) -> bool:
+        """What fits; whether that was all. The first batch of all goes whatever its size, or small limits would
+        stop a client."""
         for batch in found:
             size = len(batch.payload)
             if batch.base_offset >= limit or (size > room and self._size):
-                break
+                return False
             part.batches.append(batch)
             part.next = batch.end_offset
             part.size += size
             self._size += size
             self._session.in_hand.take(size)
             room -= size
+        return bool(found)
 
     def done(self) -> None:
         """Everything is answered: what was read is held by the answer alone."""
@@ -195,7 +208,9 @@ def _records(part: FetchPart) -> list[Buffer]:
     visible = part.log.visible if part.log is not None else None
     for batch in part.batches:
         wanted = None if visible is None else visible(batch)
-        if wanted is None and batch.format is BatchFormat.KAFKA:
+        if batch.flags is not _PLAIN and batch.flags & BatchFlags.HIDDEN:
+            out += kafka_records(batch, 0)
+        elif wanted is None and batch.format is BatchFormat.KAFKA:
             out += patched(batch.payload, batch.base_offset)
         else:
             out += kafka_records(batch, wanted)
