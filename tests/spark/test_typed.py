@@ -53,6 +53,10 @@ orders = st.fixed_dictionaries(
 )
 
 
+def record(kind: Any) -> str:
+    return json.dumps({"type": "record", "name": "R", "fields": [{"name": "x", "type": kind}]})
+
+
 def batch_of(values: list[bytes | None]) -> pa.RecordBatch:
     columns = [pa.array(values, pa.binary()), pa.array([0] * len(values), pa.int32())]
     columns.append(pa.array(range(100, 100 + len(values)), pa.int64()))
@@ -144,19 +148,16 @@ def test_fields_that_json_does_not_have_are_null_and_others_are_left_out() -> No
 @pytest.mark.parametrize(
     ("versions", "message"),
     [
-        ([TopicSchema(0, "PROTOBUF_NATIVE", "")], "PROTOBUF_NATIVE"),
+        ([TopicSchema(0, "KEY_VALUE", "")], "KEY_VALUE"),
         ([TopicSchema(0, "AVRO", '"string"')], "no record"),
-        ([TopicSchema(0, "AVRO", DEFINITION), TopicSchema(1, "AVRO", WITH_BYTES)], "2 versions"),
-        (
-            [
-                TopicSchema(
-                    0, "JSON", json.dumps({"type": "record", "fields": [{"name": "x", "type": {"type": "map"}}]})
-                )
-            ],
-            "field x",
-        ),
+        ([TopicSchema(0, "PROTOBUF_NATIVE", "e30=")], "no descriptor"),
+        ([TopicSchema(0, "PROTOBUF", "{}")], "numbers of its fields"),
+        ([TopicSchema(0, "JSON", record({"type": "map"}))], "field x"),
+        ([TopicSchema(0, "AVRO", record({"type": "array", "items": "null"}))], "field x"),
+        ([TopicSchema(0, "AVRO", record(["string", {"type": "enum", "name": "E", "symbols": ["A"]}]))], "field x"),
+        ([TopicSchema(0, "AVRO", record(["null", "R"]))], "field x"),
     ],
-    ids=["kind", "no record", "versions", "map"],
+    ids=["kind", "no record", "descriptor", "numbers", "map", "empty items", "union", "recursion"],
 )
 def test_a_schema_that_can_be_no_column_is_an_error_that_says_why(
     versions: list[TopicSchema], message: str

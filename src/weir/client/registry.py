@@ -2,8 +2,8 @@
 
 import asyncio
 import ssl
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from weir.client.addresses import parse_url
 from weir.client.admin import AdminClient, join
@@ -20,6 +20,7 @@ class TopicSchema:
     version: int
     kind: str
     definition: str
+    properties: Mapping[str, str] = field(default_factory=dict)
 
 
 def topic_of(kafka_name: str) -> TopicName:
@@ -48,5 +49,8 @@ def schemas_of(
         raise SchemaNotFoundError(
             f"{topic} has no schema", hint="leave valueFormat out, or upload one: weir schemas"
         )
-    found = [TopicSchema(int(one["version"]), str(one["type"]), str(one["data"])) for one in listed]
+    found = [
+        TopicSchema(int(one["version"]), str(one["type"]), str(one["data"]), one.get("properties") or {})
+        for one in listed
+    ]
     return sorted(found, key=lambda one: one.version)

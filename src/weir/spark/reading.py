@@ -27,21 +27,30 @@ def read_range(
     options: SourceOptions, wanted: Range, values: Mapping[str, ValueSchema] | None = None
 ) -> Iterator[Any]:
     """Arrow batches of the range, in the order of their offsets; with `values`, typed by their topic's."""
-    typed = _typed(wanted.partition.topic, values) if values else _as_it_is
-    decoder = Decoder(
-        wanted.partition.topic, wanted.partition.index, headers=options.headers, verify=options.verify
-    )
+    topic, versions = wanted.partition.topic, False
+    typed: Callable[[Any], Any] = _as_it_is
+    if values:
+        schema = _schema(topic, values)
+        typed, versions = schema.decoder(), bool(schema.versions)
+        if versions and not options.headers:
+            typed = _without_headers(typed)
+    decoder = Decoder(topic, wanted.partition.index, headers=options.headers or versions, verify=options.verify)
     with Cluster(options.kafka) as cluster:
         for first, table, chosen in _tables(cluster, options, wanted):
             yield from map(typed, decoder.decode(table, first, wanted.end, chosen))
 
 
-def _typed(topic: str, values: Mapping[str, ValueSchema]) -> Callable[[Any], Any]:
+def _schema(topic: str, values: Mapping[str, ValueSchema]) -> ValueSchema:
     if topic not in values:
         raise ConfigError(
             f"{topic} came after the query had begun, and its schema is not known", hint="restart it"
         )
-    return values[topic].decoder()
+    return values[topic]
+
+
+def _without_headers(typed: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The headers were only asked for because they say the schema's version."""
+    return lambda batch: typed(batch).drop_columns(["headers"])
 
 
 def _as_it_is(batch: Any) -> Any:

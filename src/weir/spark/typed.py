@@ -1,38 +1,38 @@
-"""Values as typed columns, by the schema that the registry has for the topic: AVRO and JSON records, and STRING.
+"""Values as typed columns, by the schemas that the registry has for the topic.
 
-The value becomes a struct with the schema's fields. A value that does not fit is an error that names its offset,
-or null with `mode=PERMISSIVE`.
+The column has the type of the latest schema. A value that does not fit is an error that names its offset, or null
+with `mode=PERMISSIVE`. Avro's bytes do not say by which version they were written; a header does, where Pulsar's
+producers wrote them, and they are read through the latest.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from io import BytesIO
 from typing import Any
 
-import fastavro
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.json as pa_json
-from numpy.typing import NDArray
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_type
 
 from weir.client.registry import TopicSchema
 from weir.model.errors import ConfigError, WireError
-from weir.spark import avro_types
-from weir.spark.avro_kernels import scan_avro
-from weir.spark.avro_types import AvroField, fields_of, spark_type
-from weir.spark.decode import binary_array
-from weir.spark.kernels import Ints, bytes_of
+from weir.spark.avro_types import record_type
+from weir.spark.avro_values import avro_decoder
+from weir.spark.columns_of import Decode, Decoded, one_by_one
+from weir.spark.json_values import json_decoder
+from weir.spark.kernels import Ints
+from weir.spark.proto_types import descriptor_of, message_type, native_definition, numbered_definition
+from weir.spark.proto_values import proto_decoder
+from weir.wire.pulsar.translation import SCHEMA_VERSION
 
-KINDS = ("AVRO", "JSON", "STRING")
-_US_PER_MS = 1000
-#: In place of where a value begins: it is not as it should be.
-_BAD = -2
-#: What codecs raise at values that are not as they should be; which of these depends on the bytes.
-_UNFIT = (ValueError, TypeError, LookupError, ArithmeticError, EOFError, AttributeError, pa.ArrowException)
+KINDS = ("AVRO", "JSON", "PROTOBUF", "PROTOBUF_NATIVE", "STRING")
+_PROTOBUF = ("PROTOBUF", "PROTOBUF_NATIVE")
+#: Of a record without a version, as Kafka's producers write them: it is by the latest.
+_LATEST = -1
+#: Of a record whose version is no number.
+_NO_VERSION = -2
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,79 +43,126 @@ class ValueSchema:
     kind: str
     definition: str = ""
     permissive: bool = False
+    #: All definitions by version, the latest among them, where values have to be read by their own.
+    versions: tuple[tuple[int, str], ...] = ()
 
     @property
     def type(self) -> t.DataType:
         """The column's type."""
-        return t.StringType() if self.kind == "STRING" else spark_type(self.fields)
-
-    @property
-    def fields(self) -> list[AvroField]:
-        return fields_of(self.definition, self.topic)
+        if self.kind == "STRING":
+            return t.StringType()
+        if self.kind in _PROTOBUF:
+            return message_type(descriptor_of(self.definition, self.topic), self.topic)
+        return record_type(self.definition, self.topic).spark
 
     def decoder(self) -> Callable[[Any], Any]:
-        """A function from an Arrow batch with binary values to one with typed values."""
+        """A function from an Arrow batch with binary values to one with typed values. With `versions`, the batch
+        must have headers."""
         kind = to_arrow_type(self.type, timezone="UTC")
-        decode = {"AVRO": self._avro, "JSON": self._json, "STRING": self._string}[self.kind]
-        fields = [] if self.kind == "STRING" else self.fields
+        latest = self._decode_by(kind)
+        older = {
+            version: self._decode_by(kind, definition)
+            for version, definition in self.versions
+            if json.loads(definition) != json.loads(self.definition)
+        }
+        same = [version for version, _ in self.versions if version not in older]
+        decode = _ByVersion(latest, older, {_LATEST: latest} | dict.fromkeys(same, latest), kind)
 
         def typed(batch: Any) -> Any:
             at = batch.schema.get_field_index("value")
-            column, bad = decode(batch.column(at), fields, kind)
+            values = batch.column(at)
+            column, bad = decode(values, batch.column("headers")) if self.versions else latest(values)
             if len(bad) and not self.permissive:
-                where = (
-                    f"{self.topic}-{batch.column('partition')[0]} at offset {batch.column('offset')[int(bad[0])]}"
-                )
-                raise WireError(
-                    f"the value of {where} is not as the topic's schema says",
-                    hint="set mode=PERMISSIVE to read such values as null",
-                )
+                raise self._unfit(batch, int(bad[0]))
             return batch.set_column(at, pa.field("value", kind), column)
 
         return typed
 
-    def _string(self, values: Any, fields: list[AvroField], kind: Any) -> tuple[Any, list[int]]:
-        try:
-            return values.cast(kind), []
-        except pa.ArrowInvalid:
-            return _one_by_one(values, lambda raw: raw.decode(), kind)
+    def _decode_by(self, kind: Any, writer: str | None = None) -> Decode:
+        match self.kind:
+            case "STRING":
+                return lambda values: _strings(values, kind)
+            case "AVRO":
+                return avro_decoder(self.definition, self.topic, kind, writer)
+            case "JSON":
+                return json_decoder(self.definition, self.topic, kind)
+            case _:
+                return proto_decoder(self.definition, self.topic, kind)
 
-    def _avro(self, values: Any, fields: list[AvroField], kind: Any) -> tuple[Any, Any]:
-        spans = _spans(values)
-        steps = np.array([(field.step, field.null_branch) for field in fields], np.int64).reshape(-1, 2)
-        found, sizes = np.empty((2, len(fields), len(values)), np.int64)
-        view = bytes_of(values.buffers()[2] or b"")
-        scan_avro(view, spans, steps, found, sizes)
-        spans[_unknown_words(fields, found, sizes), 0] = _BAD
-        bad: list[int] = np.flatnonzero(spans[:, 0] == _BAD).tolist()
-        sizes[:, spans[:, 0] < 0] = -1
-        try:
-            columns = [
-                _column(view, field, found[at], sizes[at], kind.field(at).type) for at, field in enumerate(fields)
-            ]
-        except pa.ArrowException:  # text that is none, a time too far away
-            return _one_by_one(values, _avro_reader(self.definition), kind)
-        return _struct(columns, kind, spans[:, 0] < 0), bad
+    def _unfit(self, batch: Any, row: int) -> WireError:
+        where = f"{self.topic}-{batch.column('partition')[0]} at offset {batch.column('offset')[row]}"
+        if self.versions:
+            version = int(versions_of(batch.column("headers").slice(row, 1))[0])
+            if version != _LATEST and version not in dict(self.versions):
+                return WireError(
+                    f"the value of {where} is by version {version} of the topic's schema, which was not there "
+                    "when the query began",
+                    hint="restart the query, or set mode=PERMISSIVE to read such values as null",
+                )
+        return WireError(
+            f"the value of {where} is not as the topic's schema says",
+            hint="set mode=PERMISSIVE to read such values as null",
+        )
 
-    def _json(self, values: Any, fields: list[AvroField], kind: Any) -> tuple[Any, list[int]]:
-        present = pc.drop_null(values)
-        raw = pa.schema([(field.name, _raw_json(field)) for field in fields])
-        try:
-            table = _parse_json(present, raw)
-            if table.num_rows != len(present):
-                raise pa.ArrowInvalid("not one object per value")
-            columns = [
-                _from_json(table.column(at).combine_chunks(), field, kind.field(at).type)
-                for at, field in enumerate(fields)
-            ]
-        except pa.ArrowException:
-            return _one_by_one(values, lambda text: _fit(json.loads(text), fields), kind)
-        dense = pa.StructArray.from_arrays(columns, fields=list(kind)) if columns else pa.nulls(len(present), kind)
-        if len(present) == len(values):
-            return dense, []
-        there = np.asarray(values.is_valid())
-        index = np.where(there, np.cumsum(there) - 1, 0)
-        return dense.take(pa.array(index, mask=~there)), []
+
+@dataclass(frozen=True)
+class _ByVersion:
+    """Decodes each value by the version that its header says."""
+
+    latest: Decode
+    older: Mapping[int, Decode]
+    current: Mapping[int, Decode]
+    kind: Any
+
+    def __call__(self, values: Any, headers: Any) -> Decoded:
+        versions = versions_of(headers)
+        found = np.unique(versions).tolist()
+        if all(version in self.current for version in found):
+            return self.latest(values)
+        pieces, rows, bad = [], [], []
+        for version in found:
+            chosen = np.flatnonzero(versions == version)
+            decode = self.current.get(version) or self.older.get(version) or self._unknown
+            piece, wrong = decode(values.take(pa.array(chosen)))
+            pieces.append(piece)
+            rows.append(chosen)
+            bad.extend(chosen[list(wrong)].tolist())
+        order = np.argsort(np.concatenate(rows))
+        return pa.concat_arrays(pieces).take(pa.array(order)), sorted(bad)
+
+    def _unknown(self, values: Any) -> Decoded:
+        return pa.nulls(len(values), self.kind), np.flatnonzero(np.asarray(values.is_valid())).tolist()
+
+
+def versions_of(headers: Any) -> Ints:
+    """By which version of its schema each record was written, by its last header that says so."""
+    found = np.full(len(headers), _LATEST, np.int64)
+    lists = headers.combine_chunks() if isinstance(headers, pa.ChunkedArray) else headers
+    named = lists.values.field("key")
+    places = np.flatnonzero(np.asarray(pc.equal(named, SCHEMA_VERSION)))
+    if not len(places):
+        return found
+    offsets = np.asarray(lists.offsets)
+    places = places[(places >= offsets[0]) & (places < offsets[-1])]
+    texts = lists.values.field("value").take(pa.array(places))
+    rows = np.searchsorted(offsets, places, side="right") - 1
+    for row, text in zip(rows.tolist(), _numbers(texts), strict=True):
+        found[row] = text
+    return found
+
+
+def _numbers(texts: Any) -> list[int]:
+    try:
+        return [
+            _NO_VERSION if one is None else one for one in texts.cast(pa.string()).cast(pa.int64()).to_pylist()
+        ]
+    except pa.ArrowInvalid:
+        return [_number(one) for one in texts.to_pylist()]
+
+
+def _number(text: bytes | None) -> int:
+    """Headers are the producer's: they may say anything."""
+    return int(text) if text is not None and len(text) < 19 and text.isdigit() else _NO_VERSION
 
 
 def value_schema(topic: str, versions: list[TopicSchema], *, permissive: bool) -> ValueSchema:
@@ -126,136 +173,20 @@ def value_schema(topic: str, versions: list[TopicSchema], *, permissive: bool) -
             f"the schema of {topic} is {latest.kind}; {', '.join(KINDS)} can be columns",
             hint="leave valueFormat out, and parse the value in the query",
         )
-    if latest.kind == "AVRO" and any(one.definition != latest.definition for one in versions):
-        # Avro's bytes do not say by which version they were written, nor does a Kafka record.
-        raise ConfigError(
-            f"{topic} has {len(versions)} versions of its AVRO schema, and messages do not say theirs",
-            hint="leave valueFormat out, and parse the value in the query",
-        )
-    found = ValueSchema(topic, latest.kind, latest.definition, permissive)
-    found.type  # noqa: B018 (an unsupported field is told now, on the driver)
+    definition = latest.definition
+    if latest.kind == "PROTOBUF_NATIVE":
+        definition = native_definition(definition)
+    elif latest.kind == "PROTOBUF":
+        definition = numbered_definition(latest.properties, topic)
+    # JSON's values name their fields and protobuf's number them: the latest reads them all.
+    all_of_them = tuple((one.version, one.definition) for one in versions) if latest.kind == "AVRO" else ()
+    found = ValueSchema(topic, latest.kind, definition, permissive, all_of_them)
+    found.decoder()  # what cannot be a column is told now, on the driver
     return found
 
 
-# --- Avro -----------------------------------------------------------------------------------------------
-
-
-def _avro_reader(definition: str) -> Callable[[bytes], Any]:
-    schema = fastavro.parse_schema(json.loads(definition))
-
-    def read(raw: bytes) -> Any:
-        data = BytesIO(raw)
-        found = fastavro.schemaless_reader(data, schema, None)
-        if data.read(1):
-            raise ValueError("more bytes than the schema says")
-        return found
-
-    return read
-
-
-def _spans(values: Any) -> Ints:
-    offsets = np.frombuffer(values.buffers()[1], np.int32, len(values) + 1, values.offset * 4)
-    spans = np.empty((len(values), 2), np.int64)
-    spans[:, 0], spans[:, 1] = offsets[:-1], offsets[1:]
-    if values.null_count:
-        spans[~np.asarray(values.is_valid()), 0] = -1
-    return spans
-
-
-def _unknown_words(fields: list[AvroField], found: Ints, sizes: Ints) -> NDArray[np.bool_]:
-    """The rows that have an enum with a word beyond its last."""
-    wrong = np.zeros(found.shape[1], bool)
-    for at, field in enumerate(fields):
-        if field.symbols:
-            wrong |= (sizes[at] >= 0) & ((found[at] < 0) | (found[at] >= len(field.symbols)))
-    return wrong
-
-
-def _column(view: Any, field: AvroField, found: Ints, sizes: Ints, kind: Any) -> Any:
-    null = sizes < 0
-    if field.symbols:
-        index = pa.array(np.clip(found, 0, len(field.symbols) - 1), mask=null)
-        return pa.array(field.symbols, pa.string()).take(index)
-    if field.step == avro_types.BYTES:
-        raw = binary_array(pa.binary(), view, found, sizes)
-        return raw.cast(kind) if pa.types.is_string(kind) else raw
-    if field.step == avro_types.INTEGER:
-        return _number(pa.array(found, mask=null), field, kind)
-    numbers: dict[int, Callable[[], Any]] = {
-        avro_types.BOOLEAN: lambda: found != 0,
-        avro_types.FLOAT: lambda: found.astype(np.uint32).view(np.float32),
-        avro_types.DOUBLE: lambda: found.view(np.float64),
-    }
-    return pa.array(numbers[field.step](), kind, mask=null)
-
-
-def _number(values: Any, field: AvroField, kind: Any) -> Any:
-    """Whole numbers as the column has them: dates and times count from 1970."""
-    if field.logical == "timestamp-millis":
-        values = pc.multiply_checked(values, _US_PER_MS)
-    if pa.types.is_date32(kind):
-        values = values.cast(pa.int32())
-    return values.cast(kind)
-
-
-def _struct(columns: list[Any], kind: Any, null: NDArray[np.bool_]) -> Any:
-    mask = pa.array(null) if null.any() else None
-    return pa.StructArray.from_arrays(columns, fields=list(kind), mask=mask)
-
-
-# --- JSON -----------------------------------------------------------------------------------------------
-
-
-def _parse_json(values: Any, schema: Any) -> Any:
-    """All values at once: a text of one object after the other."""
-    whole = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
-    text = pc.binary_join(whole, b"\n")[0].as_buffer()
-    if text is None or not len(values):
-        return schema.empty_table()
-    return pa_json.read_json(
-        BytesIO(text),
-        read_options=pa_json.ReadOptions(use_threads=False, block_size=max(1, min(text.size + 1, (1 << 31) - 1))),
-        parse_options=pa_json.ParseOptions(
-            explicit_schema=schema, newlines_in_values=True, unexpected_field_behavior="ignore"
-        ),
-    )
-
-
-def _raw_json(field: AvroField) -> Any:
-    """The type by which a field is parsed; what JSON has no word for is made of it after."""
-    if field.step == avro_types.BYTES or field.symbols:
-        return pa.string()
-    return {avro_types.BOOLEAN: pa.bool_(), avro_types.INTEGER: pa.int64()}.get(field.step, pa.float64())
-
-
-def _from_json(values: Any, field: AvroField, kind: Any) -> Any:
-    return (
-        _number(values, field, kind)
-        if field.step == avro_types.INTEGER and not field.symbols
-        else values.cast(kind)
-    )
-
-
-def _fit(value: Any, fields: list[AvroField]) -> Any:
-    if not isinstance(value, dict):
-        raise TypeError("no object")
-    found: dict[str, Any] = {field.name: value.get(field.name) for field in fields}
-    for field in fields:
-        if field.logical == "timestamp-millis" and found[field.name] is not None:
-            found[field.name] = found[field.name] * _US_PER_MS
-    return found
-
-
-def _one_by_one(values: Any, parse: Callable[[bytes], Any], kind: Any) -> tuple[Any, list[int]]:
-    """The slow way, where something does not fit: which it is."""
-    found: list[Any] = []
-    bad: list[int] = []
-    for row, value in enumerate(values.to_pylist()):
-        try:
-            one = None if value is None else parse(value)
-            pa.array([one], kind)
-        except _UNFIT:
-            bad.append(row)
-            one = None
-        found.append(one)
-    return pa.array(found, kind), bad
+def _strings(values: Any, kind: Any) -> Decoded:
+    try:
+        return values.cast(kind), []
+    except pa.ArrowInvalid:
+        return one_by_one(values, lambda raw: raw.decode(), kind, lambda array: array)
