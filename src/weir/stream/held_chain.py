@@ -56,9 +56,9 @@ class HeldChain:
         return self._record.key
 
     async def change(self, transform: Callable[[Chain], Chain]) -> None:
-        """Replace the chain by `transform` of it, if this holder's is still the one in the store. Once begun it goes
-        to its end, even if nobody waits any more: a holder that missed its own change would take itself for a
-        stranger ever after."""
+        """Replace the chain by `transform` of it, if this holder's is still the one in the store. Once begun it
+        goes to its end, even if nobody waits any more: a holder that missed its own change would take itself for
+        a stranger ever after."""
         changing = asyncio.get_running_loop().create_task(self._change(transform))
         changing.add_done_callback(lambda done: done.cancelled() or done.exception())
         await asyncio.shield(changing)
