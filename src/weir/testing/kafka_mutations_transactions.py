@@ -79,7 +79,7 @@ def _aborted_not_told() -> Iterator[None]:
         yield
 
 
-@mutation("aborted-from-the-start", checkers.readers_skip_nothing, **WRITERS)
+@mutation("aborted-from-the-start", checkers.readers_skip_nothing, **{**WRITERS, "follows": True})
 def _aborted_from_the_start() -> Iterator[None]:
     """Of an aborted transaction it is told that it began with the log."""
     aborted = TransactionIndex.aborted
@@ -262,8 +262,8 @@ def _position_moved_at_once() -> Iterator[None]:
 @mutation(
     "position-not-pending",
     checkers.processed_exactly_once,
-    storage=often(Fault.SLOW_LINK, Fault.SLOW_DISK, Fault.PAUSE),
-    **PROCESSORS,
+    storage=often(),
+    **{**PROCESSORS, "session_ms": 600},
 )
 def _position_not_pending() -> Iterator[None]:
     """A position is told while a transaction is about to move it."""

@@ -68,7 +68,7 @@ class Transactor(Worker):
         await sender.send(batches)
         if moved:
             await self._move(token, group, member, moved)
-        await self.pause(self.rng.choice((0.0, 0.0, 0.3)))
+        await self.pause(self.rng.choice((0.0, 0.0, 0.0, 0.3, 1.2)))
         commits = self.rng.random() >= self.plan.aborts
         pending = self.story.begin(self._handle, KafkaKind.END, token=token, commits=commits)
         ending = self.insist(lambda link: calls.end_transaction(link, name, who, commits=commits))
