@@ -15,9 +15,10 @@ from weir.testing.kafka_scenario import run_kafka_seed
 FIRST_SEED = {
     "aborted-delivered": 1,
     "aborted-forgotten": 2,
-    "aborted-from-the-start": 1,
+    "aborted-from-the-start": 0,
     "aborted-not-told": 0,
-    "answered-before-decision": 3,
+    "answered-before-decision": 5,
+    "batch-left-out": 0,
     "committed-not-delivered": 0,
     "duplicate-answered-wrongly": 0,
     "duplicate-stored": 0,

@@ -79,7 +79,7 @@ def _aborted_not_told() -> Iterator[None]:
         yield
 
 
-@mutation("aborted-from-the-start", checkers.readers_skip_nothing, **{**WRITERS, "follows": True})
+@mutation("aborted-from-the-start", checkers.everything_is_seen_in_the_end, **WRITERS)
 def _aborted_from_the_start() -> Iterator[None]:
     """Of an aborted transaction it is told that it began with the log."""
     aborted = TransactionIndex.aborted
@@ -88,6 +88,20 @@ def _aborted_from_the_start() -> Iterator[None]:
         return [AbortedTransaction(one.producer_id, 0, one.last_offset) for one in aborted(self, first, end)]
 
     with patch.object(TransactionIndex, "aborted", early):
+        yield
+
+
+@mutation("batch-left-out", checkers.readers_skip_nothing, **{**WRITERS, "writers": 1, "idempotent": 2})
+def _batch_left_out() -> Iterator[None]:
+    """The second batch of a long answer is left out for those who read committed."""
+    take = Fetching._take
+
+    def careless(self: Fetching, part: FetchPart, found: list[Batch], room: int, limit: int) -> None:
+        take(self, part, found, room, limit)
+        if self._committed and len(part.batches) > 2:
+            del part.batches[1]
+
+    with patch.object(Fetching, "_take", careless):
         yield
 
 
