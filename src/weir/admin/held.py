@@ -74,7 +74,9 @@ class Held:
 
     async def _cancel(self, call: Call) -> None:
         held = _id(call.path["held"])
-        await (await self._filled(call)).cancel(held)
+        area = await self._filled(call)
+        (await self._context.stored_one(topic_of(call.path))).stamps.save_moves()
+        await area.cancel(held)
 
     async def _release(self, call: Call) -> None:
         held = _id(call.path["held"])

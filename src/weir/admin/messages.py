@@ -244,7 +244,7 @@ class Messages:
 
 
 def _answer(topic: BrokerTopic, batch: Batch | None) -> Response:
-    if batch is None or batch.flags & BatchFlags.CONTROL:
+    if batch is None or batch.flags & BatchFlags.UNSEEN:
         raise RefusedError(404, f"{topic.name} has no such message")
     return message_answer(batch, id_at(topic, batch.base_offset))
 

@@ -81,7 +81,7 @@ def wanted_of(desk: Desk, batch: Batch) -> int | None:
     """Which messages of a batch are still to be delivered, as bits; None for all, 0 for none."""
     cursor = desk.cursor
     visible = desk.visible(batch)
-    if (batch.flags is not _PLAIN and batch.flags & BatchFlags.CONTROL) or visible == 0:
+    if (batch.flags is not _PLAIN and batch.flags & BatchFlags.UNSEEN) or visible == 0:
         return 0
     if visible is None and not cursor.holes and batch.base_offset > cursor.mark_delete:
         return None
@@ -95,7 +95,7 @@ def wanted_of(desk: Desk, batch: Batch) -> int | None:
 def ack_invisible(desk: Desk, batch: Batch) -> None:
     """Acknowledge what no consumer will ever see, or the cursor would wait for it for ever."""
     base = batch.base_offset
-    if batch.flags is not _PLAIN and batch.flags & BatchFlags.CONTROL:
+    if batch.flags is not _PLAIN and batch.flags & BatchFlags.UNSEEN:
         desk.cursor.ack(base, batch.end_offset)
         return
     visible = desk.visible(batch)

@@ -42,6 +42,12 @@ class HeldNames:
             self._places.popitem(last=False)
             self.incomplete = True
 
+    def landed(self, batch: Batch, place: HeldId) -> None:
+        """The same, if the batch has a name."""
+        name = self._name_of(batch)
+        if name is not None:
+            self.held(name, place)
+
     async def cancel(self, name: str, holding: Holding) -> int:
         """Cancel whatever is held under the name; answers how many batches."""
         if self.incomplete:

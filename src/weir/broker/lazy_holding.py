@@ -13,8 +13,15 @@ from weir.runtime.tasks import TaskScope
 class LazyHolding:
     """Fills `ports.Holding`. What is held while the area opens waits for it, in order."""
 
-    def __init__(self, name: str, open_area: Callable[[], Awaitable[Holding]]) -> None:
+    def __init__(
+        self,
+        name: str,
+        open_area: Callable[[], Awaitable[Holding]],
+        *,
+        before_cancel: Callable[[], None] = lambda: None,
+    ) -> None:
         self._open_area = open_area
+        self._before_cancel = before_cancel
         self._area: Holding | None = None
         self._waiting: list[tuple[Batch, int, asyncio.Future[HeldId]]] = []
         self._opening: asyncio.Task[None] | None = None
@@ -82,6 +89,7 @@ class LazyHolding:
     async def cancel(self, held: HeldId) -> None:
         if self._area is None:
             raise NotHeldError("nothing is held")
+        self._before_cancel()
         await self._area.cancel(held)
 
     async def before_trim(self, offset: int) -> None:

@@ -7,7 +7,7 @@ beginning: sent again after a failure or a crash, the batch goes on behind it.
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -20,9 +20,10 @@ from weir.broker.producer_state import Pending, Stored
 from weir.broker.producers import BrokerProducer
 from weir.broker.topic_stamps import Stamps
 from weir.model.batch import Batch, BatchFlags, HeldId, Stamp
-from weir.model.errors import OutOfOrderSequenceError, ProducerClosedError, WeirError
+from weir.model.errors import NotAllowedError, OutOfOrderSequenceError, ProducerClosedError, WeirError
 from weir.runtime.tasks import TaskScope
 from weir.stream.state import StateLog
+from weir.wire.held import encode_held
 
 _NOWHERE = (-1, -1)
 
@@ -78,6 +79,11 @@ class Parting:
         if self._stamps.armed:
             self._held_stamps.landed(place)
 
+    def moved(self, batch: Batch, place: HeldId) -> None:
+        """A batch of a committed transaction was held."""
+        self.landed(place)
+        self._names.landed(batch, place)
+
     def save(self) -> None:
         """Keep the next opening of the topic short."""
         if self._stamps.armed:
@@ -90,6 +96,8 @@ class Parting:
         if stamp is not None:
             try:
                 known, parts = self._judge(stamp, outgoing)
+                if outgoing.transactional:
+                    parts = [self._hidden(part) for part in parts]
             except WeirError as refused:
                 receipt.set_exception(refused)
                 return
@@ -119,12 +127,25 @@ class Parting:
             covered = self._stamps.states.covered(stamp, outgoing.count)
             if not covered:
                 raise
+            self._stamps.check_transaction(stamp, outgoing)
         left = []
         for part in outgoing.parts:
             if covered <= 0:
                 left.append(part)
             covered -= part.count
         return None, left
+
+    def _hidden(self, part: Outgoing) -> Outgoing:
+        """A part of a transaction as it is stored: what may be seen only later goes with its moment. It is held
+        when the transaction is committed (`delayed_moves`)."""
+        if part.cancels is not None:
+            raise NotAllowedError("a transaction cannot cancel what is held")
+        if part.deliver_at_ms is None:
+            return part
+        if self._ways.holding() is None:
+            raise NotAllowedError("nothing can be held here")
+        batch = Batch(0, part.count, part.format, 0, part.payload)
+        return replace(part, payload=encode_held(max(part.deliver_at_ms, 0), batch))
 
     # --- sending on -------------------------------------------------------------------------------------
 
@@ -140,12 +161,15 @@ class Parting:
     ) -> Pending:
         lane = lane_of(stamp)
         before = [] if self._lanes.has(lane) else self._stamps.states.under_way(stamp.producer_id)
-        pending = self._stamps.states.push(stamp, outgoing.count, transactional=False, parted=True)
+        transactional = outgoing.transactional
+        pending = self._stamps.states.push(stamp, outgoing.count, transactional=transactional, parted=True)
         if not self._stamps.armed:
             self._lanes.enter(lane, Waiting(True, self._arm, lambda failure: None), before)
         for part, answer in zip(parts, answers, strict=True):
             give_up = partial(self._give_up, part, answer)
-            self._lanes.enter(lane, Waiting(True, partial(self._send, part, answer), give_up), before)
+            # A transaction's parts all go to the log, so they need not go one by one.
+            send = partial(self._send, part, answer)
+            self._lanes.enter(lane, Waiting(not transactional, send, give_up), before)
         return pending
 
     def _arm(self) -> "asyncio.Future[None]":
@@ -171,6 +195,9 @@ class Parting:
     def _send(self, part: Outgoing, answer: "asyncio.Future[Receipt]") -> "asyncio.Future[Any]":
         batch = Batch(-1, part.count, part.format, 0, part.payload, BatchFlags.NONE, stamp=part.stamp)
         due_ms = part.deliver_at_ms
+        if part.transactional:
+            flags = BatchFlags.TRANSACTIONAL if due_ms is None else BatchFlags.TRANSACTIONAL | BatchFlags.HIDDEN
+            return self._ways.append(replace(batch, flags=flags), answer)
         if part.cancels is not None:
             return self._spawn(self._cancel(part, part.cancels), answer)
         if due_ms is not None and self._ways.is_to_wait(due_ms):

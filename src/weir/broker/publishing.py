@@ -87,6 +87,12 @@ class Publisher:
         names = HeldNames(context.name_of)
         self.parting = Parting(ways, self._lanes, stamps, state=state, names=names, tasks=tasks)
 
+    def moved(self, batch: Batch, place: HeldId) -> None:
+        """A delayed batch of a committed transaction is held."""
+        self.parting.moved(batch, place)
+        if self.dedup is not None:
+            self.dedup.passed_held(place)
+
     @property
     def duplicates(self) -> int:
         """Batches that were there already."""

@@ -17,6 +17,7 @@ from weir.broker.api import (
 )
 from weir.broker.consumer import BrokerConsumer
 from weir.broker.context import BrokerContext
+from weir.broker.delayed_moves import DelayedMoves
 from weir.broker.lazy_holding import LazyHolding
 from weir.broker.ports import Holding
 from weir.broker.producers import BrokerProducer, Producers
@@ -93,6 +94,15 @@ class BrokerTopic:
             policies=policies,
             shut_all=self._producers.close,
         )
+        self._moves = DelayedMoves(
+            stream,
+            self.stamps,
+            holding=lambda: self._publisher.holding,
+            landed=self._publisher.moved,
+            tasks=self._tasks,
+            clock=self._clock,
+            pause_s=context.settings.read_pause_s,
+        )
         self._policies = policies
         self._dedup = DedupSwitch(context, stream, state, self._publisher)
         self._subscriptions = Subscriptions(
@@ -119,6 +129,7 @@ class BrokerTopic:
             await topic.stamps.open()
             await topic._open_holding()
             await topic._publisher.parting.open()
+            topic._moves.open()
             await topic.apply(policies)
         except BaseException:
             if state is not None:
@@ -132,7 +143,9 @@ class BrokerTopic:
         if open_area is None:
             return
         streams, stream, state = self._context.streams, self._stream, self._state
-        holding = LazyHolding(str(self._name), lambda: open_area(streams, stream, state))
+        holding = LazyHolding(
+            str(self._name), lambda: open_area(streams, stream, state), before_cancel=self.stamps.save_moves
+        )
         self._publisher.holding = holding
         if state.keys(LEDGER_KEYS):
             await holding.open()
@@ -379,6 +392,7 @@ class BrokerTopic:
 
     async def forget_before(self, offset: int) -> None:
         """Trim the stream, once everything that must not fall back behind it is persisted."""
+        await self._moves.before_trim(offset)
         if self._publisher.holding is not None:
             await self._publisher.holding.before_trim(offset)
         self._dedup.mark()

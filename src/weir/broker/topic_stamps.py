@@ -30,8 +30,12 @@ log = logging.getLogger(__name__)
 
 _PRODUCERS_KEY = "producers"
 _OPEN_KEY = "transactions/open"
+_DELAYS_KEY = "transactions/delays"
 _PIECE_KEY = "transactions/piece/"
 _READ_BYTES = 1 << 20
+
+#: Nearly every batch: an identity is cheaper than arithmetic on flags.
+_PLAIN = BatchFlags.NONE
 
 #: Called once the topic may take stamped batches, or with why it cannot.
 Armed = Callable[[WeirError | None], None]
@@ -63,6 +67,8 @@ class Stamps:
         self._changed = changed
         self.states = ProducerStates(forget_ms=int(settings.stamps_forget_s * 1000), most=settings.stamps_most)
         self._index = TransactionIndex()
+        #: Called when delayed messages are committed, which are to be held now.
+        self.on_committed: Callable[[], None] = lambda: None
         #: Whether stamped batches can be taken: the state says from where on to look for them.
         self.armed = False
         self._following = False  # the log tells what it stores
@@ -82,6 +88,9 @@ class Stamps:
         transactions = self._state.get(_OPEN_KEY)
         if transactions is not None:
             self._index.load_open(transactions)
+        delays = self._state.get(_DELAYS_KEY)
+        if delays is not None:
+            self._index.delays.load(delays)
         for key in self._state.keys(_PIECE_KEY):
             self._index.load_piece(self._state.get(key) or b"")
         self._index.trim(self._stream.start_offset)
@@ -121,14 +130,18 @@ class Stamps:
         OutOfOrderSequenceError, TransactionStateError."""
         found = self.states.judge(stamp, outgoing.count)
         if found is None:
-            is_open = self.is_open(stamp.producer_id)
-            if is_open and not outgoing.transactional:
-                raise TransactionStateError(f"producer {stamp.producer_id} has a transaction open")
-            if outgoing.transactional and not is_open:
-                refusal = self._gate.refusal(stamp, self._name)
-                if refusal is not None:
-                    raise refusal
+            self.check_transaction(stamp, outgoing)
         return found
+
+    def check_transaction(self, stamp: Stamp, outgoing: Outgoing) -> None:
+        """Whether it may be part of its producer's transaction, or of none; TransactionStateError."""
+        is_open = self.is_open(stamp.producer_id)
+        if is_open and not outgoing.transactional:
+            raise TransactionStateError(f"producer {stamp.producer_id} has a transaction open")
+        if outgoing.transactional and not is_open:
+            refusal = self._gate.refusal(stamp, self._name)
+            if refusal is not None:
+                raise refusal
 
     def is_open(self, producer_id: int) -> bool:
         """Whether the producer has a transaction open here, with what is under way."""
@@ -153,6 +166,12 @@ class Stamps:
         """Whether the log has something that is not taken into account."""
         return self._following and self._known_to < self._stream.end_offset
 
+    @property
+    def unmoved_from(self) -> int:
+        """Before it nothing waits to be held."""
+        first = self._index.delays.first
+        return self._stream.end_offset if first is None else first
+
     def infos(self) -> list[ProducerInfo]:
         return self.states.infos(self._index.open_since)
 
@@ -167,12 +186,16 @@ class Stamps:
     def _learn(self, batch: Batch) -> None:
         self._known_to = batch.end_offset
         if batch.stamp is None:
+            if batch.flags is not _PLAIN:
+                self._index.delays.released(batch)
             return
         if batch.flags & BatchFlags.RELEASED:  # its sequence numbers are long used up, as far as that is known
             self.states.catch_up(batch.stamp, batch.count, batch.append_ms)
         else:
             self.states.learn(batch)
             self._index.learn(batch)
+            if self._index.delays.unmoved:
+                self.on_committed()
         self._since_saved += 1
         self._bytes_since_saved += len(batch)
         if self._since_saved >= self._every or self._bytes_since_saved >= self._every_bytes:
@@ -212,7 +235,13 @@ class Stamps:
 
     def save(self) -> None:
         """A snapshot, if there is something to keep; durable with the state's next flush."""
-        if self._following and self._saved_to != self._known_to:
+        if self._following and (self._saved_to != self._known_to or self._index.delays.unsaved):
+            self._save()
+
+    def save_moves(self) -> None:
+        """A snapshot, if something delayed was held that the last one does not know of: what is cancelled now
+        must not be held again after a crash."""
+        if self._index.delays.unsaved:
             self._save()
 
     def _save(self) -> None:
@@ -220,6 +249,11 @@ class Stamps:
         self._saved_to = self._known_to
         self._state.put(_PRODUCERS_KEY, self.states.to_bytes(self._known_to))
         self._state.put(_OPEN_KEY, self._index.open_bytes())
+        delays = self._index.delays.to_bytes()
+        if delays is None:
+            self._state.delete(_DELAYS_KEY)
+        else:
+            self._state.put(_DELAYS_KEY, delays)
         for piece, data in self._index.changed_pieces().items():
             self._state.put(_key_of(piece), data)
 

@@ -12,6 +12,7 @@ from struct import Struct, error
 from pyroaring import BitMap64
 
 from weir.broker.api import AbortedTransaction
+from weir.broker.transaction_delays import TransactionDelays
 from weir.model.batch import Batch, BatchFlags
 from weir.model.errors import WireError
 
@@ -38,7 +39,8 @@ class TransactionIndex:
     def __init__(self) -> None:
         #: In the order in which they began.
         self._open: dict[int, _Open] = {}
-        #: Markers, and messages of aborted transactions.
+        self.delays = TransactionDelays()
+        #: Markers, delayed messages before they are held, and messages of aborted transactions.
         self.hidden = BitMap64()
         #: Aborted transactions in the order of their markers, as columns: producer, first offset, marker, and the
         #: stable offset right after it. No later one begins before that.
@@ -63,9 +65,13 @@ class TransactionIndex:
         if transaction is None:
             transaction = self._open[stamp.producer_id] = _Open(batch.base_offset)
         transaction.offsets.add_range(batch.base_offset, batch.end_offset)
+        if batch.flags & BatchFlags.HIDDEN:
+            self._hide(BitMap64(range(batch.base_offset, batch.end_offset)))
+            self.delays.hidden(stamp.producer_id, batch.base_offset)
 
     def _decide(self, producer_id: int, marker: Batch, *, aborted: bool) -> None:
         self._hide(BitMap64(range(marker.base_offset, marker.end_offset)))
+        self.delays.decide(producer_id, aborted=aborted)
         transaction = self._open.pop(producer_id, None)
         if transaction is None or not aborted:
             return
@@ -94,6 +100,7 @@ class TransactionIndex:
             del column[:gone]
         for transaction in self._open.values():
             transaction.offsets.remove_range(0, start_offset)
+        self.delays.trim(start_offset)
         for piece in [piece for piece in self._dirty if (piece + 1) * PIECE <= start_offset]:
             del self._dirty[piece]
 

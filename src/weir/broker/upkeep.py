@@ -97,7 +97,8 @@ async def trim(topic: BrokerTopic, retention: Retention, now_ms: int) -> None:
         (s.cursor.mark_delete + 1 for s in topic.subscriptions.values() if s.durable and s.retains),
         default=stream.end_offset,
     )
-    acknowledged = min(acknowledged, topic.stable_offset)  # what is not decided yet nobody could see
+    # What is not decided yet nobody could see, nor what is yet to be held.
+    acknowledged = min(acknowledged, topic.stable_offset, topic.stamps.unmoved_from)
     point = stream.start_offset
     if cleanup.compacts:  # nobody sees the log behind the horizon any more
         behind = min(acknowledged, view.horizon)

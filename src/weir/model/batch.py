@@ -28,6 +28,10 @@ class BatchFlags(IntFlag):
     TRANSACTIONAL = 4
     #: With CONTROL and TRANSACTIONAL: the transaction is aborted. A marker without it commits.
     ABORT = 8
+    #: With TRANSACTIONAL: delayed messages, which nobody sees here. They are held when it is committed.
+    HIDDEN = 16
+    #: Either of these: there is nothing in it for consumers.
+    UNSEEN = CONTROL | HIDDEN
 
 
 @value

@@ -24,7 +24,6 @@ _HAS_ORIGIN = 0x80
 _HAS_HELD = 0x40
 _HAS_STAMP = 0x20
 _MODEL_FLAGS = 0x1F
-_KNOWN_FLAGS = int(BatchFlags.RELEASED | BatchFlags.CONTROL | BatchFlags.TRANSACTIONAL | BatchFlags.ABORT)
 
 MAX_COUNT = 1 << 24
 _MAX_OFFSET = (1 << 63) - 1
@@ -32,6 +31,11 @@ _MAX_OFFSET = (1 << 63) - 1
 
 def encode_batch(batch: Batch) -> list[Buffer]:
     """The batch as pieces to be written one after the other; the payload is not copied."""
+    return [encode_head(batch, batch.base_offset, batch.append_ms), batch.payload]
+
+
+def encode_head(batch: Batch, base_offset: int, append_ms: int) -> bytes:
+    """What stands before the payload, once it is known where the batch goes and when."""
     layout_flags = int(batch.flags)
     tail = b""
     name = b""
@@ -45,8 +49,8 @@ def encode_batch(batch: Batch) -> list[Buffer]:
     if batch.stamp is not None:
         layout_flags |= _HAS_STAMP
         tail += _STAMP.pack(batch.stamp.producer_id, batch.stamp.epoch, batch.stamp.sequence)
-    fixed = _FIXED.pack(batch.format, layout_flags, len(name), batch.count, batch.base_offset, batch.append_ms)
-    return [fixed + tail + name, batch.payload]
+    fixed = _FIXED.pack(batch.format, layout_flags, len(name), batch.count, base_offset, append_ms)
+    return fixed + tail + name
 
 
 def decode_batch(data: Buffer) -> Batch:
@@ -57,8 +61,6 @@ def decode_batch(data: Buffer) -> Batch:
     tag, layout_flags, name_bytes, count, base_offset, append_ms = _FIXED.unpack_from(view)
     if not 0 < count <= MAX_COUNT or base_offset > _MAX_OFFSET - count:
         raise WireError(f"a stored batch claims {count} messages at offset {base_offset}")
-    if layout_flags & _MODEL_FLAGS & ~_KNOWN_FLAGS:
-        raise WireError(f"a stored batch has unknown flags {layout_flags:#x}")
     place = _FIXED.size
     place, sequence = _optional(view, place, _SEQUENCE, bool(layout_flags & _HAS_ORIGIN))
     place, held = _optional(view, place, _HELD, bool(layout_flags & _HAS_HELD))

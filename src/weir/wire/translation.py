@@ -31,6 +31,8 @@ _COMPRESSIONS = {
     records.Compression.LZ4: Compression.LZ4,
     records.Compression.ZSTD: Compression.ZSTD,
 }
+#: Nearly every batch: an identity is cheaper than arithmetic on flags.
+_PLAIN = BatchFlags.NONE
 
 
 def messages_of(batch: Batch) -> list[Message]:
@@ -90,6 +92,8 @@ def _compression(batch: Batch) -> Compression:
 def kafka_records(batch: Batch, wanted: int | None = None) -> list[Buffer]:
     """The batch as Kafka's consumers read it, in pieces; as it came, at its offset, if Kafka wrote it. `wanted`: a
     bit per message that is to be seen (None: all); the offsets of the others stay empty."""
+    if batch.flags is not _PLAIN and batch.flags & BatchFlags.HIDDEN:
+        return [_empty(batch)]
     if batch.format is BatchFormat.KAFKA:
         return _own_records(batch, wanted)
     if batch.flags & BatchFlags.CONTROL or wanted == 0:

@@ -20,7 +20,15 @@ from weir.gateway.kafka.delaying import (
 from weir.gateway.kafka.errors import Code, RefusedError
 from weir.model.batch import Batch, BatchFormat, Stamp
 from weir.testing.record_samples import compressed
-from weir.wire.kafka.records import NO_STAMP, Compression, produced, verify, with_append_time
+from weir.wire.kafka.records import (
+    NO_STAMP,
+    TRANSACTIONAL,
+    Compression,
+    parse_header,
+    produced,
+    verify,
+    with_append_time,
+)
 from weir.wire.kafka.records_build import Header, Record, build_batch
 from weir.wire.kafka.records_read import iter_records
 
@@ -172,12 +180,36 @@ def test_headers_that_say_nothing_sensible_are_refused(headers: list[Header]) ->
     assert refused.value.code is Code.INVALID_RECORD
 
 
-@pytest.mark.parametrize("header", [at(NOW + 5), (CANCEL, b"x")], ids=["delay", "cancel"])
-def test_a_transaction_delays_nothing(header: Header) -> None:
-    with pytest.raises(RefusedError):
-        heeded(record(0, header), stamp=Stamp(7, 0, 0), transactional=True)
+def test_a_transaction_cancels_nothing() -> None:
+    with pytest.raises(RefusedError) as refused:
+        heeded(record(0), record(1, (CANCEL, b"x")), stamp=Stamp(7, 0, 0), transactional=True)
+    assert refused.value.code is Code.INVALID_RECORD
     sent = outgoing([record(0)], stamp=Stamp(7, 0, 0), transactional=True)
     assert Delaying().heeded(sent, NOW) is sent
+
+
+def test_what_a_transaction_delays_is_no_part_of_it_once_it_is_seen() -> None:
+    stamp = Stamp(7, 1, 3)
+    payload = build_batch(
+        [record(0), record(1, at(NOW + 5)), record(2, at(NOW + 5)), record(3)],
+        attributes=TRANSACTIONAL,
+        stamp=stamp,
+    )
+    sent = Outgoing(payload, 4, BatchFormat.KAFKA, stamp=stamp, transactional=True)
+    parts = Delaying().heeded(sent, NOW).parts
+    assert [(p.stamp, p.transactional, p.deliver_at_ms) for p in parts] == [
+        (Stamp(7, 1, 3), True, None),
+        (Stamp(7, 1, 4), True, NOW + 5),
+        (Stamp(7, 1, 6), True, None),
+    ]
+    headers = [parse_header(part.payload) for part in parts]
+    assert [(header.transactional, header.stamp) for header in headers] == [
+        (True, Stamp(7, 1, 3)),
+        (False, None),
+        (True, Stamp(7, 1, 6)),
+    ]
+    (whole,) = heeded(record(0, at(NOW + 5)), stamp=stamp, transactional=True).parts
+    assert (whole.deliver_at_ms, parse_header(whole.payload).stamp) == (NOW + 5, None)
 
 
 def test_a_batch_of_very_many_parts_is_refused_so_that_its_client_cuts_it() -> None:

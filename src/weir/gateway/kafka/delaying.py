@@ -4,7 +4,8 @@
 a record back; `weir-delay-id` names it; a record with `weir-cancel` cancels what waits under that name, and is
 itself not stored. A batch of which all records wait for the same moment is held as it is. Any other is stored in
 parts: runs of records that are treated alike. They are the same runs if the batch is sent again, whenever that is,
-so each of them is known by its sequence numbers.
+so each of them is known by its sequence numbers. What a transaction delays is hidden until the commit, and held
+from then on; nothing can be cancelled in one.
 """
 
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from weir.broker.api import Outgoing
 from weir.gateway.kafka.errors import Code, RefusedError
 from weir.model.batch import Batch, Stamp
 from weir.model.errors import WireError
-from weir.wire.kafka.records import LOG_APPEND_TIME, NO_STAMP, BatchHeader, parse_header
+from weir.wire.kafka.records import LOG_APPEND_TIME, NO_STAMP, TRANSACTIONAL, BatchHeader, parse_header
 from weir.wire.kafka.records_build import Record, build_batch
 from weir.wire.kafka.records_read import iter_records
 from weir.wire.kafka.records_search import Searcher
@@ -54,22 +55,21 @@ class Delaying:
     def heeded(self, outgoing: Outgoing, now_ms: int, header: BatchHeader | None = None) -> Outgoing:
         """The batch as it is to be stored, if some of its records wish for a delay; else itself. RefusedError.
         `header`: as it came, if that is known."""
-        payload = bytes(outgoing.payload)
         try:
-            if not self._searcher.has(payload, header or parse_header(payload)):
+            if not self._searcher.has(outgoing.payload, header or parse_header(outgoing.payload)):
                 return outgoing
+            payload = bytes(outgoing.payload)  # it may be kept for long
+            outgoing = replace(outgoing, payload=payload)
             runs = _runs_of(payload)
         except WireError as bad:
             raise RefusedError(Code.INVALID_RECORD, str(bad)) from bad
         if all(wish == _NOTHING for wish, _ in runs):
             return outgoing
-        if outgoing.transactional:
-            raise RefusedError(
-                Code.INVALID_RECORD, "a transaction's records cannot be delayed, nor cancel what is delayed"
-            )
+        if outgoing.transactional and any(wish.cancel is not None for wish, _ in runs):
+            raise RefusedError(Code.INVALID_RECORD, "a transaction's records cannot cancel what is delayed")
         if len(runs) > MOST_PARTS:  # clients that can, cut it in two and try again
             raise RefusedError(Code.MESSAGE_TOO_LARGE, f"a batch would be stored in more than {MOST_PARTS} parts")
-        if len(runs) == 1 and runs[0][0].place < 0:
+        if len(runs) == 1 and runs[0][0].place < 0 and not outgoing.transactional:
             whole = replace(outgoing, deliver_at_ms=_due(runs[0][0], now_ms))
             return whole if outgoing.stamp is None else replace(outgoing, parts=(whole,))
         return replace(outgoing, parts=tuple(_parts(outgoing, parse_header(payload), runs, now_ms)))
@@ -145,9 +145,15 @@ def _parts(
         stamp = outgoing.stamp
         if stamp is not None:
             stamp = Stamp(stamp.producer_id, stamp.epoch, (stamp.sequence + first) & _LAST_SEQUENCE)
+        kept = LOG_APPEND_TIME
+        inner = stamp
+        if outgoing.transactional and wish == _NOTHING:
+            kept |= TRANSACTIONAL
+        elif outgoing.transactional:
+            inner = None  # when it is seen the transaction is over
         yield replace(
             outgoing,
-            payload=b"" if wish.cancel is not None else _batch(header, records, stamp),
+            payload=b"" if wish.cancel is not None else _batch(header.attributes & kept, records, inner),
             count=len(records),
             stamp=stamp,
             deliver_at_ms=_due(wish, now_ms),
@@ -156,10 +162,10 @@ def _parts(
         )
 
 
-def _batch(header: BatchHeader, records: list[Record], stamp: Stamp | None) -> bytes:
+def _batch(attributes: int, records: list[Record], stamp: Stamp | None) -> bytes:
     first = records[0].offset_delta
     moved = [
         Record(record.offset_delta - first, record.timestamp, record.key, record.value, record.headers)
         for record in records
     ]
-    return build_batch(moved, attributes=header.attributes & LOG_APPEND_TIME, stamp=stamp or NO_STAMP)
+    return build_batch(moved, attributes=attributes, stamp=stamp or NO_STAMP)

@@ -155,8 +155,8 @@ class TopicMoments:
 
 
 def _latest_of(batch: Batch) -> int:
-    """The latest time in a batch; -1 for a marker, which is no record of anybody's."""
-    if batch.flags & BatchFlags.CONTROL:
+    """The latest time in a batch; -1 for one that has no record for anybody, as a marker."""
+    if batch.flags & BatchFlags.UNSEEN:
         return -1
     if batch.format is BatchFormat.KAFKA:
         try:

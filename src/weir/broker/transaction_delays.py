@@ -1,0 +1,119 @@
+"""Delayed messages of a topic's transactions: hidden in the log until the end, then on their way to be held.
+
+Part of what the topic learns from its log, and of the snapshot that goes with it: never newer or older than where
+the log is read on from.
+"""
+
+from struct import Struct, error
+
+from pyroaring import BitMap64
+
+from weir.model.batch import Batch, BatchFlags
+from weir.model.errors import WireError
+
+#: The origin of a batch that came from a hidden one; its sequence number is the offset there. No producer's name
+#: begins with a blank.
+MOVED = " committed"
+
+_HEAD = Struct("<BIII")
+_OPEN = Struct("<qI")
+_KNOWN = Struct("<qq")
+_VERSION = 1
+
+
+class TransactionDelays:
+    """Offsets are those at which hidden batches begin."""
+
+    def __init__(self) -> None:
+        #: Those of open transactions, by producer id.
+        self._open: dict[int, BitMap64] = {}
+        #: Those of committed ones that are not known to be held yet.
+        self.unmoved = BitMap64()
+        #: Entries of holding ledgers among which nothing of what is unmoved can be.
+        self.known: dict[int, int] = {}
+        #: Whether something was moved that no snapshot knows of.
+        self.unsaved = False
+
+    # --- learning -----------------------------------------------------------------------------------------------
+
+    def hidden(self, producer_id: int, offset: int) -> None:
+        """A hidden batch is in the log."""
+        self._open.setdefault(producer_id, BitMap64()).add(offset)
+
+    def decide(self, producer_id: int, *, aborted: bool) -> None:
+        """The producer's transaction has ended."""
+        offsets = self._open.pop(producer_id, None)
+        if offsets is not None and not aborted:
+            self.unmoved |= offsets
+
+    def released(self, batch: Batch) -> None:
+        """A batch without a stamp is in the log: perhaps one that was held, and is known to be so now."""
+        if batch.flags & BatchFlags.RELEASED:
+            self.found(batch)
+
+    def found(self, batch: Batch) -> None:
+        """The same of a batch that is or was held."""
+        origin = batch.origin
+        if origin is not None and origin.producer == MOVED:
+            self.moved(origin.sequence)
+
+    def moved(self, offset: int) -> None:
+        """It is held, for good."""
+        if offset in self.unmoved:
+            self.unmoved.discard(offset)
+            self.unsaved = True
+
+    def trim(self, start_offset: int) -> None:
+        """Forget what lies before the offset."""
+        self.unmoved.remove_range(0, start_offset)
+        for offsets in self._open.values():
+            offsets.remove_range(0, start_offset)
+
+    @property
+    def first(self) -> int | None:
+        """The first that is not moved."""
+        return int(self.unmoved.min()) if self.unmoved else None
+
+    # --- keeping ------------------------------------------------------------------------------------------------
+
+    def to_bytes(self) -> bytes | None:
+        """For a snapshot; None if there is nothing to keep."""
+        self.unsaved = False
+        if not self._open and not self.unmoved and not self.known:
+            return None
+        unmoved = self.unmoved.serialize()
+        parts = [_HEAD.pack(_VERSION, len(self._open), len(self.known), len(unmoved))]
+        for producer_id, offsets in self._open.items():
+            data = offsets.serialize()
+            parts += [_OPEN.pack(producer_id, len(data)), data]
+        parts += [_KNOWN.pack(ledger, entries) for ledger, entries in self.known.items()]
+        return b"".join([*parts, unmoved])
+
+    def load(self, data: bytes) -> None:
+        """Begin with a snapshot."""
+        try:
+            version, opened, ledgers, size = _HEAD.unpack_from(data)
+            if version != _VERSION:
+                raise WireError(f"delays of transactions have unknown version {version}")
+            place = _HEAD.size
+            for _ in range(opened):
+                producer_id, length = _OPEN.unpack_from(data, place)
+                place += _OPEN.size
+                self._open[producer_id] = _bitmap(data, place, length)
+                place += length
+            for _ in range(ledgers):
+                ledger, entries = _KNOWN.unpack_from(data, place)
+                place += _KNOWN.size
+                self.known[ledger] = entries
+        except error as bad:
+            raise WireError(f"delays of transactions are malformed: {bad}") from bad
+        self.unmoved = _bitmap(data, place, size)
+        if place + size != len(data):
+            raise WireError(f"delays of transactions have {len(data) - place - size} bytes too many")
+
+
+def _bitmap(data: bytes, place: int, size: int) -> BitMap64:
+    try:
+        return BitMap64.deserialize(data[place : place + size])
+    except (ValueError, IndexError, MemoryError, OverflowError) as bad:
+        raise WireError(f"a bitmap of delays is malformed: {bad}") from bad
