@@ -1,8 +1,10 @@
 """What commands on Spark have in common: whether it is there, which Weir it is about, who runs the streams."""
 
 import logging
+import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,6 +16,8 @@ from weir.client.blocking import Access
 from weir.model.errors import ConfigError, SparkSetupError
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from weir.spark.sql.place import Place
 
 _NEEDED = ("pyspark", "pyarrow", "numpy", "pandas", "sqlglot", "prompt_toolkit")
@@ -28,6 +32,35 @@ def need_spark() -> None:
         raise SparkSetupError(f"SQL runs on Spark, and {', '.join(missing)} is not installed")
     # Spark's errors come as exceptions; its own log of them would stand beside each.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+
+
+def quiet_session(name: str, *, master: str, config: Mapping[str, str] | None = None) -> "SparkSession":
+    """A session whose JVM and workers write what they have to say into a file: it is for those who look for a
+    fault in Spark. Errors come as exceptions all the same."""
+    from weir.spark.sessions import session
+
+    with spark_log().open("ab") as log:
+        kept = os.dup(2)
+        os.dup2(log.fileno(), 2)
+        try:
+            return session(name, master=master, config=config)
+        except Exception as failure:
+            raise SparkSetupError(f"Spark does not start: {failure}", hint=f"see {spark_log()}") from None
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+
+
+def spark_log() -> Path:
+    return state_folder() / "spark.log"
+
+
+def state_folder() -> Path:
+    """What commands remember on this machine."""
+    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    folder = state / "weir"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def place_of(remote: Remote, kafka: str | None) -> "Place":

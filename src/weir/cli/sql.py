@@ -10,7 +10,7 @@ import click
 
 from weir.cli.output import print_json
 from weir.cli.remote import Remote, remote_options
-from weir.cli.spark_side import RunnerStarter, need_spark, place_of
+from weir.cli.spark_side import RunnerStarter, need_spark, place_of, quiet_session
 from weir.cli.sql_views import print_live, print_rows
 from weir.model.errors import ConfigError, WeirError
 
@@ -65,7 +65,6 @@ def sql(
 ) -> None:
     """Query topics, and define streams, with SQL on Spark. Statements end with semicolons."""
     need_spark()
-    from weir.spark.sessions import session
     from weir.spark.sql.console import Console
 
     given = [*texts, *([_read(file)] if file is not None else [])]
@@ -73,7 +72,7 @@ def sql(
     starter = RunnerStarter(remote, place.access, kafka, checkpoints)
     asked = not given and sys.stdin.isatty()
     console = Console(
-        lambda: session("weir-sql", master=master),
+        lambda: quiet_session("weir-sql", master=master),
         place,
         limit=limit or (_PROMPT_ROWS if asked else None),
         start=start,

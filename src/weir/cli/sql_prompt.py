@@ -1,8 +1,6 @@
 """The prompt of `weir sql`: history, completion, statements over several lines."""
 
-import os
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.auto_suggest import AutoSuggestFromHistory
@@ -11,6 +9,7 @@ from prompt_toolkit.document import Document
 from prompt_toolkit.history import FileHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
+from weir.cli.spark_side import state_folder
 from weir.spark.sql.statements import is_complete
 
 _WORDS = (
@@ -52,18 +51,10 @@ class Words(Completer):
                 yield Completion(one, start_position=-len(word))
 
 
-def history_file() -> Path:
-    """Where statements are remembered."""
-    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
-    folder = state / "weir"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder / "sql_history"
-
-
 def statements(topics: Callable[[], Iterable[str]]) -> Iterable[str]:
     """What is typed, a statement (or several) at a time, until the end."""
     session: PromptSession[str] = PromptSession(
-        history=FileHistory(str(history_file())),
+        history=FileHistory(str(state_folder() / "sql_history")),
         auto_suggest=AutoSuggestFromHistory(),
         completer=Words(topics),
         complete_while_typing=False,

@@ -5,12 +5,13 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DataType, StructType
 
 from weir.client.kafka.cluster import Cluster
 from weir.client.registry import schemas_of, topic_of
 from weir.model.errors import ConfigError, SchemaNotFoundError, SqlError, TopicNotFoundError
 from weir.model.topics import TopicName
+from weir.spark.columns import schema_of
 from weir.spark.options import connection
 from weir.spark.sql.place import Place, kafka_name, table_name, topic_named
 from weir.spark.sql.queries import Query, quoted
@@ -77,17 +78,18 @@ class Tables:
         """One topic; SqlError if there is none."""
         name = kafka_name(topic)
         self._check_exists(topic, name)
-        typed = self._typed(topic)
+        typed = self._value_type(topic)
         given = {**self._place.options, **(options or {}), "includeHeaders": str(headers).lower()}
-        if typed:
+        if typed is not None:
             given["valueFormat"] = "schema"
+        # The columns are known here; a worker that is asked for them has to be started first.
+        columns = schema_of(headers=headers, value=typed)
         reader = self._spark.readStream if streaming else self._spark.read
-        frame = reader.format("weir").options(**given).load(name)
-        about = (*_ABOUT, "headers AS __headers") if headers else _ABOUT
-        if not typed:
-            return frame.selectExpr(*_UNTYPED, *about[len(_ABOUT) :])
-        record = isinstance(frame.schema["value"].dataType, StructType)
-        return frame.selectExpr("value.*" if record else "value", *about)
+        frame = reader.format("weir").schema(columns).options(**given).load(name)
+        also = ("headers AS __headers",) if headers else ()
+        if typed is None:
+            return frame.selectExpr(*_UNTYPED, *also)
+        return frame.selectExpr("value.*" if isinstance(typed, StructType) else "value", *_ABOUT, *also)
 
     def _check_exists(self, topic: TopicName, name: str) -> None:
         with Cluster(connection(self._place.options)) as cluster:
@@ -99,15 +101,14 @@ class Tables:
         hint = f"did you mean {table_name(topic_of(near[0]))}?" if near else "SHOW TABLES lists what there is"
         raise SqlError(f"there is no topic {table_name(topic)}", hint=hint)
 
-    def _typed(self, topic: TopicName) -> bool:
-        """Whether the registry has a schema that can be columns."""
+    def _value_type(self, topic: TopicName) -> DataType | None:
+        """What the registry's schema makes of the value; None if there is none, or none that can be columns."""
         access = self._place.access
         try:
             versions = schemas_of(topic, access.url, token=access.token, ca=access.ca)
-            value_schema(kafka_name(topic), list(versions), permissive=False)
+            return value_schema(kafka_name(topic), list(versions), permissive=False).type
         except SchemaNotFoundError:
-            return False
+            return None
         except ConfigError as unfit:
             log.warning("the value of %s is read as text: %s", table_name(topic), unfit.what)
-            return False
-        return True
+            return None

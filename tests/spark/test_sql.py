@@ -1,0 +1,252 @@
+"""SQL on topics, with real Spark: tables, live queries, and streams that a runner in this process runs."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from weir.client import streams as rest
+from weir.client.blocking import Access, ask_v2
+from weir.model.errors import RunnerBusyError, SqlError, SqlStreamExistsError, SqlStreamNotFoundError
+from weir.model.sql_streams import Wanted
+from weir.model.topics import TopicName
+from weir.spark.sql.console import Console, Done, Rows
+from weir.spark.sql.place import Place, topic_named
+from weir.spark.sql.runner import Runner
+from weir.spark.sql.statements import SelectStream, parse
+
+from .conftest import Topics
+
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("spark")]
+
+_PATIENCE_S = 200.0
+ORDER = {
+    "type": "record",
+    "name": "Order",
+    "fields": [
+        {"name": "id", "type": "int"},
+        {"name": "customer", "type": ["null", "string"], "default": None},
+        {"name": "amount", "type": "double"},
+    ],
+}
+
+
+class Sql:
+    """Statements, and a runner that is stepped by hand."""
+
+    def __init__(self, spark: SparkSession, topics: Topics, folder: Path) -> None:
+        self.topics = topics
+        self.place = Place(Access(topics.up.http_url), topics.servers)
+        self.console = Console(lambda: spark, self.place, limit=1000, start="earliest")
+        self.runner = Runner(spark, self.place, str(folder / "checkpoints"))
+        self.folder = folder / "checkpoints"
+
+    def do(self, text: str) -> Rows | Done:
+        (statement,) = parse(text)
+        return self.console.do(statement)
+
+    def rows(self, text: str) -> list[tuple[object, ...]]:
+        found = self.do(text)
+        assert isinstance(found, Rows)
+        return [tuple(row) for row in found.rows]
+
+    def orders(self, name: str, first: int = 0, count: int = 6) -> None:
+        """A typed topic, of orders of two customers."""
+        if not first:
+            self.topics.create(name=name)
+            body = {"type": "JSON", "schema": json.dumps(ORDER), "properties": {}}
+            ask_v2(self.place.access, "POST", f"schemas/public/default/{name}/schema", body)
+        numbers = range(first, first + count)
+        values = [{"id": n, "customer": f"c{n % 2}", "amount": n / 2} for n in numbers]
+        times = [1_700_000_000_000 + 1000 * n for n in numbers]
+        self.topics.fill(name, [json.dumps(value) for value in values], times=times)
+
+    def until(self, done: Callable[[], bool]) -> None:
+        """Let the runner do its work until it is done."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while not done():
+            shown = rest.all_streams(self.place.access)
+            assert time.monotonic() < deadline, [(one.stream.name, one.progress) for one in shown]
+            assert self.runner.step()
+            time.sleep(0.2)
+
+    def until_read(self, name: str, rows: int) -> None:
+        """Until the stream has read so many rows, and written what it makes of them."""
+        self.until(lambda: self._read(name) >= rows)
+
+    def _read(self, name: str) -> int:
+        progress = rest.get_stream(self.place.access, topic_named((name,))).progress
+        return progress.rows if progress is not None else 0
+
+    def state(self, name: str) -> str:
+        found = rest.get_stream(self.place.access, topic_named((name,)))
+        return found.progress.state if found.progress is not None else ""
+
+
+@pytest.fixture
+def sql(spark: SparkSession, topics: Topics, tmp_path: Path) -> Iterator[Sql]:
+    found = Sql(spark, topics, tmp_path)
+    yield found
+    for one in rest.all_streams(found.place.access):
+        rest.drop_stream(found.place.access, one.stream.name)
+    found.runner.step()
+    found.runner.close()
+
+
+def test_topics_are_tables_typed_or_not_with_what_else_a_message_has(sql: Sql) -> None:
+    sql.orders("sql-a.typed")
+    sql.topics.create(2, name="sql_plain")
+    sql.topics.fill("sql_plain", ["x", "y"], 1)
+    assert ("sql_plain",) in sql.rows("SHOW TABLES")
+    assert ("`sql-a.typed`",) in sql.rows("SHOW TABLES")
+    assert sql.rows("SELECT value, __key, __offset, __partition, __topic FROM sql_plain ORDER BY __offset") == [
+        ("x", "x", 0, 1, "sql_plain"),
+        ("y", "y", 1, 1, "sql_plain"),
+    ]
+    typed = "default.`sql-a.typed`"
+    assert sql.rows(f"SELECT customer, sum(amount) s FROM {typed} GROUP BY 1 ORDER BY 1") == [
+        ("c0", 3.0),
+        ("c1", 4.5),
+    ]
+    joined = f"SELECT p.value, t.id FROM {typed} t JOIN public.default.sql_plain p ON t.id = p.__offset ORDER BY 2"
+    assert sql.rows(joined) == [("x", 0), ("y", 1)]
+    assert ("amount", "double") in sql.rows(f"DESCRIBE {typed}")
+    (plan,) = sql.rows(f"EXPLAIN SELECT id FROM {typed}")
+    assert "weir" in str(plan[0])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("SELECT * FROM sql_nowhere", "there is no topic sql_nowhere"),
+        ("SELECT nothing FROM (SELECT 1 AS a)", "nothing"),
+        ("CREATE STREAM s AS SELECT value FROM s", "there is no topic s|what it writes"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_a_line(sql: Sql, text: str, said: str) -> None:
+    with pytest.raises(SqlError, match=said) as failed:
+        sql.do(text)
+    assert "\n" not in failed.value.what
+
+
+def test_a_live_query_prints_what_comes_up_to_its_limit(sql: Sql) -> None:
+    sql.orders("sql_live")
+    (statement,) = parse("SELECT STREAM id, amount FROM sql_live WHERE id > 2")
+    assert isinstance(statement, SelectStream)
+    seen: list[tuple[object, ...]] = []
+    with closing(sql.console.live(statement)) as batches:
+        for some in batches:
+            if not seen:
+                sql.orders("sql_live", 6, 2)
+            seen += [tuple(row) for row in some.rows]
+            if len(seen) == 5:
+                break
+    assert sorted(seen) == [(n, n / 2) for n in range(3, 8)]
+
+
+def test_a_stream_is_created_paused_resumed_and_dropped_and_writes_everything_once(sql: Sql) -> None:
+    sql.orders("sql_orders")
+    sql.do("CREATE STREAM sql_copy WITH (partitions = 2) AS SELECT *, amount * 2 AS twice FROM sql_orders")
+    with pytest.raises(SqlStreamExistsError):
+        sql.do("CREATE STREAM sql_copy AS SELECT * FROM sql_orders")
+    assert isinstance(sql.do("CREATE STREAM IF NOT EXISTS sql_copy AS SELECT * FROM sql_orders"), Done)
+
+    def written() -> list[tuple[object, ...]]:
+        return sql.rows("SELECT id, customer, twice, __key FROM sql_copy ORDER BY id")
+
+    def expected(count: int) -> list[tuple[object, ...]]:
+        keys = [json.dumps({"id": n, "customer": f"c{n % 2}", "amount": n / 2}) for n in range(count)]
+        return [(n, f"c{n % 2}", float(n), keys[n]) for n in range(count)]
+
+    sql.until_read("sql_copy", 6)
+    assert sql.state("sql_copy") == "running"
+    assert written() == expected(6)
+    sql.do("PAUSE STREAM sql_copy")
+    sql.until(lambda: sql.state("sql_copy") == "paused")
+    sql.orders("sql_orders", 6)
+    for _ in range(3):
+        sql.runner.step()
+    assert written() == expected(6)
+    sql.do("RESUME STREAM sql_copy")
+    sql.until_read("sql_copy", 6)  # since it was resumed
+    assert written() == expected(12)
+    (line,) = sql.rows("SHOW STREAMS")
+    assert line[:2] == ("sql_copy", "running")
+    described = dict(sql.rows("DESCRIBE STREAM sql_copy"))
+    assert described["reads"] == "sql_orders"
+    checkpoints = list(sql.folder.iterdir())
+    assert len(checkpoints) == 1
+    sql.do("DROP STREAM sql_copy")
+    sql.until(lambda: not checkpoints[0].exists())
+    assert written() == expected(12)
+    with pytest.raises(SqlStreamNotFoundError):
+        sql.do("DROP STREAM sql_copy")
+    assert isinstance(sql.do("DROP STREAM IF EXISTS sql_copy"), Done)
+
+
+def test_groups_are_written_as_they_change_and_windows_once_they_are_over(sql: Sql) -> None:
+    sql.orders("sql_sales")
+    sql.do(
+        "CREATE STREAM sql_totals AS SELECT customer AS key, sum(amount) AS total FROM sql_sales GROUP BY customer"
+    )
+    sql.do(
+        "CREATE STREAM sql_windows AS SELECT window(__timestamp, '2 seconds') AS w, count(*) AS n "
+        "FROM sql_sales WATERMARK __timestamp DELAY OF INTERVAL 0 SECONDS GROUP BY 1"
+    )
+    last = "SELECT __key, max_by(total, __offset) FROM sql_totals GROUP BY 1 ORDER BY 1"
+    sql.until_read("sql_totals", 6)
+    assert sql.rows(last) == [("c0", 3.0), ("c1", 4.5)]
+    sql.orders("sql_sales", 6)
+    sql.until_read("sql_totals", 12)
+    assert sql.rows(last) == [("c0", 15.0), ("c1", 18.0)]
+    sql.until_read("sql_windows", 12)
+    windows = "SELECT unix_millis(w_start), unix_millis(w_end), n FROM sql_windows ORDER BY 1"
+    sql.until(lambda: len(sql.rows(windows)) >= 5)
+    begin = 1_700_000_000_000
+    assert sql.rows(windows) == [(begin + at, begin + at + 2000, 2) for at in range(0, 10_000, 2000)]
+
+
+def test_two_streams_are_joined_by_key_and_time(sql: Sql) -> None:
+    sql.orders("sql_left")
+    sql.orders("sql_right", count=6)
+    sql.do(
+        "CREATE STREAM sql_joined AS SELECT l.id AS id, l.amount + r.amount AS both "
+        "FROM sql_left WATERMARK __timestamp DELAY OF INTERVAL 10 SECONDS l "
+        "JOIN sql_right WATERMARK __timestamp DELAY OF INTERVAL 10 SECONDS r "
+        "ON l.id = r.id AND r.__timestamp BETWEEN l.__timestamp AND l.__timestamp + INTERVAL 1 SECOND"
+    )
+    joined = "SELECT id, both FROM sql_joined ORDER BY id"
+    sql.until_read("sql_joined", 12)
+    assert sql.rows(joined) == [(n, float(n)) for n in range(6)]
+
+
+def test_a_stream_that_fails_says_why_and_the_others_run(sql: Sql) -> None:
+    sql.orders("sql_given")
+    sql.do("CREATE STREAM sql_sorted AS SELECT id FROM sql_given ORDER BY id")
+    access = sql.place.access
+    for name, query in (("sql_stolen", "SELECT id FROM sql_given"), ("sql_good", "SELECT id FROM sql_given")):
+        sources = [TopicName.parse("sql_given")] if name == "sql_good" else []
+        rest.put_stream(
+            access, TopicName.parse(name), sql=query, sources=sources, options={}, wanted=Wanted.RUNNING
+        )
+    sql.until(lambda: sql.state("sql_sorted") == sql.state("sql_stolen") == "failed")
+    sql.until(lambda: sql.state("sql_good") == "running")
+    errors = {str(line[0]): str(line[-1]) for line in sql.rows("SHOW STREAMS")}
+    assert "sort" in errors["sql_sorted"].lower()
+    assert "not among the sources" in errors["sql_stolen"]
+    with pytest.raises(RunnerBusyError):
+        rest.take_runner(access, "another", "elsewhere", 5_000)
+
+
+def test_an_epoch_in_a_batch_of_its_own_is_written_once(spark: SparkSession, topics: Topics, sql: Sql) -> None:
+    topic = topics.create()
+    options = {"kafka.bootstrap.servers": topics.servers, "topic": topic, "sinkId": "by-hand"}
+    for epoch in (0, 0, 1):
+        frame = spark.range(3).selectExpr(f"'{epoch}' AS value")
+        frame.write.format("weir").options(**options, sinkEpoch=str(epoch)).mode("append").save()
+    found = sql.rows(f"SELECT value, count(*) FROM `{topic}` GROUP BY 1 ORDER BY 1")
+    assert found == [("0", 3), ("1", 3)]
