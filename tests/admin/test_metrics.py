@@ -1,6 +1,7 @@
 """Metrics: what Prometheus' own parser reads back is what went in."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -15,6 +16,7 @@ from weir.admin.metrics import (
 )
 from weir.broker.api import SubscriptionType
 from weir.broker.meters import BOUNDS_S
+from weir.broker.query_progress import QueryProgress
 from weir.broker.stats import Flow, Latency, SubscriptionStats, TopicStats
 from weir.gateway.kafka.metrics import KafkaMetrics
 from weir.server.kafka_metrics import kafka_families
@@ -54,6 +56,21 @@ def test_prometheus_reads_back_what_was_said() -> None:
     assert [(s.labels["topic"], s.value) for s in published] == [("persistent://public/default/a", 10), ("b", 10)]
     latency = {s.name: s.value for s in families["weir_topic_publish_latency_seconds"].samples}
     assert latency["weir_topic_publish_latency_seconds_count"] == sum(range(len(BOUNDS_S) + 1))
+
+
+def test_only_queries_have_the_metrics_of_queries() -> None:
+    plain = topic("a")
+    of_query = replace(plain.subscriptions[0], name="report", query=QueryProgress(3, 10, 2.5, 4))
+    text = "".join(render([replace(plain, subscriptions=(plain.subscriptions[0], of_query))]))
+    found = {
+        family.name.removeprefix("weir_subscription_query_"): [
+            (sample.labels["subscription"], sample.value) for sample in family.samples
+        ]
+        for family in text_string_to_metric_families(text)
+        if "query" in family.name
+    }
+    said = {"batches": 3, "batch_rows": 10, "rows_per_second": 2.5, "lost": 4}
+    assert found == {name: [("report", value)] for name, value in said.items()}
 
 
 def test_every_family_has_one_name_and_a_help_text() -> None:

@@ -79,6 +79,34 @@ def test_a_timestamp_moves_the_beginning_and_is_looked_at_again() -> None:
     assert found.since_ms == int(datetime(2026, 1, 1, tzinfo=UTC).timestamp()) * 1000 + 1
 
 
+MOMENT = datetime(2026, 1, 1, 0, 0, 0, 1500, tzinfo=UTC)
+MOMENT_MS = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp()) * 1000 + 1
+
+
+@pytest.mark.parametrize(
+    ("filters", "since_ms", "before_ms"),
+    [
+        ([LessThan(("timestamp",), MOMENT)], None, MOMENT_MS + 1),
+        ([LessThan(("timestamp",), MOMENT.replace(microsecond=1000))], None, MOMENT_MS),
+        ([LessThanOrEqual(("timestamp",), MOMENT.replace(microsecond=1000))], None, MOMENT_MS + 1),
+        ([EqualTo(("timestamp",), MOMENT)], MOMENT_MS, MOMENT_MS + 1),
+        (
+            [LessThan(("timestamp",), MOMENT), LessThanOrEqual(("timestamp",), MOMENT.replace(year=2025))],
+            None,
+            int(MOMENT.replace(year=2025).timestamp() * 1000) + 1,
+        ),
+        ([GreaterThan(("timestamp",), MOMENT)], MOMENT_MS, None),
+    ],
+    ids=["before", "before a whole one", "until", "at", "two", "after"],
+)
+def test_a_latest_timestamp_is_known_to_the_millisecond_and_is_looked_at_again(
+    filters: list[Filter], since_ms: int | None, before_ms: int | None
+) -> None:
+    found, left = push(filters)
+    assert left == filters
+    assert (found.since_ms, found.before_ms) == (since_ms, before_ms)
+
+
 @pytest.mark.parametrize(
     "other",
     [
@@ -97,5 +125,5 @@ def test_a_timestamp_moves_the_beginning_and_is_looked_at_again() -> None:
 def test_everything_else_is_left_to_spark(other: Filter) -> None:
     found, left = push([other])
     assert left == [other]
-    assert found.since_ms is None
+    assert (found.since_ms, found.before_ms) == (None, None)
     assert len(found.narrow(RANGES)) == 6

@@ -193,6 +193,9 @@ def test_a_querys_positions_are_kept_under_its_subscription() -> None:
     assert stream().subscription is None
     assert stream(kafka__group__id="g").subscription == "g"
     assert stream(kafka__group__id="g", subscription="s").subscription == "s"
+    assert stream(subscription="s", retain="true").retain
+    with pytest.raises(ConfigError, match="no subscription"):
+        stream(retain="true")
 
 
 def test_offsets_survive_the_checkpoint() -> None:

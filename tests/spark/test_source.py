@@ -112,6 +112,18 @@ def test_a_filter_on_the_timestamp_skips_what_is_older(topics, read) -> None:
     assert none.count() == 0
 
 
+def test_a_latest_timestamp_ends_the_reading_where_the_query_says_that_times_grow(topics) -> None:
+    topic = topics.create(2)
+    base = 1_700_000_000_000
+    for at in range(3):
+        topics.fill(topic, [f"{at}-{step}" for step in range(10)], times=[base + 1000 * at + s for s in range(10)])
+    early = LessThan(("timestamp",), datetime.fromtimestamp((base + 1005) / 1000, UTC))
+    assert spans(reader(topics, topic, early)) == [(0, 0, 30)]  # times need not grow
+    assert spans(reader(topics, topic, early, orderedTimestamps="true")) == [(0, 0, 15)]
+    late = LessThan(("timestamp",), datetime.fromtimestamp((base + 5000) / 1000, UTC))
+    assert spans(reader(topics, topic, late, orderedTimestamps="true")) == [(0, 0, 30)]
+
+
 def test_a_large_partition_is_read_by_as_many_tasks_as_are_asked_for(topics, read) -> None:
     topic = topics.create()
     values = [str(at) for at in range(100)]

@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -95,6 +96,13 @@ def stream_reader(topics, topic: str, **options: str) -> TopicStreamReader:
     return TopicStreamReader(parse(given | options, streaming=True))
 
 
+def shown_of(topics, topic: str) -> dict[str, Any]:
+    """What `weir subscriptions` shows."""
+    shown = CliRunner().invoke(subscriptions, ["list", topic, "--json", "--url", topics.up.http_url])
+    found: dict[str, Any] = json.loads(shown.stdout)
+    return found
+
+
 def test_a_restarted_query_reads_every_message_once_and_keeps_its_position_as_a_subscription(
     topics, stream
 ) -> None:
@@ -109,8 +117,21 @@ def test_a_restarted_query_reads_every_message_once_and_keeps_its_position_as_a_
         wanted = {Partition(topic, 0): 20, Partition(topic, 1): 10}
         assert committed(cluster, "report", wanted) == wanted
     topics.fill(topic, numbered("d", 7), 1)
-    shown = CliRunner().invoke(subscriptions, ["list", topic, "--json", "--url", topics.up.http_url])
-    assert json.loads(shown.stdout)["report"]["msgBacklog"] == 7
+    report = shown_of(topics, topic)["report"]
+    assert report["msgBacklog"] == 7
+    assert (report["query"]["batch"], report["query"]["rows"], report["query"]["lost"]) == (2, 20, 0)
+    assert report["query"]["rowsPerSecond"] > 0
+    assert report["subscriptionProperties"] == {"weir.retains": "false"}
+
+
+def test_a_query_that_retains_holds_the_topic_from_its_beginning_on(topics) -> None:
+    topic = topics.create()
+    topics.fill(topic, numbered("a", 5))
+    reader = stream_reader(topics, topic, subscription="keeper", retain="true")
+    assert reader.initialOffset() == {topic: {"0": 0}}
+    reader.stop()
+    kept = shown_of(topics, topic)["keeper"]
+    assert (kept["subscriptionProperties"], kept["msgBacklog"]) == ({"weir.retains": "true"}, 5)
 
 
 def test_a_running_query_sees_new_messages_and_new_partitions(topics, stream) -> None:
@@ -176,7 +197,7 @@ def test_a_position_that_cannot_be_kept_is_a_warning_said_once(topics, caplog, m
 def test_what_was_trimmed_while_a_query_was_down_is_an_error_that_names_it_or_is_skipped(topics, stream) -> None:
     topic = topics.create()
     topics.fill(topic, numbered("a", 10))
-    query = stream(topic)
+    query = stream(topic, subscription="lossy")
     query.drain()
     for at in range(4):
         topics.fill(topic, numbered(f"b{at}", 10))
@@ -184,6 +205,7 @@ def test_what_was_trimmed_while_a_query_was_down_is_an_error_that_names_it_or_is
     with pytest.raises(PySparkException, match=f"offsets 10 to 29 of {topic}-0"):
         query.drain()
     assert query.drain(failOnDataLoss="false") == numbered("a", 10) + numbered("b2", 10) + numbered("b3", 10)
+    assert shown_of(topics, topic)["lossy"]["query"]["lost"] == 20
 
 
 def test_a_topic_that_was_made_anew_is_an_error_or_is_read_from_its_beginning(topics) -> None:

@@ -33,6 +33,15 @@ class ConsumerStatsBody(Struct):
     metadata: Properties = field(default_factory=dict)
 
 
+class QueryBody(Struct):
+    """The last batch of a query: its number, rows, rows per second; and what was trimmed before it was read."""
+
+    batch: int = 0
+    rows: int = 0
+    rowsPerSecond: float = 0.0
+    lost: int = 0
+
+
 class SubscriptionStatsBody(Struct):
     type: str | None
     msgRateOut: float = 0.0
@@ -57,6 +66,8 @@ class SubscriptionStatsBody(Struct):
     subscriptionProperties: Properties = field(default_factory=dict)
     #: Not Pulsar's: the offset of the next message to acknowledge; of several partitions together there is none.
     position: int | None = None
+    #: Not Pulsar's: what a query said that keeps its position here.
+    query: QueryBody | None = None
 
 
 class CompactionBody(Struct):

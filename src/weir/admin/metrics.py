@@ -29,7 +29,8 @@ class SubscriptionFamily:
     name: str
     kind: str
     help: str
-    value: Callable[[SubscriptionStats], float]
+    #: None where there is nothing to say.
+    value: Callable[[SubscriptionStats], float | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +124,30 @@ SUBSCRIPTION_FAMILIES = (
         "Messages that outlived their TTL.",
         lambda s: s.expired,
     ),
+    SubscriptionFamily(
+        "weir_subscription_query_batches_total",
+        "counter",
+        "Batches that a query has done.",
+        lambda s: None if s.query is None else s.query.batch,
+    ),
+    SubscriptionFamily(
+        "weir_subscription_query_batch_rows",
+        "gauge",
+        "Rows of a query's last batch.",
+        lambda s: None if s.query is None else s.query.rows,
+    ),
+    SubscriptionFamily(
+        "weir_subscription_query_rows_per_second",
+        "gauge",
+        "How fast a query's last batch was.",
+        lambda s: None if s.query is None else s.query.rows_per_s,
+    ),
+    SubscriptionFamily(
+        "weir_subscription_query_lost_total",
+        "counter",
+        "Messages that were trimmed before a query had read them.",
+        lambda s: None if s.query is None else s.query.lost,
+    ),
 )
 
 LATENCY_FAMILIES = (
@@ -188,7 +213,8 @@ def render(
         for subscription in topic.subscriptions
     ]
     for of in SUBSCRIPTION_FAMILIES:
-        lines = [f"{of.name}{{{label}}} {of.value(subscription):.10g}" for label, subscription in subscriptions]
+        values = ((label, of.value(subscription)) for label, subscription in subscriptions)
+        lines = [f"{of.name}{{{label}}} {value:.10g}" for label, value in values if value is not None]
         yield _joined([*_head(of.name, of.kind, of.help), *lines])
     for latency in LATENCY_FAMILIES:
         yield _joined(_head(latency.name, "histogram", latency.help))

@@ -8,6 +8,7 @@ from weir.admin.bodies import PartitionedTopicMetadata
 from weir.broker.api import AccessMode, SubscriptionType
 from weir.broker.group_member import GENERATION
 from weir.broker.nonpersistent import NonPersistentTopic
+from weir.broker.query_progress import QueryProgress
 from weir.broker.stats import ConsumerStats, Flow, ProducerStats, SubscriptionStats, TopicStats
 from weir.broker.topic import BrokerTopic
 
@@ -93,7 +94,12 @@ def _subscription(stats: SubscriptionStats, now_ms: int) -> b.SubscriptionStatsB
         nonContiguousDeletedMessagesRanges=stats.holes,
         subscriptionProperties=dict(stats.properties),
         position=stats.mark_delete + 1,
+        query=None if stats.query is None else _query(stats.query),
     )
+
+
+def _query(said: QueryProgress) -> b.QueryBody:
+    return b.QueryBody(said.batch, said.rows, said.rows_per_s, said.lost)
 
 
 def _consumer(stats: ConsumerStats) -> b.ConsumerStatsBody:
@@ -177,6 +183,9 @@ def _together(found: Sequence[b.SubscriptionStatsBody]) -> b.SubscriptionStatsBo
     whole.isDurable = found[0].isDurable
     whole.subscriptionProperties = found[0].subscriptionProperties
     whole.blockedSubscriptionOnUnackedMsgs = any(one.blockedSubscriptionOnUnackedMsgs for one in found)
+    queries = [one.query for one in found if one.query is not None]
+    # It says the same of all partitions at once; one that is gone from its batches has what it said before.
+    whole.query = max(queries, key=lambda one: one.batch, default=None)
     oldest = [one.earliestMsgPublishTimeInBacklog for one in found if one.msgBacklog]
     whole.earliestMsgPublishTimeInBacklog = min(oldest, default=0)
     return whole

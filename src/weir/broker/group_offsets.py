@@ -9,12 +9,13 @@ import asyncio
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from struct import Struct, error
+from struct import error
 from typing import Protocol
 
 from weir.broker.api import StartAt
 from weir.broker.coordinator import Home, Homes
 from weir.broker.opening import AnyTopic
+from weir.broker.query_progress import COMMIT_HEADER, parse_progress
 from weir.broker.subscription import RETAINS, Subscription, commit_key
 from weir.broker.topic import BrokerTopic
 from weir.model.errors import (
@@ -35,8 +36,7 @@ from weir.stream.state import StateLog
 _AT_ONCE = 64
 _MAX_METADATA_BYTES = 4096
 _VERSION = 1
-#: Version, offset, where the cursor was placed, leader epoch, when.
-_HEADER = Struct("<Bqqiq")
+_HEADER = COMMIT_HEADER
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +266,10 @@ def _place(topic: BrokerTopic, group: str, position: Committed) -> None:
         raise CommitTooLargeError(f"a position may have {_MAX_METADATA_BYTES} bytes of metadata")
     start = StartAt(offset=position.offset)
     subscription = topic.ensure_subscription(group, start, {RETAINS: "false"})
+    query = parse_progress(position.metadata)
+    if query is not None and query.retain and not subscription.retains:
+        subscription.properties[RETAINS] = "true"
+        subscription.save()
     subscription.place(position.offset)
     header = _HEADER.pack(
         _VERSION, position.offset, subscription.cursor.mark_delete + 1, position.leader_epoch, position.commit_ms

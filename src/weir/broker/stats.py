@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from weir.broker.api import AccessMode, SubscriptionType
+from weir.broker.query_progress import QueryProgress
 
 
 class CompactionStatus(Enum):
@@ -79,6 +80,8 @@ class SubscriptionStats:
     expired: int
     consumers: tuple[ConsumerStats, ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
+    #: Of a query that keeps its position here.
+    query: QueryProgress | None = None
 
 
 @dataclass(frozen=True, slots=True)

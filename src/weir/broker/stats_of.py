@@ -7,6 +7,7 @@ from weir.broker.api import SubscriptionType
 from weir.broker.consumer import BrokerConsumer
 from weir.broker.meters import Meter
 from weir.broker.producers import BrokerProducer
+from weir.broker.query_progress import QueryProgress
 from weir.broker.stats import ConsumerStats, Flow, ProducerStats, SubscriptionStats
 from weir.stream.cursor import Cursor
 
@@ -81,6 +82,7 @@ def subscription_stats(
     unacked: int = 0,
     expired: int = 0,
     members: Sequence[ConsumerStats] = (),
+    query: QueryProgress | None = None,
 ) -> SubscriptionStats:
     """`members`: of the consumer group that the subscription is, besides consumers that are connected to it."""
     consumers = (*(consumer_stats(consumer) for consumer in subscription.consumers), *members)
@@ -100,4 +102,5 @@ def subscription_stats(
         expired=expired,
         consumers=consumers,
         properties=subscription.properties,
+        query=query,
     )

@@ -14,6 +14,7 @@ from weir.broker.feed import Feed, Source
 from weir.broker.key_shared import KeyShared
 from weir.broker.limits import Brake, RateLimit
 from weir.broker.meters import Histogram, Meter
+from weir.broker.query_progress import QueryProgress, progress_of_commit
 from weir.broker.settings import BrokerSettings
 from weir.broker.shared import Shared
 from weir.broker.single import SingleActive
@@ -98,6 +99,11 @@ class Subscription:
     def retains(self) -> bool:
         """Whether messages stay for it until it has acknowledged them."""
         return self.properties.get(RETAINS) != "false"
+
+    @property
+    def query(self) -> QueryProgress | None:
+        """What the query said last whose position this is; None if it is no query's."""
+        return progress_of_commit(self._around.state.get(commit_key(self.name))) if self.durable else None
 
     @property
     def backlog(self) -> int:

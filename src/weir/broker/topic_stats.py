@@ -58,6 +58,7 @@ def _subscription_stats(
         unacked=subscription.unacked,
         expired=subscription.expired,
         members=members,
+        query=subscription.query,
     )
 
 

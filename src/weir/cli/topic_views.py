@@ -6,7 +6,16 @@ from typing import Any
 
 _PARTITION = re.compile(r"(.+)-partition-\d+")
 
-SUBSCRIPTION_COLUMNS = ("subscription", "type", "consumers", "backlog", "unacked", "rate out /s", "redelivered /s")
+SUBSCRIPTION_COLUMNS = (
+    "subscription",
+    "type",
+    "consumers",
+    "backlog",
+    "unacked",
+    "rate out /s",
+    "redelivered /s",
+    "query",
+)
 PARTITION_COLUMNS = ("subscription", "partition", "position", "backlog", "consumers")
 LEDGER_COLUMNS = ("ledger", "entries", "bytes")
 CURSOR_COLUMNS = ("subscription", "mark delete", "read position", "holes")
@@ -44,15 +53,25 @@ def topic_fields(name: str, stats: dict[str, Any]) -> Iterator[tuple[str, object
 
 def subscription_rows(stats: dict[str, Any]) -> Iterator[tuple[object, ...]]:
     for name, subscription in sorted((stats.get("subscriptions") or {}).items()):
+        query = subscription.get("query") or {}
         yield (
             name,
             subscription.get("type"),
             len(subscription.get("consumers") or ()),
             subscription.get("msgBacklog", 0),
             subscription.get("unackedMessages", 0),
-            float(subscription.get("msgRateOut", 0)),
+            float(query.get("rowsPerSecond") or subscription.get("msgRateOut", 0)),
             float(subscription.get("msgRateRedeliver", 0)),
+            _query(query),
         )
+
+
+def _query(query: dict[str, Any]) -> str:
+    """The last batch of a query that keeps its position there, and what it has missed."""
+    if not query:
+        return ""
+    lost = query.get("lost", 0)
+    return f"batch {query.get('batch', 0)}: {query.get('rows', 0)} rows" + (f", {lost} lost" if lost else "")
 
 
 def partition_rows(name: str, stats: dict[str, Any]) -> Iterator[tuple[object, ...]]:

@@ -7,6 +7,7 @@ with null, and of records of these. Arrays, maps, records that may be null and o
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from io import BytesIO
 from typing import Any
 
@@ -56,13 +57,14 @@ class _Slow:
     read: Callable[[bytes], Any]
 
     def __call__(self, values: Any) -> Decoded:
-        unions = any(part.kind == "union" for part in self.one.walk())
-        parse = self._with_members if unions else self.read
+        tell, read = _teller(self.one), self.read
         raw = raw_type(self.one, text=False)
-        return one_by_one(values, parse, raw, lambda array: finished(array, self.one, self.kind))
-
-    def _with_members(self, raw: bytes) -> Any:
-        return _told_apart(self.read(raw), self.one)
+        return one_by_one(
+            values,
+            read if tell is None else lambda data: tell(read(data)),
+            raw,
+            lambda array: finished(array, self.one, self.kind),
+        )
 
 
 @dataclass(frozen=True)
@@ -169,20 +171,38 @@ def _plain(given: Any) -> Any:
     }
 
 
-def _told_apart(value: Any, one: AvroType) -> Any:
-    """A value with the members of its unions named."""
+def _teller(one: AvroType) -> Callable[[Any], Any] | None:
+    """A function that names the members of a value's unions; None if there are none in it."""
+    inner = [_teller(part) for part in one.parts]
+    if one.kind == "union":
+        return partial(_member, [(part.class_of(), tell) for part, tell in zip(one.parts, inner, strict=True)])
+    if not any(inner):
+        return None
+    if one.kind == "record":
+        return partial(_in_record, [(name, tell) for name, tell in zip(one.names, inner, strict=True) if tell])
+    step: Any = _in_list if one.kind == "array" else _in_map
+    return partial(step, inner[0])
+
+
+def _in_record(tellers: list[tuple[str, Callable[[Any], Any]]], value: Any) -> Any:
+    if value is not None:
+        for name, tell in tellers:
+            value[name] = tell(value[name])
+    return value
+
+
+def _in_list(tell: Callable[[Any], Any], value: Any) -> Any:
+    return None if value is None else [tell(item) for item in value]
+
+
+def _in_map(tell: Callable[[Any], Any], value: Any) -> Any:
+    return None if value is None else {name: tell(item) for name, item in value.items()}
+
+
+def _member(branches: list[tuple[str, Callable[[Any], Any] | None]], value: Any) -> Any:
     if value is None:
         return None
-    match one.kind:
-        case "record":
-            return {name: _told_apart(value[name], part) for name, part in zip(one.names, one.parts, strict=True)}
-        case "array":
-            return [_told_apart(item, one.parts[0]) for item in value]
-        case "map":
-            return {name: _told_apart(item, one.parts[0]) for name, item in value.items()}
-        case "union":
-            for at, part in enumerate(one.parts):
-                if type(value).__name__ == part.class_of():
-                    return {f"member{at}": _told_apart(value, part)}
-            raise TypeError("a value of no branch")
-    return value
+    for at, (name, tell) in enumerate(branches):
+        if type(value).__name__ == name:
+            return {f"member{at}": value if tell is None else tell(value)}
+    raise TypeError("a value of no branch")

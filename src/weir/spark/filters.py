@@ -1,7 +1,8 @@
 """Filters on topic, partition, offset and timestamp that decide what is read at all.
 
-Those on the first three hold by what is read, and Spark need not look at them again. One on the timestamp only
-moves the beginning: times need not grow along a partition, so Spark still looks at every row.
+Those on the first three hold by what is read, and Spark need not look at them again. One on the timestamp moves
+the beginning, and the end only where the query says that times grow along a partition: they need not, so Spark
+still looks at every row.
 """
 
 from collections.abc import Iterable, Sequence
@@ -53,6 +54,8 @@ class Pushed:
     offsets: Interval = Interval()
     #: No row with an earlier timestamp (in ms) is wanted.
     since_ms: int | None = None
+    #: No row with this or a later timestamp is wanted.
+    before_ms: int | None = None
 
     def narrow(self, ranges: Iterable[Range]) -> list[Range]:
         """What is left of the ranges."""
@@ -136,7 +139,15 @@ def _interval(one: Filter, value: int) -> Interval:
 
 
 def _push_time(pushed: Pushed, one: Filter, moment: datetime) -> Pushed:
-    if moment.tzinfo is None or not isinstance(one, EqualTo | GreaterThan | GreaterThanOrEqual):
+    if moment.tzinfo is None:
         return pushed
-    since_ms = (moment - _EPOCH) // (_EPOCH.resolution * 1000)
-    return replace(pushed, since_ms=since_ms if pushed.since_ms is None else max(pushed.since_ms, since_ms))
+    micros = (moment - _EPOCH) // _EPOCH.resolution
+    since_ms, before_ms = micros // 1000, micros // 1000 + 1
+    if isinstance(one, EqualTo | EqualNullSafe | GreaterThan | GreaterThanOrEqual):
+        pushed = replace(pushed, since_ms=max(since_ms, since_ms if pushed.since_ms is None else pushed.since_ms))
+    if isinstance(one, LessThan):
+        before_ms = -(-micros // 1000)
+    if isinstance(one, EqualTo | EqualNullSafe | LessThan | LessThanOrEqual):
+        least = before_ms if pushed.before_ms is None else min(before_ms, pushed.before_ms)
+        pushed = replace(pushed, before_ms=least)
+    return pushed

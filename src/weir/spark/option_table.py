@@ -33,6 +33,8 @@ SOURCE = (
 OWN = (
     "path",  # what load(...) is given: the topics, as in subscribe
     "subscription",
+    "retain",
+    "orderedTimestamps",
     "token",
     "valueFormat",
     "mode",  # what becomes of a value that does not fit, as in Spark's own readers

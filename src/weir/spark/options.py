@@ -73,6 +73,10 @@ class SourceOptions:
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
     subscription: str | None = None
+    #: Whether messages stay in the topics until the query has read them.
+    retain: bool = False
+    #: Whether the query says that times grow along each partition, so that a latest one is an end.
+    ordered: bool = False
     fetch_bytes: int = _DEFAULT_FETCH_BYTES
     #: Where the schemas are, if the values are to be typed by them.
     registry: Registry | None = None
@@ -104,6 +108,8 @@ def parse(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         min_partitions=_count(options, "minPartitions"),
         max_records_per_partition=_count(options, "maxRecordsPerPartition"),
         subscription=options.get("subscription") or options.get("kafka.group.id") or None,
+        retain=_retain(options),
+        ordered=_flag(options, "orderedTimestamps", False),
         registry=_registry(options),
         fetch_bytes=min(
             _count(options, "kafka.max.partition.fetch.bytes") or _DEFAULT_FETCH_BYTES, _MAX_FETCH_BYTES
@@ -222,6 +228,13 @@ def _registry(options: Mapping[str, str]) -> Registry | None:
         return None
     url = options.get("adminUrl") or os.environ.get("WEIR_URL") or _DEFAULT_ADMIN_URL
     return Registry(url, permissive=mode == "PERMISSIVE")
+
+
+def _retain(options: Mapping[str, str]) -> bool:
+    wanted = _flag(options, "retain", False)
+    if wanted and not (options.get("subscription") or options.get("kafka.group.id")):
+        raise ConfigError("retain is set, and the query has no subscription", hint="name one with subscription")
+    return wanted
 
 
 def _isolation(text: str) -> bool:

@@ -30,6 +30,11 @@ class Losses:
         self.count += max(0, end - first)
         log.warning("%s; skipped", what)
 
+    def taken(self) -> int:
+        """How many there were since this was last asked."""
+        count, self.count = self.count, 0
+        return count
+
 
 def partitions_of(cluster: Cluster, options: SourceOptions) -> list[Partition]:
     """The partitions that the query reads, as they are now."""
@@ -90,8 +95,10 @@ def _all_named(given: Mapping[Partition, int], partitions: list[Partition], name
         raise ConfigError(f"{name} {what}", hint="name every partition that is read, and no other")
 
 
-def batch_ranges(cluster: Cluster, options: SourceOptions, since_ms: int | None, losses: Losses) -> list[Range]:
-    """What a batch query reads, where no row is wanted that is older than `since_ms`."""
+def batch_ranges(
+    cluster: Cluster, options: SourceOptions, since_ms: int | None, before_ms: int | None, losses: Losses
+) -> list[Range]:
+    """What a batch query reads, where no row older than `since_ms` is wanted, nor any from `before_ms` on."""
     partitions = partitions_of(cluster, options)
     first = start_offsets(cluster, options, partitions)
     last = end_offsets(cluster, options, partitions)
@@ -102,6 +109,9 @@ def batch_ranges(cluster: Cluster, options: SourceOptions, since_ms: int | None,
             partition: max(first[partition], newest[partition] if offset == NONE else offset)
             for partition, offset in since.items()
         }
+    if before_ms is not None and options.ordered:
+        before = list_offsets(cluster, dict.fromkeys(partitions, before_ms), committed=options.committed)
+        last |= {partition: min(last[partition], offset) for partition, offset in before.items() if offset != NONE}
     found = []
     for partition in partitions:
         start, end = first[partition], last[partition]

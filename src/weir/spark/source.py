@@ -91,7 +91,13 @@ class TopicReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
         with Cluster(options.kafka) as cluster:
-            ranges = batch_ranges(cluster, options, self._pushed.since_ms, Losses(options.fail_on_data_loss))
+            ranges = batch_ranges(
+                cluster,
+                options,
+                self._pushed.since_ms,
+                self._pushed.before_ms,
+                Losses(options.fail_on_data_loss),
+            )
         narrowed = self._pushed.narrow(ranges)
         return [
             RangePartition(one)

@@ -24,6 +24,7 @@ from weir.model.errors import WeirError
 from weir.spark.option_values import from_json, to_json
 from weir.spark.options import SourceOptions
 from weir.spark.planning import Losses, Offsets, partitions_of, start_offsets
+from weir.spark.progress import Progress, from_metadata
 from weir.spark.ranges import Range, limited, split
 from weir.spark.reading import read_range
 from weir.spark.typed import ValueSchema
@@ -51,7 +52,11 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._latest: Offsets = {}
         #: What the subscription was last told.
         self._kept: Json | None = None
+        #: What it is told of the query; None until it is known what it was told before a restart.
+        self._progress: Progress | None = None
         self._last_trigger = time.monotonic()
+        #: The micro-batch under way: where it ends, its offsets, and when it was planned.
+        self._batch: tuple[Json, int, float] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_cluster": None, "_keeper": None}
@@ -60,7 +65,10 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> Json:
         partitions = partitions_of(self._brokers(), self._options)
-        return to_json(start_offsets(self._brokers(), self._options, partitions))
+        found = to_json(start_offsets(self._brokers(), self._options, partitions))
+        if self._options.retain:  # what is there now is the first that must stay
+            self.commit(found)
+        return found
 
     def getDefaultReadLimit(self) -> ReadLimit:
         if self._options.max_per_trigger is not None:
@@ -135,6 +143,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._losses.report(partition, first, min(first_there, to))
                 first = first_there
             ranges.append(Range(partition, first, to))
+        self._batch = (end, sum(one.size for one in ranges), time.monotonic())
         pieces = split(ranges, self._options.min_partitions, self._options.max_records_per_partition)
         return [InputPartition(piece) for piece in pieces]
 
@@ -149,13 +158,24 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.subscription is None or end == self._kept:
             return
         self._kept = end
-        metadata = f"spark, {self._losses.count} lost" if self._losses.count else "spark"
+        name, offsets = self._options.subscription, from_json(end)
         try:
             if self._keeper is None:
                 self._keeper = Cluster(replace(self._options.kafka, retry_for_s=_COMMIT_PATIENCE_S))
-            positions.commit(self._keeper, self._options.subscription, from_json(end), metadata)
+            if self._progress is None:
+                self._progress = from_metadata(positions.described(self._keeper, name, offsets).values())
+            self._progress = self._progress.after(self._done(end), self._losses.taken())
+            positions.commit(self._keeper, name, offsets, self._progress.metadata(retain=self._options.retain))
         except WeirError as failure:
             log.warning("the position of subscription %s was not kept: %s", self._options.subscription, failure)
+
+    def _done(self, end: Json) -> tuple[int, float] | None:
+        """The rows of the batch that ended here, and the seconds that it took."""
+        if self._batch is None or self._batch[0] != end:
+            return None
+        _, rows, began = self._batch
+        self._batch = None
+        return rows, time.monotonic() - began
 
     def stop(self) -> None:
         for cluster in (self._cluster, self._keeper):

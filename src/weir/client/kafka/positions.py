@@ -40,6 +40,11 @@ def commit(cluster: Cluster, group: str, positions: Mapping[Partition, int], met
 
 def committed(cluster: Cluster, group: str, partitions: Iterable[Partition]) -> dict[Partition, int]:
     """The positions of a group, of the partitions that it has one for."""
+    return {partition: offset for partition, (offset, _) in described(cluster, group, partitions).items()}
+
+
+def described(cluster: Cluster, group: str, partitions: Iterable[Partition]) -> dict[Partition, tuple[int, str]]:
+    """The positions of a group, and the metadata that it gave with them."""
     topics: dict[str, list[int]] = {}
     for partition in partitions:
         topics.setdefault(partition.topic, []).append(partition.index)
@@ -51,15 +56,16 @@ def committed(cluster: Cluster, group: str, partitions: Iterable[Partition]) -> 
         ],
     )
 
-    def ask() -> dict[Partition, int]:
-        found: dict[Partition, int] = {}
+    def ask() -> dict[Partition, tuple[int, str]]:
+        found: dict[Partition, tuple[int, str]] = {}
         answer = cluster.group_coordinator(group).ask(request, m.OffsetFetchResponse)
         check(answer.error_code, group)
         for topic in answer.topics:
             for part in topic.partitions:
                 check(part.error_code, f"{group} on {topic.name}-{part.partition_index}")
                 if part.committed_offset >= 0:
-                    found[Partition(topic.name, part.partition_index)] = part.committed_offset
+                    place = Partition(topic.name, part.partition_index)
+                    found[place] = part.committed_offset, part.metadata or ""
         return found
 
     return cluster.retry(ask) if topics else {}

@@ -1,0 +1,52 @@
+"""What a query says of itself when it keeps its position: which batch it did last, how fast, and what it missed.
+
+It comes as the metadata of the position, as JSON with a mark; metadata of other consumer groups is theirs alone.
+"""
+
+import json
+from dataclasses import dataclass
+from struct import Struct
+
+#: What comes before the metadata of a group's position: version, offset, where the cursor was placed, leader
+#: epoch, when.
+COMMIT_HEADER = Struct("<Bqqiq")
+_MARK = '{"weir.query"'
+_MOST = 1 << 53
+
+
+@dataclass(frozen=True, slots=True)
+class QueryProgress:
+    """Of the last batch: its number, its rows, and how many of them were done in a second."""
+
+    batch: int = 0
+    rows: int = 0
+    rows_per_s: float = 0.0
+    #: Messages that were trimmed before the query had read them, since its beginning.
+    lost: int = 0
+    #: Whether messages are to stay until the query has read them.
+    retain: bool = False
+
+
+def parse_progress(metadata: str) -> QueryProgress | None:
+    """None if the metadata is not a query's."""
+    if not metadata.startswith(_MARK):
+        return None
+    try:
+        said = json.loads(metadata)
+    except (ValueError, RecursionError):
+        return None
+    batch, rows, lost = (_count(said.get(name)) for name in ("batch", "rows", "lost"))
+    rate = said.get("rowsPerSecond")
+    known = isinstance(rate, int | float) and 0 <= rate < _MOST
+    return QueryProgress(batch, rows, float(rate) if known else 0.0, lost, said.get("retain") is True)
+
+
+def _count(value: object) -> int:
+    return value if type(value) is int and 0 <= value < _MOST else 0
+
+
+def progress_of_commit(data: bytes | None) -> QueryProgress | None:
+    """Of a group's position as it is stored."""
+    if data is None:
+        return None
+    return parse_progress(data[COMMIT_HEADER.size :].decode(errors="replace"))
