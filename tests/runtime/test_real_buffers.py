@@ -1,6 +1,14 @@
-"""Receive buffers: recycled when nobody looks, never while somebody does."""
+"""Receive buffers: recycled when nobody looks, never while somebody does; held only while bytes come."""
 
-from weir.runtime.real_buffers import CHUNK_BYTES, BufferPool, Inbox
+import asyncio
+from random import Random
+
+import pytest
+
+from weir.runtime.real_buffers import CHUNK_BYTES, COPIED_BYTES, BufferPool, Inbox
+from weir.runtime.real_net import RealNetwork
+
+MANY = COPIED_BYTES + 1
 
 
 def fill(inbox: Inbox, data: bytes) -> None:
@@ -13,50 +21,116 @@ def fill(inbox: Inbox, data: bytes) -> None:
         left = left[count:]
 
 
-def test_a_chunk_is_taken_again_once_its_last_view_is_gone() -> None:
+def room(inbox: Inbox) -> int:
+    return len(inbox.space())
+
+
+def test_a_chunk_is_filled_from_its_start_once_its_last_view_is_gone() -> None:
     pool = BufferPool()
-    chunk = pool.take()
-    identity = id(chunk)
-    view = memoryview(chunk)[10:20]
-    pool.retire(chunk)
-    del chunk
-    other = pool.take()
-    assert id(other) != identity
-    view.release()
-    del view
-    assert id(pool.take()) == identity
+    inbox = Inbox(pool)
+    fill(inbox, bytes(MANY))
+    held = inbox.take()
+    inbox.finish()
+    assert room(inbox) == CHUNK_BYTES - MANY
+    piece = held[10:20][2:4]
+    del held
+    assert room(inbox) == CHUNK_BYTES - MANY  # a slice of a view is enough
+    del piece
+    assert room(inbox) == CHUNK_BYTES
 
 
-def test_a_slice_of_a_view_is_enough_to_keep_a_chunk() -> None:
+def test_a_full_chunk_is_taken_again_once_nobody_looks() -> None:
     pool = BufferPool()
-    chunk = pool.take()
-    identity = id(chunk)
-    piece = memoryview(memoryview(chunk)[10:20])[2:4]
-    pool.retire(chunk)
-    del chunk
-    assert id(pool.take()) != identity
-    assert len(piece) == 2
+    inbox = Inbox(pool)
+    fill(inbox, bytes(CHUNK_BYTES))
+    chunk = inbox._chunk
+    held = inbox.take()
+    inbox.finish()
+    assert pool.lend() is not chunk
+    del held
+    pool.open.clear()
+    assert pool.lend() is chunk
 
 
-def test_bytes_come_out_of_the_inbox_in_order_and_whole() -> None:
-    inbox = Inbox(BufferPool())
-    data = bytes(i % 251 for i in range(3 * CHUNK_BYTES))
-    out = bytearray()
-    for start in range(0, len(data), 50_000):
-        fill(inbox, data[start : start + 50_000])
-        if start % 100_000 == 0:
-            out += inbox.take()
-    while inbox.size:
-        out += inbox.take()
-    assert bytes(out) == data
+def test_few_bytes_leave_the_chunk_to_others() -> None:
+    pool = BufferPool()
+    inboxes = [Inbox(pool) for _ in range(100)]
+    for number, inbox in enumerate(inboxes):
+        fill(inbox, bytes([number]) * COPIED_BYTES)
+    assert len(pool.open) == 1
+    assert room(inboxes[0]) == CHUNK_BYTES
+    assert [bytes(inbox.take()) for inbox in inboxes] == [bytes([number]) * COPIED_BYTES for number in range(100)]
+
+
+def test_a_read_that_brings_nothing_takes_nothing() -> None:
+    pool = BufferPool()
+    inbox, other = Inbox(pool), Inbox(pool)
+    inbox.space()
+    fill(other, b"x" * MANY)
+    assert other.take() == b"x" * MANY
+    assert inbox.size == 0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_bytes_come_out_in_order_and_whole_whoever_else_receives_meanwhile(seed: int) -> None:
+    dice = Random(seed)
+    pool = BufferPool()
+    inboxes = [Inbox(pool) for _ in range(4)]
+    sent, got = [bytearray() for _ in inboxes], [bytearray() for _ in inboxes]
+    held: list[tuple[memoryview, bytes]] = []
+    for _ in range(400):
+        at = dice.randrange(4)
+        data = dice.randbytes(8) * dice.choice((1, 50, 512, 513, 4_000, 20_000))
+        fill(inboxes[at], data)
+        sent[at] += data
+        while inboxes[at].size and dice.random() < 0.7:
+            taken = inboxes[at].take()
+            got[at] += taken
+            held.append((taken, bytes(taken)))
+        if dice.random() < 0.3:
+            inboxes[at].finish()
+        if dice.random() < 0.1:
+            assert all(view == copy for view, copy in held)  # nothing was written over
+            held = held[-dice.randrange(20) :]
+    for at, inbox in enumerate(inboxes):
+        while inbox.size:
+            got[at] += inbox.take()
+    assert got == sent
 
 
 def test_a_held_slice_is_never_overwritten_by_later_bytes() -> None:
     inbox = Inbox(BufferPool())
-    fill(inbox, b"\x01" * 1000)
+    fill(inbox, b"\x01" * MANY)
     held = inbox.take()
     for _ in range(100):
         fill(inbox, b"\x02" * (CHUNK_BYTES // 2))
         while inbox.size:
             inbox.take()
-    assert bytes(held) == b"\x01" * 1000
+    assert bytes(held) == b"\x01" * MANY
+
+
+@pytest.mark.parametrize("size", [10, 10_000], ids=["few bytes", "many bytes"])
+def test_connections_that_wait_hold_no_chunk(size: int) -> None:
+    async def serve() -> None:
+        net = RealNetwork()
+        listener = await net.listen("127.0.0.1", 0)
+        pairs = []
+        for _ in range(50):
+            client = await net.connect("127.0.0.1", listener.port)
+            pairs.append((client, await listener.accept()))
+        for client, _ in pairs:
+            client.write([bytes(size)])
+        for _, served in pairs:
+            left = size
+            while left:
+                left -= len(await served.receive())
+        waiting = [asyncio.ensure_future(served.receive()) for _, served in pairs]
+        await asyncio.sleep(0)
+        assert all(served._inbox._chunk is None for _, served in pairs)
+        for client, _ in pairs:
+            client.close()
+        async with asyncio.timeout(60):
+            assert [bytes(await end) for end in waiting] == [b""] * 50
+        listener.close()
+
+    asyncio.run(serve())

@@ -169,6 +169,7 @@ class Session:
                 self._heard_at = self._clock.monotonic()
                 if self.state in _READING:
                     await self._take(data)
+                data = b""  # an idle connection keeps no buffer
             if not self._splitter.at_boundary and self.state in _READING:
                 log.warning("connection of %s ended within a frame", self.peer)
         except NetworkError as lost:

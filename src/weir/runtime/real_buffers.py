@@ -1,8 +1,12 @@
-"""Receive buffers that are reused only when nobody looks at them any more.
+"""Receive buffers that are held only while bytes come, and reused only when nobody looks at them any more.
 
 Freshly touched memory is the hidden cost of receiving (docs/runtime.md), so chunks are recycled. CPython's own
 reference counts say when: every view of a chunk, and every slice of a view, holds a reference to it, so a
 chunk that only the pool refers to can be filled again. A slow reader thus never sees its bytes overwritten.
+
+A chunk is lent for one read: the event loop asks for room, reads, and says how much came, without a pause. A few
+bytes are copied out of it, many make it the connection's own until they are taken; so an idle connection has
+none, and requests and heartbeats pin none.
 """
 
 import sys
@@ -11,33 +15,63 @@ from collections import deque
 CHUNK_BYTES = 256 * 1024
 #: A read is offered at least this much room; a chunk with less is retired.
 _MIN_SPACE_BYTES = 16 * 1024
-#: Chunks remembered for reuse; more than that are left to the garbage collector.
+_LAST_START = CHUNK_BYTES - _MIN_SPACE_BYTES
+#: So few bytes are cheaper to copy than a chunk is to hold.
+COPIED_BYTES = 4 * 1024
+#: Chunks remembered for reuse, with room and without; more than that are left to the garbage collector.
 _KEPT_CHUNKS = 64
-#: How many retired chunks one `take` looks at before it allocates.
+#: How many retired chunks one `lend` looks at before it allocates.
 _LOOK_AT = 4
-#: References to a chunk that only the pool's queue holds: the queue is asked through a local and a call.
-_UNSHARED = 3 if sys.implementation.name == "cpython" else 0
+#: References to a chunk's bytes that nobody else looks at: the chunk's own, and that of the question.
+_UNSHARED = 2 if sys.implementation.name == "cpython" else 0
+
+
+class Chunk:
+    """Bytes, of which those before `end` came from some connection, and may be looked at."""
+
+    __slots__ = ("data", "end")
+
+    def __init__(self) -> None:
+        self.data = bytearray(CHUNK_BYTES)
+        self.end = 0
+
+    def recycle(self) -> bool:
+        """Begin anew, if nobody looks; whether there is room enough for a read."""
+        if sys.getrefcount(self.data) == _UNSHARED:
+            self.end = 0
+        return self.end <= _LAST_START
 
 
 class BufferPool:
-    """Chunks that were filled, waiting until their last view is gone."""
+    """Chunks that no connection has: with room, and those that wait until their last view is gone."""
 
     def __init__(self) -> None:
-        self._retired: deque[bytearray] = deque()
+        #: The last one is lent next, and stays the last until the read is over.
+        self.open: list[Chunk] = []
+        self._retired: deque[Chunk] = deque()
 
-    def take(self) -> bytearray:
-        """A chunk that nobody else refers to."""
-        for _ in range(min(_LOOK_AT, len(self._retired))):
-            chunk = self._retired[0]
-            if sys.getrefcount(chunk) == _UNSHARED:
-                return self._retired.popleft()
-            self._retired.rotate(-1)
-        return bytearray(CHUNK_BYTES)
+    def lend(self) -> Chunk:
+        """A chunk with room, for one read."""
+        if not self.open:
+            self.open.append(self._reused() or Chunk())
+        chunk = self.open[-1]
+        if chunk.end:
+            chunk.recycle()
+        return chunk
 
-    def retire(self, chunk: bytearray) -> None:
+    def give(self, chunk: Chunk) -> None:
         """Give a chunk back; views of it may still live."""
-        if len(self._retired) < _KEPT_CHUNKS:
+        kept = self.open if chunk.recycle() else self._retired
+        if len(kept) < _KEPT_CHUNKS:
+            kept.append(chunk)
+
+    def _reused(self) -> Chunk | None:
+        for _ in range(min(_LOOK_AT, len(self._retired))):
+            chunk = self._retired.popleft()
+            if chunk.recycle():
+                return chunk
             self._retired.append(chunk)
+        return None
 
 
 class Inbox:
@@ -45,43 +79,46 @@ class Inbox:
 
     def __init__(self, pool: BufferPool) -> None:
         self._pool = pool
-        self._chunk: bytearray | None = None
+        self._chunk: Chunk | None = None
         self._start = 0  # of the bytes in the current chunk that nobody took yet
-        self._end = 0
-        self._full: deque[memoryview] = deque()  # from chunks before the current one
+        self._full: deque[memoryview] = deque()  # what came before those
         self.size = 0
 
     def space(self) -> memoryview:
         """Room for the next bytes."""
-        if self._chunk is None or CHUNK_BYTES - self._end < _MIN_SPACE_BYTES:
-            self._turn_over()
-        return memoryview(self._chunk)[self._end :]  # type: ignore[arg-type]
+        if self._chunk is not None and self._chunk.end > _LAST_START:
+            self.finish()
+        chunk = self._chunk or self._pool.lend()
+        return memoryview(chunk.data)[chunk.end :]
 
     def filled(self, count: int) -> None:
         """`count` bytes arrived in the room given last."""
-        self._end += count
         self.size += count
+        if self._chunk is None:
+            if count <= COPIED_BYTES:
+                chunk = self._pool.open[-1]
+                self._full.append(memoryview(chunk.data[chunk.end : chunk.end + count]))
+                return
+            self._chunk = self._pool.open.pop()
+            self._start = self._chunk.end
+        self._chunk.end += count
 
     def take(self) -> memoryview:
         """The oldest bytes, all that lie together; only when `size` is not zero."""
         if self._full:
             taken = self._full.popleft()
         else:
-            taken = memoryview(self._chunk)[self._start : self._end]  # type: ignore[arg-type]
-            self._start = self._end
+            chunk: Chunk = self._chunk  # type: ignore[assignment]
+            taken = memoryview(chunk.data)[self._start : chunk.end]
+            self._start = chunk.end
         self.size -= len(taken)
         return taken
 
     def finish(self) -> None:
-        """Nothing more will come: the chunk goes back, whoever may still hold the connection."""
-        if self._chunk is not None:
-            if self._start < self._end:
-                self._full.append(memoryview(self._chunk)[self._start : self._end])
-            self._pool.retire(self._chunk)
+        """Nothing more will come for now: the chunk goes back, whoever may still hold what is in it."""
+        chunk = self._chunk
+        if chunk is not None:
+            if self._start < chunk.end:
+                self._full.append(memoryview(chunk.data)[self._start : chunk.end])
             self._chunk = None
-            self._start = self._end = 0
-
-    def _turn_over(self) -> None:
-        self.finish()
-        self._chunk = self._pool.take()
-        self._start = self._end = 0
+            self._pool.give(chunk)

@@ -59,6 +59,7 @@ class RealConnection(asyncio.BufferedProtocol):
                 raise ConnectionLostError(f"connection to {self._peer} broke: {self._lost}")
             if self._ended:
                 return b""
+            self._inbox.finish()  # whoever waits holds no buffer
             self._receiver = asyncio.get_running_loop().create_future()
             try:
                 await self._receiver

@@ -199,6 +199,7 @@ class Session:
                 self.heard_at = self.clock.monotonic()
                 if not self._ended.is_set():
                     await self._take(data)
+                data = b""  # an idle connection keeps no buffer
         except NetworkError as lost:
             log.debug("connection of %s broke: %s", self.peer, lost)
         self._ended.set()
@@ -373,6 +374,7 @@ class Session:
             first = slots.popleft()
             if first.out:
                 self.outbox.say_all(first.out)
+                first.out = []  # the last request may be remembered for long
 
     def _refuse(self, slot: _Slot, failure: Exception) -> None:
         """Answer a request that failed as a whole, if its response has a place for that; else end."""

@@ -192,6 +192,7 @@ class Session:
                 self._pinged = False
                 if self.state in READING:
                     await self._take(data)
+                data = b""  # an idle connection keeps no buffer
         except NetworkError as lost:
             log.debug("connection of %s broke: %s", self.peer, lost)
         self._move(Event.GONE)
