@@ -11,6 +11,7 @@ from weir.model.errors import (
     BookieBusyError,
     EntryTooLargeError,
     LedgerClosedError,
+    LedgerError,
     LedgerNotFoundError,
     NotEnoughBookiesError,
     WindowFullError,
@@ -34,6 +35,32 @@ def test_entries_get_consecutive_ids_and_are_acknowledged(simulated: Simulated) 
         assert ids == [0, 1, 2, 3, 4]
         assert await writer.append_many([b"y", b"z"]) == 5
         assert (writer.last_confirmed, writer.length) == (6, 7)
+
+    simulated(scenario)
+
+
+def test_pieces_are_stored_as_one_payload_and_large_ones_are_given_back_as_they_are_kept(
+    simulated: Simulated,
+) -> None:
+    async def scenario(cluster: Any) -> None:
+        writer = await cluster.client.create(Quorum(3, 3, 2))
+        small, large, view = b"small", b"l" * 5_000, memoryview(b"view")
+        appended, kept = writer.append_pieces([(b"1", small), (b"22", large), (b"", view)])
+        assert (await appended, writer.length) == (0, 1 + 5 + 2 + 5_000 + 4)
+        assert kept == [small, large, view]
+        assert kept[0] is small
+        assert [len(part.obj) > len(part) for part in kept[1:]] == [True, True]  # slices of the entries
+        await writer.close()
+        reader = await cluster.client.open(writer.ledger_id, recover=False)
+        entries = await reader.read(EntryId(0), EntryId(2))
+        assert [bytes(entry.payload) for entry in entries] == [b"1" + small, b"22" + large, b"view"]
+        refused, given_back = writer.append_pieces([(b"1", small)])
+        with pytest.raises(LedgerClosedError):
+            await refused
+        assert given_back == [small]
+        with pytest.raises(LedgerError):
+            await writer.append_pieces([])[0]
+        await reader.close()
 
     simulated(scenario)
 

@@ -34,12 +34,16 @@ from weir.model.ids import BookieId, Buffer, EntryId, LedgerId
 from weir.model.ledger import Fragment, LedgerMetadata
 from weir.runtime.interfaces import Timer
 from weir.runtime.tasks import TaskScope
-from weir.wire.entry import MAX_PAYLOAD_BYTES, encode_entry
+from weir.wire.entry import HEADER_BYTES, MAX_PAYLOAD_BYTES, encode_entry
 
 log = logging.getLogger(__name__)
 
 #: `append` refuses above this many times the window that `ready()` keeps.
 _HARD_FACTOR = 2
+#: A view of a smaller payload costs as much as it saves.
+_SHARED_FROM_BYTES = 2048
+#: A payload that does not lie together: a small head, and the rest.
+Pieces = tuple[bytes, Buffer]
 
 
 class LedgerWriter:
@@ -135,6 +139,28 @@ class LedgerWriter:
         self._filling.waiters.append((future, first))  # type: ignore[union-attr]
         return future
 
+    def append_pieces(self, pieces: Sequence[Pieces]) -> "tuple[asyncio.Future[EntryId], list[Buffer]]":
+        """`append_many` for payloads in two pieces each. Also answers the second pieces, as they are kept until
+        they are stored: whoever keeps them, too, needs no copy then. Small ones are given back as they came."""
+        future: asyncio.Future[EntryId] = self._loop.create_future()
+        largest = max([len(head) + len(body) for head, body in pieces], default=0)
+        if not pieces or self._refusal is not None or largest > MAX_PAYLOAD_BYTES or self._over(_HARD_FACTOR):
+            if not pieces:
+                _fail(future, LedgerError("append_pieces needs at least one payload"))
+                return future, []
+            return self._refused(future, largest), [body for _, body in pieces]
+        first = EntryId(self._next_entry)
+        kept: list[Buffer] = []
+        for head, body in pieces:
+            self._put(body, len(head) + len(body), head)
+            if type(body) is bytes and len(body) < _SHARED_FROM_BYTES:
+                kept.append(body)
+            else:
+                data = self._filling.entries[-1][1]  # type: ignore[union-attr]
+                kept.append(memoryview(data)[HEADER_BYTES + len(head) :])
+        self._filling.waiters.append((future, first))  # type: ignore[union-attr]
+        return future, kept
+
     async def ready(self) -> None:
         """Wait until the window has room. Raises what made the writer fail."""
         while self._refusal is None and self._over(1):
@@ -165,12 +191,12 @@ class LedgerWriter:
 
     # --- appending --------------------------------------------------------------------------------------
 
-    def _put(self, payload: Buffer, size: int) -> EntryId:
+    def _put(self, payload: Buffer, size: int, head: bytes = b"") -> EntryId:
         """Give the payload an id and a place in the batch of this turn."""
         entry_id = EntryId(self._next_entry)
         length = self._length + size
         # First what may raise, so that a payload of the wrong type uses no id up.
-        data = encode_entry(self.ledger_id, entry_id, self._window.last_confirmed, length, payload)
+        data = encode_entry(self.ledger_id, entry_id, self._window.last_confirmed, length, payload, head)
         batch = self._filling
         if batch is None or batch.size + size > self._settings.batch_bytes:
             batch = self._next_batch(entry_id)

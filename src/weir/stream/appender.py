@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from weir.ledger.writer import LedgerWriter
@@ -28,7 +29,7 @@ from weir.runtime.tasks import TaskScope
 from weir.stream.context import StreamContext
 from weir.stream.held_chain import HeldChain
 from weir.stream.tail import StreamTail
-from weir.wire.batch import decode_batch, encode_batch
+from weir.wire.batch import decode_batch, encode_head
 
 log = logging.getLogger(__name__)
 
@@ -275,25 +276,30 @@ class Appender:
         sent, self._queue = self._queue, []
         offset = self._next_offset
         self._last_ms = now_ms = max(self._last_ms, self._clock.wall_ms())
-        payloads = []
+        pieces = []
         for append in sent:
+            pieces.append((encode_head(append.batch, offset, now_ms), append.batch.payload))
+            offset += append.batch.count
+        done, payloads = writer.append_pieces(pieces)
+        offset = self._next_offset
+        for append, payload in zip(sent, payloads, strict=True):
             draft = append.batch
+            # The tail keeps the ledger's bytes, and not those that came: one copy of each in memory.
             append.batch = Batch(
                 offset,
                 draft.count,
                 draft.format,
                 now_ms,
-                draft.payload,
+                payload,
                 draft.flags,
                 draft.origin,
                 draft.held,
                 draft.stamp,
             )
-            payloads.append(b"".join(encode_batch(append.batch)))
             offset += draft.count
         self._next_offset = offset
         self._in_flight += 1
-        writer.append_many(payloads).add_done_callback(lambda done: self._sent(sent, done))
+        done.add_done_callback(partial(self._sent, sent))
 
     def _sent(self, sent: list[_Append], done: "asyncio.Future[Any]") -> None:
         """In the order of sending, since the ledger acknowledges in order."""

@@ -35,9 +35,12 @@ class Entry(NamedTuple):
     payload: memoryview
 
 
-def encode_entry(ledger_id: int, entry_id: int, last_confirmed: int, ledger_length: int, payload: Buffer) -> bytes:
-    """The entry's bytes; the payload is copied once."""
-    covered = _COVERED.pack(len(payload), ledger_id, entry_id, last_confirmed, ledger_length)
+def encode_entry(  # noqa: PLR0917 - called once per entry, by position
+    ledger_id: int, entry_id: int, last_confirmed: int, ledger_length: int, payload: Buffer, head: bytes = b""
+) -> bytes:
+    """The entry's bytes; the payload is copied once. `head` is what the payload begins with, where that does not
+    lie together."""
+    covered = _COVERED.pack(len(head) + len(payload), ledger_id, entry_id, last_confirmed, ledger_length) + head
     crc = crc32c(payload, crc32c(covered))
     return b"".join((_LENGTH.pack(crc), covered, payload))
 

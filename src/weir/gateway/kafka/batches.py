@@ -11,6 +11,7 @@ from weir.wire.kafka.records_read import iter_records
 
 #: Older clients could not have read it, so older requests may not carry it.
 _ZSTD_SINCE = 7
+_COPIED_BELOW_BYTES = 16 * 1024
 
 
 def judged(records: Buffer | None, version: int, limits: SessionLimits) -> BatchHeader:
@@ -47,10 +48,14 @@ def check_keys(records: Buffer) -> None:
 def outgoing_of(records: Buffer, header: BatchHeader, append_ms: int | None) -> Outgoing:
     """What the broker stores. `append_ms`: the time to stamp the records with, if they shall not keep their own.
 
-    The bytes are copied out of the receive buffer, once: kept as a slice, a small batch would pin a large buffer
-    for as long as it stays in the tail cache."""
+    A small batch is copied out of the receive buffer, which it would pin until it is stored. A large one is most
+    of what was received, and is copied once it is written to a ledger."""
+    if append_ms is not None:
+        payload: Buffer = with_append_time(records, append_ms)
+    else:
+        payload = records if len(records) >= _COPIED_BELOW_BYTES else bytes(records)
     return Outgoing(
-        bytes(records) if append_ms is None else with_append_time(records, append_ms),
+        payload,
         header.count,
         BatchFormat.KAFKA,
         stamp=header.stamp,

@@ -38,14 +38,14 @@ class Searcher:
         self._pattern: Any = None
         self._room = bytearray()
 
-    def has(self, batch: bytes, header: BatchHeader) -> bool:
+    def has(self, batch: Buffer, header: BatchHeader) -> bool:
         """Whether any of the names is there. WireError if the records cannot be decompressed."""
+        if not self._room:
+            self._room = bytearray(_ROOM_BYTES)
         if header.compression is Compression.NONE:
-            return self._is_in(batch, HEADER_BYTES, len(batch))
+            return self._is_in(self._searchable(batch), HEADER_BYTES, len(batch))
         into = _INTO.get(header.compression)
         if into is not None:
-            if not self._room:
-                self._room = bytearray(_ROOM_BYTES)
             try:
                 size = into(memoryview(batch)[HEADER_BYTES:], self._room)
             except DecompressionError:
@@ -54,6 +54,15 @@ class Searcher:
                 return self._is_in(self._room, 0, size)
         opened = bytes(open_records(batch, header))
         return self._is_in(opened, 0, len(opened))
+
+    def _searchable(self, batch: Buffer) -> bytes | bytearray:
+        """A view cannot be searched; memory that is used again and again is the cheapest to copy to."""
+        if not isinstance(batch, memoryview):
+            return batch
+        if len(batch) > len(self._room):
+            return bytes(batch)
+        self._room[: len(batch)] = batch
+        return self._room
 
     def _is_in(self, data: bytes | bytearray, start: int, end: int) -> bool:
         places = _FEW_PLACES + (end - start) // _BYTES_PER_PLACE
