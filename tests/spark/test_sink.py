@@ -1,8 +1,9 @@
 """Rows written to topics: all or nothing in batch, each epoch once in streams."""
 
 import shutil
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from time import monotonic
 
 import pytest
 from pyspark.errors import PySparkException
@@ -39,6 +40,24 @@ def test_rows_are_written_with_all_that_their_columns_say(
     assert [(header.key, header.value) for header in found.headers] == [("a", b"1"), ("b", None)]
     others = read(second).orderBy("offset").collect()
     assert [(row.key, row.value) for row in others] == [(None, None), (b"", b"")]
+
+
+def test_rows_that_are_to_be_seen_later_are_seen_then_and_once(
+    spark: SparkSession, topics: Topics, read: Reads
+) -> None:
+    topic = topics.create(1)
+    moment = datetime.now(UTC) + timedelta(seconds=10)
+    rows = [("now", None), ("late", moment), ("long ago", datetime(1960, 1, 1, tzinfo=UTC)), ("now, too", None)]
+    frame = spark.createDataFrame(rows, "value string, deliverAt timestamp").coalesce(1)
+    frame.write.format("weir").options(**{"kafka.bootstrap.servers": topics.servers, "topic": topic}).mode(
+        "append"
+    ).save()
+    deadline = monotonic() + 240
+    while len(found := read.values(topic)) < 4:
+        assert monotonic() < deadline, found
+    assert datetime.now(UTC) >= moment
+    assert found[:2] == ["now", "now, too"]
+    assert sorted(found[2:]) == ["late", "long ago"]
 
 
 @pytest.mark.parametrize("compression", [one.name.lower() for one in Compression])

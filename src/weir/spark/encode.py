@@ -227,7 +227,8 @@ def _with_delays(column: Any, delays: Any, size: int) -> Any:
     """A list column of headers, in which those of `deliverAt` come last; None if there is neither."""
     if delays is None:
         return None if column is None or pa.types.is_null(column.type) else column
-    moments = pc.cast(pa.array(milliseconds(delays)), pa.string()).cast(pa.binary())
+    since_1970 = np.maximum(milliseconds(delays), 0)
+    moments = pc.cast(pa.array(since_1970), pa.string()).cast(pa.binary())
     given = column.to_pylist() if column is not None and not pa.types.is_null(column.type) else [None] * size
     late = delays.is_valid().to_pylist()
     kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

@@ -207,6 +207,78 @@ def test_a_pulsar_consumer_sees_what_is_committed_only(
         client.close()
 
 
+def test_what_is_delayed_in_a_transaction_is_seen_once_in_its_time_if_that_commits(
+    weir: UpProcess, bootstrap: str, topic: str, name: str
+) -> None:
+    make_topic(bootstrap, topic)
+    producer = producer_of(bootstrap, name, **{"linger.ms": 500})  # one batch each
+    client = pulsar.Client(weir.pulsar_url)
+    try:
+        consumer = client.subscribe(f"{topic}-partition-0", "s", initial_position=pulsar.InitialPosition.Earliest)
+        for number, commit in enumerate([False, True]):
+            due_ms = int(time.time() * 1000) + 3000
+            late = [("weir-deliver-at", str(due_ms).encode())]
+            producer.begin_transaction()
+            producer.produce(topic, b"first%d" % number, partition=0)
+            producer.produce(topic, b"late%d" % number, partition=0, headers=late)
+            producer.produce(topic, b"last%d" % number, partition=0)
+            assert producer.flush(TIMEOUT_S) == 0
+            assert read(bootstrap, topic, committed=False)[-2:] == [f"first{number}", f"last{number}"]
+            if commit:
+                producer.commit_transaction(TIMEOUT_S)
+            else:
+                producer.abort_transaction(TIMEOUT_S)
+        got = [consumer.receive(int(TIMEOUT_S * 1000)).data() for _ in range(3)]
+        assert time.time() * 1000 >= due_ms
+        assert got == [b"first1", b"last1", b"late1"]
+        assert read(bootstrap, topic) == ["first1", "last1", "late1"]
+        everything = ["first0", "last0", "first1", "last1", "late1"]
+        assert read(bootstrap, topic, committed=False) == everything
+        producer.begin_transaction()
+        send(producer, topic, "end")  # the moment of what was aborted is over, too
+        producer.commit_transaction(TIMEOUT_S)
+        assert consumer.receive(int(TIMEOUT_S * 1000)).data() == b"end"
+    finally:
+        client.close()
+
+
+@pytest.mark.parametrize("client", ["aiokafka", "kafka-python"])
+def test_other_clients_read_on_behind_what_is_hidden(bootstrap: str, topic: str, name: str, client: str) -> None:
+    make_topic(bootstrap, topic)
+    producer = producer_of(bootstrap, name)
+    producer.begin_transaction()
+    for _ in range(3):  # each hidden batch in a request of its own, and a fetch may find nothing else
+        producer.produce(topic, b"much later", partition=0, headers=[("weir-deliver-after", b"3600000")])
+        assert producer.flush(TIMEOUT_S) == 0
+    producer.commit_transaction(TIMEOUT_S)
+    plain = confluent_kafka.Producer({"bootstrap.servers": bootstrap})
+
+    async def aio() -> bytes:
+        part = aiokafka.TopicPartition(topic, 0)
+        consumer = aiokafka.AIOKafkaConsumer(bootstrap_servers=bootstrap, isolation_level="read_committed")
+        await consumer.start()
+        try:
+            consumer.assign([part])
+            consumer.seek(part, 0)
+            async with asyncio.timeout(TIMEOUT_S):
+                return bytes((await consumer.getone()).value)
+        finally:
+            await consumer.stop()
+
+    def python() -> bytes:
+        part = kafka.TopicPartition(topic, 0)
+        consumer = kafka.KafkaConsumer(bootstrap_servers=bootstrap, consumer_timeout_ms=int(TIMEOUT_S * 1000))
+        try:
+            consumer.assign([part])
+            consumer.seek(part, 0)
+            return bytes(next(consumer).value)
+        finally:
+            consumer.close()
+
+    send(plain, topic, "now")
+    assert (asyncio.run(aio()) if client == "aiokafka" else python()) == b"now"
+
+
 def _peek(weir: UpProcess, topic: str, number: int) -> bytes | None:
     """What administrators see of the subscription's backlog."""
     path = f"/admin/v2/persistent/public/default/{topic}-partition-0/subscription/s/position/{number}"
