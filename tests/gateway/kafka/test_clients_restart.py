@@ -62,7 +62,8 @@ def test_aiokafka_goes_on_after_the_broker_came_back(start_weir: Callable[..., U
     async def scenario() -> list[bytes]:
         loop = asyncio.get_running_loop()
         consumer = aiokafka.AIOKafkaConsumer(topic, bootstrap_servers=up.kafka, auto_offset_reset="earliest")
-        async with aiokafka.AIOKafkaProducer(bootstrap_servers=up.kafka, enable_idempotence=True) as producer:
+        patient = {"enable_idempotence": True, "request_timeout_ms": 180_000}  # starting may take long
+        async with aiokafka.AIOKafkaProducer(bootstrap_servers=up.kafka, **patient) as producer:
             await producer.send_and_wait(topic, b"before")
             await consumer.start()
             found = [(await consumer.getone()).value]

@@ -179,6 +179,7 @@ class PythonMember(threading.Thread):
             group_id=topic,
             auto_offset_reset="earliest",
             enable_auto_commit=False,
+            session_timeout_ms=QUICK["session.timeout.ms"],
             heartbeat_interval_ms=200,
             **more,
         )
@@ -239,6 +240,7 @@ async def test_members_of_aiokafka_share_a_topic_and_the_next_goes_on_where_they
             group_id=topic,
             auto_offset_reset="earliest",
             enable_auto_commit=False,
+            session_timeout_ms=QUICK["session.timeout.ms"],
             heartbeat_interval_ms=200,
             metadata_max_age_ms=1000,
         )
@@ -633,7 +635,11 @@ async def test_groups_are_seen_by_aiokafka(bootstrap: str, topic: str) -> None:
     create(bootstrap, topic, 1)
     part = aiokafka.TopicPartition(topic, 0)
     member = aiokafka.AIOKafkaConsumer(
-        topic, bootstrap_servers=bootstrap, group_id=topic, enable_auto_commit=False
+        topic,
+        bootstrap_servers=bootstrap,
+        group_id=topic,
+        enable_auto_commit=False,
+        session_timeout_ms=QUICK["session.timeout.ms"],
     )
     admin = aiokafka.admin.AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await asyncio.gather(member.start(), admin.start())

@@ -14,6 +14,8 @@ from weir.testing.up import UpProcess
 
 TIMEOUT_S = 60
 REFRESH_MS = 300
+#: Nobody is given up because the machine is slow.
+SESSION_MS = 300_000
 
 
 @pytest.fixture
@@ -45,6 +47,7 @@ def test_a_group_of_confluent_kafka_is_divided_anew(weir: UpProcess, admin: Admi
             "bootstrap.servers": weir.kafka,
             "group.id": topic,
             "auto.offset.reset": "earliest",
+            "session.timeout.ms": SESSION_MS,
             "topic.metadata.refresh.interval.ms": REFRESH_MS,
         }
     )
@@ -69,6 +72,7 @@ def test_a_group_of_kafka_python_is_divided_anew(weir: UpProcess, admin: AdminCl
         bootstrap_servers=weir.kafka,
         group_id=topic,
         auto_offset_reset="earliest",
+        session_timeout_ms=SESSION_MS,
         metadata_max_age_ms=REFRESH_MS,
     )
     try:
@@ -98,6 +102,7 @@ def test_a_group_of_aiokafka_is_divided_anew(weir: UpProcess, admin: AdminClient
             bootstrap_servers=weir.kafka,
             group_id=topic,
             auto_offset_reset="earliest",
+            session_timeout_ms=SESSION_MS,
             metadata_max_age_ms=REFRESH_MS,
         )
         await consumer.start()
