@@ -9,8 +9,14 @@ _NOT_THE_FIRST = (
     "the second batch of an idempotent producer passed for its first, when that could not be stored because the "
     "topic was moving"
 )
+_NOT_WATCHED = (
+    "a fetch session was not told that a topic had ended which could not be closed cleanly, and waited for it to "
+    "grow while another was in its place"
+)
 FOUND = {
     2: "the end of a ledger, not awaited any more by a broker in a hurry, complained of the metadata to nobody",
+    85: _NOT_WATCHED,
+    113: _NOT_WATCHED,
     221: _NOT_THE_FIRST,
     222: _NOT_THE_FIRST,
     422: _NOT_THE_FIRST,

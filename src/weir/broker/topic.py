@@ -493,8 +493,11 @@ class BrokerTopic:
         """Let go of the topic: everyone is disconnected, what is under way is stored. Closing twice is fine."""
         self._closing = True
         self._disconnect(reason)
-        await self._let_go()
-        await self._stream.close()
+        try:
+            await self._let_go()
+            await self._stream.close()
+        finally:
+            self._tell_growth()  # whoever watches looks for the topic anew, also if it did not close cleanly
 
     async def _let_go(self) -> None:
         if self._publisher.holding is not None:
