@@ -16,6 +16,7 @@ from weir.broker.topic_stamps import Stamps
 from weir.broker.transaction_delays import MOVED
 from weir.model.batch import Batch, BatchFlags, HeldId, Origin
 from weir.model.errors import (
+    InvariantError,
     OffsetTrimmedError,
     StreamClosedError,
     StreamFencedError,
@@ -83,7 +84,10 @@ class DelayedMoves:
             while self._delays.unmoved:
                 try:
                     await self._move_all()
+                except InvariantError:
+                    raise
                 except (StreamClosedError, StreamFencedError):
+                    self._in_doubt = True
                     return  # the next broker goes on
                 except StreamTerminatedError:
                     log.warning("%s is terminated: what was to be seen later never is", self._stream.name)
