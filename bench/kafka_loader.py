@@ -92,12 +92,13 @@ def _sent_last(producer: Producer, topic: str, sent: Callable[[Any, Any], None])
 def _consume(params: Params) -> Found:
     """Read everything that was announced, from all partitions."""
     consumer = _consumer(params)
+    consumer.list_topics(params["topic"], timeout=_TIMEOUT_S)
     wait_for_go()
     started, cpu = time.monotonic(), time.process_time()
     consumer.assign([TopicPartition(params["topic"], number, 0) for number in range(params["partitions"])])
     left, idle_since = params["count"], started
     while left > 0:
-        messages = consumer.consume(_AT_ONCE, 0.2)
+        messages = consumer.consume(min(left, _AT_ONCE), 0.2)  # the last ones are not waited for in vain
         left -= len(messages)
         now = time.monotonic()
         if messages:
