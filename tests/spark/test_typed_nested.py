@@ -191,7 +191,7 @@ def test_json_that_does_not_fit_its_nested_schema_is_named_or_null() -> None:
 
 # --- several versions -----------------------------------------------------------------------------------------
 
-OLD = record([{"name": "id", "type": "int"}, {"name": "gone", "type": "string"}])
+OLD = record([{"name": "id", "type": "int"}, {"name": "gone", "type": "string"}]).replace("Order", "shop.Purchase")
 NEW = record([{"name": "id", "type": "long"}, {"name": "note", "type": "string", "default": "none"}])
 VERSIONS = [
     TopicSchema(0, "AVRO", OLD),

@@ -140,7 +140,8 @@ def _raw(view: Any, leaf: AvroType, found: Ints, sizes: Ints) -> Any:
 
 def _reader(definition: str, writer: str, about: str) -> Callable[[bytes], Any]:
     try:
-        ours, theirs = (fastavro.parse_schema(_plain(json.loads(one))) for one in (definition, writer))
+        plain, other = (_plain(json.loads(one)) for one in (definition, writer))
+        ours, theirs = fastavro.parse_schema(plain), fastavro.parse_schema(_renamed(other, plain))
     except (*UNFIT, fastavro.schema.SchemaParseException, fastavro.schema.UnknownType) as bad:
         raise ConfigError(
             f"the schema of {about} is not Avro's: {bad}",
@@ -156,6 +157,12 @@ def _reader(definition: str, writer: str, about: str) -> Callable[[bytes], Any]:
         return found
 
     return read
+
+
+def _renamed(other: Any, plain: Any) -> Any:
+    """With the other's name. The registry does not mind how a topic's record is called, but Avro's rules do."""
+    short = str(plain.get("name", "")).rpartition(".")[2]
+    return other | {"name": ".".join([*str(other.get("name", "")).split(".")[:-1], short])}
 
 
 def _plain(given: Any) -> Any:
