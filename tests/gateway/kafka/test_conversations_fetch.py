@@ -6,6 +6,7 @@ from weir.broker.api import AbortedTransaction
 from weir.broker.security import SecuritySettings
 from weir.gateway.kafka.errors import Code
 from weir.gateway.kafka.settings import KafkaSettings
+from weir.model.batch import Batch
 from weir.model.errors import TopicClosedError
 from weir.model.registry import Action
 from weir.model.topics import TopicName
@@ -134,6 +135,31 @@ def test_a_fetch_reads_on_until_its_limits_however_little_one_read_brings() -> N
         ):
             peer.fetch(*wanted, **limits)
             assert [len(part) for part in told(await peer.hear()).values()] == counts
+
+    play(conversation)
+
+
+def test_an_answer_that_is_full_waits_for_nothing_and_reads_nothing_more() -> None:
+    class Counted(FakeTopic):
+        reads = 0
+
+        async def read(self, offset: int, max_bytes: int) -> list[Batch]:
+            type(self).reads += 1
+            return await super().read(offset, max_bytes)
+
+    async def conversation(stage: Stage) -> None:
+        await stage.topic(partitions=9)
+        for index in range(9):
+            name = stage.at(index=index).name
+            topic = stage.broker.served[name] = Counted(name)
+            store(topic, bytes(1_000))
+        peer = await stage.peer()
+        began = stage.runtime.clock.monotonic()
+        wanted = [("orders", index, 0) for index in range(9)]
+        peer.fetch(*wanted, max_bytes=2_500, min_bytes=2_400, max_wait_ms=60_000)
+        assert [len(part) for part in told(await peer.hear()).values()] == [1, 1, 0, 0, 0, 0, 0, 0, 0]
+        assert Counted.reads == 3
+        assert stage.runtime.clock.monotonic() - began < 60
 
     play(conversation)
 

@@ -41,6 +41,8 @@ class Fetching:
         self._max_bytes = min(request.max_bytes, session.limits.max_fetch_bytes, session.in_hand.room)
         self._max_wait_s = request.max_wait_ms / 1000
         self._size = 0
+        #: Whether a batch had no room: there may be some for smaller ones, but reading to find out costs more.
+        self._full = False
         self._failed = False
         #: What was looked at, in order.
         self.seen: dict[FetchPart, None] = {}
@@ -68,7 +70,7 @@ class Fetching:
                 return
 
     def _enough(self) -> bool:
-        return self._failed or self._size >= self._min_bytes or 0 < self._size >= self._max_bytes
+        return self._failed or self._full or self._size >= self._min_bytes or 0 < self._size >= self._max_bytes
 
     # --- one partition ----------------------------------------------------------------------------------
 
@@ -136,31 +138,38 @@ class Fetching:
     async def _read_on(self, part: FetchPart, log: Readable, limit: int) -> None:
         """Batches, one read after the other, until there is no room for more."""
         while part.next < limit:
-            room = min(part.max_bytes - part.size, self._max_bytes - self._size)
+            left = self._max_bytes - self._size
             if self._size:
-                room = min(room, self._session.in_hand.room)
-                if room <= 0:
-                    return
+                left = min(left, self._session.in_hand.room)
+            room = min(part.max_bytes - part.size, left)
+            if self._size and (self._full or room <= 0):
+                return
             found = log.read_cached(part.next, room)
             if found is None:
                 found = await log.read(part.next, room)
-            if not self._take(part, found, room, limit):
+            before, self._full = part.next, not self._take(part, found, left, limit)
+            if self._full or part.next == before:
                 return
 
-    def _take(self, part: FetchPart, found: list[Batch], room: int, limit: int) -> bool:
-        """What fits; whether that was all. The first batch of all goes whatever its size, or small limits would
-        stop a client."""
+    def _take(self, part: FetchPart, found: list[Batch], left: int, limit: int) -> bool:
+        """What fits into the answer, of which so many bytes are left, and into the partition's share; False if it
+        was the answer that had no room. The first batch of all goes whatever its size, or small limits would stop
+        a client."""
         for batch in found:
             size = len(batch.payload)
-            if batch.base_offset >= limit or (size > room and self._size):
+            if batch.base_offset >= limit:
+                break
+            if self._size and size > left:
                 return False
+            if self._size and part.size + size > part.max_bytes:
+                break
             part.batches.append(batch)
             part.next = batch.end_offset
             part.size += size
             self._size += size
             self._session.in_hand.take(size)
-            room -= size
-        return bool(found)
+            left -= size
+        return True
 
     def done(self) -> None:
         """Everything is answered: what was read is held by the answer alone."""

@@ -22,8 +22,9 @@ class SessionLimits:
     max_pending_bytes: int = 32 * _MIB
     #: Partitions that one connection may produce to.
     max_producers: int = 50_000
-    #: The most that one fetch is answered with, whatever it asks for (a larger first batch goes alone).
-    max_fetch_bytes: int = 55 * _MIB
+    #: The most that one fetch is answered with, whatever it asks for (a larger first batch goes alone). A client
+    #: looks at an answer when all of it is there, and then asks again: larger ones leave one side idle for long.
+    max_fetch_bytes: int = 8 * _MIB
     #: The most partitions in one fetch.
     max_fetch_partitions: int = 100_000
     #: How long a client may take to say who it is, to say anything at all, to read its answers.
