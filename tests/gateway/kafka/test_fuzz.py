@@ -93,7 +93,7 @@ class Tormentor:
         peer.say(frame)
         peer.say(ApiKey.API_VERSIONS.to_bytes(2, "big") + b"\0\0" + PING.to_bytes(4, "big") + b"\xff\xff")
         try:
-            async with asyncio.timeout(0.1 if may_wait else PATIENCE_S):
+            async with asyncio.timeout(0.03 if may_wait else PATIENCE_S):
                 answers = await self._hear(peer, key, version, frame)
         except TimeoutError:
             assert may_wait, f"{API[ApiKey(key)].name} {version} is not answered: {frame.hex()}"
