@@ -51,7 +51,7 @@ def inlined(function: F) -> F:
 def bytes_of(data: Buffer) -> Bytes:
     """A buffer as the loops want it: always of one type, or each would be compiled again."""
     if not COMPILED:
-        return memoryview(data)
+        return memoryview(data).cast("B")  # Arrow's are of signed bytes
     found = np.frombuffer(data, np.uint8)
     found.flags.writeable = False
     return found
