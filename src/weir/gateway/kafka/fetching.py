@@ -5,7 +5,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from weir.broker.readable import Readable
+from weir.broker.readable import Readable, WholeLog
 from weir.gateway.kafka.errors import Code, code_of
 from weir.gateway.kafka.fetch_parts import FetchPart, FetchParts
 from weir.model.batch import Batch, BatchFlags, BatchFormat
@@ -155,21 +155,24 @@ class Fetching:
         """What fits into the answer, of which so many bytes are left, and into the partition's share; False if it
         was the answer that had no room. The first batch of all goes whatever its size, or small limits would stop
         a client."""
+        taken, had_room = 0, True
+        share = part.max_bytes - part.size
         for batch in found:
-            size = len(batch.payload)
+            size = taken + len(batch.payload)
             if batch.base_offset >= limit:
                 break
-            if self._size and size > left:
-                return False
-            if self._size and part.size + size > part.max_bytes:
+            if size > left and (taken or self._size):
+                had_room = False
+                break
+            if size > share and (taken or self._size):
                 break
             part.batches.append(batch)
-            part.next = batch.end_offset
-            part.size += size
-            self._size += size
-            self._session.in_hand.take(size)
-            left -= size
-        return True
+            part.next = batch.base_offset + batch.count
+            taken = size
+        part.size += taken
+        self._size += taken
+        self._session.in_hand.take(taken)
+        return had_room
 
     def done(self) -> None:
         """Everything is answered: what was read is held by the answer alone."""
@@ -214,7 +217,8 @@ class Fetching:
 def _records(part: FetchPart) -> list[Buffer]:
     """The batches as they came, at their offsets; in pieces, so that nothing is copied."""
     out: list[Buffer] = []
-    visible = part.log.visible if part.log is not None else None
+    log = part.log
+    visible = None if log is None or isinstance(log, WholeLog) else log.visible
     for batch in part.batches:
         wanted = None if visible is None else visible(batch)
         if batch.flags is not _PLAIN and batch.flags & BatchFlags.HIDDEN:
