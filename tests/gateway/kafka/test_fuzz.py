@@ -25,7 +25,7 @@ from weir.wire.kafka.headers import decode_response_header
 load_handlers()
 EVERY_API = pytest.mark.parametrize("key", sorted(HANDLERS), ids=lambda key: API[ApiKey(key)].name)
 #: Rounds of each kind (whole, broken, miscounted) for each version.
-ROUNDS = 12
+ROUNDS = 7
 #: Requests that may rightly wait for something for as long as they say, and broken ones may say anything.
 WAITING = (ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP)
 PATIENCE_S = 60.0
