@@ -20,7 +20,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: setup  ## a tour: four bookies, one stopped under load, repair; then Pulsar's own client on Weir
+demo: setup  ## a tour: storage that heals, Pulsar's and Kafka's own clients, streaming SQL on Spark
 	$(BIN)/python -m weir.cli.main demo
 
 lint: setup  ## formatting, lint, strict types, the import rule

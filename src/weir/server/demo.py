@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
@@ -28,6 +29,7 @@ from weir.runtime.real import run
 from weir.server.addresses import Address
 from weir.server.bookie import BookieNode, BookieNodeSettings
 from weir.server.demo_pulsar import has_client, pulsar_tour
+from weir.server.demo_sql import SparkStarter, missing, sql_tour
 
 _ENTRIES = 20_000
 _ENTRY_BYTES = 1024
@@ -40,30 +42,56 @@ _QUORUM = Quorum(ensemble=3, write=3, ack=2)
     epilog="""
 \b
 Example:
-  weir demo        # about 15 seconds; needs no options and leaves nothing behind
+  weir demo        # about a minute; needs no options and leaves nothing behind but a picture
 """
 )
-def demo() -> None:
+@click.option(
+    "--plot", default="weir-demo.png", show_default=True, metavar="FILE", help="Where the picture of it goes."
+)
+def demo(plot: str) -> None:
     """Show what Weir does: four bookies, one of them stopped under load, a writer that vanishes, repair; then a
-    whole Weir that Pulsar's official client (if installed) produces to and, after a restart, consumes from."""
+    whole Weir that Pulsar's official client (if installed) produces to and, after a restart, consumes from; then
+    orders by Pulsar's client and payments by Kafka's, joined and summed by streaming SQL on Spark."""
     console = Console()
     logging.getLogger("weir").setLevel(logging.ERROR)  # that a bookie stops is part of the story
     with tempfile.TemporaryDirectory(prefix="weir-demo-") as folder:
-        run(lambda runtime: _Tour(runtime, console, Path(folder)).walk())
+        run(lambda runtime: _Tour(runtime, console, Path(folder), Path(plot)).walk())
 
 
 class _Tour:
-    def __init__(self, runtime: Runtime, console: Console, folder: Path) -> None:
+    def __init__(self, runtime: Runtime, console: Console, folder: Path, plot: Path) -> None:
         self._runtime = runtime
         self._console = console
         self._folder = folder
-        self._table = Table(title="What happened", title_justify="left", show_lines=False)
-        for column in ("step", "result", "seconds"):
-            self._table.add_column(column, justify="right" if column == "seconds" else "left")
-        self._began = 0.0
+        self._plot = plot
+        self._began = self._first = runtime.clock.monotonic()
 
     async def walk(self) -> None:
-        self._began = self._runtime.clock.monotonic()
+        spark = None if missing() else SparkStarter()
+        try:
+            await self._storage()
+            if has_client():
+                await pulsar_tour(self._runtime, str(self._folder / "weir"), self._did)
+            else:
+                self._did("produce", "left out: pip install pulsar-client to see Pulsar's own client on Weir")
+            if spark is not None:
+                await sql_tour(str(self._folder / "sql"), spark, self._did, self._plot)
+            else:
+                self._did("sql", f"left out: make setup installs {', '.join(missing())}, to see SQL on Spark")
+        finally:
+            if spark is not None:
+                spark.stop()
+        took = self._runtime.clock.monotonic() - self._first
+        self._console.print(
+            f"\nAll of that in {took:.0f} s.\n"
+            "Next: [bold]make test[/] proves it, [bold]make sim SEEDS=500[/] breaks it in virtual time, "
+            "[bold]make bench[/] measures it.\n"
+            "Yours: [bold]weir up[/], then point any Pulsar client to pulsar://127.0.0.1:6650, "
+            "or any Kafka client to 127.0.0.1:9092,\n"
+            "and ask [bold]weir sql[/] what they wrote. Docs: docs/."
+        )
+
+    async def _storage(self) -> None:
         meta = await connect(f"file:{self._folder / 'meta'}", self._runtime)
         nodes = {name: await self._start_bookie(name, meta) for name in _BOOKIES}
         self._did("start", f"{len(nodes)} bookies on loopback, embedded metadata in {self._folder}")
@@ -74,17 +102,6 @@ class _Tour:
             for node in nodes.values():
                 await node.close()
             await meta.close()
-        if has_client():
-            await pulsar_tour(self._runtime, str(self._folder / "weir"), self._did)
-        else:
-            self._did("produce", "left out: pip install pulsar-client to see Pulsar's own client on Weir")
-        self._console.print(self._table)
-        self._console.print(
-            "\nNext: [bold]make test[/] proves it, [bold]make sim SEEDS=500[/] breaks it in virtual time, "
-            "[bold]make bench[/] measures it.\n"
-            "Yours: [bold]weir up[/], then point any Pulsar client to pulsar://127.0.0.1:6650, "
-            "or any Kafka client to 127.0.0.1:9092. Docs: docs/."
-        )
 
     async def _story(self, client: LedgerClient, nodes: dict[str, BookieNode]) -> None:
         writer = await client.create(_QUORUM)
@@ -170,5 +187,10 @@ class _Tour:
 
     def _did(self, step: str, result: str) -> None:
         now = self._runtime.clock.monotonic()
-        self._table.add_row(step, result, f"{now - self._began:.2f}")
+        line = Table.grid(padding=(0, 1))
+        line.add_column(width=7, justify="right", style="dim")
+        line.add_column(width=10, style="bold")
+        line.add_column()
+        line.add_row(f"{now - self._began:.2f} s", step, escape(result))
+        self._console.print(line)
         self._began = now

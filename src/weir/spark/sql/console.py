@@ -9,6 +9,7 @@ from queue import Empty, SimpleQueue
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -262,5 +263,5 @@ def _spoken() -> Iterator[None]:
     """What Spark has to say of a query, in a line."""
     try:
         yield
-    except PySparkException as failure:
+    except (PySparkException, Py4JError) as failure:
         raise SqlError(told(failure)) from None

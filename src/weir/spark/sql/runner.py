@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from uuid import uuid4
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -33,7 +34,7 @@ _STEP_S = 0.5
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 #: How long one question to the broker may take; the next step asks again.
 _PATIENCE_S = 2.0
-_FAILURES = (WeirError, PySparkException, OSError)
+_FAILURES = (WeirError, PySparkException, Py4JError, OSError)
 
 
 @dataclass(slots=True)
@@ -58,6 +59,7 @@ class Runner:
         self, spark: SparkSession, place: Place, checkpoints: str, *, now: Callable[[], float] = time.monotonic
     ) -> None:
         self._place = replace(place, access=replace(place.access, patience_s=_PATIENCE_S))
+        self._spark = spark
         self._tables = Tables(spark, place)
         self._checkpoints = Path(checkpoints)
         self._now = now
@@ -121,6 +123,8 @@ class Runner:
         if one.reported is None:
             self._report(one, StreamProgress(one.stream.id, "starting"))
         try:
+            # Spark finds a sink by the session of the calling thread; this makes it be that one.
+            self._spark.createDataFrame([], "nothing int")
             folder = self.checkpoint(one.stream)
             folder.mkdir(parents=True, exist_ok=True)
             one.query = start(self._tables, self._place, one.stream, str(folder))

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Mapping
 from difflib import get_close_matches
+from uuid import uuid4
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DataType, StructType
@@ -37,7 +38,6 @@ class Tables:
     def __init__(self, spark: SparkSession, place: Place) -> None:
         self._spark = spark
         self._place = place
-        self._made = 0
 
     def names(self) -> list[str]:
         """Every topic that may be seen, by its name as a table."""
@@ -57,8 +57,7 @@ class Tables:
         views: dict[tuple[str, ...], str] = {}
         try:
             for parts, topic in self.topics(query).items():
-                self._made += 1
-                view = f"weir_{self._made}"
+                view = f"weir_{uuid4().hex}"  # a session may have several of these
                 frame = self.table(topic, streaming=streaming, headers=query.headers, options=options)
                 frame.createOrReplaceTempView(view)
                 views[parts] = view

@@ -1,0 +1,351 @@
+"""The last part of the tour: orders by Pulsar's client, payments by Kafka's, joined and summed by streaming SQL.
+
+What is told here is checked: the totals that both clients read back are compared, exactly, with what was sent.
+"""
+
+import asyncio
+import importlib
+import importlib.util
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any
+
+from weir.cli.spark_side import quiet_session
+from weir.client.blocking import Access, ask_v2
+from weir.model.errors import WeirError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from weir.spark.sql.console import Console
+
+_SECONDS = 5
+_PER_SECOND = 200
+_PRODUCTS = ("boots", "gloves", "hats", "scarves")
+#: For all of Spark's work after the last message, on a machine that has other things to do as well.
+_PATIENCE_S = 180.0
+_NEEDED = ("pulsar", "confluent_kafka", "pyspark", "sqlglot")
+PAYMENT = {
+    "type": "record",
+    "name": "Payment",
+    "fields": [{"name": "order_id", "type": "int"}, {"name": "cents", "type": "long"}],
+}
+JOIN = """
+CREATE STREAM sales AS
+SELECT o.product AS key, o.product AS product, o.id AS id, p.cents AS cents
+FROM orders WATERMARK __timestamp DELAY OF INTERVAL 1 MINUTE o
+JOIN payments WATERMARK __timestamp DELAY OF INTERVAL 1 MINUTE p
+  ON o.id = p.order_id
+  AND p.__timestamp BETWEEN o.__timestamp - INTERVAL 1 MINUTE AND o.__timestamp + INTERVAL 1 MINUTE
+"""
+SUM = """
+CREATE STREAM revenue AS
+SELECT product AS key, count(*) AS sold, sum(cents) AS cents FROM sales GROUP BY product
+"""
+
+#: Told of each step and what came of it.
+Did = Callable[[str, str], None]
+#: How many were sold, and for how much, by product.
+Totals = dict[str, tuple[int, int]]
+
+
+def missing() -> list[str]:
+    """What is not installed of all that this part needs."""
+    return [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+
+
+@dataclass(slots=True)
+class Sent:
+    """What was produced: totals by product, and when each message was sent."""
+
+    totals: Totals = field(default_factory=dict)
+    moments: list[float] = field(default_factory=list)
+
+    def add(self, product: str, cents: int) -> None:
+        sold, sum_ = self.totals.get(product, (0, 0))
+        self.totals[product] = (sold + 1, sum_ + cents)
+        self.moments.append(time.monotonic())
+
+
+class SparkStarter:
+    """Starts Spark beside the rest of the tour: it takes some seconds."""
+
+    def __init__(self) -> None:
+        self._spark: SparkSession | None = None
+        self._failure: Exception | None = None
+        self._thread = Thread(target=self._start, daemon=True)
+        self._thread.start()
+
+    def _start(self) -> None:
+        # A group-by of four products needs no more than one task, and two cores have enough to do.
+        config = {"spark.sql.shuffle.partitions": "1", "spark.driver.memory": "1g"}
+        try:
+            self._spark = quiet_session("weir-demo", master="local[2]", config=config)
+        except Exception as failure:  # told where it is waited for
+            self._failure = failure
+
+    def get(self) -> "SparkSession":
+        self._thread.join()
+        if self._spark is None:
+            raise WeirError(f"Spark did not start: {self._failure}", hint="weir doctor says what is missing")
+        return self._spark
+
+    def stop(self) -> None:
+        self._thread.join()
+        if self._spark is not None:
+            self._spark.stop()
+
+
+async def sql_tour(folder: str, starter: SparkStarter, did: Did, plot: Path) -> None:
+    """Run a Weir, and all of the story in a thread, since Spark and the clients block."""
+    await asyncio.get_running_loop().run_in_executor(None, _tour, folder, starter, did, plot)
+
+
+def _tour(folder: str, starter: SparkStarter, did: Did, plot: Path) -> None:
+    with weir_up(Path(folder)) as addresses:
+        _Story(addresses, folder, did).tell(starter, plot)
+
+
+@contextmanager
+def weir_up(folder: Path) -> Iterator[dict[str, str]]:
+    """`weir up` as everybody starts it, on ports of its own; where it listens."""
+    folder.mkdir(parents=True, exist_ok=True)
+    ready = folder / "ready.json"
+    command = [sys.executable, "-m", "weir.cli.main", "-q", "up", "--data", str(folder / "weir")]
+    command += ["--ready-file", str(ready)]
+    for name in ("pulsar", "kafka", "http"):
+        command += ["--set", f"listeners.{name}=127.0.0.1:0"]
+    with (folder / "weir.log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        deadline = time.monotonic() + _PATIENCE_S
+        while not ready.exists():
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise WeirError(f"weir up did not start: {(folder / 'weir.log').read_text()[-500:]}")
+            time.sleep(0.05)
+        yield json.loads(ready.read_text())
+    finally:
+        process.terminate()
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+class _Story:
+    def __init__(self, addresses: dict[str, str], folder: str, did: Did) -> None:
+        self._pulsar_url = f"pulsar://{addresses['pulsar']}"
+        self._kafka = addresses["kafka"]
+        self._access = Access(f"http://{addresses['http']}")
+        self._folder = folder
+        self._did = did
+
+    def tell(self, starter: SparkStarter, plot: Path) -> None:
+        spark = starter.get()
+        self._did("spark", f"{spark.version} in this process, with every topic as a table")
+        from weir.spark.sql.console import Console
+        from weir.spark.sql.place import Place
+        from weir.spark.sql.runner import Runner
+
+        place = Place(self._access, self._kafka)
+        console = Console(lambda: spark, place)
+        runner, done = Runner(spark, place, f"{self._folder}/checkpoints"), Event()
+        worker = Thread(target=_keep_running, args=(runner, done), daemon=True)
+        try:
+            self._tell(console, worker, plot)
+        finally:
+            done.set()
+            if worker.is_alive():
+                worker.join()
+
+    def _tell(self, console: "Console", worker: Thread, plot: Path) -> None:
+        with _Producers(self._pulsar_url, self._kafka) as producers:
+            self._register_payments()
+            for statement in (JOIN, SUM):
+                _do(console, statement)
+            worker.start()
+            self._did("streams", "orders JOIN payments -> topic sales; sales GROUP BY product -> topic revenue")
+            sent = producers.send()
+        count = len(sent.moments)
+        self._did("produce", f"{count} orders by Pulsar's client and {count} payments by Kafka's, in {_SECONDS} s")
+        by_kafka = _until(sent.totals, _ByKafka(self._kafka, "revenue").totals)
+        self._did("kafka", f"its client has read topic revenue: {_money(by_kafka)} in all, exactly what was paid")
+        by_pulsar = _ByPulsar(self._pulsar_url, "revenue").totals()
+        if by_pulsar != sent.totals:
+            raise WeirError(f"Pulsar's client read {by_pulsar}, and {sent.totals} was sent")
+        self._did("pulsar", "its client has read the same topic, and the same totals")
+        self._query(console, sent)
+        self._did("plot", _draw(plot, sent))
+
+    def _query(self, console: "Console", sent: Sent) -> None:
+        """What is stored, asked once: every sale is there once."""
+        from weir.spark.sql.console import Rows
+        from weir.spark.sql.statements import parse
+
+        (statement,) = parse("SELECT count(*), count(DISTINCT id), sum(cents) FROM sales")
+        found = console.do(statement)
+        count, paid = len(sent.moments), sum(cents for _, cents in sent.totals.values())
+        if not isinstance(found, Rows) or [tuple(row) for row in found.rows] != [(count, count, paid)]:
+            raise WeirError(f"topic sales has {found}, and {count} orders were paid")
+        self._did("query", f"SELECT on topic sales: {count} rows, each order once")
+
+    def _register_payments(self) -> None:
+        body = {"type": "JSON", "schema": json.dumps(PAYMENT), "properties": {}}
+        ask_v2(self._access, "POST", "schemas/public/default/payments/schema", body)
+
+
+class _Producers:
+    """Pulsar's client with Avro records, Kafka's with JSON."""
+
+    def __init__(self, pulsar_url: str, kafka: str) -> None:
+        pulsar, schema = importlib.import_module("pulsar"), importlib.import_module("pulsar.schema")
+        confluent = importlib.import_module("confluent_kafka")
+        fields = {"id": schema.Integer(required=True), "product": schema.String(required=True)}
+        self._order = type("Order", (schema.Record,), fields)
+        self._client = pulsar.Client(pulsar_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+        self._orders = self._client.create_producer("orders", schema=schema.AvroSchema(self._order))
+        self._payments = confluent.Producer({"bootstrap.servers": kafka, "linger.ms": 20, "log_level": 0})
+        self._payments.list_topics("payments", 30)  # so that there is a table of that name
+        self._failed: list[Any] = []
+        self._ok = pulsar.Result.Ok
+
+    def __enter__(self) -> "_Producers":
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._client.close()
+
+    def send(self) -> Sent:
+        """For some seconds, at a steady pace."""
+        sent, began = Sent(), time.monotonic()
+        for number in range(_SECONDS * _PER_SECOND):
+            product, cents = _PRODUCTS[number * 7 % 10 % len(_PRODUCTS)], 100 + number * 37 % 900
+            self._orders.send_async(self._order(id=number, product=product), self._acknowledged)
+            value = json.dumps({"order_id": number, "cents": cents})
+            self._payments.produce("payments", value, key=str(number), on_delivery=self._delivered)
+            self._payments.poll(0)
+            sent.add(product, cents)
+            ahead = began + (number + 1) / _PER_SECOND - time.monotonic()
+            if ahead > 0:
+                time.sleep(ahead)
+        self._orders.flush()
+        left = self._payments.flush(60)
+        if self._failed or left:
+            raise WeirError(f"{len(self._failed) + left} messages were not taken: {self._failed[:1]}")
+        return sent
+
+    def _acknowledged(self, result: Any, _message_id: Any) -> None:
+        if result != self._ok:
+            self._failed.append(result)
+
+    def _delivered(self, failure: Any, _message: Any) -> None:
+        if failure is not None:
+            self._failed.append(failure)
+
+
+class _ByKafka:
+    """The result topic as Kafka's client reads it; what it has read is kept between looks."""
+
+    def __init__(self, kafka: str, topic: str) -> None:
+        confluent = importlib.import_module("confluent_kafka")
+        settings = {
+            "bootstrap.servers": kafka,
+            "group.id": "demo",
+            "auto.offset.reset": "earliest",
+            "log_level": 0,
+        }
+        self._consumer = confluent.Consumer({**settings, "enable.auto.commit": False})
+        self._consumer.subscribe([topic])
+        self._found: Totals = {}
+
+    def totals(self) -> Totals:
+        """After another half second of reading."""
+        message = self._consumer.poll(0.5)
+        while message is not None:
+            if message.error() is None:
+                _take(self._found, message.key().decode(), message.value())
+            message = self._consumer.poll(0.1)
+        return self._found
+
+
+class _ByPulsar:
+    """The same as Pulsar's client reads it."""
+
+    def __init__(self, url: str, topic: str) -> None:
+        pulsar = importlib.import_module("pulsar")
+        self._client = pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+        place = pulsar.InitialPosition.Earliest
+        self._consumer = self._client.subscribe(topic, "demo-pulsar", initial_position=place)
+        self._timeout = pulsar.Timeout
+
+    def totals(self) -> Totals:
+        """All that is there."""
+        found: Totals = {}
+        while True:
+            try:
+                message = self._consumer.receive(3_000)
+            except self._timeout:
+                break
+            _take(found, message.partition_key(), message.data())
+        self._client.close()
+        return found
+
+
+def _take(found: Totals, product: str, value: bytes) -> None:
+    """The last word on a product counts."""
+    said = json.loads(value)
+    found[product] = (said["sold"], said["cents"])
+
+
+def _until(wanted: Totals, look: Callable[[], Totals]) -> Totals:
+    """What is read, once it is what it should be."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while (found := look()) != wanted:
+        if time.monotonic() > deadline:
+            raise WeirError(f"the totals are {found}, and should be {wanted}")
+    return found
+
+
+def _keep_running(runner: Any, done: Event) -> None:
+    while not done.wait(0.3):
+        runner.step()
+    runner.close()
+
+
+def _do(console: "Console", text: str) -> None:
+    from weir.spark.sql.statements import parse
+
+    for statement in parse(text):
+        console.do(statement)
+
+
+def _money(totals: Totals) -> str:
+    return f"{sum(cents for _, cents in totals.values()) / 100:,.2f}"
+
+
+def _draw(plot: Path, sent: Sent) -> str:
+    if importlib.util.find_spec("matplotlib") is None:
+        return "left out: pip install matplotlib to get one"
+    matplotlib = importlib.import_module("matplotlib")
+    matplotlib.use("Agg")
+    pyplot = importlib.import_module("matplotlib.pyplot")
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 3))
+    names = sorted(sent.totals)
+    left.bar(names, [sent.totals[name][1] / 100 for name in names], color="#2a6f97")
+    left.set_title("topic revenue: paid, by product")
+    seconds = [moment - sent.moments[0] for moment in sent.moments]
+    right.hist(seconds, bins=_SECONDS * 4, color="#a9d6e5")
+    right.set_title("orders sent, each quarter of a second")
+    right.set_xlabel("seconds")
+    figure.tight_layout()
+    figure.savefig(plot, dpi=110)
+    pyplot.close(figure)
+    return f"a picture of it is in {plot}"
