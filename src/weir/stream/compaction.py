@@ -210,13 +210,13 @@ class CompactedView:
         expires_ms = before.tombstone_end_ms(rules.tombstone_ms)
         if horizon == before.horizon and (expires_ms is None or expires_ms > now_ms):
             return
-        start = self.start_offset
         values, gone = await self._latest(horizon, keyed_of, rules)
         tombstones = next_generations(before.tombstones, gone, now_ms, rules.tombstone_ms)
         live = values
         for _, offsets in tombstones:
             live |= offsets
         ledger_id, entries, size = await self._write(horizon, live)
+        start = self.start_offset  # the log may have been trimmed meanwhile
         await self._replace(
             Compacted(horizon, ledger_id, entries, live, start, size, now_ms, tombstones, rules.own)
         )
