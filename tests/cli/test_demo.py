@@ -8,14 +8,14 @@ import pytest
 
 
 @pytest.mark.process
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_the_demo_shows_that_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
     plot = tmp_path / "plot.png"
     done = subprocess.run(
         [sys.executable, "-m", "weir.cli.main", "demo", "--plot", str(plot)],
         capture_output=True,
         text=True,
-        timeout=580,
+        timeout=880,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -30,7 +30,7 @@ _SECONDS = 5
 _PER_SECOND = 200
 _PRODUCTS = ("boots", "gloves", "hats", "scarves")
 #: For all of Spark's work after the last message, on a machine that has other things to do as well.
-_PATIENCE_S = 180.0
+_PATIENCE_S = 300.0
 _NEEDED = ("pulsar", "confluent_kafka", "pyspark", "sqlglot")
 PAYMENT = {
     "type": "record",
