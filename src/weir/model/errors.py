@@ -514,19 +514,19 @@ class SqlError(WeirError):
     """A SQL statement that cannot be understood, or not be run."""
 
 
-class SqlStreamNotFoundError(BrokerError):
+class SqlStreamNotFoundError(WeirError):
     """SQL has defined no stream of this name."""
 
     hint = "SHOW STREAMS lists them"
 
 
-class SqlStreamExistsError(BrokerError):
+class SqlStreamExistsError(WeirError):
     """There is a stream of this name already."""
 
     hint = "drop it first, or choose another name"
 
 
-class RunnerBusyError(BrokerError):
+class RunnerBusyError(WeirError):
     """Another process runs the streams."""
 
     hint = "one is enough; stop it first to run them here"

@@ -125,7 +125,7 @@ class BatchWriter(DataSourceArrowWriter):
             return
         if not commit_epoch(access, self._sink, epoch, mine):
             abort(self._options, mine)
-        _sweep(self._options, self._sink, mine)
+        sweep(self._options, self._sink, mine)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         abort(self._options, _transactions(messages))
@@ -145,13 +145,16 @@ class StreamWriter(DataSourceStreamArrowWriter):
         mine = _transactions(messages)
         if not commit_epoch(access_of(self._options), self._sink, batchId, mine):
             abort(self._options, mine)
-        _sweep(self._options, self._sink, mine)
+        self._sweep(mine)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         abort(self._options, _transactions(messages))
 
+    def _sweep(self, mine: Sequence[Written]) -> None:
+        sweep(self._options, self._sink, mine)
 
-def _sweep(options: SinkOptions, sink: str, mine: Sequence[Written]) -> None:
+
+def sweep(options: SinkOptions, sink: str, mine: Sequence[Written]) -> None:
     """End what a former driver, or a task that died, left open: readers of committed messages wait for it. A
     driver that comes after one that died writes that one's last epoch again, so this is soon."""
     known = {one.transactional_id for one in mine}
