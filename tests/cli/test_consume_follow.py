@@ -24,8 +24,19 @@ def weir(up: UpProcess, *arguments: str) -> "subprocess.Popen[str]":
     command = [sys.executable, "-m", "weir.cli.main", *arguments, "--url", up.pulsar_url]
     pipe = subprocess.PIPE
     variables = environment() | {"PYTHONUNBUFFERED": "1"}
-    command = ["env", "--default-signal=INT", *command]  # a background job has it ignored, and that is inherited
-    return subprocess.Popen(command, stdout=pipe, stderr=pipe, env=variables, text=True)
+    return subprocess.Popen(
+        command,
+        stdout=pipe,
+        stderr=pipe,
+        env=variables,
+        text=True,
+        preexec_fn=_interruptible,  # noqa: PLW1509 (one call between fork and exec)
+    )
+
+
+def _interruptible() -> None:
+    """Whoever runs the tests in the background has them ignore interrupts, and that is inherited."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def produce(up: UpProcess, message: str) -> None:
