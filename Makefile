@@ -30,7 +30,7 @@ lint: setup  ## formatting, lint, strict types, the import rule
 	$(BIN)/lint-imports
 
 test: setup  ## everything: lint, unit, protocol, process and simulation tests
-	$(BIN)/pytest -n 2 --dist worksteal
+	$(BIN)/pytest -n 3 --dist worksteal
 
 sim: setup  ## SEEDS=N random seeds of SCENARIO=cluster (the storage), broker (over it) or kafka (its clients)
 	$(BIN)/python -m weir.testing.sim --scenario $(SCENARIO) --seeds $(SEEDS)

@@ -24,7 +24,7 @@ class Amounts:
 
 
 FULL = Amounts(rounds=2, seconds=3.0, warm_s=4.0, latency_s=10, partitions=10_000)
-QUICK = Amounts(rounds=1, seconds=1.0, warm_s=0.5, latency_s=1, partitions=200)
+QUICK = Amounts(rounds=1, seconds=1.0, warm_s=1.0, latency_s=3, partitions=2_000)
 
 _SHAPES: dict[str, dict[str, Any]] = {
     f"{title}, {compression}, {partitions} partition{'s' if partitions > 1 else ''}": {
