@@ -25,7 +25,7 @@ class Amounts:
 
 
 FULL = Amounts(rounds=2, seconds=3.0, warm_s=3.0, latency_s=5, topics=10_000, topic_rounds=2)
-QUICK = Amounts(rounds=1, seconds=1.0, warm_s=0.5, latency_s=1, topics=200, topic_rounds=2)
+QUICK = Amounts(rounds=1, seconds=1.0, warm_s=0.5, latency_s=2, topics=200, topic_rounds=2)
 
 _SHAPES = {
     f"{name}, {'batched' if batching else 'unbatched'}": {"size": size, "batching": batching}
