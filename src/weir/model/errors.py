@@ -345,6 +345,10 @@ class TransactionStateError(BrokerError):
     """The transaction is not in a state in which this may be asked."""
 
 
+class NotInTransactionError(TransactionStateError):
+    """The open transaction of this producer, if it has one, knows nothing of the partition or group."""
+
+
 class TransactionBusyError(BrokerError):
     """The last transaction of this id is still being ended."""
 

@@ -193,6 +193,7 @@ CODES: dict[type[BaseException], Code] = {
     errors.StaleEpochError: Code.INVALID_PRODUCER_EPOCH,
     errors.UnknownProducerError: Code.UNKNOWN_PRODUCER_ID,
     errors.TransactionStateError: Code.INVALID_TXN_STATE,
+    errors.NotInTransactionError: Code.INVALID_TXN_STATE,
     errors.TransactionBusyError: Code.CONCURRENT_TRANSACTIONS,
     errors.TransactionTimeoutError: Code.INVALID_TRANSACTION_TIMEOUT,
     errors.UnknownTransactionError: Code.TRANSACTIONAL_ID_NOT_FOUND,

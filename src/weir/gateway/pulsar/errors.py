@@ -58,6 +58,7 @@ CODES: dict[type[BaseException], Code] = {
     errors.StaleEpochError: _E.ProducerFenced,
     errors.UnknownProducerError: _E.NotAllowedError,
     errors.TransactionStateError: _E.InvalidTxnStatus,
+    errors.NotInTransactionError: _E.InvalidTxnStatus,
     errors.UnknownTransactionError: _E.TransactionNotFound,
     errors.TransactionBusyError: _E.TransactionConflict,
     errors.TransactionTimeoutError: _E.InvalidTxnStatus,
