@@ -1,0 +1,57 @@
+"""A storage node."""
+
+from weir.model.errors.base import WeirError
+
+
+class BookieError(WeirError):
+    """A storage node refused or failed."""
+
+
+class NoSuchLedgerError(BookieError):
+    """The bookie holds nothing of this ledger."""
+
+
+class NoSuchEntryError(BookieError):
+    """The bookie does not hold this entry, and says so with certainty."""
+
+
+class LedgerFencedError(BookieError):
+    """The ledger is fenced: a recovery has begun and its former writer may add nothing more."""
+
+
+class EntryCorruptError(BookieError):
+    """The entry is here, but its bytes are damaged; another replica may have it whole."""
+
+
+class BookieReadOnlyError(BookieError):
+    """The bookie takes no new entries for now."""
+
+    hint = "its disk is nearly full; free some space and it takes entries again"
+
+
+class BookieBusyError(BookieError):
+    """The bookie's queues are full; try again later."""
+
+
+class BookieUnavailableError(BookieError):
+    """The bookie did not answer; what was asked may or may not have happened."""
+
+
+class BookieCookieError(BookieError):
+    """The bookie's disk is not the one that this bookie id was given."""
+
+    hint = "a bookie that lost its disk must come back under a new id, so that its ledgers are re-replicated"
+
+
+class JournalCorruptError(BookieError):
+    """The journal lost acknowledged bytes in its middle; the bookie may not start on it."""
+
+    hint = "wipe this bookie, start it under a new id, and let auto-recovery copy its ledgers from other replicas"
+
+
+class EntryLogMissingError(BookieError):
+    """An entry log that the bookie's checkpoint names is gone; the bookie may not start without it."""
+
+    hint = (
+        "bring the file back, or wipe this bookie, start it under a new id, and let auto-recovery copy its ledgers"
+    )

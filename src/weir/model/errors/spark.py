@@ -1,0 +1,37 @@
+"""Spark's side: SQL, and queries over topics."""
+
+from weir.model.errors.base import WeirError
+
+
+class SqlError(WeirError):
+    """A SQL statement that cannot be understood, or not be run."""
+
+
+class SqlStreamNotFoundError(WeirError):
+    """SQL has defined no stream of this name."""
+
+    hint = "SHOW STREAMS lists them"
+
+
+class SqlStreamExistsError(WeirError):
+    """There is a stream of this name already."""
+
+    hint = "drop it first, or choose another name"
+
+
+class RunnerBusyError(WeirError):
+    """Another process runs the streams."""
+
+    hint = "one is enough; stop it first to run them here"
+
+
+class SparkSetupError(WeirError):
+    """Spark cannot run here."""
+
+    hint = "install it with pip install 'weir[spark]'; weir doctor says what is missing"
+
+
+class DataLostError(WeirError):
+    """Offsets that a query still wanted are no longer in the topic."""
+
+    hint = "set failOnDataLoss=false to go on with what is there"

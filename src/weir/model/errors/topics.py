@@ -1,0 +1,78 @@
+"""The broker: topics, producers, consumers and subscriptions."""
+
+from weir.model.errors.base import BrokerError
+
+
+class TopicNotFoundError(BrokerError):
+    """No such topic, and it may not be made by being asked for."""
+
+
+class TopicClosedError(BrokerError):
+    """This broker has let go of the topic."""
+
+    hint = "look the topic up again and connect anew"
+
+
+class NotOwnerError(BrokerError):
+    """Another broker has the topic; its addresses, if they are known."""
+
+    hint = "look the topic up again"
+
+    def __init__(self, what: str, *, hint: str | None = None, pulsar_url: str = "", http_url: str = "") -> None:
+        super().__init__(what, hint=hint)
+        self.pulsar_url = pulsar_url
+        self.http_url = http_url
+
+
+class ProducerBusyError(BrokerError):
+    """The topic has a producer that excludes this one, or one of the same name."""
+
+
+class ProducerFencedError(BrokerError):
+    """Another producer has taken the topic for itself."""
+
+
+class ProducerClosedError(BrokerError):
+    """The producer is closed; what it sent last may or may not have been stored."""
+
+    hint = "connect anew and send again; deduplication drops what is there already"
+
+
+class DuplicateInDoubtError(BrokerError):
+    """Whether the message is there already cannot be told yet."""
+
+    hint = "connect anew and send again"
+
+
+class MessageTooLargeError(BrokerError):
+    """The message is larger than the topic allows."""
+
+
+class QuotaExceededError(BrokerError):
+    """The topic's backlog exceeds its quota."""
+
+    hint = "consume or skip what waits there"
+
+
+class ProducersHeldError(QuotaExceededError):
+    """The topic's backlog exceeds its quota; producers shall wait until it does not."""
+
+
+class SubscriptionNotFoundError(BrokerError):
+    """No such subscription."""
+
+
+class SubscriptionExistsError(BrokerError):
+    """There is a subscription of this name already."""
+
+
+class SubscriptionBusyError(BrokerError):
+    """The subscription has consumers that exclude what was asked."""
+
+
+class ConsumerClosedError(BrokerError):
+    """The consumer is closed."""
+
+
+class HashRangesError(BrokerError):
+    """The hash ranges that a consumer asked for are malformed or taken."""
