@@ -119,11 +119,17 @@ class GroupCoordinator:
 
     async def check_member(
         self, name: str, member_id: str, generation: int, instance_id: str | None = None
-    ) -> None:
+    ) -> Callable[[], None]:
         """Raises unless positions may be committed in a transaction in this member's name; a transaction that
-        names none may do so always."""
+        names none may do so always. Answers with the same check, for the moment at which it is done."""
         _check_name(name)
-        self._check_commit(await self._home(name), name, member_id, generation, instance_id, transactional=True)
+        home = await self._home(name)
+
+        def check() -> None:
+            self._check_commit(home, name, member_id, generation, instance_id, transactional=True)
+
+        check()
+        return check
 
     # --- positions --------------------------------------------------------------------------------------
 

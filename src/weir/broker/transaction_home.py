@@ -102,10 +102,10 @@ class TransactionHome:
         self.by_id[transaction.id] = transaction
         self.by_producer[transaction.producer_id] = transaction
 
-    def rename(self, transaction: Transaction, producer_id: int) -> None:
+    def rename(self, transaction: Transaction, producer_id: int, last_epoch: int) -> None:
         """It goes on under another producer id."""
         del self.by_producer[transaction.producer_id]
-        transaction.producer_id = producer_id
+        transaction.rename(producer_id, last_epoch)
         self.by_producer[producer_id] = transaction
 
     def forget(self, transaction: Transaction) -> None:
@@ -164,6 +164,8 @@ class TransactionHome:
             await asyncio.gather(*work)
             groups, producer_id = list(transaction.groups), transaction.producer_id
             transaction.move(TransactionEvent.DONE, self._clock.wall_ms())
+            if transaction.next_id >= 0:
+                self.rename(transaction, transaction.next_id, transaction.last_epoch)
             self.put(transaction)  # durable with whatever the producer does next, or soon
             if groups:  # only once it is known that they will not be moved again may others go on from there
                 await self.home.state.flush()

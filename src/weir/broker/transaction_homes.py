@@ -6,9 +6,9 @@ import logging
 from weir.broker.coordinator import Home, Homes
 from weir.broker.ports import TransactionGate
 from weir.broker.transaction_home import Positions, Topics, TransactionHome
-from weir.broker.transaction_model import TransactionSettings, TransactionState
+from weir.broker.transaction_model import Transaction, TransactionSettings, TransactionState
 from weir.model.batch import Stamp
-from weir.model.errors import NotOwnerError, StaleEpochError, TransactionStateError, WeirError
+from weir.model.errors import NotInTransactionError, NotOwnerError, StaleEpochError, WeirError
 from weir.model.topics import TopicName
 from weir.runtime.interfaces import Clock
 from weir.runtime.tasks import TaskScope
@@ -68,6 +68,13 @@ class TransactionHomes:
     def _alive(self) -> list[TransactionHome]:
         return [home for home in self._loaded.values() if home.alive]
 
+    def find(self, name: str) -> Transaction | None:
+        """What is known of a transactional id at once: nothing if its home is not loaded."""
+        for home in self._loaded.values():
+            if home.alive and name in home.by_id:
+                return home.by_id[name]
+        return None
+
     def refusal(self, stamp: Stamp, topic: TopicName) -> WeirError | None:
         """Why a producer may not begin to write to the topic in a transaction, if so. Who is the coordinator may
         change at any time; only one that is here, and that can also end what is begun, can say yes."""
@@ -77,11 +84,11 @@ class TransactionHomes:
             return NotOwnerError("the coordinator of transactions is not loaded here", hint="try again")
         found = [home.by_producer[stamp.producer_id] for home in homes if stamp.producer_id in home.by_producer]
         if not found:
-            return TransactionStateError(f"producer {stamp.producer_id} has no transactional id")
+            return NotInTransactionError(f"producer {stamp.producer_id} has no transactional id")
         if stamp.epoch != found[0].epoch:
             return StaleEpochError(f"producer {stamp.producer_id} is at epoch {found[0].epoch}")
         if found[0].state is not TransactionState.ONGOING or topic not in found[0].confirmed:
-            return TransactionStateError(f"{topic} is not part of an open transaction of {found[0].id!r}")
+            return NotInTransactionError(f"{topic} is not part of an open transaction of {found[0].id!r}")
         return None
 
     # --- loading and losing -----------------------------------------------------------------------------

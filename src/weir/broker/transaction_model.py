@@ -3,7 +3,8 @@
     Empty --begin--> Ongoing --commit--> PrepareCommit --done--> CompleteCommit --begin--> Ongoing ...
                          \\----abort---> PrepareAbort  --done--> CompleteAbort  --begin--> Ongoing ...
 
-A transaction is decided once its Prepare state is durable; the rest can be done again after a crash.
+A transaction is decided once its Prepare state is durable; the rest can be done again after a crash. A producer
+may also skip one: give it up without having begun it, for the sake of a new epoch (`transaction_epochs`).
 """
 
 import json
@@ -39,17 +40,19 @@ class TransactionEvent(Enum):
     DONE = "done"
     #: A producer takes the id over.
     INIT = "init"
+    #: A producer gives up what it has not begun.
+    SKIP = "skip"
 
 
 S, E = TransactionState, TransactionEvent
 
 STATES: Mapping[TransactionState, Mapping[TransactionEvent, TransactionState]] = {
-    S.EMPTY: {E.BEGIN: S.ONGOING, E.INIT: S.EMPTY},
+    S.EMPTY: {E.BEGIN: S.ONGOING, E.INIT: S.EMPTY, E.SKIP: S.COMPLETE_ABORT},
     S.ONGOING: {E.BEGIN: S.ONGOING, E.COMMIT: S.PREPARE_COMMIT, E.ABORT: S.PREPARE_ABORT},
     S.PREPARE_COMMIT: {E.DONE: S.COMPLETE_COMMIT},
     S.PREPARE_ABORT: {E.DONE: S.COMPLETE_ABORT},
-    S.COMPLETE_COMMIT: {E.BEGIN: S.ONGOING, E.INIT: S.EMPTY},
-    S.COMPLETE_ABORT: {E.BEGIN: S.ONGOING, E.INIT: S.EMPTY},
+    S.COMPLETE_COMMIT: {E.BEGIN: S.ONGOING, E.INIT: S.EMPTY, E.SKIP: S.COMPLETE_ABORT},
+    S.COMPLETE_ABORT: {E.BEGIN: S.ONGOING, E.INIT: S.EMPTY, E.SKIP: S.COMPLETE_ABORT},
 }
 
 PREPARED = (S.PREPARE_COMMIT, S.PREPARE_ABORT)
@@ -106,6 +109,10 @@ class Transaction:
     #: Not kept: partitions that are known, durably, to be part of it; how many transactions there were.
     confirmed: dict[TopicName, None] = field(default_factory=dict)
     serial: int = 0
+    #: The producer id that `last_epoch` is of, if epochs were used up since; -1 if it is the current one.
+    last_id: int = -1
+    #: The producer id that it goes on under once it has ended, since epochs are used up; -1 if that is the same.
+    next_id: int = -1
 
     def move(self, event: TransactionEvent, now_ms: int) -> None:
         """TransactionStateError if the state does not allow it."""
@@ -120,8 +127,29 @@ class Transaction:
 
     def count_epoch(self, *, asked: bool) -> None:
         """Those before are fenced. `asked`: by the producer itself, which goes on."""
-        self.last_epoch = self.epoch if asked else -1
+        self.last_id, self.last_epoch = -1, self.epoch if asked else -1
         self.epoch += 1
+
+    def rename(self, producer_id: int, last_epoch: int) -> None:
+        """Go on under another producer id. `last_epoch`: of the producer that goes on so; -1 if none does."""
+        self.last_id, self.last_epoch = self.producer_id, last_epoch
+        self.producer_id, self.epoch, self.next_id = producer_id, 0, -1
+
+    @property
+    def identity(self) -> ProducerIdentity:
+        return ProducerIdentity(self.producer_id, self.epoch)
+
+    @property
+    def last(self) -> ProducerIdentity | None:
+        """Who the producer was before it asked for the current epoch; None if it did not."""
+        if self.last_epoch < 0:
+            return None
+        return ProducerIdentity(self.last_id if self.last_id >= 0 else self.producer_id, self.last_epoch)
+
+    @property
+    def following(self) -> ProducerIdentity:
+        """Who the producer is from the end of the transaction on."""
+        return self.identity if self.next_id < 0 else ProducerIdentity(self.next_id, 0)
 
     @property
     def decided(self) -> bool:
@@ -160,6 +188,7 @@ def encode_transaction(transaction: Transaction) -> bytes:
     record = {
         "version": _VERSION,
         "producer": [transaction.producer_id, transaction.epoch, transaction.last_epoch],
+        "ids": [transaction.last_id, transaction.next_id],
         "role": transaction.role,
         "state": transaction.state.value,
         "ms": [transaction.timeout_ms, transaction.started_ms, transaction.updated_ms],
@@ -179,6 +208,7 @@ def decode_transaction(name: str, data: bytes) -> Transaction:
         if record["version"] != _VERSION:
             raise UnknownVersionError(f"a transaction has version {record['version']}", hint="of a newer Weir?")
         producer_id, epoch, last_epoch = map(int, record["producer"])
+        last_id, next_id = map(int, record.get("ids", (-1, -1)))
         timeout_ms, started_ms, updated_ms = map(int, record["ms"])
         parts = {TopicName.parse(part): None for part in record["parts"]}
         groups = {
@@ -201,6 +231,8 @@ def decode_transaction(name: str, data: bytes) -> Transaction:
             parts,
             groups,
             dict(parts),
+            last_id=last_id,
+            next_id=next_id,
         )
     except (ValueError, KeyError, TypeError, AttributeError, InvalidNameError) as bad:
         raise WireError(f"the transaction of {name[:80]!r} is malformed: {bad!r}") from bad

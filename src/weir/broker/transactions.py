@@ -5,7 +5,8 @@
     ...                                  # batches with that producer id and epoch, marked as transactional
     await transactions.end("orders-1", identity, commit=True, role=role)
 
-Every step is decided at once, in memory, and answered when it is durable. It knows no protocol.
+Every step is decided at once, in memory, and answered when it is durable. It knows no protocol. A producer may end
+each transaction with `end_epoch` instead, and goes on as the one that it is told to be.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ from typing import Protocol
 from weir.broker.coordinator import Homes
 from weir.broker.group_offsets import Committed
 from weir.broker.ports import TransactionGate
+from weir.broker.transaction_epochs import EndStep, check_identity, count_on, end_step
 from weir.broker.transaction_home import Positions, Topics, TransactionHome
 from weir.broker.transaction_homes import TransactionHomes
 from weir.broker.transaction_model import (
@@ -30,6 +32,7 @@ from weir.broker.transaction_model import (
 from weir.model.errors import (
     InvalidNameError,
     NotAuthorisedError,
+    NotInTransactionError,
     StaleEpochError,
     TooManyError,
     TransactionBusyError,
@@ -44,6 +47,7 @@ from weir.runtime.interfaces import Clock
 log = logging.getLogger(__name__)
 
 _MAX_NAME_BYTES = 1024
+_NOTHING: Mapping[TopicName, None] = {}
 
 
 class TakesIds(Protocol):
@@ -118,8 +122,9 @@ class Transactions:
                 if transaction.decided:
                     await self._ended(home, transaction)
                     continue
-                if not repeated:  # by this request, or by one whose answer was lost
-                    self._take_over(home, transaction, spare, asked=expected is not None)
+                # What is repeated was counted on by this request, or by one whose answer was lost.
+                if not repeated or transaction.epoch > MAX_EPOCH:
+                    self._take_over(home, transaction, spare, expected)
             transaction.timeout_ms, transaction.role = timeout_ms, role
             transaction.move(TransactionEvent.INIT, self._clock.wall_ms())
             home.put(transaction)
@@ -134,26 +139,25 @@ class Transactions:
         home.add(transaction)
         return transaction
 
-    def _take_over(self, home: TransactionHome, transaction: Transaction, spare: int, *, asked: bool) -> None:
+    def _take_over(
+        self, home: TransactionHome, transaction: Transaction, spare: int, expected: ProducerIdentity | None
+    ) -> None:
         if transaction.epoch >= MAX_EPOCH:
-            home.rename(transaction, spare)
-            transaction.epoch, transaction.last_epoch = 0, -1
+            home.rename(transaction, spare, -1 if expected is None else expected.epoch)
         else:
-            transaction.count_epoch(asked=asked)
+            transaction.count_epoch(asked=expected is not None)
 
     def _check_expected(self, transaction: Transaction, expected: ProducerIdentity) -> bool:
         """Whether its epoch was counted on already for a producer that asks for that."""
-        if expected.producer_id == transaction.producer_id:
-            if expected.epoch == transaction.epoch:
-                return False
-            if expected.epoch == transaction.last_epoch:
-                return True
+        if expected == transaction.identity:
+            return False
+        if expected == transaction.last:
+            return True
         raise StaleEpochError(f"another producer has taken {transaction.id!r} over")
 
     async def _ended(self, home: TransactionHome, transaction: Transaction) -> None:
         await home.end(transaction)
-        if transaction.decided:
-            raise TransactionBusyError(f"the last transaction of {transaction.id!r} is being ended")
+        self._check_ended(transaction)
 
     # --- what belongs to a transaction ------------------------------------------------------------------
 
@@ -174,13 +178,23 @@ class Transactions:
         if transaction.serial == serial and transaction.state is TransactionState.ONGOING:
             transaction.confirmed.update(dict.fromkeys(parts))
 
+    def joined(self, name: str, identity: ProducerIdentity, *, role: str = "") -> Mapping[TopicName, None]:
+        """The partitions that are known, durably, to be part of the producer's open transaction; as far as that
+        can be told at once."""
+        transaction = self._homes.find(name)
+        if transaction is None or transaction.state is not TransactionState.ONGOING:
+            return _NOTHING
+        ours = transaction.identity == identity and self.may_use(transaction.role, role)
+        return transaction.confirmed if ours else _NOTHING
+
     async def verify(
         self, name: str, identity: ProducerIdentity, parts: Sequence[TopicName], *, role: str = ""
     ) -> None:
-        """TransactionStateError unless the producer's open transaction writes to all of these partitions."""
+        """NotInTransactionError unless the producer's open transaction writes to all of these partitions."""
         _, transaction = await self._find(name, identity, role)
+        self._check_ended(transaction)
         if transaction.state is not TransactionState.ONGOING or not all(p in transaction.confirmed for p in parts):
-            raise TransactionStateError(f"not all of the partitions are part of the transaction of {name!r}")
+            raise NotInTransactionError(f"not all of the partitions are part of the transaction of {name!r}")
 
     async def add_offsets(self, name: str, identity: ProducerIdentity, group: str, *, role: str = "") -> None:
         """Let the transaction, begun now if none is open, move positions of the group."""
@@ -198,22 +212,31 @@ class Transactions:
         positions: Mapping[TopicName, Committed],
         *,
         role: str = "",
+        joins: bool = False,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
-        """Move the group to these positions if the transaction commits."""
+        """Move the group to these positions if the transaction commits. `joins`: the group becomes part of it, and
+        it is begun if none is open. `check` raises if the group does not allow it."""
         home, transaction = await self._find(name, identity, role)
-        if transaction.state is not TransactionState.ONGOING or group not in transaction.groups:
-            raise TransactionStateError(f"group {group!r} is not part of an open transaction of {name!r}")
-        moved = transaction.groups[group]
+        check()
+        self._check_ended(transaction)
+        is_open = transaction.state is TransactionState.ONGOING
+        if not joins and not (is_open and group in transaction.groups):
+            raise NotInTransactionError(f"group {group!r} is not part of an open transaction of {name!r}")
         if sum(map(len, transaction.groups.values())) + len(positions) > self.settings.most_parts:
             raise TooManyError(f"a transaction may move {self.settings.most_parts} positions")
-        moved.update(positions)
+        self._begin(transaction)
+        transaction.groups.setdefault(group, {}).update(positions)
         self._positions.pend(group, transaction.producer_id, positions)
         home.put(transaction)
         await home.flush()
 
-    def _begin(self, transaction: Transaction) -> None:
+    def _check_ended(self, transaction: Transaction) -> None:
         if transaction.decided:
             raise TransactionBusyError(f"the last transaction of {transaction.id!r} is being ended")
+
+    def _begin(self, transaction: Transaction) -> None:
+        self._check_ended(transaction)
         transaction.move(TransactionEvent.BEGIN, self._clock.wall_ms())
 
     # --- the end ----------------------------------------------------------------------------------------
@@ -233,6 +256,25 @@ class Transactions:
             transaction.move(event, self._clock.wall_ms())
             home.put(transaction)
             await home.end(transaction)
+
+    async def end_epoch(
+        self, name: str, identity: ProducerIdentity, *, commit: bool, role: str = ""
+    ) -> ProducerIdentity:
+        """The same with a new epoch, or where these are used up a new producer id: answers with who the producer
+        is from now on. One that aborts may have begun nothing."""
+        spare = -1  # an id to take, where a new one is needed
+        while True:
+            home, transaction = await self._known(name, role)
+            step = end_step(transaction, identity, commit=commit)
+            if step is EndStep.REPEAT or spare >= 0 or transaction.epoch < MAX_EPOCH:
+                break
+            spare = await self._ids.take()
+        count_on(home, transaction, step, spare, self._clock.wall_ms(), commit=commit)
+        following = transaction.following
+        await home.end(transaction)
+        if step is EndStep.REPEAT:
+            self._check_ended(transaction)
+        return following
 
     async def commit_together(
         self, sink: str, epoch: int, transactions: Sequence[tuple[str, ProducerIdentity]], *, role: str = ""
@@ -317,13 +359,22 @@ class Transactions:
         home = await self._homes.of(name)
         return home, self._checked(home, name, identity, role)
 
+    async def _known(self, name: str, role: str) -> tuple[TransactionHome, Transaction]:
+        """Whoever its producer is."""
+        self._check_name(name)
+        home = await self._homes.of(name)
+        return home, self._of(home, name, role)
+
     def _checked(self, home: TransactionHome, name: str, identity: ProducerIdentity, role: str) -> Transaction:
+        transaction = self._of(home, name, role)
+        check_identity(transaction, identity)
+        return transaction
+
+    def _of(self, home: TransactionHome, name: str, role: str) -> Transaction:
         transaction = home.by_id.get(name)
-        if transaction is None or transaction.producer_id != identity.producer_id:
-            raise UnknownProducerError(f"{name[:80]!r} is not the transactional id of {identity.producer_id}")
+        if transaction is None:
+            raise UnknownProducerError(f"nothing is known of the transactional id {name[:80]!r}")
         self._check_role(transaction, role)
-        if transaction.epoch != identity.epoch:
-            raise StaleEpochError(f"{name!r} is at epoch {transaction.epoch}, the producer at {identity.epoch}")
         return transaction
 
     def _check_role(self, transaction: Transaction, role: str) -> None:

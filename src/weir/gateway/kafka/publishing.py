@@ -11,11 +11,21 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from weir.broker.api import Producer, ProducerRequest, Receipt, Topic
-from weir.gateway.kafka.batches import check_keys, judged, outgoing_of
-from weir.gateway.kafka.errors import Code, RefusedError, code_of, text_of
+from weir.broker.transaction_model import ProducerIdentity
+from weir.gateway.kafka.batches import BadRecordsError, check_keys, judged, outgoing_of
+from weir.gateway.kafka.errors import Code, RefusedError, text_of
 from weir.gateway.kafka.gaps import Gaps
+from weir.gateway.kafka.joining import JOINS_SINCE, Unjoined, join, unjoined
+from weir.gateway.kafka.record_times import RecordTimes, check_times, times_of
+from weir.gateway.kafka.transacting import produce_code, transactions_of
 from weir.model.batch import Stamp
-from weir.model.errors import NotAuthorisedError, TooManyError, TopicNotFoundError, WeirError
+from weir.model.errors import (
+    NotAuthorisedError,
+    OutOfOrderSequenceError,
+    TooManyError,
+    TopicNotFoundError,
+    WeirError,
+)
 from weir.model.ids import Buffer
 from weir.model.registry import Action
 from weir.model.topics import TopicName
@@ -37,17 +47,27 @@ _PartResponse = m.ProduceResponse.PartitionProduceResponse
 _TopicResponse = m.ProduceResponse.TopicProduceResponse
 
 
+def _joins(request: m.ProduceRequest, version: int) -> bool:
+    """Whether producing makes partitions part of a transaction."""
+    return version >= JOINS_SINCE and request.transactional_id is not None
+
+
+def _check_acks(acks: int) -> None:
+    if acks not in (-1, 0, 1):
+        raise RefusedError(Code.INVALID_REQUIRED_ACKS, f"acks={acks} means nothing")
+
+
 class PartitionLink:
     """One `api.Producer` of a connection."""
 
     __slots__ = (
         "access_revision",
-        "append_time",
         "delays",
         "key",
         "keyed",
         "part",
         "producer",
+        "times",
         "topic",
         "topics_revision",
     )
@@ -57,9 +77,9 @@ class PartitionLink:
         self.part = part
         self.topic = topic
         self.producer = producer
-        #: What the topic asks for, as of a revision of the topics: the broker's time, a key in each record; and
-        #: whether records may ask for a delay.
-        self.append_time = False
+        #: What the topic asks for, as of a revision of the topics: of the records' times, a key in each record;
+        #: and whether records may ask for a delay.
+        self.times = RecordTimes()
         self.keyed = False
         self.delays = False
         self.topics_revision = -1
@@ -70,11 +90,12 @@ class PartitionLink:
 class _Pending:
     """A request whose partitions are not all stored."""
 
-    __slots__ = ("acks", "answer", "answered", "deadline", "left", "response", "version")
+    __slots__ = ("acks", "answer", "answered", "deadline", "left", "response", "transactional_id", "version")
 
-    def __init__(self, version: int, acks: int, answer: Answer, deadline: float) -> None:
+    def __init__(self, request: m.ProduceRequest, version: int, answer: Answer, deadline: float) -> None:
         self.version = version
-        self.acks = acks
+        self.acks = request.acks
+        self.transactional_id = request.transactional_id
         self.answer = answer
         self.deadline = deadline
         self.response = m.ProduceResponse()
@@ -98,7 +119,8 @@ class Publishing:
     # --- requests ----------------------------------------------------------------------------------------
 
     def take(self, request: m.ProduceRequest, version: int, answer: Answer) -> Coroutine[Any, Any, None] | None:
-        """Publish what a request carries; a coroutine that does so if a producer must be opened first."""
+        """Publish what a request carries; a coroutine that does so if something must be waited for first:
+        producers to be opened, partitions to become part of a transaction."""
         by_id = version >= _BY_ID_SINCE
         missing: dict[Key, None] = {}
         for topic in request.topic_data:
@@ -106,7 +128,7 @@ class Publishing:
             for data in topic.partition_data:
                 if (name, data.index) not in self._links:
                     missing[name, data.index] = None
-        if missing:
+        if missing or (_joins(request, version) and self._unjoined(request, version)):
             return self._open_and_publish(list(missing), request, version, answer)
         self._publish(request, version, answer, {})
         return None
@@ -123,14 +145,46 @@ class Publishing:
                     failures[key] = failure
                 elif failure is not None:
                     raise failure
+        if _joins(request, version):
+            failures |= await self._join(request, version)
         self._publish(request, version, answer, failures)
+
+    def _unjoined(self, request: m.ProduceRequest, version: int) -> Unjoined:
+        transactions, by_id = self._session.services.transactions, version >= _BY_ID_SINCE
+        if transactions is None:
+            return {}
+        sent = [
+            ((topic.topic_id if by_id else topic.name, data.index), data.records or b"")
+            for topic in request.topic_data
+            for data in topic.partition_data
+        ]
+        return unjoined(transactions, request.transactional_id or "", sent, self._links, self._session.role)
+
+    async def _join(self, request: m.ProduceRequest, version: int) -> dict[Key, WeirError]:
+        """Make partitions part of the transaction, if they take what they are sent; answers what is wrong."""
+        failures: dict[Key, WeirError] = {}
+        wanted: dict[ProducerIdentity, list[PartitionLink]] = {}
+        for identity, sent in self._unjoined(request, version).items():
+            for link, records in sent:
+                try:
+                    _check_acks(request.acks)
+                    judged(records, version, self._session.limits)
+                    self._look_after(link)
+                except WeirError as refused:
+                    failures[link.key] = refused
+                else:
+                    wanted.setdefault(identity, []).append(link)
+        if wanted:
+            name, role = request.transactional_id or "", self._session.role
+            failures |= await join(transactions_of(self._session), name, wanted, role)
+        return failures
 
     def _publish(
         self, request: m.ProduceRequest, version: int, answer: Answer, failures: dict[Key, WeirError]
     ) -> None:
         by_id = version >= _BY_ID_SINCE
         deadline = self._session.heard_at + max(1, request.timeout_ms) / 1000
-        pending = _Pending(version, request.acks, answer, deadline)
+        pending = _Pending(request, version, answer, deadline)
         for topic in request.topic_data:
             name = topic.topic_id if by_id else topic.name
             parts = []
@@ -157,22 +211,31 @@ class Publishing:
         session = self._session
         stamp: Stamp | None = None
         try:
-            if pending.acks not in (-1, 0, 1):
-                raise RefusedError(Code.INVALID_REQUIRED_ACKS, f"acks={pending.acks} means nothing")
+            _check_acks(pending.acks)
             header = judged(records, pending.version, session.limits)
             stamp = header.stamp
             self._gaps.check(key, stamp)
+            if key in failures:
+                raise failures[key]
             if link is None:
-                raise failures.get(key) or TopicNotFoundError("the partition was closed just now")
+                raise TopicNotFoundError("the partition was closed just now")
+            if header.transactional and pending.transactional_id is None:
+                raise RefusedError(
+                    Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a transaction has a transactional id"
+                )
             self._look_after(link)
             if link.keyed:
-                check_keys(records or b"")
-            append_ms = session.clock.wall_ms() if link.append_time else None
+                check_keys(records or b"", link.part.local)
+            now_ms = session.clock.wall_ms()
+            check_times(records or b"", header, link.times, now_ms)
+            append_ms = now_ms if link.times.appended else None
             outgoing = outgoing_of(records or b"", header, append_ms)
             if link.delays:
-                outgoing = session.services.delaying.heeded(outgoing, session.clock.wall_ms(), header)
+                outgoing = session.services.delaying.heeded(outgoing, now_ms, header)
         except WeirError as failure:
-            part.error_code, part.error_message = code_of(failure), text_of(failure)
+            part.error_code, part.error_message = produce_code(failure, pending.version), text_of(failure)
+            if isinstance(failure, BadRecordsError):
+                part.record_errors = failure.told
             self._gaps.note(key, stamp)
             return
         if append_ms is not None:
@@ -196,7 +259,7 @@ class Publishing:
             link.topics_revision = services.registry.topics.revision
             record = services.registry.topics.find(link.part)
             if record is not None:
-                link.append_time = services.catalog.config(record, "message.timestamp.type") == "LogAppendTime"
+                link.times = times_of(record.properties)
             policies = services.registry.policies(link.part)
             compaction = policies.log_compaction
             link.delays = bool(policies.delayed_delivery)
@@ -213,7 +276,7 @@ class Publishing:
         done: "asyncio.Future[Receipt]",
     ) -> None:
         failure = asyncio.CancelledError() if done.cancelled() else done.exception()
-        if failure is not None:
+        if failure is not None and not isinstance(failure, OutOfOrderSequenceError):  # that, the topic knows itself
             self._gaps.note(link.key, stamp)
         if pending.answered:
             return  # it timed out
@@ -223,7 +286,7 @@ class Publishing:
             part.base_offset = receipt.offset
             part.log_start_offset = link.topic.start_offset
         else:
-            part.error_code, part.error_message = code_of(failure), text_of(failure)
+            part.error_code, part.error_message = produce_code(failure, pending.version), text_of(failure)
             log.info("a batch for %s was not stored: %s", link.part, failure)
             if part.error_code == Code.NOT_LEADER_OR_FOLLOWER:
                 self._drop(link)

@@ -1,15 +1,18 @@
 """What the handlers of transactions have in common: who is meant, who may, what is said when not."""
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from weir.broker.registry_listing import Pattern
 from weir.broker.transaction_model import ProducerIdentity
 from weir.broker.transactions import Transactions
 from weir.gateway.kafka.errors import Code, RefusedError, code_of
-from weir.gateway.kafka.session import Session
 from weir.model import errors
 from weir.model.registry import Action
 from weir.model.topics import TopicName
+
+if TYPE_CHECKING:
+    from weir.gateway.kafka.session import Session
 
 #: What clients meet by looking for the coordinator again.
 _LOOK_AGAIN = (
@@ -20,28 +23,49 @@ _LOOK_AGAIN = (
     errors.BookieError,
     errors.MetaError,
 )
+#: What is called otherwise elsewhere.
+_OTHERS = {
+    errors.UnknownProducerError: Code.INVALID_PRODUCER_ID_MAPPING,
+    errors.NotAuthorisedError: Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    errors.InvalidNameError: Code.INVALID_REQUEST,
+}
+#: Of produce.
+_ABORTABLE_SINCE = 11
 
 
-def transactions_of(session: Session) -> Transactions:
+def transactions_of(session: "Session") -> Transactions:
     transactions = session.services.transactions
     if transactions is None:
         raise RefusedError(Code.COORDINATOR_NOT_AVAILABLE, "transactions are not served here")
     return transactions
 
 
-def transaction_code(failure: BaseException, *, fenced: Code = Code.PRODUCER_FENCED) -> int:
+def transaction_code(
+    failure: BaseException, *, fenced: Code = Code.PRODUCER_FENCED, abortable: bool = False
+) -> int:
     """Kafka's code for what went wrong with a transaction. `fenced`: what this version calls a producer that
-    another has taken the place of."""
+    another has taken the place of. `abortable`: whether it has a word for what an abort mends."""
+    if abortable and isinstance(failure, errors.NotInTransactionError):
+        return Code.TRANSACTION_ABORTABLE
     if isinstance(failure, _LOOK_AGAIN):
         return Code.NOT_COORDINATOR
     if isinstance(failure, errors.StaleEpochError):
         return fenced
-    if isinstance(failure, errors.UnknownProducerError):
-        return Code.INVALID_PRODUCER_ID_MAPPING
-    if isinstance(failure, errors.NotAuthorisedError):
-        return Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    if isinstance(failure, errors.InvalidNameError):
-        return Code.INVALID_REQUEST
+    return next((code for kind, code in _OTHERS.items() if isinstance(failure, kind)), code_of(failure))
+
+
+def join_code(failure: BaseException) -> int:
+    """The same where a partition is made part of a transaction by being produced to. Clients look for no
+    coordinator then: they try again where they are."""
+    if isinstance(failure, _LOOK_AGAIN):
+        return Code.NOT_ENOUGH_REPLICAS
+    return transaction_code(failure, fenced=Code.INVALID_PRODUCER_EPOCH)
+
+
+def produce_code(failure: BaseException, version: int) -> int:
+    """Of a batch that is not stored."""
+    if version >= _ABORTABLE_SINCE and isinstance(failure, errors.NotInTransactionError):
+        return Code.TRANSACTION_ABORTABLE
     return code_of(failure)
 
 
@@ -50,14 +74,16 @@ def fenced_code(version: int, since: int) -> Code:
     return Code.PRODUCER_FENCED if version >= since else Code.INVALID_PRODUCER_EPOCH
 
 
-def part_to_write(session: Session, name: str, index: int) -> TopicName:
+def part_to_write(session: "Session", name: str, index: int) -> TopicName:
     """A partition, if the client may produce there."""
     catalog = session.services.catalog
     session.services.guard.check(session.role, catalog.base(name), Action.PRODUCE)
     return catalog.part(name, index)
 
 
-def find_parts(session: Session, name: str, indexes: Sequence[int]) -> tuple[dict[int, TopicName], dict[int, int]]:
+def find_parts(
+    session: "Session", name: str, indexes: Sequence[int]
+) -> tuple[dict[int, TopicName], dict[int, int]]:
     """Of a topic's partitions those that the client may write to, and the codes of the others."""
     found: dict[int, TopicName] = {}
     refused: dict[int, int] = {}

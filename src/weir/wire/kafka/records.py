@@ -129,6 +129,17 @@ def parse_header(data: Buffer) -> BatchHeader:
     )
 
 
+def transactional_producer(data: Buffer) -> tuple[int, int] | None:
+    """Producer id and epoch of a batch that says that it is part of a transaction; None of anything else. Nothing
+    is verified."""
+    if len(data) < HEADER_BYTES:
+        return None
+    _, _, _, magic, _, attributes, _, _, _, producer, epoch, _, _ = HEADER.unpack_from(data)
+    if magic != MAGIC or not attributes & TRANSACTIONAL or producer < 0:
+        return None
+    return producer, epoch
+
+
 def verify(batch: Buffer) -> BatchHeader:
     """The header of a batch that is all of `batch`, and whose checksum holds."""
     header = parse_header(batch)

@@ -18,5 +18,5 @@ async def api_versions(session: Session, request: m.ApiVersionsRequest, version:
     if version >= _SOFTWARE_SINCE:
         named = (request.client_software_name, request.client_software_version)
         if not all(_SOFTWARE.fullmatch(name) for name in named):
-            return response(Code.INVALID_REQUEST)
-    return response()
+            return response(Code.INVALID_REQUEST, version)
+    return response(version=version)

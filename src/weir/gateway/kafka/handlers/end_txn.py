@@ -1,4 +1,4 @@
-"""EndTxn: commit a transaction, or abort it."""
+"""EndTxn: commit a transaction, or abort it. Since version 5 with a new epoch or producer id for the next one."""
 
 from weir.gateway.kafka.errors import Code
 from weir.gateway.kafka.registry import handler
@@ -9,17 +9,18 @@ from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey
 
 _FENCED_SINCE = 2
+_EPOCH_SINCE = 5
 
 
-# Version 5 is for clients of transactions version 2, which begin a new epoch with each transaction. They are told
-# by ApiVersions that it is not in force here, and send what others send.
-@handler(ApiKey.END_TXN, versions=(0, 4))
+@handler(ApiKey.END_TXN, versions=(0, 5))
 async def end_txn(session: Session, request: m.EndTxnRequest, version: int) -> m.EndTxnResponse:
+    transactions, name = transactions_of(session), request.transactional_id
     who = identity(request.producer_id, request.producer_epoch)
     try:
-        await transactions_of(session).end(
-            request.transactional_id, who, commit=request.committed, role=session.role
-        )
+        if version >= _EPOCH_SINCE:
+            found = await transactions.end_epoch(name, who, commit=request.committed, role=session.role)
+            return m.EndTxnResponse(producer_id=found.producer_id, producer_epoch=found.epoch)
+        await transactions.end(name, who, commit=request.committed, role=session.role)
     except WeirError as failure:
         code = transaction_code(failure, fenced=fenced_code(version, _FENCED_SINCE))
         return m.EndTxnResponse(error_code=code)

@@ -15,9 +15,11 @@ _FENCED_SINCE = 4
 async def init_producer_id(
     session: Session, request: m.InitProducerIdRequest, version: int
 ) -> m.InitProducerIdResponse:
-    if request.enable2_pc or request.keep_prepared_txn:
-        # As a broker answers on which two-phase commit is not allowed to anybody.
+    # As a broker of Kafka 4.1 answers on which two-phase commit is not allowed to anybody.
+    if request.enable2_pc:
         return _refused(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    if request.keep_prepared_txn:
+        return _refused(Code.UNSUPPORTED_VERSION)
     if (request.producer_id < 0) != (request.producer_epoch < 0):
         return _refused(Code.INVALID_REQUEST)
     expected = identity(request.producer_id, request.producer_epoch) if request.producer_id >= 0 else None

@@ -1,8 +1,8 @@
-"""TxnOffsetCommit: where a group will be if the transaction commits."""
+"""TxnOffsetCommit: where a group will be if the transaction commits. Since version 5 it joins it by that."""
 
 from weir.broker.group_offsets import Committed
 from weir.gateway.kafka.errors import Code, code_of
-from weir.gateway.kafka.grouping import group_code, groups_of, part_of
+from weir.gateway.kafka.grouping import check_group, group_code, groups_of, part_of
 from weir.gateway.kafka.registry import handler
 from weir.gateway.kafka.session import Session
 from weir.gateway.kafka.transacting import identity, transaction_code, transactions_of
@@ -14,10 +14,11 @@ from weir.wire.kafka.apis import ApiKey
 _Topic = m.TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
 _Partition = m.TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition
 _MAX_METADATA_BYTES = 4096
+_ABORTABLE_SINCE = 4
+_JOINS_SINCE = 5
 
 
-# Later versions are for clients of transactions version 2, as with EndTxn.
-@handler(ApiKey.TXN_OFFSET_COMMIT, versions=(0, 4))
+@handler(ApiKey.TXN_OFFSET_COMMIT, versions=(0, 5))
 async def txn_offset_commit(
     session: Session, request: m.TxnOffsetCommitRequest, version: int
 ) -> m.TxnOffsetCommitResponse:
@@ -43,9 +44,10 @@ async def txn_offset_commit(
                     max(-1, partition.committed_leader_epoch),
                     partition.committed_metadata or "",
                 )
-    code = await _commit(session, request, positions)
-    for answer in awaited:
-        answer.error_code = code
+    if positions:
+        code = await _commit(session, request, version, positions)
+        for answer in awaited:
+            answer.error_code = code
     return m.TxnOffsetCommitResponse(topics=topics)
 
 
@@ -59,10 +61,13 @@ def _flaw(partition: m.TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition) -
 
 
 async def _commit(
-    session: Session, request: m.TxnOffsetCommitRequest, positions: dict[TopicName, Committed]
+    session: Session, request: m.TxnOffsetCommitRequest, version: int, positions: dict[TopicName, Committed]
 ) -> int:
+    joins = version >= _JOINS_SINCE
     try:
-        await groups_of(session).check_member(
+        if joins:  # nobody has asked for the group before
+            await check_group(session, request.group_id)
+        check = await groups_of(session).check_member(
             request.group_id,
             request.member_id,
             request.generation_id_or_member_epoch,
@@ -73,8 +78,8 @@ async def _commit(
     who = identity(request.producer_id, request.producer_epoch)
     try:
         await transactions_of(session).commit_offsets(
-            request.transactional_id, who, request.group_id, positions, role=session.role
+            request.transactional_id, who, request.group_id, positions, role=session.role, joins=joins, check=check
         )
     except WeirError as failure:
-        return transaction_code(failure, fenced=Code.INVALID_PRODUCER_EPOCH)
+        return transaction_code(failure, fenced=Code.INVALID_PRODUCER_EPOCH, abortable=version >= _ABORTABLE_SINCE)
     return Code.NONE
