@@ -5,11 +5,12 @@ from unittest.mock import patch
 
 import pytest
 
-from weir.model.errors import MetaUnavailableError
+from weir.model.errors import MetaUnavailableError, StreamClosedError
+from weir.stream.compaction import CompactedView
 from weir.stream.state import StateLog
 
 
-async def _fails(self: StateLog) -> None:
+async def _fails(self: object) -> None:
     raise MetaUnavailableError("nobody answers")
 
 
@@ -26,5 +27,16 @@ def test_a_topic_that_is_closed_tells_whoever_waits_for_it_to_grow(run: Any, cle
                 await topic.close()
         assert told
         assert not told[-1]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("failing", [StateLog, CompactedView], ids=["state", "view"])
+def test_a_topic_of_which_one_part_does_not_close_lets_go_of_the_others(run: Any, failing: type) -> None:
+    async def scenario(bench: Any) -> None:
+        topic = await bench.topic()
+        with patch.object(failing, "close", _fails), pytest.raises(MetaUnavailableError):
+            await topic.close()
+        assert isinstance(topic.stream.failure, StreamClosedError)
 
     run(scenario)

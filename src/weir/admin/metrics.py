@@ -79,13 +79,16 @@ TOPIC_FAMILIES = (
 
 SUBSCRIPTION_FAMILIES = (
     SubscriptionFamily(
-        "weir_subscription_backlog_messages", "gauge", "Messages not acknowledged yet.", lambda s: s.backlog
+        "weir_subscription_backlog_messages",
+        "gauge",
+        "Messages not acknowledged yet.",
+        lambda s: s.backlog if s.placed else None,
     ),
     SubscriptionFamily(
         "weir_subscription_position",
         "gauge",
         "The offset of the next message to acknowledge.",
-        lambda s: s.mark_delete + 1,
+        lambda s: s.position,
     ),
     SubscriptionFamily(
         "weir_subscription_backlog_bytes", "gauge", "About how many bytes these are.", lambda s: s.backlog_bytes

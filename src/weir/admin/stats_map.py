@@ -93,7 +93,7 @@ def _subscription(stats: SubscriptionStats, now_ms: int) -> b.SubscriptionStatsB
         isDurable=stats.durable,
         nonContiguousDeletedMessagesRanges=stats.holes,
         subscriptionProperties=dict(stats.properties),
-        position=stats.mark_delete + 1,
+        position=stats.position,
         query=None if stats.query is None else _query(stats.query),
     )
 
@@ -185,7 +185,7 @@ def _together(found: Sequence[b.SubscriptionStatsBody]) -> b.SubscriptionStatsBo
     whole.blockedSubscriptionOnUnackedMsgs = any(one.blockedSubscriptionOnUnackedMsgs for one in found)
     queries = [one.query for one in found if one.query is not None]
     # It says the same of all partitions at once; one that is gone from its batches has what it said before.
-    whole.query = max(queries, key=lambda one: one.batch, default=None)
+    whole.query = max(queries, key=lambda one: (one.batch, one.lost), default=None)
     oldest = [one.earliestMsgPublishTimeInBacklog for one in found if one.msgBacklog]
     whole.earliestMsgPublishTimeInBacklog = min(oldest, default=0)
     return whole

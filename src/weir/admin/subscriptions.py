@@ -133,7 +133,7 @@ class Subscriptions:
     async def _list(self, call: Call) -> list[str]:
         names: dict[str, None] = {}
         for topic in await self._context.stored(self._topic(call)):
-            names.update(dict.fromkeys(topic.subscriptions))
+            names.update(dict.fromkeys((*topic.subscriptions, *topic.groups)))
         return list(names)
 
     async def _create(self, call: Call) -> None:

@@ -81,7 +81,7 @@ class Group:
         static = self.members.static(request.instance_id)
         itself = (request.member_id, "" if static is None else static.id)
         others = [m for m in self.members if m.id not in itself]
-        check_fits(request, self.protocol_type, others)
+        check_fits(request, self.protocol_type, list(self.members))
         self._check_said(request, others)
         if request.member_id:
             return self._join_as(request)

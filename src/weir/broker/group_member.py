@@ -91,7 +91,7 @@ class Member:
 
     def info(self, protocol: str, *, stable: bool) -> MemberInfo:
         """`stable`: with its share."""
-        metadata = bytes(self.protocols.get(protocol, b"")) if stable else b""
+        metadata = bytes(self.protocols.get(protocol, b""))
         assignment, parts = (self.assignment, self.parts) if stable else (b"", ())
         return MemberInfo(self.id, self.instance_id, self.client_id, self.client_host, metadata, assignment, parts)
 

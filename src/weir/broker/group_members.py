@@ -24,6 +24,10 @@ class GroupMembers:
         groups = self._by_part.get(part)
         return () if groups is None else groups.get(group, ())
 
+    def on(self, part: TopicName) -> Mapping[str, tuple[ConsumerStats, ...]]:
+        """Every group that has given this partition to somebody, and to whom."""
+        return self._by_part.get(part, {})
+
     def set(self, group: str, shares: Sequence[Share]) -> None:
         """From now on the group's work is divided like this, and in no other way."""
         for part in self._parts.pop(group, {}):

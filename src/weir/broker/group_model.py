@@ -150,7 +150,7 @@ class Synced:
 
 @dataclass(frozen=True, slots=True)
 class MemberInfo:
-    """`metadata`: what it said for the protocol that was chosen."""
+    """`metadata`: what it said for the protocol that was chosen last, nothing if it does not know that."""
 
     member_id: str
     instance_id: str | None

@@ -34,7 +34,8 @@ from weir.stream.state import StateLog
 
 #: Topics that are loaded at the same time for one request.
 _AT_ONCE = 64
-_MAX_METADATA_BYTES = 4096
+#: Characters, as Kafka counts.
+_MAX_METADATA = 4096
 _VERSION = 1
 _HEADER = COMMIT_HEADER
 
@@ -261,9 +262,8 @@ def _decode_parts(data: bytes | None) -> list[TopicName]:
 def _place(topic: BrokerTopic, group: str, position: Committed) -> None:
     if position.offset < 0:
         raise NotAllowedError(f"{position.offset} is no position")
-    metadata = position.metadata.encode()
-    if len(metadata) > _MAX_METADATA_BYTES:
-        raise CommitTooLargeError(f"a position may have {_MAX_METADATA_BYTES} bytes of metadata")
+    if len(position.metadata) > _MAX_METADATA:
+        raise CommitTooLargeError(f"a position may have {_MAX_METADATA} characters of metadata")
     start = StartAt(offset=position.offset)
     subscription = topic.ensure_subscription(group, start, {RETAINS: "false"})
     query = parse_progress(position.metadata)
@@ -274,7 +274,7 @@ def _place(topic: BrokerTopic, group: str, position: Committed) -> None:
     header = _HEADER.pack(
         _VERSION, position.offset, subscription.cursor.mark_delete + 1, position.leader_epoch, position.commit_ms
     )
-    topic.state.put(commit_key(group), header + metadata)
+    topic.state.put(commit_key(group), header + position.metadata.encode())
 
 
 def _subscription(topic: BrokerTopic, group: str) -> Subscription | None:

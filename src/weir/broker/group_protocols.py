@@ -25,14 +25,15 @@ def chosen(members: Collection[Member]) -> str:
     return max(votes, key=lambda name: votes[name])
 
 
-def check_fits(request: JoinRequest, protocol_type: str, others: Sequence[Member]) -> None:
-    """InconsistentGroupProtocolError unless there is a way that all of the others and this one know."""
+def check_fits(request: JoinRequest, protocol_type: str, members: Sequence[Member]) -> None:
+    """InconsistentGroupProtocolError unless there is a way that all members and this request know. One that is a
+    member already counts with what it said before: as with Kafka, it leaves first to change its mind."""
     if not request.protocol_type or not request.protocols:
         raise InconsistentGroupProtocolError("a member names a protocol type, and at least one protocol")
-    if not others:
+    if not members:
         return
     if request.protocol_type != protocol_type:
         raise InconsistentGroupProtocolError(f"the group is of type {protocol_type!r}")
-    known = common(others)
+    known = common(members)
     if not any(name in known for name in request.protocols):
-        raise InconsistentGroupProtocolError(f"the others know {', '.join(known)[:200]}")
+        raise InconsistentGroupProtocolError(f"the members know {', '.join(known)[:200]}")

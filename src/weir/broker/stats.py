@@ -82,6 +82,13 @@ class SubscriptionStats:
     properties: Mapping[str, str] = field(default_factory=dict)
     #: Of a query that keeps its position here.
     query: QueryProgress | None = None
+    #: False of a consumer group whose members have committed nothing here yet: how far it is only they know.
+    placed: bool = True
+
+    @property
+    def position(self) -> int | None:
+        """The offset of the next message to acknowledge."""
+        return self.mark_delete + 1 if self.placed else None
 
 
 @dataclass(frozen=True, slots=True)

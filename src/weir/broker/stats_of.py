@@ -11,6 +11,8 @@ from weir.broker.query_progress import QueryProgress
 from weir.broker.stats import ConsumerStats, Flow, ProducerStats, SubscriptionStats
 from weir.stream.cursor import Cursor
 
+_NOWHERE = -1
+
 
 class AnySubscription(Protocol):
     """What all kinds of subscriptions can say of themselves."""
@@ -70,6 +72,27 @@ def consumer_stats(consumer: BrokerConsumer) -> ConsumerStats:
         blocked=False,
         connected_ms=consumer.connected_ms,
         properties=consumer.request.properties,
+    )
+
+
+def unplaced(group: str, members: Sequence[ConsumerStats]) -> SubscriptionStats:
+    """A consumer group that reads, and has not said how far it is: a subscription comes to be when it does."""
+    return SubscriptionStats(
+        name=group,
+        type=None,
+        durable=True,
+        backlog=0,
+        backlog_bytes=0,
+        oldest_unacked_s=0.0,
+        unacked=0,
+        mark_delete=_NOWHERE,
+        holes=0,
+        read_at=_NOWHERE,
+        flow=Flow(),
+        redelivered=0,
+        expired=0,
+        consumers=tuple(members),
+        placed=False,
     )
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 
 from weir.broker import topic_positions as positions
 from weir.broker.api import (
@@ -193,6 +194,11 @@ class BrokerTopic:
     def members(self, subscription: str) -> Sequence[ConsumerStats]:
         """Members of the consumer group of this name that were given the topic."""
         return self._context.members.of(self._name, subscription)
+
+    @property
+    def groups(self) -> Sequence[str]:
+        """Consumer groups that have members here, with a subscription or, before their first commit, without."""
+        return list(self._context.members.on(self._name))
 
     @property
     def alive(self) -> bool:
@@ -493,18 +499,19 @@ class BrokerTopic:
         """Let go of the topic: everyone is disconnected, what is under way is stored. Closing twice is fine."""
         self._closing = True
         self._disconnect(reason)
-        try:
-            await self._let_go()
-            await self._stream.close()
-        finally:
-            self._tell_growth()  # whoever watches looks for the topic anew, also if it did not close cleanly
+        # From the last step to the first; each is taken whatever the others say.
+        async with AsyncExitStack() as last:
+            last.callback(self._tell_growth)  # whoever watches looks for the topic anew
+            last.push_async_callback(self._stream.close)
+            last.push_async_callback(self._state.close)
+            last.push_async_callback(self._view.close)
+            last.push_async_callback(self._tasks.close)
+            last.callback(self._mark_all)
+            if self._publisher.holding is not None:
+                last.push_async_callback(self._publisher.holding.close)
 
-    async def _let_go(self) -> None:
-        if self._publisher.holding is not None:
-            await self._publisher.holding.close()
+    def _mark_all(self) -> None:
+        """What must be in the state before it is closed."""
         self._dedup.mark()
         self.stamps.save()
         self._publisher.parting.save()
-        await self._tasks.close()
-        await self._view.close()
-        await self._state.close()

@@ -6,7 +6,7 @@ from weir.broker.group_members import GroupMembers
 from weir.broker.producers import Producers
 from weir.broker.publishing import Publisher
 from weir.broker.stats import ConsumerStats, Latency, SubscriptionStats, TopicStats
-from weir.broker.stats_of import flow_of, producer_stats, subscription_stats
+from weir.broker.stats_of import flow_of, producer_stats, subscription_stats, unplaced
 from weir.broker.subscription import Subscription
 from weir.broker.topic_subscriptions import Subscriptions
 from weir.model.topics import TopicName
@@ -41,7 +41,14 @@ def topic_stats(
         publish_latency=Latency(*publisher.latency.snapshot()),
         dispatch_latency=Latency(*subscriptions.latency.snapshot()),
         producers=tuple(producer_stats(producer) for producer in producers.all),
-        subscriptions=tuple(_subscription_stats(stream, s, members.of(name, s.name), now_ms) for s in there),
+        subscriptions=(
+            *(_subscription_stats(stream, s, members.of(name, s.name), now_ms) for s in there),
+            *(
+                unplaced(group, who)
+                for group, who in members.on(name).items()
+                if group not in subscriptions.by_name
+            ),
+        ),
         epoch=producers.epoch,
     )
 

@@ -82,7 +82,8 @@ def partition_rows(name: str, stats: dict[str, Any]) -> Iterator[tuple[object, .
             one = (found.get("subscriptions") or {}).get(subscription)
             if one is not None:
                 names = ", ".join(consumer.get("consumerName", "") for consumer in one.get("consumers") or ())
-                yield subscription, part.rpartition("/")[2], one.get("position"), one.get("msgBacklog", 0), names
+                at = one.get("position")  # none of a group that has committed nothing: how far it is is not known
+                yield subscription, part.rpartition("/")[2], at, None if at is None else one["msgBacklog"], names
 
 
 def with_parts(stats: dict[str, Any]) -> dict[str, Any]:

@@ -117,7 +117,7 @@ def subscribed_topics(info: GroupInfo) -> Sequence[str] | None:
     """The topics that members of a group read; None if that cannot be told."""
     if info.state is GroupState.EMPTY:
         return ()
-    if info.state is not GroupState.STABLE or info.protocol_type != CONSUMER:
+    if info.protocol_type != CONSUMER:
         return None
     try:
         return [topic for member in info.members for topic in decode_subscription(member.metadata).topics]

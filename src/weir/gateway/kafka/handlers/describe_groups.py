@@ -1,6 +1,6 @@
 """DescribeGroups: who is in them, and what each member was given."""
 
-from weir.broker.group_model import GroupInfo
+from weir.broker.group_model import GroupInfo, GroupState
 from weir.gateway.kafka.errors import Code, text_of
 from weir.gateway.kafka.grouping import STATES, check_group, group_code, groups_of
 from weir.gateway.kafka.operations import NOT_ASKED, Operation, bits
@@ -23,7 +23,7 @@ async def describe_groups(
     told = [await _describe(session, name, version) for name in dict.fromkeys(request.groups)]
     if request.include_authorized_operations:
         for group in told:
-            group.authorized_operations = _ALLOWED if group.error_code == Code.NONE else 0
+            group.authorized_operations = _ALLOWED if group.error_code == Code.NONE else NOT_ASKED
     return m.DescribeGroupsResponse(groups=told)
 
 
@@ -41,18 +41,19 @@ async def _describe(session: Session, name: str, version: int) -> _Group:
 
 
 def _told(info: GroupInfo) -> _Group:
+    stable = info.state is GroupState.STABLE  # else what they go by, and what of, is about to change
     return _Group(
         group_id=info.name,
         group_state=STATES[info.state],
         protocol_type=info.protocol_type,
-        protocol_data=info.protocol,
+        protocol_data=info.protocol if stable else "",
         members=[
             _Member(
                 member_id=member.member_id,
                 group_instance_id=member.instance_id,
                 client_id=member.client_id,
                 client_host=f"/{member.client_host}",
-                member_metadata=member.metadata,
+                member_metadata=member.metadata if stable else b"",
                 member_assignment=member.assignment,
             )
             for member in info.members

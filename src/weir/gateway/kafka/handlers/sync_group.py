@@ -4,9 +4,11 @@ from weir.broker.group_model import SyncRequest
 from weir.gateway.kafka.grouping import assigned_parts, group_code, groups_of
 from weir.gateway.kafka.registry import handler
 from weir.gateway.kafka.session import Session
-from weir.model.errors import WeirError
+from weir.model.errors import InconsistentGroupProtocolError, WeirError
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey
+
+_NAMES_PROTOCOL_SINCE = 5
 
 
 @handler(ApiKey.SYNC_GROUP, versions=(0, 5))
@@ -22,6 +24,8 @@ async def sync_group(session: Session, request: m.SyncGroupRequest, version: int
         parts=assigned_parts(session, request.protocol_type, shares),
     )
     try:
+        if version >= _NAMES_PROTOCOL_SINCE and None in (request.protocol_type, request.protocol_name):
+            raise InconsistentGroupProtocolError("a member says which protocol it goes by")
         synced = await groups_of(session).sync(request.group_id, asked)
     except WeirError as failure:
         return m.SyncGroupResponse(error_code=group_code(failure), assignment=b"")
