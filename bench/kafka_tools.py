@@ -59,6 +59,13 @@ def _verified_read(output: str) -> str:
     return "" if read == _MESSAGES else f"{read} of {_MESSAGES} were read"
 
 
+def _epoch_for_each(output: str) -> str:
+    """Transactions, version 2: every one of them has counted the producer's epoch on."""
+    lines = [line.split() for line in output.splitlines() if line.startswith(("CoordinatorId", "0"))]
+    found = dict(zip(*lines, strict=False)) if len(lines) == 2 else {}
+    return "" if int(found.get("ProducerEpoch", 0)) > 1 else f"no epoch for each transaction: {output}"
+
+
 def _events(output: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
 
@@ -172,6 +179,13 @@ def steps() -> list[Step]:
             (f"{count} records sent",),
         ),
         Step("transactions", f"{_TOOLS}.TransactionsCommand", ("list",), ("tools",)),
+        Step(
+            "transactional id",
+            f"{_TOOLS}.TransactionsCommand",
+            ("describe", "--transactional-id", "tools"),
+            ("CompleteCommit",),
+            shows=_epoch_for_each,
+        ),
         Step(
             "committed only",
             f"{_TOOLS}.consumer.ConsoleConsumer",

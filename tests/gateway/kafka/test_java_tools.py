@@ -13,20 +13,10 @@ ROOT = Path(__file__).parents[3]
 _MISSING = 77
 
 
-@pytest.mark.process
-def test_the_verifiable_producer_and_consumer_find_nothing_lost_or_out_of_order(weir: UpProcess) -> None:
+def tools(weir: UpProcess, name: str) -> "subprocess.CompletedProcess[str]":
+    """Run those of the tools whose names have this in them."""
     done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "bench.kafka_tools",
-            "--only",
-            "verifiable",
-            "--server",
-            weir.kafka,
-            "--patience",
-            "60",
-        ],
+        [sys.executable, "-m", "bench.kafka_tools", "--only", name, "--server", weir.kafka, "--patience", "60"],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -34,5 +24,18 @@ def test_the_verifiable_producer_and_consumer_find_nothing_lost_or_out_of_order(
     )
     if done.returncode == _MISSING:
         pytest.skip(done.stdout.strip())
+    return done
+
+
+@pytest.mark.process
+def test_the_verifiable_producer_and_consumer_find_nothing_lost_or_out_of_order(weir: UpProcess) -> None:
+    done = tools(weir, "verifiable")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count(" ok ") == 2
+
+
+@pytest.mark.process
+def test_the_java_producer_uses_an_epoch_for_each_transaction(weir: UpProcess) -> None:
+    done = tools(weir, "transactional")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count(" ok ") == 2
