@@ -7,7 +7,8 @@ from ssl import SSLContext
 import msgspec
 
 from weir import __version__
-from weir.admin.http import HttpServer, HttpSettings, Request, Response
+from weir.admin.http import HttpSettings, Request, Response
+from weir.admin.http_server import HttpServer
 from weir.admin.openapi import Refusal, document
 from weir.admin.refusals import status_of
 from weir.admin.routing import Call, Route, Router

@@ -156,6 +156,12 @@ class Limits:
     connection_bytes: int = setting(
         SIZE, 32 * MIB, "Bytes of one connection that wait to be stored; above it, it is not read."
     )
+    received_bytes: int = setting(
+        SIZE,
+        256 * MIB,
+        "Requests of all connections that are being received or served; above it, large ones are not read on.",
+    )
+    idle: float = setting(SECONDS, 600.0, "A Kafka connection that was silent for so long is closed.")
     keep_alive: float = setting(
         SECONDS, 30.0, "A connection that was silent for so long is asked whether it lives."
     )

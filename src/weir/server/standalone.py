@@ -38,11 +38,13 @@ from weir.ledger.idblocks import IdBlocks
 from weir.meta import keys
 from weir.model.batch import BatchFormat
 from weir.model.registry import STANDALONE, BrokerInfo
+from weir.runtime.intake import Intake
 from weir.runtime.interfaces import Disk, Runtime
 from weir.server import config_parts as parts
 from weir.server.addresses import Address
 from weir.server.config import Config
 from weir.server.config_parts import TokenSettings
+from weir.server.intake_metrics import intake_families
 from weir.server.kafka_metrics import kafka_families
 from weir.server.listening import BoundNetwork
 from weir.server.schema_port import GuardedSchemas
@@ -72,6 +74,7 @@ class Standalone:
         self._started = AsyncExitStack()
         self._bound: dict[str, Address] = {}
         self._kafka_metrics = KafkaMetrics()
+        self._intake = Intake(config.limits.received_bytes)
 
     @property
     def addresses(self) -> dict[str, Address]:
@@ -128,7 +131,7 @@ class Standalone:
             authoriser,
             self._urls(),
             probe=self._probe,
-            gateways=lambda: kafka_families(self._kafka_metrics),
+            gateways=lambda: [*intake_families(self._intake), *kafka_families(self._kafka_metrics)],
             transactions=transactions,
             sql_streams=SqlStreams(self._storage.meta, self._runtime),
         )
@@ -220,6 +223,7 @@ class Standalone:
                 schemas=schemas,
                 lists=registry,
                 tls=tls if secure else None,
+                intake=self._intake,
             )
             await server.start()
             self._started.push_async_callback(server.close)
@@ -287,7 +291,13 @@ class Standalone:
             http_url = self._url("https", "http") if secure else self._url("http", "https")
             settings = replace(parts.kafka_settings(self._config, bound), http_url=http_url)
             services = replace(shared, settings=settings)
-            server = KafkaServer(self._runtime, services, metrics=self._kafka_metrics, tls=tls if secure else None)
+            server = KafkaServer(
+                self._runtime,
+                services,
+                metrics=self._kafka_metrics,
+                tls=tls if secure else None,
+                intake=self._intake,
+            )
             await server.start()
             self._started.push_async_callback(server.close)
 

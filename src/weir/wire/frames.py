@@ -34,6 +34,14 @@ class FrameSplitter:
         """Whether the stream may end here without tearing a frame."""
         return not self._torn
 
+    @property
+    def announced(self) -> int:
+        """How long the frame is of which only a part is here; 0 while that is not known, or there is none."""
+        if len(self._torn) < PREFIX_BYTES:
+            return 0
+        length: int = self._prefix.unpack_from(self._torn)[0]
+        return length
+
     def feed(self, data: Buffer) -> Iterator[memoryview]:
         """The frames that `data` completes, without their prefixes. Iterate to the end, or be done with the
         stream. A frame over the limit raises after the frames before it were given out."""

@@ -17,7 +17,7 @@ from weir.wire.kafka.records_drop import keep_records
 from weir.wire.kafka.translation import messages_of_records, records_of_messages
 from weir.wire.pulsar.compression import Compression
 from weir.wire.pulsar.frames import MAX_MESSAGE_BYTES
-from weir.wire.pulsar.translation import entry_of_messages, messages_of_entry
+from weir.wire.pulsar.translation import announced_size, entry_of_messages, messages_of_entry
 
 #: Why a batch could not be opened.
 UNREADABLE = "weir-unreadable"
@@ -87,6 +87,12 @@ def _compression(batch: Batch) -> Compression:
         except WireError:
             pass
     return Compression.LZ4
+
+
+def opened_size(batch: Batch) -> int:
+    """About how many bytes the batch has when it is opened, without opening it."""
+    size = len(batch.payload)
+    return max(size, announced_size(batch.payload)) if batch.format is BatchFormat.PULSAR else size
 
 
 def kafka_records(batch: Batch, wanted: int | None = None) -> list[Buffer]:

@@ -4,9 +4,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
-from weir.broker.api import Delivery
-from weir.gateway.pulsar.translate import turn_of
-from weir.model.batch import Batch, BatchFormat
+from weir.model.batch import BatchFormat
+from weir.testing.record_samples import compressed
 from weir.wire.kafka.records import Compression
 from weir.wire.kafka.records_build import Record, build_batch
 from weir.wire.pulsar.batch import iter_batch
@@ -94,15 +93,6 @@ def test_a_kafka_batch_that_cannot_be_opened_is_one_message_and_one_acknowledgem
 
 
 def test_many_messages_are_translated_in_turns(play: Play) -> None:
-    def delivery(format: BatchFormat, count: int) -> Delivery:  # noqa: A002
-        return Delivery(Batch(0, count, format, 0, b""))
-
-    ours, theirs = delivery(BatchFormat.PULSAR, 5_000), delivery(BatchFormat.KAFKA, 600)
-    assert turn_of([ours] * 10) == 10
-    assert turn_of([theirs] * 5) == 2
-    assert turn_of([ours, theirs, ours, theirs, ours, theirs]) == 4
-    assert turn_of([]) == 0
-
     async def conversation(stage: Any) -> None:
         records = [Record(n, 1_700_000_000_000, None, b"%d" % n) for n in range(600)]
         await fill(stage, build_batch(records), 600)
@@ -112,12 +102,33 @@ def test_many_messages_are_translated_in_turns(play: Play) -> None:
             topic.batches.append(replace(batch, base_offset=batch.base_offset + 600 * turn))
         peer = await stage.peer()
         await peer.subscribe(TOPIC)
-        peer.say(api.CommandFlow(consumer_id=1, messagePermits=1))
-        await peer.message()
-        peer.say(api.CommandFlow(consumer_id=1, messagePermits=1))  # and now it knows of the other protocol
-        assert (await peer.message())[0].message_id.entryId == 1
         peer.say(api.CommandFlow(consumer_id=1, messagePermits=10_000))
-        entries = [(await peer.message())[0].message_id.entryId for _ in range(4)]
-        assert entries == [601, 1201, 1801, 2401]
+        entries = [(await peer.message())[0].message_id.entryId for _ in range(6)]
+        assert entries == [0, 1, 601, 1201, 1801, 2401]
+
+    play(conversation)
+
+
+def test_what_is_much_when_it_is_opened_is_opened_no_faster_than_its_client_reads(play: Play) -> None:
+    """Each batch has a few kilobytes, and 3 MiB when opened."""
+
+    async def conversation(stage: Any) -> None:
+        large = build_batch([Record(0, 1_700_000_000_000, None, bytes(3 * 2**20))])
+        packed = compressed(large, Compression.ZSTD)
+        assert len(packed) < 10_000
+        await fill(stage, packed, 1)
+        topic = stage.broker.at(TOPIC)
+        batch = topic.batches[-1]
+        for turn in range(1, 10):
+            topic.batches.append(replace(batch, base_offset=batch.base_offset + turn))
+        peer = await stage.peer()
+        await peer.subscribe(TOPIC)
+        peer.say(api.CommandFlow(consumer_id=1, messagePermits=1000))
+        await stage.later(1)
+        (link,) = stage.server.sessions[-1].consumers
+        assert 0 < link.messages_out < 5
+        messages = [await peer.message() for _ in range(11)]
+        assert [command.message_id.entryId for command, _ in messages] == list(range(11))
+        assert all(len(message) > 3 * 2**20 for _, message in messages[1:])
 
     play(conversation)

@@ -1,17 +1,35 @@
 """A record batch on its way in: judged, copied once, and told to the broker in its own words."""
 
+from collections.abc import Iterator, Sequence
+
 from weir.broker.api import Outgoing
 from weir.gateway.kafka.errors import Code, RefusedError
 from weir.gateway.kafka.settings import SessionLimits
 from weir.model.batch import BatchFormat
 from weir.model.errors import ChecksumError, UnknownVersionError, WireError
 from weir.model.ids import Buffer
+from weir.wire.kafka import messages as m
 from weir.wire.kafka.records import BatchHeader, Compression, produced_batch, with_append_time
+from weir.wire.kafka.records_build import Record
 from weir.wire.kafka.records_read import iter_records
 
 #: Older clients could not have read it, so older requests may not carry it.
 _ZSTD_SINCE = 7
 _COPIED_BELOW_BYTES = 16 * 1024
+
+
+_Bad = m.ProduceResponse.BatchIndexAndErrorMessage
+#: Bad records of a batch that its producer is told of one by one.
+_TOLD = 100
+
+
+class BadRecordsError(RefusedError):
+    """Some records of a batch may not be stored, so none of it is."""
+
+    def __init__(self, code: Code, what: str, records: Sequence[tuple[int, str]]) -> None:
+        super().__init__(code, what)
+        #: The place of each in its batch, and what is wrong with it.
+        self.told = [_Bad(batch_index=at, batch_index_error_message=text) for at, text in records[:_TOLD]]
 
 
 def judged(records: Buffer | None, version: int, limits: SessionLimits) -> BatchHeader:
@@ -29,20 +47,30 @@ def judged(records: Buffer | None, version: int, limits: SessionLimits) -> Batch
             Code.MESSAGE_TOO_LARGE, f"a batch has {header.size} bytes, {limits.max_batch_bytes} are allowed"
         )
     if header.count > limits.max_batch_records:
-        raise RefusedError(Code.INVALID_RECORD, f"a batch has {header.count} records")
+        # Clients that can, cut it in two and try again.
+        raise RefusedError(Code.MESSAGE_TOO_LARGE, f"a batch has {header.count} records")
     if version < _ZSTD_SINCE and header.compression is Compression.ZSTD:
         raise RefusedError(Code.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs version 7 of produce")
     return header
 
 
-def check_keys(records: Buffer) -> None:
-    """A topic that compacts itself could never forget a record without a key."""
+def opened(records: Buffer) -> Iterator[Record]:
+    """The records of a batch; RefusedError where they cannot be read."""
     try:
-        missing = any(record.key is None for record in iter_records(records))
+        yield from iter_records(records)
     except WireError as bad:
         raise RefusedError(Code.INVALID_RECORD, str(bad)) from bad
+
+
+def check_keys(records: Buffer, name: str) -> None:
+    """A topic that compacts itself could never forget a record without a key."""
+    missing = [number for number, record in enumerate(opened(records)) if record.key is None]
     if missing:
-        raise RefusedError(Code.INVALID_RECORD, "a compacted topic takes no records without a key")
+        raise BadRecordsError(
+            Code.INVALID_RECORD,
+            "One or more records have been rejected",
+            [(number, f"Compacted topic {name} takes no record without a key") for number in missing],
+        )
 
 
 def outgoing_of(records: Buffer, header: BatchHeader, append_ms: int | None) -> Outgoing:

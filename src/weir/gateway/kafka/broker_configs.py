@@ -39,11 +39,13 @@ def broker_configs(
         BrokerConfig("advertised.listeners", Kind.STRING, address),
         BrokerConfig("auto.create.topics.enable", Kind.BOOLEAN, str(creation.allowed).lower()),
         BrokerConfig("broker.id", Kind.INT, str(settings.node_id)),
+        BrokerConfig("connections.max.idle.ms", Kind.LONG, str(int(settings.limits.idle_timeout_s * 1000))),
         BrokerConfig("default.replication.factor", Kind.INT, "1"),
         BrokerConfig("delete.topic.enable", Kind.BOOLEAN, "true"),
         BrokerConfig("max.connections", Kind.INT, str(settings.max_connections)),
         BrokerConfig("node.id", Kind.INT, str(settings.node_id)),
         BrokerConfig("num.partitions", Kind.INT, str(max(1, creation.partitions))),
+        BrokerConfig("queued.max.request.bytes", Kind.LONG, str(settings.max_received_bytes)),
         BrokerConfig("socket.request.max.bytes", Kind.INT, str(settings.limits.max_request_bytes)),
         BrokerConfig(HTTP_URL, Kind.STRING, settings.http_url),
         *(

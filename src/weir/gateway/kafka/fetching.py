@@ -15,7 +15,7 @@ from weir.model.registry import Action
 from weir.model.topics import TopicName
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.records import patched
-from weir.wire.translation import kafka_records
+from weir.wire.translation import kafka_records, opened_size
 
 if TYPE_CHECKING:
     from weir.gateway.kafka.session import Session
@@ -137,7 +137,7 @@ class Fetching:
 
     async def _read_on(self, part: FetchPart, log: Readable, limit: int) -> None:
         """Batches, one read after the other, until there is no room for more."""
-        while part.next < limit:
+        while part.next < limit and not (self._session.in_hand.crowded and not self._size):
             left = self._max_bytes - self._size
             if self._size:
                 left = min(left, self._session.in_hand.room)
@@ -158,7 +158,7 @@ class Fetching:
         taken, had_room = 0, True
         share = part.max_bytes - part.size
         for batch in found:
-            size = taken + len(batch.payload)
+            size = taken + _size_of(batch)
             if batch.base_offset >= limit:
                 break
             if size > left and (taken or self._size):
@@ -228,6 +228,11 @@ def _records(part: FetchPart) -> list[Buffer]:
         else:
             out += kafka_records(batch, wanted)
     return out
+
+
+def _size_of(batch: Batch) -> int:
+    """Of what its reader will get: a batch of another protocol is opened for it, and may have been packed well."""
+    return len(batch.payload) if batch.format is BatchFormat.KAFKA else opened_size(batch)
 
 
 def _wake(waiter: "asyncio.Future[None]") -> None:

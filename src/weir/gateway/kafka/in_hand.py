@@ -1,8 +1,11 @@
 """How many bytes were read for clients that have not read them yet: bounded for all connections together."""
 
+_FAR_OVER = 2
+
 
 class InHand:
-    """All connections together. Over the limit, a fetch is still answered with one batch: nobody is starved."""
+    """All connections together. Over the limit, a fetch is still answered with one batch: nobody is starved. Far
+    over it, fetches wait for as long as they may: others read meanwhile, or are ended because they do not."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -11,6 +14,10 @@ class InHand:
     @property
     def room(self) -> int:
         return max(0, self._limit - self.taken)
+
+    @property
+    def crowded(self) -> bool:
+        return self.taken >= _FAR_OVER * self._limit
 
 
 class Share:
@@ -23,6 +30,10 @@ class Share:
     @property
     def room(self) -> int:
         return self._whole.room
+
+    @property
+    def crowded(self) -> bool:
+        return self._whole.crowded
 
     def take(self, size: int) -> None:
         self._taken += size

@@ -3,20 +3,26 @@
 import asyncio
 
 from weir.gateway.kafka.settings import SessionLimits
+from weir.runtime.intake import Portion
 
 
 class Load:
     """Requests under way on one connection, and their bytes."""
 
-    def __init__(self, limits: SessionLimits) -> None:
+    def __init__(self, limits: SessionLimits, portion: Portion) -> None:
+        """`portion`: of what all connections together may have."""
         self._limits = limits
+        self._portion = portion
         self.requests = 0
         self.bytes = 0
         self._changed: asyncio.Future[None] | None = None
 
     @property
     def full(self) -> bool:
-        return self.requests >= self._limits.max_requests or self.bytes >= self._limits.max_pending_bytes
+        limits = self._limits
+        if self.requests >= limits.max_requests or self.bytes >= limits.max_pending_bytes:
+            return True
+        return self._portion.over and self.requests > 0
 
     async def room(self) -> None:
         """Wait until one more may be taken; its one caller is the session's receive loop."""
@@ -31,10 +37,12 @@ class Load:
     def take(self, size: int) -> None:
         self.requests += 1
         self.bytes += size
+        self._portion.take(size)
 
     def give(self, size: int) -> None:
         self.requests -= 1
         self.bytes -= size
+        self._portion.give(size)
         if self._changed is not None and not self._changed.done():
             self._changed.set_result(None)
 

@@ -10,6 +10,7 @@ from weir.gateway.kafka.registry import load_handlers
 from weir.gateway.kafka.services import Services
 from weir.gateway.kafka.session import Session
 from weir.model.errors import TopicClosedError
+from weir.runtime.intake import Intake
 from weir.runtime.interfaces import Connection, Runtime
 from weir.runtime.serving import Server, ServingSettings
 
@@ -26,7 +27,9 @@ class KafkaServer:
         *,
         metrics: KafkaMetrics | None = None,
         tls: SSLContext | None = None,
+        intake: Intake | None = None,
     ) -> None:
+        """`intake`: what all listeners together may receive; None: as the settings say, for this one."""
         load_handlers()
         settings = services.settings
         self._services = services
@@ -38,6 +41,7 @@ class KafkaServer:
             max_partitions=settings.max_fetch_session_partitions,
         )
         self._in_hand = InHand(settings.max_in_hand_bytes)
+        self._intake = intake if intake is not None else Intake(settings.max_received_bytes)
         serving = ServingSettings(
             settings.host,
             settings.port,
@@ -82,4 +86,5 @@ class KafkaServer:
             metrics=self.metrics,
             fetch_sessions=self._fetch_sessions,
             in_hand=self._in_hand,
+            intake=self._intake,
         )

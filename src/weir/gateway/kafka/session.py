@@ -13,6 +13,7 @@ from collections.abc import Coroutine
 from functools import partial
 from typing import Any
 
+from weir.gateway.kafka.answers import Answers
 from weir.gateway.kafka.credentials import Credentials
 from weir.gateway.kafka.errors import Code, code_of, text_of
 from weir.gateway.kafka.fetch_sessions import FetchSessions
@@ -22,17 +23,27 @@ from weir.gateway.kafka.metrics import KafkaMetrics
 from weir.gateway.kafka.publishing import Publishing
 from weir.gateway.kafka.registry import HANDLERS, Handler
 from weir.gateway.kafka.services import Services
+from weir.gateway.kafka.slots import BARE, Slot, stores
+from weir.gateway.kafka.strangers import protocol_of
 from weir.gateway.kafka.topics import Topics
 from weir.gateway.kafka.versions import api_versions
-from weir.model.errors import NetworkError, NotAuthenticatedError, UnknownVersionError, WeirError, WireError
+from weir.model.errors import (
+    NetworkError,
+    NotAuthenticatedError,
+    TooManyError,
+    UnknownVersionError,
+    WeirError,
+    WireError,
+)
 from weir.model.ids import Buffer
+from weir.runtime.intake import Intake, Portion
 from weir.runtime.interfaces import Clock, Connection
 from weir.runtime.log_context import log_about
 from weir.runtime.outbox import Outbox
 from weir.runtime.tasks import TaskScope
 from weir.wire.kafka.apis import API, ApiKey
 from weir.wire.kafka.codec import decode_request
-from weir.wire.kafka.frames import response_frame, splitter
+from weir.wire.kafka.frames import splitter
 from weir.wire.kafka.headers import decode_request_header
 from weir.wire.kafka.messages import Message
 
@@ -41,26 +52,6 @@ log = logging.getLogger(__name__)
 #: So many requests, or one receive buffer, then it is the others' turn.
 _FRAMES_PER_TURN = 64
 _NO_TOKEN = b"\0\0\0\0"
-#: The key of a slot whose frame is a bare SASL token.
-_BARE = -1
-
-
-class _Slot:
-    """A request's place in the order of answers."""
-
-    __slots__ = ("api_key", "client_id", "correlation_id", "done", "frame", "opening", "out", "size", "version")
-
-    def __init__(self, api_key: int, version: int, correlation_id: int, client_id: str, frame: memoryview) -> None:
-        self.api_key = api_key
-        self.version = version
-        self.correlation_id = correlation_id
-        self.client_id = client_id
-        self.frame: memoryview | None = frame
-        self.size = len(frame)
-        #: What must be waited for before a pipelined request can be decided.
-        self.opening: Coroutine[Any, Any, None] | None = None
-        self.done = False
-        self.out: list[Buffer] = []
 
 
 class Session:
@@ -75,6 +66,7 @@ class Session:
         metrics: KafkaMetrics,
         fetch_sessions: FetchSessions,
         in_hand: InHand,
+        intake: Intake,
     ) -> None:
         self.services = services
         self.clock: Clock = services.clock
@@ -85,7 +77,8 @@ class Session:
         self.client_id = ""
         self.credentials = Credentials(services.broker, services.clock, connection.certificate)
         self.outbox = Outbox(connection, services.clock)
-        self.load = Load(self.limits)
+        self._portion = Portion(intake, services.clock)
+        self.load = Load(self.limits, self._portion)
         self.publishing = Publishing(self)
         self.topics = Topics(services.broker, self.limits.max_fetch_partitions)
         self.fetch_sessions = fetch_sessions
@@ -93,14 +86,14 @@ class Session:
         self.in_hand = Share(in_hand)
         self.tasks = TaskScope(f"kafka {connection.peer}", on_failure=lambda _: self.abort())
         self._metrics = metrics
+        self._answers = Answers(self.outbox, self.load, self.in_hand, metrics, self.abort)
         self._connection = connection
         self._splitter = splitter(self.limits.max_auth_bytes)
-        self._slots: deque[_Slot] = deque()
-        self._waiting: deque[_Slot] = deque()
+        self._waiting: deque[Slot] = deque()
         self._working = False
-        self._current: _Slot | None = None
+        self._current: Slot | None = None
         self._work_to_do: asyncio.Future[None] | None = None
-        self.heard_at = services.clock.monotonic()
+        self._came_at = self.heard_at = services.clock.monotonic()
         self._held_back = False
         self._aborted = False
         self._farewell: WeirError | None = None
@@ -137,11 +130,12 @@ class Session:
             await self.tasks.close()
             self._forget_waiting()
             await self.publishing.close()
+            self._portion.close()
             self._connection.close()
 
     async def _finish_up(self, working: "asyncio.Task[None]") -> None:
         """Store what was taken: a client that wants no answers hangs up when it has sent what it had to send."""
-        if self._current is None or not _stores(self._current):
+        if self._current is None or not stores(self._current):
             working.cancel()  # nobody waits for it any more
             await asyncio.wait([working])
             working = self.tasks.spawn(self._work(), "finish")
@@ -159,7 +153,8 @@ class Session:
     def end(self, why: WeirError) -> None:
         """Take nothing more, store what was taken, and end. Kafka has no way to say why."""
         if not self._ended.is_set():
-            log.info("connection of %s is closed: %s", self.peer, why)
+            level = logging.WARNING if isinstance(why, WireError) else logging.INFO
+            log.log(level, "connection of %s is closed: %s", self.peer, why)
             self._ended.set()
 
     def end_after_answer(self, why: WeirError) -> None:
@@ -185,24 +180,41 @@ class Session:
         stalled_at = self.outbox.stalled_at
         if stalled_at is not None and now - stalled_at > limits.stall_timeout_s:
             return "it does not read what it is sent"
-        if not self.credentials.valid and silent_s > limits.auth_timeout_s:
+        nameless_s = silent_s if self.role else now - self._came_at
+        if not self.credentials.valid and nameless_s > limits.auth_timeout_s:
             return "it never said who it is"
-        if self.load.requests or self._held_back or stalled_at is not None:
+        if self._held_back or stalled_at is not None:
             return None
-        return "it is silent" if silent_s > limits.idle_timeout_s else None
+        torn = not self._splitter.at_boundary
+        if (torn and silent_s > limits.stall_timeout_s) or self._portion.late(now, self.heard_at):
+            return "it does not send the rest of its request"
+        return "it is silent" if silent_s > limits.idle_timeout_s and not self.load.requests else None
 
     # --- receiving ---------------------------------------------------------------------------------------
 
     async def _receive(self) -> None:
+        first = True
         try:
             while data := await self._connection.receive():
                 self.heard_at = self.clock.monotonic()
+                if first:
+                    first = False
+                    self._greet(data)
                 if not self._ended.is_set():
                     await self._take(data)
                 data = b""  # an idle connection keeps no buffer
+                if self._splitter.announced > self._portion.arriving:
+                    await self._room_for_the_rest()
         except NetworkError as lost:
             log.debug("connection of %s broke: %s", self.peer, lost)
         self._ended.set()
+
+    def _greet(self, data: Buffer) -> None:
+        """The first bytes of the connection; those of another protocol end it with a word in the log."""
+        stranger = protocol_of(data)
+        if stranger is not None:
+            self._metrics.refused += 1
+            self.end(WireError(f"it speaks {stranger}", hint="this port is for Kafka's clients, see listeners.*"))
 
     async def _take(self, data: Buffer) -> None:
         """Take the requests in a receive buffer, as fast as the limits allow."""
@@ -227,6 +239,17 @@ class Session:
         await self.outbox.drain()
         await self.clock.sleep(0)  # the next buffer may be here already
 
+    async def _room_for_the_rest(self) -> None:
+        """Of a request that has not come whole: it is read on when there is room for all of it."""
+        self._held_back = True
+        try:
+            await self._portion.room(self._splitter.announced)
+        except TooManyError as crowded:
+            self._metrics.refused += 1
+            self.end(crowded)
+        self._held_back = False
+        self.heard_at = self.clock.monotonic()
+
     async def _hold_back(self) -> None:
         self._held_back = True
         self.outbox.flush()
@@ -237,12 +260,11 @@ class Session:
     def _on_frame(self, frame: memoryview) -> None:
         """Give a request its place, and begin it if nothing is before it; raises for what ends the connection."""
         if self.credentials.bare:
-            slot = _Slot(_BARE, 0, 0, "", frame)
+            slot = Slot(BARE, 0, 0, "", frame, len(frame))
         else:
             (key, version, correlation_id, client_id), body = decode_request_header(frame)
-            slot = _Slot(key, version, correlation_id, client_id or "", body)
-        self._slots.append(slot)
-        self.load.take(slot.size)
+            slot = Slot(key, version, correlation_id, client_id or "", body, len(frame))
+        self._answers.expect(slot)
         if not self._working and not self._waiting:
             handler = HANDLERS.get(slot.api_key)
             if handler is not None and handler.pipelined:
@@ -261,13 +283,15 @@ class Session:
             self._working = True
             while self._waiting:
                 self._current = slot = self._waiting.popleft()
-                if self._ended.is_set() and not _stores(slot):
+                if self._ended.is_set() and not stores(slot):
                     continue
                 try:
                     await self._serve(slot)
                     if not self._ended.is_set():
                         await self.outbox.drain()
                     self.in_hand.free()
+                    if self._waiting:
+                        await self.clock.sleep(0)  # it is the others' turn
                 except NetworkError:
                     continue  # there is an end to the connection, which is found where it is read
                 except WeirError as bad:
@@ -282,11 +306,11 @@ class Session:
             self._work_to_do = asyncio.get_running_loop().create_future()
             await self._work_to_do
 
-    async def _serve(self, slot: _Slot) -> None:
+    async def _serve(self, slot: Slot) -> None:
         if slot.opening is not None:
             await self._finish(slot, slot.opening)
             return
-        if slot.api_key == _BARE:
+        if slot.api_key == BARE:
             await self._prove(slot)
             return
         handler = HANDLERS.get(slot.api_key)
@@ -299,7 +323,7 @@ class Session:
             return
         if slot.api_key == ApiKey.API_VERSIONS and slot.version > handler.last:
             slot.version = 0  # the one request whose client cannot know better; everybody reads this answer
-            self._answer(slot, api_versions(Code.UNSUPPORTED_VERSION))
+            self._answers.give(slot, api_versions(Code.UNSUPPORTED_VERSION))
             return
         request = self._decode(slot, handler)
         try:
@@ -307,27 +331,27 @@ class Session:
         except Exception as failure:
             self._refuse(slot, failure)
         else:
-            self._answer(slot, answer)
+            self._answers.give(slot, answer)
 
-    def _begin(self, slot: _Slot, handler: Handler) -> Coroutine[Any, Any, None] | None:
+    def _begin(self, slot: Slot, handler: Handler) -> Coroutine[Any, Any, None] | None:
         """Decide a pipelined request; a coroutine if something must be waited for first."""
         request = self._decode(slot, handler)
         try:
             opening: Coroutine[Any, Any, None] | None = handler.run(
-                self, request, slot.version, partial(self._answer, slot)
+                self, request, slot.version, partial(self._answers.give, slot)
             )
         except Exception as failure:
             self._refuse(slot, failure)
             return None
         return opening
 
-    async def _finish(self, slot: _Slot, opening: Coroutine[Any, Any, None]) -> None:
+    async def _finish(self, slot: Slot, opening: Coroutine[Any, Any, None]) -> None:
         try:
             await opening
         except Exception as failure:
             self._refuse(slot, failure)
 
-    def _decode(self, slot: _Slot, handler: Handler) -> Message:
+    def _decode(self, slot: Slot, handler: Handler) -> Message:
         """The request itself; raises for what ends the connection."""
         key, version, frame = slot.api_key, slot.version, slot.frame
         requests = self._metrics.requests
@@ -340,43 +364,16 @@ class Session:
         slot.frame = None
         return decode_request(key, version, frame if frame is not None else b"")
 
-    async def _prove(self, slot: _Slot) -> None:
+    async def _prove(self, slot: Slot) -> None:
         """A bare SASL token, after the oldest handshake; refused by closing."""
         self.credentials.bare = False
         await self.credentials.prove(slot.frame if slot.frame is not None else b"")
         self.known()
-        self._put(slot, [_NO_TOKEN])
+        self._answers.put(slot, [_NO_TOKEN])
 
     # --- answering ---------------------------------------------------------------------------------------
 
-    def _answer(self, slot: _Slot, response: Message | None) -> None:
-        """The answer to a request, or that it wants none."""
-        if slot.done:
-            return
-        if response is None:
-            self._put(slot, [])
-            return
-        try:
-            out = response_frame(slot.api_key, slot.version, slot.correlation_id, response)
-        except WireError:
-            log.exception("an answer of %s cannot be encoded", API[ApiKey(slot.api_key)].name)
-            self.abort()
-            return
-        self._metrics.bytes_out += 4 + int.from_bytes(out[0][:4], "big")
-        self._put(slot, out)
-
-    def _put(self, slot: _Slot, out: list[Buffer]) -> None:
-        """Say it once everything before it is said."""
-        slot.done, slot.out = True, out
-        self.load.give(slot.size)
-        slots = self._slots
-        while slots and slots[0].done:
-            first = slots.popleft()
-            if first.out:
-                self.outbox.say_all(first.out)
-                first.out = []  # the last request may be remembered for long
-
-    def _refuse(self, slot: _Slot, failure: Exception) -> None:
+    def _refuse(self, slot: Slot, failure: Exception) -> None:
         """Answer a request that failed as a whole, if its response has a place for that; else end."""
         name = API[ApiKey(slot.api_key)].name
         if not isinstance(failure, WeirError):
@@ -386,9 +383,4 @@ class Session:
             raise failure if isinstance(failure, WeirError) else WireError(f"a {name} cannot be answered")
         log.debug("a %s of %s is refused: %s", name, self.peer, failure)
         said = {"error_message": text_of(failure)} if "error_message" in response.__struct_fields__ else {}
-        self._answer(slot, response(error_code=code_of(failure), **said))
-
-
-def _stores(slot: _Slot) -> bool:
-    handler = HANDLERS.get(slot.api_key)
-    return handler is not None and handler.pipelined
+        self._answers.give(slot, response(error_code=code_of(failure), **said))

@@ -12,11 +12,11 @@ class SessionLimits:
     #: The longest request. A produce request holds a batch for each of many partitions.
     max_request_bytes: int = 100 * _MIB
     #: Of a request before the client has said who it is.
-    max_auth_bytes: int = 512 * 1024
+    max_auth_bytes: int = 64 * 1024
     #: The largest record batch, where its topic does not say otherwise.
     max_batch_bytes: int = 5 * _MIB
-    #: A batch that claims more records than this is refused.
-    max_batch_records: int = 1_000_000
+    #: A batch that claims more records than this is refused; where it must be opened, each costs some 100 bytes.
+    max_batch_records: int = 250_000
     #: Requests that are not answered yet, and the bytes of them.
     max_requests: int = 256
     max_pending_bytes: int = 32 * _MIB
@@ -27,7 +27,8 @@ class SessionLimits:
     max_fetch_bytes: int = 8 * _MIB
     #: The most partitions in one fetch.
     max_fetch_partitions: int = 100_000
-    #: How long a client may take to say who it is, to say anything at all, to read its answers.
+    #: How long a client may take to say who it is, to say anything at all, to read its answers or send the rest of
+    #: a request.
     auth_timeout_s: float = 10.0
     idle_timeout_s: float = 600.0
     stall_timeout_s: float = 60.0
@@ -53,6 +54,8 @@ class KafkaSettings:
     #: When topics begin a new ledger, as clients are told: Kafka's segments.
     ledger_bytes: int = 256 * _MIB
     ledger_age_s: float = 4 * 3600.0
+    #: Bytes of requests that are being received or not answered yet, over all connections.
+    max_received_bytes: int = 256 * _MIB
     #: Bytes that were read for clients and that they have not read, over all connections.
     max_in_hand_bytes: int = 256 * _MIB
     #: Incremental fetch sessions, and partitions in all of them together.

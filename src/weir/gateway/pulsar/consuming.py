@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from weir.broker.api import Consumer, Delivery, SubscriptionType, Topic
 from weir.gateway.pulsar.acking import Acking
-from weir.gateway.pulsar.translate import translate, turn_of
+from weir.gateway.pulsar.translate import translate
 from weir.gateway.pulsar.unacked import Place, Unacked
 from weir.model.errors import ConnectionLostError, ConsumerClosedError, WeirError
 from weir.model.ids import Buffer
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _MAX_CREDIT = 2**31 - 1
+#: How much is translated in one go, in bytes; a message takes as long as so many of them.
+_TURN_WORK_BYTES = 1024 * 1024
+_MESSAGE_WORK_BYTES = 1024
 
 
 class ConsumerLink:
@@ -59,8 +62,6 @@ class ConsumerLink:
         self._broker_entries = BrokerEntries()
         self._deliveries = Deliveries(consumer_id, -1 if partition is None else partition)
         self._with_broker_entry = session.features.supports_broker_entry_metadata
-        #: Whether another protocol writes to the topic, as far as is known.
-        self._translates = False
         self._told_the_end = False
         self._flowing: asyncio.Future[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -90,11 +91,10 @@ class ConsumerLink:
                 deliveries = await consumer.next(self.credit)
                 in_hand = sum(len(delivery.batch.payload) for delivery in deliveries)
                 try:
-                    while self._translates and len(deliveries) > (turn := turn_of(deliveries)):
-                        outbox.say_all(self._frames(deliveries[:turn]))
-                        del deliveries[:turn]
+                    while (done := self._say(deliveries)) < len(deliveries):
+                        del deliveries[:done]
+                        await outbox.drain()  # what was packed well is much when it is opened
                         await self._session.clock.sleep(0)  # others have their turn between translations
-                    outbox.say_all(self._frames(deliveries))
                     del deliveries  # not while it waits for a client that does not read
                     await outbox.drain()
                 finally:
@@ -105,10 +105,13 @@ class ConsumerLink:
             log.warning("consumer %s of %s is closed: %s", self.consumer.name, self.topic.name, failed)
             await self.shut()
 
-    def _frames(self, deliveries: list[Delivery]) -> list[Buffer]:
+    def _say(self, deliveries: list[Delivery]) -> int:
+        """Say the first of the deliveries, as far as they may be translated in one go; how many those are."""
         buffers: list[Buffer] = []
         places = self._places(deliveries)
+        said = work = 0
         for delivery in deliveries:
+            said += 1
             batch = delivery.batch
             base = batch.base_offset
             ledger, entry = place = places(base)
@@ -116,8 +119,6 @@ class ConsumerLink:
                 self.consumer.ack([(base, batch.end_offset)])
                 continue
             payload, messages = translate(batch)
-            if payload is not batch.payload:
-                self._translates = True
             size = len(payload)
             broker_entry = b""
             if self._with_broker_entry:
@@ -141,7 +142,12 @@ class ConsumerLink:
             self.credit -= messages
             self.messages_out += batch.count
             self.bytes_out += len(payload)
-        return buffers
+            if payload is not batch.payload:
+                work += messages * _MESSAGE_WORK_BYTES + len(payload)
+                if work > _TURN_WORK_BYTES:
+                    break
+        self._session.outbox.say_all(buffers)
+        return said
 
     def _places(self, deliveries: list[Delivery]) -> Callable[[int], Place]:
         """Offsets to places. Where the first and the last lie in one ledger, the rest is arithmetic."""

@@ -10,6 +10,7 @@ from weir.gateway.pulsar.registry import load_handlers
 from weir.gateway.pulsar.session import Services, Session
 from weir.gateway.pulsar.settings import PulsarSettings
 from weir.model.errors import TopicClosedError
+from weir.runtime.intake import Intake
 from weir.runtime.interfaces import Connection, Runtime
 from weir.runtime.serving import Server, ServingSettings
 
@@ -28,11 +29,14 @@ class PulsarServer:
         schemas: Schemas | None = None,
         lists: TopicLists | None = None,
         tls: SSLContext | None = None,
+        intake: Intake | None = None,
     ) -> None:
+        """`intake`: what all listeners together may receive; None: as the settings say, for this one."""
         load_handlers()
         self._clock = runtime.clock
         in_hand = Total(settings.max_delivery_bytes_in_all)
-        self._services = Services(broker, schemas or NoSchemas(), lists or NoTopicLists(), in_hand)
+        intake = intake if intake is not None else Intake(settings.max_received_bytes)
+        self._services = Services(broker, schemas or NoSchemas(), lists or NoTopicLists(), in_hand, intake)
         self._settings = settings
         self._tls = tls
         serving = ServingSettings(

@@ -23,8 +23,16 @@ from weir.gateway.pulsar.registry import HANDLERS, Way
 from weir.gateway.pulsar.settings import SessionLimits
 from weir.gateway.pulsar.states import NEXT, READING, Event, State
 from weir.gateway.pulsar.watching import Watch
-from weir.model.errors import NetworkError, NotAllowedError, UnknownVersionError, WeirError, WireError
+from weir.model.errors import (
+    NetworkError,
+    NotAllowedError,
+    TooManyError,
+    UnknownVersionError,
+    WeirError,
+    WireError,
+)
 from weir.model.ids import Buffer
+from weir.runtime.intake import Intake, Portion
 from weir.runtime.interfaces import Clock, Connection
 from weir.runtime.log_context import log_about
 from weir.runtime.outbox import Outbox
@@ -50,6 +58,8 @@ class Services:
     lists: TopicLists
     #: Of messages, by all sessions.
     in_hand: Total
+    #: Of frames that are being received, by all sessions.
+    intake: Intake
 
 
 class Session:
@@ -66,6 +76,7 @@ class Session:
         self.state = State.CONNECTING
         self.outbox = Outbox(connection, clock)
         self.load = Load(limits)
+        self._portion = Portion(services.intake, clock)
         self.window = Window(limits.max_delivery_bytes, services.in_hand)
         self.credentials = Credentials(self)
         #: What the client says that it understands; set by its connect.
@@ -113,6 +124,7 @@ class Session:
             await self.tasks.close()
             await self._let_go()
             self.window.close()
+            self._portion.close()
             self._connection.close()
 
     def end(self, why: WeirError) -> None:
@@ -146,6 +158,8 @@ class Session:
             return "it never connected" if silent_s > limits.connect_timeout_s else None
         if self._held_back or stalled_at is not None:
             return None
+        if self._portion.late(now, self._heard_at):
+            return "others wait, and it does not send the rest of its command"
         if silent_s > limits.idle_timeout_s / 2 and not self._pinged:
             self._pinged = True
             self.outbox.say(PING)
@@ -193,6 +207,8 @@ class Session:
                 if self.state in READING:
                     await self._take(data)
                 data = b""  # an idle connection keeps no buffer
+                if self._splitter.announced > self._portion.arriving:
+                    await self._room_for_the_rest()
         except NetworkError as lost:
             log.debug("connection of %s broke: %s", self.peer, lost)
         self._move(Event.GONE)
@@ -201,6 +217,8 @@ class Session:
         """Take the commands in a receive buffer, as fast as the limits allow."""
         try:
             for number, body in enumerate(self._splitter.feed(data), 1):
+                if self._portion.arriving:
+                    self._portion.passed()
                 turn = self._on_frame(body)
                 if turn is not None:
                     await turn
@@ -226,6 +244,16 @@ class Session:
         """Send on what producers sent in the receive buffer at hand, as far as it was looked at."""
         for sender in self.senders:
             sender.publish()
+
+    async def _room_for_the_rest(self) -> None:
+        """Of a frame that has not come whole: it is read on when there is room for all of it."""
+        self._held_back = True
+        try:
+            await self._portion.room(self._splitter.announced)
+        except TooManyError as crowded:
+            self.end(crowded)
+        self._held_back = False
+        self._heard_at = self.clock.monotonic()
 
     async def _hold_back(self) -> None:
         self._publish()

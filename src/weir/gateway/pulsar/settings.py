@@ -46,6 +46,8 @@ class PulsarSettings:
     max_connections: int = 10_000
     #: As `max_delivery_bytes`, for all connections together.
     max_delivery_bytes_in_all: int = 256 * 1024 * 1024
+    #: Bytes of frames that are being received, over all connections.
+    max_received_bytes: int = 256 * 1024 * 1024
     limits: SessionLimits = field(default_factory=SessionLimits)
     #: How often sessions that say nothing, or read nothing, are looked for.
     sweep_interval_s: float = 1.0

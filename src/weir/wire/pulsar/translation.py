@@ -9,8 +9,10 @@ from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
 from collections.abc import Iterable, Sequence
 
+from weir.model.errors import WireError
 from weir.model.ids import Buffer
 from weir.model.message import Message
+from weir.wire.entry import MAX_PAYLOAD_BYTES
 from weir.wire.pulsar.batch import encode_batch, iter_batch, open_payload
 from weir.wire.pulsar.compression import Compression, compress
 from weir.wire.pulsar.message import is_batch, message_key, parse_metadata, seal_message, split_message
@@ -48,6 +50,16 @@ def messages_of_entry(entry: Buffer, count: int) -> list[Message]:
         _message(single.metadata, single.payload, metadata.publish_time, about)
         for single in iter_batch(payload, count)
     ]
+
+
+def announced_size(entry: Buffer) -> int:
+    """How many bytes the payload has when it is opened; 0 if it is not compressed, or cannot be opened."""
+    try:
+        metadata = parse_metadata(split_message(memoryview(entry), verify=False))
+    except WireError:
+        return 0
+    size = metadata.uncompressed_size if metadata.compression else 0
+    return size if size <= MAX_PAYLOAD_BYTES else 0
 
 
 def _schema_version(version: bytes) -> Headers:

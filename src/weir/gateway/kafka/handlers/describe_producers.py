@@ -16,13 +16,16 @@ _Producer = m.DescribeProducersResponse.ProducerState
 async def describe_producers(
     session: Session, request: m.DescribeProducersRequest, version: int
 ) -> m.DescribeProducersResponse:
+    named: dict[str, list[int]] = {}
+    for topic in request.topics:
+        named.setdefault(topic.name, []).extend(topic.partition_indexes)
     return m.DescribeProducersResponse(
         topics=[
             m.DescribeProducersResponse.TopicResponse(
-                name=topic.name,
-                partitions=[await _describe(session, topic.name, index) for index in topic.partition_indexes],
+                name=name,
+                partitions=[await _describe(session, name, index) for index in dict.fromkeys(indexes)],
             )
-            for topic in request.topics
+            for name, indexes in named.items()
         ]
     )
 

@@ -35,7 +35,8 @@ async def offset_fetch(session: Session, request: m.OffsetFetchRequest, version:
     stable = request.require_stable
     if version >= _SEVERAL_SINCE:
         groups = []
-        for group in request.groups:
+        named = {group.group_id: group for group in request.groups}  # each once, however often it is named
+        for group in named.values():
             wanted = (
                 None
                 if group.topics is None

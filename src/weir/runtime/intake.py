@@ -1,0 +1,167 @@
+"""Bytes of requests that are being received or served, over all connections: above a limit, sockets are not read.
+
+A request that does not come in one piece says first how large it is. It is read on once there is room for all of
+it, so everything that is being received can come to its end: nobody waits for what another holds while that one
+waits too. Small requests and large ones have half of the room each, and lines of their own, so that large ones
+never keep small ones out. A lone one always has room, whatever its size. Whoever sits on room that others wait
+for, and sends too slowly, is late: its connection is ended.
+"""
+
+import asyncio
+from collections import deque
+
+from weir.model.errors import TooManyError
+from weir.runtime.interfaces import Clock
+
+MIB = 1024 * 1024
+#: So much of a request that has not come whole yet counts for nothing: heartbeats, fetches and most others.
+FREE_BYTES = 16 * 1024
+SMALL_BYTES = MIB
+#: Connections that may wait for room in each line; those beyond are ended, since each holds what it sent so far.
+MAX_WAITING = 256
+#: While others wait: for so long a request may be silent, and it must come at such a rate.
+_HURRY_S = 5.0
+_HURRY_BYTES_PER_S = MIB
+
+
+class _Lane:
+    """Room for requests of some size, given in the order in which they came."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.taken = 0
+        self.line: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    def has_room(self, size: int) -> bool:
+        return not self.taken or self.taken + size <= self._limit
+
+    def give(self, size: int) -> None:
+        self.taken -= size
+        self.move_up()
+
+    def move_up(self) -> None:
+        while self.line and self.has_room(self.line[0][0]):
+            size, turn = self.line.popleft()
+            self.taken += size
+            turn.set_result(None)
+
+
+class Intake:
+    """All connections together."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._small, self._large = _Lane(limit // 2), _Lane(limit - limit // 2)
+
+    @property
+    def taken(self) -> int:
+        return self._small.taken + self._large.taken
+
+    @property
+    def over(self) -> bool:
+        """Whether a connection should have no more than one request under way."""
+        return self._small.taken + self._large.taken >= self.limit
+
+    @property
+    def waiting(self) -> int:
+        """Connections that are not read until there is room."""
+        return len(self._small.line) + len(self._large.line)
+
+    def lane(self, size: int) -> _Lane:
+        return self._small if size <= SMALL_BYTES else self._large
+
+
+class Portion:
+    """One connection's part of it."""
+
+    def __init__(self, intake: Intake, clock: Clock) -> None:
+        self._intake = intake
+        self._clock = clock
+        #: The size of the request that is being received, if there is room for it.
+        self.arriving = 0
+        self._since = 0.0
+        #: Sizes of requests that came whole and are not answered.
+        self._small = self._large = 0
+        self._closed = False
+
+    @property
+    def over(self) -> bool:
+        return self._intake.over
+
+    async def room(self, announced: int) -> None:
+        """Wait until a request of that size may be read to its end. TooManyError if too many wait already."""
+        if announced <= FREE_BYTES or self.arriving:
+            return
+        lane = self._intake.lane(announced)
+        if lane.line or not lane.has_room(announced):
+            await self._turn(lane, announced)
+        else:
+            lane.taken += announced
+        self.arriving = announced
+        self._since = self._clock.monotonic()
+
+    async def _turn(self, lane: _Lane, size: int) -> None:
+        if len(lane.line) >= MAX_WAITING:
+            raise TooManyError("too many requests wait to be read", hint="connect anew, and send less at a time")
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        lane.line.append((size, turn))
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                lane.give(size)
+            else:
+                lane.line.remove((size, turn))
+                lane.move_up()
+            raise
+
+    def take(self, size: int) -> None:
+        """A request came whole: the one for which there was room, or one in a single piece."""
+        if self._closed:
+            return
+        if self.arriving:
+            self._forget_arriving()
+        self._intake.lane(size).taken += size
+        if size <= SMALL_BYTES:
+            self._small += size
+        else:
+            self._large += size
+
+    def give(self, size: int) -> None:
+        """A request is answered."""
+        if self._closed:
+            return
+        if size <= SMALL_BYTES:
+            self._small -= size
+        else:
+            self._large -= size
+        self._intake.lane(size).give(size)
+
+    def passed(self) -> None:
+        """What was being received, if there was something, came whole, and is others' to count from now on."""
+        if self.arriving:
+            size = self.arriving
+            self._forget_arriving()
+            self._intake.lane(size).move_up()
+
+    def _forget_arriving(self) -> None:
+        self._intake.lane(self.arriving).taken -= self.arriving
+        self.arriving = 0
+
+    def late(self, now: float, heard_at: float) -> bool:
+        """Whether others wait while its request does not come; `heard_at`: when it last brought something."""
+        if not self.arriving or not self._intake.lane(self.arriving).line:
+            return False
+        silent_s, all_s = now - max(heard_at, self._since), now - self._since
+        return silent_s > _HURRY_S or all_s > _HURRY_S + self.arriving / _HURRY_BYTES_PER_S
+
+    def close(self) -> None:
+        """The connection is gone."""
+        self._closed = True
+        self.passed()
+        for size, lane in (
+            (self._small, self._intake.lane(0)),
+            (self._large, self._intake.lane(SMALL_BYTES + 1)),
+        ):
+            lane.give(size)
+        self._small = self._large = 0
