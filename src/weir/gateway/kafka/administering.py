@@ -17,6 +17,8 @@ R = TypeVar("R")
 
 #: Topics of one request that are worked on at the same time, before others get a turn.
 _AT_ONCE = 16
+#: The answer to what a request names more than once.
+NAMED_TWICE = (Code.INVALID_REQUEST, "the request names this more than once")
 #: What one request may name.
 _MOST_NAMED = 10_000
 
@@ -54,6 +56,15 @@ def check_named(count: int, most: int = _MOST_NAMED) -> None:
     """A short request must not ask for an answer without end, or for all of the broker's time."""
     if count > most:
         raise RefusedError(Code.INVALID_REQUEST, f"a request names {count} things, {most} are allowed")
+
+
+def named_once(items: Sequence[T], key: Callable[[T], Hashable]) -> tuple[list[T], list[T]]:
+    """Those that a request names once; and one of each that it names more often, since nobody can tell which of
+    them is meant."""
+    check_named(len(items))
+    twice = said_twice(map(key, items))
+    once = [item for item in items if key(item) not in twice]
+    return once, list({key(item): item for item in items if key(item) in twice}.values())
 
 
 def said_twice(names: Iterable[Hashable]) -> set[Hashable]:

@@ -4,6 +4,7 @@ A config that is honoured is one of the topic's policies, whoever sets it and in
 kept, shown, and said not to be applied.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -53,6 +54,10 @@ class TopicConfig:
     least: float = -_LONG_MAX - 1
     most: float = _LONG_MAX
     choices: tuple[str, ...] = ()
+    #: Numbers in between that mean nothing.
+    never: tuple[int, ...] = ()
+    #: What each word of a list looks like, as a pattern.
+    words: str = ""
     #: What the broker's own config of the same meaning is called.
     broker_name: str = ""
     #: Kept as a property that the gateway acts upon, rather than as a policy.
@@ -87,9 +92,13 @@ class TopicConfig:
             most = min(self.most, _INT_MAX) if self.kind is Kind.INT else self.most
             if not self.least <= found <= most:  # NaN too
                 raise self._wrong(text, f"at least {self.least:g} and at most {most:g}")
+            if found in self.never:
+                raise self._wrong(text, f"something else than {found}")
         words = found if self.kind is Kind.LIST else (text.lower() if self.kind is Kind.BOOLEAN else found,)
         if self.choices and (not words or any(word not in self.choices for word in words)):
             raise self._wrong(text, f"one of {', '.join(self.choices)}")
+        if self.words and text != "*" and any(not re.fullmatch(self.words, word) for word in words):
+            raise self._wrong(text, "* or a list of partition:broker")
 
     def _wrong(self, text: str, wanted: str) -> ConfigError:
         return ConfigError(f"Invalid value {text[:80]} for configuration {self.name}: it is to be {wanted}")
@@ -161,12 +170,14 @@ SEGMENT_MS = Part(
 MAX_BYTES = Part(
     "max_message_bytes",
     lambda holds: holds.max_message_bytes or None,
-    lambda own, holds, size: replace(own, max_message_bytes=size or 0),
+    # None: no more than the broker's. A size of 0 lets nothing in, as every batch is larger.
+    lambda own, holds, size: replace(own, max_message_bytes=0 if size is None else max(1, size)),
 )
 
 _NOT = "Kept and shown, not applied: "
 _DISK = _NOT + "how Weir writes to its disks is storage.* in its own configuration."
 _REPLICAS = _NOT + "messages are replicated as the broker's ledgers are, the same for all topics."
+_REPLICA = r"[0-9]+:[0-9]+"
 _TIERED = _NOT + "Weir has no tiered storage of Kafka's kind."
 _LEVEL = _NOT + "batches stay as their producers compressed them."
 
@@ -180,7 +191,7 @@ TABLE = (
         choices=("delete", "compact"),
         broker_name="log.cleanup.policy",
     ),
-    TopicConfig("compression.gzip.level", Kind.INT, "-1", _LEVEL, least=-1, most=9),
+    TopicConfig("compression.gzip.level", Kind.INT, "-1", _LEVEL, least=-1, most=9, never=(0,)),
     TopicConfig("compression.lz4.level", Kind.INT, "9", _LEVEL, least=1, most=17),
     TopicConfig(
         "compression.type",
@@ -203,9 +214,9 @@ TABLE = (
     TopicConfig("file.delete.delay.ms", Kind.LONG, "60000", _DISK, least=0),
     TopicConfig("flush.messages", Kind.LONG, str(_LONG_MAX), _DISK, least=1),
     TopicConfig("flush.ms", Kind.LONG, str(_LONG_MAX), _DISK, least=0),
-    TopicConfig("follower.replication.throttled.replicas", Kind.LIST, "", _REPLICAS),
+    TopicConfig("follower.replication.throttled.replicas", Kind.LIST, "", _REPLICAS, words=_REPLICA),
     TopicConfig("index.interval.bytes", Kind.INT, "4096", _DISK, least=0),
-    TopicConfig("leader.replication.throttled.replicas", Kind.LIST, "", _REPLICAS),
+    TopicConfig("leader.replication.throttled.replicas", Kind.LIST, "", _REPLICAS, words=_REPLICA),
     TopicConfig("local.retention.bytes", Kind.LONG, "-2", _TIERED, least=-2),
     TopicConfig("local.retention.ms", Kind.LONG, "-2", _TIERED, least=-2),
     TopicConfig(
@@ -230,15 +241,19 @@ TABLE = (
         "message.timestamp.after.max.ms",
         Kind.LONG,
         "3600000",
-        _NOT + "records are taken whatever their time is.",
+        "How far in the future a record's own time may be (CreateTime); what is later is refused.",
         least=0,
+        broker_name="log.message.timestamp.after.max.ms",
+        by_gateway=True,
     ),
     TopicConfig(
         "message.timestamp.before.max.ms",
         Kind.LONG,
         str(_LONG_MAX),
-        _NOT + "records are taken whatever their time is; retention goes by the time of storing.",
+        "How far in the past a record's own time may be (CreateTime); what is older is refused.",
         least=0,
+        broker_name="log.message.timestamp.before.max.ms",
+        by_gateway=True,
     ),
     TopicConfig(
         "message.timestamp.type",

@@ -111,7 +111,7 @@ def new_topic(said: Mapping[str, str]) -> tuple[Policies, dict[str, str]]:
     for name, text in said.items():
         config = config_named(name)
         policies = _set(config, text, policies, policies)
-        properties[CONFIG_PREFIX + name] = bounded(config, text)
+        properties[CONFIG_PREFIX + name] = _kept(config, text)
     check_together(policies)
     return policies, properties
 
@@ -120,12 +120,14 @@ def changed(record: TopicRecord, holds: Policies, changes: Mapping[str, str | No
     """The record with these configs set, or (None) back at their defaults; ConfigError."""
     policies, properties = record.policies, dict(record.properties)
     for name, text in changes.items():
+        if text is None and name not in CONFIGS:
+            continue  # what cannot have been set is at its default
         config = config_named(name)
         if text is None:
             properties.pop(CONFIG_PREFIX + name, None)
             policies = _reset(config, policies, policies.over(holds))
         else:
-            properties[CONFIG_PREFIX + name] = bounded(config, text)
+            properties[CONFIG_PREFIX + name] = _kept(config, text)
             policies = _set(config, text, policies, policies.over(holds))
     check_together(policies.over(holds))
     return replace(record, policies=policies, properties=properties)
@@ -151,7 +153,11 @@ def _reset(config: TopicConfig, own: Policies, holds: Policies) -> Policies:
     return config.part.into(own, holds, value)
 
 
-def bounded(config: TopicConfig, text: str) -> str:
+def _kept(config: TopicConfig, text: str) -> str:
+    """The text as it is kept, and shown."""
+    text = text.strip()
+    if config.kind is Kind.BOOLEAN:
+        text = text.lower()
     if len(text) > _MAX_VALUE_CHARS:
         raise ConfigError(f"the value of {config.name} has {len(text)} characters, {_MAX_VALUE_CHARS} are allowed")
     return text

@@ -276,7 +276,9 @@ class Publishing:
         done: "asyncio.Future[Receipt]",
     ) -> None:
         failure = asyncio.CancelledError() if done.cancelled() else done.exception()
-        if failure is not None and not isinstance(failure, OutOfOrderSequenceError):  # that, the topic knows itself
+        if failure is not None and not isinstance(
+            failure, OutOfOrderSequenceError
+        ):  # that, the topic knows itself
             self._gaps.note(link.key, stamp)
         if pending.answered:
             return  # it timed out

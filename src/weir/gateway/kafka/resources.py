@@ -42,6 +42,8 @@ async def alter(session: Session, kind: int, name: str, changes: Changes, *, val
         )
     if kind != ResourceType.TOPIC:
         raise RefusedError(Code.INVALID_REQUEST, f"there are no configs of resources of type {kind}")
+    if not name:
+        raise RefusedError(Code.INVALID_REQUEST, "Default topic resources are not allowed.")
     registry = session.services.registry
     record = existing(session, name)
     below = registry.policies(record.name.namespace)

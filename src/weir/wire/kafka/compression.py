@@ -1,7 +1,8 @@
 """The compressions of record batches, opened with a bound on what comes out.
 
 A batch does not say how large its records are when decompressed, and whoever sent it may mean harm: the room for
-them grows step by step, up to the limit and no further.
+them grows step by step, up to the limit and no further. Each step begins anew, so the first is generous; who opens
+many batches gives room that is already there.
 """
 
 import zlib
@@ -13,6 +14,7 @@ from cramjam import DecompressionError, lz4, snappy, zstd
 from weir.model.errors import FrameTooLargeError, WireError
 from weir.model.ids import Buffer
 from weir.wire.entry import MAX_PAYLOAD_BYTES
+from weir.wire.kafka.lz4_frame import lz4_frame
 from weir.wire.kafka.records import Compression
 
 #: What Java's and Python's clients put in front of snappy's blocks; librdkafka sends one bare block.
@@ -21,6 +23,8 @@ _FRAMED = b"\x82SNAPPY\x00"
 _FRAME_HEAD_BYTES = 16
 _SIZE = Struct(">i")
 _FIRST_ROOM = 16 * 1024
+#: Records of one batch are much alike, and often shrink to less than a fifth.
+_RATIO = 8
 _GROWTH = 8
 #: How the library says that the room was not enough, rather than that the bytes are damaged.
 _NO_ROOM = "failed to write whole buffer"
@@ -42,6 +46,30 @@ def decompress(kind: Compression, data: Buffer, limit: int = MAX_PAYLOAD_BYTES) 
             return _grown(zstd.decompress_into, data, limit)
 
 
+def decompress_into(kind: Compression, data: memoryview, room: memoryview) -> int | None:
+    """The same, into room that is there: how much of it is used, or None if it is not enough."""
+    try:
+        match kind:
+            case Compression.LZ4:
+                return int(lz4.decompress_into(data, room))
+            case Compression.ZSTD:
+                return int(zstd.decompress_into(data, room))
+            case Compression.SNAPPY if data[: len(_FRAMED)] != _FRAMED:
+                return _unsnap_into(data, room)
+    except DecompressionError as bad:
+        if _NO_ROOM in str(bad):
+            return None
+        raise WireError(f"records do not decompress: {bad}") from None
+    try:
+        found = decompress(kind, data, len(room))
+    except FrameTooLargeError:
+        return None
+    if len(found) > len(room):
+        return None
+    room[: len(found)] = found
+    return len(found)
+
+
 def compressor(kind: Compression) -> Callable[[Buffer], bytes] | None:
     """What compresses a batch's records; None if nothing does."""
     match kind:
@@ -52,7 +80,7 @@ def compressor(kind: Compression) -> Callable[[Buffer], bytes] | None:
         case Compression.SNAPPY:
             return lambda data: bytes(snappy.compress_raw(data))
         case Compression.LZ4:
-            return lambda data: bytes(lz4.compress(data))
+            return lz4_frame
         case Compression.ZSTD:
             return lambda data: bytes(zstd.compress(data))
 
@@ -64,7 +92,7 @@ def _zip(data: Buffer) -> bytes:
 
 def _grown(decompress_into: Callable[[Buffer, bytearray], int], data: Buffer, limit: int) -> Buffer:
     """Into room that is made larger until it is enough."""
-    room = min(max(_FIRST_ROOM, 4 * len(data)), limit)
+    room = min(max(_FIRST_ROOM, _RATIO * len(data)), limit)
     while True:
         out = bytearray(room)
         try:
@@ -120,19 +148,31 @@ def _unsnap(data: memoryview, limit: int) -> Buffer:
 
 
 def _unsnap_block(data: memoryview, limit: int) -> bytearray:
+    try:
+        size = snappy.decompress_raw_len(data) if data else 0
+    except DecompressionError as bad:
+        raise WireError(f"records do not decompress: {bad}") from None
+    if size > limit:
+        raise _too_large(limit)
+    out = bytearray(size)
+    _unsnap_into(data, memoryview(out))
+    return out
+
+
+def _unsnap_into(data: memoryview, room: memoryview) -> int | None:
+    """One bare block; None if there is too little room."""
     if not data:
         raise WireError("records do not decompress: a snappy block is empty")
     try:
         size = snappy.decompress_raw_len(data)
-        if size > limit:
-            raise _too_large(limit)
-        out = bytearray(size)
-        written = snappy.decompress_raw_into(data, out)
+        if size > len(room):
+            return None
+        written = snappy.decompress_raw_into(data, room[:size])
     except DecompressionError as bad:
         raise WireError(f"records do not decompress: {bad}") from None
     if written != size:
         raise WireError(f"records do not decompress: snappy announced {size} bytes, and gave {written}")
-    return out
+    return int(size)
 
 
 def _too_large(limit: int) -> WireError:

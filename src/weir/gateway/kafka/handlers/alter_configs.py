@@ -33,7 +33,7 @@ async def alter_configs(session: Session, request: m.AlterConfigsRequest, versio
 
         kind, name = resource.resource_type, resource.resource_name
         await alter(session, kind, name, changes, validate_only=request.validate_only)
-        return _Result(resource_type=kind, resource_name=name)
+        return _Result(error_message=None, resource_type=kind, resource_name=name)
 
     return m.AlterConfigsResponse(responses=await each(request.resources, replace_all, _failed, _TIMEOUT_MS))
 
@@ -43,6 +43,8 @@ def _wanted(resource: _Resource) -> dict[str, str]:
     for config in resource.configs:
         if config.value is None:
             raise RefusedError(Code.INVALID_REQUEST, f"Null value not supported for : {config.name}")
+        if config.name in wanted:
+            raise RefusedError(Code.INVALID_REQUEST, f"the request names {config.name} more than once")
         wanted[config.name] = config.value
     return wanted
 

@@ -1,6 +1,6 @@
 """CreatePartitions: a partitioned topic gets more of them; it never gets fewer."""
 
-from weir.gateway.kafka.administering import check_count, each, existing, said_twice
+from weir.gateway.kafka.administering import NAMED_TWICE, check_count, each, existing, named_once
 from weir.gateway.kafka.errors import Code, RefusedError
 from weir.gateway.kafka.registry import handler
 from weir.gateway.kafka.session import Session
@@ -17,11 +17,9 @@ _Result = m.CreatePartitionsResponse.CreatePartitionsTopicResult
 async def create_partitions(
     session: Session, request: m.CreatePartitionsRequest, version: int
 ) -> m.CreatePartitionsResponse:
-    twice = said_twice(topic.name for topic in request.topics)
+    once, twice = named_once(request.topics, lambda topic: topic.name)
 
     async def grow(topic: _Topic) -> _Result:
-        if topic.name in twice:
-            raise RefusedError(Code.INVALID_REQUEST, "the request names this topic more than once")
         record = existing(session, topic.name)
         _check(session, topic, record)
         check_count(session.services.registry, topic.count)
@@ -32,7 +30,8 @@ async def create_partitions(
                 raise RefusedError(Code.INVALID_PARTITIONS, refused.what, hint=refused.hint) from refused
         return _Result(name=topic.name)
 
-    return m.CreatePartitionsResponse(results=await each(request.topics, grow, _failed, request.timeout_ms))
+    grown = await each(once, grow, _failed, request.timeout_ms)
+    return m.CreatePartitionsResponse(results=grown + [_failed(topic, *NAMED_TWICE) for topic in twice])
 
 
 def _check(session: Session, topic: _Topic, record: TopicRecord) -> None:

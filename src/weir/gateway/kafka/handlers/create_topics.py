@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from contextlib import suppress
 
-from weir.gateway.kafka.administering import administered, check_count, each, said_twice, to_its_end
+from weir.gateway.kafka.administering import NAMED_TWICE, administered, check_count, each, named_once, to_its_end
 from weir.gateway.kafka.broker_configs import defaults_of
 from weir.gateway.kafka.configs import new_topic, shown
 from weir.gateway.kafka.errors import Code, RefusedError
@@ -27,14 +27,13 @@ _MOST_REPLICAS = 32_767
 
 @handler(ApiKey.CREATE_TOPICS, versions=(2, 7))
 async def create_topics(session: Session, request: m.CreateTopicsRequest, version: int) -> m.CreateTopicsResponse:
-    twice = said_twice(topic.name for topic in request.topics)
+    once, twice = named_once(request.topics, lambda topic: topic.name)
 
     async def create(topic: _Topic) -> _Result:
-        if topic.name in twice:
-            raise RefusedError(Code.INVALID_REQUEST, "the request names this topic more than once")
         return await _create(session, topic, validate_only=request.validate_only)
 
-    return m.CreateTopicsResponse(topics=await each(request.topics, create, _failed, request.timeout_ms))
+    made = await each(once, create, _failed, request.timeout_ms)
+    return m.CreateTopicsResponse(topics=made + [_failed(topic, *NAMED_TWICE) for topic in twice])
 
 
 async def _create(session: Session, topic: _Topic, *, validate_only: bool) -> _Result:
@@ -117,6 +116,7 @@ def _made(session: Session, name: str, record: TopicRecord, *, real: bool = True
     return _Result(
         name=name,
         topic_id=services.catalog.id_of(record) if real else bytes(16),
+        error_message=None,
         num_partitions=record.partitions,
         replication_factor=1,
         configs=[

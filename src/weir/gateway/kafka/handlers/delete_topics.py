@@ -1,10 +1,12 @@
 """DeleteTopics: with their messages, subscriptions and groups' positions; by name, or by id."""
 
-from weir.gateway.kafka.administering import administered, each, said_twice
+from functools import partial
+
+from weir.gateway.kafka.administering import NAMED_TWICE, administered, each, named_once
 from weir.gateway.kafka.errors import Code, RefusedError
 from weir.gateway.kafka.registry import handler
 from weir.gateway.kafka.session import Session
-from weir.model.errors import TopicNotFoundError
+from weir.model.errors import InvalidNameError, TopicNotFoundError, WeirError
 from weir.model.registry import TopicRecord
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey
@@ -19,28 +21,41 @@ _NO_ID = bytes(16)
 @handler(ApiKey.DELETE_TOPICS, versions=(1, 6))
 async def delete_topics(session: Session, request: m.DeleteTopicsRequest, version: int) -> m.DeleteTopicsResponse:
     wanted = request.topics if version >= _BY_ID_SINCE else [_Topic(name=name) for name in request.topic_names]
-    twice = said_twice(_key(topic) for topic in wanted)
+    once, twice = named_once(wanted, partial(_key, session))
 
     async def delete(topic: _Topic) -> _Result:
-        if topic.name is not None and bytes(topic.topic_id) != _NO_ID:
-            raise RefusedError(Code.INVALID_REQUEST, "You may not specify both topic name and topic id.")
-        if _key(topic) in twice:
-            raise RefusedError(Code.INVALID_REQUEST, "the request names this topic more than once")
         record = _meant(session, topic)
+        topic_id = session.services.catalog.id_of(record)
         await session.services.broker.delete(record.name, force=True)
-        return _Result(name=topic.name or session.services.catalog.name_of(record.name), topic_id=topic.topic_id)
+        return _Result(name=topic.name or session.services.catalog.name_of(record.name), topic_id=topic_id)
 
-    return m.DeleteTopicsResponse(responses=await each(wanted, delete, _failed, request.timeout_ms))
+    gone = await each(once, delete, _failed, request.timeout_ms)
+    return m.DeleteTopicsResponse(responses=gone + [_failed(topic, *NAMED_TWICE) for topic in twice])
 
 
-def _key(topic: _Topic) -> str | bytes:
-    return bytes(topic.topic_id) if topic.name is None else topic.name
+def _key(session: Session, topic: _Topic) -> str | bytes:
+    """What tells it from others: its id, however it is named."""
+    if topic.name is None:
+        return bytes(topic.topic_id)
+    try:
+        return session.services.catalog.id_of(session.services.catalog.topic(topic.name))
+    except WeirError:
+        return topic.name
 
 
 def _meant(session: Session, topic: _Topic) -> TopicRecord:
     catalog = session.services.catalog
+    named, known = topic.name is not None, bytes(topic.topic_id) != _NO_ID
+    if named == known:
+        what = (
+            "both a topic's name and its id were given" if named else "neither a topic's name nor its id was given"
+        )
+        raise RefusedError(Code.INVALID_REQUEST, what)
     if topic.name is not None:
-        administered(session, topic.name)
+        try:
+            administered(session, topic.name)
+        except InvalidNameError as bad:  # there can be none
+            raise TopicNotFoundError(bad.what, hint=bad.hint) from bad
         return catalog.topic(topic.name)
     try:
         record = catalog.by_id(topic.topic_id)

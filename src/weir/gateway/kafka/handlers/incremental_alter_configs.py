@@ -30,6 +30,9 @@ class Operation(IntEnum):
     SUBTRACT = 3
 
 
+_OPERATIONS = frozenset(Operation)
+
+
 @handler(ApiKey.INCREMENTAL_ALTER_CONFIGS, versions=(0, 1))
 async def incremental_alter_configs(
     session: Session, request: m.IncrementalAlterConfigsRequest, version: int
@@ -45,7 +48,7 @@ async def incremental_alter_configs(
             return {config.name: _value(config, now, holds) for config in resource.configs}
 
         await alter(session, kind, name, changes, validate_only=request.validate_only)
-        return _Result(resource_type=kind, resource_name=name)
+        return _Result(error_message=None, resource_type=kind, resource_name=name)
 
     responses = await each(request.resources, change, _failed, _TIMEOUT_MS)
     return m.IncrementalAlterConfigsResponse(responses=responses)
@@ -54,6 +57,8 @@ async def incremental_alter_configs(
 def _value(config: _Config, now: TopicRecord, holds: Policies) -> str | None:
     """What the config shall be; None: its default."""
     operation = config.config_operation
+    if operation not in _OPERATIONS:
+        raise RefusedError(Code.INVALID_REQUEST, f"operation {operation} on {config.name} is not known")
     if operation == Operation.DELETE:
         return None
     if config.value is None:
@@ -64,9 +69,7 @@ def _value(config: _Config, now: TopicRecord, holds: Policies) -> str | None:
     words = said_list(now, holds, config.name)
     if operation == Operation.APPEND:
         return ",".join([*words, *(word for word in given if word not in words)])
-    if operation == Operation.SUBTRACT:
-        return ",".join(word for word in words if word not in given)
-    raise RefusedError(Code.INVALID_REQUEST, f"operation {operation} on {config.name} is not known")
+    return ",".join(word for word in words if word not in given)
 
 
 def _failed(resource: _Resource, code: int, text: str) -> _Result:
