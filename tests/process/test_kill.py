@@ -22,7 +22,8 @@ from weir.model.ids import EntryId, LedgerId
 from weir.model.ledger import Quorum
 from weir.runtime.real import real_runtime
 from weir.testing.checkers import check_history
-from weir.testing.history import FINAL, History, Kind, Pending, make_payload, payload_id
+from weir.testing.history import History, Kind, make_payload, payload_id
+from weir.testing.operations import FINAL, Pending
 
 pytestmark = pytest.mark.process
 
@@ -85,7 +86,7 @@ class Load:
             await self._end(name, writer, abandon=rng.random() < 0.3)
 
     def _append(self, name: str, writer: LedgerWriter, payload: bytes) -> None:
-        pending = self.history.begin(name, Kind.APPEND, writer.ledger_id, payload=payload_id(payload))
+        pending = self.history.begin(name, Kind.APPEND, ledger=writer.ledger_id, payload=payload_id(payload))
         writer.append(payload).add_done_callback(lambda answer: self._told(pending, answer))
 
     def _told(self, pending: Pending, answer: "asyncio.Future[EntryId]") -> None:
@@ -107,7 +108,7 @@ class Load:
         if abandon:
             await writer.abandon()
             return
-        pending = self.history.begin(name, Kind.CLOSE, writer.ledger_id)
+        pending = self.history.begin(name, Kind.CLOSE, ledger=writer.ledger_id)
         try:
             pending.ok(end=(await writer.close()).last_entry)
         except WeirError as failure:
@@ -117,13 +118,13 @@ class Load:
 async def read_everything(history: History, client: LedgerClient, ledgers: list[LedgerId]) -> None:
     """Recover and read every ledger, from a client that wrote none of it."""
     for ledger_id in ledgers:
-        pending = history.begin(FINAL, Kind.RECOVER, ledger_id)
+        pending = history.begin(FINAL, Kind.RECOVER, ledger=ledger_id)
         reader = await client.open(ledger_id)
         end = reader.metadata.last_entry
         pending.ok(end=end)
         async for batch in reader.stream():
             for entry in batch:
-                found = history.begin(FINAL, Kind.READ, ledger_id, entry=entry.entry_id)
+                found = history.begin(FINAL, Kind.READ, ledger=ledger_id, entry=entry.entry_id)
                 found.ok(payload=payload_id(entry.payload))
         await reader.close()
 

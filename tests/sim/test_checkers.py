@@ -5,8 +5,10 @@ import pytest
 from weir.model.errors import EntryUnreadableError
 from weir.model.ids import EntryId, LedgerId
 from weir.testing import checkers
-from weir.testing.checkers import CHECKERS, Checker, check_history
-from weir.testing.history import FINAL, History, Kind, Pending, make_payload, payload_id
+from weir.testing.checkers import CHECKERS, check_history
+from weir.testing.checking import Checker
+from weir.testing.history import History, Kind, make_payload, payload_id
+from weir.testing.operations import FINAL, Pending
 from weir.testing.shrink import shrink
 
 LEDGER = LedgerId(7)
@@ -30,7 +32,7 @@ class Story:
     ) -> Pending:
         self.now += 1
         at = None if entry is None else EntryId(entry)
-        return self.history.begin(client, kind, LedgerId(ledger), entry=at, payload=payload)
+        return self.history.begin(client, kind, ledger=LedgerId(ledger), entry=at, payload=payload)
 
     def append(self, client: str, payload: str, entry: int, *, ledger: int = LEDGER) -> None:
         self.begin(client, Kind.APPEND, payload=payload, ledger=ledger).ok(entry=EntryId(entry))
@@ -249,7 +251,7 @@ def test_a_shrunk_history_holds_only_the_operations_in_conflict(story: Story) ->
     story.end("c", Kind.RECOVER, 48)
     story.end("d", Kind.RECOVER, 48)
     violation = check_history(story.history.ops())[0]
-    shortest = shrink(story.history.ops(), violation)
+    shortest = shrink(story.history.ops(), violation, CHECKERS)
     assert [(op.kind, op.client) for op in shortest] == [(Kind.APPEND, "w"), (Kind.RECOVER, "c")]
     assert str(shortest[0]).endswith("append    ledger 7 entry 49 payload w#49 -> ok")
 
@@ -259,7 +261,7 @@ def test_shrinking_never_turns_an_innocent_operation_into_the_culprit(story: Sto
     story.read("r", 0, "w#0")
     story.read("r", 1, "damaged:b'?'")
     violation = check_history(story.history.ops())[0]
-    assert [op.payload for op in shrink(story.history.ops(), violation)] == ["damaged:b'?'"]
+    assert [op.payload for op in shrink(story.history.ops(), violation, CHECKERS)] == ["damaged:b'?'"]
 
 
 def test_a_payload_says_who_appended_it_and_a_damaged_one_does_not() -> None:

@@ -3,12 +3,17 @@
 import pytest
 
 from weir.model.errors import ConnectionLostError
-from weir.testing import kafka_checkers as checkers
-from weir.testing.history import FINAL
-from weir.testing.kafka_checkers import CHECKERS, KafkaChecker, check_kafka_history
-from weir.testing.kafka_history import KafkaHistory, KafkaKind, KafkaPending
+from weir.testing import kafka_checkers_groups as groups
+from weir.testing import kafka_checkers_log as kafka_logs
+from weir.testing import kafka_checkers_transactions as transactions
+from weir.testing import log_checkers as logs
+from weir.testing.checking import Checker
+from weir.testing.kafka_checkers import CHECKERS, check_kafka_history
+from weir.testing.kafka_history import KafkaHistory
 from weir.testing.kafka_truth import PIPE
-from weir.testing.shrink import shrink_kafka
+from weir.testing.log_history import Kind
+from weir.testing.operations import FINAL, Pending
+from weir.testing.shrink import shrink
 
 _PART = "in-0"
 
@@ -20,51 +25,53 @@ class Story:
         self.now = 0.0
         self.history = KafkaHistory(lambda: self.now)
 
-    def begin(self, client: str, kind: KafkaKind, **facts: object) -> KafkaPending:
+    def begin(self, client: str, kind: Kind, **facts: object) -> Pending:
         self.now += 1
         return self.history.begin(client, kind, **{"part": _PART, **facts})
 
     def publish(self, payload: str, offset: int = -1, *, client: str = "p", **facts: object) -> None:
-        self.begin(client, KafkaKind.PUBLISH, payload=payload, **facts).ok(offset=offset)
+        self.begin(client, Kind.PUBLISH, payload=payload, **facts).ok(offset=offset)
 
     def end(self, token: str, *, commits: bool = True, client: str = "w") -> None:
-        self.begin(client, KafkaKind.END, token=token, commits=commits, part="").ok()
+        self.begin(client, Kind.END, token=token, commits=commits, part="").ok()
 
     def read(self, offset: int, payload: str, **facts: object) -> None:
-        self.begin("r", KafkaKind.READ, offset=offset, payload=payload, **facts).ok()
+        self.begin("r", Kind.READ, offset=offset, payload=payload, **facts).ok()
 
     def commit(
         self, offset: int, *, generation: int = -1, member: str = "m", group: str = "g", token: str = ""
     ) -> None:
         facts = {"group": group, "member": member, "generation": generation, "token": token}
-        self.begin(member, KafkaKind.COMMIT, offset=offset, **facts).ok()
+        self.begin(member, Kind.COMMIT, offset=offset, **facts).ok()
 
     def position(self, offset: int, *, group: str = "g", client: str = "m") -> None:
-        self.begin(client, KafkaKind.POSITION, group=group).ok(offset=offset)
+        self.begin(client, Kind.POSITION, group=group).ok(offset=offset)
 
     def assigned(self, member: str, generation: int) -> None:
-        self.begin(member, KafkaKind.ASSIGNED, group="g", member=member, generation=generation).ok()
+        self.begin(
+            member, Kind.ASSIGNED, part="", group="g", member=member, generation=generation, owned=(_PART,)
+        ).ok()
 
     def log(self, *entries: str | bool, part: str = _PART, first: int = 0) -> None:
         """The partition in the end: messages, and markers (True: commits), all of one producer."""
         for offset, entry in enumerate(entries, first):
             if isinstance(entry, bool):
                 facts = {"offset": offset, "producer": 7, "commits": entry}
-                self.begin(FINAL, KafkaKind.MARKER, part=part, **facts).ok()
+                self.begin(FINAL, Kind.MARKER, part=part, **facts).ok()
             else:
                 token = entry.partition("|")[0] if "|" in entry else ""
                 facts = {"offset": offset, "payload": entry, "token": token, "producer": 7 if token else -1}
-                self.begin(FINAL, KafkaKind.CONTENT, part=part, **facts).ok()
-        self.begin(FINAL, KafkaKind.READ_ALL, part=part).ok()
+                self.begin(FINAL, Kind.CONTENT, part=part, **facts).ok()
+        self.begin(FINAL, Kind.READ_ALL, part=part).ok()
 
     def visible(self, *found: tuple[int, str], part: str = _PART) -> None:
         for offset, payload in found:
-            self.begin(FINAL, KafkaKind.VISIBLE, part=part, offset=offset, payload=payload).ok()
+            self.begin(FINAL, Kind.VISIBLE, part=part, offset=offset, payload=payload).ok()
 
     def broken(self) -> list[str]:
         return [str(violation) for violation in check_kafka_history(self.history.ops())]
 
-    def rejected_by(self, checker: KafkaChecker) -> str:
+    def rejected_by(self, checker: Checker) -> str:
         violations = checker(self.history.ops())
         assert len(violations) == 1, violations
         assert violations[0].evidence
@@ -95,119 +102,119 @@ def test_a_plain_life_breaks_no_promise(story: Story) -> None:
 def test_a_lost_acknowledged_message_is_found(story: Story) -> None:
     story.publish("p#0", 0)
     story.log()
-    assert story.rejected_by(checkers.acknowledged_is_stored) == "p#0 was acknowledged to p and is not in in-0"
+    assert story.rejected_by(logs.acknowledged_is_stored) == "p#0 was acknowledged to p and is not in in-0"
 
 
 def test_a_receipt_that_names_the_wrong_offset_is_found(story: Story) -> None:
     story.publish("p#1", 0)
     story.log("p#0", "p#1")
-    assert "where p#0 stands" in story.rejected_by(checkers.receipts_say_where)
+    assert "where p#0 stands" in story.rejected_by(logs.receipts_say_where)
 
 
 def test_a_message_of_an_idempotent_producer_that_is_stored_twice_is_found(story: Story) -> None:
-    story.begin("p", KafkaKind.PUBLISH, payload="p#0", once=True).failed(ConnectionLostError("away"))
+    story.begin("p", Kind.PUBLISH, payload="p#0", once=True).failed(ConnectionLostError("away"))
     story.publish("p#0", once=True)
     story.log("p#0", "p#0")
-    assert "stands 2 times" in story.rejected_by(checkers.stored_once)
+    assert "stands 2 times" in story.rejected_by(logs.stored_once)
 
 
 def test_a_plain_message_may_be_stored_as_often_as_it_was_sent_but_not_more_often(story: Story) -> None:
-    story.begin("p", KafkaKind.PUBLISH, payload="p#0").failed(ConnectionLostError("away"))
+    story.begin("p", Kind.PUBLISH, payload="p#0").failed(ConnectionLostError("away"))
     story.publish("p#0")
     story.log("p#0", "p#0")
-    assert checkers.stored_once(story.history.ops()) == []
+    assert logs.stored_once(story.history.ops()) == []
     story.log("p#0", first=2)
-    assert story.rejected_by(checkers.stored_once)
+    assert story.rejected_by(logs.stored_once)
 
 
 @pytest.mark.parametrize("stored", [("p#1", "p#0"), ("p#1",)])
 def test_messages_out_of_order_or_with_a_hole_are_found(story: Story, stored: tuple[str, ...]) -> None:
-    story.begin("p", KafkaKind.PUBLISH, payload="p#0")
+    story.begin("p", Kind.PUBLISH, payload="p#0")
     story.publish("p#1")
     story.log(*stored)
-    assert "p#1 stands in in-0 without p#0" in story.rejected_by(checkers.producers_order_is_kept)
+    assert "p#1 stands in in-0 without p#0" in story.rejected_by(logs.producers_order_is_kept)
 
 
 def test_a_producer_that_is_refused_for_no_reason_is_found(story: Story) -> None:
-    story.begin("p", KafkaKind.REFUSED, payload="p#0").ok()
-    assert "p#0 of p was refused" in story.rejected_by(checkers.producers_can_go_on)
+    story.begin("p", Kind.REFUSED, payload="p#0").ok()
+    assert "p#0 of p was refused" in story.rejected_by(kafka_logs.producers_can_go_on)
 
 
 def test_a_hole_between_offsets_is_found(story: Story) -> None:
     for offset in (0, 2):
-        story.begin(FINAL, KafkaKind.CONTENT, offset=offset, payload=f"p#{offset}").ok()
-    assert story.rejected_by(checkers.offsets_are_dense) == "2 follows 0 in in-0"
+        story.begin(FINAL, Kind.CONTENT, offset=offset, payload=f"p#{offset}").ok()
+    assert story.rejected_by(kafka_logs.offsets_are_dense) == "2 follows 0 in in-0"
 
 
 def test_what_was_read_and_is_something_else_or_nothing_in_the_end_is_found(story: Story) -> None:
     story.read(0, "p#0")
     story.log("p#1")
-    assert "where p#1 stands" in story.rejected_by(checkers.what_was_read_stays)
+    assert "where p#1 stands" in story.rejected_by(logs.what_was_seen_stays)
     story.read(5, "p#5")
-    assert len(checkers.what_was_read_stays(story.history.ops())) == 2
+    assert len(logs.what_was_seen_stays(story.history.ops())) == 2
 
 
 def test_a_read_of_aborted_data_is_found_unless_it_was_asked_for(story: Story) -> None:
     story.read(0, "w.1|a")
     story.log("w.1|a", False)
-    assert checkers.only_committed_is_read(story.history.ops()) == []
+    assert kafka_logs.only_committed_is_read(story.history.ops()) == []
     story.read(0, "w.1|a", commits=True)
-    assert story.rejected_by(checkers.only_committed_is_read) == "r got w.1|a of in-0, which was aborted"
+    assert story.rejected_by(kafka_logs.only_committed_is_read) == "r got w.1|a of in-0, which was aborted"
 
 
 def test_a_delivery_of_aborted_data_to_a_subscription_is_found(story: Story) -> None:
-    story.begin("u", KafkaKind.DELIVER, payload="w.1|a").ok()
+    story.begin("u", Kind.DELIVER, payload="w.1|a").ok()
     story.log("w.1|a", False)
-    assert story.rejected_by(checkers.only_committed_is_read)
+    assert story.rejected_by(kafka_logs.only_committed_is_read)
 
 
 def test_a_read_before_the_decision_is_found(story: Story) -> None:
     story.read(0, "w.1|a", commits=True)
     story.end("w.1")
     story.log("w.1|a", True)
-    assert "before anybody asked for w.1 to commit" in story.rejected_by(checkers.only_committed_is_read)
+    assert "before anybody asked for w.1 to commit" in story.rejected_by(kafka_logs.only_committed_is_read)
 
 
 def test_a_stable_offset_beyond_an_open_transaction_is_found(story: Story) -> None:
-    story.begin("r", KafkaKind.MARKS, high=2, stable=0).ok()
-    story.begin("r", KafkaKind.MARKS, high=3, stable=3).ok()
+    story.begin("r", Kind.MARKS, high=2, stable=0).ok()
+    story.begin("r", Kind.MARKS, high=3, stable=3).ok()
     story.log("w.1|a", "p#0", True)
-    assert checkers.stable_offset_is_true(story.history.ops()) == []
-    story.begin("r", KafkaKind.MARKS, high=2, stable=2).ok()
-    assert "in-0@0 is of an open transaction" in story.rejected_by(checkers.stable_offset_is_true)
+    assert kafka_logs.stable_offset_is_true(story.history.ops()) == []
+    story.begin("r", Kind.MARKS, high=2, stable=2).ok()
+    assert "in-0@0 is of an open transaction" in story.rejected_by(kafka_logs.stable_offset_is_true)
 
 
 def test_a_reader_that_missed_something_is_found(story: Story) -> None:
     story.read(0, "p#0", commits=True)
     story.read(5, "p#2", commits=True)
     story.log("p#0", "w.1|a", False, "w.2|b", True, "p#2")
-    assert story.rejected_by(checkers.readers_skip_nothing) == "r read in-0 from 0 to 5 and never got w.2|b"
+    assert story.rejected_by(kafka_logs.readers_skip_nothing) == "r read in-0 from 0 to 5 and never got w.2|b"
 
 
 def test_a_transaction_that_is_still_open_in_the_end_is_found(story: Story) -> None:
     story.log("w.1|a")
-    assert "is still undecided" in story.rejected_by(checkers.everything_is_seen_in_the_end)
+    assert "is still undecided" in story.rejected_by(kafka_logs.everything_is_seen_in_the_end)
 
 
 def test_something_committed_that_cannot_be_read_or_never_came_is_found(story: Story) -> None:
     story.log("p#0", "p#1")
     story.visible((1, "p#1"))
-    assert "p#0 of in-0 cannot be read" in story.rejected_by(checkers.everything_is_seen_in_the_end)
+    assert "p#0 of in-0 cannot be read" in story.rejected_by(kafka_logs.everything_is_seen_in_the_end)
     story.visible((0, "p#0"))
-    story.begin("u", KafkaKind.DELIVER, payload="p#0").ok()
-    story.begin(FINAL, KafkaKind.DRAINED).ok()
-    assert "p#1 of in-0 never came" in story.rejected_by(checkers.everything_is_seen_in_the_end)
+    story.begin("u", Kind.DELIVER, payload="p#0").ok()
+    story.begin(FINAL, Kind.DRAINED).ok()
+    assert "p#1 of in-0 never came" in story.rejected_by(kafka_logs.everything_is_seen_in_the_end)
 
 
 def test_what_cannot_be_had_in_the_end_is_found(story: Story) -> None:
-    story.begin(FINAL, KafkaKind.MISSING, part="in-0").failed(ConnectionLostError("nobody is there"))
-    assert "nobody is there" in story.rejected_by(checkers.all_is_available_after_healing)
+    story.begin(FINAL, Kind.MISSING, part="in-0").failed(ConnectionLostError("nobody is there"))
+    assert "nobody is there" in story.rejected_by(logs.all_is_available_after_healing)
 
 
 def test_half_a_transaction_is_found(story: Story) -> None:
     story.log("w.1|a", True)
     story.log("w.1|b", False, part="out-0")
-    sentence = story.rejected_by(checkers.transactions_are_atomic)
+    sentence = story.rejected_by(transactions.transactions_are_atomic)
     assert sentence == "w.1 is committed in in-0 and aborted in out-0"
 
 
@@ -215,14 +222,14 @@ def test_half_a_transaction_is_found(story: Story) -> None:
 def test_a_transaction_that_ended_otherwise_than_was_answered_is_found(story: Story, commits: bool) -> None:
     story.end("w.1", commits=commits)
     story.log("w.1|a", not commits)
-    assert checkers.transactions_are_atomic(story.history.ops())
+    assert transactions.transactions_are_atomic(story.history.ops())
 
 
 def test_an_unanswered_end_may_be_either(story: Story) -> None:
     for number, commits in enumerate((True, False)):
-        story.begin("w", KafkaKind.END, token=f"w.{number}", commits=True, part="")
+        story.begin("w", Kind.END, token=f"w.{number}", commits=True, part="")
         story.log(f"w.{number}|a", commits, first=2 * number)
-    assert checkers.transactions_are_atomic(story.history.ops()) == []
+    assert transactions.transactions_are_atomic(story.history.ops()) == []
 
 
 @pytest.mark.parametrize(("times", "position"), [(0, 1), (2, 1), (1, 0)])
@@ -230,14 +237,14 @@ def test_input_that_was_not_processed_exactly_once_is_found(story: Story, times:
     story.log("p#0")
     story.visible(*((at, f"t.{at}|{PIPE}|in-0@0") for at in range(times)), part="out-0")
     story.position(position, group=PIPE, client=FINAL)
-    assert f"was processed {times} times" in story.rejected_by(checkers.processed_exactly_once)
+    assert f"was processed {times} times" in story.rejected_by(transactions.processed_exactly_once)
 
 
 def test_aborted_input_is_not_to_be_processed(story: Story) -> None:
     story.log("w.1|a", False, "p#0")
     story.visible((0, f"t.1|{PIPE}|in-0@2"), part="out-0")
     story.position(3, group=PIPE, client=FINAL)
-    assert checkers.processed_exactly_once(story.history.ops()) == []
+    assert transactions.processed_exactly_once(story.history.ops()) == []
 
 
 def test_a_position_that_moves_back_by_itself_is_found(story: Story) -> None:
@@ -246,30 +253,30 @@ def test_a_position_that_moves_back_by_itself_is_found(story: Story) -> None:
     story.position(5)
     assert story.broken() == []
     story.position(3)
-    assert "is at in-0@3, and has committed 5 since" in story.rejected_by(checkers.positions_are_kept)
+    assert "is at in-0@3, and has committed 5 since" in story.rejected_by(groups.positions_are_kept)
 
 
 def test_a_position_that_was_asked_to_move_back_may_do_so_also_late(story: Story) -> None:
-    story.begin("m", KafkaKind.COMMIT, offset=3, group="g")
+    story.begin("m", Kind.COMMIT, offset=3, group="g")
     story.commit(5)
     story.position(3)
     assert story.broken() == []
 
 
 def test_a_late_commit_of_an_earlier_generation_does_not_count(story: Story) -> None:
-    story.begin("m", KafkaKind.COMMIT, offset=3, group="g", generation=1)
+    story.begin("m", Kind.COMMIT, offset=3, group="g", generation=1)
     story.commit(5, generation=2)
     story.position(3)
-    assert story.rejected_by(checkers.positions_are_kept)
+    assert story.rejected_by(groups.positions_are_kept)
 
 
 def test_a_position_that_nobody_committed_or_that_is_gone_is_found(story: Story) -> None:
     story.commit(5)
     story.log()
     story.position(-1)
-    assert "has no position" in story.rejected_by(checkers.positions_are_kept)
+    assert "has no position" in story.rejected_by(groups.positions_are_kept)
     story.position(9)
-    assert len(checkers.positions_are_kept(story.history.ops())) == 2
+    assert len(groups.positions_are_kept(story.history.ops())) == 2
 
 
 def test_a_position_moved_by_an_aborted_transaction_is_found(story: Story) -> None:
@@ -277,36 +284,36 @@ def test_a_position_moved_by_an_aborted_transaction_is_found(story: Story) -> No
     story.end("w.1", commits=False)
     story.log("w.1|a", False)
     story.position(5)
-    assert "which nobody committed" in story.rejected_by(checkers.positions_are_kept)
+    assert "which nobody committed" in story.rejected_by(groups.positions_are_kept)
 
 
 def test_a_commit_in_a_generation_that_is_over_is_found(story: Story) -> None:
     story.assigned("m", 1)
     story.assigned("n", 2)
     story.commit(3, generation=1)
-    assert "in generation 1 of g" in story.rejected_by(checkers.commits_are_of_their_generation)
+    assert "in generation 1 of g" in story.rejected_by(groups.commits_are_of_their_generation)
 
 
 def test_a_partition_that_two_members_have_in_one_generation_is_found(story: Story) -> None:
     story.assigned("m", 1)
     story.assigned("n", 1)
-    assert story.rejected_by(checkers.one_owner_at_a_time) == "in-0 is m's and n's in generation 1 of g"
+    assert story.rejected_by(groups.one_owner_at_a_time) == "in-0 is m's and n's in generation 1 of g"
 
 
 def test_something_that_a_group_has_moved_past_unread_is_found(story: Story) -> None:
     story.read(1, "p#1", group="g")
     story.log("p#0", "p#1")
     story.position(2, client=FINAL)
-    assert "never read p#0" in story.rejected_by(checkers.groups_read_everything)
+    assert "never read p#0" in story.rejected_by(groups.groups_read_everything)
 
 
 def test_a_violation_shrinks_to_what_proves_it(story: Story) -> None:
     for number in range(20):
         story.publish(f"p#{number}", number)
     story.log(*(f"p#{number}" for number in range(19)))
-    violation = checkers.acknowledged_is_stored(story.history.ops())[0]
-    shortest = shrink_kafka(story.history.ops(), violation)
-    assert [op.kind for op in shortest] == [KafkaKind.PUBLISH, KafkaKind.READ_ALL]
+    violation = logs.acknowledged_is_stored(story.history.ops())[0]
+    shortest = shrink(story.history.ops(), violation, CHECKERS)
+    assert [op.kind for op in shortest] == [Kind.PUBLISH, Kind.READ_ALL]
 
 
 def test_every_checker_says_what_it_promises() -> None:

@@ -1,4 +1,4 @@
-"""Seeds of the cluster scenario: every promise holds, whatever strikes; and a seed is the same run each time."""
+"""Seeds of every scenario: every promise holds, whatever strikes; and a seed is the same run each time."""
 
 import os
 import subprocess
@@ -6,29 +6,37 @@ import sys
 
 import pytest
 
-from weir.testing.scenario import run_seed
+from weir.testing.scenarios import SCENARIOS
 from weir.testing.sim import report_seed
 
 SEEDS = 200
 _CHUNK = 5
+_REPEATED = 3
+_IN_OTHER_PROCESSES = 2
+_EACH = pytest.mark.parametrize("scenario", sorted(SCENARIOS))
 
 
+@_EACH
 @pytest.mark.parametrize("first", range(0, SEEDS, _CHUNK))
-def test_every_promise_holds_in_seeds_from(first: int) -> None:
+def test_every_promise_holds_in_seeds_from(first: int, scenario: str) -> None:
     for seed in range(first, first + _CHUNK):
-        report = report_seed(seed)
+        report = report_seed(seed, scenario=SCENARIOS[scenario])
         assert not report.failure, "\n".join((f"seed {seed}: {report.failure}", report.summary, *report.shortest))
 
 
-@pytest.mark.parametrize("seed", [3, 8, 16])
-def test_a_seed_gives_the_same_run_to_the_byte_of_its_trace(seed: int) -> None:
-    first, second = run_seed(seed), run_seed(seed)
+@_EACH
+def test_a_seed_gives_the_same_run_to_the_byte_of_its_trace(scenario: str) -> None:
+    first, second = SCENARIOS[scenario].run(_REPEATED), SCENARIOS[scenario].run(_REPEATED)
     assert first.digest == second.digest
     assert first.ops == second.ops
 
 
-def test_a_seed_does_not_depend_on_the_hash_seed_of_its_process() -> None:
-    program = "from weir.testing.scenario import run_seed; print(run_seed(11).digest)"
+@_EACH
+def test_a_seed_does_not_depend_on_the_hash_seed_of_its_process(scenario: str) -> None:
+    program = (
+        "from weir.testing.scenarios import SCENARIOS; "
+        f"print(SCENARIOS[{scenario!r}].run({_IN_OTHER_PROCESSES}).digest)"
+    )
     digests = [
         subprocess.run(
             [sys.executable, "-c", program],
@@ -39,4 +47,4 @@ def test_a_seed_does_not_depend_on_the_hash_seed_of_its_process() -> None:
         ).stdout.strip()
         for hash_seed in ("1", "2")
     ]
-    assert digests == [run_seed(11).digest] * 2
+    assert digests == [SCENARIOS[scenario].run(_IN_OTHER_PROCESSES).digest] * 2

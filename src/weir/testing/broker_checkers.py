@@ -15,26 +15,23 @@ What counts as what, exactly:
   failover subscription; for key-shared ones, before something of the same key).
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from weir.testing.broker_history import BrokerOp, Kind, Place
+from weir.testing.broker_history import BrokerOp, Place
+from weir.testing.checking import Checker, Violation, violations_of
+from weir.testing.log_checkers import (
+    acknowledged_is_stored,
+    all_is_available_after_healing,
+    delays_are_kept,
+    producers_order_is_kept,
+    receipts_say_where,
+    stored_once,
+    what_was_seen_stays,
+)
+from weir.testing.log_history import Kind
+from weir.testing.operations import grouped, of
 
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """A promise that this history breaks, and where."""
-
-    promise: str
-    sentence: str
-    evidence: tuple[BrokerOp, ...]
-
-    def __str__(self) -> str:
-        return f"{self.promise}: {self.sentence}"
-
-
-Checker = Callable[[Sequence[BrokerOp]], list[Violation]]
 #: A subscription of a topic.
 _Sub = tuple[str, str]
 
@@ -42,92 +39,11 @@ _Sub = tuple[str, str]
 # --- what is stored -------------------------------------------------------------------------------------------
 
 
-def acknowledged_is_stored(ops: Sequence[BrokerOp]) -> list[Violation]:
-    """What a producer was told is stored (or held until its moment) is in the topic in the end."""
-    promise = "an acknowledged message is never lost"
-    stored = {(op.topic, op.payload) for op in _of(ops, Kind.CONTENT)}
-    cancelled = {(op.topic, op.payload) for op in _of(ops, Kind.CANCEL)}
-    found = []
-    for end in _of(ops, Kind.READ_ALL):
-        for ack in _of(ops, Kind.PUBLISH):
-            message = (ack.topic, ack.payload)
-            if ack.ok and ack.topic == end.topic and message not in stored and message not in cancelled:
-                sentence = f"{ack.payload} was acknowledged to {ack.client} and is not in {ack.topic}"
-                found.append(Violation(promise, sentence, (ack, end)))
-    return found
-
-
-def receipts_say_where(ops: Sequence[BrokerOp]) -> list[Violation]:
-    """A receipt names the place where the message is for ever; no two messages get the same place."""
-    promise = "an acknowledged message is where its receipt says"
-    content = {(op.topic, op.place): op for op in _of(ops, Kind.CONTENT)}
-    first: dict[tuple[str, Place | None], BrokerOp] = {}
-    found = []
-    for ack in _of(ops, Kind.PUBLISH):
-        if not ack.ok or ack.place is None:
-            continue
-        there = content.get((ack.topic, ack.place))
-        if there is not None and there.payload != ack.payload:
-            sentence = (
-                f"{ack.payload} was acknowledged at {ack.place} of {ack.topic}, where {there.payload} stands"
-            )
-            found.append(Violation(promise, sentence, (ack, there)))
-        other = first.setdefault((ack.topic, ack.place), ack)
-        if other.payload != ack.payload:
-            sentence = f"{other.payload} and {ack.payload} were both acknowledged at {ack.place} of {ack.topic}"
-            found.append(Violation(promise, sentence, (other, ack)))
-    return found
-
-
-def stored_once(ops: Sequence[BrokerOp]) -> list[Violation]:
-    """With deduplication a message is stored once; without it, not more often than it was sent."""
-    promise = "with deduplication on, nothing is stored twice"
-    sent: dict[tuple[str, str | None], list[BrokerOp]] = {}
-    for op in _of(ops, Kind.PUBLISH):
-        sent.setdefault((op.topic, op.payload), []).append(op)
-    copies: dict[tuple[str, str | None], list[BrokerOp]] = {}
-    for op in _of(ops, Kind.CONTENT):
-        copies.setdefault((op.topic, op.payload), []).append(op)
-    found = []
-    for message, stored in copies.items():
-        attempts = sent.get(message, [])
-        once = any(op.once for op in attempts)
-        if attempts and len(stored) > (1 if once else len(attempts)):
-            how = "once" if once else f"{len(attempts)} times without deduplication"
-            sentence = f"{message[1]} was sent {how} and stands {len(stored)} times in {message[0]}"
-            found.append(Violation(promise, sentence, (*attempts, *stored)))
-    return found
-
-
-def producers_order_is_kept(ops: Sequence[BrokerOp]) -> list[Violation]:
-    """Messages of one producer stand as it sent them, in order and without holes; delayed ones stand apart."""
-    promise = "messages of a producer are stored in the order in which it sent them"
-    sent: dict[tuple[str, str], dict[str, BrokerOp]] = {}
-    for op in _of(ops, Kind.PUBLISH):
-        if op.due_at is None and op.payload is not None:
-            sent.setdefault((op.topic, op.client), {}).setdefault(op.payload, op)
-    found = []
-    for (topic, _), messages in sent.items():
-        order = sorted(messages, key=_number)
-        seen: dict[str, None] = {}
-        at = 0
-        for op in _of(ops, Kind.CONTENT):
-            if op.topic != topic or op.payload not in messages or op.payload in seen:
-                continue
-            seen[op.payload] = None
-            if order[at] != op.payload:
-                sentence = f"{op.payload} stands in {topic} before {order[at]}, which was sent before it"
-                found.append(Violation(promise, sentence, (messages[order[at]], messages[op.payload], op)))
-                break
-            at += 1
-    return found
-
-
 def places_are_dense(ops: Sequence[BrokerOp]) -> list[Violation]:
     """Within a ledger, each message's place follows from the one before it; ids only grow along the topic."""
     promise = "places are dense and grow along the topic"
     found = []
-    for one, two in pairwise(_of(ops, Kind.CONTENT)):
+    for one, two in pairwise(of(ops, Kind.CONTENT)):
         if one.place is None or two.place is None or one.topic != two.topic or two.began != one.began + 2:
             continue  # of another topic, or something between them was left out
         if two.place <= one.place:
@@ -151,34 +67,17 @@ def _next_place(op: BrokerOp, ledger: int) -> Place | None:
 # --- what is delivered ----------------------------------------------------------------------------------------
 
 
-def delivered_is_stored(ops: Sequence[BrokerOp]) -> list[Violation]:
-    """What was ever delivered is in the topic for good, at the same place, with the same content."""
-    promise = "what was delivered stays where it was"
-    content = {(op.topic, op.place): op for op in _of(ops, Kind.CONTENT)}
-    ends = {op.topic: op for op in _of(ops, Kind.READ_ALL)}
-    found = []
-    for op in _of(ops, Kind.DELIVER):
-        there = content.get((op.topic, op.place))
-        if there is not None and there.payload != op.payload:
-            sentence = f"{op.client} got {op.payload} at {op.place} of {op.topic}, where {there.payload} stands"
-            found.append(Violation(promise, sentence, (op, there)))
-        elif there is None and op.topic in ends:
-            sentence = f"{op.client} got {op.payload} at {op.place} of {op.topic}, where nothing is in the end"
-            found.append(Violation(promise, sentence, (op, ends[op.topic])))
-    return found
-
-
 def everything_is_delivered(ops: Sequence[BrokerOp]) -> list[Violation]:
     """What nobody acknowledged in a subscription, or skipped by a seek, the last consumer gets."""
     promise = "everything is delivered to every subscription until it is acknowledged"
     rank = _Rank(ops)
-    acked, seeks = _asked_to_ack(ops), _by_sub(_of(ops, Kind.SEEK))
-    last = {(*_sub(op), op.place) for op in _of(ops, Kind.DELIVER) if op.final}
+    acked, seeks = _asked_to_ack(ops), _by_sub(of(ops, Kind.SEEK))
+    last = {(*_sub(op), op.place) for op in of(ops, Kind.DELIVER) if op.final}
     found = []
-    for end in _of(ops, Kind.DRAINED):
+    for end in of(ops, Kind.DRAINED):
         sub = _sub(end)
-        highest = max((rank.of(op) for op in _of(ops, Kind.ACK_UP_TO) if _sub(op) == sub), default=(-1,))
-        for op in _of(ops, Kind.CONTENT):
+        highest = max((rank.of(op) for op in of(ops, Kind.ACK_UP_TO) if _sub(op) == sub), default=(-1,))
+        for op in of(ops, Kind.CONTENT):
             if op.topic != end.topic or (*sub, op.place) in last or (*sub, op.place) in acked:
                 continue
             if rank.of(op) <= highest or any(rank.of(seek) > rank.of(op) for seek in seeks.get(sub, ())):
@@ -192,23 +91,23 @@ def acknowledged_comes_no_more(ops: Sequence[BrokerOp]) -> list[Violation]:
     """Once an acknowledgement is answered, the message does not come again, whatever crashes."""
     promise = "what was acknowledged comes no more"
     rank = _Rank(ops)
-    subscribed = {op.client: op for op in _of(ops, Kind.SUBSCRIBE)}
-    seeks = _by_sub(_of(ops, Kind.SEEK))
+    subscribed = {op.client: op for op in of(ops, Kind.SUBSCRIBE)}
+    seeks = _by_sub(of(ops, Kind.SEEK))
     single: dict[tuple[str, str, Place | None], list[BrokerOp]] = {}
-    for op in _of(ops, Kind.ACK):
+    for op in of(ops, Kind.ACK):
         if op.ok:
             single.setdefault((*_sub(op), op.place), []).append(op)
-    up_to = _by_sub(op for op in _of(ops, Kind.ACK_UP_TO) if op.ok)
+    up_to = _by_sub(op for op in of(ops, Kind.ACK_UP_TO) if op.ok)
     found = []
-    for op in _of(ops, Kind.DELIVER):
+    for op in of(ops, Kind.DELIVER):
         acks = [
             *single.get((*_sub(op), op.place), ()),
             *(ack for ack in up_to.get(_sub(op), ()) if rank.of(ack) >= rank.of(op)),
         ]
         for ack in acks:
             begun = subscribed.get(op.client)
-            after = op.client == ack.client or (begun is not None and begun.began > _ended(ack))
-            if op.began < _ended(ack) or not after or _sought_back(seeks.get(_sub(op), ()), ack, op, rank):
+            after = op.client == ack.client or (begun is not None and begun.began > ack.over)
+            if op.began < ack.over or not after or _sought_back(seeks.get(_sub(op), ()), ack, op, rank):
                 continue
             sentence = (
                 f"{ack.place} of {op.topic}/{op.subscription} was acknowledged by {ack.client}, "
@@ -232,11 +131,11 @@ def deliveries_are_in_order(ops: Sequence[BrokerOp]) -> list[Violation]:
     """Nothing is delivered for the first time before what stands before it."""
     promise = "messages are delivered in order"
     found = []
-    seeks = _by_sub(_of(ops, Kind.SEEK))
+    seeks = _by_sub(of(ops, Kind.SEEK))
     rank = _Rank(ops)
-    delivered = _by_sub(_of(ops, Kind.DELIVER))
+    delivered = _by_sub(of(ops, Kind.DELIVER))
     content: dict[str, list[BrokerOp]] = {}
-    for op in _of(ops, Kind.CONTENT):
+    for op in of(ops, Kind.CONTENT):
         content.setdefault(op.topic, []).append(op)
     for sub, deliveries in delivered.items():
         if sub[1] == "shared":
@@ -284,12 +183,12 @@ def one_holder_at_a_time(ops: Sequence[BrokerOp]) -> list[Violation]:
     afterwards, on the connection on which the messages came.
     """
     promise = "a message, or a key, is with one consumer at a time"
-    broker = {op.client: op.broker for op in _of(ops, Kind.SUBSCRIBE)}
-    acks = {(op.client, op.place): op for op in _of(ops, Kind.ACK) if op.ok}
-    tries = _by_sub(_of(ops, Kind.ACK))
-    given_back = {(op.client, op.place[:2]) for op in _of(ops, Kind.REDELIVER) if op.place is not None}
+    broker = {op.client: op.broker for op in of(ops, Kind.SUBSCRIBE)}
+    acks = {(op.client, op.place): op for op in of(ops, Kind.ACK) if op.ok}
+    tries = _by_sub(of(ops, Kind.ACK))
+    given_back = {(op.client, op.place[:2]) for op in of(ops, Kind.REDELIVER) if op.place is not None}
     found = []
-    for sub, deliveries in _by_sub(_of(ops, Kind.DELIVER)).items():
+    for sub, deliveries in _by_sub(of(ops, Kind.DELIVER)).items():
         if sub[1] not in ("shared", "key-shared"):
             continue
         steady = [
@@ -322,28 +221,15 @@ def one_holder_at_a_time(ops: Sequence[BrokerOp]) -> list[Violation]:
     return found
 
 
-def delays_are_kept(ops: Sequence[BrokerOp]) -> list[Violation]:
-    """A delayed message is seen by nobody before its moment."""
-    promise = "a delayed message does not come before its moment"
-    due = {(op.topic, op.payload): op for op in _of(ops, Kind.PUBLISH) if op.due_at is not None}
-    found = []
-    for op in _of(ops, Kind.DELIVER):
-        sent = due.get((op.topic, op.payload))
-        if sent is not None and sent.due_at is not None and op.began_at < sent.due_at:
-            sentence = f"{op.client} got {op.payload}, which is due at {sent.due_at:.3f}s, at {op.began_at:.3f}s"
-            found.append(Violation(promise, sentence, (sent, op)))
-    return found
-
-
 def cancelled_never_comes(ops: Sequence[BrokerOp]) -> list[Violation]:
     """A cancelled message is never stored (if it was sent only once)."""
     promise = "a cancelled message is never seen"
     sent: dict[tuple[str, str | None], int] = {}
-    for op in _of(ops, Kind.PUBLISH):
+    for op in of(ops, Kind.PUBLISH):
         sent[op.topic, op.payload] = sent.get((op.topic, op.payload), 0) + (1 if not op.once else 0)
-    stored = {(op.topic, op.payload): op for op in _of(ops, Kind.CONTENT)}
+    stored = {(op.topic, op.payload): op for op in of(ops, Kind.CONTENT)}
     found = []
-    for op in _of(ops, Kind.CANCEL):
+    for op in of(ops, Kind.CANCEL):
         there = stored.get((op.topic, op.payload))
         if op.ok and there is not None and sent.get((op.topic, op.payload), 0) <= 1:
             sentence = f"{op.payload} of {op.topic} was cancelled and stands at {there.place}"
@@ -356,18 +242,18 @@ def seeks_are_kept(ops: Sequence[BrokerOp]) -> list[Violation]:
     promise = "after a seek everything from there on comes again"
     rank = _Rank(ops)
     delivered: dict[tuple[str, str, Place | None], int] = {}
-    for op in _of(ops, Kind.DELIVER):
+    for op in of(ops, Kind.DELIVER):
         delivered[*_sub(op), op.place] = op.began
-    seeks = _by_sub(_of(ops, Kind.SEEK))
+    seeks = _by_sub(of(ops, Kind.SEEK))
     found = []
-    for end in _of(ops, Kind.DRAINED):
+    for end in of(ops, Kind.DRAINED):
         for seek in seeks.get(_sub(end), ()):
             others = [
                 op for op in seeks[_sub(end)] if op is not seek and (op.ended is None or op.ended > seek.began)
             ]
             if not seek.ok:
                 continue
-            for op in _of(ops, Kind.CONTENT):
+            for op in of(ops, Kind.CONTENT):
                 if op.topic != seek.topic or rank.of(op) < rank.of(seek):
                     continue
                 if delivered.get((*_sub(seek), op.place), -1) > seek.began:
@@ -394,12 +280,13 @@ def _acked_after(ops: Sequence[BrokerOp], seek: BrokerOp, op: BrokerOp, rank: "_
 
 
 CHECKERS: tuple[Checker, ...] = (
+    all_is_available_after_healing,
     acknowledged_is_stored,
     receipts_say_where,
     stored_once,
     producers_order_is_kept,
     places_are_dense,
-    delivered_is_stored,
+    what_was_seen_stays,
     everything_is_delivered,
     acknowledged_comes_no_more,
     deliveries_are_in_order,
@@ -412,7 +299,7 @@ CHECKERS: tuple[Checker, ...] = (
 
 def check_broker_history(ops: Sequence[BrokerOp], checkers: Iterable[Checker] = CHECKERS) -> list[Violation]:
     """Every place where this history breaks a promise."""
-    return [violation for checker in checkers for violation in checker(ops)]
+    return violations_of(ops, checkers)
 
 
 # --- selections -----------------------------------------------------------------------------------------------
@@ -423,7 +310,7 @@ class _Rank:
 
     def __init__(self, ops: Sequence[BrokerOp]) -> None:
         self._ledgers: dict[tuple[str, int], int] = {}
-        for op in _of(ops, Kind.CONTENT):
+        for op in of(ops, Kind.CONTENT):
             if op.place is not None:
                 self._ledgers.setdefault((op.topic, op.place.ledger), op.began)
 
@@ -434,28 +321,13 @@ class _Rank:
         return (self._ledgers[op.topic, op.place.ledger], op.place.entry, op.place.message)
 
 
-def _of(ops: Iterable[BrokerOp], kind: Kind) -> list[BrokerOp]:
-    return [op for op in ops if op.kind is kind]
-
-
 def _sub(op: BrokerOp) -> _Sub:
     return (op.topic, op.subscription)
 
 
 def _by_sub(ops: Iterable[BrokerOp]) -> dict[_Sub, list[BrokerOp]]:
-    grouped: dict[_Sub, list[BrokerOp]] = {}
-    for op in ops:
-        grouped.setdefault(_sub(op), []).append(op)
-    return grouped
+    return grouped(ops, _sub)
 
 
 def _asked_to_ack(ops: Iterable[BrokerOp]) -> set[tuple[str, str, Place | None]]:
-    return {(*_sub(op), op.place) for op in _of(ops, Kind.ACK)}
-
-
-def _ended(op: BrokerOp) -> int:
-    return op.began if op.ended is None else op.ended
-
-
-def _number(payload: str) -> int:
-    return int(payload.partition("#")[2])
+    return {(*_sub(op), op.place) for op in of(ops, Kind.ACK)}

@@ -34,9 +34,10 @@ from weir.stream.holding import HoldingArea
 from weir.stream.log import Stream
 from weir.stream.state import StateLog
 from weir.stream.tail import TailCache
-from weir.testing.broker_history import BrokerHistory, Kind, Place
+from weir.testing.broker_history import BrokerHistory, Place
 from weir.testing.broker_plan import BrokerPlan
 from weir.testing.cluster import LEDGER_SETTINGS, Cluster
+from weir.testing.log_history import Kind
 from weir.testing.world import World
 
 _PORT = 6650
@@ -181,7 +182,7 @@ class BrokerCluster(Cluster):
 
     async def _cancel(self, name: str, topic: str, holding: HoldingArea, held: HeldId, payload: str) -> None:
         place = Place(held.ledger, held.entry)
-        pending = self.story.begin(name, Kind.CANCEL, topic, place=place, payload=payload)
+        pending = self.story.begin(name, Kind.CANCEL, topic=topic, place=place, payload=payload)
         try:
             await holding.cancel(held)
         except InvariantError:

@@ -11,13 +11,13 @@ from weir.client.pulsar import PulsarClient
 from weir.client.settings import ConsumerSettings
 from weir.model.errors import ConnectionLostError, InvariantError, WeirError
 from weir.runtime.interfaces import Runtime
-from weir.testing.broker_checkers import Violation
-from weir.testing.broker_history import Kind, Place, place_of
+from weir.testing.broker_history import Place, place_of
 from weir.testing.broker_workload import CLIENT, BrokerShared, Handle, full_name
-from weir.testing.history import FINAL, payload_id
+from weir.testing.history import payload_id
+from weir.testing.log_history import Kind
+from weir.testing.operations import FINAL
 from weir.wire.pulsar.ids import EARLIEST
 
-_AVAILABLE = "after all faults are healed, everything is available again"
 #: Dead connections are noticed, leases run out, appends under way end; then nothing changes any more.
 _SETTLE_S = 8.0
 _PATIENCE_S = 60.0
@@ -35,7 +35,6 @@ class FinalReader:
         self._clock = runtime.clock
         self._shared = shared
         self._subscriptions = subscriptions
-        self.violations: list[Violation] = []
 
     async def run(self) -> None:
         due_in_s = self._shared.last_due_s + self._shared.broker_plan.skew_s - self._shared.now
@@ -61,8 +60,7 @@ class FinalReader:
                 raise
             except WeirError as failure:
                 if self._clock.monotonic() > until:
-                    sentence = f"{topic} is not: {type(failure).__name__}: {failure}"
-                    self.violations.append(Violation(_AVAILABLE, sentence, ()))
+                    self._shared.story.begin(FINAL, Kind.MISSING, topic=topic).failed(failure)
                     return
             await self._clock.sleep(_PAUSE_S)
 
@@ -87,13 +85,13 @@ class FinalReader:
             self._shared.story.begin(
                 FINAL,
                 Kind.CONTENT,
-                topic,
+                topic=topic,
                 place=place_of(message.id),
                 payload=payload_id(message.payload),
                 batch=message.batch_size,
                 key=None if message.key is None else message.key.decode(),
             ).ok()
-        self._shared.story.begin(FINAL, Kind.READ_ALL, topic, place=last).ok()
+        self._shared.story.begin(FINAL, Kind.READ_ALL, topic=topic, place=last).ok()
 
     async def _up_to(self, last: Place, consumer: Consumer) -> list[Incoming]:
         found: list[Incoming] = []
@@ -115,6 +113,6 @@ class FinalReader:
             while handle.waiting and (more := await handle.receive(_QUIET_S)) is not None:
                 messages.append(more)
             await handle.ack(messages)
-        self._shared.story.begin(FINAL, Kind.DRAINED, topic, subscription=subscription).ok()
+        self._shared.story.begin(FINAL, Kind.DRAINED, topic=topic, subscription=subscription).ok()
         if handle.consumer is not None:
             await handle.consumer.close()

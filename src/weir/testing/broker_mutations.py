@@ -1,16 +1,13 @@
 """Promises of brokers broken on purpose: each mutation patches one seam of the product (see `mutations`)."""
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from weir.broker.api import Receipt
 from weir.broker.dedup import Deduplication
 from weir.broker.key_shared import KeyShared
 from weir.broker.lanes import Lanes
-from weir.broker.publishing import Publisher
 from weir.broker.settings import BrokerSettings
 from weir.broker.subscription import Subscription
 from weir.gateway.pulsar.acking import Acking
@@ -24,48 +21,20 @@ from weir.stream.holding import HoldingArea
 from weir.stream.holding_release import Releases
 from weir.stream.holding_releaser import Releaser
 from weir.stream.settings import StreamSettings
-from weir.stream.tail import StreamTail
 from weir.testing import broker_checkers as checkers
-from weir.testing.broker_checkers import Checker
-from weir.testing.broker_plan import BrokerPlan
+from weir.testing import log_checkers as logs
+from weir.testing.log_mutations import receipt_before_stored, seen_before_stored
+from weir.testing.mutation import Mutations, often
 from weir.testing.plan import Fault
 from weir.wire.batch import decode_batch
 from weir.wire.pulsar.hot import Receipts
 
-
-@dataclass(frozen=True, slots=True)
-class BrokerMutation:
-    """One way to break a promise."""
-
-    sin: str
-    apply: Callable[[], AbstractContextManager[Any]]
-    #: The checkers of the promises that this breaks: each of them must find it, whatever the others find.
-    found_by: tuple[Checker, ...]
-    #: Fields of the plan, and of the storage's plan below, that are set so that the mistake matters.
-    focus: dict[str, Any]
-    storage: dict[str, Any]
-
-    def narrow(self, plan: BrokerPlan) -> BrokerPlan:
-        return replace(plan, storage=replace(plan.storage, **self.storage), **self.focus)
-
-
-BROKER_MUTATIONS: dict[str, BrokerMutation] = {}
-
-
-def _mutation(
-    name: str, *found_by: Checker, storage: dict[str, Any] | None = None, **focus: Any
-) -> Callable[[Callable[[], Iterator[None]]], None]:
-    """Enter a generator function as a mutation; its docstring says the sin."""
-
-    def enter(function: Callable[[], Iterator[None]]) -> None:
-        sin = (function.__doc__ or name).strip()
-        BROKER_MUTATIONS[name] = BrokerMutation(sin, contextmanager(function), found_by, focus, storage or {})
-
-    return enter
+BROKER_MUTATIONS = Mutations()
+_mutation = BROKER_MUTATIONS.add
 
 
 def _often(*faults: Fault) -> dict[str, Any]:
-    return {"faults": faults, "fault_every_s": 0.4, "duration_s": 7.0}
+    return often(*faults, duration_s=7.0)
 
 
 #: Only the log and what is plain, so that a mistake there is not lost among others.
@@ -121,56 +90,25 @@ def _ids_go_back() -> Iterator[None]:
         yield
 
 
-@_mutation(
+_mutation(
     "seen-before-stored",
-    checkers.delivered_is_stored,
+    logs.what_was_seen_stays,
     storage=_often(Fault.CRASH_CLIENT, Fault.CRASH_BOOKIE),
     subscriptions=("exclusive", "shared"),
     **_PLAIN,
-)
-def _seen_before_stored() -> Iterator[None]:
-    """A batch is in the tail, and so delivered, as soon as it is sent to the bookies."""
-    send, push = Appender._send, StreamTail.push
-
-    def show_at_once(self: Appender, writer: Any) -> None:
-        sent = list(self._queue)
-        send(self, writer)
-        for append in sent:
-            push(self._tail, append.batch)
-        self._end_offset = self._next_offset
-        self._changed()
-
-    def push_new(self: StreamTail, batch: Batch) -> None:
-        if not self._bases or batch.base_offset > self._bases[-1]:
-            push(self, batch)
-
-    with patch.object(Appender, "_send", show_at_once), patch.object(StreamTail, "push", push_new):
-        yield
+)(seen_before_stored)
 
 
-@_mutation(
+_mutation(
     "receipt-before-stored",
-    checkers.acknowledged_is_stored,
-    checkers.producers_order_is_kept,
+    logs.acknowledged_is_stored,
+    logs.producers_order_is_kept,
     storage=_often(Fault.CRASH_CLIENT, Fault.CRASH_BOOKIE),
     **_PLAIN,
-)
-def _receipt_before_stored() -> Iterator[None]:
-    """A producer gets its receipt when the batch is sent on, not when it is stored."""
-    append = Publisher._append
-
-    def at_once(self: Publisher, batch: Batch, receipt: Any, answer: Any = None) -> Any:
-        stored = append(self, batch, receipt, answer)
-        if not stored.done():
-            receipt.set_result(Receipt(-1, (-1, -1)))
-        return stored
-
-    one_by_one = patch.object(Publisher, "publish_all", lambda self, producer, outgoings: None)
-    with patch.object(Publisher, "_append", at_once), one_by_one:
-        yield
+)(receipt_before_stored)
 
 
-@_mutation("receipt-elsewhere", checkers.receipts_say_where, **_PLAIN)
+@_mutation("receipt-elsewhere", logs.receipts_say_where, **_PLAIN)
 def _receipt_elsewhere() -> Iterator[None]:
     """A receipt names the entry after the one where the message is."""
     frame = Receipts.frame
@@ -187,7 +125,7 @@ def _receipt_elsewhere() -> Iterator[None]:
 
 @_mutation(
     "snapshot-without-tail",
-    checkers.stored_once,
+    logs.stored_once,
     storage=_often(Fault.CRASH_CLIENT, Fault.LOST_CONNECTIONS),
     deduplication=True,
     broker=BrokerSettings(dedup_snapshot_every=10, maintenance_s=1.0, sweep_s=0.3),
@@ -205,7 +143,7 @@ def _snapshot_without_tail() -> Iterator[None]:
 
 @_mutation(
     "two-ways-at-once",
-    checkers.acknowledged_is_stored,
+    logs.acknowledged_is_stored,
     storage=_often(Fault.META_OUTAGE, Fault.STUCK_DISK),
     deduplication=True,
     moves=True,
@@ -362,7 +300,7 @@ def _answered_before_applied() -> Iterator[None]:
 
 
 @_mutation(
-    "released-early", checkers.delays_are_kept, delayed=0.5, cancelled=0.0, storage=_often(Fault.LOST_CONNECTIONS)
+    "released-early", logs.delays_are_kept, delayed=0.5, cancelled=0.0, storage=_often(Fault.LOST_CONNECTIONS)
 )
 def _released_early() -> Iterator[None]:
     """The holding area thinks that it is two seconds later."""
@@ -382,7 +320,7 @@ def _released_early() -> Iterator[None]:
 
 @_mutation(
     "done-before-appended",
-    checkers.acknowledged_is_stored,
+    logs.acknowledged_is_stored,
     delayed=0.5,
     cancelled=0.0,
     deduplication=False,

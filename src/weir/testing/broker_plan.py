@@ -117,7 +117,7 @@ def make_broker_plan(rng: Random) -> BrokerPlan:
             readers=2,
         ),
         broker=_broker(rng),
-        holding=_holding(rng),
+        holding=make_holding(rng),
     )
 
 
@@ -146,7 +146,8 @@ def _broker(rng: Random) -> BrokerSettings:
     )
 
 
-def _holding(rng: Random) -> HoldingSettings:
+def make_holding(rng: Random) -> HoldingSettings:
+    """Small and hasty."""
     return HoldingSettings(
         window_s=rng.choice((0.7, 3.0, 30.0)),
         fine_windows=3,

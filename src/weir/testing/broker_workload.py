@@ -21,9 +21,11 @@ from weir.model.errors import ConnectionLostError, InvariantError, WeirError
 from weir.model.topics import TopicName
 from weir.runtime.interfaces import Clock, Runtime
 from weir.testing.broker_cluster import BrokerCluster
-from weir.testing.broker_history import Kind, Pending, Place, place_of
+from weir.testing.broker_history import Place, place_of
 from weir.testing.clock import EPOCH_S
 from weir.testing.history import make_payload, payload_id
+from weir.testing.log_history import Kind
+from weir.testing.operations import Pending
 from weir.testing.workload import Shared
 from weir.wire.pulsar.ids import EARLIEST, MessageId
 from weir.wire.pulsar.proto import api
@@ -200,7 +202,7 @@ class Sender:
         return self._shared.story.begin(
             self._errand.name,
             Kind.PUBLISH,
-            self._errand.topic,
+            topic=self._errand.topic,
             payload=payload_id(message.payload),
             key=message.key,
             once=self._plan.deduplication,
@@ -274,13 +276,13 @@ class Handle:
         self.consumer = Consumer(self._inbox, [part])
 
     def _begin(self, kind: Kind, place: Place | None = None) -> Pending:
-        return self._story.begin(self.name, kind, self.topic, subscription=self.subscription, place=place)
+        return self._story.begin(self.name, kind, topic=self.topic, subscription=self.subscription, place=place)
 
     def _arrived(self, message: Incoming) -> None:
         self._story.begin(
             self.name,
             Kind.DELIVER,
-            self.topic,
+            topic=self.topic,
             subscription=self.subscription,
             place=place_of(message.id),
             payload=payload_id(message.payload),

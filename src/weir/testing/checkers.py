@@ -1,40 +1,24 @@
 """What the storage promises, as pure functions from a history to the places where a promise was broken.
 
-Each checker is one promise. A violation comes with a sentence for people and the operations that prove it.
-Sentences name only the facts in conflict, so that the same violation keeps its sentence while the shrinker
-leaves unrelated operations out (`weir.testing.shrink`).
+Each checker is one promise.
 
 An append that failed or was never answered may be in the ledger or not: only what was acknowledged, or was
 once read, binds. A ledger that anyone tried to delete binds nobody to keep its entries, but its fence stands.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from weir.model.ids import EntryId, LedgerId
+from weir.testing.checking import AVAILABLE, Checker, Violation, violations_of
 from weir.testing.history import Kind, Op
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """A promise that this history breaks, and where."""
-
-    promise: str
-    sentence: str
-    evidence: tuple[Op, ...]
-
-    def __str__(self) -> str:
-        return f"{self.promise}: {self.sentence}"
-
-
-Checker = Callable[[Sequence[Op]], list[Violation]]
+from weir.testing.operations import grouped, of
 
 
 def acknowledged_is_kept(ops: Sequence[Op]) -> list[Violation]:
     """An acknowledged entry is never lost: once all is healed, it can be read."""
     promise = "an acknowledged entry is never lost"
-    final = {(op.ledger, op.entry): op for op in _of(ops, Kind.READ) if op.final and not op.ok}
+    final = {(op.ledger, op.entry): op for op in of(ops, Kind.READ) if op.final and not op.ok}
     found = []
     for ack in _kept(ops, _acknowledged(ops)):
         lost = final.get((ack.ledger, ack.entry))
@@ -51,7 +35,7 @@ def acknowledged_is_unchanged(ops: Sequence[Op]) -> list[Violation]:
     promise = "an acknowledged entry is never changed"
     acks = {(op.ledger, op.entry): op for op in _acknowledged(ops)}
     found = []
-    for read in _of(ops, Kind.READ):
+    for read in of(ops, Kind.READ):
         ack = acks.get((read.ledger, read.entry))
         if read.ok and ack is not None and ack.payload != read.payload:
             sentence = (
@@ -67,7 +51,7 @@ def readable_stays_readable(ops: Sequence[Op]) -> list[Violation]:
     promise = "an entry once readable stays readable"
     first: dict[tuple[LedgerId, EntryId | None], Op] = {}
     found = []
-    for read in sorted((op for op in _of(ops, Kind.READ) if op.ended is not None), key=_ended):
+    for read in sorted((op for op in of(ops, Kind.READ) if op.ended is not None), key=_over):
         earlier = first.get((read.ledger, read.entry))
         if read.ok and earlier is None:
             first[(read.ledger, read.entry)] = read
@@ -120,8 +104,8 @@ def acknowledgements_in_order(ops: Sequence[Op]) -> list[Violation]:
     """A writer's appends get entry ids in the order in which it appended, and are acknowledged in that order."""
     promise = "acknowledgements come in the order of the appends"
     found = []
-    for acks in _by_writer(_acknowledged(ops)).values():
-        told = sorted(acks, key=_ended)
+    for acks in grouped(_acknowledged(ops), lambda op: (op.client, op.ledger)).values():
+        told = sorted(acks, key=_over)
         for earlier, later in pairwise(told):
             if later.began < earlier.began or not _entry(earlier) < _entry(later):
                 sentence = (
@@ -135,9 +119,9 @@ def acknowledgements_in_order(ops: Sequence[Op]) -> list[Violation]:
 def read_order_is_append_order(ops: Sequence[Op]) -> list[Violation]:
     """What one writer appended is found in the ledger in the order in which it appended it, once each."""
     promise = "entries are never reordered or doubled"
-    appended = {op.payload: op for op in _of(ops, Kind.APPEND)}
+    appended = {op.payload: op for op in of(ops, Kind.APPEND)}
     found = []
-    for ledger, reads in _by_ledger(op for op in _of(ops, Kind.READ) if op.ok and op.payload in appended).items():
+    for ledger, reads in _by_ledger(op for op in of(ops, Kind.READ) if op.ok and op.payload in appended).items():
         places = {(read.entry, read.payload): read for read in reads}
         by_place = sorted(places.values(), key=_entry)
         latest: dict[str, Op] = {}
@@ -157,13 +141,13 @@ def read_order_is_append_order(ops: Sequence[Op]) -> list[Violation]:
 def reads_return_what_was_appended(ops: Sequence[Op]) -> list[Violation]:
     """A reader is handed only bytes that someone had begun to append to that ledger by then."""
     promise = "damaged or foreign bytes are never served"
-    appended = {(op.ledger, op.payload): op for op in _of(ops, Kind.APPEND)}
+    appended = {(op.ledger, op.payload): op for op in of(ops, Kind.APPEND)}
     found = []
-    for read in _of(ops, Kind.READ):
+    for read in of(ops, Kind.READ):
         if not read.ok:
             continue
         append = appended.get((read.ledger, read.payload))
-        if append is None or append.began > _ended(read):
+        if append is None or append.began > read.over:
             sentence = (
                 f"{read.client} read {read.payload} in ledger {read.ledger}, which nobody had appended to it"
             )
@@ -177,7 +161,7 @@ def confirmed_is_true(ops: Sequence[Op]) -> list[Violation]:
     closings = _by_ledger(_closings(ops))
     found = []
     seen: dict[tuple[str, LedgerId], Op] = {}
-    for op in sorted((op for op in _of(ops, Kind.CONFIRMED) if op.ok), key=_ended):
+    for op in sorted((op for op in of(ops, Kind.CONFIRMED) if op.ok), key=_over):
         for close in closings.get(op.ledger, []):
             if _end(close) < _end(op):
                 sentence = (
@@ -186,7 +170,7 @@ def confirmed_is_true(ops: Sequence[Op]) -> list[Violation]:
                 )
                 found.append(Violation(promise, sentence, (op, close)))
         before = seen.get((op.client, op.ledger))
-        if before is not None and _ended(before) < op.began and _end(op) < _end(before):
+        if before is not None and before.over < op.began and _end(op) < _end(before):
             sentence = (
                 f"{op.client} saw ledger {op.ledger} confirmed up to {before.end} and later only to {op.end}"
             )
@@ -219,7 +203,7 @@ def nothing_is_acknowledged_after_recovery(ops: Sequence[Op]) -> list[Violation]
     closings = _by_ledger(_closings(ops))
     for ack in _acknowledged(ops):
         for close in closings.get(ack.ledger, []):
-            if _ended(close) < ack.began:
+            if close.over < ack.began:
                 sentence = (
                     f"ledger {ack.ledger} was closed by {close.client} before {ack.client} began to append "
                     f"{ack.payload}, which was acknowledged as entry {ack.entry}"
@@ -233,13 +217,13 @@ def deleted_stays_deleted(ops: Sequence[Op]) -> list[Violation]:
     """A deleted ledger cannot be opened again."""
     promise = "a deleted ledger does not come back"
     deleted: dict[LedgerId, Op] = {}
-    for op in _of(ops, Kind.DELETE):
+    for op in of(ops, Kind.DELETE):
         if op.ok:
             deleted.setdefault(op.ledger, op)
     found = []
-    for op in _of(ops, Kind.RECOVER):
+    for op in of(ops, Kind.RECOVER):
         delete = deleted.get(op.ledger)
-        if op.ok and delete is not None and _ended(delete) < op.began:
+        if op.ok and delete is not None and delete.over < op.began:
             sentence = f"ledger {op.ledger} was deleted by {delete.client} and then opened by {op.client}"
             found.append(Violation(promise, sentence, (delete, op)))
     return found
@@ -249,7 +233,7 @@ def acknowledged_is_replicated(ops: Sequence[Op]) -> list[Violation]:
     """Once all is healed and repaired, as many bookies as the ack quorum hold each entry of a closed ledger."""
     promise = "an acknowledged entry survives the loss of all but one bookie of its ack quorum"
     found = []
-    for op in _kept(ops, (op for op in _of(ops, Kind.COPIES) if not op.ok)):
+    for op in _kept(ops, (op for op in of(ops, Kind.COPIES) if not op.ok)):
         sentence = f"entry {op.entry} of ledger {op.ledger} is held by too few bookies"
         found.append(Violation(promise, sentence, (op,)))
     return found
@@ -257,7 +241,7 @@ def acknowledged_is_replicated(ops: Sequence[Op]) -> list[Violation]:
 
 def all_is_available_after_healing(ops: Sequence[Op]) -> list[Violation]:
     """Once every fault is healed and every node restarted, every ledger can be recovered, read and closed."""
-    promise = "after all faults are healed, everything is available again"
+    promise = AVAILABLE
     found = []
     asked = (op for op in ops if op.final and not op.ok and op.kind is not Kind.COPIES)
     for op in _kept(ops, asked):
@@ -288,7 +272,7 @@ CHECKERS: tuple[Checker, ...] = (
 
 def check_history(ops: Sequence[Op], checkers: Iterable[Checker] = CHECKERS) -> list[Violation]:
     """Every place where this history breaks a promise."""
-    return [violation for checker in checkers for violation in checker(ops)]
+    return violations_of(ops, checkers)
 
 
 def rejecting(ops: Sequence[Op], checkers: Iterable[Checker] = CHECKERS) -> list[Checker]:
@@ -299,28 +283,24 @@ def rejecting(ops: Sequence[Op], checkers: Iterable[Checker] = CHECKERS) -> list
 # --- selections ---------------------------------------------------------------------------------------------
 
 
-def _of(ops: Iterable[Op], kind: Kind) -> list[Op]:
-    return [op for op in ops if op.kind is kind]
-
-
 def _acknowledged(ops: Iterable[Op]) -> list[Op]:
-    return [op for op in _of(ops, Kind.APPEND) if op.ok]
+    return [op for op in of(ops, Kind.APPEND) if op.ok]
 
 
 def _closings(ops: Iterable[Op]) -> list[Op]:
     return [op for op in ops if op.ok and op.kind in (Kind.RECOVER, Kind.CLOSE)]
 
 
-def _kept(ops: Sequence[Op], of: Iterable[Op]) -> list[Op]:
+def _kept(ops: Sequence[Op], among: Iterable[Op]) -> list[Op]:
     """Those whose ledger nobody tried to delete."""
-    deleted = {op.ledger for op in _of(ops, Kind.DELETE)}
-    return [op for op in of if op.ledger not in deleted]
+    deleted = {op.ledger for op in of(ops, Kind.DELETE)}
+    return [op for op in among if op.ledger not in deleted]
 
 
 def _highest_binding(ops: Sequence[Op]) -> dict[LedgerId, Op]:
     """The highest entry of each ledger that was acknowledged or read, with its proof."""
     highest: dict[LedgerId, Op] = {}
-    for op in [*_acknowledged(ops), *(read for read in _of(ops, Kind.READ) if read.ok)]:
+    for op in [*_acknowledged(ops), *(read for read in of(ops, Kind.READ) if read.ok)]:
         best = highest.get(op.ledger)
         if best is None or _entry(op) > _entry(best):
             highest[op.ledger] = op
@@ -328,21 +308,11 @@ def _highest_binding(ops: Sequence[Op]) -> dict[LedgerId, Op]:
 
 
 def _by_ledger(ops: Iterable[Op]) -> dict[LedgerId, list[Op]]:
-    grouped: dict[LedgerId, list[Op]] = {}
-    for op in ops:
-        grouped.setdefault(op.ledger, []).append(op)
-    return grouped
+    return grouped(ops, lambda op: op.ledger)
 
 
-def _by_writer(ops: Iterable[Op]) -> dict[tuple[str, LedgerId], list[Op]]:
-    grouped: dict[tuple[str, LedgerId], list[Op]] = {}
-    for op in ops:
-        grouped.setdefault((op.client, op.ledger), []).append(op)
-    return grouped
-
-
-def _ended(op: Op) -> int:
-    return op.began if op.ended is None else op.ended
+def _over(op: Op) -> int:
+    return op.over
 
 
 def _entry(op: Op) -> int:

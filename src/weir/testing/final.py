@@ -19,9 +19,10 @@ from weir.model.errors import (
 )
 from weir.model.ids import BookieId, EntryId, LedgerId
 from weir.model.ledger import LedgerMetadata
-from weir.testing.checkers import Violation
+from weir.testing.checking import AVAILABLE, Violation
 from weir.testing.cluster import Cluster
-from weir.testing.history import FINAL, Kind, payload_id
+from weir.testing.history import Kind, payload_id
+from weir.testing.operations import FINAL
 from weir.testing.workload import raise_bug
 from weir.wire.entry import verify_entry
 
@@ -33,7 +34,6 @@ _REPAIR_PATIENCE_S = 120.0
 _PAUSE_S = 0.25
 _AT_ONCE = 32
 _CHUNK_BYTES = 1 << 20
-_UNAVAILABLE = "after all faults are healed, everything is available again"
 
 
 class FinalCheck:
@@ -78,7 +78,7 @@ class FinalCheck:
         return [ledger for ledger in sorted({*self._known, *listed}) if ledger not in deleted]
 
     async def _recover(self, ledger_id: LedgerId) -> LedgerMetadata | None:
-        pending = self._history.begin(FINAL, Kind.RECOVER, ledger_id)
+        pending = self._history.begin(FINAL, Kind.RECOVER, ledger=ledger_id)
         try:
             closed = await self._insist(lambda: self._client.recover(ledger_id))
         except WeirError as failure:
@@ -96,7 +96,7 @@ class FinalCheck:
     async def _read(self, reader: LedgerReader, first: int, last: int) -> None:
         """A range at once; if that fails, entry by entry, so that the history tells which."""
         pending = {
-            EntryId(e): self._history.begin(FINAL, Kind.READ, reader.ledger_id, entry=EntryId(e))
+            EntryId(e): self._history.begin(FINAL, Kind.READ, ledger=reader.ledger_id, entry=EntryId(e))
             for e in range(first, last + 1)
         }
         try:
@@ -135,7 +135,7 @@ class FinalCheck:
                     if bookie_id in ledger.write_set(entry_id):
                         copies[entry_id] += 1
         for entry_id, count in copies.items():
-            pending = self._history.begin(FINAL, Kind.COPIES, ledger.ledger_id, entry=entry_id)
+            pending = self._history.begin(FINAL, Kind.COPIES, ledger=ledger.ledger_id, entry=entry_id)
             if count >= needed:
                 pending.ok()
             else:
@@ -194,4 +194,4 @@ class FinalCheck:
         return True
 
     def _violated(self, sentence: str) -> None:
-        self.violations.append(Violation(_UNAVAILABLE, sentence, ()))
+        self.violations.append(Violation(AVAILABLE, sentence, ()))

@@ -2,23 +2,24 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from weir.gateway.kafka.errors import Code
+from weir.gateway.kafka.delaying import DELIVER_AT
 from weir.model.batch import Stamp
+from weir.testing.clock import EPOCH_S
 from weir.testing.kafka_client import KafkaLink, check_code
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey
-from weir.wire.kafka.consumer import decode_assignment, encode_assignment, encode_subscription
 from weir.wire.kafka.records import NO_STAMP, TRANSACTIONAL, parse_header, split_batches
 from weir.wire.kafka.records_build import Record, build_batch
 from weir.wire.kafka.records_read import iter_records
 
 TOPIC_TIMEOUT_MS = 5_000
-PROTOCOL = "spread"
 #: Coordinators and partitions answer after their waits: rebalances, and ends of transactions that take long.
 LONG_S = 6.0
 _FIRST_MS = 1_700_000_000_000
+EARLIEST, LATEST = -2, -1
 
 
 class Part(NamedTuple):
@@ -39,12 +40,15 @@ class Identity(NamedTuple):
 
 
 class Membership(NamedTuple):
-    """A member of a group in one generation; `members` is told to its leader only."""
+    """A member of a group in one generation; `members` is told to its leader only: who there is, and what each of
+    them says that it has."""
 
     member_id: str
     generation: int
     leader: str = ""
-    members: tuple[str, ...] = ()
+    members: Mapping[str, Sequence[Part]] = {}
+    #: A static member is known by this, too.
+    instance: str | None = None
 
 
 NO_MEMBER = Membership("", -1)
@@ -59,6 +63,7 @@ class Found(NamedTuple):
     transactional: bool
     #: A marker: whether it commits.
     commits: bool | None = None
+    key: str | None = None
 
 
 class Fetched(NamedTuple):
@@ -75,15 +80,56 @@ class Fetched(NamedTuple):
 # --- topics and records -----------------------------------------------------------------------------------------
 
 
-async def create_topic(link: KafkaLink, name: str, partitions: int) -> None:
-    topic = m.CreateTopicsRequest.CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
+async def create_topic(link: KafkaLink, name: str, partitions: int, configs: Mapping[str, str]) -> None:
+    topic = m.CreateTopicsRequest.CreatableTopic(
+        name=name,
+        num_partitions=partitions,
+        replication_factor=1,
+        configs=[m.CreateTopicsRequest.CreatableTopicConfig(name=key, value=configs[key]) for key in configs],
+    )
     request = m.CreateTopicsRequest(topics=[topic], timeout_ms=TOPIC_TIMEOUT_MS)
     answer = await link.call(ApiKey.CREATE_TOPICS, 5, request, timeout_s=LONG_S)
     check_code(answer.topics[0].error_code)
 
 
-def batch_of(payloads: Sequence[str], stamp: Stamp = NO_STAMP, *, transactional: bool = False) -> bytes:
-    records = [Record(at, _FIRST_MS + at, None, payload.encode()) for at, payload in enumerate(payloads)]
+async def delete_records(link: KafkaLink, part: Part, offset: int) -> None:
+    """Forget everything before the offset."""
+    wanted = m.DeleteRecordsRequest.DeleteRecordsPartition(partition_index=part.number, offset=offset)
+    topic = m.DeleteRecordsRequest.DeleteRecordsTopic(name=part.topic, partitions=[wanted])
+    request = m.DeleteRecordsRequest(topics=[topic], timeout_ms=TOPIC_TIMEOUT_MS)
+    answer = await link.call(ApiKey.DELETE_RECORDS, 2, request, timeout_s=LONG_S)
+    check_code(answer.topics[0].partitions[0].error_code)
+
+
+async def edge(link: KafkaLink, part: Part, which: int) -> int:
+    """Where a partition begins (EARLIEST) or ends (LATEST)."""
+    wanted = m.ListOffsetsRequest.ListOffsetsPartition(partition_index=part.number, timestamp=which)
+    topic = m.ListOffsetsRequest.ListOffsetsTopic(name=part.topic, partitions=[wanted])
+    answer = await link.call(ApiKey.LIST_OFFSETS, 5, m.ListOffsetsRequest(topics=[topic]))
+    told = answer.topics[0].partitions[0]
+    check_code(told.error_code)
+    return int(told.offset)
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A record as a producer makes it."""
+
+    payload: str
+    key: str | None = None
+    #: Nobody shall see it before this moment, in seconds since the world began.
+    due_s: float | None = None
+
+    def record(self, at: int) -> Record:
+        key = None if self.key is None else self.key.encode()
+        headers = []
+        if self.due_s is not None:
+            headers.append((DELIVER_AT, str(int((EPOCH_S + self.due_s) * 1000) + 1).encode()))
+        return Record(at, _FIRST_MS + at, key, self.payload.encode(), headers)
+
+
+def batch_of(items: Sequence[Item], stamp: Stamp = NO_STAMP, *, transactional: bool = False) -> bytes:
+    records = [item.record(at) for at, item in enumerate(items)]
     return build_batch(records, stamp=stamp, attributes=TRANSACTIONAL if transactional else 0)
 
 
@@ -171,120 +217,17 @@ def fetched(told: m.FetchResponse.PartitionData, offset: int, *, committed: bool
         if header.transactional and header.producer_id in shut:
             continue
         records += [
-            Found(base + record.offset_delta, bytes(record.value or b"").decode(), producer, header.transactional)
+            _found(base, record, producer, header.transactional)
             for record in iter_records(batch)
             if base + record.offset_delta >= offset
         ]
     return Fetched(told.high_watermark, told.last_stable_offset, tuple(records), following)
 
 
-# --- groups -----------------------------------------------------------------------------------------------------
-
-
-async def join(
-    link: KafkaLink, group: str, topics: Sequence[str], member_id: str, *, session_ms: int, rebalance_ms: int
-) -> Membership:
-    said = encode_subscription(0, m.ConsumerProtocolSubscription(topics=list(topics)))
-    request = m.JoinGroupRequest(
-        group_id=group,
-        session_timeout_ms=session_ms,
-        rebalance_timeout_ms=rebalance_ms,
-        member_id=member_id,
-        protocol_type="consumer",
-        protocols=[m.JoinGroupRequest.JoinGroupRequestProtocol(name=PROTOCOL, metadata=said)],
-    )
-    answer = await link.call(ApiKey.JOIN_GROUP, 5, request, timeout_s=LONG_S)
-    if answer.error_code == Code.MEMBER_ID_REQUIRED:
-        request.member_id = answer.member_id
-        answer = await link.call(ApiKey.JOIN_GROUP, 5, request, timeout_s=LONG_S)
-    check_code(answer.error_code)
-    members = tuple(member.member_id for member in answer.members)
-    return Membership(answer.member_id, answer.generation_id, answer.leader, members)
-
-
-async def sync(
-    link: KafkaLink, group: str, member: Membership, shares: Mapping[str, Sequence[Part]]
-) -> list[Part]:
-    """The member's share; its leader brings everyone's."""
-    assignments = [
-        m.SyncGroupRequest.SyncGroupRequestAssignment(member_id=each, assignment=_assignment(parts))
-        for each, parts in shares.items()
-    ]
-    request = m.SyncGroupRequest(
-        group_id=group,
-        generation_id=member.generation,
-        member_id=member.member_id,
-        protocol_type="consumer",
-        protocol_name=PROTOCOL,
-        assignments=assignments,
-    )
-    answer = await link.call(ApiKey.SYNC_GROUP, 5, request, timeout_s=LONG_S)
-    check_code(answer.error_code)
-    if not len(answer.assignment):
-        return []
-    share = decode_assignment(answer.assignment)
-    return [Part(topic.topic, index) for topic in share.assigned_partitions for index in topic.partitions]
-
-
-def _assignment(parts: Sequence[Part]) -> bytes:
-    topics = [
-        m.ConsumerProtocolAssignment.TopicPartition(topic=part.topic, partitions=[part.number]) for part in parts
-    ]
-    return encode_assignment(0, m.ConsumerProtocolAssignment(assigned_partitions=topics))
-
-
-async def heartbeat(link: KafkaLink, group: str, member: Membership) -> None:
-    request = m.HeartbeatRequest(group_id=group, generation_id=member.generation, member_id=member.member_id)
-    check_code((await link.call(ApiKey.HEARTBEAT, 3, request)).error_code)
-
-
-async def leave(link: KafkaLink, group: str, member: Membership) -> None:
-    request = m.LeaveGroupRequest(group_id=group, member_id=member.member_id)
-    check_code((await link.call(ApiKey.LEAVE_GROUP, 2, request)).error_code)
-
-
-async def commit(link: KafkaLink, group: str, member: Membership, positions: Mapping[Part, int]) -> None:
-    """OK only if all of them are."""
-    request = m.OffsetCommitRequest(
-        group_id=group,
-        generation_id_or_member_epoch=member.generation,
-        member_id=member.member_id,
-        topics=[
-            m.OffsetCommitRequest.OffsetCommitRequestTopic(
-                name=part.topic,
-                partitions=[
-                    m.OffsetCommitRequest.OffsetCommitRequestPartition(
-                        partition_index=part.number, committed_offset=offset
-                    )
-                ],
-            )
-            for part, offset in positions.items()
-        ],
-    )
-    answer = await link.call(ApiKey.OFFSET_COMMIT, 8, request, timeout_s=LONG_S)
-    for topic in answer.topics:
-        for told in topic.partitions:
-            check_code(told.error_code)
-
-
-async def positions(link: KafkaLink, group: str, parts: Sequence[Part]) -> dict[Part, int]:
-    """Where the group is; -1 where it has never been. Refused while a transaction is about to move it."""
-    request = m.OffsetFetchRequest(
-        group_id=group,
-        topics=[
-            m.OffsetFetchRequest.OffsetFetchRequestTopic(name=part.topic, partition_indexes=[part.number])
-            for part in parts
-        ],
-        require_stable=True,
-    )
-    answer = await link.call(ApiKey.OFFSET_FETCH, 7, request, timeout_s=LONG_S)
-    check_code(answer.error_code)
-    found = {}
-    for topic in answer.topics:
-        for told in topic.partitions:
-            check_code(told.error_code)
-            found[Part(topic.name, told.partition_index)] = int(told.committed_offset)
-    return found
+def _found(base: int, record: Record, producer: Identity, transactional: bool) -> Found:
+    key = None if record.key is None else bytes(record.key).decode()
+    payload = bytes(record.value or b"").decode()
+    return Found(base + record.offset_delta, payload, producer, transactional, key=key)
 
 
 # --- transactions -----------------------------------------------------------------------------------------------
@@ -339,6 +282,7 @@ async def commit_in_transaction(
         producer_epoch=who.epoch,
         generation_id_or_member_epoch=member.generation,
         member_id=member.member_id,
+        group_instance_id=member.instance,
         topics=[
             m.TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic(
                 name=part.topic,

@@ -26,6 +26,10 @@ class KafkaRefusedError(WeirError):
         super().__init__(f"the broker says {self.code.name}")
 
 
+class StandstillError(WeirError):
+    """What should be so soon is not so yet."""
+
+
 def check_code(code: int) -> None:
     if code:
         raise KafkaRefusedError(code)
@@ -34,7 +38,8 @@ def check_code(code: int) -> None:
 class KafkaLink:
     """A connection to one broker. Once anything fails, all that is under way does, and it is of no more use."""
 
-    def __init__(self, runtime: Runtime, name: str, connection: Connection) -> None:
+    def __init__(self, runtime: Runtime, name: str, connection: Connection, host: str) -> None:
+        self.host = host
         self._clock = runtime.clock
         self._name = name
         self._connection = connection
@@ -46,7 +51,7 @@ class KafkaLink:
 
     @classmethod
     async def open(cls, runtime: Runtime, name: str, host: str) -> "KafkaLink":
-        return cls(runtime, name, await runtime.net.connect(host, PORT, timeout_s=_CONNECT_S))
+        return cls(runtime, name, await runtime.net.connect(host, PORT, timeout_s=_CONNECT_S), host)
 
     @property
     def alive(self) -> bool:

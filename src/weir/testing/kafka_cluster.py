@@ -14,6 +14,7 @@ from weir.broker.coordinator import Homes
 from weir.broker.group_model import GroupSettings
 from weir.broker.group_offsets import GroupOffsets
 from weir.broker.groups import GroupCoordinator
+from weir.broker.keyed import kafka_keyed, pulsar_keyed
 from weir.broker.limits import Budget
 from weir.broker.ownership import Ownership, OwnershipSettings
 from weir.broker.ports import NoSchemas
@@ -38,11 +39,15 @@ from weir.model.policies import DEFAULT_POLICIES, Policies, Retention
 from weir.model.registry import BrokerInfo
 from weir.runtime.interfaces import Runtime
 from weir.stream.context import StreamContext
+from weir.stream.holding import HoldingArea
+from weir.stream.log import Stream
+from weir.stream.state import StateLog
 from weir.stream.tail import TailCache
 from weir.testing.cluster import LEDGER_SETTINGS, Cluster, Main
 from weir.testing.kafka_client import PORT
 from weir.testing.kafka_history import KafkaHistory
 from weir.testing.kafka_plan import KafkaPlan
+from weir.testing.log_history import Kind
 from weir.testing.meta import MetaFaults
 from weir.testing.world import World
 
@@ -104,6 +109,7 @@ class KafkaCluster(Cluster):
         """Let the other broker be the active one; the first goes on as a zombie, whose name is answered."""
         zombie, self.active = self.active, self.standby
         self.world.note("take over", self.active)
+        self.story.note(self.active, Kind.TOOK_OVER)
         self.set_meta_faults(MetaFaults(outage=True), node=zombie)
         if self.active in self._called:
             self._called[self.active].set()
@@ -152,7 +158,9 @@ class KafkaCluster(Cluster):
             self.kafka_plan.broker,
             Budget(self.kafka_plan.broker.in_flight_bytes),
             keys={BatchFormat.PULSAR: keys_of, BatchFormat.KAFKA: kafka_keys_of},
+            keyed={BatchFormat.PULSAR: pulsar_keyed, BatchFormat.KAFKA: kafka_keyed},
             schemas=NoSchemas(),
+            open_holding=self._open_holding,
         )
         broker = Broker(context, registry, ownership, Authenticator(runtime.clock, SecuritySettings()))
         broker.start()
@@ -161,6 +169,9 @@ class KafkaCluster(Cluster):
         if self.kafka_plan.pulsar:
             await self._serve_pulsar(runtime, name, broker, registry, stack)
         await self._serve_kafka(runtime, name, broker, registry, stack=stack, coordinators=coordinators)
+
+    async def _open_holding(self, context: StreamContext, stream: Stream, state: StateLog) -> HoldingArea:
+        return await HoldingArea.open(context, stream.name, stream, state, self.kafka_plan.holding)
 
     async def _coordinators(
         self, runtime: Runtime, meta: MetaStore, broker: Broker, context: BrokerContext, stack: AsyncExitStack

@@ -4,6 +4,7 @@ In a session a client names only what has changed, and a broker answers only wha
 broker forgets that it has grown would never be answered again.
 """
 
+from weir.gateway.kafka.errors import Code
 from weir.testing import kafka_calls as calls
 from weir.testing.kafka_calls import Part
 from weir.testing.kafka_client import check_code
@@ -31,16 +32,20 @@ class Follower(Worker):
         named: dict[Part, int] = {}
         while True:
             news = {part: offset for part, offset in self._at.items() if named.get(part) != offset}
+            asked = self.story.step
             answer = await link.call(ApiKey.FETCH, 11, _request(session, epoch, news), timeout_s=3.0)
             check_code(answer.error_code)
             session = answer.session_id
             epoch, named = (epoch + 1, dict(self._at)) if session else (0, {})
             for topic in answer.responses:
                 for told in topic.partitions:
-                    check_code(told.error_code)
                     part = Part(topic.topic, told.partition_index)
+                    if told.error_code == Code.OFFSET_OUT_OF_RANGE and self.plan.deletes:
+                        self._at[part] = (await self.beginning(part, self._at[part])).next
+                        continue
+                    check_code(told.error_code)
                     fetched = calls.fetched(told, self._at[part], committed=True)
-                    self.note_read(handle, part, fetched, committed=True)
+                    self.note_read(handle, part, fetched, committed=True, asked=asked)
                     self._at[part] = fetched.next
 
 

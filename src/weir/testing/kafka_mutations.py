@@ -10,7 +10,6 @@ from weir.broker.group import Group
 from weir.broker.group_offsets import Committed, GroupOffsets
 from weir.broker.groups import GroupCoordinator
 from weir.broker.producer_state import ProducerStates
-from weir.broker.publishing import Publisher
 from weir.broker.publishing_stamped import StampedPublishing
 from weir.broker.topic_stamps import Stamps
 from weir.gateway.kafka.fetch_parts import FetchParts
@@ -18,10 +17,10 @@ from weir.gateway.kafka.gaps import Gaps
 from weir.model.batch import Batch, Stamp
 from weir.model.errors import OutOfOrderSequenceError, WeirError
 from weir.model.topics import TopicName
-from weir.stream.appender import Appender
-from weir.stream.tail import StreamTail
-from weir.testing import kafka_checkers as checkers
+from weir.testing import kafka_checkers_groups as groups
+from weir.testing import kafka_checkers_log as kafka_logs
 from weir.testing import kafka_mutations_transactions  # noqa: F401 - it enters its own
+from weir.testing import log_checkers as logs
 from weir.testing.kafka_mutation import (
     CRASHES,
     IDEMPOTENT,
@@ -30,9 +29,11 @@ from weir.testing.kafka_mutation import (
     MEMBERS,
     QUICK_STATE,
     SLOW_STATE,
+    SNAPSHOTS,
     mutation,
-    often,
 )
+from weir.testing.log_mutations import receipt_before_stored, seen_before_stored
+from weir.testing.mutation import often
 from weir.testing.plan import Fault
 
 __all__ = ["KAFKA_MUTATIONS"]
@@ -41,48 +42,20 @@ __all__ = ["KAFKA_MUTATIONS"]
 # --- the log --------------------------------------------------------------------------------------------------
 
 
-@mutation(
+mutation(
     "seen-before-stored",
-    checkers.what_was_read_stays,
+    logs.what_was_seen_stays,
     storage={**often(Fault.CRASH_CLIENT, Fault.CRASH_BOOKIE), "sync_s": 0.05},
     **{**IDEMPOTENT, "readers": 4},
+)(seen_before_stored)
+
+
+mutation("receipt-before-stored", logs.acknowledged_is_stored, storage=CRASHES, **IDEMPOTENT)(
+    receipt_before_stored
 )
-def _seen_before_stored() -> Iterator[None]:
-    """A batch is in the tail, and so can be read, as soon as it is sent to the bookies."""
-    send, push = Appender._send, StreamTail.push
-
-    def show_at_once(self: Appender, writer: Any) -> None:
-        sent = list(self._queue)
-        send(self, writer)
-        for append in sent:
-            push(self._tail, append.batch)
-        self._end_offset = self._next_offset
-        self._changed()
-
-    def push_new(self: StreamTail, batch: Batch) -> None:
-        if not self._bases or batch.base_offset > self._bases[-1]:
-            push(self, batch)
-
-    with patch.object(Appender, "_send", show_at_once), patch.object(StreamTail, "push", push_new):
-        yield
 
 
-@mutation("receipt-before-stored", checkers.acknowledged_is_stored, storage=CRASHES, **IDEMPOTENT)
-def _receipt_before_stored() -> Iterator[None]:
-    """A producer gets its receipt when the batch is sent on, not when it is stored."""
-    append = Publisher._append
-
-    def at_once(self: Publisher, batch: Batch, receipt: Any, answer: Any = None) -> Any:
-        stored = append(self, batch, receipt, answer)
-        if not receipt.done():
-            receipt.set_result(Receipt(-1, (-1, -1)))
-        return stored
-
-    with patch.object(Publisher, "_append", at_once):
-        yield
-
-
-@mutation("growth-not-told", checkers.all_is_available_after_healing, **{**IDEMPOTENT, "follows": True})
+@mutation("growth-not-told", logs.all_is_available_after_healing, **{**IDEMPOTENT, "follows": True})
 def _growth_not_told() -> Iterator[None]:
     """A fetch session is not told that a partition has grown which it was up to date with."""
     with patch.object(FetchParts, "_grew", lambda self, part: None):
@@ -92,7 +65,7 @@ def _growth_not_told() -> Iterator[None]:
 # --- idempotence ----------------------------------------------------------------------------------------------
 
 
-@mutation("duplicate-stored", checkers.stored_once, storage=LOST, **IDEMPOTENT)
+@mutation("duplicate-stored", logs.stored_once, storage=LOST, **IDEMPOTENT)
 def _duplicate_stored() -> Iterator[None]:
     """A batch that was stored before is stored again."""
     judge = ProducerStates.judge
@@ -106,7 +79,7 @@ def _duplicate_stored() -> Iterator[None]:
 
 @mutation(
     "gap-accepted",
-    checkers.producers_order_is_kept,
+    logs.producers_order_is_kept,
     storage=often(Fault.CRASH_BOOKIE, Fault.LOST_CONNECTIONS, Fault.LEASES),
     **IDEMPOTENT,
 )
@@ -126,7 +99,7 @@ def _gap_accepted() -> Iterator[None]:
 
 @mutation(
     "first-batch-missed",
-    checkers.producers_order_is_kept,
+    logs.producers_order_is_kept,
     storage=often(Fault.LEASES, Fault.META_LOSS, Fault.RESTART_BOOKIE),
     **{**IDEMPOTENT, "in_parts": 3},
 )
@@ -142,7 +115,7 @@ def _accept(self: Gaps, key: Any, stamp: Stamp | None) -> None:
 
 @mutation(
     "only-the-last-batch-known",
-    checkers.producers_can_go_on,
+    kafka_logs.producers_can_go_on,
     storage=often(Fault.LOST_CONNECTIONS),
     **IDEMPOTENT,
 )
@@ -160,7 +133,7 @@ def _only_the_last_batch_known() -> Iterator[None]:
         yield
 
 
-@mutation("duplicate-answered-wrongly", checkers.receipts_say_where, storage=LOST, **IDEMPOTENT)
+@mutation("duplicate-answered-wrongly", logs.receipts_say_where, storage=LOST, **IDEMPOTENT)
 def _duplicate_answered_wrongly() -> Iterator[None]:
     """A batch that was stored before is answered with where the log ends."""
 
@@ -173,9 +146,9 @@ def _duplicate_answered_wrongly() -> Iterator[None]:
 
 @mutation(
     "producers-forgotten",
-    checkers.stored_once,
+    logs.stored_once,
     storage=often(Fault.LOST_CONNECTIONS, Fault.SLOW_LINK, Fault.CRASH_CLIENT, Fault.RESTART_BOOKIE),
-    snapshots=1,
+    broker=SNAPSHOTS,
     streams=QUICK_STATE,
     **IDEMPOTENT,
 )
@@ -192,7 +165,7 @@ def _producers_forgotten() -> Iterator[None]:
         yield
 
 
-@mutation("tail-not-read", checkers.stored_once, storage=CRASHES, streams=SLOW_STATE, **IDEMPOTENT)
+@mutation("tail-not-read", logs.stored_once, storage=CRASHES, streams=SLOW_STATE, **IDEMPOTENT)
 def _tail_not_read() -> Iterator[None]:
     """What was stored after the last snapshot is not looked at when the topic is opened."""
 
@@ -206,14 +179,14 @@ def _tail_not_read() -> Iterator[None]:
 # --- groups ---------------------------------------------------------------------------------------------------
 
 
-@mutation("generation-not-checked", checkers.commits_are_of_their_generation, **MEMBERS)
+@mutation("generation-not-checked", groups.commits_are_of_their_generation, **MEMBERS)
 def _generation_not_checked() -> Iterator[None]:
     """Anybody may commit positions of a group at any time."""
     with patch.object(Group, "check_commit", lambda self, *asked, **more: None):
         yield
 
 
-@mutation("position-before-flush", checkers.positions_are_kept, storage=CRASHES, streams=SLOW_STATE, **MEMBERS)
+@mutation("position-before-flush", groups.positions_are_kept, storage=CRASHES, streams=SLOW_STATE, **MEMBERS)
 def _position_before_flush() -> Iterator[None]:
     """A commit of positions is answered before it is durable."""
 
@@ -224,7 +197,7 @@ def _position_before_flush() -> Iterator[None]:
         yield
 
 
-@mutation("group-not-persisted", checkers.one_owner_at_a_time, storage=CRASHES, **MEMBERS)
+@mutation("group-not-persisted", groups.one_owner_at_a_time, storage=CRASHES, **MEMBERS)
 def _group_not_persisted() -> Iterator[None]:
     """What a group has agreed on is forgotten with the broker."""
 
@@ -237,7 +210,7 @@ def _group_not_persisted() -> Iterator[None]:
         yield
 
 
-@mutation("new-group-at-the-end", checkers.groups_read_everything, checkers.positions_are_kept, **MEMBERS)
+@mutation("new-group-at-the-end", groups.groups_read_everything, groups.positions_are_kept, **MEMBERS)
 def _new_group_at_the_end() -> Iterator[None]:
     """A group that has no position is told that it is at the end."""
     fetch = GroupOffsets.fetch

@@ -19,7 +19,10 @@ from weir.gateway.kafka.fetching import Fetching
 from weir.model.batch import Batch, BatchFlags, Stamp
 from weir.model.errors import OutOfOrderSequenceError, StaleEpochError, WeirError
 from weir.model.topics import TopicName
-from weir.testing import kafka_checkers as checkers
+from weir.testing import kafka_checkers_groups as groups
+from weir.testing import kafka_checkers_log as kafka_logs
+from weir.testing import kafka_checkers_transactions as transactions
+from weir.testing import log_checkers as logs
 from weir.testing.kafka_mutation import (
     CRASHES,
     PIPELINES,
@@ -27,17 +30,20 @@ from weir.testing.kafka_mutation import (
     QUICK_STATE,
     RESTARTS,
     SLOW_STATE,
+    SNAPSHOTS,
     WRITERS,
     mutation,
-    often,
 )
+from weir.testing.mutation import often
 from weir.testing.plan import Fault
 from weir.wire.kafka.records import TRANSACTIONAL, parse_header, patched
 
 # --- transactions in the log ----------------------------------------------------------------------------------
 
 
-@mutation("stable-offset-ignores-open", checkers.stable_offset_is_true, checkers.only_committed_is_read, **WRITERS)
+@mutation(
+    "stable-offset-ignores-open", kafka_logs.stable_offset_is_true, kafka_logs.only_committed_is_read, **WRITERS
+)
 def _stable_offset_ignores_open() -> Iterator[None]:
     """The stable offset is the end of the log."""
     with patch.object(TransactionIndex, "stable", lambda self, end_offset: end_offset):
@@ -46,9 +52,9 @@ def _stable_offset_ignores_open() -> Iterator[None]:
 
 @mutation(
     "open-forgotten",
-    checkers.stable_offset_is_true,
+    kafka_logs.stable_offset_is_true,
     storage=RESTARTS,
-    snapshots=1,
+    broker=SNAPSHOTS,
     streams=QUICK_STATE,
     **WRITERS,
 )
@@ -60,9 +66,9 @@ def _open_forgotten() -> Iterator[None]:
 
 @mutation(
     "aborted-forgotten",
-    checkers.only_committed_is_read,
+    kafka_logs.only_committed_is_read,
     storage=RESTARTS,
-    snapshots=1,
+    broker=SNAPSHOTS,
     streams=QUICK_STATE,
     **WRITERS,
 )
@@ -72,14 +78,14 @@ def _aborted_forgotten() -> Iterator[None]:
         yield
 
 
-@mutation("aborted-not-told", checkers.only_committed_is_read, **WRITERS)
+@mutation("aborted-not-told", kafka_logs.only_committed_is_read, **WRITERS)
 def _aborted_not_told() -> Iterator[None]:
     """Who reads committed is not told what was aborted."""
     with patch.object(Fetching, "_aborted", lambda self, part: []):
         yield
 
 
-@mutation("aborted-from-the-start", checkers.everything_is_seen_in_the_end, **WRITERS)
+@mutation("aborted-from-the-start", kafka_logs.everything_is_seen_in_the_end, **WRITERS)
 def _aborted_from_the_start() -> Iterator[None]:
     """Of an aborted transaction it is told that it began with the log."""
     aborted = TransactionIndex.aborted
@@ -91,7 +97,7 @@ def _aborted_from_the_start() -> Iterator[None]:
         yield
 
 
-@mutation("batch-left-out", checkers.readers_skip_nothing, **{**WRITERS, "writers": 1, "idempotent": 2})
+@mutation("batch-left-out", kafka_logs.readers_skip_nothing, **{**WRITERS, "writers": 1, "idempotent": 2})
 def _batch_left_out() -> Iterator[None]:
     """The second batch of a long answer is left out for those who read committed."""
     take = Fetching._take
@@ -105,7 +111,7 @@ def _batch_left_out() -> Iterator[None]:
         yield
 
 
-@mutation("fetch-beyond-stable", checkers.only_committed_is_read, **WRITERS)
+@mutation("fetch-beyond-stable", kafka_logs.only_committed_is_read, **WRITERS)
 def _fetch_beyond_stable() -> Iterator[None]:
     """Who reads committed is given everything up to the end."""
     limit = FetchPart.limit
@@ -113,7 +119,7 @@ def _fetch_beyond_stable() -> Iterator[None]:
         yield
 
 
-@mutation("offsets-shifted", checkers.offsets_are_dense, **WRITERS)
+@mutation("offsets-shifted", kafka_logs.offsets_are_dense, **WRITERS)
 def _offsets_shifted() -> Iterator[None]:
     """Readers are given the messages of transactions at the offsets behind theirs."""
 
@@ -124,14 +130,14 @@ def _offsets_shifted() -> Iterator[None]:
         yield
 
 
-@mutation("aborted-delivered", checkers.only_committed_is_read, **{**WRITERS, "pulsar": True})
+@mutation("aborted-delivered", kafka_logs.only_committed_is_read, **{**WRITERS, "pulsar": True})
 def _aborted_delivered() -> Iterator[None]:
     """A subscription of another protocol is given what was aborted."""
     with patch.object(CommittedLog, "visible", lambda self, batch: None):
         yield
 
 
-@mutation("committed-not-delivered", checkers.everything_is_seen_in_the_end, **{**WRITERS, "pulsar": True})
+@mutation("committed-not-delivered", kafka_logs.everything_is_seen_in_the_end, **{**WRITERS, "pulsar": True})
 def _committed_not_delivered() -> Iterator[None]:
     """A subscription of another protocol is given nothing of any transaction."""
     visible = CommittedLog.visible
@@ -148,7 +154,7 @@ def _committed_not_delivered() -> Iterator[None]:
 
 @mutation(
     "marker-before-decision",
-    checkers.transactions_are_atomic,
+    transactions.transactions_are_atomic,
     storage=CRASHES,
     streams=SLOW_STATE,
     **{**WRITERS, "out_parts": 2, "aborts": 0.0},
@@ -172,7 +178,7 @@ def _marker_before_decision() -> Iterator[None]:
 
 @mutation(
     "answered-before-decision",
-    checkers.transactions_are_atomic,
+    transactions.transactions_are_atomic,
     storage=CRASHES,
     **{**WRITERS, "aborts": 0.0},
 )
@@ -194,7 +200,7 @@ async def _quietly(work: Any) -> None:
         return
 
 
-@mutation("marker-in-one-partition", checkers.all_is_available_after_healing, **WRITERS)
+@mutation("marker-in-one-partition", logs.all_is_available_after_healing, **WRITERS)
 def _marker_in_one_partition() -> Iterator[None]:
     """Only the first of a transaction's partitions gets a marker."""
     mark = TransactionHome._mark
@@ -209,7 +215,7 @@ def _marker_in_one_partition() -> Iterator[None]:
         yield
 
 
-@mutation("never-timed-out", checkers.all_is_available_after_healing, storage=CRASHES, **WRITERS)
+@mutation("never-timed-out", logs.all_is_available_after_healing, storage=CRASHES, **WRITERS)
 def _never_timed_out() -> Iterator[None]:
     """A transaction that is open for too long stays so."""
     with patch.object(TransactionHome, "look_through", lambda self: None):
@@ -218,7 +224,7 @@ def _never_timed_out() -> Iterator[None]:
 
 @mutation(
     "epoch-not-checked",
-    checkers.processed_exactly_once,
+    transactions.processed_exactly_once,
     storage=often(Fault.PAUSE, Fault.SLOW_LINK),
     **{**PIPELINES, "aborts": 0.1},
 )
@@ -243,7 +249,7 @@ def _epoch_not_checked() -> Iterator[None]:
         yield
 
 
-@mutation("position-moved-by-aborted", checkers.positions_are_kept, checkers.processed_exactly_once, **PIPELINES)
+@mutation("position-moved-by-aborted", groups.positions_are_kept, transactions.processed_exactly_once, **PIPELINES)
 def _position_moved_by_aborted() -> Iterator[None]:
     """A transaction that is aborted moves its group's positions, too."""
     end = TransactionHome._end
@@ -258,7 +264,7 @@ def _position_moved_by_aborted() -> Iterator[None]:
         yield
 
 
-@mutation("position-moved-at-once", checkers.positions_are_kept, **PIPELINES)
+@mutation("position-moved-at-once", groups.positions_are_kept, **PIPELINES)
 def _position_moved_at_once() -> Iterator[None]:
     """Positions move when a transaction says so, not when it is decided."""
     commit_offsets = Transactions.commit_offsets
@@ -275,7 +281,7 @@ def _position_moved_at_once() -> Iterator[None]:
 
 @mutation(
     "position-not-pending",
-    checkers.processed_exactly_once,
+    transactions.processed_exactly_once,
     storage=often(),
     **{**PROCESSORS, "session_ms": 600},
 )

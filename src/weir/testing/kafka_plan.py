@@ -10,7 +10,9 @@ from random import Random
 from weir.broker.settings import BrokerSettings
 from weir.broker.transaction_model import MAX_EPOCH
 from weir.model.ledger import Quorum
+from weir.stream.holding_settings import HoldingSettings
 from weir.stream.settings import StreamSettings
+from weir.testing.broker_plan import SKEW_S, make_holding
 from weir.testing.plan import Fault, Plan, make_plan
 
 #: The more often it is in here, the more often a run has it.
@@ -72,6 +74,20 @@ class KafkaPlan:
     first_sequence: int
     #: Whether somebody follows everything with a fetch session, to the end.
     follows: bool
+    #: Members have names of their own, and are back under these; those of the plain group keep what they have.
+    static: bool
+    cooperative: bool
+    #: How much of what transactions write is delayed.
+    delayed: float
+    #: Whether somebody deletes the beginnings of partitions, and whether there is a compacted topic.
+    deletes: bool
+    table: bool
+    holding: HoldingSettings
+
+    @property
+    def skew_s(self) -> float:
+        """How wrong a broker's clock may be."""
+        return SKEW_S if Fault.CLOCK in self.storage.faults else 0.0
 
     def __str__(self) -> str:
         faults = ", ".join(fault.value for fault in self.storage.faults) or "no faults"
@@ -79,8 +95,20 @@ class KafkaPlan:
             f"{self.storage.bookies} bookies, {self.in_parts}+{self.out_parts} partitions, "
             f"{self.plain} plain, {self.idempotent} idempotent, {self.writers} transactional producers, "
             f"{self.pipelines}x{self.instances} pipelines, {self.processors} processors, {self.members} members, "
-            f"{self.readers} readers{', pulsar' if self.pulsar else ''}; {faults}"
+            f"{self.readers} readers{self._features}; {faults}"
         )
+
+    @property
+    def _features(self) -> str:
+        features = (
+            ("pulsar", self.pulsar),
+            ("static", self.static),
+            ("cooperative", self.cooperative),
+            ("delays", self.delayed > 0),
+            ("deletes", self.deletes),
+            ("table", self.table),
+        )
+        return "".join(f", {name}" for name, there in features if there)
 
 
 def make_kafka_plan(rng: Random) -> KafkaPlan:
@@ -116,6 +144,12 @@ def make_kafka_plan(rng: Random) -> KafkaPlan:
         last_epoch=rng.choice((MAX_EPOCH, MAX_EPOCH, 2)),
         first_sequence=rng.choice((0, 0, 0x7FFFFFFF - 7)),
         follows=rng.random() < 0.4,
+        static=rng.random() < 0.3,
+        cooperative=rng.random() < 0.4,
+        delayed=rng.choice((0.0, 0.0, 0.3)),
+        deletes=rng.random() < 0.25,
+        table=rng.random() < 0.25,
+        holding=make_holding(rng),
     )
 
 

@@ -10,8 +10,8 @@ from weir.model.topics import TopicName
 from weir.testing.broker_workload import RecordingInbox
 from weir.testing.kafka_calls import Part
 from weir.testing.kafka_cluster import PULSAR_PORT
-from weir.testing.kafka_history import KafkaKind
 from weir.testing.kafka_workload import KafkaShared, Worker
+from weir.testing.log_history import Kind
 
 SUBSCRIPTION = "along"
 CLIENT = ClientSettings(connect_timeout_s=1.0, request_timeout_s=2.0, keep_alive_s=1.0)
@@ -39,9 +39,7 @@ class Subscriber:
         return Consumer(inbox, [part])
 
     def _arrived(self, message: Incoming) -> None:
-        self._shared.story.note(
-            self._name, KafkaKind.DELIVER, part=str(self._part), payload=message.payload.decode()
-        )
+        self._shared.story.note(self._name, Kind.DELIVER, part=str(self._part), payload=message.payload.decode())
 
     async def drain(self, client: PulsarClient) -> None:
         """Take all that there is."""

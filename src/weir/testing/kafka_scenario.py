@@ -1,20 +1,17 @@
-"""One seed, one run of Kafka's clients on a broker over bookies: build, work under faults, heal, check."""
+"""Kafka's clients on a broker over bookies: producers, readers, members of groups, transactions."""
 
-import asyncio
-from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 from random import Random
-from typing import TextIO
+from typing import Any
 from unittest.mock import patch
 
 from weir.gateway.kafka.errors import Code
 from weir.model.errors import InvariantError, WeirError
 from weir.runtime.interfaces import Runtime
 from weir.testing import kafka_calls as calls
-from weir.testing.cluster import Main
-from weir.testing.history import FINAL
-from weir.testing.kafka_checkers import KafkaViolation, check_kafka_history
+from weir.testing.kafka_checkers import CHECKERS
 from weir.testing.kafka_client import KafkaLink, KafkaRefusedError
 from weir.testing.kafka_cluster import KafkaCluster
 from weir.testing.kafka_final import KafkaFinal
@@ -24,121 +21,54 @@ from weir.testing.kafka_members import READERS, Member, Processor
 from weir.testing.kafka_mutations import KAFKA_MUTATIONS
 from weir.testing.kafka_nemesis import KafkaNemesis
 from weir.testing.kafka_plan import KafkaPlan, make_kafka_plan
+from weir.testing.kafka_producers import IdempotentProducer, PlainProducer
 from weir.testing.kafka_pulsar import PulsarReader
+from weir.testing.kafka_readers import Deleter, Reader
+from weir.testing.kafka_table import CONFIGS, TABLE, TableReader, TableWriter
 from weir.testing.kafka_transactor import Pipeline, TransactionalWriter
 from weir.testing.kafka_truth import PIPE
 from weir.testing.kafka_workload import (
     IN,
     OUT,
-    IdempotentProducer,
     KafkaShared,
-    PlainProducer,
-    Reader,
     Todo,
     Who,
     Worker,
 )
-from weir.testing.scenario import listening, quiet_collection
+from weir.testing.scenario import Scenario, SeedRun
 from weir.testing.world import World
 
-_BUG = "the code keeps the promises that it makes to itself"
-_MAX_SECONDS = 3600.0
-#: A usual run has 60,000 steps.
-_MAX_STEPS = 2_000_000
-_SET_UP_S = 60.0
+
+#: A name, how many partitions, and configs.
+_Topic = tuple[str, int, Mapping[str, str]]
 
 
-@dataclass(frozen=True, slots=True)
-class KafkaRunResult:
-    """What came of a seed."""
-
-    seed: int
-    plan: KafkaPlan
-    ops: tuple[KafkaOp, ...]
-    violations: tuple[KafkaViolation, ...]
-    #: Of the whole trace: equal for equal seeds.
-    digest: str
-    virtual_s: float
-    steps: int
-    strikes: dict[str, int]
+class _Run(SeedRun[KafkaPlan, KafkaCluster]):
+    def __init__(self, world: World, plan: KafkaPlan) -> None:
+        cluster = KafkaCluster(world, plan)
+        self.shared = KafkaShared(cluster)
+        nemesis = KafkaNemesis(cluster, self.shared, world.rng("nemesis"))
+        super().__init__(world, plan, plan.storage, cluster, nemesis)
 
     @property
-    def summary(self) -> str:
-        return f"{self.plan}; {self.virtual_s:.1f} virtual seconds"
+    def ops(self) -> Sequence[KafkaOp]:
+        return self.cluster.story.ops()
 
-
-def run_kafka_seed(
-    seed: int, *, mutation: str | None = None, innocent: bool = False, trace: TextIO | None = None
-) -> KafkaRunResult:
-    """Run the Kafka scenario of a seed, with a promise broken on purpose if a mutation is named: then its plan is
-    one in which that matters. An `innocent` run has that plan, but breaks nothing."""
-    plan = make_kafka_plan(Random(f"kafka/{seed}"))
-    if mutation is not None:
-        plan = KAFKA_MUTATIONS[mutation].narrow(plan)
-    with quiet_collection():
-        return _run(seed, plan, None if innocent else mutation, trace)
-
-
-def _run(seed: int, plan: KafkaPlan, mutation: str | None, trace: TextIO | None) -> KafkaRunResult:
-    with ExitStack() as stack:
-        if mutation is not None:
-            stack.enter_context(KAFKA_MUTATIONS[mutation].apply())
-        stack.enter_context(patch("weir.broker.transactions.MAX_EPOCH", plan.last_epoch))
-        world = World(
-            seed,
-            keep_trace=0 if trace is None else None,
-            strict=False,
-            max_seconds=_MAX_SECONDS,
-            max_steps=_MAX_STEPS,
-        )
-        bugs = stack.enter_context(listening(world, trace))
-        stack.enter_context(world)
-        run = _Run(world, plan)
-        world.run(run.scenario())
-        bugs += [*run.cluster.bugs, *world.unhandled]
-        ops = run.cluster.story.ops()
-        violations = (
-            *check_kafka_history(ops),
-            *(KafkaViolation(_BUG, f"{type(bug).__name__}: {bug}", ()) for bug in bugs),
-        )
-        strikes = {fault.value: count for fault, count in run.nemesis.strikes.items()}
-        return KafkaRunResult(
-            seed, plan, ops, violations, world.trace.digest(), world.now, world.loop.steps, strikes
-        )
-
-
-class _Run:
-    def __init__(self, world: World, plan: KafkaPlan) -> None:
-        self.world = world
-        self.plan = plan
-        self.cluster = KafkaCluster(world, plan)
-        self.shared = KafkaShared(self.cluster)
-        self.nemesis = KafkaNemesis(self.cluster, self.shared, world.rng("nemesis"))
-
-    async def scenario(self) -> None:
-        for _ in range(self.plan.storage.bookies):
-            self.cluster.add_bookie()
+    async def set_up(self) -> None:
         self.cluster.add_brokers()
-        await self.world.node("operator").start(self._set_up)
-        self._add_clients()
-        trouble = asyncio.get_running_loop().create_task(self.nemesis.run())
-        await self.world.sleep(self.plan.storage.duration_s)
-        trouble.cancel()
-        self.nemesis.heal()
-        self.cluster.stop_clients()
-        await self.world.node(FINAL).start(self._final)
+        topics: list[_Topic] = [
+            (IN, self.plan.in_parts, {}),
+            (OUT, self.plan.out_parts, {}),
+        ]
+        if self.plan.table:
+            topics.append((TABLE.topic, 1, CONFIGS))
+        await self.operate(*(partial(self._made, *topic) for topic in topics))
 
-    async def _set_up(self, runtime: Runtime) -> None:
-        async with asyncio.timeout(_SET_UP_S):
-            for topic, partitions in ((IN, self.plan.in_parts), (OUT, self.plan.out_parts)):
-                while not await self._made(runtime, topic, partitions):
-                    await runtime.clock.sleep(0.1)
-
-    async def _made(self, runtime: Runtime, topic: str, partitions: int) -> bool:
+    async def _made(self, topic: str, partitions: int, configs: Mapping[str, str], runtime: Runtime) -> bool:
         try:
             link = await KafkaLink.open(runtime, "operator", self.cluster.active)
             try:
-                await calls.create_topic(link, topic, partitions)
+                await calls.create_topic(link, topic, partitions, configs)
             finally:
                 await link.close()
         except InvariantError:
@@ -149,7 +79,7 @@ class _Run:
             return False
         return True
 
-    def _add_clients(self) -> None:
+    def add_clients(self) -> None:
         plan = self.plan
         committed = self.world.rng("isolation").random() < 0.5
         self._add("p", plan.plain, PlainProducer)
@@ -159,25 +89,34 @@ class _Run:
         self._add("c", plan.processors, lambda who: Processor(who, who.name))
         self._add("m", plan.members, lambda who: Member(who, committed=committed))
         self._add("r", plan.readers, Reader)
+        self._add("d", int(plan.deletes), Deleter)
+        self._add("k", int(plan.table), TableWriter)
+        self._add("s", int(plan.table), TableReader)
         self._add("u", int(plan.pulsar), PulsarReader)
         self._add("f", int(plan.follows), Follower)
         self.cluster.staying = [FOLLOWER]
 
     def _add(self, letter: str, count: int, make: Callable[[Who], Worker]) -> None:
         for number in range(count):
-            name = f"{letter}{number}"
-            self.cluster.add_client(name, self._client(name, make))
+            self._add_one(f"{letter}{number}", make)
 
-    def _client(self, name: str, make: Callable[[Who], Worker]) -> Main:
-        rng, todo = self.world.rng(f"client/{name}"), Todo(self.plan.messages)
+    def _add_one(self, name: str, make: Callable[[Who], Worker]) -> None:
+        todo = Todo(self.plan.messages)
 
-        async def work(runtime: Runtime) -> None:
+        async def work(runtime: Runtime, rng: Random) -> None:
             await make(Who(name, runtime, rng, self.shared, todo)).run()
-            await asyncio.get_running_loop().create_future()  # done, until the end of the run
 
-        return work
+        self.client(name, work)
 
-    async def _final(self, runtime: Runtime) -> None:
+    async def final(self, runtime: Runtime) -> None:
         pipes = bool(self.plan.pipelines or self.plan.processors)
         groups = [name for name, used in ((PIPE, pipes), (READERS, bool(self.plan.members))) if used]
         await KafkaFinal(runtime, self.shared, groups).run()
+
+
+def _few_epochs(plan: KafkaPlan) -> AbstractContextManager[Any]:
+    """Transactional ids get a new producer id after so many epochs."""
+    return patch("weir.broker.transactions.MAX_EPOCH", plan.last_epoch)
+
+
+KAFKA = Scenario("kafka", "kafka", make_kafka_plan, _Run, CHECKERS, KAFKA_MUTATIONS, around=_few_epochs)

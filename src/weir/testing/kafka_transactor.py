@@ -9,15 +9,18 @@ from collections.abc import Mapping, Sequence
 from weir.gateway.kafka.errors import Code
 from weir.model.errors import WeirError
 from weir.testing import kafka_calls as calls
-from weir.testing.kafka_calls import NO_MEMBER, Membership, Part
+from weir.testing import kafka_calls_groups as groups
+from weir.testing.kafka_calls import NO_MEMBER, Item, Membership, Part
 from weir.testing.kafka_client import KafkaLink, KafkaRefusedError
-from weir.testing.kafka_history import KafkaKind
+from weir.testing.kafka_producers import Numbers, Sender
 from weir.testing.kafka_truth import PIPE
-from weir.testing.kafka_workload import Numbers, Sender, Who, Worker
+from weir.testing.kafka_workload import Who, Worker
+from weir.testing.log_history import Kind
 
 #: A pipeline takes so many messages into one transaction.
 _MOST = 4
 _FENCED = (Code.PRODUCER_FENCED, Code.INVALID_PRODUCER_EPOCH)
+_DELAYS_S = (0.0, 0.5, 2.0)
 
 
 class Transactor(Worker):
@@ -61,7 +64,7 @@ class Transactor(Worker):
         self.in_transaction = True
         await self.insist(lambda link: calls.add_partitions(link, name, who, parts))
         batches = [
-            numbers.batch(part, [f"{token}|{text}" for to, text in messages if to == part], token)
+            numbers.batch(part, [self._item(f"{token}|{text}") for to, text in messages if to == part], token)
             for part in parts
         ]
         sender = Sender(self, self._handle, name)
@@ -70,11 +73,19 @@ class Transactor(Worker):
             await self._move(token, group, member, moved)
         await self.pause(self.rng.choice((0.0, 0.0, 0.0, 0.3, 1.2)))
         commits = self.rng.random() >= self.plan.aborts
-        pending = self.story.begin(self._handle, KafkaKind.END, token=token, commits=commits)
+        pending = self.story.begin(self._handle, Kind.END, token=token, commits=commits)
         ending = self.insist(lambda link: calls.end_transaction(link, name, who, commits=commits))
         await self.recorded([pending], ending)
         self.in_transaction = False
         return commits
+
+    def _item(self, payload: str) -> Item:
+        """Some are to be seen later."""
+        if self.rng.random() >= self.plan.delayed:
+            return Item(payload)
+        due_s = self.shared.cluster.world.now + self.rng.choice(_DELAYS_S)
+        self.shared.last_due_s = max(self.shared.last_due_s, due_s)
+        return Item(payload, due_s=due_s)
 
     async def _move(self, token: str, group: str, member: Membership, moved: Mapping[Part, int]) -> None:
         if self._numbers is None:
@@ -86,7 +97,7 @@ class Transactor(Worker):
             pending = [
                 self.story.begin(
                     self._handle,
-                    KafkaKind.COMMIT,
+                    Kind.COMMIT,
                     part=str(part),
                     offset=offset,
                     token=token,
@@ -120,11 +131,9 @@ async def told_positions(worker: Worker, handle: str, group: str, parts: Sequenc
     """Where the group is; 0 where it has never been."""
 
     async def ask(link: KafkaLink) -> dict[Part, int]:
-        pending = {
-            part: worker.story.begin(handle, KafkaKind.POSITION, part=str(part), group=group) for part in parts
-        }
+        pending = {part: worker.story.begin(handle, Kind.POSITION, part=str(part), group=group) for part in parts}
         try:
-            found = await calls.positions(link, group, parts)
+            found = await groups.positions(link, group, parts)
         except WeirError as failure:
             for each in pending.values():
                 each.failed(failure)

@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
-from weir.testing.kafka_history import KafkaKind, KafkaOp
+from weir.testing.kafka_history import KafkaOp
+from weir.testing.log_history import Kind
+from weir.testing.operations import of
 
 #: The group whose positions move in transactions.
 PIPE = "pipe"
-
-
-def of(ops: Sequence[KafkaOp], kind: KafkaKind) -> list[KafkaOp]:
-    return [op for op in ops if op.kind is kind]
+#: Why a member joins: it is there again, or for the first time; it wants the work divided anew; it was told to.
+BACK, ANEW, TOLD = "back", "anew", "told"
 
 
 class Truth:
@@ -22,27 +22,27 @@ class Truth:
         self.content: dict[tuple[str, str], KafkaOp] = {}
         self.tokens: dict[str, list[KafkaOp]] = {}
         #: How each transaction was to be ended.
-        self.ends: dict[str, KafkaOp] = {op.token: op for op in of(ops, KafkaKind.END)}
+        self.ends: dict[str, KafkaOp] = {op.token: op for op in of(ops, Kind.END)}
         #: The word of the final reader that it has read everything, if it has.
-        self.complete: KafkaOp | None = next(iter(of(ops, KafkaKind.READ_ALL)), None)
+        self.complete: KafkaOp | None = next(iter(of(ops, Kind.READ_ALL)), None)
         self._markers: dict[tuple[str, str], KafkaOp] = {}
         self._aborted: dict[str, None] = {}
+        self._committed: dict[str, None] = {}
         self._read(ops)
 
     def _read(self, ops: Sequence[KafkaOp]) -> None:
         open_messages: dict[tuple[str, int], list[KafkaOp]] = {}
         for op in ops:
-            if op.kind is KafkaKind.CONTENT:
+            if op.kind is Kind.CONTENT:
                 self.log.setdefault(op.part, []).append(op)
                 self.content[op.part, op.payload] = op
                 if op.token:
                     self.tokens.setdefault(op.token, []).append(op)
                     open_messages.setdefault((op.part, op.producer), []).append(op)
-            elif op.kind is KafkaKind.MARKER:
+            elif op.kind is Kind.MARKER:
                 for message in open_messages.pop((op.part, op.producer), []):
                     self._markers[op.part, message.payload] = op
-                    if not op.commits:
-                        self._aborted[message.token] = None
+                    (self._committed if op.commits else self._aborted)[message.token] = None
         for part, messages in self.log.items():
             self.transactional[part] = [
                 (message, self._markers.get((part, message.payload))) for message in messages if message.token
@@ -58,6 +58,9 @@ class Truth:
 
     def is_aborted(self, token: str) -> bool:
         return token in self._aborted
+
+    def is_committed(self, token: str) -> bool:
+        return token in self._committed
 
     def is_visible(self, message: KafkaOp) -> bool:
         """Whether a message of the log is for those who read committed."""

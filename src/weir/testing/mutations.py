@@ -1,14 +1,9 @@
-"""Promises broken on purpose: each mutation patches one seam of the product, and the checkers must find it.
-
-A mutation is a plausible mistake, not vandalism: a check left out, a step skipped, an order turned round. If the
-checkers miss one, it is the scenario or the checkers that are wrong (`tests/sim/test_mutations.py`). Each mutation
-names the checkers that have to find it; together they name every checker there is.
-"""
+"""Promises of the storage broken on purpose (see `mutation`)."""
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -32,37 +27,15 @@ from weir.model.errors import BookieError, RecoveryFailedError
 from weir.model.ids import NO_ENTRY
 from weir.model.ledger import LedgerMetadata, LedgerState, Quorum
 from weir.testing import checkers
-from weir.testing.checkers import Checker
+from weir.testing.mutation import Mutations
 from weir.testing.plan import Fault
 from weir.wire.entry import verify_entry
 from weir.wire.journal import RecordHeader, RecordKind
 
-
-@dataclass(frozen=True, slots=True)
-class Mutation:
-    """One way to break a promise."""
-
-    #: What is done wrong.
-    sin: str
-    apply: Callable[[], AbstractContextManager[Any]]
-    #: The checkers of the promises that this breaks: each of them must find it, whatever the others find.
-    found_by: tuple[Checker, ...]
-    #: Fields of the plan that are set, so that the mistake matters in most seeds.
-    focus: dict[str, Any]
-
-
-MUTATIONS: dict[str, Mutation] = {}
+MUTATIONS = Mutations()
+_mutation = MUTATIONS.add
 _TWO_OF_TWO = Quorum(3, 2, 2)
 _TWO_OF_THREE = Quorum(3, 3, 2)
-
-
-def _mutation(name: str, *found_by: Checker, **focus: Any) -> Callable[[Callable[[], Iterator[None]]], None]:
-    """Enter a generator function as a mutation; its docstring says the sin."""
-
-    def enter(function: Callable[[], Iterator[None]]) -> None:
-        MUTATIONS[name] = Mutation((function.__doc__ or name).strip(), contextmanager(function), found_by, focus)
-
-    return enter
 
 
 @contextmanager

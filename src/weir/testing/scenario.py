@@ -1,31 +1,30 @@
-"""One seed, one run: build a cluster, let clients work under faults, heal, read everything back, check."""
+"""One seed, one run, in any scenario: build, let clients work under faults, heal, read everything back, check."""
 
 import asyncio
-import gc
-import logging
-import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass
 from random import Random
-from typing import TextIO
+from typing import Any, Generic, TextIO, TypeVar
 
-from weir.ledger.client import LedgerClient
-from weir.model.errors import InvariantError, WeirError
 from weir.runtime.interfaces import Runtime
-from weir.testing.checkers import Violation, check_history
-from weir.testing.cluster import Cluster, Main
-from weir.testing.final import FinalCheck
-from weir.testing.history import FINAL, Op
-from weir.testing.mutations import MUTATIONS
+from weir.testing.checking import BUG, Checker, Violation, violations_of
+from weir.testing.cluster import Cluster
+from weir.testing.listening import listening, quiet_collection
+from weir.testing.mutation import Mutations, narrowed
 from weir.testing.nemesis import Nemesis
-from weir.testing.plan import Plan, make_plan
-from weir.testing.workload import Reader, Recoverer, Shared, Writer
+from weir.testing.operations import FINAL, Operation
+from weir.testing.plan import Plan
 from weir.testing.world import World
 
-_BUG = "the code keeps the promises that it makes to itself"
 #: Virtual seconds that no run may exceed; everything in it is bounded by less.
 _MAX_SECONDS = 3600.0
+_SET_UP_S = 60.0
+_SET_UP_PAUSE_S = 0.1
+
+PlanT = TypeVar("PlanT")
+ClusterT = TypeVar("ClusterT", bound=Cluster)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +32,8 @@ class RunResult:
     """What came of a seed."""
 
     seed: int
-    plan: Plan
-    ops: tuple[Op, ...]
+    plan: Any
+    ops: tuple[Any, ...]
     violations: tuple[Violation, ...]
     #: Of the whole trace: equal for equal seeds.
     digest: str
@@ -47,156 +46,116 @@ class RunResult:
         return f"{self.plan}; {self.virtual_s:.1f} virtual seconds"
 
 
-def run_seed(
-    seed: int, *, mutation: str | None = None, innocent: bool = False, trace: TextIO | None = None
-) -> RunResult:
-    """Run the cluster scenario of a seed, with a promise broken on purpose if a mutation is named: then its plan
-    is one in which that matters. An `innocent` run has that plan, but breaks nothing."""
-    plan = make_plan(Random(f"plan/{seed}"))
-    if mutation is not None:
-        plan = replace(plan, **MUTATIONS[mutation].focus)
-    with quiet_collection():
-        return _run(seed, plan, None if innocent else mutation, trace)
+class SeedRun(ABC, Generic[PlanT, ClusterT]):
+    """A cluster, those who use it, and the trouble they get; each scenario says what these are."""
 
-
-def _run(seed: int, plan: Plan, mutation: str | None, trace: TextIO | None) -> RunResult:
-    with ExitStack() as stack:
-        if mutation is not None:
-            stack.enter_context(MUTATIONS[mutation].apply())
-        keep_trace = 0 if trace is None else None
-        world = World(seed, keep_trace=keep_trace, strict=False, max_seconds=_MAX_SECONDS)
-        bugs = stack.enter_context(listening(world, trace))
-        stack.enter_context(world)
-        run = _Run(world, plan)
-        world.run(run.scenario())
-        bugs += [*run.cluster.bugs, *world.unhandled]
-        ops = run.cluster.history.ops()
-        violations = [
-            *check_history(ops),
-            *run.violations,
-            *(Violation(_BUG, f"{type(bug).__name__}: {bug}", ()) for bug in bugs),
-        ]
-        strikes = {fault.value: count for fault, count in run.nemesis.strikes.items()}
-        return RunResult(
-            seed, plan, ops, tuple(violations), world.trace.digest(), world.now, world.loop.steps, strikes
-        )
-
-
-class _Run:
-    def __init__(self, world: World, plan: Plan) -> None:
+    def __init__(self, world: World, plan: PlanT, storage: Plan, cluster: ClusterT, nemesis: Nemesis) -> None:
         self.world = world
         self.plan = plan
-        self.cluster = Cluster(world, plan)
-        self.shared = Shared(self.cluster.history, plan)
-        self.nemesis = Nemesis(self.cluster, plan, self.shared, world.rng("nemesis"))
+        self.storage = storage
+        self.cluster = cluster
+        self.nemesis = nemesis
+        #: Found in passing, by others than the checkers.
         self.violations: list[Violation] = []
 
-    async def scenario(self) -> None:
-        for _ in range(self.plan.bookies):
+    @property
+    @abstractmethod
+    def ops(self) -> Sequence[Operation]:
+        """The history."""
+
+    async def play(self) -> None:
+        """All of it."""
+        for _ in range(self.storage.bookies):
             self.cluster.add_bookie()
-        self._add_clients()
+        await self.set_up()
+        self.add_clients()
         trouble = asyncio.get_running_loop().create_task(self.nemesis.run())
-        await self.world.sleep(self.plan.duration_s)
+        await self.world.sleep(self.storage.duration_s)
         trouble.cancel()
         self.nemesis.heal()
         self.cluster.stop_clients()
-        await self.world.node(FINAL).start(self._final)
+        await self.world.node(FINAL).start(self.final)
 
-    def _add_clients(self) -> None:
-        for i in range(self.plan.writers):
-            self.cluster.add_client(f"w{i}", self._writer(f"w{i}"))
-        for i in range(self.plan.readers):
-            self.cluster.add_client(f"r{i}", self._reader(f"r{i}"))
-        for i in range(self.plan.recoverers):
-            self.cluster.add_client(f"c{i}", self._recoverer(f"c{i}"))
-        if self.plan.repair:
-            self.cluster.add_repair()
+    async def set_up(self) -> None:
+        """Whatever must be there before the clients come, and before any trouble."""
 
-    def _writer(self, name: str) -> Main:
-        left = [self.plan.appends // self.plan.writers]
+    @abstractmethod
+    def add_clients(self) -> None: ...
+
+    @abstractmethod
+    async def final(self, runtime: Runtime) -> None:
+        """Read everything back, with everything healed."""
+
+    async def operate(self, *steps: "Callable[[Runtime], Any]") -> None:
+        """Take steps, one after the other, on a node of an operator's: each again until it answers True."""
+
+        async def main(runtime: Runtime) -> None:
+            async with asyncio.timeout(_SET_UP_S):
+                for step in steps:
+                    while not await step(runtime):
+                        await runtime.clock.sleep(_SET_UP_PAUSE_S)
+
+        await self.world.node("operator").start(main)
+
+    def client(self, name: str, work: "Callable[[Runtime, Random], Any]") -> None:
+        """Add a client with dice of its own; one that has done its work waits for the end of the run."""
         rng = self.world.rng(f"client/{name}")
 
-        async def write(runtime: Runtime) -> None:
-            client = await self.cluster.ledger_client(runtime, name)
-            await Writer(name, client, runtime.clock, rng, self.shared).run(left)
-            await asyncio.get_running_loop().create_future()  # done, until the end of the run
+        async def main(runtime: Runtime) -> None:
+            await work(runtime, rng)
+            await asyncio.get_running_loop().create_future()
 
-        return write
-
-    def _reader(self, name: str) -> Main:
-        rng = self.world.rng(f"client/{name}")
-
-        async def read(runtime: Runtime) -> None:
-            client = await self.cluster.ledger_client(runtime, name)
-            await Reader(name, client, runtime.clock, rng, self.shared).run()
-
-        return read
-
-    def _recoverer(self, name: str) -> Main:
-        rng = self.world.rng(f"client/{name}")
-
-        async def recover(runtime: Runtime) -> None:
-            client = await self.cluster.ledger_client(runtime, name)
-            await Recoverer(name, client, runtime.clock, rng, self.shared).run()
-
-        return recover
-
-    async def _final(self, runtime: Runtime) -> None:
-        client: LedgerClient = await self.cluster.ledger_client(runtime, FINAL)
-        check = FinalCheck(self.cluster, client, self.shared.ledgers)
-        try:
-            await check.run()
-        finally:
-            self.violations += check.violations
+        self.cluster.add_client(name, main)
 
 
-@contextmanager
-def quiet_collection() -> Iterator[None]:
-    """Collect what is left of a run here and now, and let coroutines that died half-way go without a word: one
-    that awaits in a `finally` block complains of its burial."""
-    hook = sys.unraisablehook
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A kind of run: what a seed decides, what happens then, and what is promised of it."""
 
-    def not_of_burials(unraisable: "sys.UnraisableHookArgs") -> None:
-        if "coroutine ignored GeneratorExit" not in str(unraisable.exc_value):
-            hook(unraisable)
+    name: str
+    #: Where the dice of its plans begin.
+    dice: str
+    make_plan: Callable[[Random], Any]
+    run_of: Callable[[World, Any], SeedRun[Any, Any]]
+    checkers: tuple[Checker, ...]
+    mutations: Mutations
+    #: A usual run has 60,000 steps.
+    max_steps: int = 2_000_000
+    #: What holds around a run of a plan.
+    around: Callable[[Any], AbstractContextManager[Any]] = lambda plan: nullcontext()
 
-    sys.unraisablehook = not_of_burials
-    try:
-        yield
-    finally:
-        gc.collect()
-        sys.unraisablehook = hook
+    def run(
+        self, seed: int, *, mutation: str | None = None, innocent: bool = False, trace: TextIO | None = None
+    ) -> RunResult:
+        """Run a seed, with a promise broken on purpose if a mutation is named: then its plan is one in which that
+        matters. An `innocent` run has that plan, but breaks nothing."""
+        plan = self.make_plan(Random(f"{self.dice}/{seed}"))
+        if mutation is not None:
+            plan = narrowed(plan, self.mutations[mutation].focus)
+        with quiet_collection(), ExitStack() as stack:
+            if mutation is not None and not innocent:
+                stack.enter_context(self.mutations[mutation].apply())
+            stack.enter_context(self.around(plan))
+            return self._run(seed, plan, trace, stack)
 
-
-class _Listener(logging.Handler):
-    """Hears of failures in the background: those that no fault explains are bugs."""
-
-    def __init__(self, world: World, *, tell: bool) -> None:
-        super().__init__()
-        self._world = world
-        self._tell = tell
-        self.bugs: list[BaseException] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        failure = record.exc_info[1] if record.exc_info else None
-        if failure is not None and (not isinstance(failure, WeirError) or isinstance(failure, InvariantError)):
-            self.bugs.append(failure)
-        if self._tell:
-            self._world.note("log", f"{record.name} {record.getMessage()}")
-
-
-@contextmanager
-def listening(world: World, trace: TextIO | None) -> Iterator[list[BaseException]]:
-    """Collect the bugs that the product logs; with a trace, print it in the end, the product's log within."""
-    logger = logging.getLogger("weir")
-    before = (logger.handlers[:], logger.propagate, logger.level)
-    listener = _Listener(world, tell=trace is not None)
-    logger.handlers, logger.propagate = [listener], False
-    logger.setLevel(logging.ERROR if trace is None else logging.DEBUG)
-    try:
-        yield listener.bugs
-    finally:
-        if trace is not None:
-            trace.writelines(f"{line}\n" for line in world.trace.lines())
-        logger.handlers, logger.propagate = before[:2]
-        logger.setLevel(before[2])
+    def _run(self, seed: int, plan: Any, trace: TextIO | None, stack: ExitStack) -> RunResult:
+        world = World(
+            seed,
+            keep_trace=0 if trace is None else None,
+            strict=False,
+            max_seconds=_MAX_SECONDS,
+            max_steps=self.max_steps,
+        )
+        bugs = stack.enter_context(listening(world, trace))
+        stack.enter_context(world)
+        run = self.run_of(world, plan)
+        world.run(run.play())
+        bugs += [*run.cluster.bugs, *world.unhandled]
+        ops = tuple(run.ops)
+        violations = (
+            *violations_of(ops, self.checkers),
+            *run.violations,
+            *(Violation(BUG, f"{type(bug).__name__}: {bug}", ()) for bug in bugs),
+        )
+        strikes = {fault.value: count for fault, count in run.nemesis.strikes.items()}
+        return RunResult(seed, plan, ops, violations, world.trace.digest(), world.now, world.loop.steps, strikes)

@@ -5,49 +5,27 @@ keep what still fails. The sentence has to stay the same to the letter: leaving 
 innocent ones look guilty (a read whose append is gone), and such a new violation is not the one found.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from weir.testing.broker_checkers import CHECKERS as BROKER_CHECKERS
-from weir.testing.broker_checkers import Violation as BrokerViolation
-from weir.testing.broker_history import BrokerOp
-from weir.testing.checkers import CHECKERS, Violation
-from weir.testing.history import Op
-from weir.testing.kafka_checkers import CHECKERS as KAFKA_CHECKERS
-from weir.testing.kafka_checkers import KafkaViolation
-from weir.testing.kafka_history import KafkaOp
+from weir.testing.checking import Checker, Violation
+from weir.testing.operations import AnyOp
 
 T = TypeVar("T")
-AnyViolation = Violation | BrokerViolation | KafkaViolation
 
 
-def shrink(ops: Sequence[Op], violation: Violation) -> tuple[Op, ...]:
-    """The fewest operations (none of them can be left out alone) that still break the promise in the same way."""
-    return shortest(ops, _who_says(ops, violation, CHECKERS))
+def shrink(ops: Sequence[AnyOp], violation: Violation, checkers: Iterable[Checker]) -> tuple[AnyOp, ...]:
+    """The fewest operations (none of them can be left out alone) that still break the promise in the same way, by
+    the word of whichever of these checkers said so."""
+    chosen = next((checker for checker in checkers if _says(checker, ops, violation)), None)
+    if chosen is None:
+        raise ValueError(f"no checker says of this history: {violation}")
+    return shortest(ops, lambda kept: _says(chosen, kept, violation))
 
 
-def shrink_broker(ops: Sequence[BrokerOp], violation: BrokerViolation) -> tuple[BrokerOp, ...]:
-    """The same for the history of a broker run."""
-    return shortest(ops, _who_says(ops, violation, BROKER_CHECKERS))
-
-
-def shrink_kafka(ops: Sequence[KafkaOp], violation: KafkaViolation) -> tuple[KafkaOp, ...]:
-    """The same for the history of a Kafka run."""
-    return shortest(ops, _who_says(ops, violation, KAFKA_CHECKERS))
-
-
-def _who_says(
-    ops: Sequence[T],
-    violation: AnyViolation,
-    checkers: "Sequence[Callable[[Sequence[T]], Sequence[AnyViolation]]]",
-) -> Callable[[Sequence[T]], bool]:
-    """Whether a history breaks the same promise with the same sentence, by the checker that said so."""
+def _says(checker: Checker, ops: Sequence[AnyOp], violation: Violation) -> bool:
     wanted = (violation.promise, violation.sentence)
-    for checker in checkers:
-        if wanted in [(found.promise, found.sentence) for found in checker(ops)]:
-            chosen = checker
-            return lambda kept: wanted in [(found.promise, found.sentence) for found in chosen(kept)]
-    raise ValueError(f"no checker says of this history: {violation}")
+    return wanted in [(found.promise, found.sentence) for found in checker(ops)]
 
 
 def shortest(ops: Sequence[T], fails: Callable[[Sequence[T]], bool]) -> tuple[T, ...]:

@@ -15,39 +15,33 @@ import traceback
 from collections.abc import Generator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TextIO
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from weir.testing.broker_mutations import BROKER_MUTATIONS
-from weir.testing.broker_scenario import run_broker_seed
-from weir.testing.kafka_mutations import KAFKA_MUTATIONS
-from weir.testing.kafka_scenario import run_kafka_seed
-from weir.testing.mutations import MUTATIONS
-from weir.testing.scenario import run_seed
-from weir.testing.shrink import shrink, shrink_broker, shrink_kafka
+from weir.testing.cluster_scenario import CLUSTER
+from weir.testing.scenario import Scenario
+from weir.testing.scenarios import SCENARIOS
+from weir.testing.shrink import shrink
 
 #: Random first seeds stay short enough to type.
 _SEED_RANGE = 10**9
 
 
-CLUSTER, BROKER, KAFKA = "cluster", "broker", "kafka"
-_MUTATIONS = {CLUSTER: sorted(MUTATIONS), BROKER: sorted(BROKER_MUTATIONS), KAFKA: sorted(KAFKA_MUTATIONS)}
-_ALL_MUTATIONS = sorted({name: None for names in _MUTATIONS.values() for name in names})
+_ALL_MUTATIONS = sorted({name: None for scenario in SCENARIOS.values() for name in scenario.mutations})
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
     """What is run."""
 
-    scenario: str
+    scenario: Scenario
     mutation: str | None
 
     def again(self, seed: int) -> str:
         """The command that runs this seed once more."""
-        scenario = "" if self.scenario == CLUSTER else f" --scenario {self.scenario}"
+        scenario = "" if self.scenario is CLUSTER else f" --scenario {self.scenario.name}"
         mutation = "" if self.mutation is None else f" --mutation {self.mutation}"
         return f"python -m weir.testing.sim --seed {seed}{scenario}{mutation}"
 
@@ -64,51 +58,28 @@ class Report:
     shortest: tuple[str, ...] = ()
 
 
-def report_seed(seed: int, mutation: str | None = None, trace: bool = False, scenario: str = CLUSTER) -> Report:
+def report_seed(
+    seed: int, mutation: str | None = None, trace: bool = False, scenario: Scenario = CLUSTER
+) -> Report:
     """Run one seed and say what came of it; an error of the code under test is a failure too."""
     try:
-        return _RUNS[scenario](seed, mutation, sys.stderr if trace else None)
+        result = scenario.run(seed, mutation=mutation, trace=sys.stderr if trace else None)
     except Exception:
         return Report(seed, "", 0, failure=f"the run itself failed\n{traceback.format_exc()}")
-
-
-def _run_cluster(seed: int, mutation: str | None, trace: TextIO | None) -> Report:
-    result = run_seed(seed, mutation=mutation, trace=trace)
     if not result.violations:
         return Report(seed, result.summary, len(result.ops))
     violation = result.violations[0]
-    shortest = tuple(str(op) for op in shrink(result.ops, violation)) if violation.evidence else ()
-    return Report(seed, result.summary, len(result.ops), str(violation), shortest)
-
-
-def _run_broker(seed: int, mutation: str | None, trace: TextIO | None) -> Report:
-    result = run_broker_seed(seed, mutation=mutation, trace=trace)
-    if not result.violations:
-        return Report(seed, result.summary, len(result.ops))
-    violation = result.violations[0]
-    shortest = tuple(str(op) for op in shrink_broker(result.ops, violation)) if violation.evidence else ()
-    return Report(seed, result.summary, len(result.ops), str(violation), shortest)
-
-
-def _run_kafka(seed: int, mutation: str | None, trace: TextIO | None) -> Report:
-    result = run_kafka_seed(seed, mutation=mutation, trace=trace)
-    if not result.violations:
-        return Report(seed, result.summary, len(result.ops))
-    violation = result.violations[0]
-    shortest = tuple(str(op) for op in shrink_kafka(result.ops, violation)) if violation.evidence else ()
-    return Report(seed, result.summary, len(result.ops), str(violation), shortest)
-
-
-_RUNS = {CLUSTER: _run_cluster, BROKER: _run_broker, KAFKA: _run_kafka}
+    kept = shrink(result.ops, violation, scenario.checkers) if violation.evidence else ()
+    return Report(seed, result.summary, len(result.ops), str(violation), tuple(str(op) for op in kept))
 
 
 def _job(job: tuple[int, str | None, str]) -> Report:
-    return report_seed(job[0], job[1], scenario=job[2])
+    return report_seed(job[0], job[1], scenario=SCENARIOS[job[2]])
 
 
 def _reports(seeds: range, asked: "_Asked", jobs: int) -> Generator[Report, None, None]:
     """Every seed's report, as it comes."""
-    work = [(seed, asked.mutation, asked.scenario) for seed in seeds]
+    work = [(seed, asked.mutation, asked.scenario.name) for seed in seeds]
     if jobs == 1 or len(work) == 1:
         yield from map(_job, work)
         return
@@ -132,7 +103,7 @@ def _print_failure(console: Console, report: Report, asked: _Asked) -> None:
 @click.option("--seeds", default=200, show_default=True, help="How many seeds to run.")
 @click.option("--first", type=int, help="The first seed; random if left out.")
 @click.option("--seed", type=int, help="Run only this seed.")
-@click.option("--scenario", type=click.Choice([CLUSTER, BROKER, KAFKA]), default=CLUSTER, show_default=True)
+@click.option("--scenario", type=click.Choice(list(SCENARIOS)), default=CLUSTER.name, show_default=True)
 @click.option(
     "--mutation",
     type=click.Choice(_ALL_MUTATIONS),
@@ -153,11 +124,11 @@ def main(  # noqa: PLR0917 - click passes them by name
 ) -> None:
     """Run seeds of a simulated cluster; exit code 1 if any of them breaks a promise."""
     console = Console()
-    asked = _Asked(scenario, mutation)
-    if mutation is not None and mutation not in _MUTATIONS[scenario]:
+    asked = _Asked(SCENARIOS[scenario], mutation)
+    if mutation is not None and mutation not in asked.scenario.mutations:
         raise click.BadParameter(f"{mutation} is a mutation of another scenario")
     if seed is not None:
-        report = report_seed(seed, mutation, trace, scenario)
+        report = report_seed(seed, mutation, trace, asked.scenario)
         if report.failure:
             _print_failure(console, report, asked)
             sys.exit(1)
@@ -172,7 +143,7 @@ def main(  # noqa: PLR0917 - click passes them by name
 def _run(console: Console, seeds: range, asked: _Asked, keep_going: bool, jobs: int) -> int:
     """Run all seeds under a progress bar; returns how many failed."""
     mutation = f" with mutation {asked.mutation}" if asked.mutation else ""
-    console.print(f"{asked.scenario}: seeds {seeds.start} to {seeds.stop - 1}{mutation}")
+    console.print(f"{asked.scenario.name}: seeds {seeds.start} to {seeds.stop - 1}{mutation}")
     failed = operations = 0
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress, closing(_reports(seeds, asked, jobs)) as reports:
