@@ -5,7 +5,7 @@ buffers. Batches are opened and verified here, one call each.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,15 +16,14 @@ from weir.model.errors import ChecksumError, WireError
 from weir.model.ids import Buffer
 from weir.spark import kernels
 from weir.spark.kernels import Ints
+from weir.spark.opening import Opener
 from weir.wire.checksum import crc32c
-from weir.wire.kafka.compression import decompress
 from weir.wire.kafka.records import (
     ATTRIBUTES_AT,
     CONTROL,
     HEADER_BYTES,
     LOG_APPEND_TIME,
     TRANSACTIONAL,
-    Compression,
     parse_header,
 )
 
@@ -78,6 +77,7 @@ class Decoder:
     partition: int
     headers: bool = False
     verify: bool = True
+    opener: Opener = field(default_factory=Opener, repr=False)
 
     @property
     def schema(self) -> Any:
@@ -89,27 +89,13 @@ class Decoder:
         base = rows[:, kernels.BASE]
         wanted = chosen & (base < end) & (base + rows[:, kernels.LAST_DELTA] >= first)
         for batches in _pieces(rows[wanted]):
-            data, bounds = self._open(table.data, batches)
+            if self.verify:
+                for batch in batches.tolist():
+                    _verify(table.data, batch)
+            data, bounds = self.opener.open(table.data, batches)
             found = self._records(data, bounds, batches, first, end)
             if found.num_rows:
                 yield found
-
-    def _open(self, data: memoryview, batches: Ints) -> tuple[Buffer, Ints]:
-        """Bytes with the records of all these batches, decompressed, and where in them each begins and ends."""
-        bounds = np.empty((len(batches), 2), np.int64)
-        if self.verify:
-            for batch in batches.tolist():
-                _verify(data, batch)
-        if not (batches[:, kernels.ATTRIBUTES] & 7).any():
-            bounds[:, 0] = batches[:, kernels.AT] + HEADER_BYTES
-            bounds[:, 1] = batches[:, kernels.AT] + batches[:, kernels.SIZE]
-            return data, bounds
-        bodies = [_body(data, batch) for batch in batches.tolist()]
-        ends = np.cumsum([len(body) for body in bodies])
-        bounds[:, 1] = ends
-        bounds[0, 0] = 0
-        bounds[1:, 0] = ends[:-1]
-        return bodies[0] if len(bodies) == 1 else b"".join(bodies), bounds
 
     def _records(self, data: Buffer, bounds: Ints, batches: Ints, first: int, end: int) -> Any:
         view = kernels.bytes_of(data)
@@ -191,12 +177,6 @@ def _verify(data: memoryview, batch: list[int]) -> None:
         raise ChecksumError(
             f"the record batch at offset {batch[kernels.BASE]} is damaged: its checksum does not hold"
         )
-
-
-def _body(data: memoryview, batch: list[int]) -> Buffer:
-    at = batch[kernels.AT]
-    body = data[at + HEADER_BYTES : at + batch[kernels.SIZE]]
-    return decompress(Compression(batch[kernels.ATTRIBUTES] & 7), body)
 
 
 def _numbers(kind: Any, values: NDArray[Any]) -> Any:
