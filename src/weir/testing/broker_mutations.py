@@ -5,11 +5,13 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+from weir.broker.api import Position
 from weir.broker.dedup import Deduplication
 from weir.broker.key_shared import KeyShared
 from weir.broker.lanes import Lanes
 from weir.broker.settings import BrokerSettings
 from weir.broker.subscription import Subscription
+from weir.broker.topic import BrokerTopic
 from weir.gateway.pulsar.acking import Acking
 from weir.gateway.pulsar.unacked import Unacked
 from weir.ledger.client import LedgerClient
@@ -160,6 +162,19 @@ def _two_ways_at_once() -> Iterator[None]:
         waiting.send()
 
     with patch.object(Lanes, "enter", now):
+        yield
+
+
+@_mutation("last-id-too-far", logs.all_is_available_after_healing, **_PLAIN)
+def _last_id_too_far() -> Iterator[None]:
+    """The last message of a topic is told to be where the next one will be."""
+    last_position = BrokerTopic.last_position
+
+    async def next_one(self: BrokerTopic) -> Position:
+        last = await last_position(self)
+        return replace(last, entry=last.entry + 1)
+
+    with patch.object(BrokerTopic, "last_position", next_one):
         yield
 
 

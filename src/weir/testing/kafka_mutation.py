@@ -27,9 +27,15 @@ NOBODY: dict[str, Any] = {
     "processors": 0,
     "members": 0,
     "pulsar": False,
+    "static": False,
+    "cooperative": False,
+    "delayed": 0.0,
+    "deletes": False,
+    "table": False,
 }
 IDEMPOTENT = {**NOBODY, "idempotent": 2, "messages": 40, "in_parts": 1}
 WRITERS = {**NOBODY, "writers": 2, "readers": 3, "aborts": 0.4, "in_parts": 2}
+DELAYS = {**WRITERS, "delayed": 0.5}
 PIPELINES = {**NOBODY, "idempotent": 1, "writers": 1, "pipelines": 1, "instances": 2, "aborts": 0.4}
 PROCESSORS = {**NOBODY, "idempotent": 2, "processors": 3, "in_parts": 2, "aborts": 0.1}
 MEMBERS = {**NOBODY, "idempotent": 2, "members": 3, "in_parts": 2}

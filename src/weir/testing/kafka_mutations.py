@@ -1,32 +1,25 @@
 """Promises to Kafka's clients broken on purpose: each patches one seam of the product (see `mutations`)."""
 
-import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
 
 from weir.broker.api import Receipt
-from weir.broker.group import Group
-from weir.broker.group_offsets import Committed, GroupOffsets
-from weir.broker.groups import GroupCoordinator
 from weir.broker.producer_state import ProducerStates
 from weir.broker.publishing_stamped import StampedPublishing
 from weir.broker.topic_stamps import Stamps
 from weir.gateway.kafka.fetch_parts import FetchParts
 from weir.gateway.kafka.gaps import Gaps
 from weir.model.batch import Batch, Stamp
-from weir.model.errors import OutOfOrderSequenceError, WeirError
-from weir.model.topics import TopicName
-from weir.testing import kafka_checkers_groups as groups
+from weir.model.errors import OutOfOrderSequenceError
 from weir.testing import kafka_checkers_log as kafka_logs
-from weir.testing import kafka_mutations_transactions  # noqa: F401 - it enters its own
+from weir.testing import kafka_mutations_contents, kafka_mutations_groups, kafka_mutations_transactions  # noqa: F401 - they enter theirs
 from weir.testing import log_checkers as logs
 from weir.testing.kafka_mutation import (
     CRASHES,
     IDEMPOTENT,
     KAFKA_MUTATIONS,
     LOST,
-    MEMBERS,
     QUICK_STATE,
     SLOW_STATE,
     SNAPSHOTS,
@@ -173,52 +166,4 @@ def _tail_not_read() -> Iterator[None]:
         self._known_to = self._stream.end_offset
 
     with patch.object(Stamps, "catch_up", skip):
-        yield
-
-
-# --- groups ---------------------------------------------------------------------------------------------------
-
-
-@mutation("generation-not-checked", groups.commits_are_of_their_generation, **MEMBERS)
-def _generation_not_checked() -> Iterator[None]:
-    """Anybody may commit positions of a group at any time."""
-    with patch.object(Group, "check_commit", lambda self, *asked, **more: None):
-        yield
-
-
-@mutation("position-before-flush", groups.positions_are_kept, storage=CRASHES, streams=SLOW_STATE, **MEMBERS)
-def _position_before_flush() -> Iterator[None]:
-    """A commit of positions is answered before it is durable."""
-
-    async def not_now(states: Mapping[TopicName, Any]) -> dict[TopicName, WeirError]:
-        return {}
-
-    with patch("weir.broker.group_offsets._flushed", not_now):
-        yield
-
-
-@mutation("group-not-persisted", groups.one_owner_at_a_time, storage=CRASHES, **MEMBERS)
-def _group_not_persisted() -> Iterator[None]:
-    """What a group has agreed on is forgotten with the broker."""
-
-    def forget(self: GroupCoordinator, home: Any, group: Group) -> Any:
-        stored: asyncio.Future[WeirError | None] = asyncio.get_running_loop().create_future()
-        stored.set_result(None)
-        return stored
-
-    with patch.object(GroupCoordinator, "_store_in", forget):
-        yield
-
-
-@mutation("new-group-at-the-end", groups.groups_read_everything, groups.positions_are_kept, **MEMBERS)
-def _new_group_at_the_end() -> Iterator[None]:
-    """A group that has no position is told that it is at the end."""
-    fetch = GroupOffsets.fetch
-
-    async def latest(self: GroupOffsets, group: str, parts: Any = None, *, stable: bool = False) -> Any:
-        found = await fetch(self, group, parts, stable=stable)
-        topics, _ = await self._load(part for part in parts or () if part not in found)
-        return found | {part: Committed(topic.end_offset) for part, topic in topics.items()}
-
-    with patch.object(GroupOffsets, "fetch", latest):
         yield

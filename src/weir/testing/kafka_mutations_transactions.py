@@ -5,10 +5,13 @@ from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
 
+from weir.broker import delayed_moves
 from weir.broker.api import AbortedTransaction
 from weir.broker.committed import Committed as CommittedLog
+from weir.broker.delayed_moves import DelayedMoves
 from weir.broker.group_offsets import GroupOffsets
 from weir.broker.producer_state import ProducerStates
+from weir.broker.transaction_delays import TransactionDelays
 from weir.broker.transaction_home import TransactionHome
 from weir.broker.transaction_homes import TransactionHomes
 from weir.broker.transaction_index import TransactionIndex
@@ -25,6 +28,7 @@ from weir.testing import kafka_checkers_transactions as transactions
 from weir.testing import log_checkers as logs
 from weir.testing.kafka_mutation import (
     CRASHES,
+    DELAYS,
     PIPELINES,
     PROCESSORS,
     QUICK_STATE,
@@ -288,4 +292,43 @@ def _position_moved_at_once() -> Iterator[None]:
 def _position_not_pending() -> Iterator[None]:
     """A position is told while a transaction is about to move it."""
     with patch.object(GroupOffsets, "pend", lambda self, group, producer_id, parts: None):
+        yield
+
+
+# --- what transactions delay ----------------------------------------------------------------------------------
+
+
+@mutation("delay-forgotten", logs.delays_are_kept, **DELAYS)
+def _delay_forgotten() -> Iterator[None]:
+    """What a transaction delays is seen as soon as it is committed."""
+    opened = delayed_moves._opened
+
+    def at_once(hidden: Batch) -> tuple[int, Batch] | None:
+        found = opened(hidden)
+        return None if found is None else (0, found[1])
+
+    with patch.object(delayed_moves, "_opened", at_once):
+        yield
+
+
+@mutation("aborted-delay-seen", transactions.delayed_follow_their_transaction, **DELAYS)
+def _aborted_delay_seen() -> Iterator[None]:
+    """What a transaction delays is seen at its moment, also if it is aborted."""
+    decide = TransactionDelays.decide
+
+    def always(self: TransactionDelays, producer_id: int, *, aborted: bool) -> None:
+        decide(self, producer_id, aborted=False)
+
+    with patch.object(TransactionDelays, "decide", always):
+        yield
+
+
+@mutation("committed-delay-lost", transactions.delayed_follow_their_transaction, **DELAYS)
+def _committed_delay_lost() -> Iterator[None]:
+    """What is committed counts as held before it is."""
+
+    async def held_already(self: DelayedMoves) -> None:
+        self._delays.unmoved.clear()
+
+    with patch.object(DelayedMoves, "_move_all", held_already):
         yield

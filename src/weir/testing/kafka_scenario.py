@@ -38,7 +38,6 @@ from weir.testing.kafka_workload import (
 from weir.testing.scenario import Scenario, SeedRun
 from weir.testing.world import World
 
-
 #: A name, how many partitions, and configs.
 _Topic = tuple[str, int, Mapping[str, str]]
 
