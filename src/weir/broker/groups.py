@@ -175,7 +175,9 @@ class GroupCoordinator:
         if group is not None:
             group.check_commit(member_id, generation, instance_id, transactional=transactional)
         elif generation >= 0:
-            raise IllegalGenerationError(f"group {name!r} has no members")
+            if name in self.offsets.groups(home):
+                raise UnknownMemberError(f"group {name!r} has no members")
+            raise IllegalGenerationError(f"there is no group {name!r}")
 
     async def fetch(
         self, name: str, parts: Sequence[TopicName] | None = None, *, stable: bool = False

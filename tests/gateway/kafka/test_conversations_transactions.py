@@ -87,7 +87,7 @@ def test_brokers_may_ask_whether_partitions_belong_to_a_transaction() -> None:
         await stage.topic()
         client = await stage.client()
         await client.init()
-        assert await client.add({"orders": [0]}, 4, verify_only=True) == [Code.INVALID_TXN_STATE]
+        assert await client.add({"orders": [0]}, 4, verify_only=True) == [Code.TRANSACTION_ABORTABLE]
         assert await client.add({"orders": [0]}, 4) == [Code.NONE]
         assert await client.add({"orders": [0]}, 5, verify_only=True) == [Code.NONE]
         assert await client.add({"orders": [0, 1]}, 5, verify_only=True) == [Code.TRANSACTION_ABORTABLE] * 2

@@ -74,6 +74,8 @@ def test_what_is_sent_begins_a_transaction_and_each_end_an_epoch() -> None:
             assert await client.end(commit, END) == Code.NONE
             assert client.who == (first[0], number + 1)
         assert await positions(client) == [3, 7]
+        stale = {"generation_id_or_member_epoch": 3, "member_id": "nobody"}  # of a group that never had members
+        assert await client.commit_offsets({0: 9}, OFFSETS, **stale) == [Code.UNKNOWN_MEMBER_ID]
         assert await logged(client, 0) == [
             (epoch, marker)
             for number in range(3)

@@ -17,7 +17,6 @@ from weir.wire.kafka.apis import ApiKey
 
 _FENCED_SINCE = 2
 _SEVERAL_SINCE = 4
-_ABORTABLE_SINCE = 5
 _Asked = m.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
 _Transaction = m.AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
 _Topic = m.AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
@@ -63,7 +62,7 @@ async def _add(session: Session, asked: _Transaction, version: int) -> list[_Top
         else:
             await transactions.add_partitions(asked.transactional_id, who, parts, role=session.role)
     except WeirError as failure:
-        fenced, abortable = fenced_code(version, _FENCED_SINCE), version >= _ABORTABLE_SINCE
+        fenced, abortable = fenced_code(version, _FENCED_SINCE), version >= _SEVERAL_SINCE
         return _answer(asked.topics, transaction_code(failure, fenced=fenced, abortable=abortable))
     return _answer(asked.topics, Code.NONE)
 
