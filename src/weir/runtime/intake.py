@@ -2,13 +2,14 @@
 
 A request that does not come in one piece says first how large it is. It is read on once there is room for all of
 it, so everything that is being received can come to its end: nobody waits for what another holds while that one
-waits too. Small requests and large ones have half of the room each, and lines of their own, so that large ones
-never keep small ones out. A lone one always has room, whatever its size. Whoever sits on room that others wait
-for, and sends too slowly, is late: its connection is ended.
+waits too. Small requests and large ones have half of the room each, and lines of their own in which the smallest
+are first, so that large ones never keep small ones out. A lone one always has room, whatever its size. Whoever
+sits on room that others wait for, and sends too slowly, is late: its connection is ended.
 """
 
 import asyncio
-from collections import deque
+from bisect import insort_right
+from typing import NamedTuple
 
 from weir.model.errors import TooManyError
 from weir.runtime.interfaces import Clock
@@ -17,20 +18,25 @@ MIB = 1024 * 1024
 #: So much of a request that has not come whole yet counts for nothing: heartbeats, fetches and most others.
 FREE_BYTES = 16 * 1024
 SMALL_BYTES = MIB
-#: Connections that may wait for room in each line; those beyond are ended, since each holds what it sent so far.
+#: Connections that may wait in each line. More would be too much: each holds what it has sent so far.
 MAX_WAITING = 256
-#: While others wait: for so long a request may be silent, and it must come at such a rate.
-_HURRY_S = 5.0
+#: While others wait, a request may be silent for so long, and must come at such a rate.
+PATIENCE_S = 5.0
 _HURRY_BYTES_PER_S = MIB
 
 
+class _Turn(NamedTuple):
+    size: int
+    granted: "asyncio.Future[None]"
+
+
 class _Lane:
-    """Room for requests of some size, given in the order in which they came."""
+    """Room for requests of some size, given to the smallest first."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self.taken = 0
-        self.line: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self.line: list[_Turn] = []
 
     def has_room(self, size: int) -> bool:
         return not self.taken or self.taken + size <= self._limit
@@ -40,17 +46,19 @@ class _Lane:
         self.move_up()
 
     def move_up(self) -> None:
-        while self.line and self.has_room(self.line[0][0]):
-            size, turn = self.line.popleft()
-            self.taken += size
-            turn.set_result(None)
+        while self.line and self.has_room(self.line[0].size):
+            turn = self.line.pop(0)
+            if not turn.granted.done():  # else its connection is gone
+                self.taken += turn.size
+                turn.granted.set_result(None)
 
 
 class Intake:
     """All connections together."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, patience_s: float = PATIENCE_S) -> None:
         self.limit = limit
+        self.patience_s = patience_s
         self._small, self._large = _Lane(limit // 2), _Lane(limit - limit // 2)
 
     @property
@@ -89,31 +97,16 @@ class Portion:
         return self._intake.over
 
     async def room(self, announced: int) -> None:
-        """Wait until a request of that size may be read to its end. TooManyError if too many wait already."""
+        """Wait until a request of that size may be read to its end. TooManyError if too many smaller ones wait."""
         if announced <= FREE_BYTES or self.arriving:
             return
         lane = self._intake.lane(announced)
-        if lane.line or not lane.has_room(announced):
-            await self._turn(lane, announced)
-        else:
+        if lane.has_room(announced):  # if others wait, then for more than that
             lane.taken += announced
+        else:
+            await _wait(lane, announced)
         self.arriving = announced
         self._since = self._clock.monotonic()
-
-    async def _turn(self, lane: _Lane, size: int) -> None:
-        if len(lane.line) >= MAX_WAITING:
-            raise TooManyError("too many requests wait to be read", hint="connect anew, and send less at a time")
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        lane.line.append((size, turn))
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                lane.give(size)
-            else:
-                lane.line.remove((size, turn))
-                lane.move_up()
-            raise
 
     def take(self, size: int) -> None:
         """A request came whole: the one for which there was room, or one in a single piece."""
@@ -152,8 +145,8 @@ class Portion:
         """Whether others wait while its request does not come; `heard_at`: when it last brought something."""
         if not self.arriving or not self._intake.lane(self.arriving).line:
             return False
-        silent_s, all_s = now - max(heard_at, self._since), now - self._since
-        return silent_s > _HURRY_S or all_s > _HURRY_S + self.arriving / _HURRY_BYTES_PER_S
+        silent_s, all_s, patience_s = now - max(heard_at, self._since), now - self._since, self._intake.patience_s
+        return silent_s > patience_s or all_s > patience_s + self.arriving / _HURRY_BYTES_PER_S
 
     def close(self) -> None:
         """The connection is gone."""
@@ -165,3 +158,21 @@ class Portion:
         ):
             lane.give(size)
         self._small = self._large = 0
+
+
+async def _wait(lane: _Lane, size: int) -> None:
+    """Wait for one's turn. If too many do, it is the largest that is sent away."""
+    turn = _Turn(size, asyncio.get_running_loop().create_future())
+    insort_right(lane.line, turn, key=lambda other: other.size)
+    if len(lane.line) > MAX_WAITING:
+        refused = lane.line.pop()
+        if not refused.granted.done():
+            refused.granted.set_exception(TooManyError("too many requests wait to be read", hint="connect anew"))
+    try:
+        await turn.granted
+    except asyncio.CancelledError:
+        if turn in lane.line:
+            lane.line.remove(turn)
+        elif not turn.granted.cancelled():
+            lane.give(size)
+        raise

@@ -41,7 +41,9 @@ class KafkaServer:
             max_partitions=settings.max_fetch_session_partitions,
         )
         self._in_hand = InHand(settings.max_in_hand_bytes)
-        self._intake = intake if intake is not None else Intake(settings.max_received_bytes)
+        if intake is None:
+            intake = Intake(settings.max_received_bytes, settings.receive_patience_s)
+        self._intake = intake
         serving = ServingSettings(
             settings.host,
             settings.port,

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from weir.runtime.intake import PATIENCE_S
+
 _MIB = 1024 * 1024
 
 
@@ -56,6 +58,8 @@ class KafkaSettings:
     ledger_age_s: float = 4 * 3600.0
     #: Bytes of requests that are being received or not answered yet, over all connections.
     max_received_bytes: int = 256 * _MIB
+    #: How long one that is being received may be silent while others wait for the room that it has.
+    receive_patience_s: float = PATIENCE_S
     #: Bytes that were read for clients and that they have not read, over all connections.
     max_in_hand_bytes: int = 256 * _MIB
     #: Incremental fetch sessions, and partitions in all of them together.
