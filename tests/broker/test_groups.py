@@ -507,7 +507,7 @@ def test_the_share_of_a_static_member_waits_for_it_until_its_session_ends(tell: 
 def test_members_commit_in_their_generation_and_others_only_while_there_are_none(tell: Callable) -> None:
     async def story(party: Party) -> None:
         groups = party.groups
-        with pytest.raises(IllegalGenerationError):
+        with pytest.raises(UnknownGroupError):
             await groups.commit("g", {T: Committed(1)}, member_id="x", generation=3)
         assert await groups.commit("g", {T: Committed(1)}) == {T: None}  # nobody is there
         assert await party.state() is GroupState.EMPTY

@@ -177,7 +177,8 @@ class GroupCoordinator:
         elif generation >= 0:
             if name in self.offsets.groups(home):
                 raise UnknownMemberError(f"group {name!r} has no members")
-            raise IllegalGenerationError(f"there is no group {name!r}")
+            what = f"there is no group {name[:80]!r}"
+            raise IllegalGenerationError(what) if transactional else UnknownGroupError(what)
 
     async def fetch(
         self, name: str, parts: Sequence[TopicName] | None = None, *, stable: bool = False

@@ -5,11 +5,12 @@ from weir.gateway.kafka.errors import Code, code_of
 from weir.gateway.kafka.grouping import check_group, group_code, groups_of, part_of, position_code
 from weir.gateway.kafka.registry import handler
 from weir.gateway.kafka.session import Session
-from weir.model.errors import TopicNotFoundError, WeirError
+from weir.model.errors import TopicNotFoundError, UnknownGroupError, WeirError
 from weir.model.topics import TopicName
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey
 
+_UNKNOWN_GROUPS_SINCE = 9
 _TOPIC_IDS_SINCE = 10
 _Topic = m.OffsetCommitRequest.OffsetCommitRequestTopic
 _ToldTopic = m.OffsetCommitResponse.OffsetCommitResponseTopic
@@ -44,6 +45,9 @@ async def offset_commit(session: Session, request: m.OffsetCommitRequest, versio
             generation=request.generation_id_or_member_epoch,
             instance_id=request.group_instance_id,
         )
+    except UnknownGroupError:
+        code = Code.GROUP_ID_NOT_FOUND if version >= _UNKNOWN_GROUPS_SINCE else Code.ILLEGAL_GENERATION
+        return answer.done(dict.fromkeys(positions, code))
     except WeirError as failure:
         return answer.done(dict.fromkeys(positions, group_code(failure)))
     return answer.done({part: Code.NONE if why is None else position_code(why) for part, why in results.items()})
