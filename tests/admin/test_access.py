@@ -28,7 +28,8 @@ RULES = [
     ("anyone", r".* /admin/weir/v1/sinks/.*"),  # a sink is its first user's, whoever that is
     ("open", r"GET (/openapi.json|/metrics|/ready|/status.html|.*/brokers/(version|ready)|/admin/v2/clusters)"),
     ("superuser", r".* /admin/v2/(brokers|clusters|tenants)\b.*"),
-    ("superuser", r".* /admin/weir/v1/(addresses|streams|stream-runner.*|streams/.*/progress)"),
+    ("anyone", r"GET /admin/weir/v1/(addresses|streams|stream-runner)"),  # streams: those that one administers
+    ("superuser", r".* /admin/weir/v1/(stream-runner.*|streams/.*/progress)"),
     ("lookup", r"GET /lookup/.*"),
     ("lookup", r"GET /admin/v2/(non-)?persistent/{tenant}/{namespace}(/partitioned)?"),
     ("lookup", r"GET /admin/v2/namespaces/{tenant}/{namespace}/topics"),
@@ -159,3 +160,16 @@ def test_what_is_open_is_open_to_those_without_credentials(guarded) -> None:
     assert guarded.ask("GET", "/metrics").status == 200
     assert guarded.ask("GET", "clusters").json == ["standalone"]
     assert guarded.ask("GET", "/status.html").body == b"OK"
+
+
+def test_everybody_knows_the_listeners_and_lists_the_streams_that_they_administer(guarded) -> None:
+    prepare(guarded)
+    guarded.do("PUT", "/admin/weir/v1/streams/acme/orders/s", {"sql": "x", "sources": []}, token=token("owner"))
+    seen = {role: guarded.do("GET", "/admin/weir/v1/streams", token=token(role)) for role in ROLES}
+    assert [role for role, streams in seen.items() if streams] == ["admin", "owner"]
+    told = {role: guarded.do("GET", "/admin/weir/v1/addresses", token=token(role)) for role in ROLES}
+    assert all(one["http"] == told["admin"]["http"] for one in told.values())
+    assert [role for role, one in told.items() if one["data"]] == ["admin"]
+    allowed = {role: guarded.do("GET", "/admin/weir/v1/stream-runner", token=token(role)) for role in ROLES}
+    assert [role for role, one in allowed.items() if one["allowed"]] == ["admin"]
+    guarded.do("DELETE", "/admin/weir/v1/streams/acme/orders/s", token=token("owner"))

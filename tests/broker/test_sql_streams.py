@@ -86,3 +86,18 @@ def test_there_is_one_runner_until_it_is_silent_for_too_long() -> None:
         await streams.take_runner("one", "here", 10_000)
 
     run(story)
+
+
+def test_a_dropped_stream_is_known_until_its_runner_has_cleaned_up_after_it() -> None:
+    async def story(streams: SqlStreams, _runtime: Runtime) -> None:
+        first = await define(streams)
+        assert await streams.dropped() == []
+        await streams.delete(X)
+        second = await define(streams)
+        await streams.delete(X)
+        assert sorted(one.id for one in await streams.dropped()) == sorted([first.id, second.id])
+        await streams.forget_dropped(first.id)
+        await streams.forget_dropped(first.id)
+        assert list(await streams.dropped()) == [second]
+
+    run(story)

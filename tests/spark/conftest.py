@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +15,8 @@ from weir.client.kafka.producing import Sender
 from weir.client.kafka.settings import KafkaSettings, parse_servers
 from weir.testing.up import UpProcess
 from weir.wire.kafka.records_build import Record, build_batch
+
+from .sql_session import Sql
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -93,6 +96,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
     )
     yield session
     session.stop()
+
+
+@pytest.fixture
+def sql(spark: "SparkSession", topics: Topics, tmp_path: Path) -> Iterator[Sql]:
+    found = Sql(spark, topics, tmp_path)
+    yield found
+    found.close()
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import pytest
 
 from weir.model.errors import SqlError
 from weir.spark.sql import statements as s
-from weir.spark.sql.statements import is_complete, parse
+from weir.spark.sql.parsing import is_complete, parse
 
 
 def one(sql: str) -> s.Statement:
@@ -74,7 +74,7 @@ def test_tables_are_found_wherever_they_stand(sql: str, expected: list[tuple[str
 def test_names_of_topics_become_views_and_nothing_else_changes() -> None:
     found = one("SELECT orders.x, p.y /* orders */ FROM default.orders JOIN `a-b`.pay AS p ON orders.id = p.id")
     assert isinstance(found, s.Select)
-    assert found.query.reading({("default", "orders"): "v1", ("a-b", "pay"): "v2"}) == (
+    assert found.query.reading({("default", "orders"): "`v1`", ("a-b", "pay"): "`v2`"}) == (
         "SELECT orders.x, p.y /* orders */ FROM `v1` AS `orders` JOIN `v2` AS p ON orders.id = p.id"
     )
     assert found.query.reading({}) == found.query.text
@@ -94,7 +94,7 @@ def test_a_watermark_stays_and_the_alias_comes_after_it(clause: str, alias: str)
     found = one(f"CREATE STREAM x AS SELECT count(*) {text}{alias} GROUP BY window(__timestamp, '1 minute')")
     assert isinstance(found, s.CreateStream)
     assert (found.query.watermarks, found.query.aggregates) == (True, True)
-    told = found.query.reading({("orders",): "v"})
+    told = found.query.reading({("orders",): "`v`"})
     said = text.replace("orders", "`v`")
     assert f"{said}{alias or ' AS `orders`'} GROUP BY" in told
 

@@ -1,7 +1,7 @@
 """Streams that SQL defines: list, define, pause, drop; what their runner says of them; and who the runner is.
 
 Whoever defines a stream administers the namespace of its topic and may read its sources. The runner reads and
-writes for all of them, so it is a superuser.
+writes for all of them, so it is a superuser. Whether there is one may be known by everybody who waits for it.
 """
 
 from typing import Annotated, Literal
@@ -82,6 +82,8 @@ class RunnerBody(Struct, rename="camel"):
 class RunnerAnswer(Struct):
     runner: str | None = None
     where: str | None = None
+    #: Whether the one who asks may be it.
+    allowed: bool = False
 
 
 class Streams:
@@ -94,7 +96,15 @@ class Streams:
         busy = {409: "another one runs the streams", **_NONE_HERE}
         listed = list[StreamAnswer]
         return [
-            Route("GET", _ALL, "All streams.", self._all, answer=listed, refusals=_NONE_HERE, tag=_TAG),
+            Route(
+                "GET",
+                _ALL,
+                "All streams that the caller administers.",
+                self._all,
+                answer=listed,
+                refusals=_NONE_HERE,
+                tag=_TAG,
+            ),
             Route("GET", _OF, "A namespace's.", self._of, answer=listed, refusals=within, tag=_TAG),
             Route("GET", _ONE, "One stream.", self._get, answer=StreamAnswer, refusals=about, tag=_TAG),
             Route(
@@ -115,6 +125,23 @@ class Streams:
                 self._report,
                 body=ProgressBody,
                 refusals=about,
+                tag=_TAG,
+            ),
+            Route(
+                "GET",
+                f"{_RUNNER}/dropped",
+                "Streams that were dropped, and may have left something for the runner to clean.",
+                self._dropped,
+                answer=listed,
+                refusals=_NONE_HERE,
+                tag=_TAG,
+            ),
+            Route(
+                "DELETE",
+                f"{_RUNNER}/dropped/{{stream}}",
+                "Nothing is left of a dropped stream.",
+                self._cleaned,
+                refusals=_NONE_HERE,
                 tag=_TAG,
             ),
             Route("GET", _RUNNER, "The runner.", self._runner, answer=RunnerAnswer, refusals=busy, tag=_TAG),
@@ -140,8 +167,9 @@ class Streams:
     # --- definitions --------------------------------------------------------------------------------------------
 
     async def _all(self, call: Call) -> list[StreamAnswer]:
-        self._context.authoriser.check_superuser(call.role)
-        return [_shown(one) for one in await self._streams.list()]
+        """Those that the caller administers."""
+        may = self._context.authoriser.may_administer
+        return [_shown(one) for one in await self._streams.list() if may(call.role, one.stream.name)]
 
     async def _of(self, call: Call) -> list[StreamAnswer]:
         namespace = namespace_of(call.path)
@@ -200,9 +228,18 @@ class Streams:
         )
 
     async def _runner(self, call: Call) -> RunnerAnswer:
+        found, allowed = await self._streams.runner(), self._context.authoriser.is_superuser(call.role)
+        if found is None:
+            return RunnerAnswer(allowed=allowed)
+        return RunnerAnswer(found.runner, found.where, allowed)
+
+    async def _dropped(self, call: Call) -> list[StreamAnswer]:
         self._context.authoriser.check_superuser(call.role)
-        found = await self._streams.runner()
-        return RunnerAnswer() if found is None else RunnerAnswer(found.runner, found.where)
+        return [_shown(Described(stream, None)) for stream in await self._streams.dropped()]
+
+    async def _cleaned(self, call: Call) -> None:
+        self._context.authoriser.check_superuser(call.role)
+        await self._streams.forget_dropped(call.path["stream"])
 
     async def _take(self, call: Call) -> None:
         self._context.authoriser.check_superuser(call.role)

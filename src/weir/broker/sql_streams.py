@@ -98,11 +98,12 @@ class SqlStreams:
         return done.value
 
     async def delete(self, name: TopicName) -> None:
-        """SqlStreamNotFoundError if there is none. What it wrote stays."""
+        """SqlStreamNotFoundError if there is none. What it wrote stays; the rest its runner cleans."""
         for _ in range(_DELETE_ATTEMPTS):
             found = await self._meta.get(keys.sql_stream(name))
             if found is None:
                 raise _none(name)
+            await self._note_dropped(decode_stream(found.value))
             try:
                 await self._meta.delete(found.key, expect=found.version)
             except MetaConflictError:
@@ -110,6 +111,25 @@ class SqlStreams:
             await self._meta.delete(keys.sql_progress(name))
             return
         raise MetaConflictError(f"{name} is changed again and again", hint="try again")
+
+    # --- what dropped ones left ---------------------------------------------------------------------------------
+
+    async def _note_dropped(self, stream: SqlStream) -> None:
+        """Before it is gone, so that no crash leaves something that nobody knows of."""
+        listed = await self._meta.list(keys.SQL_DROPPED)
+        if len(listed.items) < _MAX_STREAMS:
+            await self._meta.put(keys.sql_dropped(stream.id), encode_stream(stream))
+
+    async def dropped(self) -> Sequence[SqlStream]:
+        """Streams that are no more, and may have left something."""
+        defined = {one.stream.id for one in await self.list()}
+        listed = await self._meta.list(keys.SQL_DROPPED)
+        found = [decode_stream(item.value) for item in listed.items]
+        return [stream for stream in found if stream.id not in defined]
+
+    async def forget_dropped(self, stream_id: str) -> None:
+        """Nothing is left of it; fine if it was forgotten before."""
+        await self._meta.delete(keys.sql_dropped(stream_id))
 
     # --- the runner's word --------------------------------------------------------------------------------------
 

@@ -63,13 +63,15 @@ def state_folder() -> Path:
     return folder
 
 
-def place_of(remote: Remote, kafka: str | None) -> "Place":
-    """The Weir that `--url` names."""
+def place_of(remote: Remote, kafka: str | None, *, patience_s: float = 5.0) -> "Place":
+    """The Weir that `--url` names. `patience_s`: how long it may be away."""
     from weir.spark.sql.place import Place
 
     if remote.certificate is not None:
         raise ConfigError("Spark comes in with tokens, not with certificates", hint="use --token")
-    return Place.find(Access(remote.url, remote.read_token(), remote.ca), kafka)
+    if remote.ca is not None and not Path(remote.ca).is_file():
+        raise ConfigError(f"there is no file {remote.ca}", hint="check --ca")
+    return Place.find(Access(remote.url, remote.read_token(), remote.ca, patience_s), kafka)
 
 
 def checkpoint_folder(access: Access, given: str | None) -> Path:
@@ -91,13 +93,18 @@ class RunnerStarter:
     kafka: str | None
     checkpoints: str | None
     process: "subprocess.Popen[bytes] | None" = None
+    log: Path | None = None
 
     def see(self) -> bool:
-        """See to it that there is one."""
-        started = self.process is not None and self.process.poll() is None
-        if not started and rest.runner(self.access) is None:
+        """See to it that there is one; False if there is none, and this user may not run it."""
+        if self.process is not None and self.process.poll() is None:
+            return True
+        found = rest.runner(self.access)
+        if found.where is None and self.process is not None:
+            raise SparkSetupError("the runner of the streams has ended", hint=f"see {self.log} for why")
+        if found.where is None and found.allowed:
             self.process = self._start()
-        return True
+        return found.where is not None or found.allowed
 
     def _start(self) -> "subprocess.Popen[bytes]":
         folder = checkpoint_folder(self.access, self.checkpoints)
@@ -108,7 +115,8 @@ class RunnerStarter:
             command += [name, value] if value is not None else []
         # The token goes by the environment: a command line can be seen by everybody on the machine.
         variables = self.remote.environment()
-        with (folder / "runner.log").open("ab") as log:
+        self.log = folder / "runner.log"
+        with self.log.open("ab") as log:
             return subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=variables
             )

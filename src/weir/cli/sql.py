@@ -1,7 +1,7 @@
 """`weir sql`: topics as tables, at a prompt or from a script."""
 
+import os
 import sys
-from collections.abc import Iterable
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,13 +10,13 @@ import click
 
 from weir.cli.output import print_json
 from weir.cli.remote import Remote, remote_options
-from weir.cli.spark_side import RunnerStarter, need_spark, place_of, quiet_session
-from weir.cli.sql_views import print_live, print_rows
+from weir.cli.spark_side import RunnerStarter, need_spark, place_of, quiet_session, state_folder
+from weir.cli.sql_views import print_live, print_rows, print_watched
 from weir.model.errors import ConfigError, WeirError
 
 if TYPE_CHECKING:
     from weir.spark.sql.console import Console
-    from weir.spark.sql.statements import SelectStream
+    from weir.spark.sql.statements import SelectStream, Statement, Watch
 
 _PROMPT_ROWS = 1_000
 
@@ -28,8 +28,16 @@ Examples:
   weir sql                                                  a prompt
   weir sql -e 'SELECT * FROM orders LIMIT 10'
   weir sql -e 'SELECT STREAM * FROM orders' --limit 5       rows as they come
+  weir sql -e 'SELECT STREAM * FROM orders' --from earliest --json | jq .amount
   weir sql -e 'CREATE STREAM big AS SELECT * FROM orders WHERE amount > 100'
+  weir sql -e "INSERT INTO orders (id, amount) VALUES (1, 9.5), (2, 3)"
+  weir sql -e 'WATCH STREAMS'                               how far they are, until Ctrl-C
   weir sql -f report.sql --json
+  weir sql --url https://weir:8443 --ca ca.pem --token file:me.token
+
+\b
+With -e or -f, the first statement that fails ends it, with exit code 1; if one
+cannot be understood, none is done. 2: the options are wrong. 130: Ctrl-C.
 """
 )
 @click.option("-e", "--execute", "texts", multiple=True, metavar="SQL", help="Do this. May be repeated.")
@@ -71,8 +79,9 @@ def sql(
     place = place_of(remote, kafka)
     starter = RunnerStarter(remote, place.access, kafka, checkpoints)
     asked = not given and sys.stdin.isatty()
+    config = {"spark.sql.warehouse.dir": str(state_folder() / "warehouse")}
     console = Console(
-        lambda: quiet_session("weir-sql", master=master),
+        lambda: quiet_session("weir-sql", master=master, config=config),
         place,
         limit=limit or (_PROMPT_ROWS if asked else None),
         start=start,
@@ -81,34 +90,54 @@ def sql(
     if asked:
         _prompt(console, as_json=as_json)
         return
-    for text in given or [sys.stdin.read()]:
-        _run(console, text, as_json=as_json)
-
-
-def _run(console: "Console", text: str, *, as_json: bool) -> None:
-    """All statements of a text; the first that fails ends it."""
-    from weir.spark.sql.console import Rows
-    from weir.spark.sql.statements import SelectStream, parse
-
-    for statement in parse(text):
-        if isinstance(statement, SelectStream):
-            _live(console, statement, as_json=as_json)
-            continue
-        result = console.do(statement)
-        if isinstance(result, Rows):
-            print_rows(result.columns, result.rows, as_json=as_json)
-            if result.more and not as_json:
-                click.echo(f"... and more; give --limit, or LIMIT, to see more than {len(result.rows)} rows")
-        elif as_json:
-            print_json({"done": result.what, **result.fields})
-        else:
-            click.echo(result.what)
-
-
-def _live(console: "Console", statement: "SelectStream", *, as_json: bool) -> None:
-    """Rows as they come, until Ctrl-C."""
-    first = True
     try:
+        _run(console, given or [sys.stdin.read()], as_json=as_json)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever reads has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _run(console: "Console", texts: list[str], *, as_json: bool) -> None:
+    """All statements of all texts; the first that fails ends it. Nothing is done if one cannot be understood."""
+    from weir.spark.sql.parsing import parse_script
+
+    placed = [one for text in texts for one in parse_script(text)]
+    for one in placed:
+        try:
+            _do(console, one.statement, as_json=as_json)
+        except WeirError as wrong:
+            if len(placed) > 1:
+                wrong.what = f"statement {one.number}, line {one.line}: {wrong.what}"
+            raise
+
+
+def _do(console: "Console", statement: "Statement", *, as_json: bool) -> None:
+    from weir.spark.sql.results import Rows
+    from weir.spark.sql.statements import SelectStream, Watch
+
+    if isinstance(statement, SelectStream | Watch):
+        _until_interrupted(console, statement, as_json=as_json)
+        return
+    result = console.do(statement)
+    if isinstance(result, Rows):
+        print_rows(result.columns, result.rows, as_json=as_json)
+        if result.more and not as_json:
+            click.echo(f"... and more; give --limit, or LIMIT, to see more than {len(result.rows)} rows")
+    elif as_json:
+        print_json({"done": result.what, **result.fields})
+    else:
+        click.echo(result.what)
+
+
+def _until_interrupted(console: "Console", statement: "SelectStream | Watch", *, as_json: bool) -> None:
+    """What goes on until Ctrl-C."""
+    from weir.spark.sql.statements import Watch
+
+    try:
+        if isinstance(statement, Watch):
+            print_watched(console.watch(statement), as_json=as_json)
+            return
+        first = True
         with closing(console.live(statement)) as rows:
             for some in rows:
                 print_live(some.columns, some.rows, first=first, as_json=as_json)
@@ -119,24 +148,34 @@ def _live(console: "Console", statement: "SelectStream", *, as_json: bool) -> No
 
 
 def _prompt(console: "Console", *, as_json: bool) -> None:
-    from weir.cli.sql_prompt import statements
+    from weir.cli.sql_prompt import Words, statements
+    from weir.spark.sql.place import table_name, topic_named
 
-    known: list[str] = []
+    topics: list[str] = []
+    columns: dict[tuple[str, ...], list[str]] = {}
 
-    def topics() -> Iterable[str]:
-        return known
+    def look() -> None:
+        columns.clear()
+        with suppress(WeirError):
+            topics[:] = [table_name(topic) for topic in console.tables.names()]
+
+    def columns_of(table: tuple[str, ...]) -> list[str]:
+        if table not in columns:
+            columns[table] = []
+            with suppress(WeirError):
+                columns[table] = console.tables.columns(topic_named(table))
+        return columns[table]
 
     click.echo("SQL on topics; statements end with ;  SHOW TABLES; lists them, exit or Ctrl-D leaves.")
-    with suppress(WeirError):
-        known[:] = console.tables.names()
-    for text in statements(topics):
+    look()
+    for text in statements(Words(lambda: topics, columns_of)):
         try:
-            _run(console, text, as_json=as_json)
-            known[:] = console.tables.names()
+            _run(console, [text], as_json=as_json)
         except WeirError as wrong:
             click.secho(str(wrong), fg="red", err=True)
         except KeyboardInterrupt:
             click.echo("stopped", err=True)
+        look()
 
 
 def _read(file: str) -> str:

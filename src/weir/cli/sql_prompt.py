@@ -10,53 +10,33 @@ from prompt_toolkit.history import FileHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
 from weir.cli.spark_side import state_folder
-from weir.spark.sql.statements import is_complete
+from weir.spark.sql.completion import completions
+from weir.spark.sql.parsing import is_complete
 
-_WORDS = (
-    *(
-        "SELECT",
-        "STREAM",
-        "FROM",
-        "WHERE",
-        "GROUP BY",
-        "HAVING",
-        "ORDER BY",
-        "LIMIT",
-        "DISTINCT",
-        "UNION ALL",
-        "WITH",
-    ),
-    *("JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN", "ON", "USING", "AS", "CASE", "WHEN", "THEN", "ELSE", "END"),
-    *("AND", "OR", "NOT", "NULL", "IS", "IN", "LIKE", "BETWEEN", "INTERVAL", "WATERMARK", "DELAY OF", "EXPLAIN"),
-    *("CREATE STREAM", "PAUSE STREAM", "RESUME STREAM", "DROP STREAM", "DESCRIBE STREAM", "SHOW STREAMS"),
-    *("SHOW TABLES", "DESCRIBE", "IF EXISTS", "IF NOT EXISTS"),
-    *("count", "sum", "avg", "min", "max", "window", "session_window", "window_time", "current_timestamp"),
-    *("__key", "__offset", "__partition", "__topic", "__timestamp", "__headers"),
-)
 _ENDS = ("exit", "quit")
 
 
 class Words(Completer):
-    """Keywords and names of topics."""
+    """Columns of the topics that the statement names, topics, and words of SQL."""
 
-    def __init__(self, topics: Callable[[], Iterable[str]]) -> None:
+    def __init__(
+        self, topics: Callable[[], Iterable[str]], columns: Callable[[tuple[str, ...]], Iterable[str]]
+    ) -> None:
         self._topics = topics
+        self._columns = columns
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
-        word = document.get_word_before_cursor(WORD=True)
-        if not word:
-            return
-        for one in [*self._topics(), *_WORDS]:
-            if one.lower().startswith(word.lower()):
-                yield Completion(one, start_position=-len(word))
+        found = completions(document.text, document.text_before_cursor, self._topics(), self._columns)
+        for text, typed in found:
+            yield Completion(text, start_position=-typed)
 
 
-def statements(topics: Callable[[], Iterable[str]]) -> Iterable[str]:
+def statements(words: Words) -> Iterable[str]:
     """What is typed, a statement (or several) at a time, until the end."""
     session: PromptSession[str] = PromptSession(
         history=FileHistory(str(state_folder() / "sql_history")),
         auto_suggest=AutoSuggestFromHistory(),
-        completer=Words(topics),
+        completer=words,
         complete_while_typing=False,
         multiline=True,
         key_bindings=_keys(),

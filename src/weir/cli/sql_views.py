@@ -2,13 +2,23 @@
 
 import base64
 import json
-from collections.abc import Sequence
+import sys
+from collections.abc import Generator, Sequence
+from contextlib import closing
 from datetime import date, datetime
-from typing import Any
+from typing import Any, Protocol
 
 import click
 
 from weir.cli.output import print_json, print_table
+
+
+class Result(Protocol):
+    @property
+    def columns(self) -> Sequence[str]: ...
+
+    @property
+    def rows(self) -> Sequence[Sequence[Any]]: ...
 
 
 def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, as_json: bool) -> None:
@@ -68,3 +78,17 @@ def _text(value: bytes) -> str:
         return value.decode()
     except UnicodeDecodeError:
         return base64.b64encode(value).decode()
+
+
+def print_watched(tables: Generator[Result], *, as_json: bool) -> None:
+    """The same table again and again, in place on a terminal, until it is interrupted: with JSON, a line each."""
+    with closing(tables):
+        for found in tables:
+            if as_json:
+                lines = [dict(zip(found.columns, map(plain, row), strict=True)) for row in found.rows]
+                click.echo(json.dumps(lines, ensure_ascii=False))
+            else:
+                click.clear()
+                print_rows(found.columns, found.rows, as_json=False)
+                click.echo(f"{datetime.now().astimezone():%H:%M:%S}; Ctrl-C ends it")
+            sys.stdout.flush()

@@ -3,49 +3,104 @@
 import logging
 import os
 import signal
+import sys
 import time
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from weir.cli.remote import Remote, remote_options
-from weir.cli.spark_side import checkpoint_folder, need_spark, place_of
-from weir.cli.sql_views import print_rows
+from weir.cli.spark_side import checkpoint_folder, need_spark, place_of, state_folder
+from weir.cli.sql_views import print_rows, print_watched
 from weir.model.errors import RunnerBusyError
 
 if TYPE_CHECKING:
     from weir.spark.sql.runner import Runner
+    from weir.spark.sql.statements import DescribeStream, ShowStreams
 
 #: One that was killed is the runner until its lease runs out.
 _LEASE_PATIENCE_S = 20.0
+#: A service may be started before its broker is.
+_BROKER_PATIENCE_S = 60.0
 
 
 @click.group(
     epilog="""
 \b
 Examples:
-  weir streams run          keep all streams running, until Ctrl-C
-  weir streams list
+  weir streams run                 keep all streams running, until Ctrl-C
+  weir streams list                state, rows per second, lag and size of the state
+  weir streams list --watch        the same, again every two seconds
+  weir streams describe big
 """
 )
 def streams() -> None:
-    """Run and list the streams that SQL has defined."""
+    """Run, list and watch the streams that SQL has defined."""
+
+
+def _watch_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option("-w", "--watch", is_flag=True, help="Again every two seconds, until Ctrl-C.")(command)
 
 
 @streams.command(name="list")
+@_watch_option
 @remote_options
-def list_streams(*, remote: Remote, as_json: bool) -> None:
-    """List the streams, and how far they are."""
+def list_streams(*, watch: bool, remote: Remote, as_json: bool) -> None:
+    """List the streams, and how far they are: what they do, rows per second, lag, and size of their state."""
     need_spark()
-    from weir.spark.sql.console import Console, Rows
     from weir.spark.sql.statements import ShowStreams
 
-    found = Console(_no_spark, place_of(remote, "unused:0")).do(ShowStreams())
+    _show(ShowStreams(), remote, watch=watch, as_json=as_json)
+
+
+@streams.command(
+    epilog="""
+\b
+Examples:
+  weir streams describe big
+  weir streams describe sales.by_hour --watch
+"""
+)
+@click.argument("name")
+@_watch_option
+@remote_options
+def describe(*, name: str, watch: bool, remote: Remote, as_json: bool) -> None:
+    """Show all about one stream: its query, how far it is, and why it fails if it does."""
+    need_spark()
+    from weir.spark.sql.parsing import parse_name
+    from weir.spark.sql.statements import DescribeStream
+
+    _show(DescribeStream(parse_name(name)), remote, watch=watch, as_json=as_json)
+
+
+def _show(what: "ShowStreams | DescribeStream", remote: Remote, *, watch: bool, as_json: bool) -> None:
+    from weir.spark.sql.console import Console
+    from weir.spark.sql.results import Rows
+    from weir.spark.sql.statements import Watch
+
+    console = Console(_no_spark, place_of(remote, "unused:0"))
+    if watch:
+        try:
+            print_watched(console.watch(Watch(what)), as_json=as_json)
+        except KeyboardInterrupt:
+            click.echo("", err=True)
+        except BrokenPipeError:  # whoever reads has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return
+    found = console.do(what)
     if isinstance(found, Rows):
         print_rows(found.columns, found.rows, as_json=as_json)
 
 
-@streams.command()
+@streams.command(
+    epilog="""
+\b
+Examples:
+  weir streams run
+  weir streams run --checkpoints /var/lib/streams --url https://weir:8443 --ca ca.pem --token file:runner.token
+"""
+)
 @click.option(
     "--checkpoints",
     metavar="FOLDER",
@@ -68,19 +123,21 @@ def run(
     remote: Remote,
     as_json: bool,
 ) -> None:
-    """Run the streams: one process does it for all of them."""
+    """Run the streams: one process does it for all of them, as a superuser where there are tokens."""
     need_spark()
     from weir.spark.sessions import session
     from weir.spark.sql import runner as runners
 
     logging.getLogger("weir").setLevel(logging.INFO)
-    place = place_of(remote, kafka)
+    place = place_of(remote, kafka, patience_s=_BROKER_PATIENCE_S)
+    runners.check_allowed(place.access)
     folder = checkpoint_folder(place.access, checkpoints)
     stopped: list[int] = []
     # Before Spark starts, which has the JVM ignore Ctrl-C; the loop ends by itself, and closes what it runs.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda got, _frame: stopped.append(got))
-    spark = session("weir-streams", master=master, config={"spark.driver.memory": memory})
+    config = {"spark.driver.memory": memory, "spark.sql.warehouse.dir": str(state_folder() / "warehouse")}
+    spark = session("weir-streams", master=master, config=config)
     runner = runners.Runner(spark, place, str(folder))
     try:
         _take(runner, stopped)

@@ -28,6 +28,14 @@ class Listeners:
     data: str
 
 
+@dataclass(frozen=True, slots=True)
+class RunnerState:
+    """Where the streams are run, if anywhere; and whether the one who asks may run them."""
+
+    where: str | None
+    allowed: bool
+
+
 def all_streams(access: Access) -> Sequence[Defined]:
     return [_defined(one) for one in _list(ask(access, "GET", "streams"))]
 
@@ -88,10 +96,23 @@ def report(access: Access, name: TopicName, progress: StreamProgress) -> None:
     ask(access, "PUT", f"{_path(name)}/progress", body)
 
 
-def runner(access: Access) -> str | None:
+def runner(access: Access) -> RunnerState:
     """Where the streams are run, if anywhere."""
     found = ask(access, "GET", "stream-runner")
-    return found.get("where") if isinstance(found, dict) else None
+    try:
+        return RunnerState(found["where"], bool(found["allowed"]))
+    except (KeyError, TypeError):
+        raise WireError("the server does not tell its runner as expected") from None
+
+
+def dropped(access: Access) -> Sequence[SqlStream]:
+    """Streams that are no more, and may have left something."""
+    return [_defined(one).stream for one in _list(ask(access, "GET", "stream-runner/dropped"))]
+
+
+def forget_dropped(access: Access, stream_id: str) -> None:
+    """Nothing is left of it."""
+    ask(access, "DELETE", join("stream-runner", "dropped", stream_id))
 
 
 def take_runner(access: Access, me: str, where: str, ttl_ms: int) -> None:

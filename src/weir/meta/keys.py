@@ -82,6 +82,8 @@ OWNERS = "/weir/owners/"
 #: Streams that SQL defines, and what their runner last said of them.
 SQL_STREAMS = "/weir/sql/streams/"
 SQL_PROGRESS = "/weir/sql/progress/"
+#: Streams that were dropped, until their runner has cleaned up after them.
+SQL_DROPPED = "/weir/sql/dropped/"
 #: The one process that runs them.
 SQL_RUNNER = "/weir/sql/runner"
 
@@ -154,6 +156,10 @@ def sql_stream(name: TopicName) -> str:
 
 def sql_progress(name: TopicName) -> str:
     return f"{SQL_PROGRESS}{name.namespace}/{name.local}"
+
+
+def sql_dropped(stream_id: str) -> str:
+    return SQL_DROPPED + stream_id
 
 
 def _path(name: TopicName) -> str:

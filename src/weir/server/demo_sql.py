@@ -187,8 +187,8 @@ class _Story:
 
     def _query(self, console: "Console", sent: Sent) -> None:
         """What is stored, asked once: every sale is there once."""
-        from weir.spark.sql.console import Rows
-        from weir.spark.sql.statements import parse
+        from weir.spark.sql.parsing import parse
+        from weir.spark.sql.results import Rows
 
         (statement,) = parse("SELECT count(*), count(DISTINCT id), sum(cents) FROM sales")
         found = console.do(statement)
@@ -321,7 +321,7 @@ def _keep_running(runner: Any, done: Event) -> None:
 
 
 def _do(console: "Console", text: str) -> None:
-    from weir.spark.sql.statements import parse
+    from weir.spark.sql.parsing import parse
 
     for statement in parse(text):
         console.do(statement)

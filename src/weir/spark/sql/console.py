@@ -1,51 +1,38 @@
 """Statements done: each gives rows, or a word on what was done."""
 
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import replace
+from fnmatch import fnmatchcase
 from functools import singledispatchmethod
 from queue import Empty, SimpleQueue
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from weir.client import streams as rest
-from weir.client.streams import Defined
-from weir.model.errors import NotAuthorisedError, SqlError, SqlStreamExistsError, SqlStreamNotFoundError
-from weir.model.sql_streams import SqlStream, StreamProgress, Wanted
-from weir.model.topics import DEFAULT_NAMESPACE
+from weir.model.errors import SqlError
+from weir.model.topics import TopicName
 from weir.spark.sql import statements as s
-from weir.spark.sql.pipelines import mode_of, prepare
+from weir.spark.sql.insert import insert
+from weir.spark.sql.pipelines import mode_of
 from weir.spark.sql.place import Place, table_name, topic_named
 from weir.spark.sql.progress import told
+from weir.spark.sql.queries import Query, quoted
+from weir.spark.sql.results import Done, Rows
+from weir.spark.sql.stream_console import StreamConsole
 from weir.spark.sql.tables import Tables
 
-#: How long CREATE and RESUME wait for the runner's word: it may have to start Spark first.
-_PATIENCE_S = 90.0
-#: A runner that said nothing for so long is not there.
-_STALE_MS = 30_000
 _LOOK_S = 0.3
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    columns: Sequence[str]
-    rows: Sequence[Sequence[Any]]
-    #: Whether there are more than these.
-    more: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    what: str
-    fields: Mapping[str, Any] = field(default_factory=dict)
+#: How often the same is shown to those who watch.
+_WATCH_S = 2.0
 
 
 class Console:
+    """A session: what Spark knows in it, and the views that were made in it."""
+
     def __init__(
         self,
         spark: Callable[[], SparkSession],
@@ -58,49 +45,81 @@ class Console:
         """`spark` is asked for when it is needed: it takes seconds to start. `limit`: rows at the most. `start`:
         where live queries begin. `see_runner`: see to it that the streams are run; False if others shall."""
         self._spark = spark
-        self._place = place
         self._limit = limit
         self._start = start
-        self._see_runner = see_runner
-        self._tables: Tables | None = None
-
-    @property
-    def tables(self) -> Tables:
-        if self._tables is None:
-            self._tables = Tables(self._spark(), self._place)
-        return self._tables
+        self.tables = Tables(spark, place)
+        self._place = place
+        self._streams = StreamConsole(self.tables, place, see_runner)
+        #: Their texts, by their names in small letters.
+        self._views: dict[str, str] = {}
 
     @singledispatchmethod
     def do(self, statement: s.Statement) -> Rows | Done:
-        raise SqlError(f"{type(statement).__name__} is not for here")
+        """What is about streams."""
+        with _spoken():
+            return self._streams.do(statement)
+
+    @do.register
+    def _create_stream(self, statement: s.CreateStream) -> Rows | Done:
+        """Its definition is for the runner, which knows no views."""
+        with _spoken():
+            return self._streams.do(replace(statement, query=statement.query.where(self._views, safe=True)))
 
     # --- tables -------------------------------------------------------------------------------------------------
 
     @do.register
     def _select(self, statement: s.Select) -> Rows | Done:
+        query = statement.query.where(self._views)
         with _spoken():
+            frame = self.tables.frame(query, streaming=False)
             if statement.explain:
-                frame = self.tables.frame(statement.query, streaming=False)
                 frame.createOrReplaceTempView("weir_explained")
                 frame = self._spark().sql(f"{statement.explain} SELECT * FROM weir_explained")
-            else:
-                frame = self.tables.frame(statement.query, streaming=False)
             return self._rows(frame)
+
+    @do.register
+    def _insert(self, statement: s.Insert) -> Rows | Done:
+        query = statement.query.where(self._views)
+        with _spoken():
+            if self.tables.is_sparks(statement.name):
+                return self._other(s.Other(statement.head, query))
+            return insert(self.tables, self._place, statement, query)
 
     @do.register
     def _other(self, statement: s.Other) -> Rows | Done:
         with _spoken():
-            found = self._rows(self._spark().sql(statement.text))
+            if statement.query is None:
+                found = self._rows(self._spark().sql(statement.text))
+            else:
+                with self.tables.reading(_plain(statement.query.where(self._views))) as text:
+                    found = self._rows(self._spark().sql(statement.text + text))
         return found if found.columns else Done("done")
 
     @do.register
     def _show_tables(self, statement: s.ShowTables) -> Rows | Done:
-        return Rows(("table",), [(name,) for name in self.tables.names()])
+        wanted = topic_named((*statement.namespace, "any")).namespace if statement.namespace else None
+        topics = [one for one in self.tables.names() if wanted is None or one.namespace == wanted]
+        views = [] if wanted else [quoted(name).strip("`") for name in self._views]
+        named = [(table_name(one), one.local) for one in topics] + [(name, name) for name in views]
+        return Rows(("table",), [(name,) for name, local in named if fnmatchcase(local, statement.like)])
 
     @do.register
     def _describe_table(self, statement: s.DescribeTable) -> Rows | Done:
-        frame = self.tables.table(topic_named(statement.name), headers=True)
+        with _spoken():
+            frame = self._named(statement.name)
         return Rows(("column", "type"), [(one.name, one.dataType.simpleString()) for one in frame.schema])
+
+    def _named(self, name: s.Name) -> DataFrame:
+        if len(name) == 1 and name[0].lower() in self._views:
+            text = f"SELECT * FROM {quoted(name[0])}"
+            return self.tables.frame(Query.of(text).where(self._views), streaming=False)
+        if self.tables.is_sparks(name):
+            return self._spark().table(quoted(name[0]))
+        return self.tables.table(topic_named(name), headers=True)
+
+    def columns(self, topic: TopicName) -> list[str]:
+        """What can be said of a topic in a query."""
+        return self.tables.columns(topic)
 
     def _rows(self, frame: DataFrame) -> Rows:
         limit = self._limit
@@ -108,13 +127,41 @@ class Console:
         more = limit is not None and len(found) > limit
         return Rows(frame.columns, [tuple(row) for row in found[:limit]], more)
 
+    # --- views --------------------------------------------------------------------------------------------------
+
+    @do.register
+    def _create_view(self, statement: s.CreateView) -> Rows | Done:
+        (name,) = statement.name
+        if name.lower() in self._views and not statement.or_replace:
+            if statement.if_not_exists:
+                return Done(f"there is a view {name} already")
+            raise SqlError(f"there is a view {name} already", hint="write CREATE OR REPLACE VIEW")
+        query = statement.query.where(self._views)
+        text = query.text
+        if statement.columns:
+            columns = ", ".join(map(quoted, statement.columns))
+            text = f"SELECT * FROM ({text}) AS {quoted(name)}({columns})"
+        with _spoken():
+            self.tables.frame(Query.of(text), streaming=False)  # what is wrong with it is said now
+        self._views[name.lower()] = text
+        return Done(f"view {name} created, for this session", {"view": name})
+
+    @do.register
+    def _drop_view(self, statement: s.DropView) -> Rows | Done:
+        shown = ".".join(statement.name)
+        if self._views.pop(shown.lower(), None) is not None:
+            return Done(f"view {shown} dropped")
+        if statement.if_exists:
+            return Done(f"there is no view {shown}")
+        raise SqlError(f"there is no view {shown}", hint="views end with the session that made them")
+
     # --- live rows ----------------------------------------------------------------------------------------------
 
     def live(self, statement: s.SelectStream) -> Generator[Rows]:
         """Rows as they come, until the limit is reached or this is closed."""
         batches: SimpleQueue[Rows] = SimpleQueue()
-        with _spoken(), TemporaryDirectory(prefix="weir-sql-") as folder:
-            query = statement.query
+        with _spoken(), TemporaryDirectory(prefix="weir-sql-", ignore_cleanup_errors=True) as folder:
+            query = statement.query.where(self._views)
             frame = self.tables.frame(query, streaming=True, options={"startingOffsets": self._start})
             columns = frame.columns
             running = (
@@ -138,117 +185,18 @@ class Console:
             finally:
                 running.stop()
 
-    # --- streams ------------------------------------------------------------------------------------------------
-
-    @do.register
-    def _create(self, statement: s.CreateStream) -> Rows | Done:
-        name, access = topic_named(statement.name), self._place.access
-        shown = table_name(name)
-        if rest.find_stream(access, name) is not None:
-            if statement.if_not_exists:
-                return Done(f"there is a stream {shown} already")
-            raise SqlStreamExistsError(f"there is a stream {shown} already")
-        with _spoken():
-            sources = list(self.tables.topics(statement.query).values())
-            prepare(self.tables, self._place, name, statement.query, statement.options)
-        rest.put_stream(
-            access,
-            name,
-            sql=statement.query.text,
-            sources=sources,
-            options=statement.options,
-            wanted=Wanted.RUNNING,
-        )
-        return self._started(s.DescribeStream(statement.name), "created")
-
-    @do.register
-    def _show_streams(self, statement: s.ShowStreams) -> Rows | Done:
-        access = self._place.access
-        try:
-            found = rest.all_streams(access)
-        except NotAuthorisedError:
-            found = rest.streams_of(access, DEFAULT_NAMESPACE)
-        columns = ("stream", "state", "rows/s", "rows", "lag", "state rows", "last batch", "error")
-        return Rows(columns, [_line(one, self._state(one)) for one in found])
-
-    @do.register
-    def _describe(self, statement: s.DescribeStream) -> Rows | Done:
-        found = rest.get_stream(self._place.access, topic_named(statement.name))
-        stream, progress = found.stream, found.progress or StreamProgress("", "")
-        return Rows(
-            ("what", "value"),
-            [
-                ("stream", table_name(stream.name)),
-                ("state", self._state(found)),
-                ("query", stream.sql),
-                ("reads", ", ".join(table_name(source) for source in stream.sources)),
-                ("options", ", ".join(f"{name}={value}" for name, value in stream.options.items())),
-                ("rows per second", progress.rows_per_second),
-                ("rows", progress.rows),
-                ("lag", progress.lag),
-                ("state rows", progress.state_rows),
-                ("state bytes", progress.state_bytes),
-                ("last batch", progress.batch),
-                ("last batch ms", progress.batch_ms),
-                ("error", progress.error),
-                ("defined by", stream.role),
-            ],
-        )
-
-    @do.register
-    def _pause(self, statement: s.PauseStream) -> Rows | Done:
-        stream = self._want(statement.name, Wanted.PAUSED)
-        return Done(f"stream {table_name(stream.name)} pauses")
-
-    @do.register
-    def _resume(self, statement: s.ResumeStream) -> Rows | Done:
-        self._want(statement.name, Wanted.RUNNING)
-        return self._started(s.DescribeStream(statement.name), "resumed")
-
-    @do.register
-    def _drop(self, statement: s.DropStream) -> Rows | Done:
-        name = topic_named(statement.name)
-        if rest.find_stream(self._place.access, name) is None:
-            if statement.if_exists:
-                return Done(f"there is no stream {table_name(name)}")
-            raise SqlStreamNotFoundError(f"there is no stream {table_name(name)}")
-        rest.drop_stream(self._place.access, name)
-        return Done(f"stream {table_name(name)} dropped; its topic stays")
-
-    def _want(self, parts: s.Name, wanted: Wanted) -> SqlStream:
-        access, name = self._place.access, topic_named(parts)
-        stream = rest.get_stream(access, name).stream
-        return rest.put_stream(
-            access, name, sql=stream.sql, sources=stream.sources, options=stream.options, wanted=wanted
-        ).stream
-
-    def _started(self, about: s.DescribeStream, done: str) -> Done:
-        """Wait for the runner's word, if there is a runner or one can be started."""
-        name = topic_named(about.name)
-        shown, deadline = table_name(name), time.monotonic() + _PATIENCE_S
-        while self._see_runner() and time.monotonic() < deadline:
-            progress = rest.get_stream(self._place.access, name).progress
-            if progress is not None and progress.state == "failed":
-                raise SqlError(f"stream {shown} is {done}, and fails: {progress.error}", hint="drop or mend it")
-            if progress is not None and progress.state == "running":
-                return Done(f"stream {shown} {done}; it runs", {"stream": shown})
-            time.sleep(_LOOK_S)
-        return Done(f"stream {shown} {done}; it runs as soon as weir streams run does", {"stream": shown})
-
-    def _state(self, found: Defined) -> str:
-        """What it does, as far as is known."""
-        if found.progress is None:
-            return f"{found.stream.wanted.value} (not started)"
-        stale = time.time() * 1000 - found.progress.reported_ms > _STALE_MS
-        if stale and found.progress.state == "running" and rest.runner(self._place.access) is None:
-            return "no runner"
-        return found.progress.state
+    def watch(self, statement: s.Watch, *, every_s: float = _WATCH_S) -> Generator[Rows]:
+        """The same again and again, until this is closed."""
+        while True:
+            found = self.do(statement.what)
+            if isinstance(found, Rows):
+                yield found
+            time.sleep(every_s)
 
 
-def _line(found: Defined, state: str) -> tuple[Any, ...]:
-    told = found.progress or StreamProgress("", "")
-    name = table_name(found.stream.name)
-    return (name, state, told.rows_per_second, told.rows, told.lag, told.state_rows, told.batch, told.error)
+def _plain(query: Query) -> Query:
+    """A query that is all without duplicates, as one within another: Spark gets a text."""
+    return query if query.distinct is None else Query.of(f"SELECT * FROM ({query.text}) AS rows")
 
 
 def _next(batches: "SimpleQueue[Rows]") -> Rows | None:
@@ -263,5 +211,5 @@ def _spoken() -> Iterator[None]:
     """What Spark has to say of a query, in a line."""
     try:
         yield
-    except (PySparkException, Py4JError) as failure:
+    except (PySparkException, Py4JError, ValueError, OverflowError) as failure:
         raise SqlError(told(failure)) from None

@@ -38,8 +38,8 @@ class Messages:
 def messages(frame: DataFrame, record: str) -> Messages:
     """`record`: the name of the record in the schema."""
     _check_names(frame.schema)
-    columns = [field for field in frame.schema if not _about(field.name)]
-    written = _others(frame.schema)
+    columns = [field for field in frame.schema if not is_about(field.name)]
+    written = written_beside(frame.schema)
     if [field.name for field in columns] == ["value"] and isinstance(columns[0].dataType, _RAW):
         return Messages(frame.select(f.col("value"), *written), None)
     if not columns:
@@ -60,12 +60,12 @@ def messages(frame: DataFrame, record: str) -> Messages:
 _RAW = (t.StringType, t.BinaryType)
 
 
-def _about(name: str) -> bool:
+def is_about(name: str) -> bool:
     """Whether a column is about a message rather than in its value."""
     return name.startswith("__") or name.lower() in (*_KEY, *_HEADERS)
 
 
-def _others(schema: t.StructType) -> list[Column]:
+def written_beside(schema: t.StructType) -> list[Column]:
     """Key, headers and time, under the names that a sink has for them."""
     found = []
     for names, called in ((_KEY, "key"), (_HEADERS, "headers"), (_TIME, "timestamp")):

@@ -15,13 +15,17 @@ _OWN_ERRORS = "weir.model.errors."
 
 @dataclass(slots=True)
 class Meter:
-    """What a query has read since it was started here."""
+    """What a stream has read since it was first started here."""
 
     rows: int = 0
     batch: int = -1
     #: When it was last looked at, and how many rows there were then.
     looked_s: float = 0.0
     looked_rows: int = 0
+
+    def again(self, batch: int) -> "Meter":
+        """For the same stream in a new query, whose last batch was this."""
+        return Meter(rows=self.rows, batch=batch, looked_rows=self.rows)
 
     def look(self, query: StreamingQuery, stream_id: str, now_s: float) -> StreamProgress:
         told = [json.loads(one.json) for one in query.recentProgress]

@@ -14,9 +14,9 @@ from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.scope import Scope, traverse_scope
 
 from weir.model.errors import SqlError
+from weir.spark.sql.distinct import Distinct, find_distincts
+from weir.spark.sql.watermarks import without_watermarks
 
-_UNITS = ("MICROSECOND", "MILLISECOND", "SECOND", "MINUTE", "HOUR", "DAY", "WEEK", "MONTH", "YEAR")
-_VALUES = (TokenType.STRING, TokenType.NUMBER)
 #: Functions that run code of the machine that runs the query.
 _FORBIDDEN = ("reflect", "java_method", "try_reflect")
 _HEADERS = "__headers"
@@ -41,26 +41,48 @@ class Query:
     #: Whether it has groups, whose rows change as more comes.
     aggregates: bool = False
     watermarks: bool = False
+    #: Parts of it, or all, that are without duplicates.
+    distincts: tuple[Distinct, ...] = ()
+
+    @classmethod
+    def of(cls, text: str, *, safe: bool = False) -> "Query":
+        """The query that this text is."""
+        return find_query(tokenize(text), text, safe=safe)
 
     @property
     def names(self) -> list[tuple[str, ...]]:
         """The tables, each once."""
         return list(dict.fromkeys(table.parts for table in self.tables))
 
-    def reading(self, views: Mapping[tuple[str, ...], str]) -> str:
-        """The text with views in place of those tables that have one."""
-        edits: list[tuple[int, int, str]] = []
+    @property
+    def distinct(self) -> Distinct | None:
+        """All of it, if that is without duplicates."""
+        first = self.distincts[0] if self.distincts else None
+        return first if first is not None and (first.start, first.end) == (0, len(self.text)) else None
+
+    def reading(self, names: Mapping[tuple[str, ...], str], parts: Mapping[Distinct, str] | None = None) -> str:
+        """The text with those names in place of tables that have one, and in place of queries within it."""
+        done = parts or {}
+        edits = [(part.start, part.end, f"SELECT * FROM {name}") for part, name in done.items()]
         for table in self.tables:
-            view = views.get(table.parts)
-            if view is None:
+            name = names.get(table.parts)
+            if name is None or any(part.start <= table.start < part.end for part in done):
                 continue
-            edits.append((table.start, table.end, quoted(view)))
+            edits.append((table.start, table.end, name))
             if table.alias_at is not None:
                 edits.append((table.alias_at, table.alias_at, f" AS {quoted(table.parts[-1])}"))
         text = self.text
         for start, end, new in sorted(edits, reverse=True):
             text = text[:start] + new + text[end:]
         return text
+
+    def where(self, views: Mapping[str, str], *, safe: bool = False) -> "Query":
+        """The query with the texts of views in place of their names."""
+        known = [parts for parts in self.names if len(parts) == 1 and parts[0].lower() in views]
+        if not known:
+            return self
+        text = self.reading({parts: f"({views[parts[0].lower()]})" for parts in known})
+        return Query.of(text, safe=safe)
 
 
 def quoted(name: str) -> str:
@@ -84,7 +106,7 @@ def find_query(tokens: Sequence[Token], sql: str, *, safe: bool = False) -> Quer
     if not tokens:
         raise SqlError("the query is missing")
     begin, end = tokens[0].start, tokens[-1].end + 1
-    kept, clauses = _without_watermarks(tokens)
+    kept, clauses = without_watermarks(tokens)
     try:
         trees = [tree for tree in Spark().parser().parse(list(kept), sql) if tree is not None]
     except SqlglotError as bad:
@@ -94,12 +116,15 @@ def find_query(tokens: Sequence[Token], sql: str, *, safe: bool = False) -> Quer
     tree = trees[0]
     if safe:
         _check_safe(tree)
+    text = sql[begin:end]
+    distincts = tuple(find_distincts(moved(tokens, -begin), text))
     return Query(
-        text=sql[begin:end],
+        text=text,
         tables=tuple(_tables(tree, clauses, begin)),
         headers=any(column.name.lower() == _HEADERS for column in tree.find_all(exp.Column)),
-        aggregates=any(True for _ in tree.find_all(exp.Group, exp.AggFunc, exp.Distinct)),
+        aggregates=_aggregates(tree, done=bool(distincts)),
         watermarks=bool(clauses),
+        distincts=distincts,
     )
 
 
@@ -121,37 +146,18 @@ def _tables(tree: exp.Query, clauses: Mapping[int, int], begin: int) -> list[Tab
     return sorted(found, key=lambda table: table.start)
 
 
-def _without_watermarks(tokens: Sequence[Token]) -> tuple[list[Token], dict[int, int]]:
-    """The tokens without clauses `WATERMARK column DELAY OF INTERVAL ...`; and where those end, by where what they
-    follow ends."""
-    kept: list[Token] = []
-    clauses: dict[int, int] = {}
-    at = 0
-    while at < len(tokens):
-        length = _watermark(tokens[at:]) if kept else 0
-        if length:
-            clauses[kept[-1].end + 1] = tokens[at + length - 1].end + 1
-            at += length
-        else:
-            kept.append(tokens[at])
-            at += 1
-    return kept, clauses
+def _aggregates(tree: exp.Query, *, done: bool) -> bool:
+    """Whether its rows change. `done`: its DISTINCT is not left to Spark."""
+    kinds = (exp.Group, exp.AggFunc) if done else (exp.Group, exp.AggFunc, exp.Distinct)
+    return any(True for _ in tree.find_all(*kinds))
 
 
-def _watermark(tokens: Sequence[Token]) -> int:
-    """How many tokens such a clause takes; 0 if there is none."""
-    words = [token.text.upper() for token in tokens]
-    if words[:1] != ["WATERMARK"] or "DELAY" not in words:
-        return 0
-    delay = words.index("DELAY")
-    if delay < 2 or words[delay : delay + 3] != ["DELAY", "OF", "INTERVAL"]:
-        return 0
-    at = delay + 3
-    while at < len(tokens) and tokens[at].token_type in _VALUES:
-        at += 1
-        if at < len(tokens) and words[at].removesuffix("S") in _UNITS:
-            at += 1
-    return at if at > delay + 3 else 0
+def moved(tokens: Sequence[Token], by: int) -> list[Token]:
+    """The same tokens for a text of which some was cut off, or put before it."""
+    return [
+        Token(one.token_type, one.text, one.line, one.col, one.start + by, one.end + by, one.comments)
+        for one in tokens
+    ]
 
 
 def _check_safe(tree: exp.Query) -> None:

@@ -6,6 +6,7 @@ import shutil
 import socket
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from uuid import uuid4
@@ -16,13 +17,15 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from weir.client import streams as rest
+from weir.client.blocking import Access
 from weir.client.streams import Defined
-from weir.model.errors import NetworkError, TopicClosedError, WeirError
+from weir.model.errors import NetworkError, NotAuthorisedError, TopicClosedError, WeirError
 from weir.model.sql_streams import SqlStream, StreamProgress, Wanted
 from weir.spark.sql.pipelines import clean_up, start
 from weir.spark.sql.place import Place, table_name
 from weir.spark.sql.progress import Meter, told
 from weir.spark.sql.tables import Tables
+from weir.spark.sql.waiting import last_batch, waiting
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +34,8 @@ LEASE_MS = 15_000
 _RENEW_S = 4.0
 _REPORT_S = 2.0
 _STEP_S = 0.5
+#: How often it is looked how much waits for streams that do not run.
+_MEASURE_S = 5.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 #: How long one question to the broker may take; the next step asks again.
 _PATIENCE_S = 2.0
@@ -50,6 +55,17 @@ class Running:
     pause_s: float = _FIRST_PAUSE_S
     reported: StreamProgress | None = None
     reported_s: float = 0.0
+    #: When to look again how much waits for it, while it does not run.
+    measure_s: float = 0.0
+
+
+def check_allowed(access: Access) -> None:
+    """NotAuthorisedError unless this user may run the streams: it is better said before Spark has started."""
+    if not rest.runner(access).allowed:
+        raise NotAuthorisedError(
+            "the runner of the streams reads and writes for all of them, and this user may not",
+            hint="give it the --token of a superuser: auth.superusers",
+        )
 
 
 class Runner:
@@ -60,12 +76,14 @@ class Runner:
     ) -> None:
         self._place = replace(place, access=replace(place.access, patience_s=_PATIENCE_S))
         self._spark = spark
-        self._tables = Tables(spark, place)
+        self._tables = Tables(lambda: spark, place)
         self._checkpoints = Path(checkpoints)
         self._now = now
         self._me = uuid4().hex
         self._renewed_s = float("-inf")
         self._running: dict[str, Running] = {}
+        #: Whether it was looked for what streams left that were dropped while nobody ran them.
+        self._swept = False
 
     @property
     def count(self) -> int:
@@ -108,8 +126,11 @@ class Runner:
 
     def _follow(self, defined: Sequence[Defined]) -> None:
         wanted = {one.stream.id: one.stream for one in defined}
-        for gone in [key for key in self._running if key not in wanted]:
-            self._drop(self._running.pop(gone))
+        gone = [key for key in self._running if key not in wanted]
+        for key in gone:
+            self._stop(self._running.pop(key))
+        if gone or not self._swept:
+            self._sweep()
         for key, stream in wanted.items():
             one = self._running.setdefault(key, Running(stream))
             one.stream = stream
@@ -120,6 +141,7 @@ class Runner:
                 self._start(one)
 
     def _start(self, one: Running) -> None:
+        self.take()  # many streams take longer to start than a lease lasts
         if one.reported is None:
             self._report(one, StreamProgress(one.stream.id, "starting"))
         try:
@@ -128,7 +150,7 @@ class Runner:
             folder = self.checkpoint(one.stream)
             folder.mkdir(parents=True, exist_ok=True)
             one.query = start(self._tables, self._place, one.stream, str(folder))
-            one.error, one.meter = "", Meter(batch=_last_batch(folder))
+            one.error, one.meter = "", one.meter.again(last_batch(folder))
             log.info("%s runs", table_name(one.stream.name))
         except _FAILURES as failure:
             self._failed(one, failure)
@@ -145,11 +167,14 @@ class Runner:
             one.query.stop()
             one.query = None
 
-    def _drop(self, one: Running) -> None:
-        self._stop(one)
-        clean_up(self._place, one.stream)
-        shutil.rmtree(self.checkpoint(one.stream), ignore_errors=True)
-        log.info("%s is dropped", table_name(one.stream.name))
+    def _sweep(self) -> None:
+        """Leave nothing of streams that were dropped, here or at the broker, but what they wrote."""
+        for stream in rest.dropped(self._place.access):
+            clean_up(self._place, stream)
+            shutil.rmtree(self.checkpoint(stream), ignore_errors=True)
+            rest.forget_dropped(self._place.access, stream.id)
+            log.info("%s is dropped", table_name(stream.name))
+        self._swept = True
 
     # --- how it goes --------------------------------------------------------------------------------------------
 
@@ -165,8 +190,20 @@ class Runner:
                     one.pause_s = _FIRST_PAUSE_S
                 self._report(one, found)
             return
+        self._report(one, self._at_rest(one))
+
+    def _at_rest(self, one: Running) -> StreamProgress:
+        """Of a stream that is paused or failed: how far it had come, and how much waits for it."""
         state = "paused" if one.stream.wanted is Wanted.PAUSED else "failed"
-        self._report(one, StreamProgress(one.stream.id, state, batch=one.meter.batch, error=one.error))
+        last = one.reported or StreamProgress(one.stream.id, state)
+        lag = last.lag
+        if self._now() >= one.measure_s:
+            one.measure_s = self._now() + _MEASURE_S
+            with suppress(WeirError, OSError):
+                lag = waiting(self._place, one.stream, self.checkpoint(one.stream))
+        return replace(
+            last, state=state, rows_per_second=0.0, lag=lag, batch=one.meter.batch, batch_ms=0, error=one.error
+        )
 
     def _report(self, one: Running, progress: StreamProgress) -> None:
         if progress == one.reported:
@@ -178,13 +215,6 @@ class Runner:
         except WeirError as refused:  # dropped meanwhile: the next step sees it
             log.info("%s: %s", table_name(one.stream.name), refused)
         one.reported, one.reported_s = progress, self._now()
-
-
-def _last_batch(checkpoint: Path) -> int:
-    """The last micro-batch that Spark has finished there; -1 if none."""
-    folder = checkpoint / "commits"
-    done = [int(file.name) for file in folder.iterdir() if file.name.isdigit()] if folder.is_dir() else []
-    return max(done, default=-1)
 
 
 def run(

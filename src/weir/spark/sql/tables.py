@@ -1,7 +1,8 @@
 """Topics as tables and streams: typed columns by the registry, and what else a message has as `__...`."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from difflib import get_close_matches
 from uuid import uuid4
 
@@ -14,9 +15,10 @@ from weir.model.errors import ConfigError, SchemaNotFoundError, SqlError, TopicN
 from weir.model.topics import TopicName
 from weir.spark.columns import schema_of
 from weir.spark.options import connection
+from weir.spark.sql.distinct import KEY, TIME, Distinct
 from weir.spark.sql.place import Place, kafka_name, table_name, topic_named
 from weir.spark.sql.queries import Query, quoted
-from weir.spark.typed import value_schema
+from weir.spark.typed import ValueSchema, value_schema
 
 log = logging.getLogger(__name__)
 
@@ -30,41 +32,103 @@ _ABOUT = (
     "key AS __raw_key",
 )
 _UNTYPED = ("cast(value AS string) AS value", *_ABOUT, "value AS __raw_value")
+#: How Spark marks a column that has a watermark.
+_WATERMARK = "spark.watermarkDelayMs"
 
 
 class Tables:
-    """Makes queries of statements."""
+    """Makes queries of statements. Spark is asked for when it is needed."""
 
-    def __init__(self, spark: SparkSession, place: Place) -> None:
+    def __init__(self, spark: Callable[[], SparkSession], place: Place) -> None:
         self._spark = spark
         self._place = place
 
-    def names(self) -> list[str]:
-        """Every topic that may be seen, by its name as a table."""
+    # --- which there are ----------------------------------------------------------------------------------------
+
+    def names(self) -> list[TopicName]:
+        """Every topic that may be seen."""
         with Cluster(connection(self._place.options)) as cluster:
-            return [table_name(topic_of(name)) for name in cluster.topics()]
+            return [topic_of(name) for name in cluster.topics()]
+
+    def columns(self, topic: TopicName) -> list[str]:
+        """What the table of a topic has, besides its headers; without Spark."""
+        typed = self.value_type(topic)
+        about = [one.rpartition(" ")[2] for one in (_UNTYPED if typed is None else _ABOUT)]
+        if typed is None:
+            return about
+        return [*(typed.names if isinstance(typed, StructType) else ["value"]), *about]
 
     def topics(self, query: Query) -> dict[tuple[str, ...], TopicName]:
-        """The topics that a query reads; what is a view of this session is none."""
-        return {
-            parts: topic_named(parts)
-            for parts in query.names
-            if len(parts) > 1 or not self._spark.catalog.tableExists(quoted(parts[0]))
-        }
+        """The topics that a query reads; what is a table or view of Spark's is none."""
+        return {parts: topic_named(parts) for parts in query.names if not self.is_sparks(parts)}
+
+    def is_sparks(self, parts: tuple[str, ...]) -> bool:
+        return len(parts) == 1 and self._spark().catalog.tableExists(quoted(parts[0]))
+
+    # --- queries ------------------------------------------------------------------------------------------------
 
     def frame(self, query: Query, *, streaming: bool, options: Mapping[str, str] | None = None) -> DataFrame:
         """The query on topics as they are, or as streams. `options` are the source's."""
-        views: dict[tuple[str, ...], str] = {}
+        if query.distinct is not None:
+            return self._unique(query.distinct, streaming=streaming, options=options)
+        with self.reading(query, streaming=streaming, options=options) as text:
+            return self._spark().sql(text)
+
+    @contextmanager
+    def reading(
+        self, query: Query, *, streaming: bool = False, options: Mapping[str, str] | None = None
+    ) -> Iterator[str]:
+        """The query's text, to be run while this is open: it reads views of topics, which end then."""
+        views: list[str] = []
+
+        def view(frame: DataFrame) -> str:
+            views.append(f"weir_{uuid4().hex}")  # a session may have several of these
+            frame.createOrReplaceTempView(views[-1])
+            return quoted(views[-1])
+
         try:
-            for parts, topic in self.topics(query).items():
-                view = f"weir_{uuid4().hex}"  # a session may have several of these
-                frame = self.table(topic, streaming=streaming, headers=query.headers, options=options)
-                frame.createOrReplaceTempView(view)
-                views[parts] = view
-            return self._spark.sql(query.reading(views))
+            topics = self.topics(query)
+            for one in query.distincts:
+                self._check_reads(one, query)
+            parts = {one: view(self._unique(one, streaming=streaming, options=options)) for one in query.distincts}
+            tables = {
+                name: view(self.table(topic, streaming=streaming, headers=query.headers, options=options))
+                for name, topic in topics.items()
+            }
+            yield query.reading(tables, parts)
         finally:
-            for view in views.values():
-                self._spark.catalog.dropTempView(view)
+            for name in views:
+                self._spark().catalog.dropTempView(name)
+
+    def _check_reads(self, part: Distinct, query: Query) -> None:
+        """What stands before a query, in WITH, is not known within it once it is cut out."""
+        own = [name for name in Query.of(part.text()).names if name not in query.names]
+        if own:
+            raise SqlError(
+                f"SELECT DISTINCT within another query reads topics, and {'.'.join(own[0])} is none",
+                hint="make it a view: CREATE VIEW x AS ...",
+            )
+
+    def _unique(self, part: Distinct, *, streaming: bool, options: Mapping[str, str] | None = None) -> DataFrame:
+        """Rows without duplicates among all that are read; with a watermark, for as long as its delay."""
+        query = Query.of(part.text())
+        frame = self.frame(query, streaming=streaming, options=options)
+        columns = list(frame.columns)
+        keys = [name for name in columns if name.startswith(KEY)] or columns
+        if streaming and query.watermarks:
+            if not _marked(frame) and part.time is not None:
+                frame = self.frame(Query.of(part.text(time=True)), streaming=True, options=options)
+            if not _marked(frame):
+                raise SqlError(
+                    "SELECT DISTINCT does not have the time of its watermark", hint="add its column to the SELECT"
+                )
+            frame = frame.dropDuplicatesWithinWatermark(keys)
+        else:
+            frame = frame.dropDuplicates(keys)
+        helpers = [name for name in frame.columns if name.startswith(KEY) or name == TIME]
+        return frame.drop(*helpers) if helpers else frame
+
+    # --- one topic ----------------------------------------------------------------------------------------------
 
     def table(
         self,
@@ -76,21 +140,23 @@ class Tables:
     ) -> DataFrame:
         """One topic; SqlError if there is none."""
         name = kafka_name(topic)
-        self._check_exists(topic, name)
-        typed = self._value_type(topic)
+        self.check_exists(topic)
+        typed = self.value_type(topic)
         given = {**self._place.options, **(options or {}), "includeHeaders": str(headers).lower()}
         if typed is not None:
             given["valueFormat"] = "schema"
         # The columns are known here; a worker that is asked for them has to be started first.
         columns = schema_of(headers=headers, value=typed)
-        reader = self._spark.readStream if streaming else self._spark.read
+        reader = self._spark().readStream if streaming else self._spark().read
         frame = reader.format("weir").schema(columns).options(**given).load(name)
         also = ("headers AS __headers",) if headers else ()
         if typed is None:
             return frame.selectExpr(*_UNTYPED, *also)
         return frame.selectExpr("value.*" if isinstance(typed, StructType) else "value", *_ABOUT, *also)
 
-    def _check_exists(self, topic: TopicName, name: str) -> None:
+    def check_exists(self, topic: TopicName) -> None:
+        """SqlError names the nearest one, if there is no such topic."""
+        name = kafka_name(topic)
         with Cluster(connection(self._place.options)) as cluster:
             try:
                 cluster.partitions([name])
@@ -100,14 +166,23 @@ class Tables:
         hint = f"did you mean {table_name(topic_of(near[0]))}?" if near else "SHOW TABLES lists what there is"
         raise SqlError(f"there is no topic {table_name(topic)}", hint=hint)
 
-    def _value_type(self, topic: TopicName) -> DataType | None:
-        """What the registry's schema makes of the value; None if there is none, or none that can be columns."""
+    def value_type(self, topic: TopicName) -> DataType | None:
+        found = self.value_schema(topic)
+        return None if found is None else found.type
+
+    def value_schema(self, topic: TopicName) -> ValueSchema | None:
+        """What the registry has of the value; None if that is nothing, or nothing that can be columns."""
         access = self._place.access
         try:
             versions = schemas_of(topic, access.url, token=access.token, ca=access.ca)
-            return value_schema(kafka_name(topic), list(versions), permissive=False).type
+            return value_schema(kafka_name(topic), list(versions), permissive=False)
         except SchemaNotFoundError:
             return None
         except ConfigError as unfit:
             log.warning("the value of %s is read as text: %s", table_name(topic), unfit.what)
             return None
+
+
+def _marked(frame: DataFrame) -> bool:
+    """Whether a column of it has a watermark."""
+    return any(_WATERMARK in (column.metadata or {}) for column in frame.schema)

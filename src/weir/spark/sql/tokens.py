@@ -16,6 +16,11 @@ class Tokens:
         self._at = 0
 
     @property
+    def first(self) -> Token:
+        """The first of the statement, taken or not."""
+        return self._tokens[0]
+
+    @property
     def rest(self) -> Sequence[Token]:
         return self._tokens[self._at :]
 

@@ -1,0 +1,95 @@
+"""A session of SQL on topics, with a runner of streams that is stepped by hand."""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from weir.client import streams as rest
+from weir.client.blocking import Access, ask_v2
+from weir.spark.sql.console import Console
+from weir.spark.sql.parsing import parse
+from weir.spark.sql.place import Place, topic_named
+from weir.spark.sql.results import Done, Rows
+from weir.spark.sql.runner import Runner
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from .conftest import Topics
+
+_PATIENCE_S = 200.0
+ORDER = {
+    "type": "record",
+    "name": "Order",
+    "fields": [
+        {"name": "id", "type": "int"},
+        {"name": "customer", "type": ["null", "string"], "default": None},
+        {"name": "amount", "type": "double"},
+    ],
+}
+
+
+class Sql:
+    """Statements, and a runner that is stepped by hand."""
+
+    def __init__(self, spark: "SparkSession", topics: "Topics", folder: Path) -> None:
+        self._spark = spark
+        self.topics = topics
+        self.place = Place(Access(topics.up.http_url), topics.servers)
+        self.console = Console(lambda: spark, self.place, limit=1000, start="earliest")
+        self.runner = Runner(spark, self.place, str(folder / "checkpoints"))
+        self.folder = folder / "checkpoints"
+
+    def again(self) -> None:
+        """Another runner, as after a restart."""
+        self.runner = Runner(self._spark, self.place, str(self.folder))
+
+    def do(self, text: str) -> Rows | Done:
+        (statement,) = parse(text)
+        return self.console.do(statement)
+
+    def rows(self, text: str) -> list[tuple[object, ...]]:
+        found = self.do(text)
+        assert isinstance(found, Rows)
+        return [tuple(row) for row in found.rows]
+
+    def orders(self, name: str, first: int = 0, count: int = 6) -> None:
+        """A typed topic, of orders of two customers."""
+        if not first:
+            self.topics.create(name=name)
+            body = {"type": "JSON", "schema": json.dumps(ORDER), "properties": {}}
+            ask_v2(self.place.access, "POST", f"schemas/public/default/{name}/schema", body)
+        numbers = range(first, first + count)
+        values = [{"id": n, "customer": f"c{n % 2}", "amount": n / 2} for n in numbers]
+        times = [1_700_000_000_000 + 1000 * n for n in numbers]
+        self.topics.fill(name, [json.dumps(value) for value in values], times=times)
+
+    def until(self, done: Callable[[], bool]) -> None:
+        """Let the runner do its work until it is done."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while not done():
+            shown = rest.all_streams(self.place.access)
+            assert time.monotonic() < deadline, [(one.stream.name, one.progress) for one in shown]
+            assert self.runner.step()
+            time.sleep(0.2)
+
+    def until_read(self, name: str, rows: int) -> None:
+        """Until the stream has read so many rows, and written what it makes of them."""
+        self.until(lambda: self._read(name) >= rows)
+
+    def _read(self, name: str) -> int:
+        progress = rest.get_stream(self.place.access, topic_named((name,))).progress
+        return progress.rows if progress is not None else 0
+
+    def state(self, name: str) -> str:
+        found = rest.get_stream(self.place.access, topic_named((name,)))
+        return found.progress.state if found.progress is not None else ""
+
+    def close(self) -> None:
+        """Drop all streams, and clean up after them."""
+        for one in rest.all_streams(self.place.access):
+            rest.drop_stream(self.place.access, one.stream.name)
+        self.runner.step()
+        self.runner.close()
