@@ -96,6 +96,7 @@ class Session:
         self._came_at = self.heard_at = services.clock.monotonic()
         self._held_back = False
         self._aborted = False
+        self._unheard = False
         self._farewell: WeirError | None = None
         self._ended = asyncio.Event()
 
@@ -278,12 +279,13 @@ class Session:
     # --- serving -----------------------------------------------------------------------------------------
 
     async def _work(self) -> None:
-        """Serve what waits, one after the other; once the connection has ended, only what stores something."""
+        """Serve what waits, one after the other; once nobody reads the answers, only what stores something."""
         while True:
             self._working = True
             while self._waiting:
                 self._current = slot = self._waiting.popleft()
-                if self._ended.is_set() and not stores(slot):
+                if (self._unheard or self._ended.is_set()) and not stores(slot):
+                    self._answers.put(slot, [])
                     continue
                 try:
                     await self._serve(slot)
@@ -293,7 +295,8 @@ class Session:
                     if self._waiting:
                         await self.clock.sleep(0)  # it is the others' turn
                 except NetworkError:
-                    continue  # there is an end to the connection, which is found where it is read
+                    self._unheard = True  # there is an end to the connection, which is found where it is read
+                    continue
                 except WeirError as bad:
                     self._metrics.refused += 1
                     self._farewell = bad

@@ -1,6 +1,6 @@
 """Metadata: the brokers, and the topics with their partitions."""
 
-from weir.gateway.kafka.errors import Code, code_of
+from weir.gateway.kafka.errors import Code, RefusedError, code_of
 from weir.gateway.kafka.operations import NOT_ASKED, cluster_operations, topic_operations
 from weir.gateway.kafka.registry import handler
 from weir.gateway.kafka.session import Session
@@ -11,7 +11,8 @@ from weir.wire.kafka.apis import ApiKey
 
 _NULL_IS_ALL_SINCE = 1
 _MAY_FORBID_CREATION_SINCE = 4
-_NO_NAME_SINCE = 12
+_BY_ID_SINCE = 12
+_NO_ID = bytes(16)
 #: Looked up before others get a turn.
 _AT_ONCE = 100
 _Wanted = m.MetadataRequest.MetadataRequestTopic
@@ -25,11 +26,11 @@ async def metadata(session: Session, request: m.MetadataRequest, version: int) -
     settings = services.settings
     wants_all = request.topics is None or (version < _NULL_IS_ALL_SINCE and not request.topics)
     if wants_all:
-        topics = [_described(session, record) for record in services.catalog.all(session.role)]
+        topics = await _all(session)
     else:
         create = version < _MAY_FORBID_CREATION_SINCE or request.allow_auto_topic_creation
-        topics = await _all_named(session, request.topics or [], create)
-        if version < _NO_NAME_SINCE:
+        topics = await _all_named(session, request.topics or [], create, by_id=version >= _BY_ID_SINCE)
+        if version < _BY_ID_SINCE:
             for topic in topics:
                 topic.name = topic.name or ""
     if request.include_topic_authorized_operations:
@@ -49,31 +50,41 @@ async def metadata(session: Session, request: m.MetadataRequest, version: int) -
     )
 
 
-async def _all_named(session: Session, wanted: list[_Wanted], create: bool) -> list[_Topic]:
-    """Each once, however often it is named: a small request is not answered with gigabytes."""
-    named = {(each.name, bytes(each.topic_id)): each for each in wanted}
+async def _all(session: Session) -> list[_Topic]:
     topics = []
-    for number, each in enumerate(named.values(), 1):
-        topics.append(await _named(session, each, create))
+    for number, record in enumerate(session.services.catalog.all(session.role), 1):
+        topics.append(_described(session, record))
         if not number % _AT_ONCE:
             await session.clock.sleep(0)
     return topics
 
 
-async def _named(session: Session, wanted: _Wanted, create: bool) -> _Topic:
-    """One topic, as its client named it: by name, or by id alone."""
+async def _all_named(session: Session, wanted: list[_Wanted], create: bool, *, by_id: bool) -> list[_Topic]:
+    """Each once, however often it is named: a small request is not answered with gigabytes."""
+    named = {(each.name, bytes(each.topic_id)): each for each in wanted}
+    topics = []
+    for number, each in enumerate(named.values(), 1):
+        topics.append(await _named(session, each, create, by_id=by_id))
+        if not number % _AT_ONCE:
+            await session.clock.sleep(0)
+    return topics
+
+
+async def _named(session: Session, wanted: _Wanted, create: bool, *, by_id: bool) -> _Topic:
+    """One topic, as its client named it: by its id if that is there, else by its name."""
     catalog = session.services.catalog
     try:
-        if wanted.name is None:
+        if wanted.name is None or bytes(wanted.topic_id) != _NO_ID:
+            if not by_id:
+                raise RefusedError(Code.INVALID_REQUEST, "this version of metadata knows topics by name only")
             record = catalog.by_id(wanted.topic_id)
             session.services.guard.check(session.role, record.name, None)
             return _described(session, record)
         return _described(session, await _found(session, wanted.name, create), wanted.name)
     except WeirError as failure:
-        code = code_of(failure)
-        if wanted.name is None and isinstance(failure, TopicNotFoundError):
-            code = Code.UNKNOWN_TOPIC_ID
-        return _Topic(error_code=code, name=wanted.name, topic_id=bytes(wanted.topic_id), partitions=[])
+        return _Topic(
+            error_code=code_of(failure), name=wanted.name, topic_id=bytes(wanted.topic_id), partitions=[]
+        )
 
 
 async def _found(session: Session, name: str, create: bool) -> TopicRecord:
