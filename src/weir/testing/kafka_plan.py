@@ -83,6 +83,8 @@ class KafkaPlan:
     deletes: bool
     table: bool
     holding: HoldingSettings
+    #: How many lives of transactional producers have an epoch for each transaction, which begins by what is sent.
+    modern: float
 
     @property
     def skew_s(self) -> float:
@@ -107,6 +109,7 @@ class KafkaPlan:
             ("delays", self.delayed > 0),
             ("deletes", self.deletes),
             ("table", self.table),
+            ("transactions of version 2", self.modern > 0),
         )
         return "".join(f", {name}" for name, there in features if there)
 
@@ -145,11 +148,12 @@ def make_kafka_plan(rng: Random) -> KafkaPlan:
         first_sequence=rng.choice((0, 0, 0x7FFFFFFF - 7)),
         follows=rng.random() < 0.4,
         static=rng.random() < 0.3,
-        cooperative=rng.random() < 0.4,
-        delayed=rng.choice((0.0, 0.0, 0.3)),
+        cooperative=rng.random() < 0.3,
+        delayed=rng.choice((0.0, 0.0, 0.0, 0.3)),
         deletes=rng.random() < 0.25,
-        table=rng.random() < 0.25,
+        table=rng.random() < 0.15,
         holding=make_holding(rng),
+        modern=rng.choice((0.0, 0.5, 1.0)),
     )
 
 
@@ -162,7 +166,7 @@ def _storage(rng: Random, quorum: Quorum) -> Plan:
         repair=False,
         faults=_choose_faults(rng),
         fault_every_s=rng.choice((0.4, 0.8, 1.6)),
-        duration_s=rng.uniform(4.0, 7.0),
+        duration_s=rng.uniform(3.5, 6.0),
     )
 
 

@@ -11,8 +11,8 @@ from weir.testing.kafka_workload import Worker
 from weir.testing.log_history import Kind
 
 TABLE = Part("table", 0)
-#: Compacted as soon as somebody looks after it.
-CONFIGS = {"cleanup.policy": "compact", "max.compaction.lag.ms": "100"}
+#: Compacted every second or two.
+CONFIGS = {"cleanup.policy": "compact", "max.compaction.lag.ms": "1000"}
 _KEYS = 4
 
 
@@ -32,7 +32,7 @@ class TableReader(Worker):
     """Reads everything that compaction has left."""
 
     async def life(self, handle: str) -> None:
-        await self.pause(1.0)
+        await self.pause(2.0)
         await scan(self.story, await self.link(), handle)
 
 
