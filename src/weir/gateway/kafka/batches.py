@@ -9,8 +9,9 @@ from weir.model.batch import BatchFormat
 from weir.model.errors import ChecksumError, UnknownVersionError, WireError
 from weir.model.ids import Buffer
 from weir.wire.kafka import messages as m
-from weir.wire.kafka.records import BatchHeader, Compression, produced_batch, with_append_time
+from weir.wire.kafka.records import MAGIC, MAGIC_AT, BatchHeader, Compression, produced_batch, with_append_time
 from weir.wire.kafka.records_build import Record
+from weir.wire.kafka.records_check import check_sizes
 from weir.wire.kafka.records_read import iter_records
 
 #: Older clients could not have read it, so older requests may not carry it.
@@ -34,14 +35,20 @@ class BadRecordsError(RefusedError):
 
 def judged(records: Buffer | None, version: int, limits: SessionLimits) -> BatchHeader:
     """The header of a partition's records, if they may be stored; RefusedError."""
+    records = records or b""
     try:
-        header = produced_batch(records or b"")
+        header = produced_batch(records)
+        check_sizes(records, header)
     except ChecksumError as damaged:
         raise RefusedError(Code.CORRUPT_MESSAGE, str(damaged)) from damaged
-    except UnknownVersionError as old:
-        raise RefusedError(Code.UNSUPPORTED_FOR_MESSAGE_FORMAT, str(old)) from old
+    except UnknownVersionError as other:
+        # The same answer for what is too old and for what makes no sense, as in Kafka.
+        code = Code.INVALID_RECORD if records[MAGIC_AT] < MAGIC else Code.CORRUPT_MESSAGE
+        raise RefusedError(code, str(other)) from other
     except WireError as bad:
         raise RefusedError(Code.INVALID_RECORD, str(bad)) from bad
+    if header.base_offset:
+        raise RefusedError(Code.INVALID_RECORD, f"a producer's batch begins at {header.base_offset}, not at 0")
     if header.size > limits.max_batch_bytes:
         raise RefusedError(
             Code.MESSAGE_TOO_LARGE, f"a batch has {header.size} bytes, {limits.max_batch_bytes} are allowed"

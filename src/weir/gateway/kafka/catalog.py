@@ -7,6 +7,7 @@ import hashlib
 
 from weir.broker.ports import Guard
 from weir.broker.registry import Registry
+from weir.gateway.kafka.errors import UnknownTopicIdError
 from weir.gateway.kafka.names import kafka_name, topic_of
 from weir.model.errors import NotAuthorisedError, TopicExistsError, TopicNotFoundError
 from weir.model.policies import Policies, Retention
@@ -115,7 +116,7 @@ class Catalog:
         return digest
 
     def by_id(self, topic_id: bytes) -> TopicRecord:
-        """TopicNotFoundError if there is none, or another has its name now."""
+        """UnknownTopicIdError if there is none, or another has its name now."""
         topic_id = bytes(topic_id)
         if topic_id not in self._ids and self._ids_as_of != self._registry.topics.revision:
             self._ids_as_of = self._registry.topics.revision
@@ -125,7 +126,7 @@ class Catalog:
         name = self._ids.get(topic_id)
         found = None if name is None else self._registry.topics.find(name)
         if found is None or found.deleting or self.id_of(found) != topic_id:
-            raise TopicNotFoundError("no topic has this id")
+            raise UnknownTopicIdError("no topic has this id")
         return found
 
     def all(self, role: str) -> list[TopicRecord]:

@@ -145,7 +145,7 @@ class Code(IntEnum):
     SHARE_SESSION_LIMIT_REACHED = 133
 
 
-#: T, G and A: a class of your own gets its row here; the groups of rows follow `model/errors.py`.
+#: T, G and A: a class of your own gets its row here; the groups of rows follow `model/errors/`.
 CODES: dict[type[BaseException], Code] = {
     errors.WeirError: Code.UNKNOWN_SERVER_ERROR,
     errors.ConfigError: Code.INVALID_CONFIG,
@@ -223,6 +223,13 @@ class RefusedError(errors.WeirError):
     def __init__(self, code: Code, what: str, *, hint: str | None = None) -> None:
         super().__init__(what, hint=hint)
         self.code = code
+
+
+class UnknownTopicIdError(errors.TopicNotFoundError):
+    """No topic has an id that a client named; it may have been deleted."""
+
+
+CODES[UnknownTopicIdError] = Code.UNKNOWN_TOPIC_ID
 
 
 def code_of(failure: BaseException) -> int:

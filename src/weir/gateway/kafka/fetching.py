@@ -9,7 +9,7 @@ from weir.broker.readable import Readable, WholeLog
 from weir.gateway.kafka.errors import Code, code_of
 from weir.gateway.kafka.fetch_parts import FetchPart, FetchParts
 from weir.model.batch import Batch, BatchFlags, BatchFormat
-from weir.model.errors import TopicNotFoundError, WeirError
+from weir.model.errors import WeirError
 from weir.model.ids import Buffer
 from weir.model.registry import Action
 from weir.model.topics import TopicName
@@ -83,8 +83,6 @@ class Fetching:
             await self._read(part)
         except WeirError as failure:
             part.error, part.batches = code_of(failure), []
-            if isinstance(failure, TopicNotFoundError) and isinstance(part.key[0], bytes):
-                part.error = Code.UNKNOWN_TOPIC_ID
         if part.error:
             self._failed = True
 

@@ -19,6 +19,7 @@ from weir.wire.batch import MAX_COUNT
 from weir.wire.checksum import crc32c
 
 MAGIC = 2
+MAGIC_AT = 16
 HEADER_BYTES = 61
 #: Where the checksummed part begins.
 ATTRIBUTES_AT = 21

@@ -88,7 +88,7 @@ def _bytes(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
     return data[at : at + size], at + size
 
 
-def number(data: bytes | bytearray, at: int) -> tuple[int, int]:
+def number(data: bytes | bytearray | memoryview, at: int) -> tuple[int, int]:
     """A zigzag number, and the place after it."""
     first = data[at]
     if first < 0x80:

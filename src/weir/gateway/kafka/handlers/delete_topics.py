@@ -57,10 +57,7 @@ def _meant(session: Session, topic: _Topic) -> TopicRecord:
         except InvalidNameError as bad:  # there can be none
             raise TopicNotFoundError(bad.what, hint=bad.hint) from bad
         return catalog.topic(topic.name)
-    try:
-        record = catalog.by_id(topic.topic_id)
-    except TopicNotFoundError as missing:
-        raise RefusedError(Code.UNKNOWN_TOPIC_ID, missing.what) from missing
+    record = catalog.by_id(topic.topic_id)
     session.services.authoriser.check_admin(session.role, record.name)
     return record
 

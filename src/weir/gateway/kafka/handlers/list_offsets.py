@@ -11,6 +11,9 @@ from weir.wire.kafka.apis import ApiKey
 
 _READ_COMMITTED = 1
 _NOTHING = -1
+#: What is no moment but a wish, and the version in which it came to be.
+_SINCE = {-1: 0, -2: 0, -3: 7, -4: 8, -5: 9, -6: 11}
+_NEVER = 1 << 15
 #: Looked up before others get a turn.
 _AT_ONCE = 100
 _Asked = m.ListOffsetsRequest.ListOffsetsPartition
@@ -24,15 +27,19 @@ async def list_offsets(session: Session, request: m.ListOffsetsRequest, version:
     for topic in request.topics:
         told = []
         for number, asked in enumerate(topic.partitions, 1):
-            told.append(await _answer(session, topic.name, asked, committed))
+            told.append(await _answer(session, topic.name, asked, committed, version))
             if not number % _AT_ONCE:
                 await session.clock.sleep(0)
         response.topics.append(m.ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name, partitions=told))
     return response
 
 
-async def _answer(session: Session, name: str, asked: _Asked, committed: bool) -> _Told:
+async def _answer(session: Session, name: str, asked: _Asked, committed: bool, version: int) -> _Told:
     try:
+        if asked.timestamp < 0 and version < _SINCE.get(asked.timestamp, _NEVER):
+            raise RefusedError(
+                Code.UNSUPPORTED_VERSION, f"{asked.timestamp} is no moment in version {version} of list offsets"
+            )
         offset, time_ms = await _find(session, name, asked, committed)
     except WeirError as failure:
         return _Told(
@@ -60,10 +67,8 @@ async def _find(session: Session, name: str, asked: _Asked, committed: bool) -> 
             found = await services.moments.of(topic, session.clock).latest()
         case -5 | -6:  # in a tier, or on its way there
             return _NOTHING, _NOTHING
-        case moment_ms if moment_ms >= 0:
+        case moment_ms:
             found = await services.moments.of(topic, session.clock).first_at(moment_ms)
-        case _:
-            raise RefusedError(Code.INVALID_REQUEST, f"{asked.timestamp} is no moment")
     if found is None or found.offset >= end:
         return _NOTHING, _NOTHING
     return found.offset, found.time_ms
