@@ -54,6 +54,13 @@ ROUTES = [
 ]
 
 
+async def large(call: Call) -> list[str]:
+    return ["x" * 1_000_000] * 20
+
+
+LARGE = [Route("GET", "/large", "Just not too much.", large, answer=list[str])]
+
+
 async def test_a_route_gets_its_parameters_decoded(serve) -> None:
     served = await serve(ROUTES, role="alice")
     status, told = await served.call("GET", "/things/a%2Fb%20c?deep=true")
@@ -151,6 +158,35 @@ async def test_connections_beyond_the_limit_are_turned_away(serve) -> None:
     with pytest.raises((ConnectionError, IndexError)):
         await served.call("GET", "/things/x")
     first.close()
+
+
+async def test_a_request_that_drips_has_its_time_as_a_whole(serve) -> None:
+    served = await serve(ROUTES, idle_s=0.5)
+    reader, writer = await asyncio.open_connection(served.server.host, served.server.port)
+    writer.write(b"PUT /things/x HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n")
+    async with asyncio.timeout(30):
+        while not reader.at_eof():  # a byte every now and then does not keep it
+            try:
+                writer.write(b" ")
+                answer = await asyncio.wait_for(reader.read(1000), 0.05)
+                assert answer.startswith(b"HTTP/1.1 408") or not answer
+            except (TimeoutError, ConnectionError):
+                if writer.is_closing():
+                    break
+    writer.close()
+
+
+async def test_an_answer_that_nobody_reads_does_not_keep_its_connection(serve) -> None:
+    served = await serve(LARGE, idle_s=0.2)
+    _, writer = await asyncio.open_connection(served.server.host, served.server.port, limit=1)
+    writer.write(b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n" * 2)
+    sessions = served.server._http._server
+    async with asyncio.timeout(30):
+        while not sessions.sessions:
+            await asyncio.sleep(0.01)
+        while sessions.sessions:
+            await asyncio.sleep(0.01)
+    writer.close()
 
 
 async def test_who_asks_for_a_topic_of_another_broker_is_sent_there(serve) -> None:

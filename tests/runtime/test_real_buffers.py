@@ -134,3 +134,42 @@ def test_connections_that_wait_hold_no_chunk(size: int) -> None:
         listener.close()
 
     asyncio.run(serve())
+
+
+def test_what_nobody_takes_is_bounded_over_all_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weir.runtime.real_buffers._CROWDED_BYTES", CHUNK_BYTES)
+
+    async def serve() -> None:
+        net = RealNetwork()
+        listener = await net.listen("127.0.0.1", 0)
+        pairs = []
+        for _ in range(30):
+            client = await net.connect("127.0.0.1", listener.port)
+            pairs.append((client, await listener.accept()))
+        for client, _ in pairs:
+            client.write([bytes(1024 * 1024)])
+        async with asyncio.timeout(60):
+            while not all(served._inbox.size for _, served in pairs):
+                await asyncio.sleep(0.01)
+        most = net._pool.waiting
+        taken = []
+        async with asyncio.timeout(60):
+            for _, served in pairs:
+                left = 1024 * 1024
+                while left:
+                    left -= len(await served.receive())
+                    most = max(most, net._pool.waiting)
+                taken.append(left)
+        assert most <= 30 * 16 * 1024 + 3 * CHUNK_BYTES  # of 30 MiB
+        assert net._pool.waiting == 0
+        pairs[0][0].write([bytes(100_000)])
+        async with asyncio.timeout(60):
+            while not net._pool.waiting:
+                await asyncio.sleep(0.01)
+        for client, served in pairs:
+            served.close()
+            client.close()
+        assert net._pool.waiting == 0  # whoever ends takes nothing with it
+        listener.close()
+
+    asyncio.run(serve())

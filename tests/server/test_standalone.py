@@ -5,6 +5,7 @@ import base64
 import datetime
 import ssl
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -157,6 +158,23 @@ async def test_tls_serves_beside_the_plain_listener(make: MakeWeir, runtime: Run
     async with PulsarClient(runtime, url(node, "pulsar_tls"), ClientSettings(tls=suspicious)) as client:
         with pytest.raises(ConnectFailedError, match="TLS"):
             await client.producer("t")
+
+
+async def test_a_tls_handshake_that_never_ends_is_ended(
+    make: MakeWeir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("weir.runtime.real_net._HANDSHAKE_S", 0.2)
+    certificate, key = self_signed(tmp_path)
+    node = make("listeners.kafka_tls=127.0.0.1:0", f"tls.certificate={certificate}", f"tls.key={key}")
+    await node.start()
+    address = node.addresses["kafka_tls"]
+    for beginning in (b"", b"\x16\x03\x01\x02\x00", b"GET / HTTP/1.1\r\n\r\n"):
+        reader, writer = await asyncio.open_connection(address.host, address.port)
+        writer.write(beginning)
+        async with asyncio.timeout(30):
+            with suppress(ConnectionError):
+                await reader.read()  # perhaps an alert, and then the end
+        writer.close()
 
 
 async def test_the_admin_rest_is_served_in_the_clear_and_over_tls(

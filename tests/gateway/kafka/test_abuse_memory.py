@@ -212,3 +212,16 @@ def test_answers_that_are_much_larger_than_their_requests_wait_for_their_reader(
     node.call(calm)
     assert flooding.result(PATIENCE_S) < 500
     assert memory_bytes() - before < 200 * MIB
+
+
+def test_a_group_that_is_named_again_and_again_is_told_of_once(node: KafkaNode) -> None:
+    async def ask() -> list[str]:
+        peer = await node.peer()
+        groups = [
+            m.OffsetFetchRequest.OffsetFetchRequestGroup(group_id=name, topics=None) for name in ("a", "b", "a")
+        ]
+        answer = await peer.call(ApiKey.OFFSET_FETCH, 8, m.OffsetFetchRequest(groups=groups * 10_000))
+        peer.connection.close()
+        return [group.group_id for group in answer.groups]
+
+    assert node.call(ask) == ["a", "b"]

@@ -1,12 +1,14 @@
 """Conversations under load, and at the end of a session, over a fake broker in simulated time."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from weir.model.batch import BatchFormat
 from weir.model.errors import (
     StreamBusyError,
 )
+from weir.runtime.intake import MIB, Intake
 from weir.wire.pulsar.frames import encode_command
 from weir.wire.pulsar.proto import api
 
@@ -151,5 +153,25 @@ def test_a_brokers_command_from_a_client_ends_the_session(play: Play) -> None:
         peer.connection.write([encode_command(api.CommandSuccess(request_id=1))])
         while (frame := await peer.frame()) is not None:
             assert isinstance(frame.command, api.CommandError)
+
+    play(conversation)
+
+
+def test_half_of_a_frame_that_others_wait_behind_is_ended_after_a_while(play: Play) -> None:
+    """What all connections receive at a time has one bound."""
+
+    async def conversation(stage: Any) -> None:
+        intake = Intake(6 * MIB)
+        stage.server._services = replace(stage.server._services, intake=intake)
+        half, peer = await stage.peer(), await stage.peer()
+        await peer.produce(TOPIC)
+        half.connection.write([(3 * MIB).to_bytes(4, "big") + bytes(MIB)])
+        await stage.later(1)
+        peer.send(1, 0, bytes(2 * MIB))
+        await stage.later(1)
+        assert (intake.waiting, intake.taken) == (1, 3 * MIB)
+        assert (await peer.hear(api.CommandSendReceipt)).sequence_id == 0
+        assert (intake.waiting, intake.taken) == (0, 0)
+        assert len(stage.server.sessions) == 1
 
     play(conversation)
