@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -489,6 +490,13 @@ def test_positions_and_members_survive_a_crash_of_the_broker(
 # --- what others see -------------------------------------------------------------------------------------------
 
 
+def listing(up: UpProcess, topic: str, *options: str) -> str:
+    """What `weir subscriptions list` says."""
+    command = [sys.executable, "-m", "weir.cli.main", "subscriptions", "list", topic, "--url", up.http_url]
+    wide = {**os.environ, "COLUMNS": "300"}
+    return subprocess.run([*command, *options], capture_output=True, text=True, check=True, env=wide).stdout
+
+
 def test_a_group_shows_in_the_command_line_in_rest_and_in_metrics(weir: UpProcess, topic: str) -> None:
     bootstrap = weir.kafka
     create(bootstrap, topic, 2)
@@ -498,29 +506,14 @@ def test_a_group_shows_in_the_command_line_in_rest_and_in_metrics(weir: UpProces
         until(lambda: idle(member) or len(member.assignment()) == 2)
         member.commit(offsets=[TopicPartition(topic, 0, 2), TopicPartition(topic, 1, 5)], asynchronous=False)
 
-        listed = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "weir.cli.main",
-                "subscriptions",
-                "list",
-                topic,
-                "--json",
-                "--url",
-                weir.http_url,
-            ],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        for told in (json.loads(listed.stdout)[topic], stats(weir, topic)["subscriptions"][topic]):
+        listed = listing(weir, topic, "--json")
+        for told in (json.loads(listed)[topic], stats(weir, topic)["subscriptions"][topic]):
             assert told["msgBacklog"] == 3
             assert told["subscriptionProperties"] == {"weir.retains": "false"}
             (seen,) = told["consumers"]
             assert seen["consumerName"].startswith("watched-")
             assert seen["metadata"]["weir.client_id"] == "watched"
-        parts = json.loads(listed.stdout)[topic]["partitions"]
+        parts = json.loads(listed)[topic]["partitions"]
         full = f"persistent://public/default/{topic}-partition-"
         assert {name: (one["position"], one["msgBacklog"]) for name, one in parts.items()} == {
             f"{full}0": (2, 3),
@@ -533,6 +526,36 @@ def test_a_group_shows_in_the_command_line_in_rest_and_in_metrics(weir: UpProces
             assert f"weir_subscription_backlog_messages{label} {lag}\n" in metrics
             assert f"weir_subscription_consumers{label} 1\n" in metrics
     until(lambda: stats(weir, topic)["subscriptions"][topic]["consumers"] == [])
+
+
+def test_a_group_that_has_committed_nothing_shows_with_its_members(weir: UpProcess, topic: str) -> None:
+    bootstrap = weir.kafka
+    create(bootstrap, topic, 2)
+    produce(bootstrap, topic, 2, range(10))
+    full = f"persistent://public/default/{topic}-partition-"
+    with consumer(bootstrap, topic, client_id="silent") as member:
+        member.subscribe([topic])
+        until(lambda: idle(member) or len(member.assignment()) == 2)
+
+        told = json.loads(listing(weir, topic, "--json"))[topic]
+        (seen,) = told["consumers"]
+        assert seen["metadata"]["weir.client_id"] == "silent"
+        assert {name: part["position"] for name, part in told["partitions"].items()} == {
+            f"{full}0": None,
+            f"{full}1": None,
+        }
+        lines = listing(weir, topic, "--partitions").splitlines()
+        assert sum("silent-" in line and topic in line for line in lines) == 2
+        assert stats(weir, topic)["subscriptions"][topic]["consumers"] == [seen]
+        assert rest(weir, f"/admin/v2/persistent/public/default/{topic}/subscriptions") == [topic]
+        metrics = rest(weir, "/metrics")
+        for index in (0, 1):
+            label = f'{{topic="{full}{index}",subscription="{topic}"}}'
+            assert f"weir_subscription_consumers{label} 1\n" in metrics
+            # How far it is, only the member knows.
+            assert f"weir_subscription_position{label}" not in metrics
+            assert f"weir_subscription_backlog_messages{label}" not in metrics
+    until(lambda: topic not in stats(weir, topic)["subscriptions"])
 
 
 def test_a_pulsar_consumer_goes_on_where_the_group_is_and_the_group_where_that_one_stopped(
