@@ -16,19 +16,10 @@ from weir.broker.api import Outgoing
 from weir.broker.settings import BrokerSettings
 from weir.broker.transaction_delays import MOVED, TransactionDelays
 from weir.broker.upkeep import look_after
-from weir.meta import keys
-from weir.meta.memory import MemoryCore, MemoryMeta
 from weir.model.batch import Batch, BatchFlags, BatchFormat, HeldId, Origin, Stamp
 from weir.model.errors import BookieUnavailableError, NotAllowedError, TransactionStateError, WeirError, WireError
-from weir.model.ids import BookieId
-from weir.model.ledger import Quorum
 from weir.model.policies import Policies, Retention
-from weir.runtime import Runtime
-from weir.stream.settings import StreamSettings
-from weir.testing.errors import NodeCrashedError
-from weir.testing.fakes import FakeBookie, FakeBookiePool
-from weir.testing.world import World, simulate
-from weir.wire.metadata import BookieInfo, encode_bookie_info
+from weir.testing.crashing import Life, crashing_lives, lose_bookies
 
 CRASHED = pytest.mark.parametrize("graceful", [True, False], ids=["closed", "crashed"])
 
@@ -357,8 +348,10 @@ async def _until_ended(
     """A transaction of one batch; meanwhile bookies go away, their answers get lost, and the topic moves to
     another broker, while the former one does not know. Answers the topic where it is now."""
     sent = ended = False
+    clock = bench.runtime.clock
     while not ended:
-        losing = asyncio.create_task(_lose_bookies(bench, dice)) if dice.random() < 0.5 else None
+        trouble = dice.random() < 0.5
+        losing = asyncio.create_task(lose_bookies(bench.bookies, clock, dice)) if trouble else None
         try:
             if not sent:
                 await (await bench.producer(topic)).publish(batch)
@@ -369,7 +362,7 @@ async def _until_ended(
             await topic.end_transaction(batch.stamp.producer_id, 0, commit=commit)
             ended = True
         except WeirError:
-            await bench.runtime.clock.sleep(dice.random())
+            await clock.sleep(dice.random())
         if losing is not None:
             await losing
         if dice.random() < 0.3:
@@ -377,46 +370,7 @@ async def _until_ended(
     return topic
 
 
-async def _lose_bookies(bench: Any, dice: Random) -> None:
-    bookies = list(bench.bookies.bookies.values())
-    await bench.runtime.clock.sleep(dice.choice((0, 0.0001, 0.001, 0.01)))
-    answers_too = dice.random() < 0.5
-    for bookie in bookies:
-        if answers_too:
-            bookie.hold()
-        else:
-            bookie.failure = BookieUnavailableError("down")
-    await bench.runtime.clock.sleep(dice.random() / 10)
-    for bookie in bookies:
-        bookie.failure = BookieUnavailableError("down") if answers_too else None
-    await bench.runtime.clock.sleep(dice.random() / 10)
-    for bookie in bookies:
-        bookie.failure = None
-        bookie.release()
-
-
 # --- crashes --------------------------------------------------------------------------------------------------
-
-
-class CrashingPool(FakeBookiePool):
-    """One bookie; `crash` is called at the add of that number, before it is stored or right after."""
-
-    def __init__(self, at: int, stored: bool, crash: Callable[[], None]) -> None:
-        super().__init__()
-        self.adds = 0
-        pool = self
-
-        class Crashing(FakeBookie):
-            def add(self, *args: Any, **more: Any) -> "asyncio.Future[None]":
-                pool.adds += 1
-                if pool.adds != at:
-                    return super().add(*args, **more)
-                if stored:
-                    super().add(*args, **more)
-                crash()
-                return asyncio.get_running_loop().create_future()
-
-        self.bookies[BookieId("b0")] = Crashing("b0")
 
 
 @dataclass
@@ -474,43 +428,16 @@ def crash_run(bench_type: Any, at: int, stored: bool, every: int) -> bool:
     """One run with a crash at the add of this number, and at the same distance once more while the next broker
     recovers; answers whether the first client had finished before."""
 
-    async def main(world: World) -> bool:
-        outside = Outside()
-        current = ""
+    outside = Outside()
 
-        def crash() -> None:
-            world.node(current).crash()
+    def on(work: Callable[[Any, Any, Outside], Any]) -> Life:
+        async def life(bench: Any) -> None:
+            await work(bench, await bench.topic(broker=BrokerSettings(stamps_snapshot_every=every)), outside)
 
-        pool = CrashingPool(at, stored, crash)
-        core: list[MemoryCore] = []
+        return life
 
-        async def prepare(runtime: Runtime) -> None:
-            core.append(MemoryCore(runtime.clock))
-            info = BookieInfo(BookieId("b0"), "nowhere", 1)
-            await MemoryMeta(core[0], runtime).put(keys.bookie_writable(info.bookie_id), encode_bookie_info(info))
-
-        await world.node("store").start(prepare)
-
-        def on(work: Callable[[Any, Any, Outside], Any]) -> Callable[[Runtime], Any]:
-            async def life(runtime: Runtime) -> None:
-                bench = bench_type(runtime, core[0], pool, world, StreamSettings(quorum=Quorum(1, 1, 1)))
-                topic = await bench.topic(broker=BrokerSettings(stamps_snapshot_every=every))
-                await work(bench, topic, outside)
-
-            return life
-
-        for name, work in (("broker1", client), ("broker2", settle)):
-            current = name
-            with suppress(NodeCrashedError):
-                await world.node(name).start(on(work))
-            pool.adds = 0
-            world.node(name).crash()
-        current = "broker3"
-        pool.adds = -(10**9)
-        await world.node("broker3").start(on(check))
-        return outside.finished
-
-    return simulate(at, main)
+    crashing_lives(bench_type, at, stored, [on(client), on(settle), on(check)])
+    return outside.finished
 
 
 @pytest.mark.parametrize("every", [1, 1000], ids=["many snapshots", "none"])

@@ -13,7 +13,6 @@ from weir.broker.api import Outgoing
 from weir.broker.held_names import HeldNames
 from weir.model.batch import Batch, BatchFormat, HeldId, Stamp
 from weir.model.errors import (
-    BookieUnavailableError,
     NotHeldError,
     OutOfOrderSequenceError,
     StaleEpochError,
@@ -21,6 +20,7 @@ from weir.model.errors import (
     WeirError,
 )
 from weir.model.policies import Policies
+from weir.testing.crashing import lose_bookies
 
 CRASHED = pytest.mark.parametrize("graceful", [True, False], ids=["closed", "crashed"])
 
@@ -368,28 +368,10 @@ async def _send_until_stored(bench: Any, topic: Any, batches: Sequence[Outgoing]
             continue
         answers = [producer.publish(batch) for batch in left]
         if dice.random() < 0.4:
-            await _lose_bookies(bench, dice)
+            await lose_bookies(bench.bookies, bench.runtime.clock, dice)
         for answer in await asyncio.gather(*answers, return_exceptions=True):
             if not isinstance(answer, WeirError):
                 left.pop(0)  # what stands behind a failure fails too
         if dice.random() < 0.3:
             topic = await bench.topic()  # the former one is fenced
     return topic
-
-
-async def _lose_bookies(bench: Any, dice: Random) -> None:
-    bookies = list(bench.bookies.bookies.values())
-    await bench.runtime.clock.sleep(dice.choice((0, 0.0001, 0.001, 0.01)))
-    answers_too = dice.random() < 0.5
-    for bookie in bookies:
-        if answers_too:
-            bookie.hold()
-        else:
-            bookie.failure = BookieUnavailableError("down")
-    await bench.runtime.clock.sleep(dice.random() / 10)
-    for bookie in bookies:
-        bookie.failure = BookieUnavailableError("down") if answers_too else None
-    await bench.runtime.clock.sleep(dice.random() / 10)
-    for bookie in bookies:
-        bookie.failure = None
-        bookie.release()

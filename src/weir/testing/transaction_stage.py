@@ -1,8 +1,6 @@
 """A coordinator of transactions on a broker of fake bookies, and a client of it that survives any crash."""
 
-import asyncio
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,18 +14,11 @@ from weir.broker.transaction_model import ProducerIdentity, TransactionSettings
 from weir.broker.transactions import Transactions
 from weir.ledger.idblocks import IdBlocks
 from weir.meta import keys
-from weir.meta.memory import MemoryCore, MemoryMeta
+from weir.meta.memory import MemoryMeta
 from weir.model.batch import Stamp
 from weir.model.errors import WeirError
-from weir.model.ids import BookieId
-from weir.model.ledger import Quorum
 from weir.model.topics import TopicName
-from weir.runtime import Runtime
-from weir.stream.settings import StreamSettings
-from weir.testing.errors import NodeCrashedError
-from weir.testing.fakes import FakeBookie, FakeBookiePool
-from weir.testing.world import World, simulate
-from weir.wire.metadata import BookieInfo, encode_bookie_info
+from weir.testing.crashing import Life, crashing_lives
 
 T0, T1, T2 = (TopicName.parse(name) for name in ("t0", "t1", "t2"))
 
@@ -108,27 +99,6 @@ class Coordinator:
 # --- crashes --------------------------------------------------------------------------------------------------
 
 
-class CrashingPool(FakeBookiePool):
-    """One bookie; `crash` is called at the add of that number, before it is stored or right after."""
-
-    def __init__(self, at: int, stored: bool, crash: Callable[[], None]) -> None:
-        super().__init__()
-        self.adds = 0
-        pool = self
-
-        class Crashing(FakeBookie):
-            def add(self, *args: Any, **more: Any) -> "asyncio.Future[None]":
-                pool.adds += 1
-                if pool.adds != at:
-                    return super().add(*args, **more)
-                if stored:
-                    super().add(*args, **more)
-                crash()
-                return asyncio.get_running_loop().create_future()
-
-        self.bookies[BookieId("b0")] = Crashing("b0")
-
-
 @dataclass
 class Outside:
     """What the client knows: which transactions it began, and what it was told of their ends."""
@@ -176,58 +146,30 @@ def crash_run(bench_type: Any, at: int, stored: bool, client: CrashingClient) ->
     """One run with a crash at the add of this number, and at the same distance once more while the next broker
     recovers; answers whether the first client had finished before."""
 
-    async def main(world: World) -> bool:
-        outside = Outside()
-        names = iter(["broker1", "broker2"])
-        current = ""
+    outside, registry = Outside(), PlainRegistry()
 
-        def crash() -> None:
-            world.node(current).crash()
+    def on(work: Callable[[Coordinator], Awaitable[None]]) -> Life:
+        async def life(bench: Any) -> None:
+            await work(await Coordinator.make(bench, registry=registry))
 
-        pool = CrashingPool(at, stored, crash)
-        core: list[MemoryCore] = []
-        registry = PlainRegistry()
+        return life
 
-        async def prepare(runtime: Runtime) -> None:
-            core.append(MemoryCore(runtime.clock))
-            info = BookieInfo(BookieId("b0"), "nowhere", 1)
-            await MemoryMeta(core[0], runtime).put(keys.bookie_writable(info.bookie_id), encode_bookie_info(info))
+    async def first(coordinator: Coordinator) -> None:
+        await client.work(coordinator, outside, 1, [True, False, True])
+        outside.finished = True
 
-        await world.node("store").start(prepare)
+    async def second(coordinator: Coordinator) -> None:
+        await client.resume(coordinator, outside)
+        await check(coordinator, outside)
 
-        def on(work: Callable[[Coordinator], Any]) -> Callable[[Runtime], Any]:
-            async def life(runtime: Runtime) -> None:
-                bench = bench_type(runtime, core[0], pool, world, StreamSettings(quorum=Quorum(1, 1, 1)))
-                await work(await Coordinator.make(bench, registry=registry))
+    async def last(coordinator: Coordinator) -> None:
+        await client.resume(coordinator, outside)
+        await check(coordinator, outside)
+        before = outside.last
+        await client.work(coordinator, outside, 8, [True])
+        await check(coordinator, outside)
+        if before is not None:
+            await client.check_fenced(coordinator, before, outside)
 
-            return life
-
-        async def first(coordinator: Coordinator) -> None:
-            await client.work(coordinator, outside, 1, [True, False, True])
-            outside.finished = True
-
-        async def second(coordinator: Coordinator) -> None:
-            await client.resume(coordinator, outside)
-            await check(coordinator, outside)
-
-        async def last(coordinator: Coordinator) -> None:
-            await client.resume(coordinator, outside)
-            await check(coordinator, outside)
-            before = outside.last
-            await client.work(coordinator, outside, 8, [True])
-            await check(coordinator, outside)
-            if before is not None:
-                await client.check_fenced(coordinator, before, outside)
-
-        for name, work in zip(names, (first, second), strict=True):
-            current = name
-            with suppress(NodeCrashedError):
-                await world.node(name).start(on(work))
-            pool.adds = 0
-            world.node(name).crash()
-        current = "broker3"
-        pool.adds = -(10**9)
-        await world.node("broker3").start(on(last))
-        return outside.finished
-
-    return simulate(at, main)
+    crashing_lives(bench_type, at, stored, [on(first), on(second), on(last)])
+    return outside.finished
