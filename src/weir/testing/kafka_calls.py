@@ -134,13 +134,13 @@ def batch_of(items: Sequence[Item], stamp: Stamp = NO_STAMP, *, transactional: b
 
 
 def produce(
-    link: KafkaLink, part: Part, batch: bytes, transactional_id: str | None = None
+    link: KafkaLink, part: Part, batch: bytes, transactional_id: str | None = None, version: int = 9
 ) -> "asyncio.Future[Any]":
     """Send a batch; `produced` reads its answer."""
     data = m.ProduceRequest.PartitionProduceData(index=part.number, records=batch)
     topic = m.ProduceRequest.TopicProduceData(name=part.topic, partition_data=[data])
     request = m.ProduceRequest(transactional_id=transactional_id, acks=-1, timeout_ms=4_000, topic_data=[topic])
-    return link.ask(ApiKey.PRODUCE, 9, request)
+    return link.ask(ApiKey.PRODUCE, version, request)
 
 
 def produced(answer: Any) -> int:
@@ -273,7 +273,14 @@ async def add_offsets(link: KafkaLink, name: str, who: Identity, group: str) -> 
 
 
 async def commit_in_transaction(
-    link: KafkaLink, name: str, who: Identity, *, group: str, member: Membership, moved: Mapping[Part, int]
+    link: KafkaLink,
+    name: str,
+    who: Identity,
+    *,
+    group: str,
+    member: Membership,
+    moved: Mapping[Part, int],
+    version: int = 3,
 ) -> None:
     request = m.TxnOffsetCommitRequest(
         transactional_id=name,
@@ -295,7 +302,7 @@ async def commit_in_transaction(
             for part, offset in moved.items()
         ],
     )
-    answer = await link.call(ApiKey.TXN_OFFSET_COMMIT, 3, request, timeout_s=LONG_S)
+    answer = await link.call(ApiKey.TXN_OFFSET_COMMIT, version, request, timeout_s=LONG_S)
     for topic in answer.topics:
         for told in topic.partitions:
             check_code(told.error_code)
@@ -306,3 +313,15 @@ async def end_transaction(link: KafkaLink, name: str, who: Identity, *, commits:
         transactional_id=name, producer_id=who.producer_id, producer_epoch=who.epoch, committed=commits
     )
     check_code((await link.call(ApiKey.END_TXN, 3, request, timeout_s=LONG_S)).error_code)
+
+
+async def end_epoch(
+    link: KafkaLink, name: str, who: Identity, *, commits: bool, timeout_s: float = LONG_S
+) -> Identity:
+    """The same in version 2: answers with who the producer is from now on."""
+    request = m.EndTxnRequest(
+        transactional_id=name, producer_id=who.producer_id, producer_epoch=who.epoch, committed=commits
+    )
+    answer = await link.call(ApiKey.END_TXN, 5, request, timeout_s=timeout_s)
+    check_code(answer.error_code)
+    return Identity(answer.producer_id, answer.producer_epoch)

@@ -32,9 +32,11 @@ NOBODY: dict[str, Any] = {
     "delayed": 0.0,
     "deletes": False,
     "table": False,
+    "modern": 0.0,
 }
 IDEMPOTENT = {**NOBODY, "idempotent": 2, "messages": 40, "in_parts": 1}
 WRITERS = {**NOBODY, "writers": 2, "readers": 3, "aborts": 0.4, "in_parts": 2}
+MODERN = {**WRITERS, "instances": 1, "modern": 1.0}
 DELAYS = {**WRITERS, "delayed": 0.5}
 PIPELINES = {**NOBODY, "idempotent": 1, "writers": 1, "pipelines": 1, "instances": 2, "aborts": 0.4}
 PROCESSORS = {**NOBODY, "idempotent": 2, "processors": 3, "in_parts": 2, "aborts": 0.1}

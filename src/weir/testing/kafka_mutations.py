@@ -13,7 +13,12 @@ from weir.gateway.kafka.gaps import Gaps
 from weir.model.batch import Batch, Stamp
 from weir.model.errors import OutOfOrderSequenceError
 from weir.testing import kafka_checkers_log as kafka_logs
-from weir.testing import kafka_mutations_contents, kafka_mutations_groups, kafka_mutations_transactions  # noqa: F401 - they enter theirs
+from weir.testing import (  # noqa: F401 - they enter theirs
+    kafka_mutations_contents,
+    kafka_mutations_epochs,
+    kafka_mutations_groups,
+    kafka_mutations_transactions,
+)
 from weir.testing import log_checkers as logs
 from weir.testing.kafka_mutation import (
     CRASHES,

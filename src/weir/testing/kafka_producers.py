@@ -40,10 +40,11 @@ class Sending:
 class Sender:
     """Sends batches, many at a time, in order, again until each is answered."""
 
-    def __init__(self, worker: Worker, handle: str, transactional_id: str | None = None) -> None:
+    def __init__(self, worker: Worker, handle: str, transactional_id: str | None = None, version: int = 9) -> None:
         self._worker = worker
         self._handle = handle
         self._transactional_id = transactional_id
+        self._version = version
 
     async def send(self, batches: list[Sending], tries: int = TRIES) -> None:
         while open_batches := [batch for batch in batches if not batch.answered]:
@@ -66,7 +67,7 @@ class Sender:
         for batch in batches:
             batch.tries += 1
             batch.under_way = [self._begin(batch, item) for item in batch.items]
-            answers.append(calls.produce(link, batch.part, batch.data, self._transactional_id))
+            answers.append(calls.produce(link, batch.part, batch.data, self._transactional_id, self._version))
         failed: dict[Part, WeirError] = {}
         for batch, answer in zip(batches, answers, strict=True):
             failure = await self._answered(link, batch, answer, first=batch.part not in failed)

@@ -10,16 +10,17 @@ from weir.gateway.kafka.errors import Code
 from weir.model.errors import WeirError
 from weir.testing import kafka_calls as calls
 from weir.testing import kafka_calls_groups as groups
-from weir.testing.kafka_calls import NO_MEMBER, Item, Membership, Part
+from weir.testing.kafka_calls import NO_MEMBER, Identity, Item, Membership, Part
 from weir.testing.kafka_client import KafkaLink, KafkaRefusedError
 from weir.testing.kafka_producers import Numbers, Sender
 from weir.testing.kafka_truth import PIPE
-from weir.testing.kafka_workload import Who, Worker
+from weir.testing.kafka_workload import TRIES, Who, Worker
 from weir.testing.log_history import Kind
 
 #: A pipeline takes so many messages into one transaction.
 _MOST = 4
 _FENCED = (Code.PRODUCER_FENCED, Code.INVALID_PRODUCER_EPOCH)
+_END_WAITS_S = (0.02, 0.2, calls.LONG_S)
 _DELAYS_S = (0.0, 0.5, 2.0)
 
 
@@ -32,17 +33,48 @@ class Transactor(Worker):
         self._numbers: Numbers | None = None
         self._handle = ""
         self._count = 0
+        self._token = ""
+        #: Whether each transaction has an epoch of its own, and begins by what is sent.
+        self._modern = False
         #: Whether one was begun and its end was not answered.
         self.in_transaction = False
 
     async def begin_life(self, handle: str) -> None:
         """Become the producer of the id: whoever was it before is fenced. One that goes on may say who it was."""
-        was = None if self._numbers is None or self.rng.random() < 0.5 else self._numbers.who
+        anew = 0.2 if self._modern else 0.5
+        was = None if self._numbers is None or self.rng.random() < anew else self._numbers.who
+        after = await self._give_up(was) if self._modern and was is not None else None
         self._numbers, self._handle, self._count = None, handle, 0
         self.in_transaction = False
+        self._modern = self.plan.modern > 0 and self.rng.random() < self.plan.modern
+        if after is not None:
+            self._numbers = Numbers(after)
+            return
         name, timeout_ms = self.transactional_id, self.plan.transaction_ms
         who = await self.insist(lambda link: calls.init_producer(link, name, timeout_ms, was))
         self._numbers = Numbers(who)
+
+    async def _give_up(self, who: Identity) -> Identity | None:
+        """Abort what was not ended, if anything was, and go on under the next epoch; None if it may not."""
+        name = self.transactional_id
+        if self.rng.random() < 0.5:  # what is under way may now come late
+            await self.hang_up()
+        try:
+            after = await self.insist(lambda link: calls.end_epoch(link, name, who, commits=False))
+        except KafkaRefusedError:
+            return None
+        if self.in_transaction:
+            self.story.note(self._handle, Kind.END, token=self._token, commits=False)
+        return after
+
+    async def _end_epoch(self, link: KafkaLink, who: Identity, commits: bool) -> Identity:
+        """It may not wait for the answer, and ask again."""
+        wait_s = self.rng.choice(_END_WAITS_S)
+        return await calls.end_epoch(link, self.transactional_id, who, commits=commits, timeout_s=wait_s)
+
+    def _patience(self) -> int:
+        """Who can give up and go on asks once now and then."""
+        return self.rng.choice((1, TRIES, TRIES)) if self._modern else TRIES
 
     async def transact(
         self,
@@ -58,24 +90,29 @@ class Transactor(Worker):
         if numbers is None:
             raise WeirError("nobody")
         self._count += 1
-        token = f"{self._handle}.{self._count}"
+        token = self._token = f"{self._handle}.{self._count}"
         who, name = numbers.who, self.transactional_id
         parts = list(dict.fromkeys(part for part, _ in messages))
         self.in_transaction = True
-        await self.insist(lambda link: calls.add_partitions(link, name, who, parts))
+        if not self._modern:
+            await self.insist(lambda link: calls.add_partitions(link, name, who, parts))
         batches = [
             numbers.batch(part, [self._item(f"{token}|{text}") for to, text in messages if to == part], token)
             for part in parts
         ]
-        sender = Sender(self, self._handle, name)
-        await sender.send(batches)
+        sender = Sender(self, self._handle, name, version=12 if self._modern else 9)
+        await sender.send(batches, self._patience())
         if moved:
             await self._move(token, group, member, moved)
         await self.pause(self.rng.choice((0.0, 0.0, 0.0, 0.3, 1.2)))
         commits = self.rng.random() >= self.plan.aborts
         pending = self.story.begin(self._handle, Kind.END, token=token, commits=commits)
-        ending = self.insist(lambda link: calls.end_transaction(link, name, who, commits=commits))
-        await self.recorded([pending], ending)
+        if self._modern:
+            ended = self.insist(lambda link: self._end_epoch(link, who, commits), self._patience())
+            self._numbers = Numbers(await self.recorded([pending], ended))
+        else:
+            ending = self.insist(lambda link: calls.end_transaction(link, name, who, commits=commits))
+            await self.recorded([pending], ending)
         self.in_transaction = False
         return commits
 
@@ -91,7 +128,9 @@ class Transactor(Worker):
         if self._numbers is None:
             raise WeirError("nobody")
         who, name = self._numbers.who, self.transactional_id
-        await self.insist(lambda link: calls.add_offsets(link, name, who, group))
+        if not self._modern:
+            await self.insist(lambda link: calls.add_offsets(link, name, who, group))
+        version = 5 if self._modern else 3
 
         async def move(link: KafkaLink) -> None:
             pending = [
@@ -107,7 +146,9 @@ class Transactor(Worker):
                 )
                 for part, offset in moved.items()
             ]
-            asking = calls.commit_in_transaction(link, name, who, group=group, member=member, moved=moved)
+            asking = calls.commit_in_transaction(
+                link, name, who, group=group, member=member, moved=moved, version=version
+            )
             await self.recorded(pending, asking)
 
         await self.insist(move)
