@@ -56,6 +56,19 @@ def test_no_batch_opens_to_more_than_a_batch_may_be(kind: Compression, monkeypat
         opened(Opener(), batch(Compression.LZ4, b"a"), batch(kind, b"b" * 1001))
 
 
+def test_batches_that_are_much_when_opened_are_opened_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "_KEPT_BYTES", 100_000)
+    bombs = [batch(Compression.ZSTD, bytes([at]) * 60_000) for at in range(5)]
+    table, opener, found = BatchTable(b"".join(bombs)), Opener(), []
+    rows = table.rows
+    while len(rows):
+        data, bounds = opener.open(table.data, rows)
+        assert len(data) <= 120_000
+        found += [(data[first], end - first) for first, end in bounds.tolist()]
+        rows = rows[len(bounds) :]
+    assert found == [(at, 60_000) for at in range(5)]
+
+
 @KINDS
 def test_room_that_is_too_small_is_told_from_bytes_that_are_damaged(kind: Compression) -> None:
     packed = memoryview(bytes(PACK[kind](b"abc" * 100)))

@@ -92,10 +92,12 @@ class Decoder:
             if self.verify:
                 for batch in batches.tolist():
                     _verify(table.data, batch)
-            data, bounds = self.opener.open(table.data, batches)
-            found = self._records(data, bounds, batches, first, end)
-            if found.num_rows:
-                yield found
+            while len(batches):
+                data, bounds = self.opener.open(table.data, batches)
+                found = self._records(data, bounds, batches[: len(bounds)], first, end)
+                batches = batches[len(bounds) :]
+                if found.num_rows:
+                    yield found
 
     def _records(self, data: Buffer, bounds: Ints, batches: Ints, first: int, end: int) -> Any:
         view = kernels.bytes_of(data)
@@ -202,6 +204,7 @@ def _repeated(text: bytes, count: int) -> Any:
 
 
 def _headers(view: Any, starts: Ints, counts: Ints) -> Any:
+    """The headers of each record; null where there are none, as in Spark's Kafka source."""
     found = np.empty((4, int(counts.sum())), np.int64)
     kernels.scan_headers(view, starts, counts, found)
     names = binary_array(pa.binary(), view, found[0], found[1])
@@ -209,7 +212,9 @@ def _headers(view: Any, starts: Ints, counts: Ints) -> Any:
     pairs = pa.StructArray.from_arrays([_text(names), values], fields=list(_HEADER))
     offsets = np.zeros(len(counts) + 1, np.int32)
     np.cumsum(counts, out=offsets[1:])
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pairs, type=_HEADER_LIST)
+    there = counts > 0
+    valid = None if there.all() else pa.py_buffer(np.packbits(there, bitorder="little"))
+    return pa.Array.from_buffers(_HEADER_LIST, len(counts), [valid, pa.py_buffer(offsets)], children=[pairs])
 
 
 def _text(names: Any) -> Any:

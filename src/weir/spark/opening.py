@@ -14,7 +14,7 @@ from weir.wire.kafka.compression import decompress_into
 from weir.wire.kafka.records import HEADER_BYTES, Compression
 
 _COMPRESSION = 7
-#: Room that is kept for the next batches; more is given back.
+#: Room that is kept for the next batches; more is given back. Beyond it no further batch is opened in one go.
 _KEPT_BYTES = 64 * 1024 * 1024
 _LEAST_BYTES = 64 * 1024
 #: Of the first room: records often shrink to less than a fifth.
@@ -28,7 +28,8 @@ class Opener:
         self._room = bytearray()
 
     def open(self, data: memoryview, batches: Ints) -> tuple[Buffer, Ints]:
-        """Bytes with the records of all these batches, and where in them each begins and ends."""
+        """Bytes with the records of the first of these batches, and where in them each begins and ends: of all of
+        them, unless they are much when opened."""
         bounds = np.empty((len(batches), 2), np.int64)
         if not (batches[:, kernels.ATTRIBUTES] & _COMPRESSION).any():
             bounds[:, 0] = batches[:, kernels.AT] + HEADER_BYTES
@@ -43,6 +44,8 @@ class Opener:
             end = at + self._add(Compression(batch[kernels.ATTRIBUTES] & _COMPRESSION), body, at)
             bounds[index] = at, end
             at = end
+            if at > _KEPT_BYTES:
+                return memoryview(self._room)[:at], bounds[: index + 1]
         return memoryview(self._room)[:at], bounds
 
     def _add(self, kind: Compression, body: memoryview, at: int) -> int:
