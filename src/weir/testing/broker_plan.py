@@ -4,14 +4,15 @@ As in `weir.testing.plan`, a run gets only some kinds of faults. Disks are neith
 storage survives it is its own scenario's business, and a broker sees no more of it than a bookie that is away.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 
 from weir.broker.settings import BrokerSettings
 from weir.model.ledger import Quorum
 from weir.stream.holding_settings import HoldingSettings
 from weir.stream.settings import StreamSettings
-from weir.testing.plan import Fault, Plan, make_plan
+from weir.testing.plan import Fault, Plan
+from weir.testing.plan_below import FAULTS_BELOW, SKEW_S, make_holding, storage_below
 
 SUBSCRIPTIONS = ("exclusive", "shared", "failover", "key-shared")
 #: The more often it is in here, the more often a run has it.
@@ -21,21 +22,9 @@ _FAULTS = (
     *([Fault.LEASES] * 2),
     *([Fault.LOST_CONNECTIONS] * 2),
     Fault.RESTART_BOOKIE,
-    Fault.CRASH_BOOKIE,
-    Fault.KILL_BOOKIE,
-    Fault.PARTITION,
-    Fault.ONE_WAY,
-    Fault.SLOW_LINK,
-    Fault.SLOW_DISK,
-    Fault.STUCK_DISK,
-    Fault.FAILING_DISK,
-    Fault.CLOCK,
-    Fault.META_LOSS,
-    Fault.META_OUTAGE,
+    *FAULTS_BELOW,
 )
 _QUORUMS = (Quorum(3, 2, 2), Quorum(3, 3, 2), Quorum(2, 2, 2), Quorum(2, 2, 1))
-#: A broker's clock may be this wrong, by jumps and by running fast or slow for a whole run.
-SKEW_S = 2.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +83,7 @@ def make_broker_plan(rng: Random) -> BrokerPlan:
     """Throw the dice for one run."""
     quorum = rng.choice(_QUORUMS)
     return BrokerPlan(
-        storage=_storage(rng, quorum),
+        storage=storage_below(rng, quorum, _FAULTS, bookies=(3, 3, 4), duration_s=(5.0, 9.0)),
         brokers=rng.choice((2, 2, 3)),
         topics=rng.choice((1, 1, 2)),
         producers=rng.choice((1, 2)),
@@ -121,19 +110,6 @@ def make_broker_plan(rng: Random) -> BrokerPlan:
     )
 
 
-def _storage(rng: Random, quorum: Quorum) -> Plan:
-    return replace(
-        make_plan(rng),
-        quorum=quorum,
-        bookies=rng.choice((3, 3, 4)),
-        racks=1,
-        repair=False,
-        faults=_choose_faults(rng),
-        fault_every_s=rng.choice((0.4, 0.8, 1.6)),
-        duration_s=rng.uniform(5.0, 9.0),
-    )
-
-
 def _broker(rng: Random) -> BrokerSettings:
     return BrokerSettings(
         delivery_bytes=rng.choice((300, 1_000_000)),
@@ -144,26 +120,3 @@ def _broker(rng: Random) -> BrokerSettings:
         maintenance_s=1.0,
         sweep_s=0.3,
     )
-
-
-def make_holding(rng: Random) -> HoldingSettings:
-    """Small and hasty."""
-    return HoldingSettings(
-        window_s=rng.choice((0.7, 3.0, 30.0)),
-        fine_windows=3,
-        load_ahead_s=rng.choice((0.5, 2.0)),
-        index_entries=rng.choice((8, 1000)),
-        tick_s=0.3,
-        group_entries=rng.choice((2, 50)),
-        in_flight=8,
-        cover_messages=rng.choice((3, 1000)),
-        release_pause_s=0.01,
-        readers=2,
-    )
-
-
-def _choose_faults(rng: Random) -> tuple[Fault, ...]:
-    if rng.random() < 0.05:
-        return ()
-    chosen = [rng.choice(_FAULTS) for _ in range(rng.choice((1, 2, 3, 4)))]
-    return tuple(fault for fault in Fault if fault in chosen)

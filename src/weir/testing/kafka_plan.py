@@ -4,7 +4,7 @@ There is one active broker; another stands by. `Fault.LEASES` means here that th
 one, cut off from the metadata, goes on as if nothing had happened.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 
 from weir.broker.settings import BrokerSettings
@@ -12,8 +12,8 @@ from weir.broker.transaction_model import MAX_EPOCH
 from weir.model.ledger import Quorum
 from weir.stream.holding_settings import HoldingSettings
 from weir.stream.settings import StreamSettings
-from weir.testing.broker_plan import SKEW_S, make_holding
-from weir.testing.plan import Fault, Plan, make_plan
+from weir.testing.plan import Fault, Plan
+from weir.testing.plan_below import FAULTS_BELOW, SKEW_S, make_holding, storage_below
 
 #: The more often it is in here, the more often a run has it.
 _FAULTS = (
@@ -22,17 +22,7 @@ _FAULTS = (
     *([Fault.LOST_CONNECTIONS] * 3),
     *([Fault.PAUSE] * 2),
     *([Fault.RESTART_BOOKIE] * 2),
-    Fault.CRASH_BOOKIE,
-    Fault.KILL_BOOKIE,
-    Fault.PARTITION,
-    Fault.ONE_WAY,
-    Fault.SLOW_LINK,
-    Fault.SLOW_DISK,
-    Fault.STUCK_DISK,
-    Fault.FAILING_DISK,
-    Fault.CLOCK,
-    Fault.META_LOSS,
-    Fault.META_OUTAGE,
+    *FAULTS_BELOW,
 )
 _QUORUMS = (Quorum(3, 2, 2), Quorum(3, 3, 2), Quorum(2, 2, 2))
 
@@ -119,7 +109,7 @@ def make_kafka_plan(rng: Random) -> KafkaPlan:
     quorum = rng.choice(_QUORUMS)
     pipelines, processors, members = rng.choice(((1, 0, 0), (1, 0, 2), (0, 2, 0), (0, 3, 0), (0, 0, 3), (0, 2, 2)))
     return KafkaPlan(
-        storage=_storage(rng, quorum),
+        storage=storage_below(rng, quorum, _FAULTS, bookies=(3,), duration_s=(3.5, 6.0)),
         in_parts=rng.choice((1, 2, 2, 3)),
         out_parts=rng.choice((1, 2)),
         plain=rng.choice((0, 0, 1)),
@@ -157,19 +147,6 @@ def make_kafka_plan(rng: Random) -> KafkaPlan:
     )
 
 
-def _storage(rng: Random, quorum: Quorum) -> Plan:
-    return replace(
-        make_plan(rng),
-        quorum=quorum,
-        bookies=3,
-        racks=1,
-        repair=False,
-        faults=_choose_faults(rng),
-        fault_every_s=rng.choice((0.4, 0.8, 1.6)),
-        duration_s=rng.uniform(3.5, 6.0),
-    )
-
-
 def _broker(rng: Random) -> BrokerSettings:
     return BrokerSettings(
         read_bytes=rng.choice((300, 100_000)),
@@ -178,10 +155,3 @@ def _broker(rng: Random) -> BrokerSettings:
         maintenance_s=1.0,
         sweep_s=0.3,
     )
-
-
-def _choose_faults(rng: Random) -> tuple[Fault, ...]:
-    if rng.random() < 0.05:
-        return ()
-    chosen = [rng.choice(_FAULTS) for _ in range(rng.choice((1, 2, 3, 4)))]
-    return tuple(fault for fault in Fault if fault in chosen)
