@@ -79,6 +79,9 @@ class BrokerCluster(Cluster):
         super().stop_clients()
         self.client_names = list(self.broker_names)
 
+    def some_broker(self, rng: Random) -> str:
+        return rng.choice(self.broker_names)
+
     def end_broker(self, name: str) -> None:
         """Ask a broker to end in order, as SIGTERM does; it is started again later."""
         self.end_bookie(name)

@@ -2,40 +2,45 @@
 
 from collections.abc import Callable
 from random import Random
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
-from weir.testing.broker_cluster import BrokerCluster
+from weir.testing.cluster import Cluster
 from weir.testing.nemesis import Nemesis
-from weir.testing.plan import Fault
+from weir.testing.plan import Fault, Plan
 from weir.testing.workload import Shared
 
 #: A wall clock that jumps further than this would move every moment of delivery by as much.
 _JUMPS_S = (-1.0, -0.3, 0.0, 0.4, 1.0)
 
 
+class Brokers(Protocol):
+    """Whom it is aimed at."""
+
+    def some_broker(self, rng: Random) -> str: ...
+
+    def end_broker(self, name: str) -> None:
+        """Ask a broker to end in order."""
+
+
 class BrokerNemesis(Nemesis):
     """Strikes a cluster with brokers."""
 
-    def __init__(self, cluster: BrokerCluster, shared: Shared, rng: Random) -> None:
-        super().__init__(cluster, cluster.broker_plan.storage, shared, rng)
-        self._brokers = cluster
+    def __init__(self, cluster: Cluster, brokers: Brokers, storage: Plan, shared: Shared, rng: Random) -> None:
+        super().__init__(cluster, storage, shared, rng)
+        self._brokers = brokers
 
     def _client(self) -> str:
-        if self._rng.random() < 0.6:
-            return self._rng.choice(self._brokers.broker_names)
-        return super()._client()
+        return self._brokers.some_broker(self._rng) if self._rng.random() < 0.6 else super()._client()
 
     def _anyone(self) -> str:
-        if self._rng.random() < 0.5:
-            return self._rng.choice(self._brokers.broker_names)
-        return super()._anyone()
+        return self._brokers.some_broker(self._rng) if self._rng.random() < 0.5 else super()._anyone()
 
     def _restart(self) -> None:
         """Orderly, of a bookie or of a broker."""
         if self._rng.random() < 0.3:
             self._restart_bookie()
         else:
-            self._brokers.end_broker(self._rng.choice(self._brokers.broker_names))
+            self._brokers.end_broker(self._brokers.some_broker(self._rng))
 
     def _small_jump(self) -> None:
         node = self._world.node(self._anyone())

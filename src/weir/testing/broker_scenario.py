@@ -31,7 +31,7 @@ class _Run(SeedRun[BrokerPlan, BrokerCluster]):
     def __init__(self, world: World, plan: BrokerPlan) -> None:
         cluster = BrokerCluster(world, plan)
         self.shared = BrokerShared(cluster)
-        nemesis = BrokerNemesis(cluster, self.shared, world.rng("nemesis"))
+        nemesis = BrokerNemesis(cluster, cluster, plan.storage, self.shared, world.rng("nemesis"))
         super().__init__(world, plan, plan.storage, cluster, nemesis)
         self._topics = [f"t{number}" for number in range(plan.topics)]
 

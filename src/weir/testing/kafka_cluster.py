@@ -7,6 +7,7 @@ for a while without knowing it, cut off from the metadata, with the clients that
 import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from random import Random
 
 from weir.broker.broker import Broker
 from weir.broker.context import BrokerContext
@@ -122,9 +123,13 @@ class KafkaCluster(Cluster):
             self._called.pop(zombie, None)
         self.set_meta_faults(None, node=zombie)
 
-    def end_broker(self) -> None:
-        """Ask the active broker to end in order, as SIGTERM does; it is started again later."""
-        self.end_bookie(self.active)
+    def some_broker(self, rng: Random) -> str:
+        """The one that matters."""
+        return self.active
+
+    def end_broker(self, name: str) -> None:
+        """Ask a broker to end in order, as SIGTERM does; it is started again later."""
+        self.end_bookie(name)
 
     # --- a broker's program ----------------------------------------------------------------------------------
 

@@ -1,45 +1,27 @@
-"""Trouble for Kafka's clients and their broker: the storage cluster's, aimed at the active broker most of all."""
+"""Trouble for Kafka's clients: as for brokers, aimed at the active one; and another one takes over."""
 
 from collections.abc import Callable
 from random import Random
 from typing import ClassVar
 
+from weir.testing.broker_nemesis import BrokerNemesis
 from weir.testing.kafka_cluster import KafkaCluster
 from weir.testing.nemesis import Nemesis
 from weir.testing.plan import Fault
 from weir.testing.workload import Shared
 
-_JUMPS_S = (-1.0, -0.3, 0.0, 0.4, 1.0)
 
-
-class KafkaNemesis(Nemesis):
+class KafkaNemesis(BrokerNemesis):
     """Strikes a cluster with an active broker and one that stands by."""
 
     def __init__(self, cluster: KafkaCluster, shared: Shared, rng: Random) -> None:
-        super().__init__(cluster, cluster.kafka_plan.storage, shared, rng)
+        super().__init__(cluster, cluster, cluster.kafka_plan.storage, shared, rng)
         self._kafka = cluster
         self._zombie: str | None = None
 
     def heal(self) -> None:
         super().heal()
         self._bury()
-
-    def _client(self) -> str:
-        if self._rng.random() < 0.6:
-            return self._kafka.active
-        return super()._client()
-
-    def _anyone(self) -> str:
-        if self._rng.random() < 0.5:
-            return self._kafka.active
-        return super()._anyone()
-
-    def _restart(self) -> None:
-        """Orderly, of a bookie or of the broker."""
-        if self._rng.random() < 0.3:
-            self._restart_bookie()
-        else:
-            self._kafka.end_broker()
 
     def _take_over(self) -> Callable[[], None] | None:
         """The other broker becomes active; sometimes the first sleeps, and wakes up when it is too late."""
@@ -62,14 +44,7 @@ class KafkaNemesis(Nemesis):
         """Zombies live long enough to see that their leases have run out."""
         return super()._span() if self._zombie is None else self._rng.uniform(0.5, 6.0)
 
-    def _small_jump(self) -> None:
-        node = self._world.node(self._anyone())
-        node.clock_skew = self._rng.choice(_JUMPS_S)
-        node.clock.rate = self._rng.uniform(0.95, 1.05)
-
     _STRIKES: ClassVar[dict[Fault, Callable[["Nemesis"], Callable[[], None] | None]]] = {
-        **Nemesis._STRIKES,
-        Fault.RESTART_BOOKIE: _restart,  # type: ignore[dict-item]
-        Fault.CLOCK: _small_jump,  # type: ignore[dict-item]
+        **BrokerNemesis._STRIKES,
         Fault.LEASES: _take_over,  # type: ignore[dict-item]
     }
