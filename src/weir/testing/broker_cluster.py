@@ -11,38 +11,23 @@ from dataclasses import replace
 from random import Random
 
 from weir.broker.broker import Broker
-from weir.broker.context import BrokerContext
-from weir.broker.limits import Budget
-from weir.broker.ownership import Ownership, OwnershipSettings
-from weir.broker.ports import NoSchemas
-from weir.broker.registry import Registry
-from weir.broker.security import Authenticator, SecuritySettings
+from weir.broker.ownership import OwnershipSettings
 from weir.broker.topic import BrokerTopic
-from weir.gateway.kafka.keys import keys_of as kafka_keys_of
-from weir.gateway.pulsar.keys import keys_of
-from weir.gateway.pulsar.server import PulsarServer
-from weir.gateway.pulsar.settings import PulsarSettings, SessionLimits
-from weir.model.batch import BatchFormat, HeldId
+from weir.model.batch import HeldId
 from weir.model.errors import InvariantError, WeirError
-from weir.model.policies import DEFAULT_POLICIES, Policies, Retention
-from weir.model.registry import BrokerInfo
+from weir.model.policies import Policies, Retention
 from weir.model.topics import TopicName
 from weir.runtime.interfaces import Runtime
 from weir.runtime.tasks import TaskScope
-from weir.stream.context import StreamContext
 from weir.stream.holding import HoldingArea
-from weir.stream.log import Stream
-from weir.stream.state import StateLog
-from weir.stream.tail import TailCache
 from weir.testing.broker_history import BrokerHistory, Place
 from weir.testing.broker_plan import BrokerPlan
+from weir.testing.broker_program import Composition, compose, pulsar_url
 from weir.testing.cluster import LEDGER_SETTINGS, Cluster
 from weir.testing.log_history import Kind
 from weir.testing.world import World
 
-_PORT = 6650
 _OWNERSHIP = OwnershipSettings(ttl_s=2.0, retry_s=0.1, close_timeout_s=1.0)
-_LIMITS = SessionLimits(connect_timeout_s=2.0, idle_timeout_s=3.0, stall_timeout_s=3.0, settle_s=0.5, linger_s=0.2)
 
 
 class BrokerCluster(Cluster):
@@ -70,7 +55,7 @@ class BrokerCluster(Cluster):
         return name
 
     def url(self, name: str) -> str:
-        return f"pulsar://{name}:{_PORT}"
+        return pulsar_url(name)
 
     def stop_clients(self) -> None:
         """End producers and consumers for good; brokers go on, and move nothing any more."""
@@ -102,46 +87,13 @@ class BrokerCluster(Cluster):
 
     async def _compose(self, runtime: Runtime, name: str, stack: AsyncExitStack) -> Broker:
         plan = self.broker_plan
-        ledgers = await self.ledger_client(runtime, name)
-        meta = ledgers.context.meta
-        stack.push_async_callback(ledgers.close)
         policies = Policies(
             deduplication=plan.deduplication, retention=Retention(-1, -1), max_unacked_per_consumer=30
         )
-        registry = Registry(meta, runtime, policies.over(DEFAULT_POLICIES))
-        await registry.start()
-        stack.push_async_callback(registry.close)
-        info = BrokerInfo(name, f"{runtime.rng.getrandbits(64):016x}", pulsar_url=self.url(name), http_url="")
-        ownership = Ownership(meta, runtime, info, _OWNERSHIP)
-        await ownership.start()
-        stack.push_async_callback(ownership.close)
-        context = BrokerContext(
-            runtime,
-            StreamContext(runtime, meta, ledgers, TailCache(3_000), plan.streams),
-            plan.broker,
-            Budget(plan.broker.in_flight_bytes),
-            keys={BatchFormat.PULSAR: keys_of, BatchFormat.KAFKA: kafka_keys_of},
-            schemas=NoSchemas(),
-            open_holding=self._open_holding,
-        )
-        broker = Broker(context, registry, ownership, Authenticator(runtime.clock, SecuritySettings()))
-        broker.start()
-        stack.push_async_callback(broker.close)
-        settings = PulsarSettings(
-            host=name,
-            port=_PORT,
-            advertise=self.url(name),
-            limits=_LIMITS,
-            sweep_interval_s=0.5,
-            close_grace_s=1.0,
-        )
-        server = PulsarServer(runtime, broker, settings, lists=registry)
-        await server.start()
-        stack.push_async_callback(server.close)
-        return broker
-
-    async def _open_holding(self, context: StreamContext, stream: Stream, state: StateLog) -> HoldingArea:
-        return await HoldingArea.open(context, stream.name, stream, state, self.broker_plan.holding)
+        how = Composition(policies, _OWNERSHIP, plan.streams, plan.broker, plan.holding)
+        composed = await compose(runtime, name, await self.ledger_client(runtime, name), how, stack)
+        await composed.serve_pulsar()
+        return composed.broker
 
     # --- what only an administrator can do ---------------------------------------------------------------------
 

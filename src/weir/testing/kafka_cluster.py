@@ -9,41 +9,23 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from random import Random
 
-from weir.broker.broker import Broker
-from weir.broker.context import BrokerContext
 from weir.broker.coordinator import Homes
 from weir.broker.group_model import GroupSettings
 from weir.broker.group_offsets import GroupOffsets
 from weir.broker.groups import GroupCoordinator
-from weir.broker.keyed import kafka_keyed, pulsar_keyed
-from weir.broker.limits import Budget
-from weir.broker.ownership import Ownership, OwnershipSettings
-from weir.broker.ports import NoSchemas
-from weir.broker.registry import Registry
-from weir.broker.security import Authenticator, Authoriser, SecuritySettings, TopicGuard
+from weir.broker.ownership import OwnershipSettings
+from weir.broker.security import Authoriser, SecuritySettings, TopicGuard
 from weir.broker.transaction_model import TransactionSettings
 from weir.broker.transactions import Transactions
 from weir.gateway.kafka.catalog import Catalog
-from weir.gateway.kafka.keys import keys_of as kafka_keys_of
 from weir.gateway.kafka.server import KafkaServer
 from weir.gateway.kafka.services import Services
 from weir.gateway.kafka.settings import KafkaSettings, SessionLimits
-from weir.gateway.pulsar.keys import keys_of
-from weir.gateway.pulsar.server import PulsarServer
-from weir.gateway.pulsar.settings import PulsarSettings
-from weir.gateway.pulsar.settings import SessionLimits as PulsarLimits
 from weir.ledger.idblocks import IdBlocks
 from weir.meta import keys
-from weir.meta.interfaces import MetaStore
-from weir.model.batch import BatchFormat
-from weir.model.policies import DEFAULT_POLICIES, Policies, Retention
-from weir.model.registry import BrokerInfo
+from weir.model.policies import Policies, Retention
 from weir.runtime.interfaces import Runtime
-from weir.stream.context import StreamContext
-from weir.stream.holding import HoldingArea
-from weir.stream.log import Stream
-from weir.stream.state import StateLog
-from weir.stream.tail import TailCache
+from weir.testing.broker_program import Composed, Composition, compose
 from weir.testing.cluster import LEDGER_SETTINGS, Cluster, Main
 from weir.testing.kafka_client import PORT
 from weir.testing.kafka_history import KafkaHistory
@@ -52,13 +34,9 @@ from weir.testing.log_history import Kind
 from weir.testing.meta import MetaFaults
 from weir.testing.world import World
 
-PULSAR_PORT = 6650
 BROKERS = ("broker0", "broker1")
 _OWNERSHIP = OwnershipSettings(ttl_s=0.9, retry_s=0.1, close_timeout_s=1.0)
 _LIMITS = SessionLimits(auth_timeout_s=2.0, idle_timeout_s=5.0, stall_timeout_s=3.0, settle_s=0.5)
-_PULSAR_LIMITS = PulsarLimits(
-    connect_timeout_s=2.0, idle_timeout_s=3.0, stall_timeout_s=3.0, settle_s=0.5, linger_s=0.2
-)
 _GROUPS = GroupSettings(initial_delay_s=0.1, min_session_s=0.3, new_member_s=5.0)
 _TRANSACTIONS = TransactionSettings(sweep_s=0.3, end_wait_s=2.0, retry_pause_s=0.1)
 _PRODUCER_IDS = 4
@@ -144,101 +122,51 @@ class KafkaCluster(Cluster):
             await ending.wait()
 
     async def _compose(self, runtime: Runtime, name: str, stack: AsyncExitStack) -> None:
-        ledgers = await self.ledger_client(runtime, name)
-        meta = ledgers.context.meta
-        stack.push_async_callback(ledgers.close)
+        plan = self.kafka_plan
         policies = Policies(retention=Retention(-1, -1))
-        registry = Registry(meta, runtime, policies.over(DEFAULT_POLICIES))
-        await registry.start()
-        stack.push_async_callback(registry.close)
-        url = f"pulsar://{name}:{PULSAR_PORT}"
-        info = BrokerInfo(name, f"{runtime.rng.getrandbits(64):016x}", pulsar_url=url, http_url="")
-        ownership = Ownership(meta, runtime, info, _OWNERSHIP)
-        await ownership.start()
-        stack.push_async_callback(ownership.close)
-        streams = StreamContext(runtime, meta, ledgers, TailCache(3_000), self.kafka_plan.streams)
-        context = BrokerContext(
-            runtime,
-            streams,
-            self.kafka_plan.broker,
-            Budget(self.kafka_plan.broker.in_flight_bytes),
-            keys={BatchFormat.PULSAR: keys_of, BatchFormat.KAFKA: kafka_keys_of},
-            keyed={BatchFormat.PULSAR: pulsar_keyed, BatchFormat.KAFKA: kafka_keyed},
-            schemas=NoSchemas(),
-            open_holding=self._open_holding,
-        )
-        broker = Broker(context, registry, ownership, Authenticator(runtime.clock, SecuritySettings()))
-        broker.start()
-        stack.push_async_callback(broker.close)
-        coordinators = await self._coordinators(runtime, meta, broker, context, stack)
-        if self.kafka_plan.pulsar:
-            await self._serve_pulsar(runtime, name, broker, registry, stack)
-        await self._serve_kafka(runtime, name, broker, registry, stack=stack, coordinators=coordinators)
+        how = Composition(policies, _OWNERSHIP, plan.streams, plan.broker, plan.holding)
+        composed = await compose(runtime, name, await self.ledger_client(runtime, name), how, stack)
+        coordinators = _coordinators(composed)
+        if plan.pulsar:
+            await composed.serve_pulsar()
+        await _serve_kafka(composed, *coordinators)
 
-    async def _open_holding(self, context: StreamContext, stream: Stream, state: StateLog) -> HoldingArea:
-        return await HoldingArea.open(context, stream.name, stream, state, self.kafka_plan.holding)
 
-    async def _coordinators(
-        self, runtime: Runtime, meta: MetaStore, broker: Broker, context: BrokerContext, stack: AsyncExitStack
-    ) -> tuple[GroupCoordinator, Transactions]:
-        homes = Homes(broker)
-        offsets = GroupOffsets(broker, homes, runtime.clock)
-        groups = GroupCoordinator(runtime, homes, offsets, context.members, _GROUPS)
-        groups.start()
-        stack.push_async_callback(groups.close)
-        transactions = Transactions(
-            runtime.clock,
-            homes,
-            topics=broker,
-            positions=offsets,
-            ids=IdBlocks(runtime.clock, meta, size=_PRODUCER_IDS, counter=keys.PRODUCER_COUNTER),
-            gate=context.transactions,
-            settings=_TRANSACTIONS,
-        )
-        transactions.start()
-        stack.push_async_callback(transactions.close)
-        return groups, transactions
+def _coordinators(composed: Composed) -> tuple[GroupCoordinator, Transactions]:
+    clock, context = composed.runtime.clock, composed.context
+    homes = Homes(composed.broker)
+    offsets = GroupOffsets(composed.broker, homes, clock)
+    groups = GroupCoordinator(composed.runtime, homes, offsets, context.members, _GROUPS)
+    groups.start()
+    composed.stack.push_async_callback(groups.close)
+    transactions = Transactions(
+        clock,
+        homes,
+        topics=composed.broker,
+        positions=offsets,
+        ids=IdBlocks(clock, composed.meta, size=_PRODUCER_IDS, counter=keys.PRODUCER_COUNTER),
+        gate=context.transactions,
+        settings=_TRANSACTIONS,
+    )
+    transactions.start()
+    composed.stack.push_async_callback(transactions.close)
+    return groups, transactions
 
-    async def _serve_pulsar(
-        self, runtime: Runtime, name: str, broker: Broker, registry: Registry, stack: AsyncExitStack
-    ) -> None:
-        settings = PulsarSettings(
-            host=name,
-            port=PULSAR_PORT,
-            advertise=f"pulsar://{name}:{PULSAR_PORT}",
-            limits=_PULSAR_LIMITS,
-            sweep_interval_s=0.5,
-            close_grace_s=1.0,
-        )
-        server = PulsarServer(runtime, broker, settings, lists=registry)
-        await server.start()
-        stack.push_async_callback(server.close)
 
-    async def _serve_kafka(
-        self,
-        runtime: Runtime,
-        name: str,
-        broker: Broker,
-        registry: Registry,
-        *,
-        stack: AsyncExitStack,
-        coordinators: tuple[GroupCoordinator, Transactions],
-    ) -> None:
-        groups, transactions = coordinators
-        authoriser = Authoriser(registry, SecuritySettings())
-        guard = TopicGuard(authoriser)
-        settings = KafkaSettings(host=name, port=PORT, limits=_LIMITS, sweep_interval_s=0.5, close_grace_s=1.0)
-        services = Services(
-            runtime.clock,
-            broker,
-            registry,
-            Catalog(registry, guard),
-            guard,
-            authoriser,
-            settings,
-            groups=groups,
-            transactions=transactions,
-        )
-        server = KafkaServer(runtime, services)
-        await server.start()
-        stack.push_async_callback(server.close)
+async def _serve_kafka(composed: Composed, groups: GroupCoordinator, transactions: Transactions) -> None:
+    authoriser = Authoriser(composed.registry, SecuritySettings())
+    guard = TopicGuard(authoriser)
+    services = Services(
+        composed.runtime.clock,
+        composed.broker,
+        composed.registry,
+        Catalog(composed.registry, guard),
+        guard,
+        authoriser,
+        KafkaSettings(host=composed.name, port=PORT, limits=_LIMITS, sweep_interval_s=0.5, close_grace_s=1.0),
+        groups=groups,
+        transactions=transactions,
+    )
+    server = KafkaServer(composed.runtime, services)
+    await server.start()
+    composed.stack.push_async_callback(server.close)

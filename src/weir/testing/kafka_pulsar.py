@@ -7,9 +7,9 @@ from weir.client.messages import Incoming
 from weir.client.pulsar import PulsarClient
 from weir.client.settings import ClientSettings, ConsumerSettings
 from weir.model.topics import TopicName
+from weir.testing.broker_program import pulsar_url
 from weir.testing.broker_workload import RecordingInbox
 from weir.testing.kafka_calls import Part
-from weir.testing.kafka_cluster import PULSAR_PORT
 from weir.testing.kafka_workload import KafkaShared, Worker
 from weir.testing.log_history import Kind
 
@@ -27,7 +27,7 @@ class Subscriber:
         self._shared = shared
 
     def url(self) -> str:
-        return f"pulsar://{self._shared.cluster.active}:{PULSAR_PORT}"
+        return pulsar_url(self._shared.cluster.active)
 
     async def open(self, client: PulsarClient) -> Consumer:
         topic = str(TopicName.parse(self._part.topic).at(self._part.number))
