@@ -109,7 +109,8 @@ def expected(data: bytes, first: int = 0, end: int = 1 << 62) -> list[dict[str, 
                     "headers": [
                         {"key": bytes(name).decode(errors="replace"), "value": None if v is None else bytes(v)}
                         for name, v in record.headers
-                    ],
+                    ]
+                    or None,
                 }
                 rows.append(row)
     return rows

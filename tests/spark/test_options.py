@@ -118,8 +118,9 @@ def test_offsets_that_are_none_are_refused(wrong: str) -> None:
 
 def test_a_stream_has_no_end_and_a_batch_no_trigger() -> None:
     refused("a stream has no end", BASE | {"endingOffsets": "latest"}, streaming=True)
-    refused("only streams", BASE | {"maxOffsetsPerTrigger": "5"})
+    assert batch(maxOffsetsPerTrigger="5", maxTriggerDelay="3s").end == Place(word=LATEST)  # with a warning
     assert stream(maxOffsetsPerTrigger="5", minOffsetsPerTrigger="2", maxTriggerDelay="3s").max_per_trigger == 5
+    refused("minOffsetsPerTrigger is 6", BASE | {"maxOffsetsPerTrigger": "5", "minOffsetsPerTrigger": "6"})
     refused("maxOffsetsPerTrigger is '0'", BASE | {"maxOffsetsPerTrigger": "0"}, streaming=True)
 
 
@@ -196,6 +197,12 @@ def test_a_querys_positions_are_kept_under_its_subscription() -> None:
     assert stream(subscription="s", retain="true").retain
     with pytest.raises(ConfigError, match="no subscription"):
         stream(retain="true")
+
+
+def test_a_query_without_a_name_gets_sparks_behind_a_prefix_unless_it_wants_none() -> None:
+    assert (stream().keep, stream().group_prefix) == (True, "spark")
+    assert stream(groupIdPrefix="jobs").group_prefix == "jobs"
+    assert not stream(subscription="").keep
 
 
 def test_offsets_survive_the_checkpoint() -> None:

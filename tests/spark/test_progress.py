@@ -1,7 +1,7 @@
 """A query counts its batches and losses through restarts, in words that the broker understands."""
 
 from weir.broker.query_progress import QueryProgress, parse_progress
-from weir.spark.progress import Progress, from_metadata
+from weir.spark.progress import Progress, Said, from_metadata
 
 
 def test_the_broker_reads_what_a_query_tells() -> None:
@@ -20,3 +20,22 @@ def test_a_restarted_query_goes_on_counting() -> None:
     assert from_metadata(told) == Progress(2, 30, 1.5, 5)
     assert from_metadata([(1, "spark"), (2, ""), (3, "[]"), (4, '{"batch": {}}')]) == Progress()
     assert from_metadata([]) == Progress()
+
+
+def test_what_tasks_find_lost_is_shown_at_once_and_counted_once_however_often_it_is_told() -> None:
+    said = Said.parse(Progress(2, 30, 1.5, 5).metadata(retain=True))
+    told = Said.parse(said.with_gap(10, 14).with_gap(20, 21).with_gap(10, 14).metadata())
+    shown = parse_progress(told.metadata())
+    assert shown == QueryProgress(2, 30, 1.5, 10, retain=True)
+    assert (told.lost_by_tasks, told.progress.lost, told.retain) == (5, 5, True)
+    assert from_metadata([(0, told.metadata())]) == Progress(2, 30, 1.5, 5)
+
+
+def test_a_query_with_very_many_gaps_says_no_more_than_brokers_keep() -> None:
+    said = Said()
+    for at in range(2000):
+        said = said.with_gap(10**15 + 2 * at, 10**15 + 2 * at + 1)
+    assert len(said.metadata()) < 4096
+    shown = parse_progress(said.metadata())
+    assert shown is not None
+    assert shown.lost == 2000

@@ -14,7 +14,7 @@ from weir.client.kafka.cluster import Partition
 from weir.client.kafka.offsets import ends
 from weir.client.kafka.producing import Sender
 from weir.model.batch import Stamp
-from weir.model.errors import DataLostError
+from weir.model.errors import ConfigError, DataLostError
 from weir.spark.options import parse
 from weir.spark.source import TopicReader
 from weir.wire.kafka.records import TRANSACTIONAL
@@ -152,6 +152,13 @@ def test_a_read_begins_and_ends_where_it_is_told(topics, read) -> None:
         read(topic, startingTimestamp=base + 99).count()
     late = {"startingTimestamp": base + 99, "startingOffsetsByTimestampStrategy": "latest"}
     assert read.values(topic, **late) == []
+    backwards = {"startingOffsets": f'{{"{topic}": {{"0": 3, "1": 3}}}}', "endingOffsets": ending}
+    with pytest.raises(ConfigError, match=f"before startingOffsets: {topic}-1"):
+        reader(topics, topic, **backwards).partitions()
+    beyond = f'{{"{topic}": {{"0": 9, "1": -2}}}}'
+    with pytest.raises(DataLostError, match=f"offsets 5 to 8 of {topic}-0 are not in the topic"):
+        reader(topics, topic, startingOffsets=beyond).partitions()
+    assert spans(reader(topics, topic, startingOffsets=beyond, failOnDataLoss="false")) == [(1, 0, 5)]
     with pytest.raises(PySparkException, match=f"does not name {topic}-1"):
         read(topic, startingOffsets=f'{{"{topic}": {{"0": 3}}}}').count()
 
@@ -160,8 +167,12 @@ def test_topics_by_pattern_and_by_assignment(spark, topics) -> None:
     for name in ("pattern-a", "pattern-b", "other-pattern-a"):
         topics.fill(topics.create(2, name), [name], 1)
     base = spark.read.format("weir").option("kafka.bootstrap.servers", topics.servers)
-    rows = base.option("subscribePattern", "pattern-.").load().select("topic").collect()
+    rows = base.option("subscribePattern", "^pattern-.").load().select("topic").collect()
     assert sorted(row.topic for row in rows) == ["pattern-a", "pattern-b"]
+    anywhere = TopicReader(
+        parse({"kafka.bootstrap.servers": topics.servers, "subscribePattern": "pattern-a"}, streaming=False)
+    )
+    assert sorted(one.value.partition.topic for one in anywhere.partitions()) == ["other-pattern-a", "pattern-a"]
     assign = '{"pattern-a": [0], "pattern-b": [1]}'
     rows = (
         spark.read.format("weir").options(**{"kafka.bootstrap.servers": topics.servers, "assign": assign}).load()

@@ -42,11 +42,13 @@ class Stream:
         #: Rows of each batch by its number: a batch that is done again replaces itself.
         self.batches: dict[int, list[str]] = {}
         self.query: StreamingQuery | None = None
+        self.name: str | None = None
 
     def start(self, *, available_now: bool = False, **more: object) -> "Stream":
         reader = self._spark.readStream.format("weir").options(**(self._options | more))
         writer = reader.load().writeStream.foreachBatch(self._take)
         writer = writer.option("checkpointLocation", str(self._folder / "checkpoint"))
+        writer = writer.queryName(self.name) if self.name else writer
         self.query = (writer.trigger(availableNow=True) if available_now else writer).start()
         return self
 
@@ -124,6 +126,43 @@ def test_a_restarted_query_reads_every_message_once_and_keeps_its_position_as_a_
     assert report["subscriptionProperties"] == {"weir.retains": "false"}
 
 
+def test_a_query_without_a_subscription_of_its_own_is_one_under_its_name_or_id(topics, stream) -> None:
+    topic = topics.create(2)
+    topics.fill(topic, numbered("a", 10), 0)
+    query = stream(topic)
+    query.name = "daily"
+    query.drain()
+    topics.fill(topic, numbered("b", 5), 1)
+    query.drain()  # a restart goes on counting
+    found = shown_of(topics, topic)["spark-daily"]
+    assert (found["msgBacklog"], found["query"]["batch"], found["query"]["rows"]) == (0, 2, 5)
+    assert found["subscriptionProperties"] == {"weir.retains": "false"}
+    other = stream(topic, groupIdPrefix="jobs").start()
+    other.caught_up()
+    assert other.query is not None
+    assert set(shown_of(topics, topic)) == {"spark-daily", f"jobs-{other.query.id}"}
+    assert stream(topic, subscription="").drain() == numbered("a", 10) + numbered("b", 5)
+    assert len(shown_of(topics, topic)) == 2
+
+
+def test_what_a_task_finds_lost_is_counted_with_its_query(topics, stream) -> None:
+    topic = topics.create(2)
+    for at in range(4):
+        for partition in range(2):
+            topics.fill(topic, numbered(f"{partition}{at}", 10), partition)
+    reader = stream_reader(topics, topic, subscription="tasks", failOnDataLoss="false")
+    end = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+    pieces = reader.partitions(reader.initialOffset(), end)
+    for partition in range(2):
+        topics.trim(topic, 10 + 10 * partition, partition)
+    for piece in (*pieces, pieces[0]):  # the first is done again
+        assert sum(batch.num_rows for batch in reader.read(piece)) == 30 - 10 * piece.value.partition.index
+    assert shown_of(topics, topic)["tasks"]["query"]["lost"] == 20  # the larger one
+    reader.commit(end)
+    assert shown_of(topics, topic)["tasks"]["query"]["lost"] == 30
+    reader.stop()
+
+
 def test_a_query_that_retains_holds_the_topic_from_its_beginning_on(topics) -> None:
     topic = topics.create()
     topics.fill(topic, numbered("a", 5))
@@ -168,12 +207,16 @@ def test_a_trigger_waits_for_as_many_as_it_wants_but_not_for_ever(topics) -> Non
     topic = topics.create()
     topics.fill(topic, numbered("a", 5))
     patient = stream_reader(topics, topic, minOffsetsPerTrigger="10", maxTriggerDelay="1h")
-    start, limit = patient.initialOffset(), patient.getDefaultReadLimit()
-    assert patient.latestOffset(start, limit) == start
+    limit = patient.getDefaultReadLimit()
+    first = patient.latestOffset(patient.initialOffset(), limit)
+    assert first == {topic: {"0": 5}}  # the first is not held back, as in Spark's Kafka source
     topics.fill(topic, numbered("b", 5))
-    assert patient.latestOffset(start, limit) == {topic: {"0": 10}}
+    assert patient.latestOffset(first, limit) == first
+    topics.fill(topic, numbered("c", 5))
+    assert patient.latestOffset(first, limit) == {topic: {"0": 15}}
     hasty = stream_reader(topics, topic, minOffsetsPerTrigger="100", maxTriggerDelay="0ms")
-    assert hasty.latestOffset(start, limit) == {topic: {"0": 10}}
+    for _ in range(2):
+        assert hasty.latestOffset(first, limit) == {topic: {"0": 15}}
     for one in (patient, hasty):
         one.stop()
 

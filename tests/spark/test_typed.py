@@ -148,7 +148,7 @@ def test_fields_that_json_does_not_have_are_null_and_others_are_left_out() -> No
 @pytest.mark.parametrize(
     ("versions", "message"),
     [
-        ([TopicSchema(0, "KEY_VALUE", "")], "KEY_VALUE"),
+        ([TopicSchema(0, "LOCAL_TIME", "")], "KEY_VALUE"),
         ([TopicSchema(0, "AVRO", '"string"')], "no record"),
         ([TopicSchema(0, "PROTOBUF_NATIVE", "e30=")], "no descriptor"),
         ([TopicSchema(0, "PROTOBUF", "{}")], "numbers of its fields"),

@@ -29,12 +29,14 @@ _COLUMNS = [
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 
 
-def schema_of(*, headers: bool, value: DataType | None = None) -> StructType:
-    """The headers are a column only if they are asked for, as in Spark's Kafka source. `value`: its type, if it is
-    not just bytes."""
+def schema_of(*, headers: bool, value: DataType | None = None, key: DataType | None = None) -> StructType:
+    """The headers are a column only if they are asked for, as in Spark's Kafka source. `value` and `key`: their
+    types, if they are not just bytes."""
     columns = [*_COLUMNS, StructField("headers", ArrayType(_HEADER))] if headers else list(_COLUMNS)
     if value is not None:
         columns[1] = StructField("value", value)
+    if key is not None:
+        columns[0] = StructField("key", key)
     return StructType(columns)
 
 
@@ -48,6 +50,8 @@ _WRITTEN: dict[str, tuple[type[DataType], ...]] = {
     "headers": (ArrayType,),
     "deliverAt": (TimestampType,),
 }
+#: Columns of a source that a sink leaves out, so that what was read can be written as it is.
+_LEFT_OUT = ("offset", "timestampType")
 
 
 def check_columns(schema: StructType) -> None:
@@ -55,6 +59,8 @@ def check_columns(schema: StructType) -> None:
     if "value" not in schema.names:
         raise ConfigError("there is no column value", hint="select what is to be written AS value")
     for column in schema:
+        if column.name in _LEFT_OUT:
+            continue
         types = _WRITTEN.get(column.name)
         if types is None:
             near = get_close_matches(column.name, _WRITTEN, 1)

@@ -1,5 +1,6 @@
 """What a query asked for, checked once and as values, which travel to the tasks."""
 
+import logging
 import os
 import re
 from collections.abc import Mapping
@@ -11,6 +12,8 @@ from weir.client.kafka.settings import KafkaSettings, Login, TlsFiles, parse_ser
 from weir.model.errors import ConfigError
 from weir.spark.option_table import known
 from weir.spark.option_values import assigned, by_partition, count, flag, span_ms
+
+log = logging.getLogger(__name__)
 
 EARLIEST, LATEST = -2, -1
 _WORDS = {"earliest": EARLIEST, "latest": LATEST}
@@ -72,7 +75,11 @@ class SourceOptions:
     max_trigger_delay_ms: int = 15 * 60_000
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
+    #: Whether the query's position is kept, and under which name: None if it is Spark's for the query, behind a
+    #: prefix.
+    keep: bool = True
     subscription: str | None = None
+    group_prefix: str = "spark"
     #: Whether messages stay in the topics until the query has read them.
     retain: bool = False
     #: Whether the query says that times grow along each partition, so that a latest one is an end.
@@ -88,7 +95,7 @@ def parse(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     if streaming:
         _refuse(options, "a stream has no end", "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
     else:
-        _refuse(options, "only streams have triggers", "maxOffsetsPerTrigger", "minOffsetsPerTrigger")
+        _ignore(options, "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
     strategy = options.get("startingOffsetsByTimestampStrategy", "error").lower()
     if strategy not in ("error", "latest"):
         raise ConfigError(f"startingOffsetsByTimestampStrategy is {strategy!r}", hint="write error or latest")
@@ -103,11 +110,13 @@ def parse(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         headers=_flag(options, "includeHeaders", False),
         verify=_flag(options, "kafka.check.crcs", True),
         max_per_trigger=_count(options, "maxOffsetsPerTrigger"),
-        min_per_trigger=_count(options, "minOffsetsPerTrigger"),
+        min_per_trigger=_min_per_trigger(options),
         max_trigger_delay_ms=span_ms("maxTriggerDelay", options.get("maxTriggerDelay", "15m")),
         min_partitions=_count(options, "minPartitions"),
         max_records_per_partition=_count(options, "maxRecordsPerPartition"),
+        keep=options.get("subscription") != "",
         subscription=options.get("subscription") or options.get("kafka.group.id") or None,
+        group_prefix=options.get("groupIdPrefix") or "spark",
         retain=_retain(options),
         ordered=_flag(options, "orderedTimestamps", False),
         registry=_registry(options),
@@ -230,6 +239,16 @@ def _registry(options: Mapping[str, str]) -> Registry | None:
     return Registry(url, permissive=mode == "PERMISSIVE")
 
 
+def _min_per_trigger(options: Mapping[str, str]) -> int | None:
+    least, most = _count(options, "minOffsetsPerTrigger"), _count(options, "maxOffsetsPerTrigger")
+    if least is not None and most is not None and least > most:
+        raise ConfigError(
+            f"minOffsetsPerTrigger is {least}, and maxOffsetsPerTrigger {most}",
+            hint="wait for no more than is read",
+        )
+    return least
+
+
 def _retain(options: Mapping[str, str]) -> bool:
     wanted = _flag(options, "retain", False)
     if wanted and not (options.get("subscription") or options.get("kafka.group.id")):
@@ -247,6 +266,13 @@ def _refuse(options: Mapping[str, str], why: str, *names: str) -> None:
     for name in names:
         if name in options:
             raise ConfigError(f"{name}: {why}", hint="leave it out")
+
+
+def _ignore(options: Mapping[str, str], *names: str) -> None:
+    """As Spark's Kafka source does: a job may read the same options as a table and as a stream."""
+    for name in names:
+        if name in options:
+            log.warning("%s is ignored: a batch has no triggers", name)
 
 
 def _flag(options: Mapping[str, str], name: str, default: bool) -> bool:

@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from weir.client.kafka.cluster import Cluster, Partition
@@ -22,6 +22,8 @@ class Losses:
 
     fail: bool
     count: int = field(default=0)
+    #: Where else a loss is told.
+    tell: Callable[[Partition, int, int], None] | None = None
 
     def report(self, partition: Partition, first: int, end: int, why: str = "are no longer in the topic") -> None:
         what = f"offsets {first} to {end - 1} of {partition} {why}"
@@ -29,6 +31,8 @@ class Losses:
             raise DataLostError(what)
         self.count += max(0, end - first)
         log.warning("%s; skipped", what)
+        if self.tell is not None and end > first:
+            self.tell(partition, first, end)
 
     def taken(self) -> int:
         """How many there were since this was last asked."""
@@ -47,7 +51,8 @@ def partitions_of(cluster: Cluster, options: SourceOptions) -> list[Partition]:
         return list(wanted.partitions)
     if wanted.pattern is not None:
         pattern = re.compile(wanted.pattern)
-        return cluster.partitions([name for name in cluster.topics() if pattern.fullmatch(name)])
+        # Anywhere in the name, as Spark's Kafka source has it.
+        return cluster.partitions([name for name in cluster.topics() if pattern.search(name)])
     return cluster.partitions(wanted.topics)
 
 
@@ -95,6 +100,16 @@ def _all_named(given: Mapping[Partition, int], partitions: list[Partition], name
         raise ConfigError(f"{name} {what}", hint="name every partition that is read, and no other")
 
 
+def _check_order(options: SourceOptions, first: Offsets, last: Offsets) -> None:
+    """Moments may be the wrong way round, and leave nothing; offsets that were written so are a mistake."""
+    given = set(options.start.offsets or ()) & set(options.end.offsets or ())
+    wrong = [str(partition) for partition in sorted(given) if last[partition] < first[partition]]
+    if wrong:
+        raise ConfigError(
+            f"endingOffsets lie before startingOffsets: {', '.join(wrong)}", hint="begin early, and end late"
+        )
+
+
 def batch_ranges(
     cluster: Cluster, options: SourceOptions, since_ms: int | None, before_ms: int | None, losses: Losses
 ) -> list[Range]:
@@ -102,6 +117,7 @@ def batch_ranges(
     partitions = partitions_of(cluster, options)
     first = start_offsets(cluster, options, partitions)
     last = end_offsets(cluster, options, partitions)
+    _check_order(options, first, last)
     oldest, newest = starts(cluster, partitions), ends(cluster, partitions, committed=options.committed)
     if since_ms is not None:
         since = list_offsets(cluster, dict.fromkeys(partitions, since_ms), committed=options.committed)
@@ -118,8 +134,8 @@ def batch_ranges(
         if start < min(oldest[partition], end):
             losses.report(partition, start, min(oldest[partition], end))
             start = oldest[partition]
-        if end > max(newest[partition], start):
-            losses.report(partition, max(newest[partition], start), end, "are not in the topic")
-            end = newest[partition]
+        if max(start, end) > newest[partition]:
+            losses.report(partition, newest[partition], max(start, end), "are not in the topic")
+            end = min(end, newest[partition])
         found.append(Range(partition, start, end))
     return [one for one in found if one.size > 0]

@@ -24,19 +24,23 @@ _MAX_EMPTY = 60
 
 
 def read_range(
-    options: SourceOptions, wanted: Range, values: Mapping[str, ValueSchema] | None = None
+    options: SourceOptions,
+    wanted: Range,
+    values: Mapping[str, ValueSchema] | None = None,
+    losses: Losses | None = None,
 ) -> Iterator[Any]:
-    """Arrow batches of the range, in the order of their offsets; with `values`, typed by their topic's."""
+    """Arrow batches of the range, in the order of their offsets; with `values`, typed by their topic's. `losses`
+    is told what is no longer there."""
     topic, versions = wanted.partition.topic, False
     typed: Callable[[Any], Any] = _as_it_is
     if values:
         schema = _schema(topic, values)
-        typed, versions = schema.decoder(), bool(schema.versions)
+        typed, versions = schema.decoder(), schema.by_version
         if versions and not options.headers:
             typed = _without_headers(typed)
     decoder = Decoder(topic, wanted.partition.index, headers=options.headers or versions, verify=options.verify)
     with Cluster(options.kafka) as cluster:
-        for first, table, chosen in _tables(cluster, options, wanted):
+        for first, table, chosen in _tables(cluster, options, wanted, losses or Losses(options.fail_on_data_loss)):
             yield from map(typed, decoder.decode(table, first, wanted.end, chosen))
 
 
@@ -58,10 +62,9 @@ def _as_it_is(batch: Any) -> Any:
 
 
 def _tables(
-    cluster: Cluster, options: SourceOptions, wanted: Range
+    cluster: Cluster, options: SourceOptions, wanted: Range, losses: Losses
 ) -> Iterator[tuple[int, BatchTable, NDArray[np.bool_]]]:
     """What is fetched, and the offset that is wanted first. The next request goes out before one is yielded."""
-    losses = Losses(options.fail_on_data_loss)
     fetcher = Fetcher(cluster, wanted.partition, committed=options.committed)
     at, empty = wanted.start, 0
     fetcher.ask(at, min(_FIRST_BYTES, options.fetch_bytes))

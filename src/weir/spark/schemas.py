@@ -22,9 +22,9 @@ def value_schemas(options: SourceOptions) -> dict[str, ValueSchema]:
         versions = schemas_of(topic_of(topic), registry.url, token=token, ca=ca)
         found[topic] = value_schema(topic, list(versions), permissive=registry.permissive)
     for topic in topics[1:]:
-        if found[topic].type != found[topics[0]].type:
+        if (found[topic].type, found[topic].key_type) != (found[topics[0]].type, found[topics[0]].key_type):
             raise ConfigError(
-                f"the values of {topics[0]} and {topic} differ in type",
+                f"the values of {topics[0]} and {topic}, or their keys, differ in type",
                 hint="read them one by one, and unite them",
             )
     if not found:

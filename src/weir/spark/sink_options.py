@@ -26,12 +26,18 @@ _WITHOUT_EFFECT = (
     "kafka.acks",
     "kafka.batch.size",
     "kafka.buffer.memory",
+    "kafka.compression.gzip.level",
+    "kafka.compression.lz4.level",
+    "kafka.compression.zstd.level",
     "kafka.delivery.timeout.ms",
     "kafka.enable.idempotence",
     "kafka.linger.ms",
     "kafka.max.block.ms",
     "kafka.max.in.flight.requests.per.connection",
     "kafka.max.request.size",
+    "kafka.metadata.max.idle.ms",
+    "kafka.partitioner.adaptive.partitioning.enable",
+    "kafka.partitioner.availability.timeout.ms",
     "kafka.retries",
 )
 #: Transactions of tasks wait for the slowest task, and then for the driver: they may take as long as an epoch may.

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
-from pyspark.sql.types import StructType
+from pyspark.sql.types import BinaryType, StructType
 
 from weir.client.kafka.cluster import Cluster
 from weir.model.errors import ConfigError
@@ -40,7 +40,8 @@ class WeirSource(DataSource):
         if given.get("valueFormat", "binary") == "binary":
             return schema_of(headers=headers)
         values = value_schemas(parse(self._shared(given), streaming=True))
-        return schema_of(headers=headers, value=next(iter(values.values())).type)
+        first = next(iter(values.values()))
+        return schema_of(headers=headers, value=first.type, key=first.key_type)
 
     def _shared(self, given: dict[str, str]) -> dict[str, str]:
         """What both kinds of reads understand: which of them it will be is not known yet."""
@@ -48,7 +49,7 @@ class WeirSource(DataSource):
 
     def reader(self, schema: StructType) -> "TopicReader":
         options = parse(self._given, streaming=False)
-        return TopicReader(options, value_schemas(options))
+        return TopicReader(options, _for_columns(schema, value_schemas(options)))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         _check_write(schema, overwrite)
@@ -60,7 +61,14 @@ class WeirSource(DataSource):
 
     def streamReader(self, schema: StructType) -> TopicStreamReader:
         options = parse(self._given, streaming=True)
-        return TopicStreamReader(options, value_schemas(options))
+        return TopicStreamReader(options, _for_columns(schema, value_schemas(options)))
+
+
+def _for_columns(schema: StructType, values: Mapping[str, ValueSchema]) -> dict[str, ValueSchema]:
+    """Keys stay bytes where the query's own schema has them so."""
+    if isinstance(schema["key"].dataType, BinaryType):
+        return {topic: one.without_key() for topic, one in values.items()}
+    return dict(values)
 
 
 def _check_write(schema: StructType, overwrite: bool) -> None:
@@ -76,29 +84,39 @@ class RangePartition(InputPartition):
         super().__init__(value)
 
 
+class Pushing:
+    """A reader's `pushFilters`, and what it was given.
+
+    In a session that has push-down off, which is Spark's default, Spark refuses every reader whose class has a
+    `pushFilters` of its own, even for queries without a filter. So a reader has none, but this in its place, which
+    shows the base class's function where Spark looks for it.
+    """
+
+    __func__ = DataSourceReader.pushFilters
+
+    def __init__(self) -> None:
+        self.found = Pushed()
+
+    def __call__(self, filters: list[Filter]) -> list[Filter]:
+        self.found, left = push(filters)
+        return left
+
+
 class TopicReader(DataSourceReader):
     """A batch read: what is in the topics when it is planned."""
 
     def __init__(self, options: SourceOptions, values: Mapping[str, ValueSchema] | None = None) -> None:
         self._options = options
         self._values = values
-        self._pushed = Pushed()
-
-    def pushFilters(self, filters: list[Filter]) -> list[Filter]:
-        self._pushed, left = push(filters)
-        return left
+        self.pushFilters: Pushing = Pushing()
 
     def partitions(self) -> Sequence[InputPartition]:
-        options = self._options
+        options, pushed = self._options, self.pushFilters.found
         with Cluster(options.kafka) as cluster:
             ranges = batch_ranges(
-                cluster,
-                options,
-                self._pushed.since_ms,
-                self._pushed.before_ms,
-                Losses(options.fail_on_data_loss),
+                cluster, options, pushed.since_ms, pushed.before_ms, Losses(options.fail_on_data_loss)
             )
-        narrowed = self._pushed.narrow(ranges)
+        narrowed = pushed.narrow(ranges)
         return [
             RangePartition(one)
             for one in split(narrowed, options.min_partitions, options.max_records_per_partition)

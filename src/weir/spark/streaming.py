@@ -1,11 +1,9 @@
 """A stream of topics: where each micro-batch ends, what it reads, and the position that a subscription keeps."""
 
-import logging
 import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -17,24 +15,27 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from weir.client.kafka import positions
 from weir.client.kafka.cluster import Cluster, Partition
 from weir.client.kafka.offsets import ends, starts
-from weir.model.errors import WeirError
+from weir.spark.keeping import Keeper, Teller
 from weir.spark.option_values import from_json, to_json
 from weir.spark.options import SourceOptions
 from weir.spark.planning import Losses, Offsets, partitions_of, start_offsets
-from weir.spark.progress import Progress, from_metadata
 from weir.spark.ranges import Range, limited, split
 from weir.spark.reading import read_range
 from weir.spark.typed import ValueSchema
 
-log = logging.getLogger(__name__)
-
-#: How long a micro-batch may wait for its position to be kept.
-_COMMIT_PATIENCE_S = 2.0
-
 Json = dict[str, dict[str, int]]
+
+
+class Piece(InputPartition):
+    """What one task reads, and what it may tell of its query. `place`: where the query's batch begins, to be told
+    by this task."""
+
+    def __init__(self, value: Range, teller: Teller | None = None, place: Offsets | None = None) -> None:
+        super().__init__(value)
+        self.teller = teller
+        self.place = place
 
 
 class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -44,22 +45,18 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._values = values
         self._cluster: Cluster | None = None
-        #: For the subscription's position: less patient.
-        self._keeper: Cluster | None = None
+        self._keeper = Keeper(options)
         self._losses = Losses(options.fail_on_data_loss)
         #: With the trigger available-now: where the topics ended when the query began.
         self._target: Offsets | None = None
         self._latest: Offsets = {}
-        #: What the subscription was last told.
-        self._kept: Json | None = None
-        #: What it is told of the query; None until it is known what it was told before a restart.
-        self._progress: Progress | None = None
-        self._last_trigger = time.monotonic()
+        #: When a micro-batch was last not held back; never at first, so that the first is not.
+        self._last_trigger = float("-inf")
         #: The micro-batch under way: where it ends, its offsets, and when it was planned.
         self._batch: tuple[Json, int, float] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_cluster": None, "_keeper": None}
+        return self.__dict__ | {"_cluster": None}
 
     # --- where a micro-batch ends ---
 
@@ -145,42 +142,37 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ranges.append(Range(partition, first, to))
         self._batch = (end, sum(one.size for one in ranges), time.monotonic())
         pieces = split(ranges, self._options.min_partitions, self._options.max_records_per_partition)
-        return [InputPartition(piece) for piece in pieces]
+        teller = self._keeper.teller()
+        # One task is enough to say that the query is there.
+        place = {one.partition: one.start for one in ranges} | began if self._keeper.wants_place() else None
+        return [Piece(piece, teller, None if at else place) for at, piece in enumerate(pieces)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        return read_range(self._options, partition.value, self._values)
+        teller = partition.teller if isinstance(partition, Piece) else None
+        if isinstance(partition, Piece) and teller is not None and partition.place is not None:
+            teller.place(partition.place)
+        losses = Losses(self._options.fail_on_data_loss, tell=None if teller is None else teller.lost)
+        return read_range(self._options, partition.value, self._values, losses)
 
     # --- the subscription ---
 
     def commit(self, end: Json) -> None:
-        """Keep the position where everybody can see it. The query itself goes on from Spark's own checkpoint, so a
-        failure here is worth a warning and no more, and little time."""
-        if self._options.subscription is None or end == self._kept:
-            return
-        self._kept = end
-        name, offsets = self._options.subscription, from_json(end)
-        try:
-            if self._keeper is None:
-                self._keeper = Cluster(replace(self._options.kafka, retry_for_s=_COMMIT_PATIENCE_S))
-            if self._progress is None:
-                self._progress = from_metadata(positions.described(self._keeper, name, offsets).values())
-            self._progress = self._progress.after(self._done(end), self._losses.taken())
-            positions.commit(self._keeper, name, offsets, self._progress.metadata(retain=self._options.retain))
-        except WeirError as failure:
-            log.warning("the position of subscription %s was not kept: %s", self._options.subscription, failure)
+        """Keep the position where everybody can see it."""
+        if self._keeper.commit(from_json(end), self._done(end), self._losses.count):
+            self._losses.taken()
+            self._batch = None
 
     def _done(self, end: Json) -> tuple[int, float] | None:
         """The rows of the batch that ended here, and the seconds that it took."""
         if self._batch is None or self._batch[0] != end:
             return None
         _, rows, began = self._batch
-        self._batch = None
         return rows, time.monotonic() - began
 
     def stop(self) -> None:
-        for cluster in (self._cluster, self._keeper):
-            if cluster is not None:
-                cluster.close()
+        self._keeper.close()
+        if self._cluster is not None:
+            self._cluster.close()
         if isinstance(sys.exception(), EOFError):
             # Spark has ended the query and closed its end of the pipe. Its runner, which calls this, would now try
             # to tell it so, and print what comes of that: three tracebacks for every query that was stopped.

@@ -106,6 +106,11 @@ class Cluster:
                 failure = failed
         raise failure
 
+    def everyone(self) -> list[KafkaConnection]:
+        """A connection to each broker that there is."""
+        self._metadata([])
+        return [self.connection(address) for address in self._brokers.values()]
+
     def connection(self, address: Address) -> KafkaConnection:
         found = self._connections.get(address)
         if found is None:

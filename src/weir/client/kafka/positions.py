@@ -69,3 +69,17 @@ def described(cluster: Cluster, group: str, partitions: Iterable[Partition]) -> 
         return found
 
     return cluster.retry(ask) if topics else {}
+
+
+def groups(cluster: Cluster, prefix: str) -> list[str]:
+    """Groups with this prefix that the client may know of, of all brokers."""
+
+    def ask() -> list[str]:
+        found: set[str] = set()
+        for connection in cluster.everyone():
+            answer = connection.ask(m.ListGroupsRequest(), m.ListGroupsResponse)
+            check(answer.error_code, "groups")
+            found.update(one.group_id for one in answer.groups if one.group_id.startswith(prefix))
+        return sorted(found)
+
+    return cluster.retry(ask)
