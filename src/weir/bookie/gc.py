@@ -246,7 +246,7 @@ class _DamagedLogError(WireError):
         self.log = log_id
 
 
-def _split(ledger_id: LedgerId, data: bytes) -> tuple[Part, int]:
+def _split(ledger_id: LedgerId, data: bytes | bytearray) -> tuple[Part, int]:
     """The whole entries at the start of `data`, verified, and how many bytes they take."""
     part: Part = []
     view = memoryview(data)

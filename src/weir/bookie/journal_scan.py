@@ -59,7 +59,7 @@ class RecordReader:
         self._file = file
         self._sequence = sequence
         self._nonce = nonce
-        self._window: bytes = b""
+        self._window: bytes | bytearray = b""
         self._window_at = 0
 
     async def record(self, offset: int) -> tuple[RecordHeader, memoryview]:
@@ -98,7 +98,7 @@ class RecordReader:
             at += _WINDOW_BYTES
         return proven
 
-    def _testifies(self, window: bytes, inside: int, offset: int) -> int:
+    def _testifies(self, window: bytes | bytearray, inside: int, offset: int) -> int:
         try:
             header = decode_header(window, inside)
         except WireError:

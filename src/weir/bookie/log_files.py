@@ -33,7 +33,7 @@ class LogFiles:
         self._handles: dict[str, _Handle] = {}
         self._to_close: list[File] = []
         self._pages_at: dict[int, int] = {}
-        self._reading: dict[tuple[int, int], asyncio.Task[bytes]] = {}
+        self._reading: dict[tuple[int, int], asyncio.Task[bytes | bytearray]] = {}
         self.pages: BytesLru[tuple[int, int]] = BytesLru(settings.index_bytes)
         self.blocks: BytesLru[tuple[int, int]] = BytesLru(settings.read_bytes)
 
@@ -60,7 +60,7 @@ class LogFiles:
         self._to_close += [handle.file for handle in handles]
         await self._close_some()
 
-    async def read(self, log: int, offset: int, length: int) -> bytes:
+    async def read(self, log: int, offset: int, length: int) -> bytes | bytearray:
         """Straight from the log."""
         return await self._read(self._layout.log_file(log), offset, length)
 
@@ -69,7 +69,7 @@ class LogFiles:
         for block in range(offset // self._block_bytes, (offset + size) // self._block_bytes + 1):
             self.blocks.drop((log, block))
 
-    async def block(self, log: int, block: int) -> bytes:
+    async def block(self, log: int, block: int) -> bytes | bytearray:
         """The aligned stretch of the log with this number: read once for everybody who waits for it."""
         key = (log, block)
         cached = self.blocks.get(key)
@@ -83,18 +83,18 @@ class LogFiles:
             reading.add_done_callback(lambda done: self._block_read(key, done))
         return await asyncio.shield(reading)
 
-    def _block_read(self, key: tuple[int, int], done: "asyncio.Task[bytes]") -> None:
+    def _block_read(self, key: tuple[int, int], done: "asyncio.Task[bytes | bytearray]") -> None:
         del self._reading[key]
         if not done.cancelled() and done.exception() is None:
             self.blocks.put(key, done.result())
 
-    async def page(self, log: int, page: int) -> bytes:
+    async def page(self, log: int, page: int) -> bytes | bytearray:
         """A page of the log's index, verified; a WireError if it is damaged."""
         cached = self.pages.get((log, page))
         if cached is not None:
             return cached
 
-        async def read() -> bytes:
+        async def read() -> bytes | bytearray:
             pages_at = self._pages_at.get(log)
             if pages_at is None:
                 raise FileMissingError(f"log {log} was removed")
@@ -106,7 +106,7 @@ class LogFiles:
         self.pages.put((log, page), data)
         return data
 
-    async def _read(self, path: str, offset: int, length: int) -> bytes:
+    async def _read(self, path: str, offset: int, length: int) -> bytes | bytearray:
         handle = await self._pin(path)
         try:
             return await handle.file.read_at(offset, length)

@@ -26,7 +26,7 @@ class ScannedEntry(NamedTuple):
     ledger_id: LedgerId
     entry_id: EntryId
     offset: int
-    data: bytes
+    data: bytes | bytearray
     damage: str | None
 
 
@@ -108,13 +108,13 @@ class _Window:
     def __init__(self, file: File, size: int) -> None:
         self._file = file
         self.size = size
-        self._data = b""
+        self._data: bytes | bytearray = b""
         self._at = 0
 
     async def entry(self, at: int) -> ScannedEntry:
         """The entry at `at`, damaged or not; EntryCorruptError if not even its length makes sense."""
 
-        async def read() -> bytes:
+        async def read() -> bytes | bytearray:
             try:
                 data = await self._one(at)
                 verify_entry(data)
@@ -142,14 +142,14 @@ class _Window:
         except EntryCorruptError:
             return False
 
-    async def _one(self, at: int) -> bytes:
+    async def _one(self, at: int) -> bytes | bytearray:
         size = entry_size(await self._bytes(at, ENTRY_HEADER_BYTES))
         data = await self._bytes(at, size)
         if len(data) < size:
             raise WireError(f"an entry of {size} bytes runs over the end of the file")
         return data
 
-    async def _bytes(self, at: int, length: int) -> bytes:
+    async def _bytes(self, at: int, length: int) -> bytes | bytearray:
         inside = at - self._at
         if inside < 0 or inside + length > len(self._data):
             self._at, inside = at, 0

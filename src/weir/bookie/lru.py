@@ -11,12 +11,12 @@ class BytesLru(Generic[K]):
 
     def __init__(self, max_bytes: int) -> None:
         self._limit = max_bytes
-        self._values: dict[K, bytes] = {}
+        self._values: dict[K, bytes | bytearray] = {}
         self.size = 0
         self.hits = 0
         self.misses = 0
 
-    def get(self, key: K) -> bytes | None:
+    def get(self, key: K) -> bytes | bytearray | None:
         value = self._values.pop(key, None)
         if value is None:
             self.misses += 1
@@ -25,7 +25,7 @@ class BytesLru(Generic[K]):
         self.hits += 1
         return value
 
-    def put(self, key: K, value: bytes) -> None:
+    def put(self, key: K, value: bytes | bytearray) -> None:
         self.drop(key)
         self._values[key] = value
         self.size += len(value)

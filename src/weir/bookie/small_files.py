@@ -45,7 +45,7 @@ async def read_small(disk: Disk, path: str, decode: Callable[[bytes], T]) -> T:
     try:
 
         async def read() -> T:
-            return decode(await file.read_at(0, await file.size()))
+            return decode(bytes(await file.read_at(0, await file.size())))
 
         return await insist(path, read)
     finally:

@@ -287,7 +287,7 @@ class _Verifier:
             for page in range(header.pages):
                 offset = header.pages_offset + page * PAGE_BYTES
 
-                async def read(offset: int = offset) -> bytes:
+                async def read(offset: int = offset) -> bytes | bytearray:
                     data = await file.read_at(offset, PAGE_BYTES)
                     verify_page(data)
                     return data

@@ -167,7 +167,7 @@ async def _read_file(path: str, disk: Disk) -> bytes:
         await file.close()
     if not 0 < len(data) <= _MAX_KEY_BYTES:
         raise ConfigError(f"{path} is empty or too long to be a key")
-    return data
+    return bytes(data)
 
 
 def _from_base64(text: str) -> bytes:

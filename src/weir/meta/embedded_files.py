@@ -63,7 +63,7 @@ async def write_whole(disk: Disk, path: str, parts: AsyncIterator[Sequence[bytes
 async def read_whole(disk: Disk, path: str) -> bytes:
     file = await disk.open(path)
     try:
-        return await file.read_at(0, await file.size())
+        return bytes(await file.read_at(0, await file.size()))
     finally:
         await file.close()
 

@@ -112,7 +112,7 @@ class File(Protocol):
     async def append(self, buffers: Sequence[Buffer], *, sync: bool = False) -> int:
         """`write_at` the end of the file; returns the offset where the first byte went."""
 
-    async def read_at(self, offset: int, length: int) -> bytes:
+    async def read_at(self, offset: int, length: int) -> bytes | bytearray:
         """Up to `length` bytes from `offset`; fewer only at the end of the file."""
 
     async def sync(self) -> None:

@@ -50,6 +50,11 @@ class Lane:
         self._ready = ready
         self._work: deque[_Work] = deque()
 
+    @property
+    def idle(self) -> bool:
+        """Whether everything that was called is done."""
+        return not self._work
+
     def call(self, work: Callable[[], T], *, shortcut: "Shortcut | None" = None) -> "asyncio.Future[T]":
         """Run `work` on a thread, after everything called before it; to be called from the loop.
 

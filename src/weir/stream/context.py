@@ -1,20 +1,26 @@
 """What all streams of a broker share."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from weir.ledger.client import LedgerClient
 from weir.meta.interfaces import MetaStore
 from weir.runtime import Runtime
+from weir.stream.ahead import AheadBudget
 from weir.stream.settings import StreamSettings
 from weir.stream.tail import TailCache
 
 
 @dataclass(frozen=True, slots=True)
 class StreamContext:
-    """The world, the metadata, the ledgers, one cache and one value of settings."""
+    """The world, the metadata, the ledgers, one cache, one bound for reading ahead and one value of settings."""
 
     runtime: Runtime
     meta: MetaStore
     ledgers: LedgerClient
     tails: TailCache
     settings: StreamSettings
+    ahead: AheadBudget = field(init=False)
+
+    def __post_init__(self) -> None:
+        ahead = AheadBudget(self.runtime.clock, self.settings.ahead_limit_bytes)
+        object.__setattr__(self, "ahead", ahead)

@@ -19,6 +19,7 @@ from weir.model.errors import (
 )
 from weir.model.ids import LedgerId
 from weir.model.stream import Chain
+from weir.stream.ahead import ReadAhead
 from weir.stream.appender import Appender
 from weir.stream.context import StreamContext
 from weir.stream.held_chain import HeldChain
@@ -38,6 +39,7 @@ class Stream:
         self._tail = context.tails.tail()
         self._appender = Appender(context, name, chain, self._tail)
         self._history = History(context.ledgers, context.settings.readers, self._appender.written_entries)
+        self._ahead = ReadAhead(name, context.ahead, context.settings.ahead_bytes, self._read_old)
 
     @classmethod
     async def open(cls, context: StreamContext, name: str, *, create_missing: bool = False) -> "Stream":
@@ -161,7 +163,10 @@ class Stream:
         """What `read` would answer, if that can be told without waiting."""
         if offset >= self._appender.end_offset:
             return []
-        return self._tail.read(offset, max_bytes) if offset >= self.start_offset else None
+        if offset < self.start_offset:
+            return None
+        cached = self._tail.read(offset, max_bytes)
+        return self._ahead.cached(offset, max_bytes) if cached is None else cached
 
     async def read(self, offset: int, max_bytes: int) -> list[Batch]:
         """Acknowledged batches from the one that holds `offset` on, at least one; none only at the end.
@@ -170,9 +175,15 @@ class Stream:
             return []
         if offset < self.start_offset:
             raise self._trimmed(offset)
-        cached = self._tail.read(offset, max_bytes)
-        if cached is not None:
-            return cached
+        while True:
+            found = self._tail.read(offset, max_bytes) or await self._ahead.read(offset, max_bytes)
+            if found or offset >= self.end_offset:
+                return found
+
+    async def _read_old(self, offset: int, max_bytes: int) -> list[Batch]:
+        """Batches from the ledgers; none where the tail has them, or at the end."""
+        if offset >= self.end_offset or self._tail.holds(offset):
+            return []
         while True:
             chain = self.chain
             span = chain.span_at(offset)
@@ -235,6 +246,7 @@ class Stream:
     async def close(self) -> None:
         """Acknowledge what is under way, close the ledger, let go. Closing twice is fine."""
         await self._appender.close(StreamClosedError(f"stream {self.name} is closed"))
+        await self._ahead.close()
         await self._history.close()
         self._tail.clear()
 

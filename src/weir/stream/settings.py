@@ -21,6 +21,9 @@ class StreamSettings:
     retry_pause_s: float = 0.2
     #: Ledger readers kept open per stream.
     readers: int = 4
+    #: What is read ahead for a reader of old batches, and for all of them together.
+    ahead_bytes: int = 4 * 1024 * 1024
+    ahead_limit_bytes: int = 32 * 1024 * 1024
     #: Changes of small state (cursors, deduplication) within this time are written together.
     state_pause_s: float = 0.2
     #: The state's ledger is written anew once it holds so much, and four times the live state.

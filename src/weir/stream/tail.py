@@ -53,6 +53,10 @@ class StreamTail:
         self.hits += 1
         return found
 
+    def holds(self, offset: int) -> bool:
+        """Whether the batch with the offset, which is not beyond the end, is here."""
+        return self._head < len(self._bases) and offset >= self._bases[self._head]
+
     def clear(self) -> None:
         """Drop everything: the stream is closed or its end is in doubt."""
         self._bases, self._batches, self._head = [], [], 0

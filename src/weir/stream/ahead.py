@@ -1,0 +1,204 @@
+"""Reading old batches ahead of whoever reads them from one end to the other.
+
+A reader far behind asks for the next batches once it is through with the last, and nobody would read meanwhile.
+A read that goes on where another ended makes a run: a window of batches is read while the reader is busy. They are
+kept until it has moved past them, so that what had no room in one answer is not read again for the next.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+from weir.model.batch import Batch
+from weir.model.errors import WeirError
+from weir.runtime.interfaces import Clock
+from weir.runtime.tasks import TaskScope
+
+log = logging.getLogger(__name__)
+
+#: One read of a run; a reader that waits for the first batch does not wait for the whole window.
+_CHUNK_BYTES = 1024 * 1024
+#: Readers of one stream whose places are remembered.
+_RUNS_PER_STREAM = 16
+#: A reader that was away so long has lost what was read for it.
+_PATIENCE_S = 5.0
+
+Read = Callable[[int, int], Awaitable[list[Batch]]]
+
+
+class _Run:
+    """Consecutive batches from where a reader stands."""
+
+    __slots__ = ("_waiter", "batches", "handed", "next", "owner", "size", "task", "used_at")
+
+    def __init__(self, owner: "ReadAhead", offset: int) -> None:
+        self.owner = owner
+        self.batches: deque[Batch] = deque()
+        self.size = 0
+        #: Bytes of those that the reader was given, and has not moved past.
+        self.handed = 0
+        #: Where reading goes on.
+        self.next = offset
+        self.task: asyncio.Task[None] | None = None
+        self.used_at = 0.0
+        self._waiter: asyncio.Future[None] | None = None
+
+    @property
+    def start(self) -> int:
+        return self.batches[0].base_offset if self.batches else self.next
+
+    async def grown(self) -> None:
+        """Wait until there is more, or nobody reads any more."""
+        if self._waiter is None:
+            self._waiter = asyncio.get_running_loop().create_future()
+        await asyncio.shield(self._waiter)
+
+    def wake(self) -> None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+
+class AheadBudget:
+    """One bound for what all streams of a broker have read ahead; what waits in vain is dropped after a while."""
+
+    def __init__(self, clock: Clock, limit_bytes: int) -> None:
+        self._clock = clock
+        self._limit = limit_bytes
+        self._runs: dict[_Run, None] = {}
+        self._sweeping = False
+        self.size_bytes = 0
+
+    @property
+    def room(self) -> bool:
+        return self.size_bytes < self._limit
+
+    def use(self, run: _Run) -> None:
+        """Its reader came by."""
+        run.used_at = self._clock.monotonic()
+        self._runs[run] = None
+        if not self._sweeping:
+            self._sweeping = True
+            self._clock.call_later(_PATIENCE_S, self._sweep)
+
+    def forget(self, run: _Run) -> None:
+        self._runs.pop(run, None)
+        self.size_bytes -= run.size
+
+    def _sweep(self) -> None:
+        late = self._clock.monotonic() - _PATIENCE_S
+        for run in [run for run in self._runs if run.used_at <= late]:
+            run.owner.drop(run)
+        self._sweeping = bool(self._runs)
+        if self._sweeping:
+            self._clock.call_later(_PATIENCE_S, self._sweep)
+
+
+class ReadAhead:
+    """The runs of one stream. `read` answers old batches from an offset on; none where they are not old."""
+
+    def __init__(self, name: str, budget: AheadBudget, window_bytes: int, read: Read) -> None:
+        self._budget = budget
+        self._window = window_bytes
+        self._read = read
+        self._runs: dict[_Run, None] = {}
+        self._tasks = TaskScope(f"{name} ahead")
+
+    def cached(self, offset: int, max_bytes: int) -> list[Batch] | None:
+        """What `read` would answer, if it is here already."""
+        run = self._run_at(offset)
+        return None if run is None or offset >= run.next else self._take(run, offset, max_bytes)
+
+    async def read(self, offset: int, max_bytes: int) -> list[Batch]:
+        run = self._run_at(offset)
+        if run is None:
+            return await self._directly(offset, max_bytes)
+        self._move(run, offset)
+        self._fill(run)
+        while run.next <= offset and run.task is not None:
+            await run.grown()
+        if not run.start <= offset < run.next:  # no room, a failure, or another reader went on with it
+            self.drop(run)
+            return await self._directly(offset, max_bytes)
+        return self._take(run, offset, max_bytes)
+
+    def drop(self, run: _Run) -> None:
+        """Whoever comes for it reads by himself."""
+        if run in self._runs:
+            del self._runs[run]
+            self._budget.forget(run)
+            if run.task is not None:
+                run.task.cancel()
+                run.task = None  # one that is cancelled before it began never says so
+            run.wake()
+
+    async def close(self) -> None:
+        for run in list(self._runs):
+            self.drop(run)
+        await self._tasks.close()
+
+    async def _directly(self, offset: int, max_bytes: int) -> list[Batch]:
+        found = await self._read(offset, max_bytes)
+        if found and self._run_at(found[-1].end_offset) is None:
+            self._begin(found[-1].end_offset)
+        return found
+
+    def _run_at(self, offset: int) -> _Run | None:
+        for run in self._runs:
+            if run.start <= offset <= run.next:
+                return run
+        return None
+
+    def _begin(self, offset: int) -> None:
+        """Note where a reader would go on; nothing is read for it until it does."""
+        if len(self._runs) >= _RUNS_PER_STREAM:
+            self.drop(min(self._runs, key=lambda run: run.used_at))
+        run = _Run(self, offset)
+        self._runs[run] = None
+        self._budget.use(run)
+
+    def _move(self, run: _Run, offset: int) -> None:
+        """The reader is through with what lies before the offset."""
+        self._budget.use(run)
+        run.handed = 0
+        while run.batches and run.batches[0].end_offset <= offset:
+            size = len(run.batches.popleft())
+            run.size -= size
+            self._budget.size_bytes -= size
+
+    def _take(self, run: _Run, offset: int, max_bytes: int) -> list[Batch]:
+        self._move(run, offset)
+        found: list[Batch] = []
+        for batch in run.batches:
+            if found and run.handed + len(batch) > max_bytes:
+                break
+            found.append(batch)
+            run.handed += len(batch)
+        self._fill(run)
+        return found
+
+    def _fill(self, run: _Run) -> None:
+        if run.task is None and self._wants_more(run):
+            run.task = self._tasks.spawn(self._go_on(run), "read")
+
+    def _wants_more(self, run: _Run) -> bool:
+        return run.size - run.handed < self._window and self._budget.room and run in self._runs
+
+    async def _go_on(self, run: _Run) -> None:
+        try:
+            while self._wants_more(run):
+                found = await self._read(run.next, _CHUNK_BYTES)
+                if not found or run not in self._runs:
+                    break
+                size = sum(map(len, found))
+                run.batches.extend(found)
+                run.next = found[-1].end_offset
+                run.size += size
+                self._budget.size_bytes += size
+                run.wake()
+        except WeirError as failure:
+            log.debug("reading ahead ended: %s", failure)  # whoever wants these batches hears of it
+        finally:
+            run.task = None
+            run.wake()
