@@ -20,6 +20,8 @@ class Outgoing:
     properties: Mapping[str, str] = field(default_factory=dict)
     event_ms: int = 0
     deliver_at_ms: int | None = None
+    #: It has no value, rather than an empty one: on a compacted topic it removes its key.
+    null: bool = False
 
     def single(self, sequence: int) -> api.SingleMessageMetadata:
         """Its metadata within a batch."""
@@ -45,6 +47,8 @@ class Outgoing:
             metadata.properties.add(key=name, value=value)
         if self.event_ms:
             metadata.event_time = self.event_ms
+        if self.null:
+            metadata.null_value = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,8 @@ class Incoming:
     part: int = 0
     #: The payload is as the producer's encryption left it.
     encrypted: bool = False
+    #: It has no value, rather than an empty one.
+    null: bool = False
 
 
 def incoming(command: api.CommandMessage, stored: Buffer, *, part: int) -> Iterator[Incoming | None]:
@@ -104,4 +110,5 @@ def _filled(common: Incoming, own: api.MessageMetadata | api.SingleMessageMetada
         key=message_key(own),
         properties={pair.key: pair.value for pair in own.properties},
         event_ms=own.event_time,
+        null=own.null_value,
     )

@@ -1,9 +1,9 @@
 """One topic, both protocols: what Kafka's clients write Pulsar's read, and the other way round, live and later."""
 
+import asyncio
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
-from datetime import timedelta
 from time import monotonic, sleep, time
 from typing import Any
 from urllib.request import urlopen
@@ -12,20 +12,29 @@ import pulsar
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from click.testing import CliRunner
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Producer
 from kafka import KafkaConsumer, KafkaProducer
 
 from weir.cli.main import cli
+from weir.client.consumer import Subscribing
+from weir.client.messages import Outgoing
+from weir.client.pulsar import PulsarClient
+from weir.runtime.real import real_runtime
+from weir.testing.both_clients import (
+    EVENT_MS,
+    KAFKA_CODECS,
+    PATIENCE_MS,
+    PATIENCE_S,
+    PULSAR_CODECS,
+    Kafka,
+    receive,
+    some_rows,
+    subscribe,
+    take,
+)
 from weir.testing.up import UpProcess
 
 pytestmark = pytest.mark.process
-
-PATIENCE_S = 30
-PATIENCE_MS = PATIENCE_S * 1000
-KAFKA_CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
-PULSAR_CODECS = ["NONE", "LZ4", "ZLib", "ZSTD", "SNAPPY"]
-EVENT_MS = 1_600_000_000_000
 
 
 @pytest.fixture(scope="module")
@@ -36,90 +45,10 @@ def client(weir: UpProcess) -> Iterator[pulsar.Client]:
 
 
 @pytest.fixture
-def kafka(bootstrap: str) -> Iterator["Kafka"]:
+def kafka(bootstrap: str) -> Iterator[Kafka]:
     found = Kafka(bootstrap)
     yield found
     found.close()
-
-
-class Kafka:
-    """librdkafka, with few words."""
-
-    def __init__(self, bootstrap: str) -> None:
-        self.bootstrap = bootstrap
-        self._readers: list[Consumer] = []
-
-    def send(self, topic: str, rows: Sequence[dict[str, Any]], **conf: Any) -> list[int]:
-        """Send the rows in one batch per partition; answers the offsets that the client was told."""
-        producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 5000, **conf})  # until the flush
-        offsets: list[int] = []
-
-        def told(failure: KafkaError | None, message: Any) -> None:
-            assert failure is None, failure
-            offsets.append(message.offset())
-
-        for row in rows:
-            producer.produce(topic, on_delivery=told, **row)
-        assert producer.flush(PATIENCE_S) == 0
-        assert len(offsets) == len(rows)
-        return offsets
-
-    def reader(self, topic: str, partition: int = 0, offset: int = 0) -> Consumer:
-        reader = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "none", "enable.auto.commit": False})
-        self._readers.append(reader)
-        reader.assign([TopicPartition(topic, partition, offset)])
-        return reader
-
-    def read(self, topic: str, count: int, partition: int = 0, offset: int = 0) -> list[Any]:
-        return take(self.reader(topic, partition, offset), count)
-
-    def create(self, topic: str, partitions: int, configs: dict[str, str] | None = None) -> None:
-        admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        for made in admin.create_topics([NewTopic(topic, partitions, config=configs or {})]).values():
-            made.result(PATIENCE_S)
-
-    def close(self) -> None:
-        for reader in self._readers:
-            reader.close()
-
-
-def take(reader: Consumer, count: int) -> list[Any]:
-    """So many messages of a Kafka consumer, in order."""
-    found: list[Any] = []
-    deadline = monotonic() + PATIENCE_S
-    while len(found) < count:
-        assert monotonic() < deadline, f"{len(found)} of {count} messages came"
-        message = reader.poll(1.0)
-        if message is not None:
-            assert message.error() is None, message.error()
-            found.append(message)
-    return found
-
-
-def receive(consumer: Any, count: int, *, ack: bool = True) -> list[Any]:
-    """So many messages of a Pulsar consumer, in order."""
-    found = []
-    for _ in range(count):
-        found.append(consumer.receive(PATIENCE_MS))
-        if ack:
-            consumer.acknowledge(found[-1])
-    return found
-
-
-def subscribe(client: pulsar.Client, topic: str, name: str = "s", **more: Any) -> Any:
-    return client.subscribe(topic, name, initial_position=pulsar.InitialPosition.Earliest, **more)
-
-
-def some_rows(count: int = 5) -> list[dict[str, Any]]:
-    return [
-        {
-            "key": f"key-{n}",
-            "value": f"value {n} ".encode() * 20,
-            "headers": [("n", str(n).encode()), ("raw", b"\xff\x00")],
-            "timestamp": EVENT_MS + n,
-        }
-        for n in range(count)
-    ]
 
 
 # --- Kafka to Pulsar ------------------------------------------------------------------------------------------
@@ -137,9 +66,22 @@ def test_what_kafka_sends_pulsar_reads_live_and_later(
         assert [m.data() for m in found] == [row["value"] for row in some_rows()]
         assert [m.partition_key() for m in found] == [f"key-{n}" for n in range(5)]
         assert [m.event_timestamp() for m in found] == [EVENT_MS + n for n in range(5)]
+        assert {m.publish_timestamp() for m in found} == {EVENT_MS}  # a batch has one, that of its first
         assert found[3].properties() == {"n": "3", "raw": "/wA=", "weir-base64-headers": '["raw"]'}
         assert {m.message_id().entry_id() for m in found} == {0}
         assert [m.message_id().batch_index() for m in found] == list(range(5))
+        consumer.close()
+
+
+def test_times_of_the_broker_are_times_of_publication(kafka: Kafka, client: pulsar.Client, topic: str) -> None:
+    kafka.create(topic, 1, {"message.timestamp.type": "LogAppendTime"})
+    live = subscribe(client, topic, "live")
+    before_ms = int(time() * 1000) - 1
+    kafka.send(topic, some_rows(2))
+    for consumer in (live, subscribe(client, topic, "later")):
+        found = receive(consumer, 2)
+        assert [m.event_timestamp() for m in found] == [0, 0]
+        assert all(m.publish_timestamp() >= before_ms for m in found)
         consumer.close()
 
 
@@ -284,28 +226,55 @@ def test_a_kafka_reader_begins_within_a_pulsar_batch(kafka: Kafka, client: pulsa
     producer.close()
 
 
+async def test_what_has_no_value_has_none_for_both(bootstrap: str, weir: UpProcess, topic: str) -> None:
+    """By Weir's own client on Pulsar's side: the official ones in Python neither send nor show it."""
+    kafka = Kafka(bootstrap)
+    async with PulsarClient(real_runtime(), weir.pulsar_url) as ours:
+        live = await ours.consumer(topic, Subscribing("live", earliest=True))
+        producer = await ours.producer(topic)
+        for null in (True, False):
+            await producer.send(Outgoing(b"", key=f"pulsar {null}", null=null))
+        await asyncio.to_thread(
+            kafka.send, topic, [{"key": "kafka True", "value": None}, {"key": "kafka False", "value": b""}]
+        )
+        expected = [(f"{who} {null}".encode(), null) for who in ("pulsar", "kafka") for null in (True, False)]
+        for consumer in (live, await ours.consumer(topic, Subscribing("later", earliest=True))):
+            found = []
+            async with asyncio.timeout(PATIENCE_S):
+                while len(found) < 4 and (message := await consumer.receive()) is not None:
+                    found.append((message.key, message.null))
+            assert found == expected
+    read = await asyncio.to_thread(kafka.read, topic, 4)
+    assert [(m.key(), m.value() is None) for m in read] == expected
+    kafka.close()
+
+
 # --- together -------------------------------------------------------------------------------------------------
 
 
 def test_both_see_one_order_whoever_wrote(kafka: Kafka, client: pulsar.Client, topic: str) -> None:
     consumer = subscribe(client, topic)
     producer = client.create_producer(topic)
+    reader = kafka.reader(topic)
     expected = []
     for turn in range(4):
         kafka.send(topic, [{"value": b"kafka %d.%d" % (turn, n)} for n in range(3)])
         producer.send(b"pulsar %d" % turn)
         expected += [b"kafka %d.%d" % (turn, n) for n in range(3)] + [b"pulsar %d" % turn]
-    assert [m.data() for m in receive(consumer, 16)] == expected
-    found = kafka.read(topic, 16)
-    assert [m.value() for m in found] == expected
-    assert [m.offset() for m in found] == list(range(16))
-    consumer.close()
+    for pulsar_reader in (consumer, subscribe(client, topic, "later")):
+        assert [m.data() for m in receive(pulsar_reader, 16)] == expected
+        pulsar_reader.close()
+    for found in (take(reader, 16), kafka.read(topic, 16)):
+        assert [m.value() for m in found] == expected
+        assert [m.offset() for m in found] == list(range(16))
     producer.close()
 
 
 def test_partitions_are_the_same_partitions(kafka: Kafka, client: pulsar.Client, topic: str) -> None:
     kafka.create(topic, 3)
     assert len(client.get_topic_partitions(topic)) == 3
+    live = subscribe(client, topic, "live")
+    readers = [kafka.reader(topic, partition=n) for n in range(3)]
     kafka.send(topic, [{"value": b"k%d" % n, "partition": n % 3} for n in range(6)])
     producer = client.create_producer(
         topic,
@@ -316,17 +285,17 @@ def test_partitions_are_the_same_partitions(kafka: Kafka, client: pulsar.Client,
     for n in range(6):
         producer.send(b"p%d" % n, properties={"to": str(n % 3)})
     producer.close()
-    consumer = subscribe(client, topic)
-    by_partition: dict[int, list[bytes]] = {}
-    for message in receive(consumer, 12):
-        by_partition.setdefault(message.message_id().partition(), []).append(message.data())
-    consumer.close()
     expected = {n: [b"k%d" % n, b"k%d" % (n + 3), b"p%d" % n, b"p%d" % (n + 3)] for n in range(3)}
-    assert by_partition == expected
+    for consumer in (live, subscribe(client, topic, "later")):
+        by_partition: dict[int, list[bytes]] = {}
+        for message in receive(consumer, 12):
+            by_partition.setdefault(message.message_id().partition(), []).append(message.data())
+        consumer.close()
+        assert by_partition == expected
     for n in range(3):
-        found = kafka.read(topic, 4, partition=n)
-        assert [m.value() for m in found] == expected[n]
-        assert [m.offset() for m in found] == [0, 1, 2, 3]
+        for found in (take(readers[n], 4), kafka.read(topic, 4, partition=n)):
+            assert [m.value() for m in found] == expected[n]
+            assert [m.offset() for m in found] == [0, 1, 2, 3]
 
 
 def compact(weir: UpProcess, topic: str) -> None:
@@ -444,132 +413,3 @@ async def test_the_other_clients_of_kafka_agree(bootstrap: str, client: pulsar.C
     }
     producer.close()
     consumer.close()
-
-
-# --- delays ---------------------------------------------------------------------------------------------------
-
-
-def delayed(value: bytes, delay_ms: int, *more: tuple[str, bytes]) -> dict[str, Any]:
-    return {"value": value, "headers": [("weir-deliver-after", str(delay_ms).encode()), *more]}
-
-
-@pytest.mark.parametrize("codec", ["none", "lz4"])
-def test_a_delayed_record_is_seen_in_its_time_by_both(
-    kafka: Kafka, client: pulsar.Client, topic: str, codec: str
-) -> None:
-    consumer = subscribe(client, topic)
-    sent_ms = int(time() * 1000)
-    due_ms = sent_ms + 1500
-    rows = [
-        {"value": b"late", "headers": [("weir-deliver-at", str(due_ms).encode())]},
-        {"value": b"now"},
-        delayed(b"soon", 1000),
-    ]
-    kafka.send(topic, rows, **{"compression.type": codec})
-    seen_ms: dict[bytes, int] = {}
-    for _ in range(3):
-        (message,) = receive(consumer, 1)
-        seen_ms[message.data()] = int(time() * 1000)
-    assert set(seen_ms) == {b"now", b"soon", b"late"}
-    assert seen_ms[b"soon"] >= sent_ms + 1000
-    assert seen_ms[b"late"] >= due_ms
-    found = kafka.read(topic, 3)
-    assert [(m.offset(), m.value()) for m in found] == list(enumerate(seen_ms))
-    late = next(m for m in found if m.value() == b"late")
-    assert late.headers() == [("weir-deliver-at", str(due_ms).encode())]
-    consumer.close()
-
-
-def test_what_pulsar_delays_kafka_sees_in_its_time(kafka: Kafka, client: pulsar.Client, topic: str) -> None:
-    producer = client.create_producer(topic)
-    reader = kafka.reader(topic)
-    sent_ms = int(time() * 1000)
-    producer.send(b"late", deliver_after=timedelta(milliseconds=500), partition_key="k")
-    producer.send(b"now")
-    seen_ms: dict[tuple[bytes | None, bytes], int] = {}
-    for _ in range(2):
-        (message,) = take(reader, 1)
-        seen_ms[message.key(), message.value()] = int(time() * 1000)
-    assert sorted(value for _, value in seen_ms) == [b"late", b"now"]
-    assert seen_ms[b"k", b"late"] >= sent_ms + 500
-    producer.close()
-
-
-#: Nothing that waits for so long is released while a test runs, however slow the machine.
-LONG_MS = 3_600_000
-
-
-def held(weir: UpProcess, topic: str) -> int:
-    """How many messages wait."""
-    with urlopen(f"{weir.http_url}/admin/weir/v1/held/persistent/public/default/{topic}/count") as answer:
-        return int(json.load(answer)["messages"])
-
-
-def named(count: int) -> list[dict[str, Any]]:
-    return [delayed(b"%d" % n, LONG_MS, ("weir-delay-id", b"order-%d" % n)) for n in range(count)]
-
-
-def cancelling(*numbers: int) -> list[dict[str, Any]]:
-    return [{"value": None, "headers": [("weir-cancel", b"order-%d" % n)]} for n in numbers]
-
-
-def test_a_delayed_record_can_be_cancelled(
-    weir: UpProcess, kafka: Kafka, client: pulsar.Client, topic: str
-) -> None:
-    consumer = subscribe(client, topic)
-    kafka.send(topic, named(3))
-    assert held(weir, topic) == 3
-    kafka.send(topic, cancelling(1))
-    assert held(weir, topic) == 2
-    kafka.send(topic, [*cancelling(0, 7, 2), {"value": b"end"}])
-    assert held(weir, topic) == 0
-    assert [m.data() for m in receive(consumer, 1)] == [b"end"]
-    assert [(m.offset(), m.value()) for m in kafka.read(topic, 1)] == [(0, b"end")]
-    consumer.close()
-
-
-def test_an_idempotent_producer_delays_and_cancels_among_other_records(
-    weir: UpProcess, kafka: Kafka, client: pulsar.Client, topic: str
-) -> None:
-    consumer = subscribe(client, topic)
-    rows = [{"value": b"a"}, *named(2), {"value": b"b"}, *cancelling(0), delayed(b"soon", 300), {"value": b"c"}]
-    kafka.send(topic, rows, **{"enable.idempotence": True})
-    assert sorted(m.data() for m in receive(consumer, 4)) == [b"a", b"b", b"c", b"soon"]
-    assert held(weir, topic) == 1
-    producer = Producer({"bootstrap.servers": kafka.bootstrap, "enable.idempotence": True})
-    for row in (*cancelling(1), delayed(b"again", 300), {"value": b"d"}):
-        producer.produce(topic, **row)  # each in a request of its own
-        assert producer.flush(PATIENCE_S) == 0
-    assert sorted(m.data() for m in receive(consumer, 2)) == [b"again", b"d"]
-    assert held(weir, topic) == 0
-    assert sorted(m.value() for m in kafka.read(topic, 6)) == [b"a", b"again", b"b", b"c", b"d", b"soon"]
-    consumer.close()
-
-
-def test_a_delay_that_makes_no_sense_is_refused(bootstrap: str, topic: str) -> None:
-    refused: list[KafkaError] = []
-    producer = Producer({"bootstrap.servers": bootstrap})
-    producer.produce(
-        topic,
-        value=b"x",
-        headers=[("weir-deliver-at", b"soon")],
-        on_delivery=lambda failure, _: refused.append(failure),
-    )
-    assert producer.flush(PATIENCE_S) == 0
-    assert refused[0].code() == KafkaError.INVALID_RECORD
-
-
-def test_what_was_delayed_and_named_is_cancelled_after_a_crash(
-    start_weir: Callable[..., UpProcess], topic: str
-) -> None:
-    weir = start_weir()
-    part = f"{topic}-partition-0"
-    Kafka(weir.kafka).send(topic, named(3))
-    assert held(weir, part) == 3
-    weir.kill()
-    weir.start()
-    kafka = Kafka(weir.kafka)
-    kafka.send(topic, [*cancelling(2), {"value": b"now"}])
-    assert held(weir, part) == 2
-    assert [m.value() for m in kafka.read(topic, 1)] == [b"now"]
-    kafka.close()
