@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from time import monotonic
 from typing import Any
 
-import pulsar
+import pulsar  # type: ignore[import-untyped]
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 PATIENCE_S = 30
 PATIENCE_MS = PATIENCE_S * 1000
