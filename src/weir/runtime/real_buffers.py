@@ -20,6 +20,8 @@ _LAST_START = CHUNK_BYTES - _MIN_SPACE_BYTES
 COPIED_BYTES = 4 * 1024
 #: Chunks remembered for reuse, with room and without; more than that are left to the garbage collector.
 _KEPT_CHUNKS = 64
+#: While connections together hold more than this that nobody has taken, each reads but little at a time.
+_CROWDED_BYTES = 128 * 1024 * 1024
 #: How many retired chunks one `lend` looks at before it allocates.
 _LOOK_AT = 4
 #: References to a chunk's bytes that nobody else looks at: the chunk's own, and that of the question.
@@ -49,6 +51,13 @@ class BufferPool:
         #: The last one is lent next, and stays the last until the read is over.
         self.open: list[Chunk] = []
         self._retired: deque[Chunk] = deque()
+        #: Bytes that came, and that nobody has taken, over all connections.
+        self.waiting = 0
+        self.connections = 0
+
+    @property
+    def crowded(self) -> bool:
+        return self.waiting > _CROWDED_BYTES
 
     def lend(self) -> Chunk:
         """A chunk with room, for one read."""
@@ -89,11 +98,13 @@ class Inbox:
         if self._chunk is not None and self._chunk.end > _LAST_START:
             self.finish()
         chunk = self._chunk or self._pool.lend()
-        return memoryview(chunk.data)[chunk.end :]
+        end = chunk.end + _MIN_SPACE_BYTES if self._pool.crowded else CHUNK_BYTES
+        return memoryview(chunk.data)[chunk.end : end]
 
     def filled(self, count: int) -> None:
         """`count` bytes arrived in the room given last."""
         self.size += count
+        self._pool.waiting += count
         if self._chunk is None:
             if count <= COPIED_BYTES:
                 chunk = self._pool.open[-1]
@@ -112,6 +123,7 @@ class Inbox:
             taken = memoryview(chunk.data)[self._start : chunk.end]
             self._start = chunk.end
         self.size -= len(taken)
+        self._pool.waiting -= len(taken)
         return taken
 
     def finish(self) -> None:
@@ -122,3 +134,10 @@ class Inbox:
                 self._full.append(memoryview(chunk.data)[self._start : chunk.end])
             self._chunk = None
             self._pool.give(chunk)
+
+    def drop(self) -> None:
+        """Nobody will take what is here."""
+        self.finish()
+        self._full.clear()
+        self._pool.waiting -= self.size
+        self.size = 0

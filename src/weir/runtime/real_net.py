@@ -16,6 +16,11 @@ from weir.runtime.real_buffers import BufferPool, Inbox
 #: Reading stops while this much waits to be received, writing pushes back above the other.
 _INBOX_HIGH_BYTES = 1024 * 1024
 _OUTBOX_HIGH_BYTES = 1024 * 1024
+#: The more connections, the less of that each new one has: they may all stop reading at once.
+_OUTBOXES_BYTES = 512 * 1024 * 1024
+_OUTBOX_LEAST_BYTES = 64 * 1024
+#: How long a client may take for the TLS handshake.
+_HANDSHAKE_S = 10.0
 #: Connections accepted by the kernel that no session has taken yet.
 _BACKLOG = 1024
 
@@ -33,6 +38,7 @@ class RealConnection(asyncio.BufferedProtocol):
         self._certificate: bytes | None = None
         self._ended = False  # the peer will send no more, or we closed
         self._lost: str | None = None  # why the connection broke, if it did
+        self._closed = False  # by this side: nobody takes what comes
         self._gone = False
         self._paused_reading = False
         self._may_write = asyncio.Event()
@@ -80,15 +86,16 @@ class RealConnection(asyncio.BufferedProtocol):
             raise ConnectionLostError(f"connection to {self._peer} broke: {self._lost or 'closed'}")
 
     def close(self) -> None:
-        self._ended = True
+        self._ended = self._closed = True
+        self._inbox.drop()
         if self._transport is not None:
             self._transport.close()
         self._wake()
 
     def abort(self) -> None:
         if self._lost is None and not self._gone:
-            self._lost = "aborted"
-            self._inbox = Inbox(self._pool)
+            self._lost, self._closed = "aborted", True
+            self._inbox.drop()
         if self._transport is not None:
             sock = self._transport.get_extra_info("socket")
             if sock is not None and not self._gone:
@@ -101,7 +108,9 @@ class RealConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
-        transport.set_write_buffer_limits(high=_OUTBOX_HIGH_BYTES)
+        self._pool.connections += 1
+        high = max(_OUTBOX_LEAST_BYTES, min(_OUTBOX_HIGH_BYTES, _OUTBOXES_BYTES // self._pool.connections))
+        transport.set_write_buffer_limits(high=high)
         name = transport.get_extra_info("peername")
         self._peer = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)
         secured = transport.get_extra_info("ssl_object")
@@ -115,7 +124,11 @@ class RealConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._inbox.filled(nbytes)
-        if self._inbox.size > _INBOX_HIGH_BYTES and not self._paused_reading and self._transport is not None:
+        if self._closed:
+            self._inbox.drop()
+            return
+        high = 0 if self._pool.crowded else _INBOX_HIGH_BYTES
+        if self._inbox.size > high and not self._paused_reading and self._transport is not None:
             self._paused_reading = True
             self._transport.pause_reading()
         self._wake()
@@ -127,6 +140,7 @@ class RealConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._gone = True
+        self._pool.connections -= 1
         self._inbox.finish()
         if not self._ended:
             self._lost = str(exc) if exc else "closed without an end of stream"
@@ -224,6 +238,7 @@ class RealNetwork:
                 port,
                 ssl=tls,
                 backlog=_BACKLOG,
+                ssl_handshake_timeout=None if tls is None else _HANDSHAKE_S,
             )
         except OSError as refused:
             if refused.errno == errno.EADDRINUSE:
