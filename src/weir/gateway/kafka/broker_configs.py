@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from weir.broker.registry import Registry
+from weir.gateway.kafka.catalog import KAFKA_RETENTION
 from weir.gateway.kafka.config_table import TABLE, Kind
 from weir.gateway.kafka.configs import BrokerDefaults
 from weir.gateway.kafka.settings import KafkaSettings
@@ -42,6 +43,8 @@ def broker_configs(
         BrokerConfig("connections.max.idle.ms", Kind.LONG, str(int(settings.limits.idle_timeout_s * 1000))),
         BrokerConfig("default.replication.factor", Kind.INT, "1"),
         BrokerConfig("delete.topic.enable", Kind.BOOLEAN, "true"),
+        BrokerConfig("listeners", Kind.STRING, address),
+        BrokerConfig("log.retention.hours", Kind.INT, str(KAFKA_RETENTION.minutes // 60)),
         BrokerConfig("max.connections", Kind.INT, str(settings.max_connections)),
         BrokerConfig("node.id", Kind.INT, str(settings.node_id)),
         BrokerConfig("num.partitions", Kind.INT, str(max(1, creation.partitions))),

@@ -182,14 +182,13 @@ class Fetching:
     def answer(self, part: FetchPart) -> _PartData:
         """What the client is told of a partition."""
         index = part.key[1]
-        if part.error:
-            end, stable, start = part.marks or (-1, -1, -1)
+        if part.error:  # and nothing else, as Kafka does it
             return _PartData(
                 partition_index=index,
                 error_code=part.error,
-                high_watermark=end,
-                last_stable_offset=stable,
-                log_start_offset=start,
+                high_watermark=-1,
+                last_stable_offset=-1,
+                log_start_offset=-1,
                 aborted_transactions=None,
                 records=b"",
             )

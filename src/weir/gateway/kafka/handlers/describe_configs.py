@@ -40,7 +40,7 @@ def _described(session: Session, request: m.DescribeConfigsRequest, resource: _R
             case ResourceType.TOPIC:
                 found = _of_topic(session, resource.resource_name, synonyms=request.include_synonyms)
             case ResourceType.BROKER:
-                found = _of_broker(session, resource)
+                found = _of_broker(session, resource, synonyms=request.include_synonyms)
             case other:
                 raise RefusedError(Code.INVALID_REQUEST, f"there are no configs of resources of type {other}")
     except WeirError as failure:
@@ -83,7 +83,7 @@ def _synonyms(one: Shown) -> list[_Synonym]:
     return found
 
 
-def _of_broker(session: Session, resource: _Resource) -> list[_Config]:
+def _of_broker(session: Session, resource: _Resource, *, synonyms: bool) -> list[_Config]:
     name, services = resource.resource_name, session.services
     if resource.configuration_keys != [HTTP_URL]:  # where to find the admin API is no secret
         check_cluster(session)
@@ -103,6 +103,9 @@ def _of_broker(session: Session, resource: _Resource) -> list[_Config]:
             read_only=True,
             config_source=Source.STATIC_BROKER,
             config_type=config.kind,
+            synonyms=[_Synonym(name=config.name, value=config.value, source=Source.STATIC_BROKER)]
+            if synonyms
+            else [],
             documentation="Set where Weir is started; see docs/configuration.md.",
         )
         for config in configs
