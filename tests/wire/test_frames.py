@@ -77,3 +77,19 @@ def test_frames_before_one_that_is_too_large_are_given_out_first() -> None:
     assert bytes(next(frames)) == b"fine"
     with pytest.raises(FrameTooLargeError):
         next(frames)
+
+
+def test_large_torn_frames_share_memory_only_when_nobody_looks_at_them_any_more() -> None:
+    splitter = FrameSplitter(limit=1 << 20)
+    texts = [bytes([number]) * (40_000 + 7_000 * number) for number in range(30)]
+    stream = b"".join(len(text).to_bytes(4, "little") + text for text in texts)
+    kept: list[memoryview] = []
+    passing = []
+    for at in range(0, len(stream), 30_000):
+        for number, frame in enumerate(splitter.feed(stream[at : at + 30_000]), len(passing)):
+            passing.append(bytes(frame))
+            if number % 2:
+                kept.append(frame)  # many more than there are rooms
+            del frame
+    assert passing == texts
+    assert [bytes(frame) for frame in kept] == texts[1::2]

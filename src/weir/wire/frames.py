@@ -5,10 +5,11 @@
 The length is little-endian in Weir's own protocols; a protocol with another order says so to its splitter.
 
 A frame that lies whole in one buffer is given out as a slice of it. Only a frame that arrives in pieces is
-copied, once, into a buffer that grows with what came and not with what was announced; so a peer can make this
-side hold no more memory than the bytes it really sent, and never more than the limit.
+copied, into a buffer that grows with what came and not with what was announced; so a peer can make this side hold
+no more memory than the bytes it really sent, some rooms for all peers aside, and never more than the limit.
 """
 
+import sys
 from collections.abc import Iterator
 from struct import Struct
 
@@ -17,6 +18,25 @@ from weir.model.ids import Buffer
 
 _LENGTH = Struct("<I")
 PREFIX_BYTES = _LENGTH.size
+#: Rooms for large frames that come in pieces: freshly touched memory costs more than the copying.
+_ROOM_BYTES = 1024 * 1024 + 64 * 1024
+_ROOMS = 16
+#: A frame of which less came, or was announced, is not given a room.
+_LARGE_BYTES = 16 * 1024
+#: References to a room that nobody looks at: that of the list, of the loop, and of the question.
+_UNSHARED = 3 if sys.implementation.name == "cpython" else 0
+_rooms: list[bytearray] = []
+
+
+def _room() -> bytearray | None:
+    """Memory for a large frame that no frame is in any more, by CPython's own count of who looks at it."""
+    for room in _rooms:
+        if sys.getrefcount(room) == _UNSHARED:
+            return room
+    if len(_rooms) == _ROOMS:
+        return None
+    _rooms.append(bytearray(_ROOM_BYTES))
+    return _rooms[-1]
 
 
 class FrameSplitter:
@@ -27,17 +47,18 @@ class FrameSplitter:
         self.limit = limit
         self._prefix = prefix
         self._torn = bytearray()
+        self._came = 0  # so much of the torn frame, with its prefix
         self._whole: memoryview | None = None
 
     @property
     def at_boundary(self) -> bool:
         """Whether the stream may end here without tearing a frame."""
-        return not self._torn
+        return not self._came
 
     @property
     def announced(self) -> int:
         """How long the frame is of which only a part is here; 0 while that is not known, or there is none."""
-        if len(self._torn) < PREFIX_BYTES:
+        if self._came < PREFIX_BYTES:
             return 0
         length: int = self._prefix.unpack_from(self._torn)[0]
         return length
@@ -47,7 +68,7 @@ class FrameSplitter:
         stream. A frame over the limit raises after the frames before it were given out."""
         view = memoryview(data)
         at, end = 0, len(view)
-        if self._torn:
+        if self._came:
             at = self._complete_torn(view)
             if self._whole is not None:
                 whole, self._whole = self._whole, None
@@ -61,22 +82,43 @@ class FrameSplitter:
             yield view[start:at]
         if at < end:
             # Copied, not kept as a view: many tiny pieces would else pin many large receive buffers.
-            self._torn += view[at:]
+            self._keep(view[at:])
 
     def _complete_torn(self, view: memoryview) -> int:
         """Take from `view` what the torn frame lacks; how many bytes that was."""
         taken = 0
-        if len(self._torn) < PREFIX_BYTES:
-            taken = min(PREFIX_BYTES - len(self._torn), len(view))
-            self._torn += view[:taken]
-            if len(self._torn) < PREFIX_BYTES:
+        if self._came < PREFIX_BYTES:
+            taken = min(PREFIX_BYTES - self._came, len(view))
+            self._keep(view[:taken])
+            if self._came < PREFIX_BYTES:
                 return taken
-        lacking = PREFIX_BYTES + self._announced(self._torn, 0) - len(self._torn)
-        piece = view[taken : taken + lacking]
-        self._torn += piece
-        if len(piece) == lacking:
-            self._whole, self._torn = memoryview(self._torn)[PREFIX_BYTES:], bytearray()
+        size = PREFIX_BYTES + self._announced(self._torn, 0)
+        piece = view[taken : taken + size - self._came]
+        self._keep(piece)
+        if self._came == size:
+            self._whole = memoryview(self._torn)[PREFIX_BYTES:size]
+            self._torn, self._came = bytearray(), 0
         return taken + len(piece)
+
+    def _keep(self, piece: memoryview) -> None:
+        """Copy a piece behind what came before it."""
+        came, end = self._came, self._came + len(piece)
+        self._came = end
+        if end > len(self._torn):
+            room = self._room_for(piece) if end >= _LARGE_BYTES else None
+            if room is None:
+                self._torn += piece
+                return
+            memoryview(room)[:came] = memoryview(self._torn)[:came]
+            self._torn = room
+        memoryview(self._torn)[came:end] = piece
+
+    def _room_for(self, piece: memoryview) -> bytearray | None:
+        """For the frame that begins with what came before, or with this piece."""
+        start = self._torn or piece
+        if len(start) < PREFIX_BYTES or PREFIX_BYTES + self._prefix.unpack_from(start)[0] > _ROOM_BYTES:
+            return None
+        return _room()
 
     def _announced(self, data: Buffer, at: int) -> int:
         length: int = self._prefix.unpack_from(data, at)[0]

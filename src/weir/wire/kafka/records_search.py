@@ -61,7 +61,7 @@ class Searcher:
             return batch
         if len(batch) > len(self._room):
             return bytes(batch)
-        self._room[: len(batch)] = batch
+        memoryview(self._room)[: len(batch)] = batch  # to assign to the array itself would copy twice
         return self._room
 
     def _is_in(self, data: bytes | bytearray, start: int, end: int) -> bool:
