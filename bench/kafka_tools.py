@@ -187,6 +187,34 @@ def steps() -> list[Step]:
             shows=_epoch_for_each,
         ),
         Step(
+            "transactional input",
+            f"{_TOOLS}.ProducerPerformance",
+            (
+                *("--topic", "originals", "--num-records", count, "--record-size", "10", "--throughput", "-1"),
+                *("--producer-props", f"bootstrap.servers={_SERVER}"),
+            ),
+            (f"{count} records sent",),
+        ),
+        Step(
+            "transactional copier",
+            f"{_TOOLS}.TransactionalMessageCopier",
+            (
+                *("--broker-list", _SERVER, "--input-topic", "originals", "--input-partition", "0"),
+                *("--output-topic", "copies", "--transactional-id", "copier", "--transaction-size", "100"),
+                *("--consumer-group", "copiers", "--group-mode", "--use-group-metadata", "--enable-random-aborts"),
+            ),
+            ('"stage":"ShutdownComplete"', '"remaining":0}'),
+        ),
+        Step(
+            "copies, committed",
+            f"{_TOOLS}.consumer.ConsoleConsumer",
+            (
+                *("--topic", "copies", "--from-beginning", "--max-messages", str(2 * _MESSAGES)),
+                *("--timeout-ms", "10000", "--isolation-level", "read_committed"),
+            ),
+            (f"total of {count} messages",),
+        ),
+        Step(
             "committed only",
             f"{_TOOLS}.consumer.ConsoleConsumer",
             (
