@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
 from weir.client import streams as rest
 from weir.client.blocking import Access, ask_v2
 from weir.spark.sql.console import Console
@@ -29,6 +31,26 @@ ORDER = {
         {"name": "amount", "type": "double"},
     ],
 }
+
+
+def patiently(done: Callable[[], object]) -> None:
+    """Until it is done, on a machine that has other things to do as well."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while not done():
+        assert time.monotonic() < deadline, "it takes too long"
+        time.sleep(0.2)
+
+
+def make_orders(topics: "Topics", name: str, first: int = 0, count: int = 6) -> None:
+    """A typed topic, of orders of two customers."""
+    if not first:
+        topics.create(name=name)
+        body = {"type": "JSON", "schema": json.dumps(ORDER), "properties": {}}
+        ask_v2(Access(topics.up.http_url), "POST", f"schemas/public/default/{name}/schema", body)
+    numbers = range(first, first + count)
+    values = [{"id": n, "customer": f"c{n % 2}", "amount": n / 2} for n in numbers]
+    times = [1_700_000_000_000 + 1000 * n for n in numbers]
+    topics.fill(name, [json.dumps(value) for value in values], times=times)
 
 
 class Sql:
@@ -56,15 +78,7 @@ class Sql:
         return [tuple(row) for row in found.rows]
 
     def orders(self, name: str, first: int = 0, count: int = 6) -> None:
-        """A typed topic, of orders of two customers."""
-        if not first:
-            self.topics.create(name=name)
-            body = {"type": "JSON", "schema": json.dumps(ORDER), "properties": {}}
-            ask_v2(self.place.access, "POST", f"schemas/public/default/{name}/schema", body)
-        numbers = range(first, first + count)
-        values = [{"id": n, "customer": f"c{n % 2}", "amount": n / 2} for n in numbers]
-        times = [1_700_000_000_000 + 1000 * n for n in numbers]
-        self.topics.fill(name, [json.dumps(value) for value in values], times=times)
+        make_orders(self.topics, name, first, count)
 
     def until(self, done: Callable[[], bool]) -> None:
         """Let the runner do its work until it is done."""
@@ -83,6 +97,9 @@ class Sql:
         progress = rest.get_stream(self.place.access, topic_named((name,))).progress
         return progress.rows if progress is not None else 0
 
+    def stored(self, name: str) -> list[tuple[str | None, str]]:
+        return stored(self.topics.servers, name)
+
     def state(self, name: str) -> str:
         found = rest.get_stream(self.place.access, topic_named((name,)))
         return found.progress.state if found.progress is not None else ""
@@ -93,3 +110,26 @@ class Sql:
             rest.drop_stream(self.place.access, one.stream.name)
         self.runner.step()
         self.runner.close()
+
+
+def stored(servers: str, topic: str) -> list[tuple[str | None, str]]:
+    """Keys and values of a topic's committed messages, in the order of each partition; without Spark."""
+    settings = {"bootstrap.servers": servers, "group.id": "none", "enable.partition.eof": True, "log_level": 0}
+    consumer = Consumer({**settings, "isolation.level": "read_committed", "enable.auto.commit": False})
+    try:
+        partitions = sorted(consumer.list_topics(topic, 60).topics[topic].partitions)
+        consumer.assign([TopicPartition(topic, at, 0) for at in partitions])
+        found: dict[int, list[tuple[str | None, str]]] = {}
+        left = len(partitions)
+        while left:
+            message = consumer.poll(60)
+            assert message is not None, f"{topic} cannot be read"
+            if message.error() is None:
+                key = message.key()
+                one = (None if key is None else key.decode(), message.value().decode())
+                found.setdefault(message.partition(), []).append(one)
+            elif message.error().code() == KafkaError._PARTITION_EOF:
+                left -= 1
+        return [one for at in partitions for one in found.get(at, [])]
+    finally:
+        consumer.close()

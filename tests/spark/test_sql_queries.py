@@ -164,12 +164,12 @@ def test_sessions_end_and_joins_give_up_when_the_watermark_passes(sql: Sql) -> N
         value = json.dumps({"id": 100, "customer": "c", "amount": 1})
         sql.topics.fill(name, [value], times=[_BEGIN + 3_600_000])
     sessions = "SELECT customer, unix_millis(s_start), unix_millis(s_end), n FROM sqlq_sessions ORDER BY 1"
-    sql.until(lambda: len(sql.rows(sessions)) >= 2)
+    sql.until(lambda: len(sql.stored("sqlq_sessions")) >= 2)
     assert sql.rows(sessions) == [("c0", _BEGIN, _BEGIN + 7000, 2), ("c1", _BEGIN + 1000, _BEGIN + 6000, 1)]
     unpaid = "SELECT id, paid FROM sqlq_unpaid WHERE id < 100 ORDER BY id"
-    sql.until(lambda: len(sql.rows(unpaid)) >= 3)
+    sql.until(lambda: len(sql.stored("sqlq_unpaid")) >= 3)
     assert sql.rows(unpaid) == [(0, 0.0), (1, 0.5), (2, None)]
-    sql.until(lambda: len(sql.rows("SELECT * FROM sqlq_pairs")) >= 2)
+    sql.until(lambda: len(sql.stored("sqlq_pairs")) >= 2)
     assert sql.rows("SELECT first, second FROM sqlq_pairs ORDER BY 1") == [(0, 1), (1, 2)]
 
 

@@ -163,7 +163,7 @@ def _prompt(console: "Console", *, as_json: bool) -> None:
         if table not in columns:
             columns[table] = []
             with suppress(WeirError):
-                columns[table] = console.tables.columns(topic_named(table))
+                columns[table] = [one.name for one in console.tables.columns(topic_named(table))]
         return columns[table]
 
     click.echo("SQL on topics; statements end with ;  SHOW TABLES; lists them, exit or Ctrl-D leaves.")

@@ -38,6 +38,7 @@ def statements(words: Words) -> Iterable[str]:
         auto_suggest=AutoSuggestFromHistory(),
         completer=words,
         complete_while_typing=False,
+        complete_in_thread=True,  # the columns are asked of the registry
         multiline=True,
         key_bindings=_keys(),
         prompt_continuation="   ... ",

@@ -12,9 +12,9 @@ from tempfile import TemporaryDirectory
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructField
 
 from weir.model.errors import SqlError
-from weir.model.topics import TopicName
 from weir.spark.sql import statements as s
 from weir.spark.sql.insert import insert
 from weir.spark.sql.pipelines import mode_of
@@ -44,14 +44,20 @@ class Console:
     ) -> None:
         """`spark` is asked for when it is needed: it takes seconds to start. `limit`: rows at the most. `start`:
         where live queries begin. `see_runner`: see to it that the streams are run; False if others shall."""
-        self._spark = spark
+        self._start_spark = spark
+        #: Whether Spark runs, and may have tables of its own.
+        self._started = False
         self._limit = limit
         self._start = start
-        self.tables = Tables(spark, place)
+        self.tables = Tables(self._spark, place)
         self._place = place
         self._streams = StreamConsole(self.tables, place, see_runner)
         #: Their texts, by their names in small letters.
         self._views: dict[str, str] = {}
+
+    def _spark(self) -> SparkSession:
+        self._started = True
+        return self._start_spark()
 
     @singledispatchmethod
     def do(self, statement: s.Statement) -> Rows | Done:
@@ -106,19 +112,19 @@ class Console:
     @do.register
     def _describe_table(self, statement: s.DescribeTable) -> Rows | Done:
         with _spoken():
-            frame = self._named(statement.name)
-        return Rows(("column", "type"), [(one.name, one.dataType.simpleString()) for one in frame.schema])
+            columns = self._columns(statement.name)
+        return Rows(("column", "type"), [(one.name, one.dataType.simpleString()) for one in columns])
 
-    def _named(self, name: s.Name) -> DataFrame:
+    def _columns(self, name: s.Name) -> list[StructField]:
         if len(name) == 1 and name[0].lower() in self._views:
-            text = f"SELECT * FROM {quoted(name[0])}"
-            return self.tables.frame(Query.of(text).where(self._views), streaming=False)
-        if self.tables.is_sparks(name):
-            return self._spark().table(quoted(name[0]))
-        return self.tables.table(topic_named(name), headers=True)
-
-    def columns(self, topic: TopicName) -> list[str]:
-        """What can be said of a topic in a query."""
+            return list(self.tables.frame(Query.of(self._views[name[0].lower()]), streaming=False).schema)
+        topic = topic_named(name)
+        try:
+            self.tables.check_exists(topic)
+        except SqlError:
+            if not self._started or not self.tables.is_sparks(name):
+                raise
+            return list(self._spark().table(quoted(name[0])).schema)
         return self.tables.columns(topic)
 
     def _rows(self, frame: DataFrame) -> Rows:

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from uuid import uuid4
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql.types import BinaryType, DataType, StringType, StructField, StructType
 
 from weir.client.kafka.cluster import Cluster
 from weir.client.registry import schemas_of, topic_of
@@ -31,6 +31,16 @@ _ABOUT = (
     "timestamp AS __timestamp",
     "key AS __raw_key",
 )
+#: The same by their names, and where they come from.
+_NAMES = {
+    "__key": "key",
+    "__offset": "offset",
+    "__partition": "partition",
+    "__topic": "topic",
+    "__timestamp": "timestamp",
+    "__raw_key": "key",
+    "__headers": "headers",
+}
 _UNTYPED = ("cast(value AS string) AS value", *_ABOUT, "value AS __raw_value")
 #: How Spark marks a column that has a watermark.
 _WATERMARK = "spark.watermarkDelayMs"
@@ -50,13 +60,15 @@ class Tables:
         with Cluster(connection(self._place.options)) as cluster:
             return [topic_of(name) for name in cluster.topics()]
 
-    def columns(self, topic: TopicName) -> list[str]:
-        """What the table of a topic has, besides its headers; without Spark."""
+    def columns(self, topic: TopicName) -> list[StructField]:
+        """What the table of a topic has; without Spark."""
         typed = self.value_type(topic)
-        about = [one.rpartition(" ")[2] for one in (_UNTYPED if typed is None else _ABOUT)]
+        raw = schema_of(headers=True)
+        about = [StructField(name, raw[column].dataType) for name, column in _NAMES.items()]
+        about[0] = StructField("__key", StringType())
         if typed is None:
-            return about
-        return [*(typed.names if isinstance(typed, StructType) else ["value"]), *about]
+            return [StructField("value", StringType()), *about, StructField("__raw_value", BinaryType())]
+        return [*(typed if isinstance(typed, StructType) else [StructField("value", typed)]), *about]
 
     def topics(self, query: Query) -> dict[tuple[str, ...], TopicName]:
         """The topics that a query reads; what is a table or view of Spark's is none."""
