@@ -1,6 +1,8 @@
 """Compaction by key, as consumers see it."""
 
+import asyncio
 from collections.abc import Callable
+from unittest.mock import patch
 
 import pytest
 
@@ -8,7 +10,8 @@ from weir.broker.api import StartAt, SubscriptionType
 from weir.broker.stats import CompactionStatus
 from weir.broker.topic import BrokerTopic
 from weir.broker.upkeep import look_after
-from weir.model.errors import NotAllowedError
+from weir.ledger.client import LedgerClient
+from weir.model.errors import BookieUnavailableError, NotAllowedError
 from weir.model.policies import DEFAULT_POLICIES, Policies
 from weir.model.topics import TopicName
 from weir.stream.erasing import erase
@@ -115,6 +118,38 @@ def test_a_crash_while_compacting_leaves_the_old_view_and_no_ledger(run: Callabl
         assert len(live) <= 1  # what the former broker was just creating
 
     run(scenario)
+
+
+def test_a_compaction_that_could_not_be_stored_leaves_the_old_view(run: Callable) -> None:
+    async def scenario(bench) -> None:
+        topic = await bench.topic()
+        producer = await bench.producer(topic)
+        await bench.publish(producer, "a:1", "b:1", "a:2")
+        create, made = LedgerClient.create, []
+
+        async def create_and_lose_bookies(self, *args, **more):
+            made.append(await create(self, *args, **more))
+            if len(made) == 1:  # the first one is the compaction's
+                made[0].append = lambda data: _lost()
+            return made[-1]
+
+        with patch.object(LedgerClient, "create", create_and_lose_bookies):
+            topic.compact()
+            await topic.compacted()
+        assert topic.compaction is CompactionStatus.ERROR
+        assert await values(bench, topic) == ["a:1", "b:1", "a:2"]
+        topic.compact()
+        await topic.compacted()
+        assert await values(bench, topic) == ["b:1", "a:2"]
+        await topic.close()
+
+    run(scenario)
+
+
+def _lost() -> "asyncio.Future[None]":
+    lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    lost.set_exception(BookieUnavailableError("down"))
+    return lost
 
 
 def test_few_compactions_run_at_the_same_time_and_the_others_wait_for_their_turn(run: Callable) -> None:

@@ -7,6 +7,7 @@ new one; a ledger that was being written, or is no longer needed, is noted too, 
 opened.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -243,14 +244,17 @@ class CompactedView:
         self._state.put(_LEFT_KEY, _LEFT.pack(writer.ledger_id))
         await self._state.flush()
         entries = size = 0
+        last: asyncio.Future[EntryId] | None = None
         async with aclosing(self._batches(horizon)) as batches:
             async for batch in batches:
                 if live.range_cardinality(batch.base_offset, batch.end_offset):
                     await writer.ready()
-                    done = writer.append(b"".join(encode_batch(batch)))
-                    done.add_done_callback(lambda done: done.cancelled() or done.exception())  # close() tells
+                    last = writer.append(b"".join(encode_batch(batch)))
+                    last.add_done_callback(lambda done: done.cancelled() or done.exception())
                     entries += 1
                     size += len(batch)
+        if last is not None:  # close() does not tell: it ends the ledger behind what is stored
+            await last
         await writer.close()
         return writer.ledger_id, entries, size
 
