@@ -280,19 +280,19 @@ def test_what_is_part_of_a_transaction_is_known_at_once(run: Callable) -> None:
     async def scenario(bench: Any) -> None:
         coordinator = await Coordinator.make(bench, may_use_all=lambda role: role == "admin")
         transactions = coordinator.transactions
-        assert not transactions.joined("x", ProducerIdentity(1, 0))
+        assert not transactions.joined("x", 1, 0)
         who = await transactions.init("x", role="me")
-        assert not transactions.joined("x", who, role="me")
+        assert not transactions.joined("x", who.producer_id, who.epoch, "me")
         await transactions.add_partitions("x", who, [T0], role="me")
-        assert list(transactions.joined("x", who, role="me")) == [T0]
-        assert list(transactions.joined("x", who, role="admin")) == [T0]
-        assert not transactions.joined("x", who, role="you")
-        assert not transactions.joined("x", next_epoch(who), role="me")
+        assert list(transactions.joined("x", who.producer_id, who.epoch, "me")) == [T0]
+        assert list(transactions.joined("x", who.producer_id, who.epoch, "admin")) == [T0]
+        assert not transactions.joined("x", who.producer_id, who.epoch, "you")
+        assert not transactions.joined("x", who.producer_id, who.epoch + 1, "me")
         with pytest.raises(NotAuthorisedError):
             await transactions.end_epoch("x", who, commit=True, role="you")
         after = await transactions.end_epoch("x", who, commit=True, role="me")
-        assert not transactions.joined("x", who, role="me")
-        assert not transactions.joined("x", after, role="me")
+        assert not transactions.joined("x", who.producer_id, who.epoch, "me")
+        assert not transactions.joined("x", after.producer_id, after.epoch, "me")
 
     run(scenario)
 

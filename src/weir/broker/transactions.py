@@ -178,14 +178,15 @@ class Transactions:
         if transaction.serial == serial and transaction.state is TransactionState.ONGOING:
             transaction.confirmed.update(dict.fromkeys(parts))
 
-    def joined(self, name: str, identity: ProducerIdentity, *, role: str = "") -> Mapping[TopicName, None]:
+    def joined(self, name: str, producer_id: int, epoch: int, role: str = "") -> Mapping[TopicName, None]:
         """The partitions that are known, durably, to be part of the producer's open transaction; as far as that
-        can be told at once."""
+        can be told at once. The same mapping for as long as the transaction is open."""
         transaction = self._homes.find(name)
         if transaction is None or transaction.state is not TransactionState.ONGOING:
             return _NOTHING
-        ours = transaction.identity == identity and self.may_use(transaction.role, role)
-        return transaction.confirmed if ours else _NOTHING
+        if transaction.producer_id != producer_id or transaction.epoch != epoch:
+            return _NOTHING
+        return transaction.confirmed if self.may_use(transaction.role, role) else _NOTHING
 
     async def verify(
         self, name: str, identity: ProducerIdentity, parts: Sequence[TopicName], *, role: str = ""

@@ -6,7 +6,7 @@ opened anew after the broker closed it. All requests of a receive buffer are pub
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +63,7 @@ class PartitionLink:
     __slots__ = (
         "access_revision",
         "delays",
+        "joined",
         "key",
         "keyed",
         "part",
@@ -83,6 +84,8 @@ class PartitionLink:
         self.keyed = False
         self.delays = False
         self.topics_revision = -1
+        #: What is part of the transaction that it was found to be part of last.
+        self.joined: Mapping[TopicName, None] | None = None
         #: As of which revision of grants the role may produce.
         self.access_revision = -1
 
