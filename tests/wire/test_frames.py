@@ -93,3 +93,18 @@ def test_large_torn_frames_share_memory_only_when_nobody_looks_at_them_any_more(
             del frame
     assert passing == texts
     assert [bytes(frame) for frame in kept] == texts[1::2]
+
+
+def test_a_very_large_frame_comes_out_whole_and_its_memory_goes_back() -> None:
+    splitter = FrameSplitter(1 << 26)
+    body = bytes(range(256)) * (80 * 1024) + b"end"
+    stream = framed(b"first", body, b"last")
+    got = []
+    for at in range(0, len(stream), 300_000):
+        for frame in splitter.feed(stream[at : at + 300_000]):
+            got.append(bytes(frame))
+            del frame
+        if at + 300_000 < len(body):
+            assert splitter.announced == len(body)
+    assert got == [b"first", body, b"last"]
+    assert splitter.at_boundary

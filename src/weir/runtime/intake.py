@@ -17,7 +17,8 @@ from weir.runtime.interfaces import Clock
 MIB = 1024 * 1024
 #: So much of a request that has not come whole yet counts for nothing: heartbeats, fetches and most others.
 FREE_BYTES = 16 * 1024
-SMALL_BYTES = MIB
+#: The part of all room that a request may have and still count as small: 16 MiB, where nobody set less than 256.
+_SMALL_PART = 16
 #: Connections that may wait in each line. More would be too much: each holds what it has sent so far.
 MAX_WAITING = 256
 #: While others wait, a request may be silent for so long, and must come at such a rate.
@@ -59,6 +60,7 @@ class Intake:
     def __init__(self, limit: int, patience_s: float = PATIENCE_S) -> None:
         self.limit = limit
         self.patience_s = patience_s
+        self.small_bytes = limit // _SMALL_PART
         self._small, self._large = _Lane(limit // 2), _Lane(limit - limit // 2)
 
     @property
@@ -76,7 +78,7 @@ class Intake:
         return len(self._small.line) + len(self._large.line)
 
     def lane(self, size: int) -> _Lane:
-        return self._small if size <= SMALL_BYTES else self._large
+        return self._small if size <= self.small_bytes else self._large
 
 
 class Portion:
@@ -115,7 +117,7 @@ class Portion:
         if self.arriving:
             self._forget_arriving()
         self._intake.lane(size).taken += size
-        if size <= SMALL_BYTES:
+        if size <= self._intake.small_bytes:
             self._small += size
         else:
             self._large += size
@@ -124,7 +126,7 @@ class Portion:
         """A request is answered."""
         if self._closed:
             return
-        if size <= SMALL_BYTES:
+        if size <= self._intake.small_bytes:
             self._small -= size
         else:
             self._large -= size
@@ -154,7 +156,7 @@ class Portion:
         self.passed()
         for size, lane in (
             (self._small, self._intake.lane(0)),
-            (self._large, self._intake.lane(SMALL_BYTES + 1)),
+            (self._large, self._intake.lane(self._intake.small_bytes + 1)),
         ):
             lane.give(size)
         self._small = self._large = 0

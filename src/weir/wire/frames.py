@@ -6,11 +6,14 @@ The length is little-endian in Weir's own protocols; a protocol with another ord
 
 A frame that lies whole in one buffer is given out as a slice of it. Only a frame that arrives in pieces is
 copied, into a buffer that grows with what came and not with what was announced; so a peer can make this side hold
-no more memory than the bytes it really sent, some rooms for all peers aside, and never more than the limit.
+no more memory than the bytes it really sent, some rooms for all peers aside, and never more than the limit. A very
+large one gets pages of its own, which take no memory before they are written to: they go back whole, where buffers
+that grew step by step leave the heap full of holes.
 """
 
 import sys
 from collections.abc import Iterator
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from struct import Struct
 
 from weir.model.errors import FrameTooLargeError
@@ -26,6 +29,8 @@ _LARGE_BYTES = 16 * 1024
 #: References to a room that nobody looks at: that of the list, of the loop, and of the question.
 _UNSHARED = 3 if sys.implementation.name == "cpython" else 0
 _rooms: list[bytearray] = []
+#: From here on a frame gets pages of its own, once more of it comes.
+_PAGED_BYTES = 16 * 1024 * 1024
 
 
 def _room() -> bytearray | None:
@@ -39,6 +44,14 @@ def _room() -> bytearray | None:
     return _rooms[-1]
 
 
+def _pages(size: int) -> mmap | None:
+    """Memory of a very large frame's own, if the system has any left to promise."""
+    try:
+        return mmap(-1, size, MAP_PRIVATE | MAP_ANONYMOUS)
+    except OSError:
+        return None
+
+
 class FrameSplitter:
     """Splits one connection's bytes. After an error the stream has lost its rhythm: close the connection."""
 
@@ -46,7 +59,7 @@ class FrameSplitter:
         #: The longest frame to accept; may be changed at any frame (small before a hello, larger after).
         self.limit = limit
         self._prefix = prefix
-        self._torn = bytearray()
+        self._torn: bytearray | mmap = bytearray()
         self._came = 0  # so much of the torn frame, with its prefix
         self._whole: memoryview | None = None
 
@@ -84,6 +97,10 @@ class FrameSplitter:
             # Copied, not kept as a view: many tiny pieces would else pin many large receive buffers.
             self._keep(view[at:])
 
+    def forget(self) -> None:
+        """The stream is over: hold nothing of it until somebody collects the garbage."""
+        self._torn, self._came, self._whole = bytearray(), 0, None
+
     def _complete_torn(self, view: memoryview) -> int:
         """Take from `view` what the torn frame lacks; how many bytes that was."""
         taken = 0
@@ -92,7 +109,7 @@ class FrameSplitter:
             self._keep(view[:taken])
             if self._came < PREFIX_BYTES:
                 return taken
-        size = PREFIX_BYTES + self._announced(self._torn, 0)
+        size = PREFIX_BYTES + self._announced(memoryview(self._torn), 0)
         piece = view[taken : taken + size - self._came]
         self._keep(piece)
         if self._came == size:
@@ -107,18 +124,21 @@ class FrameSplitter:
         if end > len(self._torn):
             room = self._room_for(piece) if end >= _LARGE_BYTES else None
             if room is None:
-                self._torn += piece
+                self._torn += piece  # type: ignore[operator]  # pages are there for all of a frame
                 return
             memoryview(room)[:came] = memoryview(self._torn)[:came]
             self._torn = room
         memoryview(self._torn)[came:end] = piece
 
-    def _room_for(self, piece: memoryview) -> bytearray | None:
+    def _room_for(self, piece: memoryview) -> bytearray | mmap | None:
         """For the frame that begins with what came before, or with this piece."""
         start = self._torn or piece
-        if len(start) < PREFIX_BYTES or PREFIX_BYTES + self._prefix.unpack_from(start)[0] > _ROOM_BYTES:
+        if len(start) < PREFIX_BYTES:
             return None
-        return _room()
+        size: int = PREFIX_BYTES + self._prefix.unpack_from(start)[0]
+        if size <= _ROOM_BYTES:
+            return _room()
+        return _pages(size) if size >= _PAGED_BYTES and self._came else None
 
     def _announced(self, data: Buffer, at: int) -> int:
         length: int = self._prefix.unpack_from(data, at)[0]

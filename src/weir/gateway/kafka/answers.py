@@ -59,6 +59,10 @@ class Answers:
             self._in_hand.take(size)
         self.put(slot, out)
 
+    def forget(self) -> None:
+        """The connection is gone: hold nothing of its requests until somebody collects the garbage."""
+        self._slots.clear()
+
     def put(self, slot: Slot, out: list[Buffer]) -> None:
         """Say it once everything before it is said."""
         slot.done, slot.out = True, out

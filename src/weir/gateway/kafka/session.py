@@ -131,6 +131,8 @@ class Session:
             await self.tasks.close()
             self._forget_waiting()
             await self.publishing.close()
+            self._splitter.forget()
+            self._answers.forget()
             self._portion.close()
             self._connection.close()
 

@@ -124,6 +124,7 @@ class Session:
             await self.tasks.close()
             await self._let_go()
             self.window.close()
+            self._splitter.forget()
             self._portion.close()
             self._connection.close()
 
