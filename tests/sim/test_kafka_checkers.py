@@ -3,6 +3,7 @@
 import pytest
 
 from weir.model.errors import ConnectionLostError
+from weir.testing import kafka_checkers_contents as contents
 from weir.testing import kafka_checkers_groups as groups
 from weir.testing import kafka_checkers_log as kafka_logs
 from weir.testing import kafka_checkers_transactions as transactions
@@ -10,7 +11,7 @@ from weir.testing import log_checkers as logs
 from weir.testing.checking import Checker
 from weir.testing.kafka_checkers import CHECKERS, check_kafka_history
 from weir.testing.kafka_history import KafkaHistory
-from weir.testing.kafka_truth import PIPE
+from weir.testing.kafka_truth import ANEW, BACK, PIPE
 from weir.testing.log_history import Kind
 from weir.testing.operations import FINAL, Pending
 from weir.testing.shrink import shrink
@@ -38,21 +39,25 @@ class Story:
     def read(self, offset: int, payload: str, **facts: object) -> None:
         self.begin("r", Kind.READ, offset=offset, payload=payload, **facts).ok()
 
-    def commit(
-        self, offset: int, *, generation: int = -1, member: str = "m", group: str = "g", token: str = ""
-    ) -> None:
-        facts = {"group": group, "member": member, "generation": generation, "token": token}
+    def commit(self, offset: int, *, generation: int = -1, member: str = "m", **facts: object) -> None:
+        facts = {"group": "g", "member": member, "generation": generation, **facts}
         self.begin(member, Kind.COMMIT, offset=offset, **facts).ok()
 
     def position(self, offset: int, *, group: str = "g", client: str = "m") -> None:
         self.begin(client, Kind.POSITION, group=group).ok(offset=offset)
 
-    def assigned(self, member: str, generation: int) -> None:
-        self.begin(
-            member, Kind.ASSIGNED, part="", group="g", member=member, generation=generation, owned=(_PART,)
-        ).ok()
+    def assigned(self, member: str, generation: int, **facts: object) -> None:
+        facts = {"group": "g", "member": member, "generation": generation, "owned": (_PART,), **facts}
+        self.begin(member, Kind.ASSIGNED, part="", **facts).ok()
 
-    def log(self, *entries: str | bool, part: str = _PART, first: int = 0) -> None:
+    def joined(self, member: str, generation: int, why: str = BACK, **facts: object) -> None:
+        facts = {"group": "g", "payload": why, "session_s": 10.0, **facts}
+        self.begin(member, Kind.JOIN, part="", **facts).ok(member=member, generation=generation)
+
+    def content(self, payload: str, offset: int) -> None:
+        self.begin(FINAL, Kind.CONTENT, offset=offset, payload=payload).ok()
+
+    def log(self, *entries: str | bool, part: str = _PART, first: int = 0, start: int | None = None) -> None:
         """The partition in the end: messages, and markers (True: commits), all of one producer."""
         for offset, entry in enumerate(entries, first):
             if isinstance(entry, bool):
@@ -62,7 +67,7 @@ class Story:
                 token = entry.partition("|")[0] if "|" in entry else ""
                 facts = {"offset": offset, "payload": entry, "token": token, "producer": 7 if token else -1}
                 self.begin(FINAL, Kind.CONTENT, part=part, **facts).ok()
-        self.begin(FINAL, Kind.READ_ALL, part=part).ok()
+        self.begin(FINAL, Kind.READ_ALL, part=part, start=start).ok()
 
     def visible(self, *found: tuple[int, str], part: str = _PART) -> None:
         for offset, payload in found:
@@ -305,6 +310,166 @@ def test_something_that_a_group_has_moved_past_unread_is_found(story: Story) -> 
     story.log("p#0", "p#1")
     story.position(2, client=FINAL)
     assert "never read p#0" in story.rejected_by(groups.groups_read_everything)
+
+
+# --- static and cooperative members -----------------------------------------------------------------------------
+
+
+def test_a_partition_that_is_given_away_while_a_member_has_it_is_found(story: Story) -> None:
+    story.joined("m", 2, owned=(_PART,))
+    story.assigned("n", 2)
+    assert "in-0 was given to n in generation 2 of g" in story.rejected_by(
+        groups.what_is_owned_stays
+    )
+
+
+def test_a_static_member_that_comes_back_to_another_share_is_found(story: Story) -> None:
+    story.assigned("m.1", 1, instance="m")
+    story.assigned("m.2", 1, instance="m", owned=())
+    assert "m had ('in-0',) in generation 1" in story.rejected_by(groups.static_members_keep_their_share)
+
+
+def test_a_commit_of_a_former_self_is_found(story: Story) -> None:
+    story.joined("m.1", 1, instance="m")
+    story.joined("m.2", 1, instance="m")
+    story.commit(3, generation=1, member="m.2", instance="m")
+    assert story.broken() == []
+    story.commit(4, generation=1, member="m.1", instance="m")
+    assert "m.1 committed as m.1" in story.rejected_by(groups.former_selves_are_fenced)
+
+
+def test_a_restart_in_time_that_divides_the_work_anew_is_found(story: Story) -> None:
+    story.joined("m.1", 1, instance="m")
+    story.assigned("m.1", 1, instance="m")
+    story.joined("m.2", 2, instance="m")
+    sentence = story.rejected_by(groups.restarts_divide_nothing_anew)
+    assert sentence == "m was in generation 1 of g, came back in time, and was told that it is 2"
+
+
+@pytest.mark.parametrize("reason", ["left", "silent", "new", "anew", "took-over"])
+def test_the_work_may_be_divided_anew_for_another_reason(story: Story, reason: str) -> None:
+    story.joined("m.1", 1, instance="m")
+    story.assigned("m.1", 1, instance="m")
+    if reason == "left":
+        story.begin("n", Kind.LEFT, group="g", instance="n").ok()
+    elif reason == "silent":
+        story.now += 100
+    elif reason == "new":
+        story.joined("n.1", 2, instance="n")
+    elif reason == "anew":
+        story.joined("m.1", 2, instance="m", why=ANEW)
+    else:
+        story.begin("broker1", Kind.TOOK_OVER).ok()
+    story.joined("m.2", 2, instance="m")
+    assert groups.restarts_divide_nothing_anew(story.history.ops()) == []
+
+
+# --- deleted, delayed, compacted ------------------------------------------------------------------------------
+
+
+def delete(story: Story, offset: int) -> None:
+    story.begin("d", Kind.DELETE, offset=offset, host="b0").ok()
+
+
+def test_what_is_deleted_may_be_gone_and_nothing_else(story: Story) -> None:
+    for offset in range(4):
+        story.publish(f"p#{offset}", offset)
+    story.read(1, "p#1")
+    delete(story, 2)
+    story.log("p#2", "p#3", first=2, start=2)
+    story.visible((2, "p#2"), (3, "p#3"))
+    assert story.broken() == []
+
+
+def test_something_deleted_that_is_read_from_the_same_broker_is_found(story: Story) -> None:
+    delete(story, 2)
+    story.read(1, "p#1", host="b1", asked=story.history.step)
+    assert contents.deleted_is_not_served(story.history.ops()) == []
+    story.read(1, "p#1", host="b0", asked=story.history.step + 1)
+    sentence = story.rejected_by(contents.deleted_is_not_served)
+    assert sentence == "r got in-0@1, and all before 2 was deleted"
+
+
+def test_a_partition_that_begins_too_late_is_found(story: Story) -> None:
+    delete(story, 2)
+    story.log("p#3", first=3, start=3)
+    assert "begins at 3, and only what is before 2" in story.rejected_by(contents.only_deleted_is_gone)
+
+
+def delay(story: Story, due_at: float = 0.0) -> None:
+    story.begin("w", Kind.DELAY, payload="w.1|late", token="w.1", due_at=due_at).ok()
+
+
+def test_a_message_that_is_seen_before_its_moment_is_found(story: Story) -> None:
+    delay(story, due_at=9.0)
+    story.end("w.1")
+    story.read(3, "w.1|late")
+    assert "which is due at 9.000s" in story.rejected_by(logs.delays_are_kept)
+
+
+def test_a_delayed_message_of_a_committed_transaction_comes_once(story: Story) -> None:
+    delay(story)
+    story.end("w.1")
+    story.content("w.1|late", 3)
+    story.visible((3, "w.1|late"))
+    story.log()
+    assert story.broken() == []
+    story.content("w.1|late", 4)
+    assert "stands 2 times" in story.rejected_by(transactions.delayed_follow_their_transaction)
+
+
+def test_a_delayed_message_that_never_comes_is_found(story: Story) -> None:
+    delay(story)
+    story.end("w.1")
+    story.log()
+    assert "and never came" in story.rejected_by(transactions.delayed_follow_their_transaction)
+
+
+@pytest.mark.parametrize("commits", [False, None])
+def test_a_delayed_message_without_a_commit_is_found(story: Story, commits: bool | None) -> None:
+    delay(story)
+    story.read(3, "w.1|late")
+    if commits is not None:
+        story.end("w.1", commits=commits)
+    sentence = story.rejected_by(transactions.delayed_follow_their_transaction)
+    assert sentence == "r got w.1|late, and nobody had asked for w.1 to commit"
+
+
+def put(story: Story, payload: str, offset: int) -> None:
+    story.begin("k", Kind.PUT, payload=payload, key="k").ok(offset=offset, host="b0")
+
+
+def scanned(story: Story, *rows: tuple[int, str], key: str = "k") -> None:
+    asked = story.history.step + 1
+    for offset, payload in rows:
+        story.begin("s", Kind.ROW, offset=offset, payload=payload, key=key).ok()
+    story.begin("s", Kind.SCANNED, asked=asked, host="b0").ok()
+
+
+def test_a_lost_last_value_is_found(story: Story) -> None:
+    put(story, "v#0", 0)
+    put(story, "v#1", 1)
+    scanned(story, (0, "v#0"))
+    assert "whose value was v#1@1" in story.rejected_by(contents.the_last_value_is_kept)
+
+
+def test_a_value_that_is_not_the_last_may_be_gone(story: Story) -> None:
+    put(story, "v#0", 0)
+    put(story, "v#1", 1)
+    scanned(story, (1, "v#1"))
+    assert story.broken() == []
+
+
+def test_a_row_that_moved_is_found(story: Story) -> None:
+    put(story, "v#0", 0)
+    scanned(story, (1, "v#0"))
+    assert story.rejected_by(contents.rows_stay_where_they_were).startswith("v#0 stands at 1")
+
+
+def test_a_row_of_another_key_is_found(story: Story) -> None:
+    put(story, "v#0", 0)
+    scanned(story, (0, "v#0"), key="other")
+    assert story.rejected_by(contents.rows_stay_where_they_were) == "v#0 is other's, and was sent as k's"
 
 
 def test_a_violation_shrinks_to_what_proves_it(story: Story) -> None:

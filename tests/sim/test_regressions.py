@@ -20,6 +20,9 @@ _NOT_WATCHED = (
     "a fetch session was not told that a topic had ended which could not be closed cleanly, and waited for it to "
     "grow while another was in its place"
 )
+_NOT_STORED = (
+    "a compaction whose ledger could not be written counted as done, so the topic lost all that it was to keep"
+)
 FOUND = {
     "broker": {
         3: _ANSWERED_EARLY,
@@ -42,6 +45,8 @@ FOUND = {
             "a broker that had just taken over believed for a moment that the coordinator was elsewhere, and took "
             "a late batch of a producer that had been fenced: a transaction that nobody ended"
         ),
+        5121: _NOT_STORED,
+        5315: _NOT_STORED,
         250: "Weir's Pulsar client lost credit with every message of a batch that had been acknowledged before",
     },
 }
