@@ -62,6 +62,11 @@ def decompress_into(kind: Compression, data: memoryview, room: memoryview) -> in
         if _NO_ROOM in str(bad):
             return None
         raise WireError(f"records do not decompress: {bad}") from None
+    return _copied_into(kind, data, room)
+
+
+def _copied_into(kind: Compression, data: memoryview, room: memoryview) -> int | None:
+    """What is not opened in place is opened elsewhere first."""
     try:
         found = decompress(kind, data, len(room))
     except FrameTooLargeError:
