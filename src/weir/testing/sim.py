@@ -63,9 +63,13 @@ def report_seed(
 ) -> Report:
     """Run one seed and say what came of it; an error of the code under test is a failure too."""
     try:
-        result = scenario.run(seed, mutation=mutation, trace=sys.stderr if trace else None)
+        return _report(scenario, seed, mutation, trace)
     except Exception:
         return Report(seed, "", 0, failure=f"the run itself failed\n{traceback.format_exc()}")
+
+
+def _report(scenario: Scenario, seed: int, mutation: str | None, trace: bool) -> Report:
+    result = scenario.run(seed, mutation=mutation, trace=sys.stderr if trace else None)
     if not result.violations:
         return Report(seed, result.summary, len(result.ops))
     violation = result.violations[0]
