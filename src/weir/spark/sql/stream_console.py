@@ -42,7 +42,13 @@ class StreamConsole:
             if statement.if_not_exists:
                 return Done(f"there is a stream {shown} already", {"stream": shown})
             raise SqlStreamExistsError(f"there is a stream {shown} already")
-        sources = list(self._tables.topics(statement.query).values())
+        topics = self._tables.topics(statement.query)
+        own = [".".join(parts) for parts in statement.query.names if parts not in topics]
+        if own:
+            raise SqlError(
+                f"a stream reads topics, and {own[0]} is a table of this session", hint="make it a topic"
+            )
+        sources = list(topics.values())
         prepare(self._tables, self._place, name, statement.query, statement.options)
         self._see_runner()  # it starts meanwhile; and if it cannot, nothing is defined
         rest.put_stream(
