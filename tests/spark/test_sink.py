@@ -100,6 +100,14 @@ def test_columns_that_cannot_be_written_are_named(
         ).save()
 
 
+def test_what_was_read_can_be_written_as_it_is(topics: Topics, read: Reads) -> None:
+    source, target = topics.create(), topics.create()
+    topics.fill(source, ["a", "b"])
+    options = {"kafka.bootstrap.servers": topics.servers, "topic": target}
+    read(source, includeHeaders="true").write.format("weir").options(**options).mode("append").save()
+    assert read.values(target) == ["a", "b"]
+
+
 def test_an_epoch_that_spark_writes_again_is_written_once(
     spark: SparkSession, topics: Topics, read: Reads, tmp_path: Path
 ) -> None:

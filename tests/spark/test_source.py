@@ -98,6 +98,18 @@ def test_filters_skip_reads_and_give_the_right_rows(topics, read) -> None:
     assert spans(reader(topics, topic, *wanted)) == [(1, 10, 13)]
 
 
+def test_a_session_without_push_down_reads_all_the_same(spark, topics, read) -> None:
+    """Spark's default: a session of one's own needs no setting."""
+    topic = topics.create()
+    topics.fill(topic, ["a", "b", "c"])
+    name = "spark.sql.python.filterPushdown.enabled"
+    spark.conf.set(name, "false")
+    try:
+        assert read(topic).where("offset = 1").selectExpr("cast(value as string) v").collect()[0].v == "b"
+    finally:
+        spark.conf.set(name, "true")
+
+
 def test_a_filter_on_the_timestamp_skips_what_is_older(topics, read) -> None:
     topic = topics.create()
     base = 1_700_000_000_000

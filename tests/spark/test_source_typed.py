@@ -1,7 +1,10 @@
 """Typed columns on real Spark, whichever protocol wrote the values."""
 
 import json
+from base64 import b64encode
+from struct import pack
 from typing import Any
+from urllib.request import Request, urlopen
 
 import pulsar
 import pytest
@@ -112,6 +115,34 @@ def test_messages_of_an_older_schema_are_read_through_the_latest(up, topics, rea
         ("salt", "none"),
         ("rice", "kafka"),
     ]
+
+
+@pytest.mark.parametrize("encoding", ["INLINE", "SEPARATED"])
+def test_keys_and_values_of_a_key_value_schema_are_typed(up, topics, read, encoding) -> None:
+    topic, order = topics.create(), AvroSchema(Order)
+    sizes = [pack(">i", 0), pack(">i", len(order.schema_info().schema())), order.schema_info().schema().encode()]
+    uploaded = {
+        "type": "KEY_VALUE",
+        "schema": b64encode(b"".join(sizes)).decode(),
+        "properties": {
+            "key.schema.type": "INT32",
+            "value.schema.type": "AVRO",
+            "kv.encoding.type": encoding,
+        },
+    }
+    url = f"{up.http_url}/admin/v2/schemas/public/default/{topic}/schema"
+    asked = Request(url, json.dumps(uploaded).encode(), {"Content-Type": "application/json"}, method="POST")
+    with urlopen(asked, timeout=30) as answer:
+        assert answer.status == 200
+    key, value = pack(">i", 7), order.encode(Order(item="tea", amount=3))
+    kafka = Producer({"bootstrap.servers": topics.servers})
+    if encoding == "INLINE":
+        kafka.produce(topic, pack(">i", 4) + key + pack(">i", len(value)) + value)
+    else:
+        kafka.produce(topic, value, key=key)
+    assert kafka.flush(30) == 0
+    (row,) = read(topic, valueFormat="schema", adminUrl=up.http_url).select("key", "value.item").collect()
+    assert (row.key, row["item"]) == (7, "tea")
 
 
 def test_a_topic_without_a_schema_is_named(up, topics, read) -> None:

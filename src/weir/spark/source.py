@@ -92,7 +92,7 @@ class Pushing:
     shows the base class's function where Spark looks for it.
     """
 
-    __func__ = DataSourceReader.pushFilters
+    __func__ = staticmethod(DataSourceReader.pushFilters)
 
     def __init__(self) -> None:
         self.found = Pushed()
