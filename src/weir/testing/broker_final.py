@@ -11,8 +11,9 @@ from weir.client.pulsar import PulsarClient
 from weir.client.settings import ConsumerSettings
 from weir.model.errors import ConnectionLostError, InvariantError, WeirError
 from weir.runtime.interfaces import Runtime
+from weir.testing.broker_consumers import Handle
 from weir.testing.broker_history import Place, place_of
-from weir.testing.broker_workload import CLIENT, BrokerShared, Handle, full_name
+from weir.testing.broker_workload import CLIENT, BrokerShared, full_name
 from weir.testing.history import payload_id
 from weir.testing.log_history import Kind
 from weir.testing.operations import FINAL

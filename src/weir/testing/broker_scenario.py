@@ -9,20 +9,14 @@ from weir.model.errors import InvariantError, WeirError
 from weir.runtime.interfaces import Runtime
 from weir.testing.broker_checkers import CHECKERS
 from weir.testing.broker_cluster import BrokerCluster
+from weir.testing.broker_consumers import Handle, Receiver
 from weir.testing.broker_final import FinalReader
 from weir.testing.broker_history import BrokerOp
 from weir.testing.broker_mutations import BROKER_MUTATIONS
 from weir.testing.broker_nemesis import BrokerNemesis
 from weir.testing.broker_plan import BrokerPlan, make_broker_plan
-from weir.testing.broker_workload import (
-    CLIENT,
-    BrokerShared,
-    Handle,
-    Receiver,
-    Sender,
-    full_name,
-    make_errand,
-)
+from weir.testing.broker_producers import Sender, make_errand
+from weir.testing.broker_workload import CLIENT, BrokerShared, full_name
 from weir.testing.scenario import Scenario, SeedRun
 from weir.testing.world import World
 

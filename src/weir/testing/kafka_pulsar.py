@@ -7,8 +7,8 @@ from weir.client.messages import Incoming
 from weir.client.pulsar import PulsarClient
 from weir.client.settings import ClientSettings, ConsumerSettings
 from weir.model.topics import TopicName
+from weir.testing.broker_consumers import RecordingInbox
 from weir.testing.broker_program import pulsar_url
-from weir.testing.broker_workload import RecordingInbox
 from weir.testing.kafka_calls import Part
 from weir.testing.kafka_workload import KafkaShared, Worker
 from weir.testing.log_history import Kind
