@@ -21,6 +21,7 @@ from weir.testing.kafka_stage import batch_of, values_of
 from weir.testing.record_samples import compress
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey
+from weir.wire.kafka.primitives import uvarint
 from weir.wire.kafka.records import NO_STAMP, Compression, sealed
 
 KIB = 1024
@@ -171,6 +172,36 @@ def test_a_batch_that_is_huge_when_it_is_opened_is_refused_at_the_cost_of_what_a
     before = memory_bytes()
     assert node.call(send) == [Code.INVALID_RECORD] * 3
     assert memory_bytes() - before < 200 * MIB
+
+
+# --- claims -----------------------------------------------------------------------------------------------------
+
+HEADER = b"\0\x03\0\x09\0\0\0\1\xff\xff"  # of a metadata request
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        pytest.param(HEADER + b"\0" + b"\xff\xff\xff\xff\x07" + bytes(20), id="two billion topics in 20 bytes"),
+        pytest.param(HEADER + b"\0" + uvarint(2_000_001) + b"\1\0" * 2_000_000, id="two million topics"),
+        pytest.param(HEADER + uvarint(1_000_000) + b"\x63\0" * 1_000_000, id="a million tags in a header"),
+        pytest.param(HEADER + b"\0\1\0\0\0" + uvarint(1_000_000) + b"\x63\0" * 1_000_000, id="a million tags"),
+        pytest.param(HEADER + b"\1\x63\xff\xff\xff\xff\x0f" + bytes(20), id="a tag of 4 GiB"),
+    ],
+)
+def test_a_request_that_claims_too_much_ends_its_connection_and_costs_little(
+    node: KafkaNode, frame: bytes
+) -> None:
+    async def say() -> None:
+        peer, other = await node.peer(), await node.peer()
+        peer.say(frame)
+        assert await peer.hangs_up()
+        assert (await other.call(ApiKey.API_VERSIONS, 0, m.ApiVersionsRequest())).error_code == Code.NONE
+        other.connection.close()
+
+    before = memory_bytes()
+    node.call(say)
+    assert memory_bytes() - before < 100 * MIB
 
 
 # --- small requests with large answers --------------------------------------------------------------------------
