@@ -188,6 +188,8 @@ class Group:
             log.info("group %s, generation %s, is divided anew: %s", self.name, self.generation, why)
             for member in self.members:
                 member.owes_sync = False
+                if self.state is SYNCING:
+                    member.assignment = b""  # what it had is nobody's by now
                 member.end_sync(RebalanceInProgressError(f"group {self.name!r} is divided anew"))
             was_empty = self.state is EMPTY
             self._move(GroupEvent.REBALANCE)
@@ -391,7 +393,7 @@ class Group:
         return self.state is EMPTY and not self.members.given
 
     def info(self) -> GroupInfo:
-        members = [m.info(self.protocol, stable=self.state is STABLE) for m in self.members]
+        members = [m.info(self.protocol) for m in self.members]
         return GroupInfo(self.name, self.state, self.protocol_type, self.protocol, self.generation, members)
 
     # --- time, beginning and end ----------------------------------------------------------------------------

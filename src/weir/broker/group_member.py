@@ -89,11 +89,16 @@ class Member:
         self.end_join(why)
         self.end_sync(why)
 
-    def info(self, protocol: str, *, stable: bool) -> MemberInfo:
-        """`stable`: with its share."""
-        metadata = bytes(self.protocols.get(protocol, b""))
-        assignment, parts = (self.assignment, self.parts) if stable else (b"", ())
-        return MemberInfo(self.id, self.instance_id, self.client_id, self.client_host, metadata, assignment, parts)
+    def info(self, protocol: str) -> MemberInfo:
+        return MemberInfo(
+            self.id,
+            self.instance_id,
+            self.client_id,
+            self.client_host,
+            bytes(self.protocols.get(protocol, b"")),
+            self.assignment,
+            self.parts,
+        )
 
     def stats(self, generation: int) -> ConsumerStats:
         properties = {_CLIENT_ID: self.client_id, GENERATION: str(generation)}

@@ -150,7 +150,8 @@ class Synced:
 
 @dataclass(frozen=True, slots=True)
 class MemberInfo:
-    """`metadata`: what it said for the protocol that was chosen last, nothing if it does not know that."""
+    """`metadata`: what it said for the protocol that was chosen last, nothing if it does not know that.
+    `assignment`: the share that it was given last."""
 
     member_id: str
     instance_id: str | None
