@@ -334,6 +334,23 @@ TABLE = (
     TopicConfig("unclean.leader.election.enable", Kind.BOOLEAN, "false", _REPLICAS),
 )
 
+#: What Kafka's brokers call a config that Weir's do not have; "": they have no name for it either.
+SYNONYMS = {
+    "file.delete.delay.ms": "log.segment.delete.delay.ms",
+    "flush.messages": "log.flush.interval.messages",
+    "flush.ms": "",
+    "follower.replication.throttled.replicas": "",
+    "index.interval.bytes": "log.index.interval.bytes",
+    "leader.replication.throttled.replicas": "",
+    "local.retention.bytes": "log.local.retention.bytes",
+    "local.retention.ms": "log.local.retention.ms",
+    "preallocate": "log.preallocate",
+    "remote.log.copy.disable": "",
+    "remote.log.delete.on.disable": "",
+    "remote.storage.enable": "",
+    "segment.index.bytes": "log.index.size.max.bytes",
+    "segment.jitter.ms": "",
+}
 CONFIGS = {config.name: config for config in TABLE}
 
 

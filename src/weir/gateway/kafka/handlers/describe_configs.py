@@ -2,6 +2,7 @@
 
 from weir.gateway.kafka.administering import check_cluster, check_named
 from weir.gateway.kafka.broker_configs import HTTP_URL, broker_configs, defaults_of
+from weir.gateway.kafka.config_table import SYNONYMS
 from weir.gateway.kafka.configs import Shown, Source, shown
 from weir.gateway.kafka.errors import Code, RefusedError, code_of, text_of
 from weir.gateway.kafka.registry import handler
@@ -77,9 +78,9 @@ def _synonyms(one: Shown) -> list[_Synonym]:
     found = []
     if one.source is not Source.DEFAULT:
         found.append(_Synonym(name=one.config.name, value=one.value, source=one.source))
-    found.append(
-        _Synonym(name=one.config.broker_name or one.config.name, value=one.default, source=Source.DEFAULT)
-    )
+    above = one.config.broker_name or SYNONYMS.get(one.config.name, one.config.name)
+    if above:
+        found.append(_Synonym(name=above, value=one.default, source=Source.DEFAULT))
     return found
 
 
