@@ -8,6 +8,7 @@ from weir.broker.api import Identity
 from weir.gateway.kafka.errors import Code
 from weir.gateway.kafka.registry import HANDLERS
 from weir.gateway.kafka.settings import KafkaSettings
+from weir.model.errors import ConnectionLostError
 from weir.testing.kafka_stage import Peer, Stage, batch_of, play
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey
@@ -221,6 +222,23 @@ def test_a_bug_in_a_handler_is_answered_where_the_answer_has_a_place_for_it(
         answer = await peer.call(ApiKey.SASL_HANDSHAKE, 1, m.SaslHandshakeRequest(mechanism="PLAIN"))
         assert answer.error_code == Code.UNKNOWN_SERVER_ERROR
         assert (await api_versions(peer)).error_code == Code.NONE
+
+    play(conversation)
+
+
+def test_a_request_that_storage_fails_ends_the_connection_if_its_answer_cannot_say_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def conversation(stage: Stage) -> None:
+        async def broken(*_: object) -> None:
+            raise ConnectionLostError("a bookie is gone")
+
+        handler = HANDLERS[ApiKey.METADATA]
+        monkeypatch.setitem(HANDLERS, ApiKey.METADATA, handler._replace(run=broken))
+        peer = await stage.peer()
+        peer.ask(ApiKey.METADATA, 9, m.MetadataRequest(topics=None))
+        peer.ask(ApiKey.API_VERSIONS, 0, m.ApiVersionsRequest())
+        assert await peer.hangs_up()
 
     play(conversation)
 

@@ -42,7 +42,7 @@ from weir.runtime.log_context import log_about
 from weir.runtime.outbox import Outbox
 from weir.runtime.tasks import TaskScope
 from weir.wire.kafka.apis import API, ApiKey
-from weir.wire.kafka.codec import decode_request
+from weir.wire.kafka.codec import decode_request, response_has
 from weir.wire.kafka.frames import splitter
 from weir.wire.kafka.headers import decode_request_header
 from weir.wire.kafka.messages import Message
@@ -291,25 +291,30 @@ class Session:
                     continue
                 try:
                     await self._serve(slot)
-                    if not self._ended.is_set():
-                        await self.outbox.drain()
-                    self.in_hand.free()
-                    if self._waiting:
-                        await self.clock.sleep(0)  # it is the others' turn
-                except NetworkError:
-                    self._unheard = True  # there is an end to the connection, which is found where it is read
-                    continue
                 except WeirError as bad:
                     self._metrics.refused += 1
                     self._farewell = bad
                 if self._farewell is not None:
                     self._forget_waiting()
                     self.end(self._farewell)
+                else:
+                    await self._let_read()
             self._working, self._current = False, None
             if self._ended.is_set():
                 return
             self._work_to_do = asyncio.get_running_loop().create_future()
             await self._work_to_do
+
+    async def _let_read(self) -> None:
+        """Go on when the client has read most of what it was told, and others had their turn."""
+        try:
+            if not self._ended.is_set():
+                await self.outbox.drain()
+        except NetworkError:
+            self._unheard = True  # there is an end to the connection, which is found where it is read
+        self.in_hand.free()
+        if self._waiting:
+            await self.clock.sleep(0)
 
     async def _serve(self, slot: Slot) -> None:
         if slot.opening is not None:
@@ -384,8 +389,9 @@ class Session:
         if not isinstance(failure, WeirError):
             log.error("a %s of %s failed", name, self.peer, exc_info=failure)
         response: Any = API[ApiKey(slot.api_key)].response
-        if "error_code" not in response.__struct_fields__:
+        if not response_has(slot.api_key, slot.version, "error_code"):
             raise failure if isinstance(failure, WeirError) else WireError(f"a {name} cannot be answered")
         log.debug("a %s of %s is refused: %s", name, self.peer, failure)
-        said = {"error_message": text_of(failure)} if "error_message" in response.__struct_fields__ else {}
+        told = response_has(slot.api_key, slot.version, "error_message")
+        said = {"error_message": text_of(failure)} if told else {}
         self._answers.give(slot, response(error_code=code_of(failure), **said))

@@ -22,6 +22,12 @@ _UNREADABLE = (struct_error, IndexError, UnicodeDecodeError)
 _UNWRITABLE = (struct_error, UnicodeEncodeError, TypeError, AttributeError, OverflowError)
 
 
+@cache
+def response_has(key: int, version: int, name: str) -> bool:
+    """Whether responses of this version have a field of that name at their top."""
+    return any(field.name == name and version in field.versions for field in APIS[key].response.body.fields)
+
+
 def decode_request(key: int, version: int, data: Buffer) -> Message:
     """The request whose bytes, behind its header, are `data`."""
     decode = _request_decoder(key, version)
