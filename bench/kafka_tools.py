@@ -180,6 +180,12 @@ def steps() -> list[Step]:
         ),
         Step("transactions", f"{_TOOLS}.TransactionsCommand", ("list",), ("tools",)),
         Step(
+            "features",
+            f"{_TOOLS}.FeatureCommand",
+            ("describe",),
+            ("transaction.version", "FinalizedVersionLevel: 2"),
+        ),
+        Step(
             "transactional id",
             f"{_TOOLS}.TransactionsCommand",
             ("describe", "--transactional-id", "tools"),
