@@ -128,7 +128,7 @@ def _consumer(params: Params, **more: Any) -> Consumer:
 
 def _send_at(params: Params) -> Found:
     """Send at a fixed rate; each message carries the moment at which it was due."""
-    producer = _producer(params, **{"linger.ms": 0})
+    producer = _producer(params, **{"linger.ms": params["linger_ms"]})
     producer.list_topics(params["topic"], timeout=_TIMEOUT_S)
     padding, rate = payload(params["size"] - _STAMP), params["rate"]
     acknowledged: list[int] = []
