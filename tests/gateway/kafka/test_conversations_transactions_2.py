@@ -6,6 +6,7 @@ import pytest
 
 from weir.broker.coordinator import COORDINATOR
 from weir.gateway.kafka.errors import Code
+from weir.model.errors import NotOwnerError, StreamError
 from weir.model.registry import Action
 from weir.model.topics import TopicName
 from weir.testing.kafka_transaction_stage import SECURE, Client, Stage, play
@@ -250,6 +251,29 @@ def test_a_coordinator_that_was_let_go_of_is_loaded_by_what_is_sent() -> None:
         assert await client.send(1, 0, version=PRODUCE) == Code.NONE
         assert await client.send(0, 1, version=PRODUCE) == Code.NONE
         assert await client.end(True, END) == Code.NONE
+
+    play(conversation)
+
+
+def test_a_coordinator_that_is_elsewhere_makes_clients_look_for_the_partition() -> None:
+    async def conversation(stage: Stage) -> None:
+        await stage.topic()
+        client = await stage.client()
+        await client.init()
+        add = stage.transactions.add_partitions
+
+        def failing(failure: Exception) -> Any:
+            async def fail(*args: Any, **more: Any) -> None:
+                raise failure
+
+            return fail
+
+        stage.transactions.add_partitions = failing(NotOwnerError("moved"))  # type: ignore[method-assign]
+        assert await client.send(version=PRODUCE) == Code.NOT_LEADER_OR_FOLLOWER
+        stage.transactions.add_partitions = failing(StreamError("slow"))  # type: ignore[method-assign]
+        assert await client.send(version=PRODUCE) == Code.NOT_ENOUGH_REPLICAS
+        stage.transactions.add_partitions = add  # type: ignore[method-assign]
+        assert await client.send(version=PRODUCE) == Code.NONE
 
     play(conversation)
 

@@ -14,10 +14,10 @@ from weir.model.topics import TopicName
 if TYPE_CHECKING:
     from weir.gateway.kafka.session import Session
 
+_MOVED = (errors.NotOwnerError, errors.TopicClosedError)
 #: What clients meet by looking for the coordinator again.
 _LOOK_AGAIN = (
-    errors.NotOwnerError,
-    errors.TopicClosedError,
+    *_MOVED,
     errors.StreamError,
     errors.LedgerError,
     errors.BookieError,
@@ -56,7 +56,10 @@ def transaction_code(
 
 def join_code(failure: BaseException) -> int:
     """The same where a partition is made part of a transaction by being produced to. Clients look for no
-    coordinator then: they try again where they are."""
+    coordinator then. One that has moved took the partitions with it, so they look for these; else they try again
+    where they are."""
+    if isinstance(failure, _MOVED):
+        return code_of(failure)
     if isinstance(failure, _LOOK_AGAIN):
         return Code.NOT_ENOUGH_REPLICAS
     return transaction_code(failure, fenced=Code.INVALID_PRODUCER_EPOCH)
