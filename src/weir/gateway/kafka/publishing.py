@@ -22,6 +22,7 @@ from weir.model.batch import Stamp
 from weir.model.errors import (
     NotAuthorisedError,
     OutOfOrderSequenceError,
+    StaleEpochError,
     TooManyError,
     TopicNotFoundError,
     WeirError,
@@ -44,6 +45,8 @@ _BY_ID_SINCE = 13
 #: Producers that one request opens at a time.
 _OPENED_AT_ONCE = 64
 _PartResponse = m.ProduceResponse.PartitionProduceResponse
+#: What a topic says that has seen better of the producer: that leaves no gap that only the connection would know of.
+_TOPIC_KNOWS = (OutOfOrderSequenceError, StaleEpochError)
 _TopicResponse = m.ProduceResponse.TopicProduceResponse
 
 
@@ -279,9 +282,7 @@ class Publishing:
         done: "asyncio.Future[Receipt]",
     ) -> None:
         failure = asyncio.CancelledError() if done.cancelled() else done.exception()
-        if failure is not None and not isinstance(
-            failure, OutOfOrderSequenceError
-        ):  # that, the topic knows itself
+        if failure is not None and not isinstance(failure, _TOPIC_KNOWS):
             self._gaps.note(link.key, stamp)
         if pending.answered:
             return  # it timed out
