@@ -1,4 +1,4 @@
-"""`weir streams run` as a real process: killed, started again, and every row is written once."""
+"""`weir streams run` as a real process: killed, started again, and every row is counted once."""
 
 import json
 import os
@@ -18,7 +18,8 @@ from weir.model.sql_streams import StreamProgress, Wanted
 from weir.model.topics import TopicName
 from weir.testing.up import environment
 
-from .conftest import Reads, Topics
+from .conftest import Topics
+from .sql_session import stored
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
 
@@ -66,43 +67,88 @@ def run(topics: Topics, tmp_path: Path) -> Iterator[Callable[[], RunnerProcess]]
         one.close()
 
 
-def test_a_runner_that_is_killed_goes_on_from_the_checkpoints(
-    run: Callable[[], RunnerProcess], topics: Topics, read: Reads
+def test_streams_go_on_after_kills_of_their_runner_and_of_the_broker_and_count_everything_once(
+    run: Callable[[], RunnerProcess], topics: Topics
 ) -> None:
-    source, target = topics.create(2), TopicName.parse("runner-copy")
-    access = Access(topics.up.http_url)
-    rest.put_stream(
-        access,
-        target,
-        sql=f"SELECT __key, value FROM `{source}`",
-        sources=[TopicName.parse(source)],
-        options={"maxOffsetsPerTrigger": "7"},
-        wanted=Wanted.RUNNING,
-    )
+    story = Story(topics)
     try:
-        topics.fill(source, [f"a{n}" for n in range(20)], 0)
-        topics.fill(source, [f"b{n}" for n in range(20)], 1)
+        story.fill("a", 0)
+        story.fill("b", 1)
         first = run()
-        first.until(lambda: progress(access, target).rows > 0)
+        first.until(lambda: story.progress(story.paused).rows > 0)
+        story.put(story.paused, Wanted.PAUSED)
+        first.until(lambda: story.progress(story.paused).state == "paused")
+        first.until(lambda: min(story.progress(name).rows for name in (story.copy, story.sums)) > 0)
         first.end(signal.SIGKILL)
-        topics.fill(source, [f"c{n}" for n in range(20)], 1)
-        expected = sorted(f"{part}{n}" for part in "abc" for n in range(20))
+        story.fill("c", 1)
         second = run()
-        second.until(lambda: len(values(read, target)) >= len(expected))
-        assert values(read, target) == expected
+        second.until(lambda: story.done("abc", story.copy, story.sums))
+        assert story.progress(story.paused).state == "paused"
+        assert not story.done("abc", story.paused)
+        story.put(story.paused, Wanted.RUNNING)
+        second.until(lambda: story.done("abc", story.paused))
+        topics.up.kill()
+        topics.up.start()
+        story.fill("d", 0)
+        second.until(lambda: story.done("abcd", *story.names))
         assert second.end(signal.SIGTERM) == 0
-        assert rest.runner(access) is None
-        assert values(read, target) == expected
+        assert rest.runner(story.access).where is None
+        assert story.done("abcd", *story.names)
     finally:
-        rest.drop_stream(access, target)
+        for name in story.names:
+            rest.drop_stream(story.access, name)
 
 
-def progress(access: Access, name: TopicName) -> StreamProgress:
-    return rest.get_stream(access, name).progress or StreamProgress("", "")
+class Story:
+    """A topic; a stream that copies it; and two that sum it up in mode update."""
 
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
+        self.access = Access(topics.up.http_url)
+        self._source = topics.create(2)
+        self.names = [TopicName.parse(f"runner-{what}") for what in ("copy", "sums", "paused")]
+        self.copy, self.sums, self.paused = self.names
+        for name in self.names:
+            self.put(name, Wanted.RUNNING)
 
-def values(read: Reads, topic: TopicName) -> list[str]:
-    return sorted(read.values(topic.local))
+    def put(self, name: TopicName, wanted: Wanted) -> None:
+        copied = f"SELECT __key, value FROM `{self._source}`"
+        summed = (
+            "SELECT substr(value, 1, 1) AS key, count(*) AS n, sum(CAST(substr(value, 2) AS int)) AS total "
+            f"FROM `{self._source}` GROUP BY 1"
+        )
+        rest.put_stream(
+            self.access,
+            name,
+            sql=copied if name == self.copy else summed,
+            sources=[TopicName.parse(self._source)],
+            options={"maxOffsetsPerTrigger": "15"},
+            wanted=wanted,
+        )
+
+    def fill(self, letter: str, partition: int) -> None:
+        self._topics.fill(self._source, [f"{letter}{n}" for n in range(20)], partition)
+
+    def progress(self, name: TopicName) -> StreamProgress:
+        return rest.get_stream(self.access, name).progress or StreamProgress("", "")
+
+    def done(self, letters: str, *names: TopicName) -> bool:
+        """Whether these streams have written all of these letters' messages; and nothing twice so far."""
+        return all(self._copied(letters) if name == self.copy else self._summed(name, letters) for name in names)
+
+    def _copied(self, letters: str) -> bool:
+        found = sorted(value for _, value in stored(self._topics.servers, self.copy.local))
+        expected = sorted(f"{letter}{n}" for letter in letters for n in range(20))
+        assert len(found) == len(set(found)), found
+        return found == expected
+
+    def _summed(self, name: TopicName, letters: str) -> bool:
+        last: dict[str | None, tuple[int, int]] = {}
+        for key, value in stored(self._topics.servers, name.local):
+            told = json.loads(value)
+            assert told["n"] > last.get(key, (0, 0))[0], (key, told, last)  # else an epoch was written twice
+            last[key] = (told["n"], told["total"])
+        return last == dict.fromkeys(letters, (20, 190))
 
 
 def test_sql_from_a_script_starts_a_runner_that_keeps_the_stream_running(topics: Topics, tmp_path: Path) -> None:
@@ -132,7 +178,7 @@ def test_sql_from_a_script_starts_a_runner_that_keeps_the_stream_running(topics:
         assert found[1]["stream"] == "by_script"
         assert [line["stream"] for line in found[2]] == ["by_script"]
     finally:
-        where = rest.runner(Access(topics.up.http_url))
+        where = rest.runner(Access(topics.up.http_url)).where
         if where is not None:
             os.kill(int(where.split()[1]), signal.SIGTERM)
     assert "running streams as process" in log.read_text()
