@@ -45,9 +45,9 @@ _BY_ID_SINCE = 13
 #: Producers that one request opens at a time.
 _OPENED_AT_ONCE = 64
 _PartResponse = m.ProduceResponse.PartitionProduceResponse
-#: What a topic says that has seen better of the producer: that leaves no gap that only the connection would know of.
-_TOPIC_KNOWS = (OutOfOrderSequenceError, StaleEpochError)
 _TopicResponse = m.ProduceResponse.TopicProduceResponse
+#: What a topic refuses because it knows the producer: that leaves no gap that only the connection would know of.
+_TOPIC_KNOWS = (OutOfOrderSequenceError, StaleEpochError)
 
 
 def _joins(request: m.ProduceRequest, version: int) -> bool:
