@@ -110,9 +110,7 @@ class RealFile:
         data = bytearray(length)
         try:
             return data if os.preadv(self._fd, [data], offset, _READ_NOW_FLAG) == length else None
-        except (
-            OSError
-        ):  # it would have to wait, or something is wrong: a thread finds out
+        except OSError:  # it would have to wait, or something is wrong: a thread finds out
             return None
 
     async def _call(self, work: Callable[[], T], *, shortcut: Shortcut | None = None) -> T:
