@@ -6,12 +6,15 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
+from weir.testing.kafka_bare import Bare
 from weir.testing.up import UpProcess
+from weir.wire.kafka.records_build import Record, build_batch
 
 TIMEOUT_S = 60
 MIB = 1024 * 1024
+THEN_MS = 1_700_000_000_000
 
 
 @pytest.fixture(scope="module")
@@ -190,6 +193,46 @@ def test_every_client_reads_what_compaction_left_of_a_batch(
     with Reader(up, topic) as reader:
         until(lambda: [(offset, value) for offset, (_, value) in reader.read().items()] == live)
     assert client.read(up.kafka, topic, {0: 0}, len(live)) == [(0, offset, value) for offset, value in live]
+
+
+def latest(admin: AdminClient, topic: str) -> tuple[int, int]:
+    """Offset and time of the record with the latest time."""
+    (found,) = admin.list_offsets({TopicPartition(topic, 0): OffsetSpec.max_timestamp()}).values()
+    told = found.result(TIMEOUT_S)
+    return told.offset, told.timestamp
+
+
+def at_times(*records: tuple[bytes, int]) -> bytes:
+    """A batch of records with these keys, at these moments after some day."""
+    return build_batch(
+        [Record(at, THEN_MS + moment, key, b"value") for at, (key, moment) in enumerate(records)],
+    )
+
+
+def test_moments_and_the_latest_time_are_those_of_records_that_compaction_left(
+    up: UpProcess, admin: AdminClient, topic: str
+) -> None:
+    create(admin, topic, **COMPACT)
+    bare = Bare(up.kafka)
+    for batch in (at_times((b"a", 0), (b"b", 500), (b"c", 300)), at_times((b"b", 100)), at_times((b"z", 200))):
+        assert bare.produce(topic, batch=batch).error_code == 0
+    with Reader(up, topic) as reader:
+        until(lambda: list(reader.read()) == [0, 2, 3, 4])
+        assert [reader.at(THEN_MS + moment) for moment in (0, 50, 250, 301)] == [0, 2, 2, -1]
+    assert latest(admin, topic) == (2, THEN_MS + 300)
+
+
+def test_the_latest_time_is_that_of_a_record_that_was_not_deleted(
+    up: UpProcess, admin: AdminClient, topic: str
+) -> None:
+    create(admin, topic)
+    bare = Bare(up.kafka)
+    assert bare.produce(topic, batch=at_times((b"a", 300), (b"b", 100), (b"c", 200))).error_code == 0
+    assert latest(admin, topic) == (0, THEN_MS + 300)
+    assert delete(admin, topic, 1) == 1
+    assert latest(admin, topic) == (2, THEN_MS + 200)
+    assert delete(admin, topic, -1) == 3
+    assert latest(admin, topic) == (-1, -1)
 
 
 def test_a_tombstone_vanishes_after_its_time(up: UpProcess, admin: AdminClient, topic: str) -> None:

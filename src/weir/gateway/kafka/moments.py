@@ -8,6 +8,7 @@ carried on from there. A look-up reads one stretch.
 import asyncio
 from bisect import bisect_left
 from collections import OrderedDict
+from collections.abc import AsyncIterator
 from itertools import pairwise
 
 from weir.broker.api import Topic
@@ -25,6 +26,8 @@ _READ_BYTES = 1024 * 1024
 #: Stretches per topic; when there are more, each two become one.
 _MAX_STRETCHES = 2048
 _FIRST_STRETCH_BYTES = 1024 * 1024
+#: How often the latest may turn out to be gone before nobody looks for another.
+_MOST_LOOKS = 100
 #: Topics whose times are remembered.
 _MAX_TOPICS = 1000
 
@@ -88,8 +91,13 @@ class TopicMoments:
         """The record with the latest time; the first of several."""
         await self._catch_up()
         self._forget_trimmed()
-        most = max(self._latest, default=-1)
-        return None if most < 0 else await self.first_at(most)
+        for _ in range(_MOST_LOOKS):
+            most = max(self._latest, default=-1)
+            found = None if most < 0 else await self.first_at(most)
+            if found is not None or most < 0:
+                return found
+            await self._look_again(most)
+        return None
 
     # --- the index --------------------------------------------------------------------------------------
 
@@ -138,20 +146,43 @@ class TopicMoments:
         if gone:
             del self._starts[:gone], self._latest[:gone]
 
+    async def _look_again(self, most: int) -> None:
+        """No record is as late as that any more: what made some stretches so was compacted or trimmed away."""
+        for start, end, was in list(zip(self._starts, [*self._starts[1:], self._end], self._latest, strict=True)):
+            if was < most:
+                continue
+            latest, first = -1, readable(self.topic).start_offset
+            async for batch, wanted in self._batches(start, end):
+                times = [time_ms for offset, time_ms in _times(batch, wanted) if offset >= first]
+                latest = max([latest, *times])
+            at = bisect_left(self._starts, start)
+            if self._starts[at : at + 1] == [start] and self._ends(at) == end:  # else it has grown, or is another
+                self._latest[at] = min(latest, most - 1)
+
+    def _ends(self, at: int) -> int:
+        return self._starts[at + 1] if at + 1 < len(self._starts) else self._end
+
     async def _first_in(self, start: int, end: int, moment_ms: int) -> Moment | None:
+        first = max(start, readable(self.topic).start_offset)
+        async for batch, wanted in self._batches(start, end):
+            if _latest_of(batch) >= moment_ms:
+                hit = _first_record(batch, wanted, moment_ms, first)
+                if hit is not None:
+                    return hit
+        return None
+
+    async def _batches(self, start: int, end: int) -> AsyncIterator[tuple[Batch, int | None]]:
+        """The batches of a stretch, and which of their messages are still there."""
         log = readable(self.topic)
-        start = offset = max(start, log.start_offset)
+        offset = max(start, log.start_offset)
         while offset < end:
             found = await log.read(offset, _READ_BYTES)
             if not found:
-                return None
+                return
             for batch in found:
                 offset = max(offset, batch.end_offset)
-                if batch.base_offset < end and _latest_of(batch) >= moment_ms:
-                    hit = _first_record(batch, moment_ms, start)
-                    if hit is not None:
-                        return hit
-        return None
+                if batch.base_offset < end:
+                    yield batch, log.visible(batch)
 
 
 def _latest_of(batch: Batch) -> int:
@@ -166,22 +197,30 @@ def _latest_of(batch: Batch) -> int:
     return max(time_ms for _, time_ms in _times(batch))
 
 
-def _first_record(batch: Batch, moment_ms: int, start: int) -> Moment | None:
-    for offset, time_ms in _times(batch):
+def _first_record(batch: Batch, wanted: int | None, moment_ms: int, start: int) -> Moment | None:
+    for offset, time_ms in _times(batch, wanted):
         if time_ms >= moment_ms and offset >= start:
             return Moment(offset, time_ms)
     return None
 
 
-def _times(batch: Batch) -> list[tuple[int, int]]:
-    """Offset and time of each message."""
+def _times(batch: Batch, wanted: int | None = None) -> list[tuple[int, int]]:
+    """Offset and time of each message, or of those that are wanted, a bit for each."""
     base = batch.base_offset
+    if batch.flags & BatchFlags.UNSEEN:
+        return []
     if batch.format is BatchFormat.KAFKA:
         try:
-            return [(base + record.offset_delta, record.timestamp) for record in iter_records(batch.payload)]
+            found = [(base + record.offset_delta, record.timestamp) for record in iter_records(batch.payload)]
         except WireError:
-            return [(base, batch.append_ms)]
-    return [
-        (base + index, message.publish_ms if message.event_ms is None else message.event_ms)
-        for index, message in enumerate(messages_of(batch))
-    ]
+            return [(base, batch.append_ms)]  # nobody can tell its records apart
+    else:
+        found = [
+            (base + index, message.publish_ms if message.event_ms is None else message.event_ms)
+            for index, message in enumerate(messages_of(batch))
+        ]
+        if len(found) != batch.count:
+            wanted = None  # it stands for all of them
+    if wanted is None:
+        return found
+    return [(offset, time_ms) for offset, time_ms in found if wanted >> (offset - base) & 1]
