@@ -4,6 +4,7 @@ import pytest
 
 from weir.model.errors import SqlError
 from weir.spark.sql import statements as s
+from weir.spark.sql.completion import completions
 from weir.spark.sql.parsing import is_complete, parse
 
 
@@ -30,6 +31,12 @@ def names(sql: str) -> list[tuple[str, ...]]:
         ("resume stream sales.`by hour`", s.ResumeStream(("sales", "by hour"))),
         ("DROP STREAM IF EXISTS x", s.DropStream(("x",), if_exists=True)),
         ("DROP STREAM x -- with all that it has\n;", s.DropStream(("x",))),
+        ("WATCH STREAMS", s.Watch(s.ShowStreams())),
+        ("watch stream a.b", s.Watch(s.DescribeStream(("a", "b")))),
+        ("SHOW TABLES IN sales LIKE 'o*'", s.ShowTables(("sales",), "o*")),
+        ("SHOW TABLES 'o*'", s.ShowTables((), "o*")),
+        ("SHOW FUNCTIONS", s.Other("SHOW FUNCTIONS")),
+        ("DROP VIEW IF EXISTS v", s.DropView(("v",), if_exists=True)),
         ("SET spark.sql.shuffle.partitions = 3", s.Other("SET spark.sql.shuffle.partitions = 3")),
     ],
 )
@@ -108,6 +115,128 @@ def test_a_live_query_is_told_from_a_column_named_stream() -> None:
         assert isinstance(one(sql), s.Select), sql
 
 
+def test_a_live_query_may_be_told_as_elsewhere() -> None:
+    found = one("SELECT a FROM t EMIT CHANGES")
+    assert isinstance(found, s.SelectStream)
+    assert found.query.text == "SELECT a FROM t"
+    created = one("CREATE STREAM x AS SELECT a FROM t EMIT CHANGES;")
+    assert isinstance(created, s.CreateStream)
+    assert created.query.text == "SELECT a FROM t"
+
+
+@pytest.mark.parametrize(
+    ("sql", "columns", "replaces", "lenient"),
+    [
+        ("CREATE VIEW v AS SELECT a FROM t", (), False, False),
+        ("create or replace temp view v (x, `y z`) AS SELECT a, b FROM t", ("x", "y z"), True, False),
+        ("CREATE TEMPORARY VIEW IF NOT EXISTS v AS SELECT a FROM t", (), False, True),
+    ],
+)
+def test_views_have_a_name_columns_and_a_query(
+    sql: str, columns: tuple[str, ...], replaces: bool, lenient: bool
+) -> None:
+    found = one(sql)
+    assert isinstance(found, s.CreateView)
+    assert (found.name, found.columns, found.or_replace, found.if_not_exists) == (
+        ("v",),
+        columns,
+        replaces,
+        lenient,
+    )
+    assert found.query.names == [("t",)]
+
+
+def test_a_view_stands_in_a_query_as_the_text_that_it_is() -> None:
+    found = one("SELECT v.a, u.b FROM V JOIN u WATERMARK t DELAY OF INTERVAL 1 DAY x ON V.a = x.b")
+    assert isinstance(found, s.Select)
+    expanded = found.query.where({"v": "SELECT a FROM t", "x": "SELECT 0"})
+    assert expanded.text == (
+        "SELECT v.a, u.b FROM (SELECT a FROM t) AS `V` JOIN u WATERMARK t DELAY OF INTERVAL 1 DAY x ON V.a = x.b"
+    )
+    assert expanded.names == [("t",), ("u",)]
+
+
+def test_rows_to_insert_are_a_query_or_stand_there() -> None:
+    found = one("INSERT INTO a.b (x, key) VALUES (1, 'k'), (2, ';')")
+    assert isinstance(found, s.Insert)
+    assert (found.name, found.columns, found.literal) == (("a", "b"), ("x", "key"), True)
+    assert found.query.text == "VALUES (1, 'k'), (2, ';')"
+    for sql in ("INSERT INTO TABLE b SELECT * FROM t", "INSERT INTO b BY NAME WITH c AS (SELECT * FROM t) FROM c"):
+        found = one(sql)
+        assert isinstance(found, s.Insert)
+        assert (found.name, found.literal, found.query.names) == (("b",), False, [("t",)])
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "INSERT OVERWRITE DIRECTORY '/tmp/x' USING csv SELECT * FROM t",
+        "CREATE TABLE x USING parquet AS WITH c AS (SELECT * FROM t) SELECT * FROM c",
+        "CACHE TABLE x AS SELECT * FROM t",
+    ],
+)
+def test_what_spark_does_with_a_query_may_read_topics(sql: str) -> None:
+    found = one(sql)
+    assert isinstance(found, s.Other)
+    assert found.query is not None
+    assert found.query.names == [("t",)]
+    assert found.text + found.query.text == sql
+
+
+@pytest.mark.parametrize(
+    ("sql", "on", "inner"),
+    [
+        ("SELECT DISTINCT ON (a, f(b, 1)) a, c FROM t", ("a", "f(b, 1)"), "SELECT a, c FROM t"),
+        ("SELECT DISTINCT a FROM t WHERE b", (), "SELECT a FROM t WHERE b"),
+        (
+            "WITH c AS (SELECT * FROM t) SELECT DISTINCT ON (a) * FROM c",
+            ("a",),
+            "WITH c AS (SELECT * FROM t) SELECT * FROM c",
+        ),
+    ],
+)
+def test_distinct_is_cut_out_of_a_query(sql: str, on: tuple[str, ...], inner: str) -> None:
+    found = one(sql)
+    assert isinstance(found, s.Select)
+    distinct = found.query.distinct
+    assert distinct is not None
+    assert distinct.on == on
+    keys = "".join(f"({key}) AS __weir_on_{at}, " for at, key in enumerate(on))
+    assert " ".join(distinct.text().replace(keys, "").split()) == inner
+    assert found.query.names == [("t",)]
+
+
+def test_distinct_within_a_query_is_a_part_of_it_with_the_time_of_its_watermark() -> None:
+    found = one(
+        "SELECT count(*) FROM (SELECT DISTINCT ON (id) id FROM orders WATERMARK ts DELAY OF INTERVAL 1 HOUR o) x "
+        "JOIN (SELECT DISTINCT id FROM u) y ON x.id = y.id GROUP BY x.id HAVING count(DISTINCT x.id) > 0"
+    )
+    assert isinstance(found, s.Select)
+    first, second = found.query.distincts
+    assert found.query.distinct is None
+    assert (first.on, first.time, second.on, second.time) == (("id",), "`o`.`ts`", (), None)
+    told = found.query.reading({("u",): "`u1`"}, {first: "`v1`", second: "`v2`"})
+    assert told.startswith("SELECT count(*) FROM (SELECT * FROM `v1`) x JOIN (SELECT * FROM `v2`) y ON")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("SEL", ["SELECT", "SELECT STREAM"]),
+        ("SELECT * FROM ord", ["orders", "ORDER BY"]),
+        ("SELECT * FROM orders o WHERE o.am", ["amount"]),
+        ("SELECT * FROM orders WHERE id = 1 AND (am", ["amount"]),
+        ("DESCRIBE sales.`by-h", ["sales.`by-hour`"]),
+        ("SELECT ", []),
+        ("SELECT 'no amo", []),
+    ],
+)
+def test_columns_topics_and_words_are_completed(text: str, expected: list[str]) -> None:
+    columns = {("orders",): ["id", "amount", "__key"]}
+    found = completions(text, text, ["orders", "sales.`by-hour`"], lambda table: columns.get(table, []))
+    assert [one for one, _ in found] == expected
+
+
 def test_headers_are_read_only_by_those_who_name_them() -> None:
     for sql, expected in (("SELECT * FROM t", False), ("SELECT size(__HEADERS) FROM t", True)):
         found = one(sql)
@@ -136,6 +265,12 @@ def test_a_query_is_explained() -> None:
         ("CREATE STREAM x WITH (mode 'update') AS SELECT 1 FROM t", "= is missing"),
         ("CREATE STREAM x AS SELECT reflect('java.lang.System', 'exit', 1) FROM t", "not for streams"),
         ("CREATE STREAM x AS SELECT java_method('java.lang.System', 'exit', 1) FROM t", "not for streams"),
+        ("SELECT DISTINCT ON (a) a FROM t ORDER BY a", "ORDER BY beside it"),
+        ("SELECT DISTINCT ON (a) a FROM t UNION ALL SELECT 1", "UNION beside it"),
+        ("SELECT DISTINCT ON () a FROM t", "."),
+        ("CREATE VIEW a.b AS SELECT 1", "one word"),
+        ("INSERT INTO t", "rows are missing"),
+        ("INSERT INTO t (a VALUES (1)", "is missing"),
         ("DROP STREAM", "name of the stream is missing"),
         ("PAUSE STREAM x y", "should end here"),
         ("PAUSE STREAM a-b", "should end here"),
