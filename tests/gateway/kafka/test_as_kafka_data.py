@@ -17,7 +17,8 @@ from weir.testing.kafka_bare import Bare
 from weir.testing.kafka_stage import batch_of
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey
-from weir.wire.kafka.records import HEADER_BYTES, NO_STAMP, sealed
+from weir.wire.kafka.records import HEADER_BYTES, NO_STAMP, parse_header, sealed, split_batches
+from weir.wire.kafka.records_read import iter_records
 
 _TIMEOUT_S = 60
 _HOUR_MS = 3_600_000
@@ -61,6 +62,14 @@ def test_where_records_get_the_brokers_time_their_own_is_not_looked_at(bare: Bar
     told = bare.produce(topic, b"a", b"b", timestamps=[5, now_ms() + 9 * _HOUR_MS])
     assert told.error_code == Code.NONE
     assert abs(told.log_append_time_ms - now_ms()) < _HOUR_MS
+
+
+def test_a_producer_cannot_say_that_its_times_are_the_brokers(bare: Bare, topic: str) -> None:
+    known = bare.create(topic, retention_ms="-1")
+    assert bare.produce(topic, b"a", b"b", attributes=0x08).error_code == Code.NONE
+    (stored,) = split_batches(fetched(bare, known, 0).records)
+    assert not parse_header(stored).log_append_time
+    assert [record.timestamp for record in iter_records(stored)] == [_THEN_MS, _THEN_MS + 1]
 
 
 def by_confluent(bootstrap: str, topic: str, moment: int) -> str:

@@ -9,7 +9,15 @@ from weir.model.batch import BatchFormat
 from weir.model.errors import ChecksumError, UnknownVersionError, WireError
 from weir.model.ids import Buffer
 from weir.wire.kafka import messages as m
-from weir.wire.kafka.records import MAGIC, MAGIC_AT, BatchHeader, Compression, produced_batch, with_append_time
+from weir.wire.kafka.records import (
+    MAGIC,
+    MAGIC_AT,
+    BatchHeader,
+    Compression,
+    produced_batch,
+    with_append_time,
+    with_own_times,
+)
 from weir.wire.kafka.records_build import Record
 from weir.wire.kafka.records_check import check_sizes
 from weir.wire.kafka.records_read import iter_records
@@ -87,6 +95,8 @@ def outgoing_of(records: Buffer, header: BatchHeader, append_ms: int | None) -> 
     of what was received, and is copied once it is written to a ledger."""
     if append_ms is not None:
         payload: Buffer = with_append_time(records, append_ms)
+    elif header.log_append_time:  # that is not its producer's to say
+        payload = with_own_times(records)
     else:
         payload = records if len(records) >= _COPIED_BELOW_BYTES else bytes(records)
     return Outgoing(

@@ -207,12 +207,22 @@ def patched(batch: Buffer, base_offset: int, leader_epoch: int = 0) -> list[Buff
 def with_append_time(batch: Buffer, moment_ms: int) -> bytes:
     """The batch with the broker's time for each of its records."""
     header = parse_header(batch)
+    return _resealed(batch, header, header.attributes | LOG_APPEND_TIME, moment_ms)
+
+
+def with_own_times(batch: Buffer) -> bytes:
+    """The batch with the times that its producer wrote into its records, whatever it said of them."""
+    header = parse_header(batch)
+    return _resealed(batch, header, header.attributes & ~LOG_APPEND_TIME, header.max_timestamp)
+
+
+def _resealed(batch: Buffer, header: BatchHeader, attributes: int, max_timestamp: int) -> bytes:
     return sealed(
         memoryview(batch)[HEADER_BYTES : header.size],
         base_offset=header.base_offset,
-        attributes=header.attributes | LOG_APPEND_TIME,
+        attributes=attributes,
         last_offset_delta=header.last_offset_delta,
-        times=(header.base_timestamp, moment_ms),
+        times=(header.base_timestamp, max_timestamp),
         stamp=Stamp(header.producer_id, header.producer_epoch, header.base_sequence),
         records=header.records,
     )
