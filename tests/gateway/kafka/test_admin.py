@@ -503,6 +503,7 @@ def test_a_brokers_configs_are_shown_and_not_set(up: UpProcess, admin: AdminClie
     found = configs(admin, "0", BROKER)
     assert found["node.id"].value == "0"
     assert all(entry.is_read_only for entry in found.values())
+    assert (found["listeners"].is_default, found["num.partitions"].is_default) == (False, True)
     assert list(found) == sorted(found)
     error = refused(alter(admin, "0", ("log.retention.ms", "1", AlterConfigOpType.SET), kind=BROKER))
     assert "configuration" in error.str()

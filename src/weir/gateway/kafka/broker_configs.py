@@ -1,17 +1,20 @@
 """What Kafka's clients are told of the broker's own configs. They are Weir's, and set where Weir is started."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from weir.broker.registry import Registry
 from weir.gateway.kafka.catalog import KAFKA_RETENTION
 from weir.gateway.kafka.config_table import TABLE, Kind
 from weir.gateway.kafka.configs import BrokerDefaults
 from weir.gateway.kafka.settings import KafkaSettings
-from weir.model.policies import AutoTopicCreation
+from weir.model.policies import DEFAULT_POLICIES, AutoTopicCreation
 from weir.model.topics import DEFAULT_NAMESPACE
 
 #: Where the admin API is: with it a client that was given a bootstrap address needs nothing else.
 HTTP_URL = "weir.http.url"
+
+
+_CREATION = DEFAULT_POLICIES.auto_topic_creation or AutoTopicCreation()
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +22,8 @@ class BrokerConfig:
     name: str
     kind: Kind
     value: str
+    #: Whether it is what holds where nobody says anything.
+    default: bool = False
 
 
 def defaults_of(settings: KafkaSettings) -> BrokerDefaults:
@@ -34,7 +39,12 @@ def broker_configs(
 ) -> list[BrokerConfig]:
     """In the order of their names."""
     creation = registry.policies(DEFAULT_NAMESPACE).auto_topic_creation or AutoTopicCreation()
-    address = f"PLAINTEXT://{advertised_host}:{advertised_port}"
+    found = _configs(settings, creation, f"PLAINTEXT://{advertised_host}:{advertised_port}")
+    unsaid = {config.name: config.value for config in _configs(KafkaSettings(), _CREATION, "")}
+    return [replace(config, default=config.value == unsaid[config.name]) for config in found]
+
+
+def _configs(settings: KafkaSettings, creation: AutoTopicCreation, address: str) -> list[BrokerConfig]:
     defaults = defaults_of(settings)
     found = [
         BrokerConfig("advertised.listeners", Kind.STRING, address),

@@ -1,7 +1,7 @@
 """DescribeConfigs: what holds for topics, and for this broker."""
 
 from weir.gateway.kafka.administering import check_cluster, check_named
-from weir.gateway.kafka.broker_configs import HTTP_URL, broker_configs, defaults_of
+from weir.gateway.kafka.broker_configs import HTTP_URL, BrokerConfig, broker_configs, defaults_of
 from weir.gateway.kafka.config_table import SYNONYMS
 from weir.gateway.kafka.configs import Shown, Source, shown
 from weir.gateway.kafka.errors import Code, RefusedError, code_of, text_of
@@ -97,17 +97,17 @@ def _of_broker(session: Session, resource: _Resource, *, synonyms: bool) -> list
         advertised_host=session.advertised_host,
         advertised_port=session.advertised_port,
     )
-    return [
-        _Config(
-            name=config.name,
-            value=config.value,
-            read_only=True,
-            config_source=Source.STATIC_BROKER,
-            config_type=config.kind,
-            synonyms=[_Synonym(name=config.name, value=config.value, source=Source.STATIC_BROKER)]
-            if synonyms
-            else [],
-            documentation="Set where Weir is started; see docs/configuration.md.",
-        )
-        for config in configs
-    ]
+    return [_of_config(config, synonyms=synonyms) for config in configs]
+
+
+def _of_config(config: BrokerConfig, *, synonyms: bool) -> _Config:
+    source = Source.DEFAULT if config.default else Source.STATIC_BROKER
+    return _Config(
+        name=config.name,
+        value=config.value,
+        read_only=True,
+        config_source=source,
+        config_type=config.kind,
+        synonyms=[_Synonym(name=config.name, value=config.value, source=source)] if synonyms else [],
+        documentation="Set where Weir is started; see docs/configuration.md.",
+    )
