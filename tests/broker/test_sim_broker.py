@@ -11,8 +11,7 @@ import logging
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from random import Random
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -33,9 +32,7 @@ from weir.runtime.tasks import TaskScope
 from weir.stream.context import StreamContext
 from weir.stream.settings import StreamSettings
 from weir.stream.tail import TailCache
-from weir.testing.cluster import Cluster
-from weir.testing.net import NetFaults
-from weir.testing.plan import make_plan
+from weir.testing.cluster import Cluster, sound_cluster
 from weir.testing.world import World, simulate
 
 SEEDS = int(os.environ.get("WEIR_BROKER_SEEDS", "20"))
@@ -261,12 +258,7 @@ class Node:
 
 async def scenario(world: World) -> tuple[Outside, list[Batch]]:
     dice = world.rng("scenario")
-    plan = replace(make_plan(Random(world.seed)), racks=1, faults=(), meta_delay_s=0.0)
-    cluster = Cluster(world, plan)
-    world.net.set_faults(NetFaults())
-    for _ in range(4):
-        cluster.add_bookie()
-    await world.sleep(0.5)
+    cluster = await sound_cluster(world)
     outside = Outside()
     settings = BrokerSettings(
         dedup_snapshot_every=dice.choice((1, 5, 1000)),

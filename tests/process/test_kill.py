@@ -21,7 +21,8 @@ from weir.model.errors import WeirError
 from weir.model.ids import EntryId, LedgerId
 from weir.model.ledger import Quorum
 from weir.runtime.real import real_runtime
-from weir.testing.checkers import check_history
+from weir.testing.checkers import CHECKERS
+from weir.testing.checking import violations_of
 from weir.testing.history import History, Kind, make_payload, payload_id
 from weir.testing.operations import FINAL, Pending
 
@@ -155,7 +156,7 @@ async def test_every_acknowledged_entry_survives_bookies_killed_in_turn_under_lo
     read_back = {(op.ledger, op.entry) for op in ops if op.kind is Kind.READ and op.ok}
     assert len(acknowledged) >= KILLS * PROGRESS
     assert acknowledged <= read_back
-    assert check_history(ops) == []
+    assert violations_of(ops, CHECKERS) == []
 
     for number, bookie in enumerate(bookies):
         # In order or not, the files must be whole.

@@ -5,25 +5,22 @@ import pytest
 from weir.model.errors import ConnectionLostError
 from weir.testing import broker_checkers as checkers
 from weir.testing import log_checkers as logs
-from weir.testing.broker_checkers import CHECKERS, check_broker_history
-from weir.testing.broker_history import BrokerHistory, Place
-from weir.testing.checking import Checker
+from weir.testing.broker_checkers import CHECKERS
+from weir.testing.broker_history import BrokerOp, Place
 from weir.testing.log_history import Kind
 from weir.testing.operations import FINAL, Pending
 from weir.testing.shrink import shrink
+from weir.testing.story import Story
 
 
-class Story:
-    """A history told by hand, of one topic, one operation after the other."""
+class TopicStory(Story[BrokerOp]):
+    """Of one topic."""
 
     def __init__(self) -> None:
-        self.now = 0.0
-        self.history = BrokerHistory(lambda: self.now)
+        super().__init__(BrokerOp, CHECKERS, topic="t")
 
     def begin(self, client: str, kind: Kind, entry: int | None = None, **facts: object) -> Pending:
-        self.now += 1
-        place = None if entry is None else Place(1, entry)
-        return self.history.begin(client, kind, topic="t", place=place, **facts)
+        return self.tell(client, kind, place=None if entry is None else Place(1, entry), **facts)
 
     def publish(self, number: int, entry: int | None = None, **facts: object) -> None:
         pending = self.begin("p", Kind.PUBLISH, payload=f"p#{number}", **facts)
@@ -46,22 +43,13 @@ class Story:
     def drained(self, subscription: str = "shared") -> None:
         self.begin(FINAL, Kind.DRAINED, subscription=subscription).ok()
 
-    def broken(self) -> list[str]:
-        return [str(violation) for violation in check_broker_history(self.history.ops())]
-
-    def rejected_by(self, checker: Checker) -> str:
-        violations = checker(self.history.ops())
-        assert len(violations) == 1, violations
-        assert violations[0].evidence
-        return violations[0].sentence
-
 
 @pytest.fixture
-def story() -> Story:
-    return Story()
+def story() -> TopicStory:
+    return TopicStory()
 
 
-def test_a_plain_life_of_a_topic_breaks_no_promise(story: Story) -> None:
+def test_a_plain_life_of_a_topic_breaks_no_promise(story: TopicStory) -> None:
     story.subscribe("c")
     story.publish(0, 0)
     story.begin("p", Kind.PUBLISH, payload="p#1").failed(ConnectionLostError("away"))
@@ -75,39 +63,39 @@ def test_a_plain_life_of_a_topic_breaks_no_promise(story: Story) -> None:
     assert story.broken() == []
 
 
-def test_a_lost_acknowledged_message_is_found(story: Story) -> None:
+def test_a_lost_acknowledged_message_is_found(story: TopicStory) -> None:
     story.publish(0, 0)
     story.content()
     assert story.rejected_by(logs.acknowledged_is_stored) == "p#0 was acknowledged to p and is not in t"
 
 
-def test_a_message_that_someone_tried_to_cancel_may_be_gone(story: Story) -> None:
+def test_a_message_that_someone_tried_to_cancel_may_be_gone(story: TopicStory) -> None:
     story.publish(0, due_at=5.0)
     story.begin("b", Kind.CANCEL, payload="p#0")
     story.content()
     assert story.broken() == []
 
 
-def test_a_receipt_that_names_the_wrong_place_is_found(story: Story) -> None:
+def test_a_receipt_that_names_the_wrong_place_is_found(story: TopicStory) -> None:
     story.publish(1, 0)
     story.content(0, 1)
     assert "where p#0 stands" in story.rejected_by(logs.receipts_say_where)
 
 
-def test_two_receipts_for_one_place_are_found(story: Story) -> None:
+def test_two_receipts_for_one_place_are_found(story: TopicStory) -> None:
     story.publish(0, 0)
     story.publish(1, 0)
     assert "both acknowledged at 1:0" in story.rejected_by(logs.receipts_say_where)
 
 
-def test_a_message_stored_twice_is_found_with_deduplication(story: Story) -> None:
+def test_a_message_stored_twice_is_found_with_deduplication(story: TopicStory) -> None:
     story.publish(0, once=True)
     story.publish(0, once=True)
     story.content(0, 0)
     assert story.rejected_by(logs.stored_once) == "p#0 stands 2 times in t, 1 at the most is right"
 
 
-def test_without_deduplication_a_message_sent_twice_may_be_stored_twice_but_not_thrice(story: Story) -> None:
+def test_without_deduplication_a_message_sent_twice_may_be_stored_twice_but_not_thrice(story: TopicStory) -> None:
     story.publish(0)
     story.publish(0)
     story.content(0, 0)
@@ -117,33 +105,33 @@ def test_without_deduplication_a_message_sent_twice_may_be_stored_twice_but_not_
 
 
 @pytest.mark.parametrize("stored", [(1, 0), (1,)])
-def test_messages_out_of_order_or_with_a_hole_are_found(story: Story, stored: tuple[int, ...]) -> None:
+def test_messages_out_of_order_or_with_a_hole_are_found(story: TopicStory, stored: tuple[int, ...]) -> None:
     story.begin("p", Kind.PUBLISH, payload="p#0")
     story.publish(1)
     story.content(*stored)
     assert "p#1 stands in t without p#0" in story.rejected_by(logs.producers_order_is_kept)
 
 
-def test_a_delayed_message_may_stand_behind_later_ones(story: Story) -> None:
+def test_a_delayed_message_may_stand_behind_later_ones(story: TopicStory) -> None:
     story.publish(0, due_at=3.0)
     story.publish(1)
     story.content(1, 0)
     assert story.broken() == []
 
 
-def test_a_hole_in_the_places_is_found(story: Story) -> None:
+def test_a_hole_in_the_places_is_found(story: TopicStory) -> None:
     for entry in (0, 2):
         story.begin(FINAL, Kind.CONTENT, entry, payload=f"p#{entry}").ok()
     assert story.rejected_by(checkers.places_are_dense) == "between 1:0 and 1:2 of t there is a hole"
 
 
-def test_places_that_go_back_are_found(story: Story) -> None:
+def test_places_that_go_back_are_found(story: TopicStory) -> None:
     for entry in (1, 0):
         story.begin(FINAL, Kind.CONTENT, entry, payload=f"p#{entry}").ok()
     assert "stands behind" in story.rejected_by(checkers.places_are_dense)
 
 
-def test_what_was_delivered_and_is_something_else_or_nothing_in_the_end_is_found(story: Story) -> None:
+def test_what_was_delivered_and_is_something_else_or_nothing_in_the_end_is_found(story: TopicStory) -> None:
     story.deliver("c", 0)
     story.content(7)
     assert "where p#7 stands" in story.rejected_by(logs.what_was_seen_stays)
@@ -151,7 +139,7 @@ def test_what_was_delivered_and_is_something_else_or_nothing_in_the_end_is_found
     assert len(logs.what_was_seen_stays(story.history.ops())) == 2
 
 
-def test_what_never_came_to_a_subscription_is_found_unless_someone_sought_past_it(story: Story) -> None:
+def test_what_never_came_to_a_subscription_is_found_unless_someone_sought_past_it(story: TopicStory) -> None:
     story.content(0, 1)
     story.deliver(FINAL, 1)
     story.drained()
@@ -160,7 +148,7 @@ def test_what_never_came_to_a_subscription_is_found_unless_someone_sought_past_i
     assert story.broken() == []
 
 
-def test_an_acknowledged_message_that_comes_again_is_found(story: Story) -> None:
+def test_an_acknowledged_message_that_comes_again_is_found(story: TopicStory) -> None:
     story.subscribe("c")
     story.deliver("c", 0)
     story.ack("c", 0)
@@ -170,7 +158,7 @@ def test_an_acknowledged_message_that_comes_again_is_found(story: Story) -> None
     assert "came again to d" in story.rejected_by(checkers.acknowledged_comes_no_more)
 
 
-def test_what_was_under_way_elsewhere_or_sought_back_may_come_again(story: Story) -> None:
+def test_what_was_under_way_elsewhere_or_sought_back_may_come_again(story: TopicStory) -> None:
     story.content(0)
     story.subscribe("c")
     story.subscribe("d")
@@ -183,7 +171,7 @@ def test_what_was_under_way_elsewhere_or_sought_back_may_come_again(story: Story
     assert story.broken() == []
 
 
-def test_a_cumulative_acknowledgement_covers_all_before_it(story: Story) -> None:
+def test_a_cumulative_acknowledgement_covers_all_before_it(story: TopicStory) -> None:
     story.content(0, 1)
     story.begin("c", Kind.ACK_UP_TO, 1, subscription="failover").ok()
     story.subscribe("d", "failover")
@@ -193,7 +181,7 @@ def test_a_cumulative_acknowledgement_covers_all_before_it(story: Story) -> None
 
 @pytest.mark.parametrize(("subscription", "key"), [("exclusive", None), ("failover", None), ("key-shared", "k")])
 def test_a_delivery_before_something_that_stands_before_it_is_found(
-    story: Story, subscription: str, key: str | None
+    story: TopicStory, subscription: str, key: str | None
 ) -> None:
     story.content(0, 1, key=key)
     story.deliver("c", 1, subscription, key)
@@ -201,14 +189,14 @@ def test_a_delivery_before_something_that_stands_before_it_is_found(
     assert sentence == f"c got 1:1 of t/{subscription} before anyone got 1:0"
 
 
-def test_a_shared_subscription_has_no_order(story: Story) -> None:
+def test_a_shared_subscription_has_no_order(story: TopicStory) -> None:
     story.content(0, 1)
     story.deliver("c", 1)
     story.deliver("c", 0)
     assert story.broken() == []
 
 
-def test_a_key_in_two_hands_at_once_is_found(story: Story) -> None:
+def test_a_key_in_two_hands_at_once_is_found(story: TopicStory) -> None:
     story.subscribe("c", "key-shared")
     story.subscribe("d", "key-shared")
     story.deliver("c", 0, "key-shared", "k")
@@ -218,7 +206,7 @@ def test_a_key_in_two_hands_at_once_is_found(story: Story) -> None:
     assert "while c had 1:0" in story.rejected_by(checkers.one_holder_at_a_time)
 
 
-def test_a_message_that_was_given_back_may_go_to_another(story: Story) -> None:
+def test_a_message_that_was_given_back_may_go_to_another(story: TopicStory) -> None:
     story.subscribe("c")
     story.subscribe("d")
     story.deliver("c", 0)
@@ -229,20 +217,20 @@ def test_a_message_that_was_given_back_may_go_to_another(story: Story) -> None:
     assert story.broken() == []
 
 
-def test_a_message_before_its_moment_is_found(story: Story) -> None:
+def test_a_message_before_its_moment_is_found(story: TopicStory) -> None:
     story.publish(0, due_at=9.0)
     story.deliver("c", 0)
     assert "which is due at 9.000s" in story.rejected_by(logs.delays_are_kept)
 
 
-def test_a_cancelled_message_that_is_stored_is_found(story: Story) -> None:
+def test_a_cancelled_message_that_is_stored_is_found(story: TopicStory) -> None:
     story.publish(0, due_at=1.0)
     story.begin("b", Kind.CANCEL, payload="p#0").ok()
     story.content(0)
     assert story.rejected_by(checkers.cancelled_never_comes) == "p#0 of t was cancelled and stands at 1:0"
 
 
-def test_a_seek_that_was_forgotten_is_found(story: Story) -> None:
+def test_a_seek_that_was_forgotten_is_found(story: TopicStory) -> None:
     story.content(0, 1)
     story.deliver("c", 0)
     story.begin("c", Kind.SEEK, 0, subscription="shared").ok()
@@ -251,7 +239,7 @@ def test_a_seek_that_was_forgotten_is_found(story: Story) -> None:
     assert "and 1:0 did not come again" in story.rejected_by(checkers.seeks_are_kept)
 
 
-def test_a_violation_shrinks_to_what_proves_it(story: Story) -> None:
+def test_a_violation_shrinks_to_what_proves_it(story: TopicStory) -> None:
     for number in range(20):
         story.publish(number, number)
     story.content(*range(19))

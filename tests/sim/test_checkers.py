@@ -1,38 +1,30 @@
 """Each promise: a history that keeps it passes, and one that breaks it is rejected with a sentence."""
 
+from typing import Any
+
 import pytest
 
 from weir.model.errors import EntryUnreadableError
 from weir.model.ids import EntryId, LedgerId
 from weir.testing import checkers
-from weir.testing.checkers import CHECKERS, check_history
-from weir.testing.checking import Checker
-from weir.testing.history import History, Kind, make_payload, payload_id
+from weir.testing.checkers import CHECKERS
+from weir.testing.checking import violations_of
+from weir.testing.history import Kind, Op, make_payload, payload_id
 from weir.testing.operations import FINAL, Pending
 from weir.testing.shrink import shrink
+from weir.testing.story import Story
 
 LEDGER = LedgerId(7)
 
 
-class Story:
-    """A history told by hand, one operation after the other."""
+class LedgerStory(Story[Op]):
+    """Of one ledger, unless it says otherwise."""
 
     def __init__(self) -> None:
-        self.now = 0.0
-        self.history = History(lambda: self.now)
+        super().__init__(Op, CHECKERS, ledger=LEDGER)
 
-    def begin(
-        self,
-        client: str,
-        kind: Kind,
-        *,
-        entry: int | None = None,
-        payload: str | None = None,
-        ledger: int = LEDGER,
-    ) -> Pending:
-        self.now += 1
-        at = None if entry is None else EntryId(entry)
-        return self.history.begin(client, kind, ledger=LedgerId(ledger), entry=at, payload=payload)
+    def begin(self, client: str, kind: Kind, **facts: Any) -> Pending:
+        return self.tell(client, kind, **facts)
 
     def append(self, client: str, payload: str, entry: int, *, ledger: int = LEDGER) -> None:
         self.begin(client, Kind.APPEND, payload=payload, ledger=ledger).ok(entry=EntryId(entry))
@@ -47,22 +39,15 @@ class Story:
         self.begin(client, kind).ok(end=EntryId(end))
 
     def promises_broken(self) -> list[str]:
-        return [violation.promise for violation in check_history(self.history.ops())]
-
-    def rejected_by(self, checker: Checker) -> str:
-        """The sentence of the checker; no other kind of story may be told by accident."""
-        violations = checker(self.history.ops())
-        assert len(violations) == 1, violations
-        assert violations[0].evidence
-        return violations[0].sentence
+        return [violation.promise for violation in violations_of(self.history.ops(), CHECKERS)]
 
 
 @pytest.fixture
-def story() -> Story:
-    return Story()
+def story() -> LedgerStory:
+    return LedgerStory()
 
 
-def test_a_plain_life_of_a_ledger_breaks_no_promise(story: Story) -> None:
+def test_a_plain_life_of_a_ledger_breaks_no_promise(story: LedgerStory) -> None:
     story.begin("w", Kind.CREATE).ok()
     story.append("w", "w#0", 0)
     story.append("w", "w#1", 1)
@@ -77,49 +62,49 @@ def test_a_plain_life_of_a_ledger_breaks_no_promise(story: Story) -> None:
     assert story.promises_broken() == []
 
 
-def test_reads_that_fail_while_faults_are_about_break_no_promise(story: Story) -> None:
+def test_reads_that_fail_while_faults_are_about_break_no_promise(story: LedgerStory) -> None:
     story.append("w", "w#0", 0)
     story.cannot_read("r", 0)
     story.begin("c", Kind.RECOVER).failed(EntryUnreadableError("bookies are away"))
     assert story.promises_broken() == []
 
 
-def test_a_lost_acknowledged_entry_is_found(story: Story) -> None:
+def test_a_lost_acknowledged_entry_is_found(story: LedgerStory) -> None:
     story.append("w", "w#0", 0)
     story.cannot_read(FINAL, 0)
     sentence = story.rejected_by(checkers.acknowledged_is_kept)
     assert sentence == "entry 0 of ledger 7 was acknowledged to w and cannot be read"
 
 
-def test_entries_of_a_ledger_that_someone_deletes_need_not_be_kept(story: Story) -> None:
+def test_entries_of_a_ledger_that_someone_deletes_need_not_be_kept(story: LedgerStory) -> None:
     story.append("w", "w#0", 0)
     story.begin("w", Kind.DELETE)
     story.cannot_read(FINAL, 0)
     assert story.promises_broken() == []
 
 
-def test_a_recovered_ledger_takes_no_more_entries_even_if_someone_deletes_it(story: Story) -> None:
+def test_a_recovered_ledger_takes_no_more_entries_even_if_someone_deletes_it(story: LedgerStory) -> None:
     story.end("c", Kind.RECOVER, -1)
     story.begin("c", Kind.DELETE)
     story.append("w", "w#0", 0)
     assert "was closed by c before w began" in story.rejected_by(checkers.nothing_is_acknowledged_after_recovery)
 
 
-def test_a_changed_acknowledged_entry_is_found(story: Story) -> None:
+def test_a_changed_acknowledged_entry_is_found(story: LedgerStory) -> None:
     story.begin("x", Kind.APPEND, payload="x#0")
     story.append("w", "w#0", 0)
     story.read("r", 0, "x#0")
     assert story.rejected_by(checkers.acknowledged_is_unchanged).endswith("acknowledged as w#0, and r read x#0")
 
 
-def test_an_entry_that_is_read_once_and_is_gone_later_is_found(story: Story) -> None:
+def test_an_entry_that_is_read_once_and_is_gone_later_is_found(story: LedgerStory) -> None:
     story.begin("w", Kind.APPEND, payload="w#0")  # never acknowledged
     story.read("r", 0, "w#0")
     story.cannot_read(FINAL, 0)
     assert story.rejected_by(checkers.readable_stays_readable).endswith("was read by r and now cannot be")
 
 
-def test_an_entry_that_reads_differently_later_is_found(story: Story) -> None:
+def test_an_entry_that_reads_differently_later_is_found(story: LedgerStory) -> None:
     story.begin("w", Kind.APPEND, payload="w#0")
     story.begin("x", Kind.APPEND, payload="x#0")
     story.read("r", 0, "w#0")
@@ -128,7 +113,7 @@ def test_an_entry_that_reads_differently_later_is_found(story: Story) -> None:
 
 
 def test_a_recovery_below_an_acknowledged_entry_is_found_even_if_the_acknowledgement_comes_later(
-    story: Story,
+    story: LedgerStory,
 ) -> None:
     slow = story.begin("w", Kind.APPEND, payload="w#0")
     story.end("c", Kind.RECOVER, -1)
@@ -137,27 +122,27 @@ def test_a_recovery_below_an_acknowledged_entry_is_found_even_if_the_acknowledge
     assert sentence == "ledger 7 was closed at -1 by c, but its entry 0 was acknowledged for w"
 
 
-def test_a_recovery_below_an_entry_that_was_readable_is_found(story: Story) -> None:
+def test_a_recovery_below_an_entry_that_was_readable_is_found(story: LedgerStory) -> None:
     story.begin("w", Kind.APPEND, payload="w#0")
     story.read("r", 0, "w#0")
     story.end("c", Kind.RECOVER, -1)
     assert "its entry 0 was readable for r" in story.rejected_by(checkers.recovery_keeps_acknowledged)
 
 
-def test_two_writers_acknowledged_for_one_entry_are_found(story: Story) -> None:
+def test_two_writers_acknowledged_for_one_entry_are_found(story: LedgerStory) -> None:
     story.append("w", "w#0", 0)
     story.append("x", "x#0", 0)
     sentence = story.rejected_by(checkers.one_acknowledgement_per_entry)
     assert sentence == "entry 0 of ledger 7 was acknowledged to w as w#0 and to x as x#0"
 
 
-def test_the_same_entry_id_in_two_ledgers_is_fine(story: Story) -> None:
+def test_the_same_entry_id_in_two_ledgers_is_fine(story: LedgerStory) -> None:
     story.append("w", "w#0", 0, ledger=1)
     story.append("w", "w#1", 0, ledger=2)
     assert story.promises_broken() == []
 
 
-def test_acknowledgements_out_of_order_are_found(story: Story) -> None:
+def test_acknowledgements_out_of_order_are_found(story: LedgerStory) -> None:
     first = story.begin("w", Kind.APPEND, payload="w#0")
     second = story.begin("w", Kind.APPEND, payload="w#1")
     second.ok(entry=EntryId(1))
@@ -165,13 +150,13 @@ def test_acknowledgements_out_of_order_are_found(story: Story) -> None:
     assert "after w#1 as entry 1" in story.rejected_by(checkers.acknowledgements_in_order)
 
 
-def test_entry_ids_that_do_not_follow_the_appends_are_found(story: Story) -> None:
+def test_entry_ids_that_do_not_follow_the_appends_are_found(story: LedgerStory) -> None:
     story.append("w", "w#0", 1)
     story.append("w", "w#1", 0)
     assert story.rejected_by(checkers.acknowledgements_in_order)
 
 
-def test_reordered_entries_are_found(story: Story) -> None:
+def test_reordered_entries_are_found(story: LedgerStory) -> None:
     story.begin("w", Kind.APPEND, payload="w#0")
     story.begin("w", Kind.APPEND, payload="w#1")
     story.read("r", 0, "w#1")
@@ -179,61 +164,61 @@ def test_reordered_entries_are_found(story: Story) -> None:
     assert "w#1 stands at entry 0, before w#0" in story.rejected_by(checkers.read_order_is_append_order)
 
 
-def test_an_append_found_twice_is_found(story: Story) -> None:
+def test_an_append_found_twice_is_found(story: LedgerStory) -> None:
     story.begin("w", Kind.APPEND, payload="w#0")
     story.read("r", 0, "w#0")
     story.read("r", 1, "w#0")
     assert story.rejected_by(checkers.read_order_is_append_order)
 
 
-def test_bytes_that_nobody_appended_are_found(story: Story) -> None:
+def test_bytes_that_nobody_appended_are_found(story: LedgerStory) -> None:
     story.begin("w", Kind.APPEND, payload="w#0", ledger=1)
     story.read("r", 0, "w#0", ledger=2)
     assert "which nobody had appended" in story.rejected_by(checkers.reads_return_what_was_appended)
 
 
-def test_a_second_end_is_found(story: Story) -> None:
+def test_a_second_end_is_found(story: LedgerStory) -> None:
     story.end("w", Kind.CLOSE, 4)
     story.end("c", Kind.RECOVER, 3)
     assert story.rejected_by(checkers.end_never_changes) == "ledger 7 ends at 4 for w and at 3 for c"
 
 
-def test_a_ledger_that_ends_below_what_was_confirmed_is_found(story: Story) -> None:
+def test_a_ledger_that_ends_below_what_was_confirmed_is_found(story: LedgerStory) -> None:
     story.end("r", Kind.CONFIRMED, 3)
     story.end("c", Kind.RECOVER, 2)
     assert "confirmed up to 3, but c closed it at 2" in story.rejected_by(checkers.confirmed_is_true)
 
 
-def test_a_last_confirmed_that_goes_back_is_found(story: Story) -> None:
+def test_a_last_confirmed_that_goes_back_is_found(story: LedgerStory) -> None:
     story.end("r", Kind.CONFIRMED, 3)
     story.end("r", Kind.CONFIRMED, 2)
     assert story.rejected_by(checkers.confirmed_is_true)
 
 
-def test_two_readers_may_see_different_last_confirmed(story: Story) -> None:
+def test_two_readers_may_see_different_last_confirmed(story: LedgerStory) -> None:
     story.end("r", Kind.CONFIRMED, 3)
     story.end("s", Kind.CONFIRMED, 2)
     assert story.promises_broken() == []
 
 
-def test_an_append_to_a_recovered_ledger_that_is_acknowledged_is_found(story: Story) -> None:
+def test_an_append_to_a_recovered_ledger_that_is_acknowledged_is_found(story: LedgerStory) -> None:
     story.end("c", Kind.RECOVER, 4)
     story.append("w", "w#0", 4)
     assert "was closed by c before w began" in story.rejected_by(checkers.nothing_is_acknowledged_after_recovery)
 
 
-def test_a_deleted_ledger_that_comes_back_is_found(story: Story) -> None:
+def test_a_deleted_ledger_that_comes_back_is_found(story: LedgerStory) -> None:
     story.begin("w", Kind.DELETE).ok()
     story.end("c", Kind.RECOVER, 4)
     assert story.rejected_by(checkers.deleted_stays_deleted)
 
 
-def test_a_recovery_that_never_ends_after_healing_is_found(story: Story) -> None:
+def test_a_recovery_that_never_ends_after_healing_is_found(story: LedgerStory) -> None:
     story.begin(FINAL, Kind.RECOVER)
     assert story.rejected_by(checkers.all_is_available_after_healing) == "recover of ledger 7 did not succeed"
 
 
-def test_an_entry_with_too_few_copies_is_found(story: Story) -> None:
+def test_an_entry_with_too_few_copies_is_found(story: LedgerStory) -> None:
     story.begin(FINAL, Kind.COPIES, entry=3).failed(EntryUnreadableError("1 of 2 copies"))
     assert story.promises_broken() == [
         "an acknowledged entry survives the loss of all but one bookie of its ack quorum"
@@ -244,23 +229,23 @@ def test_every_checker_has_a_promise_in_its_first_line() -> None:
     assert all(checker.__doc__ for checker in CHECKERS)
 
 
-def test_a_shrunk_history_holds_only_the_operations_in_conflict(story: Story) -> None:
+def test_a_shrunk_history_holds_only_the_operations_in_conflict(story: LedgerStory) -> None:
     for n in range(50):
         story.append("w", f"w#{n}", n)
         story.read("r", n, f"w#{n}")
     story.end("c", Kind.RECOVER, 48)
     story.end("d", Kind.RECOVER, 48)
-    violation = check_history(story.history.ops())[0]
+    violation = violations_of(story.history.ops(), CHECKERS)[0]
     shortest = shrink(story.history.ops(), violation, CHECKERS)
     assert [(op.kind, op.client) for op in shortest] == [(Kind.APPEND, "w"), (Kind.RECOVER, "c")]
     assert str(shortest[0]).endswith("append    ledger 7 entry 49 payload w#49 -> ok")
 
 
-def test_shrinking_never_turns_an_innocent_operation_into_the_culprit(story: Story) -> None:
+def test_shrinking_never_turns_an_innocent_operation_into_the_culprit(story: LedgerStory) -> None:
     story.append("w", "w#0", 0)
     story.read("r", 0, "w#0")
     story.read("r", 1, "damaged:b'?'")
-    violation = check_history(story.history.ops())[0]
+    violation = violations_of(story.history.ops(), CHECKERS)[0]
     assert [op.payload for op in shrink(story.history.ops(), violation, CHECKERS)] == ["damaged:b'?'"]
 
 

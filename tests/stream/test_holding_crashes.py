@@ -7,8 +7,7 @@ running when another takes their stream over. What was answered is written down 
 import contextlib
 import logging
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field, replace
-from random import Random
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -25,9 +24,8 @@ from weir.stream.log import Stream
 from weir.stream.settings import StreamSettings
 from weir.stream.state import StateLog
 from weir.stream.tail import TailCache
-from weir.testing.cluster import Cluster
-from weir.testing.net import NetFaults
-from weir.testing.plan import make_plan
+from weir.testing.cluster import Cluster, sound_cluster
+from weir.testing.plan_below import make_holding
 from weir.testing.world import World, simulate
 
 SEEDS = 120
@@ -156,25 +154,9 @@ class Broker:
 
 async def scenario(world: World) -> tuple[Outside, list[Batch], bool]:
     dice = world.rng("scenario")
-    plan = replace(make_plan(Random(world.seed)), racks=1, faults=(), meta_delay_s=0.0)
-    cluster = Cluster(world, plan)
-    world.net.set_faults(NetFaults())
-    for _ in range(4):
-        cluster.add_bookie()
-    await world.sleep(0.5)
+    cluster = await sound_cluster(world)
     outside = Outside()
-    settings = HoldingSettings(
-        window_s=dice.choice((0.7, 3.0, 30.0)),
-        fine_windows=3,
-        load_ahead_s=dice.choice((0.5, 2.0)),
-        index_entries=dice.choice((8, 1000)),
-        tick_s=0.3,
-        group_entries=dice.choice((2, 50)),
-        in_flight=8,
-        cover_messages=dice.choice((3, 1000)),
-        release_pause_s=0.01,
-        readers=2,
-    )
+    settings = make_holding(dice)
     calm = dice.random() < 0.6  # only brokers die, so releases must be prompt
     for change in range(dice.randint(3, 6)):
         node = world.node(f"broker{change % 2}")

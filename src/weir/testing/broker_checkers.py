@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from weir.testing.broker_history import BrokerOp, Place
-from weir.testing.checking import Checker, Violation, violations_of
+from weir.testing.checking import Checker, Violation
 from weir.testing.log_checkers import (
     acknowledged_is_stored,
     all_is_available_after_healing,
@@ -295,11 +295,6 @@ CHECKERS: tuple[Checker, ...] = (
     cancelled_never_comes,
     seeks_are_kept,
 )
-
-
-def check_broker_history(ops: Sequence[BrokerOp], checkers: Iterable[Checker] = CHECKERS) -> list[Violation]:
-    """Every place where this history breaks a promise."""
-    return violations_of(ops, checkers)
 
 
 # --- selections -----------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from weir.model.ids import EntryId, LedgerId
-from weir.testing.checking import AVAILABLE, Checker, Violation, violations_of
+from weir.testing.checking import AVAILABLE, Checker, Violation
 from weir.testing.history import Kind, Op
 from weir.testing.operations import grouped, of
 
@@ -268,16 +268,6 @@ CHECKERS: tuple[Checker, ...] = (
     acknowledged_is_replicated,
     all_is_available_after_healing,
 )
-
-
-def check_history(ops: Sequence[Op], checkers: Iterable[Checker] = CHECKERS) -> list[Violation]:
-    """Every place where this history breaks a promise."""
-    return violations_of(ops, checkers)
-
-
-def rejecting(ops: Sequence[Op], checkers: Iterable[Checker] = CHECKERS) -> list[Checker]:
-    """The checkers that find something in this history, in their order."""
-    return [checker for checker in checkers if checker(ops)]
 
 
 # --- selections ---------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ leases run out within a few virtual seconds.
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -46,7 +47,7 @@ from weir.testing.errors import NodeCrashedError
 from weir.testing.history import History
 from weir.testing.links import NetFaults
 from weir.testing.meta import FaultyMeta, MetaFaults
-from weir.testing.plan import Plan
+from weir.testing.plan import Plan, make_plan
 from weir.testing.world import World
 from weir.wire.metadata import decode_ledger
 
@@ -319,3 +320,14 @@ class Cluster:
         tasks = TaskScope(name)
         tasks.spawn(Auditor(client.context, name).run(), "auditor")
         await ReplicationWorker(client.context, name).run()
+
+
+async def sound_cluster(world: World, bookies: int = 4) -> Cluster:
+    """Bookies that nothing happens to, for those whose brokers fail."""
+    plan = replace(make_plan(Random(world.seed)), racks=1, faults=(), meta_delay_s=0.0)
+    cluster = Cluster(world, plan)
+    world.net.set_faults(NetFaults())
+    for _ in range(bookies):
+        cluster.add_bookie()
+    await world.sleep(0.5)
+    return cluster

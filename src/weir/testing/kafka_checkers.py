@@ -9,15 +9,12 @@ aborted or open as its markers in the log say. What counts as what, exactly:
 - The end of a transaction that was not answered may be either; whatever it is, it is so for all of it.
 """
 
-from collections.abc import Sequence
-
 from weir.testing import kafka_checkers_contents as contents
 from weir.testing import kafka_checkers_groups as groups
 from weir.testing import kafka_checkers_log as kafka_logs
 from weir.testing import kafka_checkers_transactions as transactions
 from weir.testing import log_checkers as logs
-from weir.testing.checking import Checker, Violation, violations_of
-from weir.testing.kafka_history import KafkaOp
+from weir.testing.checking import Checker
 
 CHECKERS: tuple[Checker, ...] = (
     logs.all_is_available_after_healing,
@@ -49,8 +46,3 @@ CHECKERS: tuple[Checker, ...] = (
     groups.groups_read_everything,
     kafka_logs.everything_is_seen_in_the_end,
 )
-
-
-def check_kafka_history(ops: Sequence[KafkaOp]) -> list[Violation]:
-    """Every broken promise."""
-    return violations_of(ops, CHECKERS)
