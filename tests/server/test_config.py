@@ -25,6 +25,7 @@ from weir.server.config_kinds import (
     one_of,
 )
 from weir.server.config_load import load
+from weir.server.config_parts import group_settings
 
 
 @pytest.mark.parametrize(
@@ -206,3 +207,11 @@ def test_the_documentation_has_every_setting_as_it_is() -> None:
         default = key.show(key.default)
         shown = f"`{default}`" if default else ""
         assert f"| `{key.name}` | {shown} | {key.doc} |" in page, key.name
+
+
+@pytest.mark.parametrize(("retention", "sweep_s"), [("7d", 600), ("10m", 300), ("1s", 1)])
+def test_positions_are_looked_after_often_enough_for_the_time_that_they_are_kept(
+    retention: str, sweep_s: float
+) -> None:
+    config = load(assignments=[f"groups.retention={retention}"]).config
+    assert group_settings(config).sweep_s == sweep_s

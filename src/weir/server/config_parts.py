@@ -81,6 +81,7 @@ def group_settings(config: Config) -> GroupSettings:
         max_session_s=groups.max_session,
         max_members=groups.max_members,
         retention_s=groups.retention,
+        sweep_s=min(GroupSettings().sweep_s, max(1.0, groups.retention / 2)),
     )
 
 
