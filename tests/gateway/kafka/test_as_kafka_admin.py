@@ -70,6 +70,22 @@ def test_a_topic_that_is_named_twice_is_answered_once_and_not_made(bare: Bare, t
     assert described(bare, _Wanted(name=topic))[0].error_code == Code.UNKNOWN_TOPIC_OR_PARTITION
 
 
+def test_that_a_topic_exists_is_said_before_anything_else_that_is_wrong(bare: Bare, topic: str) -> None:
+    bare.create(topic)
+    wrong = m.CreateTopicsRequest.CreatableTopic(
+        name=topic,
+        num_partitions=0,
+        replication_factor=0,
+        configs=[m.CreateTopicsRequest.CreatableTopicConfig(name="no.such", value="1")],
+    )
+    codes = []
+    for name in (topic, f"{topic}-new"):
+        wrong.name = name
+        request = m.CreateTopicsRequest(topics=[wrong], timeout_ms=30_000)
+        codes += [each.error_code for each in bare.ask(ApiKey.CREATE_TOPICS, 7, request).topics]
+    assert codes == [Code.TOPIC_ALREADY_EXISTS, Code.INVALID_CONFIG]
+
+
 def test_a_topic_deleted_by_name_is_answered_with_its_id_and_the_other_way_round(bare: Bare, topic: str) -> None:
     first = bare.create(topic)
     (gone,) = delete(bare, _Deletable(name=topic))
@@ -162,7 +178,10 @@ def shown(bare: Bare, topic: str, name: str) -> str | None:
     ("name", "said", "kept"),
     [
         ("retention.ms", " 5000 ", "5000"),
+        ("retention.ms", "+5000000000", "5000000000"),
+        ("min.cleanable.dirty.ratio", "5e-1", "0.5"),
         ("preallocate", "TRUE", "true"),
+        ("cleanup.policy", " compact , delete ", "compact,delete"),
         ("cleanup.policy", "compact", "compact"),
         ("follower.replication.throttled.replicas", "0:1,1:1", "0:1,1:1"),
         ("leader.replication.throttled.replicas", "*", "*"),

@@ -60,7 +60,7 @@ def test_a_new_topic_has_kafkas_defaults_and_says_so() -> None:
         ("retention.ms", "-1", Policies(retention=Retention(-1, -1))),
         ("retention.bytes", "4097", Policies(retention=Retention.exactly(604_800_000, 4097))),
         ("cleanup.policy", "compact", Policies(log_compaction=LogCompaction(Cleanup.COMPACT))),
-        ("cleanup.policy", "delete, compact", Policies(log_compaction=LogCompaction(Cleanup.BOTH))),
+        ("cleanup.policy", "delete,compact", Policies(log_compaction=LogCompaction(Cleanup.BOTH))),
         ("delete.retention.ms", "5", Policies(log_compaction=LogCompaction(tombstone_ms=5))),
         ("min.compaction.lag.ms", "6", Policies(log_compaction=LogCompaction(min_lag_ms=6))),
         ("max.compaction.lag.ms", "7", Policies(log_compaction=LogCompaction(max_lag_ms=7))),

@@ -295,3 +295,16 @@ def test_a_grant_that_is_taken_back_holds_for_the_next_request() -> None:
         assert len(stage.at().batches) == 1
 
     play(conversation, security=SecuritySettings(authorisation=True))
+
+
+def test_a_producer_whose_topic_was_deleted_is_told_that_there_is_none() -> None:
+    async def conversation(stage: Stage) -> None:
+        await stage.topic()
+        peer = await stage.peer()
+        peer.produce("orders", batch_of(b"a"))
+        assert (await peer.produced()).error_code == Code.NONE
+        await stage.registry.topics.delete(await stage.registry.topics.doom(TopicName.parse("orders")))
+        peer.produce("orders", batch_of(b"b"))
+        assert (await peer.produced()).error_code == Code.UNKNOWN_TOPIC_OR_PARTITION
+
+    play(conversation)

@@ -154,10 +154,11 @@ def _reset(config: TopicConfig, own: Policies, holds: Policies) -> Policies:
 
 
 def _kept(config: TopicConfig, text: str) -> str:
-    """The text as it is kept, and shown."""
-    text = text.strip()
-    if config.kind is Kind.BOOLEAN:
-        text = text.lower()
+    """What was understood, as it is kept and shown."""
+    if config.kind is Kind.LIST:
+        text = ",".join(word for part in text.split(",") if (word := part.strip()))
+    else:
+        text = text_of(config, config.parse(text))
     if len(text) > _MAX_VALUE_CHARS:
         raise ConfigError(f"the value of {config.name} has {len(text)} characters, {_MAX_VALUE_CHARS} are allowed")
     return text

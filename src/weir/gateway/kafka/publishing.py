@@ -264,8 +264,10 @@ class Publishing:
         if link.topics_revision != services.registry.topics.revision:
             link.topics_revision = services.registry.topics.revision
             record = services.registry.topics.find(link.part)
-            if record is not None:
-                link.times = times_of(record.properties)
+            if record is None or record.deleting:
+                self._drop(link)
+                raise TopicNotFoundError(f"there is no topic {link.part} any more")
+            link.times = times_of(record.properties)
             policies = services.registry.policies(link.part)
             compaction = policies.log_compaction
             link.delays = bool(policies.delayed_delivery)

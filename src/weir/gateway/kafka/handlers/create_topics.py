@@ -40,13 +40,16 @@ async def _create(session: Session, topic: _Topic, *, validate_only: bool) -> _R
     services = session.services
     base = administered(session, topic.name)
     services.catalog.name_of(base)  # one that could not be listed shall not be made
+    there = services.registry.topics.find(base)
+    if there is not None and not there.deleting:  # whatever else is wrong
+        raise TopicExistsError(f"Topic '{topic.name}' already exists.")
+    policies, properties = new_topic(_configs(topic))
     partitions = _partitions(session, topic, base)
     check_count(services.registry, partitions)
-    policies, properties = new_topic(_configs(topic))
     if validate_only:
         services.registry.namespaces.get(base.namespace)
-        if services.registry.topics.find(base) is not None:
-            raise TopicExistsError(f"Topic '{topic.name}' already exists.")
+        if there is not None:
+            raise TopicExistsError(f"Topic '{topic.name}' is being deleted.")
         return _made(session, topic.name, TopicRecord(base, partitions, policies, properties), real=False)
     record = await to_its_end(_register(session, base, partitions, policies, properties))
     return _made(session, topic.name, record)
