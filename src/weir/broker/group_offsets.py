@@ -7,7 +7,7 @@ state, and holds for as long as nobody else moves the cursor. Which partitions t
 
 import asyncio
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from struct import error
 from typing import Protocol
@@ -138,6 +138,30 @@ class GroupOffsets:
         if self._forget(home, group, gone):
             await home.state.flush()
         return left
+
+    async def expire_unread(
+        self, group: str, before_ms: int, topics_read: Callable[[], Collection[TopicName] | None]
+    ) -> None:
+        """Forget positions that were committed before then on topics that members do not read, as far as they are
+        the group's alone; none if what they read cannot be told."""
+        home = await self._homes.of(group)
+        read = topics_read()
+        unread = [] if read is None else [part for part in self._parts(home, group) if part.base not in read]
+        topics, failed = await self._load(unread)
+        read = topics_read()  # it may have changed meanwhile
+        if read is None:
+            return
+        gone = [part for part, why in failed.items() if isinstance(why, TopicNotFoundError)]
+        for part, topic in topics.items():
+            subscription = _subscription(topic, group)
+            if subscription is None or subscription.retains or subscription.consumers or part.base in read:
+                continue
+            if 0 < _committed(topic, subscription).commit_ms < before_ms:
+                subscription.end("the group reads other topics by now, and its position has expired")
+                gone.append(part)
+        await _flushed({part: topics[part].state for part in gone if part in topics})
+        if self._forget(home, group, gone):
+            await home.state.flush()
 
     # --- asking -----------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ lost, so are its groups here; the broker that has it next goes on with them as t
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from weir.broker.coordinator import Home, Homes
@@ -66,6 +66,8 @@ class GroupCoordinator:
         self._groups: dict[Home, dict[str, Group]] = {}
         #: Not before then is a group worth looking at again, to see whether its positions have expired.
         self._kept_until_ms: dict[str, int] = {}
+        #: Which topics members read: told by who knows their protocol; None if that cannot be told.
+        self.topics_read: Callable[[GroupInfo], Collection[TopicName] | None] = lambda _: None
         self._tasks = TaskScope("groups")
 
     def start(self) -> None:
@@ -334,6 +336,8 @@ class GroupCoordinator:
     async def _expire(self, home: Home, group: Group) -> None:
         """Forget an empty group that nobody used for long, and at once one that has no positions to keep."""
         now_ms, retention_ms = self._clock.wall_ms(), int(self.settings.retention_s * 1000)
+        if group.state is GroupState.STABLE:
+            await self._expire_unread(group, now_ms - retention_ms)
         if not group.is_idle() or now_ms < self._kept_until_ms.get(group.name, 0):
             return
         since_ms = group.empty_since_ms
@@ -345,6 +349,16 @@ class GroupCoordinator:
         elif group.is_idle() and home in self._groups:
             log.info("group %s is forgotten: it was empty since %s", group.name, since_ms)
             self._forget(home, group.name)
+
+    async def _expire_unread(self, group: Group, before_ms: int) -> None:
+        """What members were given they read; only if there is more are they asked."""
+
+        def topics_read() -> Collection[TopicName] | None:
+            return self.topics_read(group.info()) if group.state is GroupState.STABLE else None
+
+        given = {part.base: None for member in group.members for part in member.parts}
+        if any(part.base not in given for part in await self.offsets.parts(group.name)):
+            await self.offsets.expire_unread(group.name, before_ms, topics_read)
 
 
 async def _flushed(home: Home) -> WeirError | None:

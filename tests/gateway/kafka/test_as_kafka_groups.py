@@ -109,6 +109,30 @@ def test_positions_on_topics_that_nobody_reads_are_deleted_also_while_members_jo
     play(conversation)
 
 
+def test_positions_on_topics_that_members_do_not_read_any_more_expire() -> None:
+    async def conversation(table: Table) -> None:
+        await table.topic()
+        await table.topic("former", 1)
+        member = await table.member()
+        joined = await member.settle()
+        await member.commit({0: 1}, joined)
+        await member.commit({0: 1}, joined, topic="former")
+
+        async def stays(seconds: int) -> None:
+            for _ in range(seconds // 5):
+                await table.runtime.clock.sleep(5)
+                assert await member.beat(joined) == Code.NONE
+
+        table.groups.start()
+        await stays(90)
+        assert await member.committed([0], topic="former") == {0: 1}
+        await stays(30)
+        assert await member.committed([0], topic="former") == {0: -1}
+        assert await member.committed([0]) == {0: 1}
+
+    play(conversation, retention_s=100, sweep_s=10)
+
+
 def test_metadata_is_measured_in_characters() -> None:
     async def conversation(table: Table) -> None:
         await table.topic()

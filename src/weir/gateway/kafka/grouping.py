@@ -1,9 +1,10 @@
 """What the handlers of consumer groups have in common: who may, what is said when not, what consumers say."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from weir.broker.group_model import GroupInfo, GroupState
 from weir.broker.groups import GroupCoordinator
+from weir.gateway.kafka.catalog import Catalog
 from weir.gateway.kafka.errors import Code, RefusedError, code_of
 from weir.gateway.kafka.session import Session
 from weir.model import errors
@@ -122,4 +123,13 @@ def subscribed_topics(info: GroupInfo) -> Sequence[str] | None:
     try:
         return [topic for member in info.members for topic in decode_subscription(member.metadata).topics]
     except errors.WireError:
+        return None
+
+
+def topics_read(catalog: Catalog, info: GroupInfo) -> Collection[TopicName] | None:
+    """The same, as they are called here."""
+    try:
+        names = subscribed_topics(info)
+        return None if names is None else {catalog.base(name) for name in dict.fromkeys(names)}
+    except errors.WeirError:
         return None

@@ -1,9 +1,11 @@
 """The Kafka gateway on the network."""
 
 import logging
+from functools import partial
 from ssl import SSLContext
 
 from weir.gateway.kafka.fetch_sessions import FetchSessions
+from weir.gateway.kafka.grouping import topics_read
 from weir.gateway.kafka.in_hand import InHand
 from weir.gateway.kafka.metrics import KafkaMetrics
 from weir.gateway.kafka.registry import load_handlers
@@ -33,6 +35,8 @@ class KafkaServer:
         load_handlers()
         settings = services.settings
         self._services = services
+        if services.groups is not None:
+            services.groups.topics_read = partial(topics_read, services.catalog)
         self._settings = settings
         self.metrics = metrics if metrics is not None else KafkaMetrics()
         self._fetch_sessions = FetchSessions(
