@@ -28,6 +28,8 @@ from weir.wire.kafka.compression import compressor
 
 _PREFIX = "weir-sink/"
 _SEQUENCES = 1 << 31
+#: Spark gives a task that it kills two seconds to end.
+_KILLED_AFTER_S, _PAUSE_S = 2.5, 0.25
 
 
 @dataclass
@@ -128,7 +130,14 @@ class BatchWriter(DataSourceArrowWriter):
         sweep(self._options, self._sink, mine)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Tasks that were under way when another failed are being killed, and do not clean up."""
         abort(self._options, _transactions(messages))
+        until = time.monotonic() + _KILLED_AFTER_S
+        while True:
+            sweep(self._options, self._sink, ())
+            if time.monotonic() > until:
+                return
+            time.sleep(_PAUSE_S)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -148,7 +157,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._sweep(mine)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """What tasks that are being killed leave is ended with the next epoch that is written."""
         abort(self._options, _transactions(messages))
+        self._sweep(())
 
     def _sweep(self, mine: Sequence[Written]) -> None:
         sweep(self._options, self._sink, mine)

