@@ -2,6 +2,8 @@
 
 import socket
 import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from weir.testing.kafka_stage import batch_of
@@ -16,23 +18,33 @@ _NUMBER = 7
 
 
 class Bare:
-    """Asks, on a connection for each request."""
+    """Asks, on a connection for each request unless it is told otherwise."""
 
     def __init__(self, address: str) -> None:
         host, port = address.rsplit(":", 1)
         self._address = host, int(port)
 
     def ask(self, key: ApiKey, version: int, request: m.Message) -> Any:
+        with self.connected() as ask:
+            return ask(key, version, request)
+
+    @contextmanager
+    def connected(self) -> Iterator[Callable[[ApiKey, int, m.Message], Any]]:
+        """What asks on one connection, one request after the other."""
         with (
             socket.create_connection(self._address, _TIMEOUT_S) as connection,
             connection.makefile("rb") as answers,
         ):
-            header = RequestHeader(key, version, _NUMBER, "bare")
-            connection.sendall(b"".join(bytes(piece) for piece in request_frame(header, request)))
-            (size,) = struct.unpack(">i", answers.read(4))
-            told, body = decode_response_header(key, version, answers.read(size))
-        assert told.correlation_id == _NUMBER
-        return codec.decode_response(key, version, body)
+
+            def ask(key: ApiKey, version: int, request: m.Message) -> Any:
+                header = RequestHeader(key, version, _NUMBER, "bare")
+                connection.sendall(b"".join(bytes(piece) for piece in request_frame(header, request)))
+                (size,) = struct.unpack(">i", answers.read(4))
+                told, body = decode_response_header(key, version, answers.read(size))
+                assert told.correlation_id == _NUMBER
+                return codec.decode_response(key, version, body)
+
+            yield ask
 
     def create(self, name: str, partitions: int = 1, **configs: str) -> Any:
         """A topic that there was not, with configs in Kafka's words (`_` for `.`); its id."""

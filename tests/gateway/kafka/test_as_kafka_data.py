@@ -235,6 +235,30 @@ def test_a_fetch_that_is_refused_says_nothing_else(bare: Bare, topic: str) -> No
     assert (told.high_watermark, told.last_stable_offset, told.log_start_offset) == (-1, -1, -1)
 
 
+@pytest.mark.parametrize("version", [9, 13])
+def test_a_connection_goes_on_with_a_topic_that_was_made_anew(bare: Bare, topic: str, version: int) -> None:
+    with bare.connected() as ask:
+
+        def produce(known: bytes) -> tuple[int, int]:
+            data = m.ProduceRequest.PartitionProduceData(index=0, records=batch_of(b"a"))
+            named = m.ProduceRequest.TopicProduceData(name=topic, topic_id=known, partition_data=[data])
+            request = m.ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[named])
+            ((told,),) = [each.partition_responses for each in ask(ApiKey.PRODUCE, version, request).responses]
+            return told.error_code, told.base_offset
+
+        first = bare.create(topic)
+        assert [produce(first), produce(first)] == [(Code.NONE, 0), (Code.NONE, 1)]
+        gone = m.DeleteTopicsRequest(
+            topics=[m.DeleteTopicsRequest.DeleteTopicState(name=topic)], timeout_ms=30_000
+        )
+        (told,) = bare.ask(ApiKey.DELETE_TOPICS, 6, gone).responses
+        assert told.error_code == Code.NONE
+        second = bare.create(topic)
+        assert produce(second) == (Code.NONE, 0)
+        if version == 13:
+            assert produce(first) == (Code.UNKNOWN_TOPIC_ID, -1)
+
+
 def test_producing_to_an_unknown_id_says_so(bare: Bare) -> None:
     data = m.ProduceRequest.PartitionProduceData(index=0, records=batch_of(b"a"))
     named = m.ProduceRequest.TopicProduceData(topic_id=b"x" * 16, partition_data=[data])

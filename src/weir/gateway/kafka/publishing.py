@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from weir.broker.api import Producer, ProducerRequest, Receipt, Topic
+from weir.broker.topic import BrokerTopic
 from weir.broker.transaction_model import ProducerIdentity
 from weir.gateway.kafka.batches import BadRecordsError, check_keys, judged, outgoing_of
 from weir.gateway.kafka.errors import Code, RefusedError, text_of
@@ -116,6 +117,8 @@ class Publishing:
     def __init__(self, session: "Session") -> None:
         self._session = session
         self._links: dict[Key, PartitionLink] = {}
+        #: As of which revision of the topics no link was to one that is gone.
+        self._as_of = -1
         self._pending: dict[_Pending, None] = {}
         self._idle: asyncio.Future[None] | None = None
         self._gaps = Gaps()
@@ -127,6 +130,8 @@ class Publishing:
     def take(self, request: m.ProduceRequest, version: int, answer: Answer) -> Coroutine[Any, Any, None] | None:
         """Publish what a request carries; a coroutine that does so if something must be waited for first:
         producers to be opened, partitions to become part of a transaction."""
+        if self._as_of != self._session.services.registry.topics.revision:
+            self._forget_dead()
         by_id = version >= _BY_ID_SINCE
         missing: dict[Key, None] = {}
         for topic in request.topic_data:
@@ -352,6 +357,13 @@ class Publishing:
             try:
                 await link.producer.relax()
             except WeirError:
+                self._drop(link)
+
+    def _forget_dead(self) -> None:
+        """Topics were deleted, perhaps, and others have their names now."""
+        self._as_of = self._session.services.registry.topics.revision
+        for link in list(self._links.values()):
+            if isinstance(link.topic, BrokerTopic) and not link.topic.alive:
                 self._drop(link)
 
     def _drop(self, link: PartitionLink) -> None:
