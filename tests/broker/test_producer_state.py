@@ -107,6 +107,20 @@ def test_a_marker_of_the_same_epoch_leaves_the_sequence_alone() -> None:
     assert isinstance(known.judge(Stamp(P, 0, 0), 3), Stored)
 
 
+def test_parts_that_are_known_to_be_stored_after_the_marker_behind_them_do_not_count_in_its_epoch() -> None:
+    known = states()
+    known.push(Stamp(P, 0, 0), 2, transactional=True, parted=True)
+    known.push(Stamp(P, 1), 1, transactional=True, marker=True)
+    known.learn(stored(0, 0))
+    known.learn(stored(1, 1))
+    known.learn(marker(2, 1))
+    known.passed(Stamp(P, 0, 0), 2, 0)
+    assert known.pending_transaction(P) is None  # nothing is under way
+    assert known.judge(Stamp(P, 1, 0), 1) is None
+    with pytest.raises(StaleEpochError):
+        known.judge(Stamp(P, 0, 2), 1)
+
+
 def test_of_an_unknown_producer_any_beginning_is_taken_but_not_behind_one_that_failed() -> None:
     known = states()
     assert known.judge(Stamp(P, 0, 17), 1) is None
@@ -335,6 +349,33 @@ def test_what_is_sent_behind_a_failed_first_batch_by_a_new_connection_is_a_gap(r
         with pytest.raises(OutOfOrderSequenceError):
             await send(bench, again, 1)
         assert [r.duplicate for r in await send(bench, again, 0, 1)] == [False, False]
+
+    run(scenario)
+
+
+def test_what_waits_behind_a_first_batch_that_waited_for_longer_is_not_stored_without_it(run: Callable) -> None:
+    async def scenario(bench) -> None:
+        topic = await bench.topic()
+        producer = await bench.producer(topic)
+        stream, states = topic.stream, topic.state
+        flushed = asyncio.Event()
+        flush = states.flush
+
+        async def late() -> None:
+            await flushed.wait()
+            await flush()
+
+        states.flush = late
+        first = producer.publish(bench.out("a", stamp=Stamp(P, 0, 0)))
+        stream._appender.failures += 1  # somebody else's batch could not be stored meanwhile
+        producer = await bench.producer(topic)
+        second = producer.publish(bench.out("b", stamp=Stamp(P, 0, 1)))
+        flushed.set()
+        for one in (first, second):
+            with pytest.raises(ProducerClosedError):
+                await one
+        assert topic.end_offset == 0
+        await topic.close()
 
     run(scenario)
 

@@ -172,6 +172,11 @@ class ProducerStates:
         if known.epoch < 0 and known.resume is None and pending.first >= 0:
             known.resume = (pending.epoch, pending.first)
 
+    def awaits(self, pending: Pending) -> bool:
+        """Whether it may still be stored: nothing that was sent before it has failed."""
+        known = self._known.get(pending.producer_id)
+        return known is not None and pending in known.pending
+
     def pending_transaction(self, producer_id: int) -> bool | None:
         """Whether, once what is under way is stored, the producer has a transaction open; None if that is up to
         what is stored."""
@@ -231,7 +236,7 @@ class ProducerStates:
     def _store(self, stamp: Stamp, count: int, offset: int, seen_ms: int) -> None:
         known = self._entry(stamp, seen_ms, _NONE)
         last = _last_of(stamp.sequence, count)
-        if stamp.sequence >= 0:
+        if stamp.sequence >= 0 and stamp.epoch >= known.epoch:  # else a marker has ended its epoch meanwhile
             head = known.pending[0] if known.pending else None
             whole = head is None or not head.parted or (head.first, head.last) == (stamp.sequence, last)
             if whole and known.find(stamp.epoch, stamp.sequence, last) in (None, head):
@@ -252,13 +257,12 @@ class ProducerStates:
         return known
 
     def _land(self, known: _Known, stamp: Stamp, last: int, offset: int) -> None:
-        pending = known.pending[0] if known.pending else None
-        if pending is not None and (pending.epoch, pending.first, pending.last) == (
-            stamp.epoch,
-            stamp.sequence,
-            last,
-        ):
-            known.pending.popleft().landed(offset)
+        """One that is stored in parts may land after the marker behind it."""
+        for pending in known.pending:
+            if (pending.epoch, pending.first, pending.last) == (stamp.epoch, stamp.sequence, last):
+                known.pending.remove(pending)
+                pending.landed(offset)
+                return
 
     def forget_idle(self, now_ms: int, is_open: Callable[[int], bool]) -> bool:
         """Forget who sent nothing for long, and the oldest if there are too many; answers whether any went. Who

@@ -92,7 +92,8 @@ class StampedPublishing:
         receipt: "asyncio.Future[Receipt]",
         failure: WeirError | None,
     ) -> None:
-        if failure is None and failures_seen != self._stream.failures:
+        lost = not self._stamps.states.awaits(pending)  # with one before it, which waited for longer
+        if failure is None and (lost or failures_seen != self._stream.failures):
             failure = ProducerClosedError("a batch before this one could not be stored")
         if failure is None:
             self._append_one(batch, pending, receipt)
