@@ -108,6 +108,16 @@ def test_dropping_records_leaves_the_others_at_their_offsets(
 
 
 @pytest.mark.parametrize("kind", PACKED)
+def test_what_is_left_of_a_batch_that_was_packed_very_well_is_packed_again(kind: Compression) -> None:
+    records = [Record(n, 1_700_000_000_000, b"k", bytes(2_000_000), []) for n in range(2)]
+    batch = compressed(build_batch(records), kind)
+    left = keep_records(batch, 0b10)
+    assert verify(left).compression is kind
+    assert len(left) < len(batch)
+    assert list(iter_records(left)) == records[1:]
+
+
+@pytest.mark.parametrize("kind", PACKED)
 @given(data=st.binary(max_size=400), times=st.integers(0, 200), framed=st.booleans())
 def test_what_was_compressed_comes_out(kind: Compression, data: bytes, times: int, framed: bool) -> None:
     whole = data * times

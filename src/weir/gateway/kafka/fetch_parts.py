@@ -11,6 +11,7 @@ from functools import partial
 from weir.broker.api import Topic
 from weir.broker.readable import Readable, readable
 from weir.model.batch import Batch
+from weir.model.ids import Buffer
 from weir.model.topics import TopicName
 from weir.wire.kafka import messages as m
 
@@ -35,6 +36,8 @@ class FetchPart:
         "name",
         "next",
         "offset",
+        "opens",
+        "pieces",
         "round",
         "size",
         "stop_watching",
@@ -64,6 +67,9 @@ class FetchPart:
     def begin(self) -> None:
         """A new fetch begins."""
         self.batches: list[Batch] = []
+        #: Whether some of them are of another protocol; and what those become that must be opened.
+        self.opens = False
+        self.pieces: list[Buffer] | None = None
         self.size = 0
         self.next = self.offset
         self.error = 0

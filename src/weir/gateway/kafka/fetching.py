@@ -48,6 +48,13 @@ class Fetching:
         self.seen: dict[FetchPart, None] = {}
 
     async def run(self) -> None:
+        """Read until there is enough to answer, and open what must be."""
+        await self._gather()
+        for part in self.seen:
+            if part.batches and (part.opens or not isinstance(part.log, WholeLog)):
+                await self._open(part)
+
+    async def _gather(self) -> None:
         """Look at every partition that may have news, and at those that grow, until there is enough to answer."""
         wanted = self._parts.begin(self._committed)
         await self._load(wanted)
@@ -165,6 +172,7 @@ class Fetching:
             if size > share and (taken or self._size):
                 break
             part.batches.append(batch)
+            part.opens = part.opens or batch.format is not BatchFormat.KAFKA
             part.next = batch.base_offset + batch.count
             taken = size
         part.size += taken
@@ -175,7 +183,20 @@ class Fetching:
     def done(self) -> None:
         """Everything is answered: what was read is held by the answer alone."""
         for part in self.seen:
-            part.batches = []
+            part.batches, part.pieces = [], None
+
+    async def _open(self, part: FetchPart) -> None:
+        """Batches of other protocols, and those of which compaction left a part. Others get a turn after each,
+        since whoever packed it may have meant harm."""
+        log, pieces = part.log, []
+        for batch in part.batches:
+            wanted = None if log is None else log.visible(batch)
+            if wanted is None and batch.format is BatchFormat.KAFKA and not batch.flags & BatchFlags.HIDDEN:
+                pieces += patched(batch.payload, batch.base_offset)
+            else:
+                pieces += kafka_records(batch, wanted)
+                await self._session.clock.sleep(0)
+        part.pieces = pieces
 
     # --- the answer -------------------------------------------------------------------------------------
 
@@ -213,17 +234,14 @@ class Fetching:
 
 def _records(part: FetchPart) -> list[Buffer]:
     """The batches as they came, at their offsets; in pieces, so that nothing is copied."""
+    if part.pieces is not None:
+        return part.pieces
     out: list[Buffer] = []
-    log = part.log
-    visible = None if log is None or isinstance(log, WholeLog) else log.visible
     for batch in part.batches:
-        wanted = None if visible is None else visible(batch)
         if batch.flags is not _PLAIN and batch.flags & BatchFlags.HIDDEN:
             out += kafka_records(batch, 0)
-        elif wanted is None and batch.format is BatchFormat.KAFKA:
-            out += patched(batch.payload, batch.base_offset)
         else:
-            out += kafka_records(batch, wanted)
+            out += patched(batch.payload, batch.base_offset)
     return out
 
 

@@ -4,13 +4,19 @@ from weir.model.batch import Stamp
 from weir.model.errors import WireError
 from weir.model.ids import Buffer
 from weir.wire.entry import MAX_PAYLOAD_BYTES
+from weir.wire.kafka.compression import compressor
 from weir.wire.kafka.records import COMPRESSION_BITS, parse_header, sealed
 from weir.wire.kafka.records_read import number, open_records
+
+#: What is left is compressed again only if it would be so many bytes, and so many times the whole batch.
+_LOOSE_BYTES = 256 * 1024
+_LOOSE_RATIO = 4
 
 
 def keep_records(batch: Buffer, wanted: int, base_offset: int = 0, limit: int = MAX_PAYLOAD_BYTES) -> bytes:
     """The batch with the records whose bits are set in `wanted`, bit 0 for the first offset; it takes as many
-    offsets as before, and is not compressed. Nothing of a record is decoded but its size."""
+    offsets as before, and is not compressed, unless it was packed very well. Nothing of a record is decoded but
+    its size."""
     header = parse_header(batch)
     data = bytes(open_records(batch, header, limit))
     kept: list[bytes] = []
@@ -30,10 +36,14 @@ def keep_records(batch: Buffer, wanted: int, base_offset: int = 0, limit: int = 
         raise WireError("a record ends beyond the end of its batch") from None
     if at != len(data):
         raise WireError(f"a batch of {header.records} records has {len(data)} bytes, and they end at {at}")
+    body, attributes = b"".join(kept), header.attributes & ~COMPRESSION_BITS
+    pack = compressor(header.compression)
+    if pack is not None and len(body) > max(_LOOSE_BYTES, _LOOSE_RATIO * len(batch)):
+        body, attributes = pack(body), header.attributes
     return sealed(
-        b"".join(kept),
+        body,
         base_offset=base_offset,
-        attributes=header.attributes & ~COMPRESSION_BITS,
+        attributes=attributes,
         last_offset_delta=header.last_offset_delta,
         times=(header.base_timestamp, header.max_timestamp),
         stamp=Stamp(header.producer_id, header.producer_epoch, header.base_sequence),
