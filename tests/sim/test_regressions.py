@@ -48,12 +48,12 @@ FOUND = {
         5121: _NOT_STORED,
         5315: _NOT_STORED,
         5594: (
-            "a batch in parts that was known to be stored after the marker that ended its epoch used up numbers of the "
+            "a batch in parts, known to be stored after the marker that ended its epoch, used up numbers of the "
             "next one"
         ),
         5628: (
-            "what waited behind an idempotent producer's first batch was stored without it, when that had waited for so "
-            "long that something of another producer had failed meanwhile"
+            "what waited behind an idempotent producer's first batch was stored without it, when that one had "
+            "waited for so long that something of another producer had failed meanwhile"
         ),
         250: "Weir's Pulsar client lost credit with every message of a batch that had been acknowledged before",
     },
