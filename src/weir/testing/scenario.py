@@ -2,7 +2,7 @@
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from random import Random
@@ -86,7 +86,7 @@ class SeedRun(ABC, Generic[PlanT, ClusterT]):
     async def final(self, runtime: Runtime) -> None:
         """Read everything back, with everything healed."""
 
-    async def operate(self, *steps: "Callable[[Runtime], Any]") -> None:
+    async def operate(self, *steps: Callable[[Runtime], Awaitable[bool]]) -> None:
         """Take steps, one after the other, on a node of an operator's: each again until it answers True."""
 
         async def main(runtime: Runtime) -> None:
@@ -97,7 +97,7 @@ class SeedRun(ABC, Generic[PlanT, ClusterT]):
 
         await self.world.node("operator").start(main)
 
-    def client(self, name: str, work: "Callable[[Runtime, Random], Any]") -> None:
+    def client(self, name: str, work: Callable[[Runtime, Random], Awaitable[None]]) -> None:
         """Add a client with dice of its own; one that has done its work waits for the end of the run."""
         rng = self.world.rng(f"client/{name}")
 
