@@ -19,7 +19,9 @@ STATS = {
     "msgRateIn": 1.5,
     "storageSize": 77,
     "publishers": [{}],
-    "subscriptions": {"billing": {"type": "Shared", "msgBacklog": 5, "unackedMessages": 2, "consumers": [{}]}},
+    "subscriptions": {
+        "billing": {"type": "Shared", "position": 17, "msgBacklog": 5, "unackedMessages": 2, "consumers": [{}]}
+    },
 }
 #: What the server knows; everything else is answered with 204.
 ANSWERS: dict[str, Any] = {
