@@ -15,6 +15,7 @@ from weir.spark.sql.parsing import parse
 from weir.spark.sql.place import Place, topic_named
 from weir.spark.sql.results import Done, Rows
 from weir.spark.sql.runner import Runner
+from weir.spark.sql.waiting import waiting
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -89,13 +90,11 @@ class Sql:
             assert self.runner.step()
             time.sleep(0.2)
 
-    def until_read(self, name: str, rows: int) -> None:
-        """Until the stream has read so many rows, and written what it makes of them."""
-        self.until(lambda: self._read(name) >= rows)
-
-    def _read(self, name: str) -> int:
-        progress = rest.get_stream(self.place.access, topic_named((name,))).progress
-        return progress.rows if progress is not None else 0
+    def until_read(self, name: str) -> None:
+        """Until the stream has read all that is there, and written what it makes of it."""
+        stream = rest.get_stream(self.place.access, topic_named((name,))).stream
+        checkpoint = self.runner.checkpoint(stream)
+        self.until(lambda: self.state(name) == "running" and waiting(self.place, stream, checkpoint) == 0)
 
     def stored(self, name: str) -> list[tuple[str | None, str]]:
         return stored(self.topics.servers, name)

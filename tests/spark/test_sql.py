@@ -85,7 +85,7 @@ def test_a_stream_is_created_paused_resumed_and_dropped_and_writes_everything_on
         keys = [json.dumps({"id": n, "customer": f"c{n % 2}", "amount": n / 2}) for n in range(count)]
         return [(n, f"c{n % 2}", float(n), keys[n]) for n in range(count)]
 
-    sql.until_read("sql_copy", 6)
+    sql.until_read("sql_copy")
     assert sql.state("sql_copy") == "running"
     assert written() == expected(6)
     sql.do("PAUSE STREAM sql_copy")
@@ -95,7 +95,7 @@ def test_a_stream_is_created_paused_resumed_and_dropped_and_writes_everything_on
         sql.runner.step()
     assert written() == expected(6)
     sql.do("RESUME STREAM sql_copy")
-    sql.until_read("sql_copy", 12)
+    sql.until_read("sql_copy")
     assert written() == expected(12)
     (line,) = sql.rows("SHOW STREAMS")
     assert line[:2] == ("sql_copy", "running")
@@ -121,12 +121,12 @@ def test_groups_are_written_as_they_change_and_windows_once_they_are_over(sql: S
         "FROM sql_sales WATERMARK __timestamp DELAY OF INTERVAL 0 SECONDS GROUP BY 1"
     )
     last = "SELECT __key, max_by(total, __offset) FROM sql_totals GROUP BY 1 ORDER BY 1"
-    sql.until_read("sql_totals", 6)
+    sql.until_read("sql_totals")
     assert sql.rows(last) == [("c0", 3.0), ("c1", 4.5)]
     sql.orders("sql_sales", 6)
-    sql.until_read("sql_totals", 12)
+    sql.until_read("sql_totals")
     assert sql.rows(last) == [("c0", 15.0), ("c1", 18.0)]
-    sql.until_read("sql_windows", 12)
+    sql.until_read("sql_windows")
     windows = "SELECT unix_millis(w_start), unix_millis(w_end), n FROM sql_windows ORDER BY 1"
     sql.until(lambda: len(sql.rows(windows)) >= 5)
     begin = 1_700_000_000_000
@@ -143,7 +143,7 @@ def test_two_streams_are_joined_by_key_and_time(sql: Sql) -> None:
         "ON l.id = r.id AND r.__timestamp BETWEEN l.__timestamp AND l.__timestamp + INTERVAL 1 SECOND"
     )
     joined = "SELECT id, both FROM sql_joined ORDER BY id"
-    sql.until_read("sql_joined", 12)
+    sql.until_read("sql_joined")
     assert sql.rows(joined) == [(n, float(n)) for n in range(6)]
 
 

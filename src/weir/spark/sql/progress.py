@@ -30,7 +30,8 @@ class Meter:
     def look(self, query: StreamingQuery, stream_id: str, now_s: float) -> StreamProgress:
         told = [json.loads(one.json) for one in query.recentProgress]
         for one in told:
-            if one["batchId"] > self.batch:
+            # An idle query tells of the batch that is to come, too.
+            if one["batchId"] > self.batch and "addBatch" in one.get("durationMs", {}):
                 self.batch = one["batchId"]
                 self.rows += one["numInputRows"]
         elapsed = now_s - self.looked_s

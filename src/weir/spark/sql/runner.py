@@ -165,6 +165,7 @@ class Runner:
     def _stop(self, one: Running) -> None:
         if one.query is not None:
             one.query.stop()
+            one.meter.look(one.query, one.stream.id, self._now())  # its last batches count
             one.query = None
 
     def _sweep(self) -> None:
@@ -181,6 +182,7 @@ class Runner:
     def _look(self, one: Running) -> None:
         query = one.query
         if query is not None and not query.isActive:
+            one.meter.look(query, one.stream.id, self._now())  # its last batches count
             self._failed(one, query.exception() or RuntimeError("the query ended"))
         due = self._now() - one.reported_s >= _REPORT_S
         if one.query is not None:
@@ -202,7 +204,14 @@ class Runner:
             with suppress(WeirError, OSError):
                 lag = waiting(self._place, one.stream, self.checkpoint(one.stream))
         return replace(
-            last, state=state, rows_per_second=0.0, lag=lag, batch=one.meter.batch, batch_ms=0, error=one.error
+            last,
+            state=state,
+            rows_per_second=0.0,
+            rows=one.meter.rows,
+            lag=lag,
+            batch=one.meter.batch,
+            batch_ms=0,
+            error=one.error,
         )
 
     def _report(self, one: Running, progress: StreamProgress) -> None:
