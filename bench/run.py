@@ -39,6 +39,7 @@ def main() -> int:
     console = Console(stderr=True)
     plan = [g for g in _all_groups(arguments) if _wanted(g, arguments.only)]
     data = tempfile.mkdtemp(prefix=".weir-bench-", dir=arguments.data)
+    machine.adopt_orphans()
     quiet = machine.Quietness()
     facts = machine.facts(data)
     try:
@@ -114,6 +115,7 @@ def _once(run: Run, data: str) -> dict[str, float]:
         )
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        machine.bury_orphans()
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
     measured: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
