@@ -95,7 +95,7 @@ def _ids_go_back() -> Iterator[None]:
 _mutation(
     "seen-before-stored",
     logs.what_was_seen_stays,
-    storage=_often(Fault.CRASH_CLIENT, Fault.CRASH_BOOKIE),
+    storage={**_often(Fault.CRASH_CLIENT, Fault.CRASH_BOOKIE), "sync_s": 0.05},
     subscriptions=("exclusive", "shared"),
     **_PLAIN,
 )(seen_before_stored)
