@@ -16,7 +16,7 @@ from bench.loader import SUBSCRIPTION
 from bench.loaders import Loader, together
 
 _MODULE = "bench.loader"
-_START_TIMEOUT_S = 90.0
+_START_TIMEOUT_S = 240.0
 #: How long a broker that just started is left alone before its memory is read.
 _IDLE_S = 3.0
 
