@@ -3,12 +3,15 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from tests.stream.conftest import Bench
 
+from weir.model.batch import Batch
 from weir.model.errors import LedgerError, OffsetTrimmedError, StreamClosedError
+from weir.stream.ahead import AheadBudget, ReadAhead
 from weir.stream.context import StreamContext
 from weir.stream.log import Stream
 
@@ -163,5 +166,28 @@ def test_a_closed_stream_reads_nothing_more(run: Callable[..., None]) -> None:
         with suppress(LedgerError, StreamClosedError):
             assert bytes((await reading)[0].payload).decode() == TEXTS[1]
         assert context.ahead.size_bytes == 0
+
+    run(scenario)
+
+
+def test_a_run_that_is_dropped_while_its_reader_is_being_woken_is_gone(run: Callable[..., None]) -> None:
+    async def scenario(bench: Bench) -> None:
+        budget = AheadBudget(bench.runtime.clock, 10_000)
+        asked: list[int] = []
+
+        async def read(offset: int, max_bytes: int) -> list[Batch]:
+            asked.append(offset)
+            if len(asked) == 2:  # what was read for a run; it is dropped before whoever waits for it looks
+                await bench.runtime.clock.sleep(0)
+                asyncio.get_running_loop().call_soon(lambda: [ahead.drop(each) for each in list(ahead._runs)])
+            return [replace(bench.draft("x" * 100), base_offset=offset)]
+
+        ahead = ReadAhead("t", budget, 100, read)
+        await ahead.read(0, 100)
+        assert [batch.base_offset for batch in await ahead.read(1, 100)] == [1]
+        assert asked == [0, 1, 1], "it was read again"
+        await ahead.close()
+        assert budget.size_bytes == 0
+        assert not budget._runs
 
     run(scenario)

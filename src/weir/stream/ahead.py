@@ -118,7 +118,7 @@ class ReadAhead:
         self._fill(run)
         while run.next <= offset and run.task is not None:
             await run.grown()
-        if not run.start <= offset < run.next:  # no room, a failure, or another reader went on with it
+        if run not in self._runs or not run.start <= offset < run.next:  # dropped, no room, a failure, moved on
             self.drop(run)
             return await self._directly(offset, max_bytes)
         return self._take(run, offset, max_bytes)
