@@ -4,7 +4,6 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from weir.broker.api import Identity
 from weir.broker.broker import Broker
 from weir.broker.context import BrokerContext
 from weir.broker.coordinator import Homes
@@ -26,7 +25,6 @@ from weir.ledger.idblocks import IdBlocks
 from weir.meta import keys
 from weir.meta.memory import MemoryCore, MemoryMeta
 from weir.model.batch import Stamp
-from weir.model.errors import NotAuthenticatedError
 from weir.model.ids import BookieId
 from weir.model.ledger import Quorum
 from weir.model.policies import DEFAULT_POLICIES
@@ -36,6 +34,7 @@ from weir.stream.context import StreamContext
 from weir.stream.settings import StreamSettings
 from weir.stream.tail import TailCache
 from weir.testing.fakes import FakeBookiePool
+from weir.testing.kafka_roles import PasswordRoles
 from weir.testing.kafka_stage import Peer, batch_of
 from weir.testing.world import World, simulate
 from weir.wire.kafka import messages as m
@@ -45,18 +44,6 @@ from weir.wire.metadata import BookieInfo, encode_bookie_info
 
 _EPOCH_SINCE = 5
 SECURE = SecuritySettings(authentication=True, authorisation=True, superusers=("root",))
-
-
-class _Roles:
-    """The password is the role; who says nothing is anyone, where that is allowed."""
-
-    def __init__(self, open_to_all: bool) -> None:
-        self._open = open_to_all
-
-    def authenticate(self, method: str, credentials: bytes, *, certificate: bytes | None = None) -> Identity:
-        if not credentials and not self._open:
-            raise NotAuthenticatedError("who are you?")
-        return Identity(credentials.decode() or "anyone")
 
 
 @dataclass
@@ -226,7 +213,7 @@ def play(
         authoriser = Authoriser(registry, security or SecuritySettings())
         guard = TopicGuard(authoriser)
         context = BrokerContext(runtime, streams, BrokerSettings(), Budget(1 << 20), guard=guard)
-        broker = Broker(context, registry, SoleOwner(), _Roles(security is None))
+        broker = Broker(context, registry, SoleOwner(), PasswordRoles(open_to_all=security is None))
         homes = Homes(broker)
         offsets = GroupOffsets(broker, homes, runtime.clock)
         groups = GroupCoordinator(runtime, homes, offsets, context.members)
