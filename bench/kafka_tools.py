@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.kafka_peer import ARTIFACTS
-from weir.testing.up import UpProcess
+from weir.testing.processes.up import UpProcess
 
 MISSING = 77
 _TIMEOUT_S = 120

@@ -20,7 +20,7 @@ from random import Random
 from bench.stores import Store, on_store, rss_mb
 from weir.model.batch import Batch, BatchFormat
 from weir.stream.context import StreamContext
-from weir.stream.holding import HoldingArea
+from weir.stream.holding.area import HoldingArea
 from weir.stream.log import Stream
 from weir.stream.settings import StreamSettings
 from weir.stream.tail import TailCache

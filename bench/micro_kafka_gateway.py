@@ -14,21 +14,21 @@ import sys
 from collections.abc import Sequence
 from time import process_time
 
+from weir.broker.access.security import Authoriser, SecuritySettings, TopicGuard
 from weir.broker.api import Outgoing, ProducerRequest, Receipt
-from weir.broker.registry import Registry
-from weir.broker.security import Authoriser, SecuritySettings, TopicGuard
+from weir.broker.registry.registry import Registry
 from weir.gateway.kafka.catalog import Catalog
-from weir.gateway.kafka.server import KafkaServer
+from weir.gateway.kafka.connection.server import KafkaServer
+from weir.gateway.kafka.connection.session import Session
+from weir.gateway.kafka.connection.settings import KafkaSettings
 from weir.gateway.kafka.services import Services
-from weir.gateway.kafka.session import Session
-from weir.gateway.kafka.settings import KafkaSettings
 from weir.meta.memory import MemoryCore, MemoryMeta
 from weir.model.batch import Batch, BatchFormat
 from weir.model.ids import Buffer
 from weir.model.topics import TopicName
 from weir.runtime.interfaces import Runtime
 from weir.runtime.real import real_runtime
-from weir.testing.fake_broker import FakeBroker, FakeProducer, FakeTopic
+from weir.testing.broker.fake import FakeBroker, FakeProducer, FakeTopic
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey
 from weir.wire.kafka.frames import request_frame

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from time import monotonic
 
-from weir.testing.up import UpProcess
+from weir.testing.processes.up import UpProcess
 from weir.wire.pulsar.frames import encode_command, encode_with_message, splitter
 from weir.wire.pulsar.message import seal_message
 from weir.wire.pulsar.proto import Message, api

@@ -3,7 +3,7 @@
 import sys
 import time
 
-from weir.spark.decode import BatchTable, Decoder, all_of
+from weir.spark.source.decode import BatchTable, Decoder, all_of
 from weir.wire.kafka.records import HEADER_BYTES, NO_STAMP, Compression, sealed
 from weir.wire.kafka.records_build import Record, encode_record
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from weir.broker.tokens import create_secret, create_token
+from weir.broker.access.tokens import create_secret, create_token
 
 SECRET = create_secret()
 WITH_TOKENS = (

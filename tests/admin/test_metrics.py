@@ -15,10 +15,10 @@ from weir.admin.metrics import (
     render,
 )
 from weir.broker.api import SubscriptionType
-from weir.broker.meters import BOUNDS_S
-from weir.broker.query_progress import QueryProgress
-from weir.broker.stats import Flow, Latency, SubscriptionStats, TopicStats
-from weir.gateway.kafka.metrics import KafkaMetrics
+from weir.broker.groups.query_progress import QueryProgress
+from weir.broker.topic.meters import BOUNDS_S
+from weir.broker.topic.stats_values import Flow, Latency, SubscriptionStats, TopicStats
+from weir.gateway.kafka.connection.metrics import KafkaMetrics
 from weir.runtime.intake import Intake
 from weir.server.intake_metrics import intake_families
 from weir.server.kafka_metrics import kafka_families

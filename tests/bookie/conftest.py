@@ -6,8 +6,8 @@ import pytest
 
 from weir.bookie import Bookie, BookieSettings
 from weir.runtime.interfaces import Runtime
-from weir.testing.bookies import tiny_settings
-from weir.testing.world import World, simulate
+from weir.testing.storage.bookies import tiny_settings
+from weir.testing.world.world import World, simulate
 
 Story = Callable[[Bookie, Runtime], Awaitable[None]]
 

@@ -21,7 +21,7 @@ from weir.model.errors import (
 from weir.model.ids import NO_ENTRY, EntryId, LedgerId
 from weir.runtime.interfaces import Runtime
 from weir.runtime.real import real_runtime
-from weir.testing.bookies import batch, entry, periodic, tiny_settings
+from weir.testing.storage.bookies import batch, entry, periodic, tiny_settings
 from weir.wire.entry import HEADER_BYTES
 
 Tell = Callable[..., None]

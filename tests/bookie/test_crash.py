@@ -10,10 +10,10 @@ import pytest
 from weir.bookie import Bookie, BookieSettings, BookieState
 from weir.model.errors import BookieError, BookieReadOnlyError, DiskError
 from weir.runtime.interfaces import Runtime
-from weir.testing.bookies import Promises, Workload, periodic, tiny_settings
-from weir.testing.disk import DiskFaults
-from weir.testing.errors import NodeCrashedError
-from weir.testing.world import SimNode, World, simulate
+from weir.testing.storage.bookies import Promises, Workload, periodic, tiny_settings
+from weir.testing.world.disk import DiskFaults
+from weir.testing.world.errors import NodeCrashedError
+from weir.testing.world.world import SimNode, World, simulate
 
 WRITERS = 4
 

@@ -17,9 +17,9 @@ from weir.model.errors import (
 )
 from weir.model.ids import EntryId, LedgerId
 from weir.runtime.interfaces import Runtime
-from weir.testing.bookies import KIB, batch, entry, tiny_settings
-from weir.testing.disk import DiskFaults, SimDisk
-from weir.testing.world import World, simulate
+from weir.testing.storage.bookies import KIB, batch, entry, tiny_settings
+from weir.testing.world.disk import DiskFaults, SimDisk
+from weir.testing.world.world import World, simulate
 
 L1, L2 = LedgerId(1), LedgerId(2)
 LAYOUT = Layout("/bookie")

@@ -12,7 +12,7 @@ from weir.bookie.layout import Layout, log_ids
 from weir.model.errors import NoSuchLedgerError
 from weir.model.ids import EntryId, LedgerId
 from weir.runtime.interfaces import Runtime
-from weir.testing.bookies import batch, entry, tiny_settings
+from weir.testing.storage.bookies import batch, entry, tiny_settings
 
 Tell = Callable[..., None]
 LAYOUT = Layout("/bookie")

@@ -10,8 +10,8 @@ from weir.meta import keys
 from weir.meta.memory import MemoryCore, MemoryMeta
 from weir.model.ids import LedgerId
 from weir.runtime.interfaces import Runtime
-from weir.testing.meta import FaultyMeta, MetaFaults
-from weir.testing.world import World, simulate
+from weir.testing.world.meta import FaultyMeta, MetaFaults
+from weir.testing.world.world import World, simulate
 
 
 class Collector:

@@ -11,8 +11,8 @@ from weir.meta.memory import MemoryCore, MemoryMeta
 from weir.model.errors import BookieCookieError, MetaUnavailableError
 from weir.model.ids import BookieId
 from weir.runtime.interfaces import Runtime
-from weir.testing.meta import FaultyMeta, MetaFaults
-from weir.testing.world import World, simulate
+from weir.testing.world.meta import FaultyMeta, MetaFaults
+from weir.testing.world.world import World, simulate
 from weir.wire.metadata import BookieInfo, Cookie, decode_bookie_info
 
 B1 = BookieId("b1")

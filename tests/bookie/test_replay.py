@@ -10,7 +10,7 @@ from weir.bookie.layout import Layout
 from weir.bookie.replay import TABLE, Case, Ending, Place, Proof, decide
 from weir.model.errors import JournalCorruptError
 from weir.runtime.real import real_runtime
-from weir.testing.bookies import entry
+from weir.testing.storage.bookies import entry
 from weir.wire.checkpoint import Position
 from weir.wire.checksum import crc32c
 from weir.wire.journal import BLOCK_BYTES, RecordHeader, RecordKind, Start, encode_header, encode_start, padding

@@ -26,7 +26,7 @@ from weir.model.errors import (
 from weir.model.ids import BookieId, Buffer, EntryId, LedgerId
 from weir.runtime.interfaces import Connection
 from weir.runtime.real import real_runtime
-from weir.testing.fakes import FakeBookie
+from weir.testing.storage.fakes import FakeBookie
 from weir.wire import bookie as wire
 from weir.wire.bookie_errors import error_from
 from weir.wire.bookie_hello import Hello, Welcome, decode_welcome, encode_hello

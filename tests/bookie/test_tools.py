@@ -10,7 +10,7 @@ from weir.bookie.layout import Layout
 from weir.model.errors import FileLockedError, FileMissingError
 from weir.model.ids import EntryId, LedgerId
 from weir.runtime.real import real_runtime
-from weir.testing.bookies import batch, entry, tiny_settings
+from weir.testing.storage.bookies import batch, entry, tiny_settings
 
 RUNTIME = real_runtime()
 SIZE = len(entry(1, 0, bytes(500)))

@@ -9,13 +9,13 @@ import pytest
 
 from weir.broker.api import Delivery, Outgoing, ProducerRequest, StartAt, SubscribeRequest, SubscriptionType
 from weir.broker.broker import Broker
-from weir.broker.consumer import BrokerConsumer
 from weir.broker.context import BrokerContext
-from weir.broker.limits import Budget
+from weir.broker.dispatch.consumer import BrokerConsumer
 from weir.broker.ports import PlainRegistry, SoleOwner
-from weir.broker.producers import BrokerProducer
+from weir.broker.publish.limits import Budget
+from weir.broker.publish.producers import BrokerProducer
 from weir.broker.settings import BrokerSettings
-from weir.broker.topic import BrokerTopic
+from weir.broker.topic.topic import BrokerTopic
 from weir.ledger.client import LedgerClient
 from weir.meta import keys
 from weir.meta.memory import MemoryCore, MemoryMeta
@@ -26,13 +26,13 @@ from weir.model.policies import DEFAULT_POLICIES, Policies
 from weir.model.topics import TopicName
 from weir.runtime import Runtime
 from weir.stream.context import StreamContext
-from weir.stream.holding import HoldingArea
+from weir.stream.holding.area import HoldingArea
 from weir.stream.log import Stream
 from weir.stream.settings import StreamSettings
 from weir.stream.state import StateLog
 from weir.stream.tail import TailCache
-from weir.testing.fakes import FakeBookiePool
-from weir.testing.world import World, simulate
+from weir.testing.storage.fakes import FakeBookiePool
+from weir.testing.world.world import World, simulate
 from weir.wire.metadata import BookieInfo, encode_bookie_info
 
 

@@ -14,8 +14,8 @@ from weir.model.errors import NotOwnerError
 from weir.model.registry import BrokerInfo
 from weir.model.topics import TopicName
 from weir.runtime import Runtime
-from weir.testing.meta import FaultyMeta, MetaFaults
-from weir.testing.world import World, simulate
+from weir.testing.world.meta import FaultyMeta, MetaFaults
+from weir.testing.world.world import World, simulate
 
 T = TopicName.parse("orders")
 TTL_S = 5.0

@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 import pytest
 
 from weir.broker.api import Outgoing, ProducerRequest, StartAt, SubscribeRequest, SubscriptionType
-from weir.broker.consumer import BrokerConsumer
 from weir.broker.context import BrokerContext
-from weir.broker.limits import Budget
+from weir.broker.dispatch.consumer import BrokerConsumer
+from weir.broker.publish.limits import Budget
 from weir.broker.settings import BrokerSettings
-from weir.broker.topic import BrokerTopic
-from weir.broker.upkeep import look_after
+from weir.broker.topic.topic import BrokerTopic
+from weir.broker.upkeep.topic import look_after
 from weir.model.batch import Batch, BatchFormat
 from weir.model.errors import ConsumerClosedError, TopicClosedError, WeirError
 from weir.model.ledger import Quorum
@@ -32,8 +32,8 @@ from weir.runtime.tasks import TaskScope
 from weir.stream.context import StreamContext
 from weir.stream.settings import StreamSettings
 from weir.stream.tail import TailCache
-from weir.testing.cluster import Cluster, sound_cluster
-from weir.testing.world import World, simulate
+from weir.testing.storage.cluster import Cluster, sound_cluster
+from weir.testing.world.world import World, simulate
 
 SEEDS = int(os.environ.get("WEIR_BROKER_SEEDS", "20"))
 _CHUNK = 5

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from weir.testing.up import UpProcess, environment
+from weir.testing.processes.up import UpProcess, environment
 
 
 @dataclass(frozen=True, slots=True)

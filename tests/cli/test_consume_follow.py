@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from weir.testing.up import UpProcess, environment
+from weir.testing.processes.up import UpProcess, environment
 
 pytestmark = pytest.mark.process
 

@@ -19,7 +19,7 @@ from weir.model.ids import BookieId, EntryId
 from weir.model.ledger import LedgerMetadata, Quorum
 from weir.runtime.interfaces import Runtime
 from weir.runtime.real import real_runtime
-from weir.testing.fakes import FakeBookiePool
+from weir.testing.storage.fakes import FakeBookiePool
 from weir.wire.metadata import BookieInfo, encode_bookie_info
 
 

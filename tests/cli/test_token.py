@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from weir.testing.up import UpProcess
+from weir.testing.processes.up import UpProcess
 
 pytestmark = pytest.mark.process
 

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from weir.broker.tokens import create_token, load_secret
+from weir.broker.access.tokens import create_token, load_secret
 from weir.client.kafka import positions, transactions
 from weir.client.kafka.cluster import Cluster, Partition
 from weir.client.kafka.fetching import Fetched, Fetcher
@@ -22,7 +22,7 @@ from weir.client.kafka.producing import Sender
 from weir.client.kafka.settings import KafkaSettings, Login, TlsFiles, parse_servers
 from weir.model.batch import Stamp
 from weir.model.errors import ConnectFailedError, NotAuthenticatedError, StaleEpochError, TopicNotFoundError
-from weir.testing.up import UpProcess
+from weir.testing.processes.up import UpProcess
 from weir.wire.kafka.records import TRANSACTIONAL, parse_header, split_batches
 from weir.wire.kafka.records_build import Record, build_batch
 

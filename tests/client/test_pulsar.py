@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from weir.broker.tokens import create_secret, create_token
+from weir.broker.access.tokens import create_secret, create_token
 from weir.client.consumer import Consumer, Subscribing
 from weir.client.messages import Incoming, Outgoing
 from weir.client.pulsar import PulsarClient

@@ -15,8 +15,8 @@ from weir.meta.memory import MemoryCore, MemoryMeta
 from weir.model.errors import BookieUnavailableError, MetaUnavailableError
 from weir.model.ids import BookieId, EntryId, LedgerId
 from weir.runtime.interfaces import Runtime
-from weir.testing.fakes import FakeBookie, FakeBookiePool
-from weir.testing.world import World, simulate
+from weir.testing.storage.fakes import FakeBookie, FakeBookiePool
+from weir.testing.world.world import World, simulate
 from weir.wire.entry import decode_entry, encode_entry
 from weir.wire.metadata import BookieInfo, encode_bookie_info
 

@@ -5,7 +5,7 @@ import asyncio
 from weir.ledger.idblocks import IdBlocks
 from weir.meta.memory import MemoryCore, MemoryMeta
 from weir.runtime import Runtime
-from weir.testing.world import World, simulate
+from weir.testing.world.world import World, simulate
 
 
 def test_more_takers_at_once_than_a_block_has_ids_all_get_one() -> None:

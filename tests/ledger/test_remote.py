@@ -20,8 +20,8 @@ from weir.model.errors import (
 )
 from weir.model.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 from weir.runtime.interfaces import Runtime
-from weir.testing.fakes import FakeBookie
-from weir.testing.world import World, simulate
+from weir.testing.storage.fakes import FakeBookie
+from weir.testing.world.world import World, simulate
 from weir.wire import bookie as wire
 from weir.wire.bookie_hello import Welcome, encode_welcome
 from weir.wire.entry import encode_entry

@@ -14,8 +14,8 @@ from weir.ledger.remote import RemoteBookie
 from weir.model.errors import EntryCorruptError, LedgerFencedError, NoSuchEntryError, NoSuchLedgerError
 from weir.model.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 from weir.runtime.interfaces import Runtime
-from weir.testing.fakes import FakeBookie
-from weir.testing.world import World, simulate
+from weir.testing.storage.fakes import FakeBookie
+from weir.testing.world.world import World, simulate
 from weir.wire.entry import encode_entry
 from weir.wire.metadata import BookieInfo
 

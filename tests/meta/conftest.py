@@ -12,8 +12,8 @@ from weir.meta.interfaces import MetaStore
 from weir.meta.memory import MemoryCore, MemoryMeta
 from weir.runtime import Runtime
 from weir.runtime.real import real_runtime
-from weir.testing.etcd import EtcdServer
-from weir.testing.meta import FaultyMeta
+from weir.testing.processes.etcd import EtcdServer
+from weir.testing.world.meta import FaultyMeta
 
 
 @pytest.fixture(scope="session")

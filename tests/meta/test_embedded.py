@@ -15,8 +15,8 @@ from weir.meta.interfaces import Versioned
 from weir.model.errors import FileLockedError, MetaCorruptError, MetaUnavailableError
 from weir.runtime import Runtime
 from weir.runtime.tasks import TaskScope
-from weir.testing.disk import DiskFaults
-from weir.testing.world import World, simulate
+from weir.testing.world.disk import DiskFaults
+from weir.testing.world.world import World, simulate
 from weir.wire.metalog import LOG_MAGIC, SNAPSHOT_MAGIC, FileHeader, encode_header, encode_record
 
 pytestmark = pytest.mark.timeout(60)

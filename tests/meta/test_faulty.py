@@ -8,8 +8,8 @@ import pytest
 from weir.meta.memory import MemoryCore, MemoryMeta
 from weir.model.errors import MetaConflictError, MetaUnavailableError
 from weir.runtime import Runtime
-from weir.testing.meta import FaultyMeta, MetaFaults
-from weir.testing.world import World, simulate
+from weir.testing.world.meta import FaultyMeta, MetaFaults
+from weir.testing.world.world import World, simulate
 
 Scenario = Callable[[World, FaultyMeta, MemoryMeta], Coroutine[Any, Any, None]]
 

@@ -10,8 +10,8 @@ from weir.meta.memory import MemoryCore, MemoryMeta
 from weir.meta.state import KeySpace
 from weir.model.errors import MetaUnavailableError
 from weir.runtime import Runtime
-from weir.testing.meta import FaultyMeta, MetaFaults
-from weir.testing.world import World, simulate
+from weir.testing.world.meta import FaultyMeta, MetaFaults
+from weir.testing.world.world import World, simulate
 
 
 def test_a_crashed_nodes_lease_expires_while_the_others_stay() -> None:

@@ -19,8 +19,8 @@ from weir.model.errors import (
 from weir.model.ids import BookieId, EntryId, LedgerId
 from weir.model.ledger import Fragment, LedgerMetadata, Quorum
 from weir.runtime import Runtime
-from weir.testing.meta import FaultyMeta, MetaFaults
-from weir.testing.world import World, simulate
+from weir.testing.world.meta import FaultyMeta, MetaFaults
+from weir.testing.world.world import World, simulate
 
 T = TypeVar("T")
 TEXT: Codec[str] = Codec(str.encode, bytes.decode)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from weir.testing.etcd import EtcdServer
+from weir.testing.processes.etcd import EtcdServer
 
 
 class BookieProcess:

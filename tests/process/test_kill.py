@@ -21,10 +21,10 @@ from weir.model.errors import WeirError
 from weir.model.ids import EntryId, LedgerId
 from weir.model.ledger import Quorum
 from weir.runtime.real import real_runtime
-from weir.testing.checkers import CHECKERS
 from weir.testing.checking import violations_of
-from weir.testing.history import History, Kind, make_payload, payload_id
 from weir.testing.operations import FINAL, Pending
+from weir.testing.storage.checkers import CHECKERS
+from weir.testing.storage.history import History, Kind, make_payload, payload_id
 
 pytestmark = pytest.mark.process
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from weir.testing.drivers import drivers
+from weir.testing.world.drivers import drivers
 
 
 @pytest.fixture(params=drivers().items(), ids=lambda item: item[0])

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from weir.testing.drivers import Place, on_every_runtime
+from weir.testing.world.drivers import Place, on_every_runtime
 
 YEAR_2020_MS = 1_577_836_800_000
 YEAR_2100_MS = 4_102_444_800_000

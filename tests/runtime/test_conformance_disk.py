@@ -6,7 +6,7 @@ import pytest
 
 from weir.model.errors import DiskError, FileLockedError, FileMissingError
 from weir.runtime.interfaces import File
-from weir.testing.drivers import Place, on_every_runtime
+from weir.testing.world.drivers import Place, on_every_runtime
 
 
 async def new_file(place: Place, name: str = "f", content: bytes = b"") -> File:

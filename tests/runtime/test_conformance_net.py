@@ -6,7 +6,7 @@ import pytest
 
 from weir.model.errors import AddressInUseError, ConnectFailedError, ConnectionLostError
 from weir.runtime.interfaces import Connection
-from weir.testing.drivers import Place, on_every_runtime
+from weir.testing.world.drivers import Place, on_every_runtime
 
 #: More than any runtime queues before it pushes back, kernel buffers included.
 TOO_MUCH = 64 * 1024 * 1024

@@ -9,7 +9,7 @@ from weir.model.errors import TooManyError
 from weir.runtime import Runtime
 from weir.runtime import intake as module
 from weir.runtime.intake import FREE_BYTES, MIB, Intake, Portion
-from weir.testing.world import World, simulate
+from weir.testing.world.world import World, simulate
 
 
 def simulated(scenario: Callable[[Runtime], Awaitable[None]]) -> None:

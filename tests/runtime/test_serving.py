@@ -10,7 +10,7 @@ from weir.model.errors import ConnectionLostError, TooManyError, TopicClosedErro
 from weir.runtime import Runtime
 from weir.runtime.interfaces import Connection
 from weir.runtime.serving import Server, ServingSettings
-from weir.testing.world import World, simulate
+from weir.testing.world.world import World, simulate
 
 
 class Idle:

@@ -21,7 +21,7 @@ from weir.model.ids import BookieId, EntryId, LedgerId
 from weir.runtime.interfaces import Runtime
 from weir.server.addresses import Address
 from weir.server.bookie import BookieNode, BookieNodeSettings
-from weir.testing.world import World, simulate
+from weir.testing.world.world import World, simulate
 from weir.wire.entry import encode_entry
 
 B1 = BookieId("b1")

@@ -12,7 +12,7 @@ from weir.model.ledger import LedgerMetadata, Quorum
 from weir.runtime import Runtime
 from weir.server.addresses import Address
 from weir.server.bookie import BookieNode, BookieNodeSettings
-from weir.testing.world import World, simulate
+from weir.testing.world.world import World, simulate
 
 REPAIR = LedgerSettings(repair=RepairSettings(bookie_grace_s=5, open_grace_s=5, audit_every_s=2, work_every_s=1))
 

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from weir.broker.tokens import create_secret, create_token
+from weir.broker.access.tokens import create_secret, create_token
 from weir.client.admin import AdminClient
 from weir.client.consumer import Subscribing
 from weir.client.messages import Outgoing

@@ -10,7 +10,7 @@ from pathlib import Path
 import pulsar
 import pytest
 
-from weir.testing.up import UpProcess
+from weir.testing.processes.up import UpProcess
 
 pytestmark = pytest.mark.process
 

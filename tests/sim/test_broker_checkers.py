@@ -3,10 +3,10 @@
 import pytest
 
 from weir.model.errors import ConnectionLostError
-from weir.testing import broker_checkers as checkers
 from weir.testing import log_checkers as logs
-from weir.testing.broker_checkers import CHECKERS
-from weir.testing.broker_history import BrokerOp, Place
+from weir.testing.broker import checkers as checkers
+from weir.testing.broker.checkers import CHECKERS
+from weir.testing.broker.history import BrokerOp, Place
 from weir.testing.log_history import Kind
 from weir.testing.operations import FINAL, Pending
 from weir.testing.shrink import shrink

@@ -6,12 +6,12 @@ import pytest
 
 from weir.model.errors import EntryUnreadableError
 from weir.model.ids import EntryId, LedgerId
-from weir.testing import checkers
-from weir.testing.checkers import CHECKERS
 from weir.testing.checking import violations_of
-from weir.testing.history import Kind, Op, make_payload, payload_id
 from weir.testing.operations import FINAL, Pending
 from weir.testing.shrink import shrink
+from weir.testing.storage import checkers
+from weir.testing.storage.checkers import CHECKERS
+from weir.testing.storage.history import Kind, Op, make_payload, payload_id
 from weir.testing.story import Story
 
 LEDGER = LedgerId(7)

@@ -3,14 +3,14 @@
 import pytest
 
 from weir.model.errors import ConnectionLostError
-from weir.testing import kafka_checkers_contents as contents
-from weir.testing import kafka_checkers_groups as groups
-from weir.testing import kafka_checkers_log as kafka_logs
-from weir.testing import kafka_checkers_transactions as transactions
 from weir.testing import log_checkers as logs
-from weir.testing.kafka_checkers import CHECKERS
-from weir.testing.kafka_history import KafkaOp
-from weir.testing.kafka_truth import ANEW, BACK, PIPE
+from weir.testing.kafka.checkers import contents as contents
+from weir.testing.kafka.checkers import groups as groups
+from weir.testing.kafka.checkers import log as kafka_logs
+from weir.testing.kafka.checkers import transactions as transactions
+from weir.testing.kafka.checkers.every import CHECKERS
+from weir.testing.kafka.history import KafkaOp
+from weir.testing.kafka.truth import ANEW, BACK, PIPE
 from weir.testing.log_history import Kind
 from weir.testing.operations import FINAL
 from weir.testing.shrink import shrink

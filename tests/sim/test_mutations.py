@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from weir.testing.errors import LivelockError
 from weir.testing.operations import Operation
 from weir.testing.scenario import Scenario
 from weir.testing.scenarios import SCENARIOS
+from weir.testing.world.errors import LivelockError
 
 #: Where to begin to look; seeds that caught each mutation when it was written. They shift whenever timing does, so
 #: the search goes on from there.

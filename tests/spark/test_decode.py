@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from weir.model.batch import Stamp
 from weir.model.errors import ChecksumError, WireError
-from weir.spark import decode, kernels
-from weir.spark.columns import schema_of
-from weir.spark.decode import BatchTable, Decoder, all_of, committed_of
+from weir.spark.source import decode, kernels
+from weir.spark.source.columns import schema_of
+from weir.spark.source.decode import BatchTable, Decoder, all_of, committed_of
 from weir.wire.kafka.records import (
     HEADER_BYTES,
     LOG_APPEND_TIME,
@@ -39,7 +39,7 @@ COMPRESS = {
 
 def plain_kernels() -> ModuleType:
     """The loops as an installation without numba has them."""
-    spec = importlib.util.find_spec("weir.spark.kernels")
+    spec = importlib.util.find_spec("weir.spark.source.kernels")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -18,8 +18,8 @@ from pyspark.sql.datasource import (
 )
 
 from weir.client.kafka.cluster import Partition
-from weir.spark.filters import push
-from weir.spark.ranges import Range
+from weir.spark.source.filters import push
+from weir.spark.source.ranges import Range
 
 RANGES = [Range(Partition(topic, index), 0, 100) for topic in ("a", "b") for index in range(3)]
 

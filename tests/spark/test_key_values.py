@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from weir.client.registry import TopicSchema
 from weir.model.errors import ConfigError, WireError
-from weir.spark.key_values import split_inline
-from weir.spark.typed import ValueSchema, value_schema
+from weir.spark.values.key_values import split_inline
+from weir.spark.values.typed import ValueSchema, value_schema
 
 RECORD = {"type": "record", "name": "R", "fields": [{"name": "n", "type": "int"}]}
 GROWN = {"type": "record", "name": "R", "fields": [*RECORD["fields"], {"name": "m", "type": "int", "default": 7}]}

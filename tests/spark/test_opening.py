@@ -4,9 +4,9 @@ import pytest
 from cramjam import gzip, lz4, snappy, zstd
 
 from weir.model.errors import FrameTooLargeError, WireError
-from weir.spark import opening
-from weir.spark.decode import BatchTable
-from weir.spark.opening import Opener
+from weir.spark.source import opening
+from weir.spark.source.decode import BatchTable
+from weir.spark.source.opening import Opener
 from weir.wire.kafka.compression import decompress_into
 from weir.wire.kafka.records import NO_STAMP, Compression, sealed
 

@@ -7,9 +7,9 @@ import pytest
 from weir.client.kafka.cluster import Partition
 from weir.client.kafka.settings import Address, Login, TlsFiles, parse_servers
 from weir.model.errors import ConfigError
-from weir.spark.option_table import KAFKA, OWN, REFUSED, SOURCE, WITHOUT_EFFECT
-from weir.spark.option_values import from_json, span_ms, to_json
-from weir.spark.options import EARLIEST, LATEST, Place, SourceOptions, parse
+from weir.spark.source.option_table import KAFKA, OWN, REFUSED, SOURCE, WITHOUT_EFFECT
+from weir.spark.source.option_values import from_json, span_ms, to_json
+from weir.spark.source.options import EARLIEST, LATEST, Place, SourceOptions, parse
 
 BASE = {"kafka.bootstrap.servers": "one:1,two", "subscribe": "orders"}
 

@@ -1,7 +1,7 @@
 """A query counts its batches and losses through restarts, in words that the broker understands."""
 
-from weir.broker.query_progress import QueryProgress, parse_progress
-from weir.spark.progress import Progress, Said, from_metadata
+from weir.broker.groups.query_progress import QueryProgress, parse_progress
+from weir.spark.source.progress import Progress, Said, from_metadata
 
 
 def test_the_broker_reads_what_a_query_tells() -> None:

@@ -19,9 +19,9 @@ from pyspark.sql.types import StructType
 from weir.client.kafka.admin import open_transactions
 from weir.client.kafka.cluster import Partition
 from weir.client.kafka.offsets import ends
-from weir.spark.sink import StreamWriter, TaskWritten
-from weir.spark.sink_options import SinkOptions, parse_sink
-from weir.spark.source import WeirSource
+from weir.spark.sink.options import SinkOptions, parse_sink
+from weir.spark.sink.sink import StreamWriter, TaskWritten
+from weir.spark.source.source import WeirSource
 
 from .conftest import Reads, Topics
 

@@ -15,8 +15,8 @@ from weir.client.kafka.offsets import ends
 from weir.client.kafka.producing import Sender
 from weir.model.batch import Stamp
 from weir.model.errors import ConfigError, DataLostError
-from weir.spark.options import parse
-from weir.spark.source import TopicReader
+from weir.spark.source.options import parse
+from weir.spark.source.source import TopicReader
 from weir.wire.kafka.records import TRANSACTIONAL
 from weir.wire.kafka.records_build import Record, build_batch
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from weir.testing.up import environment
+from weir.testing.processes.up import environment
 
 from .conftest import Topics
 from .sql_session import make_orders

@@ -12,7 +12,7 @@ from weir.client import streams as rest
 from weir.client.blocking import Access
 from weir.model.sql_streams import StreamProgress, Wanted
 from weir.model.topics import TopicName
-from weir.testing.up import environment
+from weir.testing.processes.up import environment
 
 from .conftest import Topics
 

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from pyspark.sql import SparkSession
 
-from weir.broker.tokens import create_secret, create_token
+from weir.broker.access.tokens import create_secret, create_token
 from weir.client.blocking import Access, ask_v2
 from weir.model.errors import NotAuthenticatedError, NotAuthorisedError, WeirError
 from weir.spark.sql.console import Console
@@ -23,7 +23,7 @@ from weir.spark.sql.parsing import parse
 from weir.spark.sql.place import Place
 from weir.spark.sql.results import Done, Rows
 from weir.spark.sql.runner import Runner, check_allowed
-from weir.testing.up import UpProcess, environment
+from weir.testing.processes.up import UpProcess, environment
 
 from .sql_session import patiently
 

@@ -21,10 +21,10 @@ from weir.client.kafka import positions
 from weir.client.kafka.cluster import Partition
 from weir.client.kafka.positions import committed
 from weir.model.errors import NotAuthorisedError
-from weir.spark.options import parse
-from weir.spark.source import WeirSource
-from weir.spark.streaming import TopicStreamReader
-from weir.testing.up import UpProcess
+from weir.spark.source.options import parse
+from weir.spark.source.source import WeirSource
+from weir.spark.source.streaming import TopicStreamReader
+from weir.testing.processes.up import UpProcess
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("spark")]
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from weir.client.registry import TopicSchema, topic_of
 from weir.model.errors import ConfigError, WireError
-from weir.spark.typed import ValueSchema, value_schema
+from weir.spark.values.typed import ValueSchema, value_schema
 
 FIELDS = [
     {"name": "id", "type": "long"},

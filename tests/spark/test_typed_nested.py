@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from weir.client.registry import TopicSchema
 from weir.model.errors import WireError
-from weir.spark.decode import SCHEMA_WITH_HEADERS
-from weir.spark.typed import ValueSchema, value_schema, versions_of
+from weir.spark.source.decode import SCHEMA_WITH_HEADERS
+from weir.spark.values.typed import ValueSchema, value_schema, versions_of
 from weir.wire.pulsar.translation import SCHEMA_VERSION
 
 LONG = (-(1 << 63), (1 << 63) - 1)

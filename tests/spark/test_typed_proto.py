@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from weir.client.registry import TopicSchema
 from weir.model.errors import ConfigError, WireError
-from weir.spark.typed import ValueSchema, value_schema
+from weir.spark.values.typed import ValueSchema, value_schema
 
 NUMBERS = {
     "int32": st.integers(-(1 << 31), (1 << 31) - 1),

@@ -17,8 +17,8 @@ from weir.stream.context import StreamContext
 from weir.stream.log import Stream
 from weir.stream.settings import StreamSettings
 from weir.stream.tail import TailCache
-from weir.testing.fakes import FakeBookiePool
-from weir.testing.world import World, simulate
+from weir.testing.storage.fakes import FakeBookiePool
+from weir.testing.world.world import World, simulate
 from weir.wire.metadata import BookieInfo, encode_bookie_info
 
 

@@ -18,7 +18,7 @@ from weir.model.errors import (
     StreamTerminatedError,
 )
 from weir.stream.context import StreamContext
-from weir.stream.holding import FOREVER_MS, HeldCount, HeldItem, HoldingArea, HoldingSettings
+from weir.stream.holding.area import FOREVER_MS, HeldCount, HeldItem, HoldingArea, HoldingSettings
 from weir.stream.log import Stream
 from weir.stream.state import StateLog
 

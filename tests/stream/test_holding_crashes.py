@@ -15,18 +15,18 @@ from weir.model.batch import Batch, BatchFormat, HeldId
 from weir.model.errors import NotHeldError, StreamFencedError, WeirError
 from weir.model.ledger import Quorum
 from weir.runtime import Runtime
-from weir.stream import holding
 from weir.stream.context import StreamContext
-from weir.stream.holding import FOREVER_MS, HoldingArea, HoldingSettings
-from weir.stream.holding_ledger import HeldLedger
-from weir.stream.holding_loader import Loader
+from weir.stream.holding import area as holding
+from weir.stream.holding.area import FOREVER_MS, HoldingArea, HoldingSettings
+from weir.stream.holding.ledger import HeldLedger
+from weir.stream.holding.loader import Loader
 from weir.stream.log import Stream
 from weir.stream.settings import StreamSettings
 from weir.stream.state import StateLog
 from weir.stream.tail import TailCache
-from weir.testing.cluster import Cluster, sound_cluster
-from weir.testing.plan_below import make_holding
-from weir.testing.world import World, simulate
+from weir.testing.storage.cluster import Cluster, sound_cluster
+from weir.testing.storage.plan_below import make_holding
+from weir.testing.world.world import World, simulate
 
 SEEDS = 120
 _CHUNK = 10

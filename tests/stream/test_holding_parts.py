@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 
 from weir.model.errors import WireError
 from weir.model.ids import LedgerId
-from weir.stream.holding_index import NearIndex
-from weir.stream.holding_ledger import HeldLedger
-from weir.stream.holding_list import groups
-from weir.stream.holding_reads import runs
-from weir.stream.holding_windows import (
+from weir.stream.holding.index import NearIndex
+from weir.stream.holding.ledger import HeldLedger
+from weir.stream.holding.listing import groups
+from weir.stream.holding.reads import runs
+from weir.stream.holding.windows import (
     FOREVER_MS,
     UNDATED,
     due_of,

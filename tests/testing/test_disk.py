@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from weir.model.errors import DiskError, DiskFullError, FileLockedError
-from weir.testing.disk import DiskFaults
-from weir.testing.world import simulate
+from weir.testing.world.disk import DiskFaults
+from weir.testing.world.world import simulate
 
 SEEDS = range(60)
 OLD, NEW = b"o" * 4096, b"n" * 4096

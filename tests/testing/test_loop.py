@@ -7,8 +7,8 @@ import gc
 
 import pytest
 
-from weir.testing.errors import DeadlockError, LivelockError
-from weir.testing.loop import SimLoop
+from weir.testing.world.errors import DeadlockError, LivelockError
+from weir.testing.world.loop import SimLoop
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from itertools import pairwise
 import pytest
 
 from weir.model.errors import AddressInUseError, ConnectFailedError, ConnectionLostError
-from weir.testing.connection import HIGH_WATER_BYTES
-from weir.testing.net import NetFaults
-from weir.testing.world import simulate
+from weir.testing.world.connection import HIGH_WATER_BYTES
+from weir.testing.world.net import NetFaults
+from weir.testing.world.world import simulate
 
 STEADY = NetFaults(latency_s=1.0, jitter_s=0.0, spike_chance=0.0, split_chance=0.0)
 

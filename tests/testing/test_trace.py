@@ -5,10 +5,10 @@ import os
 import subprocess
 import sys
 
-from weir.testing.disk import DiskFaults
-from weir.testing.net import NetFaults
-from weir.testing.trace import Trace
-from weir.testing.world import World
+from weir.testing.world.disk import DiskFaults
+from weir.testing.world.net import NetFaults
+from weir.testing.world.trace import Trace
+from weir.testing.world.world import World
 
 ROUNDS = 30
 

@@ -7,9 +7,9 @@ import gc
 import pytest
 
 from weir.model.errors import ConfigError
-from weir.testing.errors import DeadlockError, NodeCrashedError
-from weir.testing.loop import SimLoop
-from weir.testing.world import World, simulate
+from weir.testing.world.errors import DeadlockError, NodeCrashedError
+from weir.testing.world.loop import SimLoop
+from weir.testing.world.world import World, simulate
 
 
 def test_a_node_runs_its_program_and_hands_back_what_it_returned():

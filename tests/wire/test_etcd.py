@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.model.errors import FrameTooLargeError, WireError
-from weir.testing.fuzzing import Codec, fuzz
+from weir.testing.codecs.fuzzing import Codec, fuzz
 from weir.wire import etcd
 from weir.wire.etcd import Event, Failure, JsonLines, KeyValue, LeaseAnswer, RangeAnswer, TxnAnswer, WatchAnswer
 

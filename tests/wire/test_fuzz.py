@@ -6,8 +6,8 @@ from struct import unpack_from
 
 import pytest
 
-from weir.testing.codecs import CODECS
-from weir.testing.fuzzing import Codec, fuzz
+from weir.testing.codecs.every import CODECS
+from weir.testing.codecs.fuzzing import Codec, fuzz
 
 #: The promise is 100,000 over all codecs in every run of the tests; each seed is fixed, so a failure repeats.
 ROUNDS = max(10_000, 200_000 // len(CODECS))

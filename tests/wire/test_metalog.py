@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.model.errors import UnknownVersionError, WireError
-from weir.testing.fuzzing import Codec, fuzz
+from weir.testing.codecs.fuzzing import Codec, fuzz
 from weir.wire.metalog import (
     HEADER_BYTES,
     LOG_MAGIC,

@@ -11,8 +11,8 @@ from kafka.record.default_records import DefaultRecordBatch
 
 from weir.model.batch import Batch, BatchFlags, BatchFormat, Stamp
 from weir.model.message import Message
-from weir.testing.fuzzing import mutate
-from weir.testing.record_samples import compressed, sample_records
+from weir.testing.codecs.fuzzing import mutate
+from weir.testing.codecs.record_samples import compressed, sample_records
 from weir.wire.kafka.records import Compression, split_batches, verify, with_append_time
 from weir.wire.kafka.records_build import Record, build_batch, control_batch
 from weir.wire.kafka.records_read import iter_records

@@ -7,7 +7,7 @@ from weir.admin.context import AdminContext
 from weir.admin.http import Response
 from weir.admin.names import BAD_NAME, V2
 from weir.admin.routing import TEXT, Call, Route
-from weir.broker.stats import TopicStats
+from weir.broker.topic.stats_values import TopicStats
 from weir.model.registry import STANDALONE
 from weir.model.topics import check_entity_name
 

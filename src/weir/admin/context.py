@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 
 from weir.admin.metrics import GatewayFamily
 from weir.admin.routing import RefusedError
+from weir.broker.access.security import Authoriser
 from weir.broker.broker import Broker
-from weir.broker.nonpersistent import NonPersistentTopic
-from weir.broker.registry import Registry
-from weir.broker.schemas import SchemaRegistry
-from weir.broker.security import Authoriser
-from weir.broker.sql_streams import SqlStreams
-from weir.broker.topic import BrokerTopic
-from weir.broker.transactions import Transactions
+from weir.broker.registry.registry import Registry
+from weir.broker.registry.sql_streams import SqlStreams
+from weir.broker.schemas.registry import SchemaRegistry
+from weir.broker.topic.non_persistent import NonPersistentTopic
+from weir.broker.topic.topic import BrokerTopic
+from weir.broker.transactions.coordinator import Transactions
 from weir.model.errors import NotAllowedError, TopicNotFoundError
 from weir.model.topics import TopicName
 from weir.runtime.interfaces import Clock

@@ -13,7 +13,7 @@ from weir.model.batch import HeldId
 from weir.model.errors import NotHeldError
 from weir.model.registry import Action
 from weir.model.topics import TopicName
-from weir.stream.holding import FOREVER_MS, HeldCount, HeldItem, HoldingArea
+from weir.stream.holding.area import FOREVER_MS, HeldCount, HeldItem, HoldingArea
 
 _BASE = "/admin/weir/v1/held/persistent/{tenant}/{namespace}/{topic}"
 _TAG = "held messages"

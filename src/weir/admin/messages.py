@@ -10,9 +10,9 @@ from weir.admin.message_answer import message_answer
 from weir.admin.names import ABOUT_ONE_TOPIC, CONFLICT, subscription_of, topic_of, topic_path
 from weir.admin.positions import batch_at, id_at, id_body, offset_at
 from weir.admin.routing import BYTES, Call, Long, Positive, Query, RefusedError, Route
-from weir.broker.stats import CompactionStatus
-from weir.broker.subscription import Subscription
-from weir.broker.topic import BrokerTopic
+from weir.broker.dispatch.subscription import Subscription
+from weir.broker.topic.stats_values import CompactionStatus
+from weir.broker.topic.topic import BrokerTopic
 from weir.model.batch import Batch, BatchFlags
 from weir.model.registry import Action
 from weir.model.topics import Domain, TopicName

@@ -2,7 +2,7 @@
 
 from weir.admin.bodies import MessageIdBody, ResetCursorData
 from weir.broker.api import Position
-from weir.broker.topic import BrokerTopic
+from weir.broker.topic.topic import BrokerTopic
 from weir.model.batch import Batch
 
 

@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 from weir.admin import bodies_stats as b
 from weir.admin.bodies import PartitionedTopicMetadata
 from weir.broker.api import AccessMode, SubscriptionType
-from weir.broker.group_member import GENERATION
-from weir.broker.nonpersistent import NonPersistentTopic
-from weir.broker.query_progress import QueryProgress
-from weir.broker.stats import ConsumerStats, Flow, ProducerStats, SubscriptionStats, TopicStats
-from weir.broker.topic import BrokerTopic
+from weir.broker.groups.member import GENERATION
+from weir.broker.groups.query_progress import QueryProgress
+from weir.broker.topic.non_persistent import NonPersistentTopic
+from weir.broker.topic.stats_values import ConsumerStats, Flow, ProducerStats, SubscriptionStats, TopicStats
+from weir.broker.topic.topic import BrokerTopic
 
 _ACCESS = {
     AccessMode.SHARED: "Shared",

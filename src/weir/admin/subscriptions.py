@@ -9,8 +9,8 @@ from weir.admin.positions import offset_at
 from weir.admin.properties import bounded
 from weir.admin.routing import Call, Query, Route
 from weir.broker.api import StartAt
-from weir.broker.subscription import Subscription
-from weir.broker.topic import BrokerTopic
+from weir.broker.dispatch.subscription import Subscription
+from weir.broker.topic.topic import BrokerTopic
 from weir.model.errors import SubscriptionExistsError, SubscriptionNotFoundError
 from weir.model.registry import Action
 from weir.model.topics import Domain, TopicName

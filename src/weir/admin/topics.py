@@ -8,8 +8,8 @@ from weir.admin.properties import bounded
 from weir.admin.routing import Call, Int, Query, RefusedError, Route
 from weir.admin.stats_map import internal_stats, partitioned_stats, topic_stats
 from weir.admin.topic_deletion import delete_topic
-from weir.broker.nonpersistent import NonPersistentTopic
-from weir.broker.topic import BrokerTopic
+from weir.broker.topic.non_persistent import NonPersistentTopic
+from weir.broker.topic.topic import BrokerTopic
 from weir.model.errors import NotAllowedError
 from weir.model.topics import Domain, NamespaceName, TopicName
 

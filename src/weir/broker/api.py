@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
-from weir.broker.window import Window
+from weir.broker.dispatch.window import Window
 from weir.model.batch import Batch, BatchFormat, Stamp
 from weir.model.errors import NotAuthorisedError
 from weir.model.ids import Buffer

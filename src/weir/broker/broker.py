@@ -4,15 +4,15 @@ import asyncio
 import logging
 from contextlib import suppress
 
+from weir.broker.access.revoking import Revoking
 from weir.broker.api import Identity, Owner
 from weir.broker.context import BrokerContext
-from weir.broker.idle_topics import IdleTopics
-from weir.broker.leftovers import Leftovers
-from weir.broker.maintenance import Maintenance
-from weir.broker.opening import AnyTopic, open_topic
 from weir.broker.ports import Authenticator, Claim, Ownership, Registry
-from weir.broker.revoking import Revoking
-from weir.broker.topic import stream_name
+from weir.broker.topic.opening import AnyTopic, open_topic
+from weir.broker.topic.topic import stream_name
+from weir.broker.upkeep.idle_topics import IdleTopics
+from weir.broker.upkeep.leftovers import Leftovers
+from weir.broker.upkeep.maintenance import Maintenance
 from weir.meta import keys
 from weir.model.errors import NotAuthenticatedError, TopicClosedError, TopicNotFoundError, WeirError
 from weir.model.registry import SYSTEM_NAMESPACE

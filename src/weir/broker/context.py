@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from weir.broker.dispatch_keys import KeysOf
-from weir.broker.group_members import GroupMembers
-from weir.broker.held_names import NameOf
-from weir.broker.limits import Budget
+from weir.broker.dispatch.key_ranges import KeysOf
+from weir.broker.groups.assigned import GroupMembers
 from weir.broker.ports import Guard, Holding, NoSchemas, OpenGuard, Schemas, TransactionGate
+from weir.broker.publish.held_names import NameOf
+from weir.broker.publish.limits import Budget
 from weir.broker.settings import BrokerSettings
 from weir.model.batch import Batch, BatchFormat
 from weir.runtime import Runtime

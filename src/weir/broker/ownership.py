@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from weir.broker.api import Owner
-from weir.broker.registry_mirror import Mirror
+from weir.broker.registry.mirror import Mirror
 from weir.meta import keys
 from weir.meta.interfaces import ABSENT, Lease, MetaStore
 from weir.meta.update import Codec

@@ -50,7 +50,7 @@ class Schemas(Protocol):
 
 
 class Holding(Protocol):
-    """What `weir.stream.holding.HoldingArea` offers, as far as topics need it."""
+    """What `weir.stream.holding.area.HoldingArea` offers, as far as topics need it."""
 
     def hold(self, batch: Batch, due_ms: int) -> "asyncio.Future[HeldId]": ...
 
@@ -74,7 +74,7 @@ class Holding(Protocol):
 
 
 class Registry(Protocol):
-    """What `weir.broker.registry.Registry` offers, as far as topics need it."""
+    """What `weir.broker.registry.registry.Registry` offers, as far as topics need it."""
 
     def policies(self, where: TopicName) -> Policies:
         """What holds for the topic, all levels together: every field has a value."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from weir.broker.tokens import (
+from weir.broker.access.tokens import (
     create_key_pair,
     create_secret,
     create_token,

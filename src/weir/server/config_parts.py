@@ -6,12 +6,12 @@ from pathlib import Path
 
 from weir.admin.http import HttpSettings
 from weir.bookie.settings import BookieSettings, CacheSettings, FlushSettings, JournalSettings, SpaceSettings
-from weir.broker.group_model import GroupSettings
-from weir.broker.security import SecuritySettings
+from weir.broker.access.security import SecuritySettings
+from weir.broker.access.tokens import TokenRules
+from weir.broker.groups.model import GroupSettings
 from weir.broker.settings import BrokerSettings
-from weir.broker.tokens import TokenRules
-from weir.gateway.kafka.settings import KafkaSettings
-from weir.gateway.kafka.settings import SessionLimits as KafkaLimits
+from weir.gateway.kafka.connection.settings import KafkaSettings
+from weir.gateway.kafka.connection.settings import SessionLimits as KafkaLimits
 from weir.gateway.pulsar.settings import PulsarSettings, SessionLimits
 from weir.model.errors import ConfigError
 from weir.model.ids import BookieId

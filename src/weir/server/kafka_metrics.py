@@ -1,7 +1,7 @@
 """What the Kafka gateway counts, as families of the metrics page."""
 
 from weir.admin.metrics import GatewayFamily
-from weir.gateway.kafka.metrics import KafkaMetrics
+from weir.gateway.kafka.connection.metrics import KafkaMetrics
 from weir.wire.kafka.apis import API, ApiKey
 
 _GATEWAY = {"protocol": "kafka"}

@@ -1,8 +1,8 @@
 """The schema registry as the gateway asks it: with the role of whoever asks."""
 
+from weir.broker.access.security import TopicGuard
 from weir.broker.api import SchemaData
-from weir.broker.schemas import SchemaRegistry, version_bytes
-from weir.broker.security import TopicGuard
+from weir.broker.schemas.registry import SchemaRegistry, version_bytes
 from weir.model.errors import SchemaNotFoundError
 from weir.model.registry import Action
 from weir.model.topics import TopicName

@@ -11,27 +11,27 @@ from weir.admin.http import Request
 from weir.admin.routes import AdminContext, ServiceUrls, admin_routes
 from weir.admin.routing import Route
 from weir.admin.server import AdminServer, Authenticate
+from weir.broker.access.security import Authenticator, Authoriser, TopicGuard
+from weir.broker.access.tokens import TokenVerifier, load_public_key, load_secret, read_key
 from weir.broker.broker import Broker
 from weir.broker.context import BrokerContext
-from weir.broker.coordinator import Homes
-from weir.broker.group_offsets import GroupOffsets
-from weir.broker.groups import GroupCoordinator
-from weir.broker.keyed import kafka_keyed, pulsar_keyed
-from weir.broker.limits import Budget
+from weir.broker.groups.coordinator import GroupCoordinator
+from weir.broker.groups.offsets import GroupOffsets
 from weir.broker.ownership import Ownership
-from weir.broker.registry import Registry
-from weir.broker.schemas import SchemaRegistry
-from weir.broker.security import Authenticator, Authoriser, TopicGuard
-from weir.broker.sql_streams import SqlStreams
-from weir.broker.tokens import TokenVerifier, load_public_key, load_secret, read_key
-from weir.broker.transactions import Transactions
+from weir.broker.publish.limits import Budget
+from weir.broker.registry.registry import Registry
+from weir.broker.registry.sql_streams import SqlStreams
+from weir.broker.schemas.registry import SchemaRegistry
+from weir.broker.shards import Homes
+from weir.broker.transactions.coordinator import Transactions
+from weir.broker.upkeep.keyed import kafka_keyed, pulsar_keyed
 from weir.gateway.kafka.catalog import Catalog
-from weir.gateway.kafka.delaying import delay_id_of
+from weir.gateway.kafka.connection.metrics import KafkaMetrics
+from weir.gateway.kafka.connection.server import KafkaServer
+from weir.gateway.kafka.connection.settings import KafkaSettings
 from weir.gateway.kafka.keys import keys_of as kafka_keys_of
-from weir.gateway.kafka.metrics import KafkaMetrics
-from weir.gateway.kafka.server import KafkaServer
+from weir.gateway.kafka.produce.delaying import delay_id_of
 from weir.gateway.kafka.services import Services as KafkaServices
-from weir.gateway.kafka.settings import KafkaSettings
 from weir.gateway.pulsar.keys import keys_of
 from weir.gateway.pulsar.server import PulsarServer
 from weir.ledger.idblocks import IdBlocks
@@ -50,7 +50,7 @@ from weir.server.listening import BoundNetwork
 from weir.server.schema_port import GuardedSchemas
 from weir.server.storage import LocalStorage
 from weir.stream.context import StreamContext
-from weir.stream.holding import HoldingArea
+from weir.stream.holding.area import HoldingArea
 from weir.stream.log import Stream
 from weir.stream.state import StateLog
 from weir.stream.tail import TailCache

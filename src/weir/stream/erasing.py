@@ -4,8 +4,9 @@ from collections.abc import Awaitable, Callable
 
 from weir.model.errors import LedgerNotFoundError, StreamNotFoundError
 from weir.model.ids import LedgerId
-from weir.stream import compaction, holding_ledger
+from weir.stream import compaction
 from weir.stream.context import StreamContext
+from weir.stream.holding import ledger as holding_ledger
 from weir.stream.log import Stream
 
 

@@ -5,7 +5,7 @@ from typing import Any
 from unittest.mock import patch
 
 from weir.broker.api import Receipt
-from weir.broker.publishing import Publisher
+from weir.broker.publish.publishing import Publisher
 from weir.model.batch import Batch
 from weir.stream.appender import Appender
 from weir.stream.tail import StreamTail

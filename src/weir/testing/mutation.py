@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from weir.testing.checking import Checker
-from weir.testing.plan import Fault
+from weir.testing.storage.plan import Fault
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,13 @@ from typing import Any, Generic, TextIO, TypeVar
 
 from weir.runtime.interfaces import Runtime
 from weir.testing.checking import BUG, Checker, Violation, violations_of
-from weir.testing.cluster import Cluster
-from weir.testing.listening import listening, quiet_collection
 from weir.testing.mutation import Mutations, narrowed
-from weir.testing.nemesis import Nemesis
 from weir.testing.operations import FINAL, Operation
-from weir.testing.plan import Plan
-from weir.testing.world import World
+from weir.testing.storage.cluster import Cluster
+from weir.testing.storage.nemesis import Nemesis
+from weir.testing.storage.plan import Plan
+from weir.testing.world.listening import listening, quiet_collection
+from weir.testing.world.world import World
 
 #: Virtual seconds that no run may exceed; everything in it is bounded by less.
 _MAX_SECONDS = 3600.0

@@ -1,7 +1,7 @@
 """The scenarios that there are."""
 
-from weir.testing.broker_scenario import BROKER
-from weir.testing.cluster_scenario import CLUSTER
-from weir.testing.kafka_scenario import KAFKA
+from weir.testing.broker.scenario import BROKER
+from weir.testing.kafka.scenario import KAFKA
+from weir.testing.storage.scenario import CLUSTER
 
 SCENARIOS = {scenario.name: scenario for scenario in (CLUSTER, BROKER, KAFKA)}

@@ -20,10 +20,10 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from weir.testing.cluster_scenario import CLUSTER
 from weir.testing.scenario import Scenario
 from weir.testing.scenarios import SCENARIOS
 from weir.testing.shrink import shrink
+from weir.testing.storage.scenario import CLUSTER
 
 #: Random first seeds stay short enough to type.
 _SEED_RANGE = 10**9

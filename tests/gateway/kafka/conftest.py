@@ -11,7 +11,7 @@ import aiokafka
 import confluent_kafka
 import pytest
 
-from weir.testing.up import UpProcess
+from weir.testing.processes.up import UpProcess
 
 TIMEOUT_S = 60.0
 

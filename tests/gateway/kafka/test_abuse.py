@@ -16,8 +16,8 @@ import pytest
 from weir.gateway.kafka.errors import Code
 from weir.model.batch import Stamp
 from weir.model.errors import NetworkError
-from weir.testing.kafka_node import KafkaNode
-from weir.testing.kafka_stage import Peer, batch_of, values_of
+from weir.testing.kafka.node import KafkaNode
+from weir.testing.kafka.stage import Peer, batch_of, values_of
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey
 from weir.wire.kafka.frames import request_frame

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from weir.gateway.kafka.errors import Code
-from weir.testing.kafka_node import KafkaNode
-from weir.testing.kafka_stage import batch_of, values_of
-from weir.testing.record_samples import compress
+from weir.testing.codecs.record_samples import compress
+from weir.testing.kafka.node import KafkaNode
+from weir.testing.kafka.stage import batch_of, values_of
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey
 from weir.wire.kafka.primitives import uvarint

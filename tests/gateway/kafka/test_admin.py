@@ -25,7 +25,7 @@ from confluent_kafka.admin import (
 
 from weir.gateway.kafka.errors import Code
 from weir.gateway.kafka.registry import HANDLERS, load_handlers
-from weir.testing.up import UpProcess
+from weir.testing.processes.up import UpProcess
 from weir.wire.kafka import codec
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import API, ApiKey

@@ -17,8 +17,8 @@ from confluent_kafka.admin import (
     NewTopic,
 )
 
-from weir.broker.tokens import create_secret, create_token
-from weir.testing.up import UpProcess
+from weir.broker.access.tokens import create_secret, create_token
+from weir.testing.processes.up import UpProcess
 
 TIMEOUT_S = 60
 SECRET = create_secret()

@@ -17,7 +17,7 @@ from confluent_kafka.admin import (
 )
 
 from weir.gateway.kafka.errors import Code
-from weir.testing.kafka_bare import Bare
+from weir.testing.kafka.clients.bare import Bare
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey
 

@@ -13,8 +13,8 @@ import kafka.errors
 import pytest
 
 from weir.gateway.kafka.errors import Code
-from weir.testing.kafka_bare import Bare
-from weir.testing.kafka_stage import batch_of
+from weir.testing.kafka.clients.bare import Bare
+from weir.testing.kafka.stage import batch_of
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey
 from weir.wire.kafka.records import HEADER_BYTES, NO_STAMP, parse_header, sealed, split_batches

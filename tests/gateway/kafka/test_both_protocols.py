@@ -20,7 +20,7 @@ from weir.client.consumer import Subscribing
 from weir.client.messages import Outgoing
 from weir.client.pulsar import PulsarClient
 from weir.runtime.real import real_runtime
-from weir.testing.both_clients import (
+from weir.testing.processes.both_clients import (
     EVENT_MS,
     KAFKA_CODECS,
     PATIENCE_MS,
@@ -32,7 +32,7 @@ from weir.testing.both_clients import (
     subscribe,
     take,
 )
-from weir.testing.up import UpProcess
+from weir.testing.processes.up import UpProcess
 
 pytestmark = pytest.mark.process
 

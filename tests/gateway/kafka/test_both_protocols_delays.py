@@ -11,8 +11,8 @@ import pulsar
 import pytest
 from confluent_kafka import KafkaError, Producer
 
-from weir.testing.both_clients import KAFKA_CODECS, PATIENCE_S, Kafka, receive, subscribe, take
-from weir.testing.up import UpProcess
+from weir.testing.processes.both_clients import KAFKA_CODECS, PATIENCE_S, Kafka, receive, subscribe, take
+from weir.testing.processes.up import UpProcess
 
 pytestmark = pytest.mark.process
 

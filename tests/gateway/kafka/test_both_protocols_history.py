@@ -6,7 +6,7 @@ from typing import Any
 import pulsar
 import pytest
 
-from weir.testing.both_clients import (
+from weir.testing.processes.both_clients import (
     EVENT_MS,
     KAFKA_CODECS,
     PULSAR_CODECS,
@@ -15,7 +15,7 @@ from weir.testing.both_clients import (
     some_rows,
     subscribe,
 )
-from weir.testing.up import UpProcess
+from weir.testing.processes.up import UpProcess
 
 pytestmark = pytest.mark.process
 

@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from weir.testing.kafka_bare import Bare
-from weir.testing.up import UpProcess
+from weir.testing.kafka.clients.bare import Bare
+from weir.testing.processes.up import UpProcess
 from weir.wire.kafka.records_build import Record, build_batch
 
 TIMEOUT_S = 60

@@ -9,7 +9,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from weir.testing.up import UpProcess
+from weir.testing.processes.up import UpProcess
 
 VALUES = [b"value %03d " % at + bytes(50) for at in range(100)]
 

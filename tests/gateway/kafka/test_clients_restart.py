@@ -8,7 +8,7 @@ import aiokafka
 import confluent_kafka
 import pytest
 
-from weir.testing.up import UpProcess
+from weir.testing.processes.up import UpProcess
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])

@@ -20,8 +20,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from weir.broker.tokens import create_secret, create_token
-from weir.testing.up import UpProcess
+from weir.broker.access.tokens import create_secret, create_token
+from weir.testing.processes.up import UpProcess
 
 SECRET = create_secret()
 WITH_TOKENS = (

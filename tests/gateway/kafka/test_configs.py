@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from weir.gateway.kafka.config_table import CONFIGS, TABLE, Kind, config_named
-from weir.gateway.kafka.configs import (
+from weir.gateway.kafka.admin.config_table import CONFIGS, TABLE, Kind, config_named
+from weir.gateway.kafka.admin.configs import (
     BrokerDefaults,
     Source,
     changed,

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from weir.broker.security import SecuritySettings
+from weir.broker.access.security import SecuritySettings
 from weir.gateway.kafka.errors import Code
 from weir.model.topics import TopicName
-from weir.testing.kafka_stage import Stage, play
+from weir.testing.kafka.stage import Stage, play
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey
 

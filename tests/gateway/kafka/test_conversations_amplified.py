@@ -3,10 +3,10 @@
 from typing import Any
 
 from weir.broker.api import Outgoing
+from weir.gateway.kafka.connection.settings import KafkaSettings
 from weir.gateway.kafka.errors import Code
-from weir.gateway.kafka.settings import KafkaSettings
 from weir.model.batch import BatchFormat
-from weir.testing.kafka_stage import Stage, play, store, values_of
+from weir.testing.kafka.stage import Stage, play, store, values_of
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey
 from weir.wire.pulsar.compression import Compression, compress

@@ -2,16 +2,16 @@
 
 import pytest
 
+from weir.broker.access.security import SecuritySettings
 from weir.broker.api import AbortedTransaction
-from weir.broker.security import SecuritySettings
+from weir.gateway.kafka.connection.settings import KafkaSettings
 from weir.gateway.kafka.errors import Code
-from weir.gateway.kafka.settings import KafkaSettings
 from weir.model.batch import Batch
 from weir.model.errors import TopicClosedError
 from weir.model.registry import Action
 from weir.model.topics import TopicName
-from weir.testing.fake_broker import FakeTopic
-from weir.testing.kafka_stage import Stage, batch_of, begin, go_on, play, store, told, values_of
+from weir.testing.broker.fake import FakeTopic
+from weir.testing.kafka.stage import Stage, batch_of, begin, go_on, play, store, told, values_of
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey
 

@@ -2,9 +2,9 @@
 
 import pytest
 
+from weir.gateway.kafka.connection.settings import KafkaSettings
 from weir.gateway.kafka.errors import Code
-from weir.gateway.kafka.settings import KafkaSettings
-from weir.testing.kafka_stage import Stage, begin, go_on, play, store, told
+from weir.testing.kafka.stage import Stage, begin, go_on, play, store, told
 from weir.wire.kafka import messages as m
 
 

@@ -5,11 +5,11 @@ import asyncio
 
 import pytest
 
-from weir.broker.security import SecuritySettings
+from weir.broker.access.security import SecuritySettings
 from weir.gateway.kafka.errors import Code
 from weir.model.registry import Action
 from weir.model.topics import TopicName
-from weir.testing.group_stage import Table, play
+from weir.testing.broker.group_stage import Table, play
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey
 
@@ -330,8 +330,8 @@ def test_a_subscription_of_other_consumers_is_not_deleted_under_them() -> None:
 
 
 def test_a_gateway_without_a_coordinator_says_so() -> None:
-    from weir.testing.kafka_stage import Stage
-    from weir.testing.kafka_stage import play as play_plain
+    from weir.testing.kafka.stage import Stage
+    from weir.testing.kafka.stage import play as play_plain
 
     async def conversation(stage: Stage) -> None:
         peer = await stage.peer()

@@ -4,17 +4,17 @@ from typing import Any
 
 import pytest
 
+from weir.broker.access.security import SecuritySettings
 from weir.broker.api import Outgoing
-from weir.broker.security import SecuritySettings
+from weir.gateway.kafka.admin.operations import NOT_ASKED, Operation
+from weir.gateway.kafka.connection.settings import KafkaSettings
 from weir.gateway.kafka.errors import Code
-from weir.gateway.kafka.operations import NOT_ASKED, Operation
-from weir.gateway.kafka.settings import KafkaSettings
 from weir.model.batch import BatchFormat
 from weir.model.policies import AutoTopicCreation, Policies, Retention
 from weir.model.registry import Action
 from weir.model.topics import NamespaceName, TopicName
-from weir.testing.fake_broker import FakeTopic
-from weir.testing.kafka_stage import Peer, Stage, batch_of, play
+from weir.testing.broker.fake import FakeTopic
+from weir.testing.kafka.stage import Peer, Stage, batch_of, play
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey
 

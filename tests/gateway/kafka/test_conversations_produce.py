@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from weir.broker.security import SecuritySettings
+from weir.broker.access.security import SecuritySettings
 from weir.gateway.kafka.errors import Code
 from weir.model.batch import BatchFormat, Stamp
 from weir.model.errors import (
@@ -17,7 +17,7 @@ from weir.model.errors import (
 from weir.model.policies import Cleanup, LogCompaction, Policies
 from weir.model.registry import Action
 from weir.model.topics import TopicName
-from weir.testing.kafka_stage import Peer, Stage, batch_of, play
+from weir.testing.kafka.stage import Peer, Stage, batch_of, play
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey
 from weir.wire.kafka.records import parse_header

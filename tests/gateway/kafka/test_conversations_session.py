@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from weir.broker.api import Identity
+from weir.gateway.kafka.connection.settings import KafkaSettings
 from weir.gateway.kafka.errors import Code
 from weir.gateway.kafka.registry import HANDLERS
-from weir.gateway.kafka.settings import KafkaSettings
 from weir.model.errors import ConnectionLostError
-from weir.testing.kafka_stage import Peer, Stage, batch_of, play
+from weir.testing.kafka.stage import Peer, Stage, batch_of, play
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey
 

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from weir.broker.coordinator import COORDINATOR
+from weir.broker.shards import COORDINATOR
 from weir.gateway.kafka.errors import Code
 from weir.model.errors import NotOwnerError, StreamError
 from weir.model.registry import Action
 from weir.model.topics import TopicName
-from weir.testing.kafka_transaction_stage import SECURE, Client, Stage, play
+from weir.testing.kafka.transaction_stage import SECURE, Client, Stage, play
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey
 from weir.wire.kafka.consumer import encode_subscription

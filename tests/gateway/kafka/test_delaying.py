@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.broker.api import Outgoing
-from weir.gateway.kafka.delaying import (
+from weir.gateway.kafka.errors import Code, RefusedError
+from weir.gateway.kafka.produce.delaying import (
     CANCEL,
     DELAY_ID,
     DELIVER_AFTER,
@@ -17,9 +18,8 @@ from weir.gateway.kafka.delaying import (
     Delaying,
     delay_id_of,
 )
-from weir.gateway.kafka.errors import Code, RefusedError
 from weir.model.batch import Batch, BatchFormat, Stamp
-from weir.testing.record_samples import compressed
+from weir.testing.codecs.record_samples import compressed
 from weir.wire.kafka.records import (
     NO_STAMP,
     TRANSACTIONAL,

@@ -14,9 +14,9 @@ from confluent_kafka.admin import AdminClient
 
 from weir.gateway.kafka.registry import HANDLERS, load_handlers
 from weir.model.errors import NetworkError
-from weir.testing.kafka_fuzz import ODD_NAMES, TOPIC, Fuzz
-from weir.testing.kafka_node import KafkaNode
-from weir.testing.kafka_stage import Peer, batch_of
+from weir.testing.codecs.kafka_fuzz import ODD_NAMES, TOPIC, Fuzz
+from weir.testing.kafka.node import KafkaNode
+from weir.testing.kafka.stage import Peer, batch_of
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import API, ApiKey
 from weir.wire.kafka.codec import decode_response

@@ -3,10 +3,10 @@
 import pytest
 
 from weir.gateway.kafka.errors import Code
-from weir.gateway.kafka.gaps import Gaps
+from weir.gateway.kafka.produce.gaps import Gaps
 from weir.model.batch import Stamp
 from weir.model.errors import OutOfOrderSequenceError
-from weir.testing.kafka_stage import Stage, batch_of, play
+from weir.testing.kafka.stage import Stage, batch_of, play
 
 _KEY = ("orders", 0)
 _LAST = 0x7FFFFFFF

@@ -30,7 +30,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 
-from weir.testing.up import UpProcess
+from weir.testing.processes.up import UpProcess
 
 TIMEOUT_S = 90
 #: What clients need to notice things fast.

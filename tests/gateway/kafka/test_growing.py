@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from weir.testing.up import UpProcess
+from weir.testing.processes.up import UpProcess
 
 TIMEOUT_S = 60
 REFRESH_MS = 300

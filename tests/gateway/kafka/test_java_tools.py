@@ -8,7 +8,7 @@ from pathlib import Path
 import confluent_kafka
 import pytest
 
-from weir.testing.up import UpProcess
+from weir.testing.processes.up import UpProcess
 
 ROOT = Path(__file__).parents[3]
 _MISSING = 77

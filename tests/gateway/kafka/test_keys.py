@@ -3,7 +3,7 @@
 from weir.gateway.kafka.keys import keys_of
 from weir.gateway.pulsar.keys import keys_of as pulsar_keys_of
 from weir.model.batch import Batch, BatchFormat
-from weir.testing.record_samples import compressed
+from weir.testing.codecs.record_samples import compressed
 from weir.wire.kafka.records import Compression
 from weir.wire.kafka.records_build import Record, build_batch
 from weir.wire.kafka.translation import ORDERING_KEY

@@ -17,7 +17,7 @@ import pytest
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from weir.testing.up import UpProcess
+from weir.testing.processes.up import UpProcess
 
 TIMEOUT_S = 60.0
 

@@ -17,7 +17,7 @@ import pytest
 
 from weir.broker.api import Owner
 from weir.broker.broker import Broker
-from weir.broker.registry import Registry
+from weir.broker.registry.registry import Registry
 from weir.gateway.pulsar import PulsarServer, PulsarSettings, SessionLimits
 from weir.model.errors import NetworkError
 from weir.model.policies import Policies
@@ -28,8 +28,8 @@ from weir.server import config_parts
 from weir.server.config_load import load
 from weir.server.schema_port import GuardedSchemas
 from weir.server.standalone import Standalone
-from weir.testing.fake_broker import FakeBroker
-from weir.testing.world import World, simulate
+from weir.testing.broker.fake import FakeBroker
+from weir.testing.world.world import World, simulate
 from weir.wire.pulsar.frames import Frame, decode_frame, encode_command, encode_with_message, splitter
 from weir.wire.pulsar.message import seal_message
 from weir.wire.pulsar.proto import Message, api

@@ -14,8 +14,8 @@ import pulsar
 import pytest
 
 from weir.model.errors import NetworkError
-from weir.testing.fuzzing import mutate
-from weir.testing.pulsar_samples import any_command
+from weir.testing.codecs.fuzzing import mutate
+from weir.testing.codecs.pulsar_samples import any_command
 from weir.wire.pulsar.commands import COMMANDS, Command, Role, Type
 from weir.wire.pulsar.frames import encode_command, encode_with_message
 from weir.wire.pulsar.message import seal_message

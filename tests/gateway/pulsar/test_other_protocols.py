@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from weir.model.batch import BatchFormat
-from weir.testing.record_samples import compressed
+from weir.testing.codecs.record_samples import compressed
 from weir.wire.kafka.records import Compression
 from weir.wire.kafka.records_build import Record, build_batch
 from weir.wire.pulsar.batch import iter_batch

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from weir.broker.tokens import create_key_pair, create_secret, create_token, load_private_key
+from weir.broker.access.tokens import create_key_pair, create_secret, create_token, load_private_key
 from weir.model.registry import Action
 from weir.model.topics import NamespaceName, TopicName
 from weir.wire.pulsar.proto import api

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from weir.model.errors import InvariantError, UnknownVersionError, WireError
-from weir.testing.kafka_samples import in_version, integers
+from weir.testing.codecs.kafka_samples import in_version, integers
 from weir.wire.kafka import codec
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import API, ApiKey

@@ -9,8 +9,8 @@ from random import Random
 import pytest
 
 from weir.model.errors import WireError
-from weir.testing.fuzzing import mutate
-from weir.testing.kafka_samples import in_version, sample_message
+from weir.testing.codecs.fuzzing import mutate
+from weir.testing.codecs.kafka_samples import in_version, sample_message
 from weir.wire.kafka import codec, consumer, headers
 from weir.wire.kafka.apis import ApiKey
 from weir.wire.kafka.schema import LAYOUTS

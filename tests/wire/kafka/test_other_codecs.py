@@ -9,7 +9,7 @@ import pytest
 from aiokafka.protocol.api import RequestStruct, Response
 from kafka.protocol.api_message import ApiMessage
 
-from weir.testing.kafka_samples import in_version, sample_message
+from weir.testing.codecs.kafka_samples import in_version, sample_message
 from weir.wire.kafka import codec
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.schema import APIS, LAYOUTS

@@ -10,7 +10,7 @@ from kafka.record.default_records import DefaultRecordBatch
 
 from weir.model.batch import Stamp
 from weir.model.errors import ChecksumError, UnknownVersionError, WireError
-from weir.testing.record_samples import compressed, reseal_records, sample_records
+from weir.testing.codecs.record_samples import compressed, reseal_records, sample_records
 from weir.wire.kafka.records import (
     CONTROL,
     HEADER_BYTES,

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weir.model.errors import FrameTooLargeError, WireError
-from weir.testing.record_samples import compress, compressed
+from weir.testing.codecs.record_samples import compress, compressed
 from weir.wire.kafka.compression import decompress
 from weir.wire.kafka.records import HEADER_BYTES, Compression, produced, verify
 from weir.wire.kafka.records_build import Record, build_batch, zigzag

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.model.errors import WireError
-from weir.testing.record_samples import compressed
+from weir.testing.codecs.record_samples import compressed
 from weir.wire.kafka.records import Compression, parse_header
 from weir.wire.kafka.records_build import Record, build_batch
 from weir.wire.kafka.records_search import Searcher

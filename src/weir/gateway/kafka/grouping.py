@@ -2,11 +2,11 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from weir.broker.group_model import GroupInfo, GroupState
-from weir.broker.groups import GroupCoordinator
+from weir.broker.groups.coordinator import GroupCoordinator
+from weir.broker.groups.model import GroupInfo, GroupState
 from weir.gateway.kafka.catalog import Catalog
+from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.errors import Code, RefusedError, code_of
-from weir.gateway.kafka.session import Session
 from weir.model import errors
 from weir.model.ids import Buffer
 from weir.model.registry import Action

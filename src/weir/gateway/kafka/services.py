@@ -2,16 +2,16 @@
 
 from dataclasses import dataclass, field
 
+from weir.broker.access.security import Authoriser
 from weir.broker.api import Broker
-from weir.broker.groups import GroupCoordinator
+from weir.broker.groups.coordinator import GroupCoordinator
 from weir.broker.ports import Guard
-from weir.broker.registry import Registry
-from weir.broker.security import Authoriser
-from weir.broker.transactions import Transactions
+from weir.broker.registry.registry import Registry
+from weir.broker.transactions.coordinator import Transactions
 from weir.gateway.kafka.catalog import Catalog
-from weir.gateway.kafka.delaying import Delaying
-from weir.gateway.kafka.moments import Moments
-from weir.gateway.kafka.settings import KafkaSettings
+from weir.gateway.kafka.connection.settings import KafkaSettings
+from weir.gateway.kafka.fetch.moments import Moments
+from weir.gateway.kafka.produce.delaying import Delaying
 from weir.runtime.interfaces import Clock
 
 

@@ -3,16 +3,16 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from weir.broker.registry_listing import Pattern
-from weir.broker.transaction_model import ProducerIdentity
-from weir.broker.transactions import Transactions
+from weir.broker.registry.listing import Pattern
+from weir.broker.transactions.coordinator import Transactions
+from weir.broker.transactions.model import ProducerIdentity
 from weir.gateway.kafka.errors import Code, RefusedError, code_of
 from weir.model import errors
 from weir.model.registry import Action
 from weir.model.topics import TopicName
 
 if TYPE_CHECKING:
-    from weir.gateway.kafka.session import Session
+    from weir.gateway.kafka.connection.session import Session
 
 _MOVED = (errors.NotOwnerError, errors.TopicClosedError)
 #: What clients meet by looking for the coordinator again.

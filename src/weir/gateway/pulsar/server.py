@@ -4,7 +4,7 @@ import logging
 from ssl import SSLContext
 
 from weir.broker.api import Broker
-from weir.broker.window import Total
+from weir.broker.dispatch.window import Total
 from weir.gateway.pulsar.ports import NoSchemas, NoTopicLists, Schemas, TopicLists
 from weir.gateway.pulsar.registry import load_handlers
 from weir.gateway.pulsar.session import Services, Session

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from weir.broker.api import Broker
-from weir.broker.window import Total, Window
+from weir.broker.dispatch.window import Total, Window
 from weir.gateway.pulsar.consuming import ConsumerLink
 from weir.gateway.pulsar.credentials import Credentials
 from weir.gateway.pulsar.errors import code_of, text_of

@@ -16,7 +16,7 @@ from weir.spark.sql.queries import Query, quoted
 from weir.spark.sql.results import Done
 from weir.spark.sql.statements import Insert
 from weir.spark.sql.tables import Tables
-from weir.spark.typed import ValueSchema
+from weir.spark.values.typed import ValueSchema
 
 #: As JSON writes them, so Avro's JSON has them.
 _SAME = (

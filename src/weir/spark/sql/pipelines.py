@@ -15,7 +15,7 @@ from weir.client.sinks import forget
 from weir.model.errors import BrokerError, NotAllowedError, SqlError, WeirError
 from weir.model.sql_streams import SqlStream
 from weir.model.topics import TopicName
-from weir.spark.options import connection
+from weir.spark.source.options import connection
 from weir.spark.sql.output import Messages, messages
 from weir.spark.sql.place import Place, kafka_name, table_name
 from weir.spark.sql.queries import Query, find_query, tokenize

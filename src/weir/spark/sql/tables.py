@@ -13,12 +13,12 @@ from weir.client.kafka.cluster import Cluster
 from weir.client.registry import schemas_of, topic_of
 from weir.model.errors import ConfigError, SchemaNotFoundError, SqlError, TopicNotFoundError
 from weir.model.topics import TopicName
-from weir.spark.columns import schema_of
-from weir.spark.options import connection
+from weir.spark.source.columns import schema_of
+from weir.spark.source.options import connection
 from weir.spark.sql.distinct import KEY, TIME, Distinct
 from weir.spark.sql.place import Place, kafka_name, table_name, topic_named
 from weir.spark.sql.queries import Query, quoted
-from weir.spark.typed import ValueSchema, value_schema
+from weir.spark.values.typed import ValueSchema, value_schema
 
 log = logging.getLogger(__name__)
 

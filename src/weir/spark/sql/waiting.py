@@ -7,7 +7,7 @@ from typing import Any
 from weir.client.kafka.cluster import Cluster, Partition
 from weir.client.kafka.offsets import ends, starts
 from weir.model.sql_streams import SqlStream
-from weir.spark.options import connection
+from weir.spark.source.options import connection
 from weir.spark.sql.place import Place, kafka_name
 
 

@@ -1,9 +1,9 @@
 """AddOffsetsToTxn: a group whose positions a transaction is going to move."""
 
+from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.errors import Code
 from weir.gateway.kafka.grouping import check_group, group_code
 from weir.gateway.kafka.registry import handler
-from weir.gateway.kafka.session import Session
 from weir.gateway.kafka.transacting import fenced_code, identity, transaction_code, transactions_of
 from weir.model.errors import NotAuthorisedError, WeirError
 from weir.wire.kafka import messages as m

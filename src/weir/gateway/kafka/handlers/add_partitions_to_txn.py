@@ -6,9 +6,9 @@ it is understood all the same.
 
 from collections.abc import Sequence
 
+from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.errors import Code
 from weir.gateway.kafka.registry import handler
-from weir.gateway.kafka.session import Session
 from weir.gateway.kafka.transacting import fenced_code, find_parts, identity, transaction_code, transactions_of
 from weir.model.errors import WeirError
 from weir.model.topics import TopicName

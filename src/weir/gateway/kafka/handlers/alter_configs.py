@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 
-from weir.gateway.kafka.administering import each, said_twice
-from weir.gateway.kafka.configs import everything_else
+from weir.gateway.kafka.admin.common import each, said_twice
+from weir.gateway.kafka.admin.configs import everything_else
+from weir.gateway.kafka.admin.resources import alter
+from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.errors import Code, RefusedError
 from weir.gateway.kafka.registry import handler
-from weir.gateway.kafka.resources import alter
-from weir.gateway.kafka.session import Session
 from weir.model.policies import Policies
 from weir.model.registry import TopicRecord
 from weir.wire.kafka import messages as m

@@ -2,10 +2,10 @@
 
 import re
 
+from weir.gateway.kafka.connection.session import Session
+from weir.gateway.kafka.connection.versions import api_versions as response
 from weir.gateway.kafka.errors import Code
 from weir.gateway.kafka.registry import handler
-from weir.gateway.kafka.session import Session
-from weir.gateway.kafka.versions import api_versions as response
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey
 

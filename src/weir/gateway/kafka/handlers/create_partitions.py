@@ -1,9 +1,9 @@
 """CreatePartitions: a partitioned topic gets more of them; it never gets fewer."""
 
-from weir.gateway.kafka.administering import NAMED_TWICE, check_count, each, existing, named_once
+from weir.gateway.kafka.admin.common import NAMED_TWICE, check_count, each, existing, named_once
+from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.errors import Code, RefusedError
 from weir.gateway.kafka.registry import handler
-from weir.gateway.kafka.session import Session
 from weir.model.errors import NotAllowedError
 from weir.model.registry import TopicRecord
 from weir.wire.kafka import messages as m

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from contextlib import suppress
 
-from weir.gateway.kafka.administering import NAMED_TWICE, administered, check_count, each, named_once, to_its_end
-from weir.gateway.kafka.broker_configs import defaults_of
-from weir.gateway.kafka.configs import new_topic, shown
+from weir.gateway.kafka.admin.broker_configs import defaults_of
+from weir.gateway.kafka.admin.common import NAMED_TWICE, administered, check_count, each, named_once, to_its_end
+from weir.gateway.kafka.admin.configs import new_topic, shown
+from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.errors import Code, RefusedError
 from weir.gateway.kafka.registry import handler
-from weir.gateway.kafka.session import Session
 from weir.model.errors import TopicExistsError, TopicNotFoundError
 from weir.model.policies import Policies
 from weir.model.registry import TopicRecord

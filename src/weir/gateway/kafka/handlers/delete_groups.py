@@ -1,10 +1,10 @@
 """DeleteGroups: groups without members go, with all of their positions."""
 
-from weir.gateway.kafka.administering import to_its_end
+from weir.gateway.kafka.admin.common import to_its_end
+from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.errors import text_of
 from weir.gateway.kafka.grouping import check_group, group_code, groups_of
 from weir.gateway.kafka.registry import handler
-from weir.gateway.kafka.session import Session
 from weir.model.errors import WeirError
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey

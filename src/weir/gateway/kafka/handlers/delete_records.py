@@ -1,11 +1,11 @@
 """DeleteRecords: everything before an offset goes, whoever has not read it."""
 
-from weir.broker.readable import readable
-from weir.broker.topic import BrokerTopic
-from weir.gateway.kafka.administering import each, existing, to_its_end
+from weir.broker.topic.readable import readable
+from weir.broker.topic.topic import BrokerTopic
+from weir.gateway.kafka.admin.common import each, existing, to_its_end
+from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.errors import Code, RefusedError
 from weir.gateway.kafka.registry import handler
-from weir.gateway.kafka.session import Session
 from weir.model.policies import LogCompaction
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey

@@ -2,10 +2,10 @@
 
 from functools import partial
 
-from weir.gateway.kafka.administering import NAMED_TWICE, administered, each, named_once
+from weir.gateway.kafka.admin.common import NAMED_TWICE, administered, each, named_once
+from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.errors import Code, RefusedError
 from weir.gateway.kafka.registry import handler
-from weir.gateway.kafka.session import Session
 from weir.model.errors import InvalidNameError, TopicNotFoundError, WeirError
 from weir.model.registry import TopicRecord
 from weir.wire.kafka import messages as m

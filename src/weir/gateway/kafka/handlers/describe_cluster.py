@@ -1,9 +1,9 @@
 """DescribeCluster: which brokers there are."""
 
+from weir.gateway.kafka.admin.operations import NOT_ASKED, cluster_operations
+from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.errors import Code
-from weir.gateway.kafka.operations import NOT_ASKED, cluster_operations
 from weir.gateway.kafka.registry import handler
-from weir.gateway.kafka.session import Session
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey
 

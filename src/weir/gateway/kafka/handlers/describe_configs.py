@@ -1,13 +1,13 @@
 """DescribeConfigs: what holds for topics, and for this broker."""
 
-from weir.gateway.kafka.administering import check_cluster, check_named
-from weir.gateway.kafka.broker_configs import HTTP_URL, BrokerConfig, broker_configs, defaults_of
-from weir.gateway.kafka.config_table import SYNONYMS
-from weir.gateway.kafka.configs import Shown, Source, shown
+from weir.gateway.kafka.admin.broker_configs import HTTP_URL, BrokerConfig, broker_configs, defaults_of
+from weir.gateway.kafka.admin.common import check_cluster, check_named
+from weir.gateway.kafka.admin.config_table import SYNONYMS
+from weir.gateway.kafka.admin.configs import Shown, Source, shown
+from weir.gateway.kafka.admin.resources import ResourceType, check_here
+from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.errors import Code, RefusedError, code_of, text_of
 from weir.gateway.kafka.registry import handler
-from weir.gateway.kafka.resources import ResourceType, check_here
-from weir.gateway.kafka.session import Session
 from weir.model.errors import WeirError
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey

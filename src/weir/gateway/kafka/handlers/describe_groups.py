@@ -1,11 +1,11 @@
 """DescribeGroups: who is in them, and what each member was given."""
 
-from weir.broker.group_model import GroupInfo, GroupState
+from weir.broker.groups.model import GroupInfo, GroupState
+from weir.gateway.kafka.admin.operations import NOT_ASKED, Operation, bits
+from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.errors import Code, text_of
 from weir.gateway.kafka.grouping import STATES, check_group, group_code, groups_of
-from weir.gateway.kafka.operations import NOT_ASKED, Operation, bits
 from weir.gateway.kafka.registry import handler
-from weir.gateway.kafka.session import Session
 from weir.model.errors import UnknownGroupError, WeirError
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey

@@ -1,10 +1,10 @@
 """DescribeLogDirs: how much partitions hold. Weir keeps all of them in one place."""
 
-from weir.broker.topic import BrokerTopic
-from weir.gateway.kafka.administering import check_cluster, check_named
+from weir.broker.topic.topic import BrokerTopic
+from weir.gateway.kafka.admin.common import check_cluster, check_named
+from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.errors import Code, RefusedError
 from weir.gateway.kafka.registry import handler
-from weir.gateway.kafka.session import Session
 from weir.model.errors import WeirError
 from weir.model.topics import TopicName
 from weir.wire.kafka import messages as m

@@ -1,8 +1,8 @@
 """DescribeProducers: idempotent and transactional producers that wrote to partitions not long ago."""
 
+from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.errors import code_of, text_of
 from weir.gateway.kafka.registry import handler
-from weir.gateway.kafka.session import Session
 from weir.model.errors import WeirError
 from weir.model.registry import Action
 from weir.wire.kafka import messages as m

@@ -1,8 +1,8 @@
 """DescribeTransactions: what is open under transactional ids, since when, and where."""
 
+from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.errors import Code
 from weir.gateway.kafka.registry import handler
-from weir.gateway.kafka.session import Session
 from weir.gateway.kafka.transacting import transaction_code, transactions_of
 from weir.model.errors import NotAuthorisedError, TopicNotFoundError, WeirError
 from weir.model.topics import TopicName

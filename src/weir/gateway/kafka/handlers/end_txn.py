@@ -1,8 +1,8 @@
 """EndTxn: commit a transaction, or abort it. Since version 5 with a new epoch or producer id for the next one."""
 
+from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.errors import Code
 from weir.gateway.kafka.registry import handler
-from weir.gateway.kafka.session import Session
 from weir.gateway.kafka.transacting import fenced_code, identity, transaction_code, transactions_of
 from weir.model.errors import WeirError
 from weir.wire.kafka import messages as m

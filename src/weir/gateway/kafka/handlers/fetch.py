@@ -1,11 +1,11 @@
 """Fetch: record batches of any number of partitions, with a wait if there are none."""
 
+from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.errors import RefusedError
-from weir.gateway.kafka.fetch_parts import FetchPart, FetchParts
-from weir.gateway.kafka.fetch_sessions import FIRST, SESSIONLESS
-from weir.gateway.kafka.fetching import Fetching
+from weir.gateway.kafka.fetch.fetching import Fetching
+from weir.gateway.kafka.fetch.parts import FetchPart, FetchParts
+from weir.gateway.kafka.fetch.sessions import FIRST, SESSIONLESS
 from weir.gateway.kafka.registry import handler
-from weir.gateway.kafka.session import Session
 from weir.model.errors import TooManyError
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey

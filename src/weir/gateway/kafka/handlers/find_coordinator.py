@@ -1,9 +1,9 @@
 """FindCoordinator: the broker to ask for a group, or for a transactional id."""
 
+from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.errors import Code, text_of
 from weir.gateway.kafka.grouping import group_code, groups_of
 from weir.gateway.kafka.registry import handler
-from weir.gateway.kafka.session import Session
 from weir.model.errors import WeirError
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey

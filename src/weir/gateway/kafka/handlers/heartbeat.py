@@ -1,8 +1,8 @@
 """Heartbeat: a member lives; it is told when to join again."""
 
+from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.grouping import group_code, groups_of
 from weir.gateway.kafka.registry import handler
-from weir.gateway.kafka.session import Session
 from weir.model.errors import WeirError
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey

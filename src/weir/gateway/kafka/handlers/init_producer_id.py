@@ -1,8 +1,8 @@
 """InitProducerId: who an idempotent or transactional producer is from now on."""
 
+from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.errors import Code
 from weir.gateway.kafka.registry import handler
-from weir.gateway.kafka.session import Session
 from weir.gateway.kafka.transacting import fenced_code, identity, transaction_code, transactions_of
 from weir.model.errors import WeirError
 from weir.wire.kafka import messages as m

@@ -1,9 +1,9 @@
 """JoinGroup: a member comes, or comes again; answered once everyone has."""
 
-from weir.broker.group_model import Joined, JoinRequest
+from weir.broker.groups.model import Joined, JoinRequest
+from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.grouping import check_group, group_code, groups_of
 from weir.gateway.kafka.registry import handler
-from weir.gateway.kafka.session import Session
 from weir.model.errors import MemberIdRequiredError, WeirError
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey

@@ -1,8 +1,8 @@
 """ListGroups: every group that the client may know of."""
 
+from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.grouping import STATES, groups_of, may_use
 from weir.gateway.kafka.registry import handler
-from weir.gateway.kafka.session import Session
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey
 

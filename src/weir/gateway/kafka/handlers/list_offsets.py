@@ -1,9 +1,9 @@
 """ListOffsets: where a partition begins and ends, and where a moment lies in it."""
 
-from weir.broker.readable import readable
+from weir.broker.topic.readable import readable
+from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.errors import Code, RefusedError, code_of
 from weir.gateway.kafka.registry import handler
-from weir.gateway.kafka.session import Session
 from weir.model.errors import WeirError
 from weir.model.registry import Action
 from weir.wire.kafka import messages as m

@@ -1,9 +1,9 @@
 """ListTransactions: the transactional ids that this broker coordinates, as far as the client may use them."""
 
-from weir.broker.transaction_model import TransactionInfo, TransactionState
+from weir.broker.transactions.model import TransactionInfo, TransactionState
+from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.errors import Code
 from weir.gateway.kafka.registry import handler
-from weir.gateway.kafka.session import Session
 from weir.gateway.kafka.transacting import id_matcher, transaction_code, transactions_of
 from weir.model.errors import NotAllowedError, WeirError
 from weir.wire.kafka import messages as m

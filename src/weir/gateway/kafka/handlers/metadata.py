@@ -1,9 +1,9 @@
 """Metadata: the brokers, and the topics with their partitions."""
 
+from weir.gateway.kafka.admin.operations import NOT_ASKED, cluster_operations, topic_operations
+from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.errors import Code, RefusedError, code_of
-from weir.gateway.kafka.operations import NOT_ASKED, cluster_operations, topic_operations
 from weir.gateway.kafka.registry import handler
-from weir.gateway.kafka.session import Session
 from weir.model.errors import TopicNotFoundError, WeirError
 from weir.model.registry import TopicRecord
 from weir.wire.kafka import messages as m

@@ -1,10 +1,10 @@
 """OffsetCommit: how far a group has come; answered once that is durable."""
 
-from weir.broker.group_offsets import Committed
+from weir.broker.groups.offsets import Committed
+from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.errors import Code, code_of
 from weir.gateway.kafka.grouping import check_group, group_code, groups_of, part_of, position_code
 from weir.gateway.kafka.registry import handler
-from weir.gateway.kafka.session import Session
 from weir.model.errors import TopicNotFoundError, UnknownGroupError, WeirError
 from weir.model.topics import TopicName
 from weir.wire.kafka import messages as m

@@ -1,6 +1,7 @@
 """OffsetDelete: a group forgets how far it has come on partitions that nobody reads for it any more."""
 
-from weir.broker.group_model import GroupState
+from weir.broker.groups.model import GroupState
+from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.errors import Code, code_of
 from weir.gateway.kafka.grouping import (
     CONSUMER,
@@ -11,7 +12,6 @@ from weir.gateway.kafka.grouping import (
     subscribed_topics,
 )
 from weir.gateway.kafka.registry import handler
-from weir.gateway.kafka.session import Session
 from weir.model.errors import GroupNotEmptyError, GroupSubscribedError, WeirError
 from weir.model.topics import TopicName
 from weir.wire.kafka import messages as m

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from weir.broker.group_offsets import Committed
+from weir.broker.groups.offsets import Committed
+from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.errors import Code
 from weir.gateway.kafka.grouping import group_code, groups_of, may_use, part_of, position_code
 from weir.gateway.kafka.registry import handler
-from weir.gateway.kafka.session import Session
 from weir.model.errors import TopicNotFoundError, WeirError
 from weir.model.topics import TopicName
 from weir.wire.kafka import messages as m

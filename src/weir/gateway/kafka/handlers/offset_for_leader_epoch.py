@@ -1,9 +1,9 @@
 """OffsetForLeaderEpoch: where an epoch of a partition ended. Weir's logs have one epoch, 0, and never diverge."""
 
-from weir.gateway.kafka.administering import check_named
+from weir.gateway.kafka.admin.common import check_named
+from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.errors import Code, RefusedError, code_of
 from weir.gateway.kafka.registry import handler
-from weir.gateway.kafka.session import Session
 from weir.model.errors import WeirError
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey

@@ -3,9 +3,9 @@
 from collections.abc import Coroutine
 from typing import Any
 
-from weir.gateway.kafka.publishing import Answer
+from weir.gateway.kafka.connection.session import Session
+from weir.gateway.kafka.produce.publishing import Answer
 from weir.gateway.kafka.registry import pipelined
-from weir.gateway.kafka.session import Session
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey
 

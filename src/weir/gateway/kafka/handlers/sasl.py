@@ -1,9 +1,9 @@
 """SaslHandshake and SaslAuthenticate: PLAIN, whose password is a Weir token."""
 
-from weir.gateway.kafka.credentials import MECHANISMS
+from weir.gateway.kafka.connection.credentials import MECHANISMS
+from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.errors import Code
 from weir.gateway.kafka.registry import handler
-from weir.gateway.kafka.session import Session
 from weir.model.errors import NotAuthenticatedError
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey

@@ -1,9 +1,9 @@
 """SyncGroup: the leader brings everyone's share, everyone gets their own."""
 
-from weir.broker.group_model import SyncRequest
+from weir.broker.groups.model import SyncRequest
+from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.grouping import assigned_parts, group_code, groups_of
 from weir.gateway.kafka.registry import handler
-from weir.gateway.kafka.session import Session
 from weir.model.errors import InconsistentGroupProtocolError, WeirError
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey

@@ -1,10 +1,10 @@
 """TxnOffsetCommit: where a group will be if the transaction commits. Since version 5 it joins it by that."""
 
-from weir.broker.group_offsets import Committed
+from weir.broker.groups.offsets import Committed
+from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.errors import Code, code_of
 from weir.gateway.kafka.grouping import check_group, group_code, groups_of, part_of
 from weir.gateway.kafka.registry import handler
-from weir.gateway.kafka.session import Session
 from weir.gateway.kafka.transacting import identity, transaction_code, transactions_of
 from weir.model.errors import WeirError
 from weir.model.topics import TopicName

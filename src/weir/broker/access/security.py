@@ -1,0 +1,229 @@
+"""Who somebody is, and what they may do.
+
+Both questions are answered from memory. A grant taken back and a token run out also end what is under way:
+`Authoriser.revision` grows with every change, `Authoriser.change` waits for one, `Authenticator.expiry` for the
+end of a token.
+"""
+
+from dataclasses import dataclass
+
+from weir.broker.access.tokens import TokenVerifier
+from weir.broker.api import Identity
+from weir.broker.registry.grants import Scope
+from weir.broker.registry.registry import Registry
+from weir.model.errors import NotAuthenticatedError, NotAuthorisedError
+from weir.model.registry import Action
+from weir.model.topics import NamespaceName, TopicName
+from weir.runtime.interfaces import Clock
+
+_MAX_CREDENTIALS_BYTES = 128 * 1024
+#: No timer waits for longer at once; a year is far enough.
+_LONGEST_SLEEP_S = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class SecuritySettings:
+    """Standalone asks nobody who they are, and lets everybody do everything."""
+
+    authentication: bool = False
+    authorisation: bool = False
+    #: Everybody's role while authentication is off.
+    anonymous_role: str = "anonymous"
+    #: Whether, with authentication on, one may come without credentials, as the anonymous role.
+    allow_anonymous: bool = False
+    #: Roles that may do everything.
+    superusers: tuple[str, ...] = ()
+
+
+class Authenticator:
+    """Turns credentials into an identity."""
+
+    def __init__(self, clock: Clock, settings: SecuritySettings, *, tokens: TokenVerifier | None = None) -> None:
+        self._clock = clock
+        self._settings = settings
+        self._tokens = tokens
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """What a client can authenticate by."""
+        offered = ("token",) if self._tokens is not None else ()
+        return (*offered, "tls", *(("none",) if self._anonymous_allowed else ()))
+
+    @property
+    def _anonymous_allowed(self) -> bool:
+        return not self._settings.authentication or self._settings.allow_anonymous
+
+    def authenticate(self, method: str, credentials: bytes, *, certificate: bytes | None = None) -> Identity:
+        """Who is behind the credentials; NotAuthenticatedError.
+
+        `certificate`: what the client proved to own in the TLS handshake, as DER; never anything that it merely
+        sent. A client that names no method is who its certificate says.
+        """
+        if not self._settings.authentication:
+            return Identity(self._settings.anonymous_role)
+        if len(credentials) > _MAX_CREDENTIALS_BYTES:
+            raise NotAuthenticatedError("the credentials are too long")
+        match method:
+            case "token":
+                return self._by_token(credentials)
+            case "tls":
+                return self._by_certificate(certificate)
+            case "" | "none":
+                if certificate is not None:
+                    return self._by_certificate(certificate)
+                if self._anonymous_allowed:
+                    return Identity(self._settings.anonymous_role)
+                raise NotAuthenticatedError("credentials are needed", hint="connect with a token")
+        raise NotAuthenticatedError(
+            f"authentication by {method[:40]!r} is not known here", hint=f"use {', '.join(self.methods)}"
+        )
+
+    def _by_token(self, credentials: bytes) -> Identity:
+        if self._tokens is None:
+            raise NotAuthenticatedError("this broker takes no tokens", hint="configure a key for them")
+        speaker = self._tokens.verify(credentials, now_ms=self._clock.wall_ms())
+        return Identity(speaker.role, speaker.expires_ms)
+
+    def _by_certificate(self, certificate: bytes | None) -> Identity:
+        if certificate is None:
+            raise NotAuthenticatedError("no client certificate was shown", hint="connect by TLS with one")
+        return identity_of_certificate(certificate, now_ms=self._clock.wall_ms())
+
+    def expired(self, identity: Identity) -> bool:
+        """Whether its credentials have run out."""
+        return identity.expires_ms is not None and self._clock.wall_ms() >= identity.expires_ms
+
+    async def expiry(self, identity: Identity) -> None:
+        """Wait until its credentials have run out; for ever if they never do."""
+        while not self.expired(identity):
+            left_s = (
+                _LONGEST_SLEEP_S
+                if identity.expires_ms is None
+                else (identity.expires_ms - self._clock.wall_ms()) / 1000
+            )
+            # The wall clock may be set meanwhile, so it is asked again and again.
+            await self._clock.sleep(min(max(left_s, 0.001), _LONGEST_SLEEP_S))
+
+
+def identity_of_certificate(certificate: bytes, *, now_ms: int) -> Identity:
+    """The common name in a verified client certificate (DER), until the certificate ends."""
+    from cryptography.x509 import load_der_x509_certificate
+    from cryptography.x509.oid import NameOID
+
+    try:
+        parsed = load_der_x509_certificate(certificate)
+        names = parsed.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+        expires_ms = int(parsed.not_valid_after_utc.timestamp() * 1000)
+    except ValueError as bad:
+        raise NotAuthenticatedError(f"the client certificate cannot be read: {bad}") from None
+    if len(names) != 1 or not names[0].value:
+        raise NotAuthenticatedError("the client certificate has no common name, or several")
+    if now_ms >= expires_ms:
+        raise NotAuthenticatedError("the client certificate has expired", hint="renew it")
+    name = names[0].value
+    return Identity(name if isinstance(name, str) else name.decode("utf-8", "replace"), expires_ms)
+
+
+class Authoriser:
+    """Decides what a role may do: superusers everything, administrators of a tenant everything in it, others what
+    they were granted on the topic, its namespace or its tenant."""
+
+    def __init__(self, registry: Registry, settings: SecuritySettings) -> None:
+        self._registry = registry
+        self._on = settings.authorisation
+        self._superusers = frozenset(settings.superusers)
+
+    @property
+    def revision(self) -> int:
+        """Grows whenever an answer may have changed: cheap to compare before each use of an old answer."""
+        return self._registry.access_revision
+
+    async def change(self, seen: int) -> int:
+        """Wait until `revision` is no longer `seen`; answers what it is."""
+        return await self._registry.access_change(seen)
+
+    # --- questions ----------------------------------------------------------------------------------------------
+
+    def may(self, role: str, action: Action, scope: Scope) -> bool:
+        """Whether the role may do this with a tenant (by name), a namespace or a topic."""
+        return self.may_administer(role, scope) or any(
+            self._registry.grants.on(level).allows(role, action) for level in _levels(scope)
+        )
+
+    def may_administer(self, role: str, scope: Scope) -> bool:
+        """Whether the role may change policies, create and delete topics, grant, and so on."""
+        if self.is_superuser(role):
+            return True
+        tenant = self._registry.tenants.find(_tenant_of(scope))
+        return tenant is not None and role in tenant.admin_roles
+
+    def is_superuser(self, role: str) -> bool:
+        return not self._on or role in self._superusers
+
+    # --- demands ------------------------------------------------------------------------------------------------
+
+    def check(self, role: str, action: Action, scope: Scope) -> None:
+        """NotAuthorisedError unless the role may do this."""
+        if not self.may(role, action, scope):
+            raise _denied(role, action.value, scope)
+
+    def check_lookup(self, role: str, scope: Scope) -> None:
+        """To find a topic, or list a namespace's, one must be able to produce or consume there."""
+        if not (self.may(role, Action.PRODUCE, scope) or self.may(role, Action.CONSUME, scope)):
+            raise _denied(role, "look up", scope)
+
+    def check_admin(self, role: str, scope: Scope) -> None:
+        """NotAuthorisedError unless the role administers the tenant that this is, or is in."""
+        if not self.may_administer(role, scope):
+            raise _denied(role, "administer", scope)
+
+    def check_superuser(self, role: str) -> None:
+        """For what concerns the whole cluster: tenants, brokers."""
+        if not self.is_superuser(role):
+            raise NotAuthorisedError(f"{role!r} is not a superuser")
+
+
+def _levels(scope: Scope) -> tuple[Scope, ...]:
+    """The scope and those above it."""
+    if isinstance(scope, str):
+        return (scope,)
+    if isinstance(scope, NamespaceName):
+        return (scope, scope.tenant)
+    return (scope, scope.namespace, scope.namespace.tenant)
+
+
+def _tenant_of(scope: Scope) -> str:
+    if isinstance(scope, str):
+        return scope
+    return (scope.namespace if isinstance(scope, TopicName) else scope).tenant
+
+
+def _denied(role: str, what: str, scope: Scope) -> NotAuthorisedError:
+    return NotAuthorisedError(f"{role!r} may not {what} on {scope}", hint="ask for a grant")
+
+
+class TopicGuard:
+    """An authoriser as topics ask it."""
+
+    def __init__(self, authoriser: Authoriser) -> None:
+        self._authoriser = authoriser
+
+    @property
+    def revision(self) -> int:
+        return self._authoriser.revision
+
+    async def change(self, seen: int) -> int:
+        return await self._authoriser.change(seen)
+
+    def check(
+        self, role: str, topic: TopicName, action: Action | None, *, subscription: str | None = None
+    ) -> None:
+        """NotAuthorisedError if the role may not; without an action: whether it may know of the topic at all."""
+        if action is None:
+            self._authoriser.check_lookup(role, topic)
+        else:
+            self._authoriser.check(role, action, topic)
+
+    def check_listing(self, role: str, namespace: NamespaceName) -> None:
+        """NotAuthorisedError if the role may not know which topics there are."""
+        self._authoriser.check_lookup(role, namespace)

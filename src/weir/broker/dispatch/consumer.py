@@ -1,0 +1,265 @@
+"""A consumer of a subscription: its demand, what was handed to it, and what it has not acknowledged yet."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol
+
+from weir.broker.api import Delivery, SubscribeRequest
+from weir.broker.dispatch.pieces import Pieces
+from weir.broker.topic.meters import Histogram, Meter
+from weir.model.errors import ConsumerClosedError, NotAllowedError, NotAuthorisedError
+from weir.runtime.interfaces import Clock
+from weir.stream.cursor import Cursor
+
+
+class Owner(Protocol):
+    """What a consumer asks of its subscription."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def cursor(self) -> Cursor: ...
+
+    @property
+    def backlog(self) -> int: ...
+
+    @property
+    def meter(self) -> Meter: ...
+
+    def demanded(self) -> None: ...
+
+    def give_back(self, consumer: "BrokerConsumer", deliveries: list[Delivery]) -> None: ...
+
+    def ack(self, consumer: "BrokerConsumer", ranges: Sequence[tuple[int, int]]) -> None: ...
+
+    def ack_up_to(self, consumer: "BrokerConsumer", offset: int) -> None: ...
+
+    def redeliver(self, consumer: "BrokerConsumer", ranges: Sequence[tuple[int, int]] | None) -> None: ...
+
+    async def seek(self, offset: int) -> None: ...
+
+    async def persisted(self) -> None: ...
+
+    async def unsubscribe(self, consumer: "BrokerConsumer", *, force: bool) -> None: ...
+
+    async def leave(self, consumer: "BrokerConsumer") -> None: ...
+
+
+class BrokerConsumer:
+    """Fills `api.Consumer`."""
+
+    def __init__(
+        self,
+        owner: Owner,
+        request: SubscribeRequest,
+        number: int,
+        *,
+        clock: Clock,
+        batch_bytes: int,
+        latency: Histogram,
+    ) -> None:
+        self._owner = owner
+        self.request = request
+        self.denied: NotAuthorisedError | None = None
+        #: Counts the consumers of a subscription: a name of its own for each, and an order that repeats.
+        self.number = number
+        self.priority = request.priority
+        self.pending = Pieces()
+        #: Key-shared: what waits for this consumer's credit.
+        self.parked = Pieces()
+        self.meter = Meter(clock)
+        self.redelivered = 0
+        self.connected_ms = clock.wall_ms()
+        self._clock = clock
+        self._batch_bytes = batch_bytes
+        self._window = request.window
+        self._latency = latency
+        self._demand = 0
+        self._inbox: list[Delivery] = []
+        self._inbox_bytes = 0
+        self._waiter: asyncio.Future[None] | None = None
+        loop = asyncio.get_running_loop()
+        self._closed: asyncio.Future[str] = loop.create_future()
+        self._active = True
+        self._active_waiters: list[asyncio.Future[None]] = []
+
+    # --- what dispatchers see ---------------------------------------------------------------------------
+
+    @property
+    def room(self) -> int:
+        """How many messages it may be given now."""
+        if self._inbox_bytes >= self._batch_bytes or (self._window is not None and self._window.full):
+            return 0
+        return self._demand
+
+    @property
+    def demand(self) -> int:
+        """What is left of the credit of the `next()` that waits; zero if none does."""
+        return self._demand
+
+    def give(self, delivery: Delivery, cost: int) -> None:
+        """Put a delivery into its hands; messages of the batch that it was just given come on top."""
+        self._demand -= cost
+        last = self._inbox[-1] if self._inbox else None
+        if last is not None and last.batch.base_offset == delivery.batch.base_offset:
+            self._inbox[-1] = _merged(last, delivery)
+        else:
+            self._inbox.append(delivery)
+            size = len(delivery.batch.payload)
+            self._inbox_bytes += size
+            if self._window is not None:
+                self._window.take(size)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def set_active(self, active: bool) -> None:
+        if active != self._active:
+            self._active = active
+            _wake(self._active_waiters)
+
+    @property
+    def inbox(self) -> Sequence[Delivery]:
+        """What it was given and has not taken yet."""
+        return self._inbox
+
+    def take_inbox(self) -> list[Delivery]:
+        """Take it back."""
+        size, inbox = self._inbox_bytes, self._empty_inbox()
+        if self._window is not None and size:
+            self._window.free(size)
+        return inbox
+
+    def _empty_inbox(self) -> list[Delivery]:
+        inbox, self._inbox, self._inbox_bytes = self._inbox, [], 0
+        return inbox
+
+    def shut(self, reason: str) -> None:
+        """The broker closes it."""
+        if not self._closed.done():
+            self._closed.set_result(reason)
+            self._demand = 0
+            self.set_active(False)
+            _wake(self._active_waiters)
+            if self._waiter is not None and not self._waiter.done():
+                self._waiter.set_exception(ConsumerClosedError(f"the consumer is closed: {reason}"))
+
+    @property
+    def open(self) -> bool:
+        return not self._closed.done()
+
+    # --- what gateways see ------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        return self.request.consumer_name
+
+    @property
+    def subscription(self) -> str:
+        return self._owner.name
+
+    @property
+    def active(self) -> bool:
+        return self._active
+
+    @property
+    def mark_delete(self) -> int:
+        return self._owner.cursor.mark_delete
+
+    @property
+    def backlog(self) -> int:
+        return self._owner.backlog
+
+    @property
+    def unacked(self) -> int:
+        """Messages delivered and not acknowledged, where the subscription counts them."""
+        return self.pending.messages
+
+    async def next(self, credit: int) -> list[Delivery]:
+        if self._waiter is not None:
+            raise NotAllowedError("one next() at a time")
+        while not self._inbox:  # again if it was taken back before it was taken: a redelivery, say
+            self._check_open()
+            self._demand = credit
+            self._owner.demanded()
+            if not self._inbox:
+                await self._arrival()
+        self._demand = 0
+        taken = self._empty_inbox()
+        messages = sum(d.batch.count if d.wanted is None else d.wanted.bit_count() for d in taken)
+        size = sum(len(d.batch.payload) for d in taken)
+        self.meter.count(messages, size)
+        self._owner.meter.count(messages, size)
+        self._latency.note((self._clock.wall_ms() - taken[-1].batch.append_ms) / 1000)
+        return taken
+
+    async def _arrival(self) -> None:
+        self._waiter = asyncio.get_running_loop().create_future()
+        if self._window is not None:
+            self._window.wait(self, self._owner.demanded)
+        try:
+            await self._waiter
+        except BaseException:
+            self._demand = 0
+            if self._inbox:
+                self._owner.give_back(self, self.take_inbox())
+            raise
+        finally:
+            self._waiter = None
+            if self._window is not None:
+                self._window.forget(self)
+
+    def ack(self, ranges: Sequence[tuple[int, int]]) -> None:
+        self._owner.ack(self, ranges)
+
+    def ack_up_to(self, offset: int) -> None:
+        self._owner.ack_up_to(self, offset)
+
+    def redeliver(self, ranges: Sequence[tuple[int, int]] | None = None) -> None:
+        self._check_open()
+        self._owner.redeliver(self, ranges)
+
+    async def seek(self, offset: int) -> None:
+        self._check_open()
+        await self._owner.seek(offset)
+
+    async def active_change(self, seen: bool) -> bool:
+        while self._active == seen:
+            self._check_open()
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._active_waiters.append(waiter)
+            await waiter
+        return self._active
+
+    async def persisted(self) -> None:
+        await self._owner.persisted()
+
+    async def unsubscribe(self, *, force: bool = False) -> None:
+        self._check_open()
+        await self._owner.unsubscribe(self, force=force)
+
+    async def closed(self) -> str:
+        return await asyncio.shield(self._closed)
+
+    async def close(self) -> None:
+        await self._owner.leave(self)
+
+    def _check_open(self) -> None:
+        if self._closed.done():
+            raise ConsumerClosedError(f"the consumer is closed: {self._closed.result()}")
+
+
+def _merged(first: Delivery, second: Delivery) -> Delivery:
+    """Messages of one batch, given one after the other."""
+    whole = (1 << first.batch.count) - 1
+    wanted = (whole if first.wanted is None else first.wanted) | (
+        whole if second.wanted is None else second.wanted
+    )
+    return Delivery(first.batch, None if wanted == whole else wanted, max(first.redelivered, second.redelivered))
+
+
+def _wake(waiters: "list[asyncio.Future[None]]") -> None:
+    for waiter in waiters:
+        if not waiter.done():
+            waiter.set_result(None)
+    waiters.clear()

@@ -1,0 +1,136 @@
+"""What every kind of dispatcher has: a cursor, feeds, a brake, and the consumers of one subscription."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from weir.broker.api import Delivery
+from weir.broker.dispatch.consumer import BrokerConsumer
+from weir.broker.dispatch.feed import Feed
+from weir.broker.dispatch.pieces import Piece, Pieces
+from weir.broker.publish.limits import Brake
+from weir.broker.settings import BrokerSettings
+from weir.model.batch import Batch, BatchFlags
+from weir.stream.cursor import Cursor
+
+#: Nearly every batch: an identity is cheaper than arithmetic on flags.
+_PLAIN = BatchFlags.NONE
+
+
+@dataclass(slots=True)
+class UnackedLimits:
+    """How many messages may be unacknowledged before no more are delivered; 0 means no limit."""
+
+    consumer: int = 0
+    subscription: int = 0
+
+
+@dataclass(slots=True)
+class Desk:
+    """What a dispatcher works with."""
+
+    cursor: Cursor
+    settings: BrokerSettings
+    #: A new feed that calls the function when what was asked for is there.
+    make_feed: Callable[[Callable[[], None]], Feed]
+    make_brake: Callable[[Callable[[], None]], Brake]
+    #: Messages that a consumer of this subscription may see at all; None: all of them.
+    visible: Callable[[Batch], int | None]
+    #: How often a batch was delivered before, by its base offset; nothing for the first time.
+    counts: dict[int, int] = field(default_factory=dict)
+    limits: UnackedLimits = field(default_factory=UnackedLimits)
+    #: The partition of the topic, where it has any.
+    partition: int | None = None
+
+
+class Dispatcher(Protocol):
+    """Hands batches to the consumers of one subscription. Plain functions: nothing here waits."""
+
+    @property
+    def consumers(self) -> Sequence[BrokerConsumer]: ...
+
+    @property
+    def read_at(self) -> int:
+        """The next offset that was never looked at."""
+
+    def join(self, consumer: BrokerConsumer) -> None:
+        """Raises if it does not fit to those that are there."""
+
+    def leave(self, consumer: BrokerConsumer) -> None:
+        """What it has goes to others."""
+
+    def pump(self) -> None:
+        """Deliver whatever can be delivered now."""
+
+    def give_back(self, consumer: BrokerConsumer, deliveries: list[Delivery]) -> None:
+        """The consumer never saw these."""
+
+    def redeliver(self, consumer: BrokerConsumer, ranges: Sequence[tuple[int, int]] | None) -> None: ...
+
+    def settled(self, consumer: BrokerConsumer | None, first: int, end: int) -> bool:
+        """Offsets in [first, end) were acknowledged, by this consumer if by any. Answers whether something else
+        may be delivered now because of that: the caller pumps, once for all that it has."""
+
+    def rewind(self) -> None:
+        """The cursor was moved: begin anew from it."""
+
+    def close(self) -> None: ...
+
+
+def wanted_of(desk: Desk, batch: Batch) -> int | None:
+    """Which messages of a batch are still to be delivered, as bits; None for all, 0 for none."""
+    cursor = desk.cursor
+    visible = desk.visible(batch)
+    if (batch.flags is not _PLAIN and batch.flags & BatchFlags.UNSEEN) or visible == 0:
+        return 0
+    if visible is None and not cursor.holes and batch.base_offset > cursor.mark_delete:
+        return None
+    whole = (1 << batch.count) - 1
+    mask = cursor.unacked_mask(batch.base_offset, batch.count)
+    if visible is not None:
+        mask &= visible
+    return None if mask == whole else mask
+
+
+def ack_invisible(desk: Desk, batch: Batch) -> None:
+    """Acknowledge what no consumer will ever see, or the cursor would wait for it for ever."""
+    base = batch.base_offset
+    if batch.flags is not _PLAIN and batch.flags & BatchFlags.UNSEEN:
+        desk.cursor.ack(base, batch.end_offset)
+        return
+    visible = desk.visible(batch)
+    if visible == 0:
+        desk.cursor.ack(base, batch.end_offset)
+    elif visible is not None:
+        for index in range(batch.count):
+            if not visible >> index & 1:
+                desk.cursor.ack(base + index, base + index + 1)
+
+
+def returned(
+    consumer: BrokerConsumer,
+    ranges: Sequence[tuple[int, int]] | None,
+    take_back: Callable[[BrokerConsumer, list[Delivery]], None],
+) -> list[Piece]:
+    """What a consumer gives back of what it has: the offsets that it names, or everything. What is on its way to
+    it was not seen: it stays on its way, or goes back uncounted."""
+    if ranges is None:
+        take_back(consumer, consumer.take_inbox())
+        return consumer.pending.clear()
+    back = [piece for first, end in ranges for piece in consumer.pending.cut(first, end)]
+    for delivery in consumer.inbox:
+        unseen = Pieces()
+        for piece in back:
+            unseen.add(piece)
+        for piece in unseen.cut_bits(delivery.batch.base_offset, delivery.wanted):
+            consumer.pending.add(piece)
+        back = list(unseen)
+    return back
+
+
+def count_again(desk: Desk, consumer: BrokerConsumer, pieces: list[Piece]) -> list[Piece]:
+    """The pieces will be delivered once more; each batch is counted once, in however many pieces it comes."""
+    for base in {piece.base: None for piece in pieces}:
+        desk.counts[base] = desk.counts.get(base, 0) + 1
+    consumer.redelivered += sum(piece.cost for piece in pieces)
+    return pieces

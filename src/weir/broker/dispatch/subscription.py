@@ -1,0 +1,415 @@
+"""A subscription: a cursor, the consumers that share it, and the dispatcher that serves them."""
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from weir.broker.api import Delivery, SubscribeRequest, SubscriptionType
+from weir.broker.dispatch.consumer import BrokerConsumer
+from weir.broker.dispatch.dispatcher import Desk, Dispatcher, UnackedLimits
+from weir.broker.dispatch.feed import Feed, Source
+from weir.broker.dispatch.key_ranges import KeysOf
+from weir.broker.dispatch.key_shared import KeyShared
+from weir.broker.dispatch.shared import Shared
+from weir.broker.dispatch.single import SingleActive
+from weir.broker.groups.query_progress import QueryProgress, progress_of_commit
+from weir.broker.publish.limits import Brake, RateLimit
+from weir.broker.settings import BrokerSettings
+from weir.broker.topic.meters import Histogram, Meter
+from weir.broker.transactions.committed import Committed
+from weir.model.batch import Batch
+from weir.model.errors import NotAllowedError, SubscriptionBusyError, WireError
+from weir.model.policies import Rate
+from weir.runtime.interfaces import Clock
+from weir.runtime.tasks import TaskScope
+from weir.stream.cursor import Cursor
+from weir.stream.state import StateLog
+
+_INDIVIDUAL = (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)
+#: A property: "false" if what the subscription has not acknowledged may be trimmed, expires for others only, and
+#: counts for no quota. So it is with consumer groups, which keep their positions themselves.
+RETAINS = "weir.retains"
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the subscriptions of one topic share."""
+
+    clock: Clock
+    settings: BrokerSettings
+    #: All that is stored, decided or not.
+    log: Source
+    #: What is decided, and of it the latest message of each key, for those who ask for that.
+    source: Committed
+    view: Committed
+    state: StateLog
+    tasks: TaskScope
+    keys_of: KeysOf
+    topic_rate: RateLimit
+    #: From append to delivery.
+    latency: Histogram
+    partition: int | None
+    #: Called when a subscription is gone for good, or must go with its last consumer.
+    dropped: "Callable[[Subscription], None]"
+
+
+class Subscription:
+    """Made by its topic. One that is not durable ends with its last consumer."""
+
+    def __init__(
+        self,
+        around: Surroundings,
+        name: str,
+        cursor: Cursor,
+        *,
+        durable: bool,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self.durable = durable
+        self.cursor = cursor
+        self.properties: dict[str, str] = dict(properties or {})
+        self.type: SubscriptionType | None = None
+        self.compacted = False
+        self.limits = UnackedLimits()
+        self.rate = RateLimit(around.clock, Rate(), around.settings.rate_burst_s)
+        self.meter = Meter(around.clock)
+        self.redelivered = 0  # by consumers that have left
+        self.expired = 0
+        #: An unacknowledged offset and when it was appended, as far as somebody looked.
+        self.oldest: tuple[int, int] | None = None
+        self.last_active_ms = around.clock.wall_ms()
+        self._around = around
+        self._source = around.source
+        self._log = around.log
+        self._counts: dict[int, int] = {}
+        self._dispatcher: Dispatcher | None = None
+        self._consumer_count = 0
+        self._moving: asyncio.Future[None] | None = None  # a seek under way
+        self._gone = False
+
+    # --- what it is -------------------------------------------------------------------------------------
+
+    @property
+    def consumers(self) -> Sequence[BrokerConsumer]:
+        return () if self._dispatcher is None else self._dispatcher.consumers
+
+    @property
+    def retains(self) -> bool:
+        """Whether messages stay for it until it has acknowledged them."""
+        return self.properties.get(RETAINS) != "false"
+
+    @property
+    def query(self) -> QueryProgress | None:
+        """What the query said last whose position this is; None if it is no query's."""
+        return progress_of_commit(self._around.state.get(commit_key(self.name))) if self.durable else None
+
+    @property
+    def backlog(self) -> int:
+        """Messages that are not acknowledged, of those that are decided."""
+        return self._source.backlog(self.cursor)
+
+    @property
+    def unacked(self) -> int:
+        """Messages delivered and not acknowledged."""
+        if self.type in _INDIVIDUAL:
+            return sum(consumer.unacked for consumer in self.consumers)
+        return 0 if self._dispatcher is None else self.cursor.backlog(self._dispatcher.read_at)
+
+    @property
+    def read_at(self) -> int:
+        """The next offset that was never looked at."""
+        return self.cursor.mark_delete + 1 if self._dispatcher is None else self._dispatcher.read_at
+
+    async def oldest_unacked(self) -> tuple[int, int] | None:
+        """The first offset that is not acknowledged and when it was appended; None if all are."""
+        first = max(self.cursor.next_unacked(0), self._source.start_offset)
+        if first >= self._source.end_offset or not self.backlog:
+            self.oldest = None
+        elif self.oldest is None or self.oldest[0] != first:
+            batches = await self._source.read(first, 1)
+            self.oldest = (first, batches[0].append_ms) if batches else None
+        return self.oldest
+
+    # --- consumers --------------------------------------------------------------------------------------
+
+    async def subscribe(self, request: SubscribeRequest) -> BrokerConsumer:
+        """Let one more consumer in, once a seek that is under way has ended."""
+        while self._moving is not None:
+            await asyncio.shield(self._moving)
+        return self.add(request)
+
+    def add(self, request: SubscribeRequest) -> BrokerConsumer:
+        """Let one more consumer in; raises if it does not fit to those that are there."""
+        if self._gone:
+            raise SubscriptionBusyError(f"subscription {self.name!r} is being removed")
+        if request.read_compacted and request.type in _INDIVIDUAL:
+            raise NotAllowedError("a compacted view is for exclusive and failover subscriptions")
+        same = self.type is request.type and self.compacted == request.read_compacted
+        if self._dispatcher is None or (not same and not self._dispatcher.consumers):
+            if self._dispatcher is not None:
+                self._dispatcher.close()
+            self.compacted = request.read_compacted
+            self._dispatcher = self._make_dispatcher(request.type)
+            self.type = request.type
+        elif not same:
+            kind = self.type.value if self.type is not None else ""
+            raise SubscriptionBusyError(f"subscription {self.name!r} has consumers of type {kind}")
+        self._consumer_count += 1
+        around = self._around
+        consumer = BrokerConsumer(
+            self,
+            request,
+            self._consumer_count,
+            clock=around.clock,
+            batch_bytes=around.settings.delivery_bytes,
+            latency=around.latency,
+        )
+        self._dispatcher.join(consumer)
+        return consumer
+
+    def _make_dispatcher(self, kind: SubscriptionType) -> Dispatcher:
+        around = self._around
+        source = around.view if self.compacted else around.source
+        desk = Desk(
+            self.cursor,
+            around.settings,
+            lambda wake: Feed(source, around.clock, around.settings, around.tasks, wake),
+            lambda wake: Brake(around.clock, (around.topic_rate, self.rate), wake),
+            source.visible,
+            self._counts,
+            self.limits,
+            around.partition,
+        )
+        match kind:
+            case SubscriptionType.SHARED:
+                return Shared(desk)
+            case SubscriptionType.KEY_SHARED:
+                return KeyShared(desk, around.keys_of)
+            case _:
+                return SingleActive(desk, failover=kind is SubscriptionType.FAILOVER)
+
+    async def leave(self, consumer: BrokerConsumer) -> None:
+        """The consumer closes itself."""
+        self.expel(consumer, "closed by the client")
+
+    def expel(self, consumer: BrokerConsumer, reason: str) -> None:
+        if self._dispatcher is None or not consumer.open:
+            return
+        self._dispatcher.leave(consumer)
+        self.redelivered += consumer.redelivered
+        consumer.shut(reason)
+        self.last_active_ms = self._around.clock.wall_ms()
+        if not self.durable and not self._dispatcher.consumers and self._moving is None:
+            self.end("its last consumer has gone")
+
+    def disconnect(self, reason: str) -> None:
+        """Close every consumer."""
+        for consumer in list(self.consumers):
+            self.expel(consumer, reason)
+
+    def end(self, reason: str) -> None:
+        """It is no more: forget it."""
+        if self._gone:
+            return
+        self._gone = True
+        self.disconnect(reason)
+        if self._dispatcher is not None:
+            self._dispatcher.close()
+        if self.durable:
+            for key in (cursor_key(self.name), record_key(self.name), commit_key(self.name)):
+                self._around.state.delete(key)
+        self._around.dropped(self)
+
+    async def unsubscribe(self, consumer: BrokerConsumer, *, force: bool) -> None:
+        if len(self.consumers) > 1 and not force:
+            raise SubscriptionBusyError(f"subscription {self.name!r} has other consumers")
+        self.end("unsubscribed")
+        await self._around.state.flush()
+
+    # --- delivering and acknowledging -------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Deliver what can be delivered: the stream has grown, or something else has changed."""
+        if self._dispatcher is not None and self._moving is None:
+            self._dispatcher.pump()
+
+    def demanded(self) -> None:
+        self.pump()
+
+    def give_back(self, consumer: BrokerConsumer, deliveries: list[Delivery]) -> None:
+        if self._dispatcher is not None and consumer.open:
+            self._dispatcher.give_back(consumer, deliveries)
+
+    def ack(self, consumer: BrokerConsumer | None, ranges: Sequence[tuple[int, int]]) -> None:
+        cursor, dispatcher, counts = self.cursor, self._dispatcher, self._counts
+        limit = self._log.end_offset
+        freed = False
+        for first, end in ranges:
+            end = min(end, limit)
+            if not cursor.ack(first, end):
+                continue
+            if counts:
+                self._forget_counts(first, end)
+            if dispatcher is not None:
+                freed |= dispatcher.settled(consumer, first, end)
+        self._note()
+        if freed:
+            self.pump()
+
+    def ack_up_to(self, consumer: BrokerConsumer | None, offset: int) -> None:
+        if consumer is not None and self.type in _INDIVIDUAL:
+            raise NotAllowedError("messages of a shared subscription are acknowledged one by one")
+        offset = min(offset, self._log.end_offset - 1)
+        if offset <= self.cursor.mark_delete:
+            return
+        first = self.cursor.mark_delete + 1
+        self.cursor.ack_up_to(offset)
+        if self._counts:
+            self._forget_counts(first, offset + 1)
+        self._note()
+        if self._dispatcher is not None and self._dispatcher.settled(consumer, first, offset + 1):
+            self.pump()
+
+    def _forget_counts(self, first: int, end: int) -> None:
+        counts = self._counts
+        if end - first <= len(counts):
+            for base in range(first, end):
+                counts.pop(base, None)
+        else:
+            for base in [base for base in counts if first <= base < end]:
+                del counts[base]
+
+    def redeliver(self, consumer: BrokerConsumer, ranges: Sequence[tuple[int, int]] | None) -> None:
+        if self._dispatcher is not None:
+            self._dispatcher.redeliver(consumer, ranges)
+
+    # --- for administrators -----------------------------------------------------------------------------
+
+    def skip(self, messages: int) -> int:
+        """Acknowledge the oldest messages; answers how many."""
+        messages = min(messages, self.backlog)
+        if messages > 0:
+            self._skip_lost()
+            self.ack_up_to(None, self.cursor.nth_unacked(messages))
+        return messages
+
+    def skip_all(self) -> int:
+        backlog = self.backlog
+        self.ack_up_to(None, self._log.end_offset - 1)
+        return backlog
+
+    def expire_before(self, offset: int) -> int:
+        """Acknowledge everything before the offset; answers how many messages that were."""
+        before = self.backlog
+        self.ack_up_to(None, offset - 1)
+        expired = before - self.backlog
+        self.expired += expired
+        return expired
+
+    async def peek(self, number: int) -> tuple[Batch, int] | None:
+        """The `number`th (from 1) unacknowledged message: its batch, and its index there."""
+        if number > self.backlog:
+            return None
+        self._skip_lost()
+        offset = self.cursor.nth_unacked(number)
+        batches = await self._source.read(offset, 1)
+        return (batches[0], offset - batches[0].base_offset) if batches else None
+
+    def _skip_lost(self) -> None:
+        """What was trimmed away, and what nobody will see, counts as acknowledged."""
+        self.ack_up_to(None, self._source.start_offset - 1)
+        self._source.skip_hidden(self.cursor)
+
+    # --- moving and persisting --------------------------------------------------------------------------
+
+    async def seek(self, offset: int) -> None:
+        """Everything before the offset is acknowledged, nothing from it on. Consumers are closed; they come back
+        to find the cursor moved, for good."""
+        if self._moving is not None:
+            raise SubscriptionBusyError(f"subscription {self.name!r} is being moved already")
+        self._moving = asyncio.get_running_loop().create_future()
+        try:
+            self.disconnect("the subscription is moved")
+            start = (self._around.view if self.compacted else self._source).start_offset
+            end = self._log.end_offset
+            self.cursor.reset(max(start, min(offset, end)))
+            self._counts.clear()
+            if self._dispatcher is not None:
+                self._dispatcher.rewind()
+            self._note()
+            await self.persisted()
+        finally:
+            self._moving.set_result(None)
+            self._moving = None
+            if not self.durable:
+                self._around.clock.call_later(_SEEK_GRACE_S, self._drop_if_idle)
+
+    def place(self, offset: int) -> None:
+        """Everything before the offset is acknowledged, nothing from it on, as with `seek`; but consumers stay,
+        and the caller makes it durable. Going on takes nothing back from consumers; going back does."""
+        offset = min(offset, self._log.end_offset)
+        if self.consumers and offset > self.cursor.mark_delete:
+            self.ack_up_to(None, offset - 1)
+        else:
+            self.cursor.reset(offset)
+            self._counts.clear()
+            if self._dispatcher is not None:
+                self._dispatcher.rewind()
+        self.last_active_ms = self._around.clock.wall_ms()
+        self._note()
+
+    def _drop_if_idle(self) -> None:
+        """One that is not durable waits a while for its consumers to come back after a seek."""
+        if not self.consumers:
+            self.end("its last consumer has gone")
+
+    async def persisted(self) -> None:
+        if self.durable:
+            await self._around.state.flush()
+
+    def _note(self) -> None:
+        if self.durable:
+            self._around.state.mark(cursor_key(self.name), self.cursor.to_bytes)
+
+    def save(self) -> None:
+        """Write the record of a durable subscription, new or changed; durable with the next flush."""
+        if self.durable:
+            self._around.state.put(record_key(self.name), json.dumps({"properties": self.properties}).encode())
+            self._note()
+
+
+_SEEK_GRACE_S = 30.0
+
+
+def cursor_key(name: str) -> str:
+    return f"cursor/{name}"
+
+
+def record_key(name: str) -> str:
+    return f"subscription/{name}"
+
+
+def commit_key(name: str) -> str:
+    """What a consumer group said when it last placed the cursor."""
+    return f"commit/{name}"
+
+
+def load_subscriptions(around: Surroundings) -> dict[str, Subscription]:
+    """Every durable subscription that the state knows."""
+    found: dict[str, Subscription] = {}
+    for key in around.state.keys(record_key("")):
+        name = key.removeprefix(record_key(""))
+        cursor_bytes = around.state.get(cursor_key(name))
+        cursor = Cursor() if cursor_bytes is None else Cursor.from_bytes(cursor_bytes)
+        found[name] = Subscription(around, name, cursor, durable=True, properties=_properties(around, key))
+    return found
+
+
+def _properties(around: Surroundings, key: str) -> dict[str, str]:
+    try:
+        record = json.loads(around.state.get(key) or b"{}")
+        return {str(name): str(value) for name, value in record.get("properties", {}).items()}
+    except (ValueError, AttributeError) as bad:
+        raise WireError(f"{key} is malformed: {bad}") from bad

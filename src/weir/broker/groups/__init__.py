@@ -1,0 +1,1 @@
+"""Consumer groups: members, generations, positions, and the coordinator of all that."""

@@ -1,0 +1,374 @@
+"""The coordinator of consumer groups: finds the group, asks it, and keeps what must outlive this broker.
+
+Groups live in the home of their name (`weir.broker.shards`), all of them loaded with it. When the home is
+lost, so are its groups here; the broker that has it next goes on with them as they were written down.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+
+from weir.broker.groups.assigned import GroupMembers
+from weir.broker.groups.group import Group
+from weir.broker.groups.model import (
+    GroupInfo,
+    GroupSettings,
+    GroupState,
+    Joined,
+    JoinRequest,
+    Synced,
+    SyncRequest,
+)
+from weir.broker.groups.offsets import Committed, GroupOffsets
+from weir.broker.groups.records import decode_group, encode_group
+from weir.broker.shards import Home, Homes
+from weir.model.errors import (
+    GroupNotEmptyError,
+    IllegalGenerationError,
+    InvalidGroupError,
+    NotOwnerError,
+    SessionTimeoutError,
+    TooManyError,
+    UnknownGroupError,
+    UnknownMemberError,
+    WeirError,
+)
+from weir.model.topics import TopicName
+from weir.runtime.interfaces import Runtime
+from weir.runtime.tasks import TaskScope
+
+log = logging.getLogger(__name__)
+
+_RECORD = "group/"
+_MAX_NAME_BYTES = 1024
+#: So much of what a client calls itself is in the ids of its members: a protocol may have no room for more.
+_MAX_PREFIX = 250
+
+
+class GroupCoordinator:
+    """`start`, then `close`, before the broker is closed."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        homes: Homes,
+        offsets: GroupOffsets,
+        members: GroupMembers,
+        settings: GroupSettings | None = None,
+    ) -> None:
+        self.offsets = offsets
+        self.settings = settings or GroupSettings()
+        self._runtime = runtime
+        self._clock = runtime.clock
+        self._homes = homes
+        self._members = members
+        self._groups: dict[Home, dict[str, Group]] = {}
+        #: Not before then is a group worth looking at again, to see whether its positions have expired.
+        self._kept_until_ms: dict[str, int] = {}
+        #: Which topics members read: told by who knows their protocol; None if that cannot be told.
+        self.topics_read: Callable[[GroupInfo], Collection[TopicName] | None] = lambda _: None
+        self._tasks = TaskScope("groups")
+
+    def start(self) -> None:
+        self._tasks.spawn(self._sweep(), "sweep")
+
+    async def close(self) -> None:
+        for home in list(self._groups):
+            self._lost(home)
+        await self._tasks.close()
+
+    # --- membership -------------------------------------------------------------------------------------
+
+    async def join(self, name: str, request: JoinRequest) -> Joined:
+        """Waits until everyone has joined."""
+        _check_name(name)
+        if not self.settings.min_session_s <= request.session_s <= self.settings.max_session_s:
+            raise SessionTimeoutError(
+                f"a member may be silent for {self.settings.min_session_s} to {self.settings.max_session_s} s, "
+                f"not for {request.session_s}"
+            )
+        home = await self._home(name)
+        group = self._groups[home].get(name)
+        if group is None:
+            if request.member_id:
+                raise UnknownMemberError(f"group {name!r} has no members")
+            group = self._make(home, name)
+        try:
+            waiter = group.join(request, partial(self._new_id, request.instance_id or request.client_id))
+        except WeirError:
+            if group.unused:
+                del self._groups[home][name]
+            raise
+        return await waiter
+
+    def _new_id(self, prefix: str) -> str:
+        return f"{prefix[:_MAX_PREFIX]}-{self._runtime.rng.getrandbits(128):032x}"
+
+    async def sync(self, name: str, request: SyncRequest) -> Synced:
+        """Waits until the leader has brought everyone's share."""
+        return await (await self._with_member(name)).sync(request)
+
+    async def heartbeat(self, name: str, member_id: str, generation: int, instance_id: str | None = None) -> None:
+        (await self._with_member(name)).heartbeat(member_id, generation, instance_id)
+
+    async def leave(self, name: str, members: Sequence[tuple[str, str | None]]) -> list[WeirError | None]:
+        """Members as (id, instance id); answers what went wrong with each."""
+        try:
+            return (await self._with_member(name)).leave(members)
+        except UnknownMemberError as unknown:
+            return [unknown] * len(members)
+
+    async def check_member(
+        self, name: str, member_id: str, generation: int, instance_id: str | None = None
+    ) -> Callable[[], None]:
+        """Raises unless positions may be committed in a transaction in this member's name; a transaction that
+        names none may do so always. Answers with the same check, for the moment at which it is done."""
+        _check_name(name)
+        home = await self._home(name)
+
+        def check() -> None:
+            self._check_commit(home, name, member_id, generation, instance_id, transactional=True)
+
+        check()
+        return check
+
+    # --- positions --------------------------------------------------------------------------------------
+
+    async def commit(
+        self,
+        name: str,
+        positions: Mapping[TopicName, Committed],
+        *,
+        member_id: str = "",
+        generation: int = -1,
+        instance_id: str | None = None,
+    ) -> dict[TopicName, WeirError | None]:
+        """By a member, or by somebody else while there are no members."""
+        _check_name(name)
+        home = await self._home(name)
+
+        def check() -> None:
+            self._check_commit(home, name, member_id, generation, instance_id)
+
+        check()
+        results = await self.offsets.commit(name, positions, check=check)
+        if home in self._groups and None in results.values():
+            noted = self._note(home, name)
+            failure = None if noted is None else await noted
+            if failure is not None:
+                raise failure
+        return results
+
+    def _check_commit(
+        self,
+        home: Home,
+        name: str,
+        member_id: str,
+        generation: int,
+        instance_id: str | None,
+        *,
+        transactional: bool = False,
+    ) -> None:
+        groups = self._groups.get(home)
+        if groups is None:
+            raise NotOwnerError(f"group {name!r} has moved to another broker")
+        group = groups.get(name)
+        if group is not None:
+            group.check_commit(member_id, generation, instance_id, transactional=transactional)
+        elif generation >= 0:
+            if name in self.offsets.groups(home):
+                raise UnknownMemberError(f"group {name!r} has no members")
+            what = f"there is no group {name[:80]!r}"
+            raise IllegalGenerationError(what) if transactional else UnknownGroupError(what)
+
+    async def fetch(
+        self, name: str, parts: Sequence[TopicName] | None = None, *, stable: bool = False
+    ) -> dict[TopicName, Committed | WeirError]:
+        """Where the group is, whoever asks (`GroupOffsets.fetch`)."""
+        _check_name(name)
+        return await self.offsets.fetch(name, parts, stable=stable)
+
+    async def delete_offsets(self, name: str, parts: Sequence[TopicName]) -> dict[TopicName, WeirError | None]:
+        """Forget positions. Whether members read there is for the caller to know: it is opaque here."""
+        await self.describe(name)
+        return await self.offsets.delete(name, parts)
+
+    # --- administration ---------------------------------------------------------------------------------
+
+    async def all(self) -> list[GroupInfo]:
+        """Every group that this broker coordinates."""
+        found: dict[str, GroupInfo] = {}
+        for home in await self._homes.here():
+            for name in self.offsets.groups(home):
+                found[name] = GroupInfo(name, GroupState.EMPTY)
+            for group in self._of(home).values():
+                found[group.name] = group.info()
+        return [found[name] for name in sorted(found)]
+
+    async def describe(self, name: str) -> GroupInfo:
+        """UnknownGroupError if there is none."""
+        _check_name(name)
+        group = self._of(home := await self._home(name)).get(name)
+        if group is not None:
+            return group.info()
+        if name in self.offsets.groups(home):
+            return GroupInfo(name, GroupState.EMPTY)
+        raise UnknownGroupError(f"there is no group {name[:80]!r}")
+
+    async def delete(self, name: str) -> None:
+        """With all of its positions. GroupNotEmptyError while it has members, or others use its positions."""
+        if (await self.describe(name)).state is not GroupState.EMPTY:
+            raise GroupNotEmptyError(f"group {name!r} has members")
+        home = await self._home(name)
+        group = self._of(home).get(name)
+        if group is not None and group.state is not GroupState.EMPTY:
+            raise GroupNotEmptyError(f"group {name!r} has members")
+        self._forget(home, name)
+        results = await self.offsets.delete(name)
+        await home.state.flush()
+        for failed in results.values():
+            if failed is not None:
+                raise GroupNotEmptyError(f"group {name!r} is not deleted: {failed}") from failed
+
+    async def parts(self, name: str) -> Sequence[TopicName]:
+        """Every partition that the group has a position on, or that a member was given."""
+        _check_name(name)
+        home = await self._home(name)
+        found = dict.fromkeys(await self.offsets.parts(name))
+        group = self._of(home).get(name)
+        for member in group.members if group is not None else ():
+            found.update(dict.fromkeys(member.parts))
+        return tuple(found)
+
+    async def owner_here(self, name: str) -> bool:
+        """Whether this broker is the one to ask for the group."""
+        return (await self._homes.owner(name)).here
+
+    # --- finding and keeping groups -----------------------------------------------------------------------
+
+    async def _with_member(self, name: str) -> Group:
+        _check_name(name)
+        group = self._groups[await self._home(name)].get(name)
+        if group is None:
+            raise UnknownMemberError(f"group {name!r} has no members")
+        return group
+
+    async def _home(self, name: str) -> Home:
+        """The home of this name, with its groups loaded."""
+        home = await self._homes.of(name)
+        self._of(home)
+        return home
+
+    def _of(self, home: Home) -> dict[str, Group]:
+        groups = self._groups.get(home)
+        if groups is None:
+            for other in [other for other in self._groups if not other.alive]:
+                self._lost(other)
+            records = {
+                key.removeprefix(_RECORD): decode_group(home.state.get(key) or b"")
+                for key in home.state.keys(_RECORD)
+            }
+            groups = self._groups[home] = {}
+            for name, record in records.items():
+                groups[name] = self._new_group(home, name)
+                record.put_into(groups[name])
+                self._show(groups[name])
+            home.on_death(lambda: self._lost(home))
+        return groups
+
+    def _lost(self, home: Home) -> None:
+        for group in self._groups.pop(home, {}).values():
+            group.end(NotOwnerError(f"group {group.name!r} has moved to another broker"))
+
+    def _make(self, home: Home, name: str) -> Group:
+        if len(self._groups[home]) >= self.settings.max_groups:
+            raise TooManyError(f"there are {self.settings.max_groups} groups already")
+        group = self._groups[home][name] = self._new_group(home, name)
+        return group
+
+    def _new_group(self, home: Home, name: str) -> Group:
+        store: Callable[[Group], asyncio.Future[WeirError | None]] = partial(self._store_in, home)
+        return Group(name, self._clock, self.settings, store=store, changed=self._show)
+
+    def _show(self, group: Group) -> None:
+        """Tell stats who has what."""
+        self._members.set(group.name, [(m.stats(group.generation), m.parts) for m in group.members if m.parts])
+
+    def _store_in(self, home: Home, group: Group) -> "asyncio.Future[WeirError | None]":
+        """What is set before one flush is durable with it, so writing down is done at once."""
+        home.state.put(_RECORD + group.name, encode_group(group))
+        return self._tasks.spawn(_flushed(home), f"store {group.name}")
+
+    def _forget(self, home: Home, name: str) -> None:
+        group = self._groups[home].pop(name, None)
+        if group is not None:
+            group.end(UnknownGroupError(f"group {name!r} is deleted"))
+        home.state.delete(_RECORD + name)
+        self._kept_until_ms.pop(name, None)
+
+    # --- expiry -----------------------------------------------------------------------------------------
+
+    async def _sweep(self) -> None:
+        while True:
+            await self._clock.sleep(self.settings.sweep_s)
+            for home in list(self._groups):
+                self._adopt(home)
+                for group in list(self._groups.get(home, {}).values()):
+                    try:
+                        await self._expire(home, group)
+                    except WeirError as failed:
+                        log.warning("group %s could not be looked after this time: %s", group.name, failed)
+
+    def _adopt(self, home: Home) -> None:
+        """Positions that came without a group, by a transaction, are a group's from now on, and can expire."""
+        if home in self._groups:
+            for name in self.offsets.groups(home):
+                self._note(home, name)
+
+    def _note(self, home: Home, name: str) -> "asyncio.Future[WeirError | None] | None":
+        """There is a group of this name, without members so far."""
+        groups = self._groups[home]
+        if name in groups or len(groups) >= self.settings.max_groups:
+            return None
+        return self._store_in(home, self._make(home, name))
+
+    async def _expire(self, home: Home, group: Group) -> None:
+        """Forget an empty group that nobody used for long, and at once one that has no positions to keep."""
+        now_ms, retention_ms = self._clock.wall_ms(), int(self.settings.retention_s * 1000)
+        if group.state is GroupState.STABLE:
+            await self._expire_unread(group, now_ms - retention_ms)
+        if not group.is_idle() or now_ms < self._kept_until_ms.get(group.name, 0):
+            return
+        since_ms = group.empty_since_ms
+        if await self.offsets.parts(group.name) and now_ms - since_ms < retention_ms:
+            return
+        left_ms = await self.offsets.expire(group.name, now_ms - retention_ms)
+        if left_ms is not None:
+            self._kept_until_ms[group.name] = left_ms + retention_ms
+        elif group.is_idle() and home in self._groups:
+            log.info("group %s is forgotten: it was empty since %s", group.name, since_ms)
+            self._forget(home, group.name)
+
+    async def _expire_unread(self, group: Group, before_ms: int) -> None:
+        """What members were given they read; only if there is more are they asked."""
+
+        def topics_read() -> Collection[TopicName] | None:
+            return self.topics_read(group.info()) if group.state is GroupState.STABLE else None
+
+        given = {part.base: None for member in group.members for part in member.parts}
+        if any(part.base not in given for part in await self.offsets.parts(group.name)):
+            await self.offsets.expire_unread(group.name, before_ms, topics_read)
+
+
+async def _flushed(home: Home) -> WeirError | None:
+    try:
+        await home.state.flush()
+    except WeirError as failed:
+        return failed
+    return None
+
+
+def _check_name(name: str) -> None:
+    if not name or len(name.encode(errors="replace")) > _MAX_NAME_BYTES:
+        raise InvalidGroupError(f"a group's name has 1 to {_MAX_NAME_BYTES} bytes, {name[:80]!r} does not")

@@ -1,0 +1,453 @@
+"""One consumer group: who is in, which generation it is, who has which share.
+
+Everything here is decided at once, in plain functions; what a member must wait for is a future. `_tick` is called
+when the next deadline may have passed.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from weir.broker.groups.gathering import Gathering
+from weir.broker.groups.member import Member, answered, failure_of
+from weir.broker.groups.model import (
+    GroupEvent,
+    GroupInfo,
+    GroupSettings,
+    GroupState,
+    Joined,
+    JoinRequest,
+    Synced,
+    SyncRequest,
+    next_state,
+)
+from weir.broker.groups.protocols import check_fits, chosen
+from weir.broker.groups.roster import Roster
+from weir.broker.upkeep.alarm import NEVER, Alarm
+from weir.model.errors import (
+    GroupFullError,
+    IllegalGenerationError,
+    InconsistentGroupProtocolError,
+    MemberFencedError,
+    MemberIdRequiredError,
+    NotAllowedError,
+    RebalanceInProgressError,
+    UnknownMemberError,
+    WeirError,
+)
+from weir.runtime.interfaces import Clock
+
+log = logging.getLogger(__name__)
+
+EMPTY, JOINING, SYNCING, STABLE, DEAD = GroupState
+
+
+class Group:
+    """Made by the coordinator. `store` writes the group down, and answers, once that is durable, what went wrong;
+    `changed` is called when members or their shares have changed."""
+
+    def __init__(
+        self,
+        name: str,
+        clock: Clock,
+        settings: GroupSettings,
+        *,
+        store: "Callable[[Group], asyncio.Future[WeirError | None]]",
+        changed: "Callable[[Group], None]",
+    ) -> None:
+        self.name = name
+        self.state = EMPTY
+        self.generation = 0
+        self.protocol_type = ""
+        self.protocol = ""
+        self.members = Roster(name)
+        #: Since when it has had no members, in milliseconds since 1970.
+        self.empty_since_ms = clock.wall_ms()
+        self._clock = clock
+        self._settings = settings
+        self._store = store
+        self._changed = changed
+        self._gathering = Gathering()
+        #: When members that have not asked for their share are given up.
+        self._sync_by = NEVER
+        self._dividing = -1  # the generation whose shares are being made durable
+        self._alarm = Alarm(clock, self._tick)
+
+    # --- joining ----------------------------------------------------------------------------------------
+
+    def join(self, request: JoinRequest, make_id: Callable[[], str]) -> "asyncio.Future[Joined]":
+        """MemberIdRequiredError: with the id to come again with."""
+        self._check_alive()
+        static = self.members.static(request.instance_id)
+        itself = (request.member_id, "" if static is None else static.id)
+        others = [m for m in self.members if m.id not in itself]
+        check_fits(request, self.protocol_type, list(self.members))
+        self._check_said(request, others)
+        if request.member_id:
+            return self._join_as(request)
+        if static is not None:
+            return self._replace(static, request, make_id())
+        self._check_room()
+        member_id = make_id()
+        if request.id_first and request.instance_id is None:
+            self.members.given[member_id] = self._clock.monotonic() + request.session_s
+            self._alarm.at(self.members.given[member_id])
+            raise MemberIdRequiredError(f"join again as {member_id}", member_id=member_id)
+        return self._add(member_id, request)
+
+    def _join_as(self, request: JoinRequest) -> "asyncio.Future[Joined]":
+        if request.instance_id is None and self.members.given.pop(request.member_id, None) is not None:
+            return self._add(request.member_id, request)
+        member = self._find(request.member_id, request.instance_id)
+        same = member.says_the_same(request.protocols)
+        # The leader comes again to have the work divided anew: it has seen something change.
+        if (self.state is SYNCING and same) or (
+            self.state is STABLE and same and member.id != self.members.leader
+        ):
+            member.update(request)
+            self._touch(member)
+            return answered(self._joined(member))
+        member.update(request)
+        waiter = member.await_join(_again())
+        self._touch(member)
+        self._rebalance(f"{member.id} joined again")
+        return waiter
+
+    def _add(self, member_id: str, request: JoinRequest) -> "asyncio.Future[Joined]":
+        member = Member(
+            member_id,
+            request.instance_id,
+            request.client_id,
+            request.client_host,
+            request.session_s,
+            request.rebalance_s,
+            dict(request.protocols),
+            self._clock.wall_ms(),
+            may_skip=request.may_skip,
+            size=request.size,
+        )
+        member.deadline = self._clock.monotonic() + self._settings.new_member_s
+        self._alarm.at(member.deadline)
+        if not self.members:
+            self.protocol_type = request.protocol_type
+        self.members.add(member)
+        waiter = member.await_join(_again())
+        self._gathering.somebody_came()
+        self._rebalance(f"{member_id} joined")
+        return waiter
+
+    def _replace(self, member: Member, request: JoinRequest, member_id: str) -> "asyncio.Future[Joined]":
+        """A static member is back under a new id: it has what its former self had, which is fenced."""
+        member.end(MemberFencedError(f"{member.instance_id!r} is {member_id} now"))
+        leader_before = self.members.leader
+        self.members.rename(member, member_id)
+        member.update(request)
+        self._touch(member)
+        if self.state is STABLE and chosen(list(self.members)) == self.protocol:
+            self._changed(self)
+            return self._keep_share(member, leader_before)
+        waiter = member.await_join(_again())
+        self._rebalance(f"the static member {member.instance_id} came back as {member_id}")
+        return waiter
+
+    def _keep_share(self, member: Member, leader_before: str) -> "asyncio.Future[Joined]":
+        """No need to divide anew. One that cannot be told so must not take itself for the leader."""
+        waiter: asyncio.Future[Joined] = asyncio.get_running_loop().create_future()
+        answer = self._joined(member, skip=True) if member.may_skip else self._joined(member, leader=leader_before)
+
+        def stored(done: "asyncio.Future[WeirError | None]") -> None:
+            if waiter.done():
+                return
+            failure = failure_of(done)
+            if failure is None:
+                waiter.set_result(answer)
+            else:
+                waiter.set_exception(failure)
+
+        self._store(self).add_done_callback(stored)
+        return waiter
+
+    def _joined(self, member: Member, *, leader: str | None = None, skip: bool = False) -> Joined:
+        leads = member.id == self.members.leader and leader is None
+        members = [(m.id, m.instance_id, bytes(m.protocols[self.protocol])) for m in self.members] if leads else []
+        return Joined(
+            self.generation,
+            self.protocol_type,
+            self.protocol,
+            self.members.leader if leader is None else leader,
+            member.id,
+            members,
+            skip and leads,
+        )
+
+    # --- gathering --------------------------------------------------------------------------------------
+
+    def _rebalance(self, why: str) -> None:
+        """Await everyone anew, unless that is under way."""
+        if self.state is not JOINING:
+            log.info("group %s, generation %s, is divided anew: %s", self.name, self.generation, why)
+            for member in self.members:
+                member.owes_sync = False
+                if self.state is SYNCING:
+                    member.assignment = b""  # what it had is nobody's by now
+                member.end_sync(RebalanceInProgressError(f"group {self.name!r} is divided anew"))
+            was_empty = self.state is EMPTY
+            self._move(GroupEvent.REBALANCE)
+            self._sync_by = NEVER
+            self._await_all(delay_s=self._settings.initial_delay_s if was_empty else None)
+        self._gather()
+
+    def _await_all(self, *, delay_s: float | None = None) -> None:
+        wait_s = max((m.rebalance_s for m in self.members), default=0.0)
+        self._gathering.begin(self._clock.monotonic(), wait_s, delay_s=delay_s)
+        self._alarm.at(self._gathering.by)
+
+    def _gather(self) -> None:
+        """Go on if everyone is there."""
+        all_here = not self.members.given and all(m.join is not None for m in self.members)
+        if self.state is JOINING and not self._gathering.assembling and all_here:
+            self._gathered()
+
+    def _gathered(self) -> None:
+        """Those that have not come are out, but static ones, whose share waits for them."""
+        for member in self.members:
+            gone = member.join is None or (member.new and member.join.cancelled())
+            if gone and member.instance_id is None:
+                self.members.remove(member)
+        here = [m for m in self.members if m.join is not None]
+        if self.members and not here:
+            self._await_all()
+            return
+        self._gathering.end()
+        self.generation += 1
+        if not here:
+            self._deserted()
+            return
+        leader = self.members.get(self.members.leader)
+        if leader is None or leader.join is None:
+            self.members.leader = here[0].id
+        self.protocol = chosen(list(self.members))
+        self._move(GroupEvent.GATHERED)
+        self._sync_by = self._clock.monotonic() + max(m.rebalance_s for m in self.members)
+        self._alarm.at(self._sync_by)
+        for member in here:
+            member.new = False
+            member.owes_sync = True
+            self._touch(member)
+            member.end_join(self._joined(member))
+
+    def _deserted(self) -> None:
+        self._move(GroupEvent.DESERTED)
+        self.protocol = ""
+        self.empty_since_ms = self._clock.wall_ms()
+        self._store(self)
+        self._changed(self)
+
+    # --- dividing ---------------------------------------------------------------------------------------
+
+    def sync(self, request: SyncRequest) -> "asyncio.Future[Synced]":
+        """The member's share, once the leader has brought it."""
+        member = self._current(request.member_id, request.generation, request.instance_id)
+        for said, is_so in ((request.protocol_type, self.protocol_type), (request.protocol, self.protocol)):
+            if said is not None and said != is_so:
+                raise InconsistentGroupProtocolError(
+                    f"group {self.name!r} goes by {is_so!r}, not by {said[:80]!r}"
+                )
+        if self.state is JOINING:
+            raise RebalanceInProgressError(f"group {self.name!r} is divided anew")
+        self._touch(member)
+        if self.state is STABLE:
+            member.owes_sync = False
+            return answered(self._synced(member))
+        if member.id == self.members.leader and self._dividing != self.generation:
+            self._check_size(request)
+        waiter = member.await_sync(_again())
+        if member.id == self.members.leader and self._dividing != self.generation:
+            self._divide(request)
+        return waiter
+
+    def _check_said(self, request: JoinRequest, others: Sequence[Member]) -> None:
+        settings = self._settings
+        if request.size > settings.max_member_bytes:
+            raise NotAllowedError(f"a member may say {settings.max_member_bytes} bytes of itself")
+        if request.size + sum(member.size for member in others) > settings.max_said_bytes:
+            raise GroupFullError(f"the members of group {self.name!r} say too much of themselves")
+
+    def _check_size(self, request: SyncRequest) -> None:
+        if sum(map(len, request.assignments.values())) > self._settings.max_assigned_bytes:
+            raise NotAllowedError(f"shares may have {self._settings.max_assigned_bytes} bytes in all")
+
+    def _divide(self, request: SyncRequest) -> None:
+        generation = self._dividing = self.generation
+        left = self._settings.max_shown_parts
+        for member in self.members:
+            member.assignment = bytes(request.assignments.get(member.id, b""))
+            member.parts = tuple(dict.fromkeys(request.parts.get(member.id, ())))[:left]
+            left -= len(member.parts)
+        self._store(self).add_done_callback(lambda stored: self._divided(generation, failure_of(stored)))
+
+    def _divided(self, generation: int, failure: WeirError | None) -> None:
+        """The shares are durable, unless something has failed; the group may have moved on."""
+        if self._dividing == generation:
+            self._dividing = -1
+        if self.state is not SYNCING or self.generation != generation:
+            return
+        if failure is not None:
+            for member in self.members:
+                member.end_sync(failure)
+            self._rebalance(f"the shares could not be stored: {failure}")
+            return
+        self._move(GroupEvent.DIVIDED)
+        for member in self.members:
+            if member.sync is not None:
+                self._touch(member)
+                member.end_sync(self._synced(member))
+        self._changed(self)
+
+    def _synced(self, member: Member) -> Synced:
+        return Synced(self.protocol_type, self.protocol, member.assignment)
+
+    # --- being in, leaving --------------------------------------------------------------------------------
+
+    def heartbeat(self, member_id: str, generation: int, instance_id: str | None) -> None:
+        """RebalanceInProgressError: the member shall join again."""
+        member = self._current(member_id, generation, instance_id)
+        self._touch(member)
+        if self.state is JOINING:
+            raise RebalanceInProgressError(f"group {self.name!r} is divided anew")
+
+    def leave(self, members: Sequence[tuple[str, str | None]]) -> list[WeirError | None]:
+        """Members (id, instance id; an instance alone is enough) go; answers what went wrong with each."""
+        results: list[WeirError | None] = []
+        gone = 0
+        for member_id, instance_id in members:
+            try:
+                gone += self._leave(member_id, instance_id)
+                results.append(None)
+            except WeirError as refused:
+                results.append(refused)
+        if gone:
+            self._left(f"{gone} members left")
+        return results
+
+    def _leave(self, member_id: str, instance_id: str | None) -> int:
+        if instance_id is None and self.members.given.pop(member_id, None) is not None:
+            self._gather()
+            return 0
+        static = self.members.static(instance_id)
+        if static is not None and not member_id:
+            member_id = static.id
+        self.members.remove(self._find(member_id, instance_id))
+        return 1
+
+    def _left(self, why: str) -> None:
+        if self.state is JOINING:
+            self._gather()
+        else:
+            self._rebalance(why)
+        self._changed(self)
+
+    def check_commit(
+        self, member_id: str, generation: int, instance_id: str | None, *, transactional: bool = False
+    ) -> None:
+        """Raises unless the member may commit positions now. Whoever is no member may while there are none;
+        a transaction that names none may always, since its producer is fenced by other means."""
+        if self.state is EMPTY and generation < 0:
+            return
+        if generation < 0 and not member_id and instance_id is None:
+            if transactional:
+                return
+            raise UnknownMemberError(f"group {self.name!r} has members, and only these may commit")
+        member = self._current(member_id, generation, instance_id)
+        if self.state is SYNCING and not transactional:
+            raise RebalanceInProgressError(f"group {self.name!r} is divided anew")
+        self._touch(member)
+
+    # --- who asks ---------------------------------------------------------------------------------------
+
+    def _check_alive(self) -> None:
+        if self.state is DEAD:
+            raise UnknownMemberError(f"group {self.name!r} has ended", hint="join anew")
+
+    def _find(self, member_id: str, instance_id: str | None) -> Member:
+        self._check_alive()
+        return self.members.find(member_id, instance_id)
+
+    def _current(self, member_id: str, generation: int, instance_id: str | None) -> Member:
+        member = self._find(member_id, instance_id)
+        if generation != self.generation:
+            raise IllegalGenerationError(f"group {self.name!r} is at generation {self.generation}")
+        return member
+
+    def _check_room(self) -> None:
+        if len(self.members) + len(self.members.given) >= self._settings.max_members:
+            raise GroupFullError(f"group {self.name!r} has {self._settings.max_members} members")
+
+    @property
+    def unused(self) -> bool:
+        """Whether nothing would be lost if it were forgotten: it had no members, and none is about to come."""
+        return self.is_idle() and not self.generation
+
+    def is_idle(self) -> bool:
+        """Whether it has no members, and none is about to come."""
+        return self.state is EMPTY and not self.members.given
+
+    def info(self) -> GroupInfo:
+        members = [m.info(self.protocol) for m in self.members]
+        return GroupInfo(self.name, self.state, self.protocol_type, self.protocol, self.generation, members)
+
+    # --- time, beginning and end ----------------------------------------------------------------------------
+
+    def _move(self, event: GroupEvent) -> None:
+        self.state = next_state(self.state, event)
+
+    def _touch(self, member: Member) -> None:
+        """It has said something."""
+        if not member.new:
+            member.deadline = self._clock.monotonic() + member.session_s
+            self._alarm.at(member.deadline)
+
+    def _tick(self) -> None:
+        now = self._clock.monotonic()
+        for member_id in [member_id for member_id, until in self.members.given.items() if now >= until]:
+            del self.members.given[member_id]
+        silent = [m for m in self.members if m.silent(now)]
+        if now >= self._sync_by:
+            self._sync_by = NEVER
+            silent += [m for m in self.members if m.owes_sync and m not in silent]
+        for member in silent:
+            self.members.remove(member)
+        if silent:
+            self._left(f"{len(silent)} members said nothing")
+        self._gather()
+        if self.state is JOINING and self._gathering.is_over(now):
+            self._gathered()
+        self._alarm.at(self._next_deadline())
+
+    def _next_deadline(self) -> float:
+        deadlines = [m.deadline for m in self.members if m.new or not m.waits]
+        return min([*deadlines, *self.members.given.values(), self._gathering.by, self._sync_by], default=NEVER)
+
+    def resume(self, members: Sequence[Member], leader: str) -> None:
+        """Go on as it was written down: with these members, which have their shares."""
+        self.members.clear(members, leader)
+        if members:
+            self.state = STABLE
+        for member in members:
+            member.new = False
+            self._touch(member)
+
+    def end(self, why: WeirError) -> None:
+        """It is deleted, or another broker's."""
+        if self.state is DEAD:
+            return
+        self._move(GroupEvent.END)
+        self._alarm.stop()
+        for member in self.members:
+            member.end(why)
+        self.members.clear()
+        self._changed(self)
+
+
+def _again() -> WeirError:
+    return RebalanceInProgressError("the member asked again")

@@ -1,0 +1,142 @@
+"""A member of a consumer group, as its group knows it."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from weir.broker.groups.model import Joined, JoinRequest, MemberInfo, Synced
+from weir.broker.topic.stats_values import ConsumerStats, Flow
+from weir.model.errors import NotOwnerError, WeirError
+from weir.model.topics import TopicName
+
+T = TypeVar("T")
+
+#: Properties of a member where stats show it as a consumer.
+GENERATION = "weir.generation"
+_CLIENT_ID = "weir.client_id"
+_INSTANCE_ID = "weir.instance_id"
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """Changed by its group alone. `join` and `sync`: what it waits for, if it does."""
+
+    id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_s: float
+    rebalance_s: float
+    protocols: Mapping[str, bytes]
+    #: When it came, in milliseconds since 1970.
+    joined_ms: int
+    #: When it is given up unless it says something, by the monotonic clock.
+    deadline: float = 0.0
+    #: Whether it has not been in a generation yet.
+    new: bool = True
+    assignment: bytes = b""
+    parts: tuple[TopicName, ...] = ()
+    join: "asyncio.Future[Joined] | None" = None
+    sync: "asyncio.Future[Synced] | None" = None
+    #: Whether it has yet to ask for its share of this generation.
+    owes_sync: bool = False
+    may_skip: bool = False
+    #: What it said of itself, in bytes.
+    size: int = 0
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is the group that keeps it waiting, and not the other way round."""
+        return self.join is not None or self.sync is not None
+
+    def silent(self, now: float) -> bool:
+        """Whether it is to be given up. One that is not new and waits may wait; a new one may have gone without
+        ever having been in a generation, so that it says nothing means something."""
+        return now >= self.deadline and (self.new or not self.waits)
+
+    def update(self, request: JoinRequest) -> None:
+        self.protocols = dict(request.protocols)
+        self.session_s, self.rebalance_s = request.session_s, request.rebalance_s
+        self.client_id, self.client_host = request.client_id, request.client_host
+        self.may_skip = request.may_skip
+        self.size = request.size
+
+    def says_the_same(self, protocols: Mapping[str, bytes]) -> bool:
+        return list(self.protocols.items()) == list(protocols.items())
+
+    def await_join(self, over: WeirError) -> "asyncio.Future[Joined]":
+        """It joins; an earlier call of its own that still waits is ended with `over`."""
+        self.end_join(over)
+        self.join = asyncio.get_running_loop().create_future()
+        return self.join
+
+    def await_sync(self, over: WeirError) -> "asyncio.Future[Synced]":
+        self.end_sync(over)
+        self.owes_sync = False
+        self.sync = asyncio.get_running_loop().create_future()
+        return self.sync
+
+    def end_join(self, result: Joined | WeirError) -> None:
+        waiter, self.join = self.join, None
+        _end(waiter, result)
+
+    def end_sync(self, result: Synced | WeirError) -> None:
+        waiter, self.sync = self.sync, None
+        _end(waiter, result)
+
+    def end(self, why: WeirError) -> None:
+        self.end_join(why)
+        self.end_sync(why)
+
+    def info(self, protocol: str) -> MemberInfo:
+        return MemberInfo(
+            self.id,
+            self.instance_id,
+            self.client_id,
+            self.client_host,
+            bytes(self.protocols.get(protocol, b"")),
+            self.assignment,
+            self.parts,
+        )
+
+    def stats(self, generation: int) -> ConsumerStats:
+        properties = {_CLIENT_ID: self.client_id, GENERATION: str(generation)}
+        if self.instance_id is not None:
+            properties[_INSTANCE_ID] = self.instance_id
+        return ConsumerStats(
+            name=self.id,
+            address=self.client_host,
+            flow=Flow(),
+            unacked=0,
+            credit=0,
+            redelivered=0,
+            priority=0,
+            active=True,
+            blocked=False,
+            connected_ms=self.joined_ms,
+            properties=properties,
+        )
+
+
+def _end(waiter: "asyncio.Future[T] | None", result: T | WeirError) -> None:
+    """Whoever waited may have gone."""
+    if waiter is None or waiter.done():
+        return
+    if isinstance(result, WeirError):
+        waiter.set_exception(result)
+        waiter.exception()  # nobody may be there to see it
+    else:
+        waiter.set_result(result)
+
+
+def answered(value: T) -> "asyncio.Future[T]":
+    """A future that is done."""
+    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    future.set_result(value)
+    return future
+
+
+def failure_of(stored: "asyncio.Future[WeirError | None]") -> WeirError | None:
+    """What went wrong with writing something down."""
+    return NotOwnerError("the coordinator is going down") if stored.cancelled() else stored.result()

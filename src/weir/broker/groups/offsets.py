@@ -1,0 +1,340 @@
+"""Positions of consumer groups: the cursors of durable subscriptions, placed by whoever consumes.
+
+A group has a subscription of its name on every partition that it has committed a position for. What it said with
+the position (the exact number, which may lie beyond the end; a note; when) lies beside the cursor in the topic's
+state, and holds for as long as nobody else moves the cursor. Which partitions these are is kept with the group.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from struct import error
+from typing import Protocol
+
+from weir.broker.api import StartAt
+from weir.broker.dispatch.subscription import RETAINS, Subscription, commit_key
+from weir.broker.groups.query_progress import COMMIT_HEADER, parse_progress
+from weir.broker.shards import Home, Homes
+from weir.broker.topic.opening import AnyTopic
+from weir.broker.topic.topic import BrokerTopic
+from weir.model.errors import (
+    CommitTooLargeError,
+    InvalidNameError,
+    NotAllowedError,
+    SubscriptionBusyError,
+    TopicNotFoundError,
+    UnstablePositionError,
+    WeirError,
+    WireError,
+)
+from weir.model.topics import TopicName
+from weir.runtime.interfaces import Clock
+from weir.stream.state import StateLog
+
+#: Topics that are loaded at the same time for one request.
+_AT_ONCE = 64
+#: Characters, as Kafka counts.
+_MAX_METADATA = 4096
+_VERSION = 1
+_HEADER = COMMIT_HEADER
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A position: the offset of the next message to process, and what the group wants kept with it."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+    #: When it was committed, in milliseconds since 1970; 0 if it was placed by other means.
+    commit_ms: int = 0
+
+
+class _Broker(Protocol):
+    async def load(self, name: TopicName, *, create: bool = True) -> AnyTopic: ...
+
+
+class GroupOffsets:
+    """Everything of every group that this broker coordinates. What it answers is durable."""
+
+    def __init__(self, broker: _Broker, homes: Homes, clock: Clock) -> None:
+        self._broker = broker
+        self._homes = homes
+        self._clock = clock
+        self._known: dict[str, tuple[Home, dict[TopicName, None]]] = {}
+        #: Positions that an open transaction will move: producer ids by partition, by group.
+        self._pending: dict[str, dict[TopicName, dict[int, None]]] = {}
+
+    # --- committing -------------------------------------------------------------------------------------
+
+    async def commit(
+        self,
+        group: str,
+        positions: Mapping[TopicName, Committed],
+        *,
+        check: Callable[[], None] | None = None,
+    ) -> dict[TopicName, WeirError | None]:
+        """Place the group on each partition, back or on; answers what went wrong with which. `check` is called
+        right before anything is placed, and may raise: a member may lose its place while topics are loaded."""
+        home = await self._homes.of(group)
+        topics, failed = await self._load(positions)
+        if check is not None:
+            check()
+        now_ms = self._clock.wall_ms()
+        for part, topic in list(topics.items()):
+            try:
+                _place(topic, group, replace(positions[part], commit_ms=now_ms))
+            except WeirError as refused:
+                failed[part] = refused
+                del topics[part]
+        learned = self._learn(home, group, topics)
+        failed |= await _flushed({part: topic.state for part, topic in topics.items()})
+        if learned:
+            await home.state.flush()
+        return {part: failed.get(part) for part in positions}
+
+    async def delete(
+        self, group: str, parts: Iterable[TopicName] | None = None
+    ) -> dict[TopicName, WeirError | None]:
+        """Forget positions; of all partitions, unless some are named. One that other consumers use stays, and
+        is named with SubscriptionBusyError."""
+        home = await self._homes.of(group)
+        wanted = list(self._parts(home, group) if parts is None else parts)
+        topics, failed = await self._load(wanted)
+        for part, topic in list(topics.items()):
+            subscription = _subscription(topic, group)
+            if subscription is None:
+                continue
+            if subscription.consumers:
+                failed[part] = SubscriptionBusyError(f"{part} has consumers of subscription {group!r}")
+                del topics[part]
+            else:
+                subscription.end("the group's position is deleted")
+        failed |= await _flushed({part: topic.state for part, topic in topics.items()})
+        gone = [part for part in wanted if isinstance(failed.get(part), TopicNotFoundError | None)]
+        if self._forget(home, group, gone):
+            await home.state.flush()
+        return {part: None if part in gone else failed[part] for part in wanted}
+
+    async def expire(self, group: str, before_ms: int) -> int | None:
+        """Forget positions that were committed before then, as far as they are the group's alone; answers when
+        the oldest of the others was committed, or None if none is left."""
+        home = await self._homes.of(group)
+        parts = self._parts(home, group)
+        topics, failed = await self._load(parts)
+        gone = [part for part, why in failed.items() if isinstance(why, TopicNotFoundError)]
+        left: int | None = None if len(gone) == len(failed) else self._clock.wall_ms()
+        for part, topic in topics.items():
+            subscription = _subscription(topic, group)
+            if subscription is not None and not subscription.retains and not subscription.consumers:
+                at_ms = _committed(topic, subscription).commit_ms
+                if at_ms >= before_ms:
+                    left = at_ms if left is None else min(left, at_ms)
+                    continue
+                subscription.end("the group's position has expired")
+            gone.append(part)
+        await _flushed({part: topics[part].state for part in gone if part in topics})
+        if self._forget(home, group, gone):
+            await home.state.flush()
+        return left
+
+    async def expire_unread(
+        self, group: str, before_ms: int, topics_read: Callable[[], Collection[TopicName] | None]
+    ) -> None:
+        """Forget positions that were committed before then on topics that members do not read, as far as they are
+        the group's alone; none if what they read cannot be told."""
+        home = await self._homes.of(group)
+        read = topics_read()
+        unread = [] if read is None else [part for part in self._parts(home, group) if part.base not in read]
+        topics, failed = await self._load(unread)
+        read = topics_read()  # it may have changed meanwhile
+        if read is None:
+            return
+        gone = [part for part, why in failed.items() if isinstance(why, TopicNotFoundError)]
+        for part, topic in topics.items():
+            subscription = _subscription(topic, group)
+            if subscription is None or subscription.retains or subscription.consumers or part.base in read:
+                continue
+            if 0 < _committed(topic, subscription).commit_ms < before_ms:
+                subscription.end("the group reads other topics by now, and its position has expired")
+                gone.append(part)
+        await _flushed({part: topics[part].state for part in gone if part in topics})
+        if self._forget(home, group, gone):
+            await home.state.flush()
+
+    # --- asking -----------------------------------------------------------------------------------------
+
+    async def fetch(
+        self, group: str, parts: Iterable[TopicName] | None = None, *, stable: bool = False
+    ) -> dict[TopicName, Committed | WeirError]:
+        """Where the group is on these partitions, or on all; those that it has no position on are missing.
+        `stable`: a position that a transaction is about to move is an UnstablePositionError."""
+        home = await self._homes.of(group)
+        wanted = list(self._parts(home, group) if parts is None else parts)
+        topics, failed = await self._load(wanted)
+        found: dict[TopicName, Committed | WeirError] = {
+            part: why for part, why in failed.items() if not isinstance(why, TopicNotFoundError)
+        }
+        pending = self._pending.get(group, {})
+        for part, topic in topics.items():
+            if stable and part in pending:
+                found[part] = UnstablePositionError(f"a transaction moves {group!r} on {part}")
+            elif (subscription := _subscription(topic, group)) is not None:
+                try:
+                    found[part] = _committed(topic, subscription)
+                except WireError as damaged:
+                    found[part] = damaged
+        # What was told must not be taken back by a crash.
+        lost = await _flushed({part: topics[part].state for part in found if part in topics})
+        return found | lost
+
+    async def parts(self, group: str) -> list[TopicName]:
+        """The partitions that the group has committed positions on."""
+        return list(self._parts(await self._homes.of(group), group))
+
+    def groups(self, home: Home) -> list[str]:
+        """Every group that has positions, as its home knows it."""
+        return [key.removeprefix(_PARTS) for key in home.state.keys(_PARTS)]
+
+    # --- transactions -----------------------------------------------------------------------------------
+
+    def pend(self, group: str, producer_id: int, parts: Iterable[TopicName]) -> None:
+        """A transaction will move these positions, or not: until it is settled they are not stable."""
+        pending = self._pending.setdefault(group, {})
+        for part in parts:
+            pending.setdefault(part, {})[producer_id] = None
+
+    def settle(self, group: str, producer_id: int) -> None:
+        """The transaction is decided, and its positions, if it moved any, are committed."""
+        pending = self._pending.get(group, {})
+        for part in [part for part, producers in pending.items() if producer_id in producers]:
+            del pending[part][producer_id]
+            if not pending[part]:
+                del pending[part]
+        if not pending:
+            self._pending.pop(group, None)
+
+    # --- which partitions a group has positions on --------------------------------------------------------
+
+    def _parts(self, home: Home, group: str) -> dict[TopicName, None]:
+        known = self._known.get(group)
+        if known is not None and known[0] is home:
+            return known[1]
+        parts = dict.fromkeys(_decode_parts(home.state.get(_PARTS + group)))
+        if parts:  # of groups that nobody ever heard of, nothing is remembered
+            self._known[group] = (home, parts)
+        return parts
+
+    def _learn(self, home: Home, group: str, parts: Iterable[TopicName]) -> bool:
+        known = self._parts(home, group)
+        new = [part for part in parts if part not in known]
+        known.update(dict.fromkeys(new))
+        if new:
+            self._known[group] = (home, known)
+            home.state.put(_PARTS + group, _encode_parts(known))
+        return bool(new)
+
+    def _forget(self, home: Home, group: str, parts: Iterable[TopicName]) -> bool:
+        known = self._parts(home, group)
+        gone = [part for part in parts if known.pop(part, _MISSING) is None]
+        if not known:
+            home.state.delete(_PARTS + group)
+            self._known.pop(group, None)
+        elif gone:
+            home.state.put(_PARTS + group, _encode_parts(known))
+        return bool(gone)
+
+    async def _load(
+        self, parts: Iterable[TopicName]
+    ) -> tuple[dict[TopicName, BrokerTopic], dict[TopicName, WeirError]]:
+        topics: dict[TopicName, BrokerTopic] = {}
+        failed: dict[TopicName, WeirError] = {}
+        wanted = list(dict.fromkeys(parts))
+        for first in range(0, len(wanted), _AT_ONCE):
+            some = wanted[first : first + _AT_ONCE]
+            for part, loaded in zip(some, await asyncio.gather(*map(self._topic, some)), strict=True):
+                if isinstance(loaded, WeirError):
+                    failed[part] = loaded
+                else:
+                    topics[part] = loaded
+        return topics, failed
+
+    async def _topic(self, part: TopicName) -> BrokerTopic | WeirError:
+        try:
+            topic = await self._broker.load(part, create=False)
+        except WeirError as failed:
+            return failed
+        return topic if isinstance(topic, BrokerTopic) else NotAllowedError(f"{part} keeps no positions")
+
+
+_PARTS = "positions/"
+_MISSING = object()
+
+
+def _encode_parts(parts: Iterable[TopicName]) -> bytes:
+    return json.dumps([str(part) for part in parts]).encode()
+
+
+def _decode_parts(data: bytes | None) -> list[TopicName]:
+    try:
+        return [TopicName.parse(name) for name in json.loads(data or b"[]")]
+    except (ValueError, TypeError, AttributeError, InvalidNameError) as bad:
+        raise WireError(f"the list of a group's partitions is malformed: {bad}") from bad
+
+
+def _place(topic: BrokerTopic, group: str, position: Committed) -> None:
+    if position.offset < 0:
+        raise NotAllowedError(f"{position.offset} is no position")
+    if len(position.metadata) > _MAX_METADATA:
+        raise CommitTooLargeError(f"a position may have {_MAX_METADATA} characters of metadata")
+    start = StartAt(offset=position.offset)
+    subscription = topic.ensure_subscription(group, start, {RETAINS: "false"})
+    query = parse_progress(position.metadata)
+    if query is not None and query.retain and not subscription.retains:
+        subscription.properties[RETAINS] = "true"
+        subscription.save()
+    subscription.place(position.offset)
+    header = _HEADER.pack(
+        _VERSION, position.offset, subscription.cursor.mark_delete + 1, position.leader_epoch, position.commit_ms
+    )
+    topic.state.put(commit_key(group), header + position.metadata.encode())
+
+
+def _subscription(topic: BrokerTopic, group: str) -> Subscription | None:
+    found = topic.subscriptions.get(group)
+    return found if found is not None and found.durable else None
+
+
+def _committed(topic: BrokerTopic, subscription: Subscription) -> Committed:
+    """What the group said last, unless somebody else has moved the cursor since."""
+    at = subscription.cursor.mark_delete + 1
+    data = topic.state.get(commit_key(subscription.name))
+    if data is None:
+        return Committed(at)
+    try:
+        version, offset, placed, leader_epoch, commit_ms = _HEADER.unpack_from(data)
+        metadata = data[_HEADER.size :].decode()
+    except (error, UnicodeDecodeError) as bad:
+        raise WireError(f"the position of {subscription.name!r} is malformed: {bad}") from bad
+    if version != _VERSION:
+        raise WireError(f"the position of {subscription.name!r} has unknown version {version}")
+    return (
+        Committed(offset, leader_epoch, metadata, commit_ms)
+        if placed == at
+        else Committed(at, commit_ms=commit_ms)
+    )
+
+
+async def _flushed(states: Mapping[TopicName, StateLog]) -> dict[TopicName, WeirError]:
+    """Make what was set durable; answers what could not be."""
+
+    async def flush(state: StateLog) -> WeirError | None:
+        try:
+            await state.flush()
+        except WeirError as failed:
+            return failed
+        return None
+
+    ended: Sequence[WeirError | None] = await asyncio.gather(*map(flush, states.values()))
+    return {part: failure for part, failure in zip(states, ended, strict=True) if failure is not None}

@@ -1,0 +1,296 @@
+"""A batch whose messages are not all treated alike: some are stored, some held, some cancel what is held.
+
+The gateway has cut it into parts. Each is stored like a batch of its own; all have one receipt. The parts of an
+idempotent producer take turns with whatever else it sends (`lanes` says why), so what is known of them is always a
+beginning: sent again after a failure or a crash, the batch goes on behind it.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from weir.broker.api import Outgoing, Receipt
+from weir.broker.ports import Holding
+from weir.broker.publish.held_names import HeldNames
+from weir.broker.publish.held_stamps import HeldStamps
+from weir.broker.publish.lanes import Lanes, Waiting
+from weir.broker.publish.producer_state import Pending, Stored
+from weir.broker.publish.producers import BrokerProducer
+from weir.broker.topic.stamps import Stamps
+from weir.model.batch import Batch, BatchFlags, HeldId, Stamp
+from weir.model.errors import NotAllowedError, OutOfOrderSequenceError, ProducerClosedError, WeirError
+from weir.runtime.tasks import TaskScope
+from weir.stream.state import StateLog
+from weir.wire.held import encode_held
+
+_NOWHERE = (-1, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """How the publisher does what every batch needs."""
+
+    append: "Callable[[Batch, asyncio.Future[Receipt]], asyncio.Future[int]]"
+    hold: "Callable[[Batch, int, asyncio.Future[Receipt]], asyncio.Future[HeldId]]"
+    is_to_wait: Callable[[int], bool]
+    holding: Callable[[], Holding | None]
+    #: Counts a part, which takes room; gives the room back if it is not sent on after all.
+    count: Callable[[BrokerProducer, Outgoing], None]
+    give_back: Callable[[int], None]
+    answer_repeated: "Callable[[Stored | Pending, asyncio.Future[Receipt]], None]"
+    now_ms: Callable[[], int]
+
+
+def lane_of(stamp: Stamp) -> str:
+    """Producers by their id; no producer's name has a blank."""
+    return f"stamp {stamp.producer_id}"
+
+
+class Parting:
+    """Of one topic."""
+
+    def __init__(
+        self, ways: Ways, lanes: Lanes, stamps: Stamps, *, state: StateLog, names: HeldNames, tasks: TaskScope
+    ) -> None:
+        self._ways = ways
+        self._lanes = lanes
+        self._stamps = stamps
+        self._state = state
+        self._names = names
+        self._tasks = tasks
+        self._held_stamps = HeldStamps(state, stamps.states)
+
+    async def open(self) -> None:
+        """Take into account what was held before this broker had the topic."""
+        holding = self._ways.holding()
+        self._names.incomplete = holding is not None and bool(holding.positions())
+        if self._stamps.armed:  # else no stamped batch ever came
+            await self._held_stamps.open(holding, self._ways.now_ms())
+
+    async def catch_up(self) -> None:
+        """Find out what failed attempts left in the holding area."""
+        if self._stamps.armed:
+            await self._held_stamps.catch_up(self._ways.holding(), self._ways.now_ms())
+
+    def landed(self, place: HeldId) -> None:
+        """A batch was held, by whichever way it came."""
+        if self._stamps.armed:
+            self._held_stamps.landed(place)
+
+    def moved(self, batch: Batch, place: HeldId) -> None:
+        """A batch of a committed transaction was held."""
+        self.landed(place)
+        self._names.landed(batch, place)
+
+    def save(self) -> None:
+        """Keep the next opening of the topic short."""
+        if self._stamps.armed:
+            self._held_stamps.save()
+
+    def publish(self, producer: BrokerProducer, outgoing: Outgoing, receipt: "asyncio.Future[Receipt]") -> None:
+        stamp = outgoing.stamp
+        parts: Sequence[Outgoing] = outgoing.parts
+        pending = None
+        if stamp is not None:
+            try:
+                known, parts = self._judge(stamp, outgoing)
+                if outgoing.transactional:
+                    parts = [self._hidden(part) for part in parts]
+            except WeirError as refused:
+                receipt.set_exception(refused)
+                return
+            if known is not None:
+                self._ways.answer_repeated(known, receipt)
+                return
+            if not parts:
+                receipt.set_result(Receipt(-1, _NOWHERE, duplicate=True))
+                return
+        for part in parts:
+            self._ways.count(producer, part)
+        answers = [self._answer() for _ in parts]
+        if stamp is None:
+            for part, answer in zip(parts, answers, strict=True):
+                self._send(part, answer)
+        else:
+            pending = self._take_turns(stamp, outgoing, parts, answers)
+        _Whole(receipt, answers, partial(self._ended, stamp, outgoing.count, pending))
+
+    # --- deciding ---------------------------------------------------------------------------------------
+
+    def _judge(self, stamp: Stamp, outgoing: Outgoing) -> tuple[Stored | Pending | None, Sequence[Outgoing]]:
+        """The batch that it repeats, if it does, or the parts that are left to be stored."""
+        try:
+            return self._stamps.judge(stamp, outgoing), outgoing.parts
+        except OutOfOrderSequenceError:
+            covered = self._stamps.states.covered(stamp, outgoing.count)
+            if not covered:
+                raise
+            self._stamps.check_transaction(stamp, outgoing)
+        left = []
+        for part in outgoing.parts:
+            if covered <= 0:
+                left.append(part)
+            covered -= part.count
+        return None, left
+
+    def _hidden(self, part: Outgoing) -> Outgoing:
+        """A part of a transaction as it is stored: what may be seen only later goes with its moment. It is held
+        when the transaction is committed (`delayed_moves`)."""
+        if part.cancels is not None:
+            raise NotAllowedError("a transaction cannot cancel what is held")
+        if part.deliver_at_ms is None:
+            return part
+        if self._ways.holding() is None:
+            raise NotAllowedError("nothing can be held here")
+        batch = Batch(0, part.count, part.format, 0, part.payload)
+        return replace(part, payload=encode_held(max(part.deliver_at_ms, 0), batch))
+
+    # --- sending on -------------------------------------------------------------------------------------
+
+    def _answer(self) -> "asyncio.Future[Receipt]":
+        return asyncio.get_running_loop().create_future()
+
+    def _take_turns(
+        self,
+        stamp: Stamp,
+        outgoing: Outgoing,
+        parts: Sequence[Outgoing],
+        answers: "Sequence[asyncio.Future[Receipt]]",
+    ) -> Pending:
+        lane = lane_of(stamp)
+        before = [] if self._lanes.has(lane) else self._stamps.states.under_way(stamp.producer_id)
+        transactional = outgoing.transactional
+        pending = self._stamps.states.push(stamp, outgoing.count, transactional=transactional, parted=True)
+        if not self._stamps.armed:
+            self._lanes.enter(lane, Waiting(True, self._arm, lambda failure: None), before)
+        for part, answer in zip(parts, answers, strict=True):
+            give_up = partial(self._give_up, part, answer)
+            # A transaction's parts all go to the log, so they need not go one by one.
+            send = partial(self._send, part, answer)
+            self._lanes.enter(lane, Waiting(not transactional, send, give_up), before)
+        return pending
+
+    def _arm(self) -> "asyncio.Future[None]":
+        armed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def then(failure: WeirError | None) -> None:
+            if failure is None:
+                armed.set_result(None)
+            else:
+                armed.set_exception(failure)
+
+        if self._stamps.armed:
+            then(None)
+        else:
+            self._stamps.arm(then)
+        return armed
+
+    def _give_up(self, part: Outgoing, answer: "asyncio.Future[Receipt]", failure: BaseException) -> None:
+        self._ways.give_back(len(part.payload))
+        if not answer.done():
+            answer.set_exception(failure)
+
+    def _send(self, part: Outgoing, answer: "asyncio.Future[Receipt]") -> "asyncio.Future[Any]":
+        batch = Batch(-1, part.count, part.format, 0, part.payload, BatchFlags.NONE, stamp=part.stamp)
+        due_ms = part.deliver_at_ms
+        if part.transactional:
+            flags = BatchFlags.TRANSACTIONAL if due_ms is None else BatchFlags.TRANSACTIONAL | BatchFlags.HIDDEN
+            return self._ways.append(replace(batch, flags=flags), answer)
+        if part.cancels is not None:
+            return self._spawn(self._cancel(part, part.cancels), answer)
+        if due_ms is not None and self._ways.is_to_wait(due_ms):
+            held = self._ways.hold(batch, due_ms, answer)
+            held.add_done_callback(partial(self._held, part))
+            return held
+        return self._ways.append(batch, answer)
+
+    def _held(self, part: Outgoing, done: "asyncio.Future[HeldId]") -> None:
+        if done.cancelled() or done.exception() is not None:
+            return
+        if part.stamp is not None:
+            self._held_stamps.taken(part.stamp, part.count)
+            self._stamps.states.passed(part.stamp, part.count, self._ways.now_ms())
+        if part.delay_id is not None:
+            self._names.held(part.delay_id, done.result())
+
+    def _spawn(
+        self, work: Coroutine[Any, Any, None], answer: "asyncio.Future[Receipt]"
+    ) -> "asyncio.Future[Receipt]":
+        async def tell() -> None:
+            try:
+                await work
+            except asyncio.CancelledError:
+                answer.cancel()
+                raise
+            except WeirError as failed:
+                if not answer.done():
+                    answer.set_exception(failed)
+            else:
+                if not answer.done():
+                    answer.set_result(Receipt(-1, _NOWHERE, held=True))
+
+        self._tasks.spawn(tell(), "cancel")
+        return answer
+
+    async def _cancel(self, part: Outgoing, name: str) -> None:
+        """Cancel what is held; a stamped cancellation is known for good before it is acknowledged."""
+        try:
+            holding = self._ways.holding()
+            if holding is not None:
+                await self._names.cancel(name, holding)
+            if part.stamp is not None:
+                self._held_stamps.taken(part.stamp, part.count)
+                await self._state.flush()
+                self._stamps.states.passed(part.stamp, part.count, self._ways.now_ms())
+        finally:
+            self._ways.give_back(len(part.payload))
+
+    # --- what comes back --------------------------------------------------------------------------------
+
+    def _ended(self, stamp: Stamp | None, count: int, pending: Pending | None, failed: bool) -> None:
+        if stamp is None or pending is None:
+            return
+        if failed:
+            self._stamps.states.failed(pending)
+        else:
+            self._stamps.states.passed(stamp, count, self._ways.now_ms())
+
+
+class _Whole:
+    """The one receipt of several parts: of the first offset if all are stored, else of none."""
+
+    def __init__(
+        self,
+        receipt: "asyncio.Future[Receipt]",
+        answers: "Sequence[asyncio.Future[Receipt]]",
+        ended: Callable[[bool], None],
+    ) -> None:
+        self._receipt = receipt
+        self._answers = answers
+        self._ended = ended
+        self._left = len(answers)
+        for answer in answers:
+            answer.add_done_callback(self._done)
+
+    def _done(self, answer: "asyncio.Future[Receipt]") -> None:
+        self._left -= 1
+        if self._left:
+            return
+        failures = [failed for one in self._answers if (failed := _failure(one)) is not None]
+        self._ended(bool(failures))
+        if self._receipt.done():
+            return
+        if failures:
+            self._receipt.set_exception(failures[0])
+            return
+        receipts = [one.result() for one in self._answers]
+        if any(one.held for one in receipts):
+            self._receipt.set_result(Receipt(-1, _NOWHERE, held=True))
+        else:
+            self._receipt.set_result(receipts[0])
+
+
+def _failure(answer: "asyncio.Future[Receipt]") -> BaseException | None:
+    return ProducerClosedError("the topic is being closed") if answer.cancelled() else answer.exception()

@@ -1,0 +1,206 @@
+"""Producers of a topic: who may be one beside whom, and the path of a batch from a producer into the log."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from weir.broker.api import AccessMode, Outgoing, ProducerRequest, Receipt
+from weir.broker.topic.meters import Meter
+from weir.model.errors import ProducerBusyError, ProducerClosedError, ProducerFencedError
+from weir.runtime.interfaces import Clock
+
+
+class PublishesTo(Protocol):
+    """What a producer asks of its topic."""
+
+    def publish(self, producer: "BrokerProducer", outgoing: Outgoing) -> "asyncio.Future[Receipt]": ...
+
+    def publish_all(
+        self, producer: "BrokerProducer", outgoings: Sequence[Outgoing]
+    ) -> "asyncio.Future[Receipt] | None": ...
+
+    def last_sequence(self, producer: str) -> int: ...
+
+    async def relax(self) -> None: ...
+
+    async def epoch_persisted(self) -> None: ...
+
+    async def leave(self, producer: "BrokerProducer") -> None: ...
+
+
+class BrokerProducer:
+    """Fills `api.Producer`."""
+
+    def __init__(
+        self, topic: PublishesTo, name: str, request: ProducerRequest, schema_version: bytes, clock: Clock
+    ) -> None:
+        self._topic = topic
+        self._name = name
+        self.request = request
+        self.meter = Meter(clock)
+        self.connected_ms = clock.wall_ms()
+        self.epoch: int | None = None
+        #: The stream's count of failures when it came: once there are more, what it sends may miss its past.
+        self.failures_seen = 0
+        self._schema_version = schema_version
+        loop = asyncio.get_running_loop()
+        self._admitted: asyncio.Future[None] = loop.create_future()
+        self._closed: asyncio.Future[str] = loop.create_future()
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def last_sequence(self) -> int:
+        return self._topic.last_sequence(self._name)
+
+    @property
+    def topic_epoch(self) -> int | None:
+        return self.epoch
+
+    @property
+    def schema_version(self) -> bytes:
+        return self._schema_version
+
+    @property
+    def open(self) -> bool:
+        return not self._closed.done()
+
+    @property
+    def admitted(self) -> bool:
+        """Whether it may send: not before it is the only one, if it waits for that."""
+        return self._admitted.done()
+
+    def admit(self, epoch: int | None) -> None:
+        self.epoch = epoch
+        if not self._admitted.done():
+            self._admitted.set_result(None)
+
+    async def ready(self) -> None:
+        if not self._admitted.done():
+            waited: list[asyncio.Future[Any]] = [self._admitted, self._closed]
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        self.check_open()
+        if self.epoch is not None:
+            await self._topic.epoch_persisted()
+
+    def publish(self, outgoing: Outgoing) -> "asyncio.Future[Receipt]":
+        return self._topic.publish(self, outgoing)
+
+    def publish_all(self, outgoings: Sequence[Outgoing]) -> "asyncio.Future[Receipt] | None":
+        return self._topic.publish_all(self, outgoings)
+
+    async def relax(self) -> None:
+        await self._topic.relax()
+
+    async def closed(self) -> str:
+        return await asyncio.shield(self._closed)
+
+    async def close(self) -> None:
+        await self._topic.leave(self)
+
+    def shut(self, reason: str) -> None:
+        """The broker closes it."""
+        if not self._closed.done():
+            self._closed.set_result(reason)
+
+    def check_open(self) -> None:
+        if self._closed.done():
+            raise ProducerClosedError(f"producer {self._name!r} is closed: {self._closed.result()}")
+
+
+class Producers:
+    """Those of one topic. `epoch_moved` is told of each new epoch, so that it can be persisted."""
+
+    def __init__(self, epoch: int | None, epoch_moved: Callable[[int], None]) -> None:
+        self._by_name: dict[str, BrokerProducer] = {}
+        self._exclusive: BrokerProducer | None = None
+        self._waiting: list[BrokerProducer] = []
+        self._epoch = epoch
+        self._epoch_moved = epoch_moved
+
+    def __len__(self) -> int:
+        return len(self._by_name) + len(self._waiting)
+
+    @property
+    def all(self) -> list[BrokerProducer]:
+        return [*self._by_name.values(), *self._waiting]
+
+    @property
+    def epoch(self) -> int | None:
+        return self._epoch
+
+    def has(self, name: str) -> bool:
+        return name in self._by_name
+
+    def join(self, producer: BrokerProducer) -> None:
+        """Let one more in, beside those that are there, or let it wait; raises if neither may be."""
+        former = self._by_name.get(producer.name)
+        if former is not None:
+            if producer.request.name_is_given:
+                raise ProducerBusyError(f"a producer named {producer.name!r} is connected already")
+            self.remove(former, "the same producer connected anew", promote=False)
+        try:
+            self._join(producer)
+        finally:
+            self._promote()
+
+    def _join(self, producer: BrokerProducer) -> None:
+        access = producer.request.access
+        if access is AccessMode.SHARED:
+            if self._exclusive is not None or self._waiting:
+                raise ProducerBusyError("the topic has an exclusive producer")
+            self._by_name[producer.name] = producer
+            producer.admit(self._epoch)
+            return
+        self._check_epoch(producer.request.topic_epoch)
+        if access is AccessMode.EXCLUSIVE_WITH_FENCING:
+            for other in self.all:
+                self.remove(other, "fenced by an exclusive producer", promote=False)
+        elif self._by_name or self._waiting:
+            if access is AccessMode.WAIT_FOR_EXCLUSIVE:
+                self._waiting.append(producer)
+                return
+            raise ProducerFencedError("the topic has other producers")
+        self._make_exclusive(producer)
+
+    def _check_epoch(self, epoch: int | None) -> None:
+        if epoch is not None and self._epoch is not None and epoch < self._epoch:
+            raise ProducerFencedError(f"the topic is at epoch {self._epoch}, the producer was there at {epoch}")
+
+    def _make_exclusive(self, producer: BrokerProducer) -> None:
+        """A producer that comes back with the epoch it had keeps it; any other begins a new one."""
+        asked = producer.request.topic_epoch
+        self._epoch = asked if asked is not None else (-1 if self._epoch is None else self._epoch) + 1
+        self._epoch_moved(self._epoch)
+        self._exclusive = producer
+        self._by_name[producer.name] = producer
+        producer.admit(self._epoch)
+
+    def remove(self, producer: BrokerProducer, reason: str, *, promote: bool = True) -> None:
+        """It leaves, by itself or because the broker says so."""
+        producer.shut(reason)
+        if producer in self._waiting:
+            self._waiting.remove(producer)
+        if self._by_name.get(producer.name) is producer:
+            del self._by_name[producer.name]
+        if self._exclusive is producer:
+            self._exclusive = None
+        if promote:
+            self._promote()
+
+    def _promote(self) -> None:
+        """The first that waits to be the only one is let in once nobody else is there."""
+        while self._waiting and not self._by_name:
+            producer = self._waiting.pop(0)
+            try:
+                self._check_epoch(producer.request.topic_epoch)
+            except ProducerFencedError as fenced:
+                producer.shut(fenced.what)
+                continue
+            self._make_exclusive(producer)
+
+    def close(self, reason: str) -> None:
+        for producer in self.all:
+            self.remove(producer, reason, promote=False)

@@ -1,0 +1,381 @@
+"""The path of a batch from a producer into the log: limits, deduplication, holding, append, receipt."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from weir.broker.api import Outgoing, Receipt
+from weir.broker.context import BrokerContext
+from weir.broker.ports import Holding
+from weir.broker.publish.held_names import HeldNames
+from weir.broker.publish.lanes import Lanes, Waiting
+from weir.broker.publish.limits import RateLimit
+from weir.broker.publish.parting import Parting, Ways
+from weir.broker.publish.producers import BrokerProducer
+from weir.broker.publish.sequences import Deduplication, Verdict
+from weir.broker.publish.stamped import StampedPublishing
+from weir.broker.topic.meters import Histogram, Meter
+from weir.broker.topic.stamps import Stamps
+from weir.model.batch import Batch, BatchFlags, HeldId, Origin
+from weir.model.check import check
+from weir.model.errors import (
+    DuplicateInDoubtError,
+    MessageTooLargeError,
+    NotAllowedError,
+    ProducerClosedError,
+    StreamTerminatedError,
+    WeirError,
+)
+from weir.model.policies import Policies, Rate
+from weir.runtime.tasks import TaskScope
+from weir.stream.log import Stream
+from weir.stream.state import StateLog
+
+#: What a duplicate is answered with where it is not known where the first one went.
+_NOWHERE = (-1, -1)
+
+
+class Publisher:
+    """Of one topic. Decides at once; receipts of one producer come in the order of its batches.
+
+    When an append fails, every producer that was there is shut (`shut_all`): what they sent behind the failed
+    batch must not be stored without it. They connect anew and send again.
+    """
+
+    def __init__(
+        self,
+        context: BrokerContext,
+        stream: Stream,
+        stamps: Stamps,
+        *,
+        state: StateLog,
+        tasks: TaskScope,
+        policies: Policies,
+        shut_all: Callable[[str], None],
+    ) -> None:
+        self._context = context
+        self._clock = context.runtime.clock
+        self._budget = context.budget.purse()
+        self._loop = asyncio.get_running_loop()
+        self._stream = stream
+        self._stamps = stamps
+        self._shut_all = shut_all
+        self.dedup: Deduplication | None = None
+        self.holding: Holding | None = None
+        self.meter = Meter(self._clock)
+        self.latency = Histogram()
+        self._duplicates = 0
+        self._lanes = Lanes()
+        #: Whether something failed since deduplication was brought up to date: it may be stored all the same.
+        self.failed = False
+        self.rate = RateLimit(self._clock, policies.publish_rate or Rate(), context.settings.rate_burst_s)
+        self.policies = policies
+        self.stamped = StampedPublishing(
+            stream, stamps, self._lanes, append=self._append, count=self._count, budget=self._budget
+        )
+        ways = Ways(
+            append=self._append,
+            hold=self._hold,
+            is_to_wait=self._is_to_wait,
+            holding=lambda: self.holding,
+            count=self._count,
+            give_back=self._budget.give,
+            answer_repeated=self.stamped.answer_repeated,
+            now_ms=self._clock.wall_ms,
+        )
+        names = HeldNames(context.name_of)
+        self.parting = Parting(ways, self._lanes, stamps, state=state, names=names, tasks=tasks)
+
+    def moved(self, batch: Batch, place: HeldId) -> None:
+        """A delayed batch of a committed transaction is held."""
+        self.parting.moved(batch, place)
+        if self.dedup is not None:
+            self.dedup.passed_held(place)
+
+    @property
+    def duplicates(self) -> int:
+        """Batches that were there already."""
+        return self._duplicates + self.stamped.duplicates
+
+    def publish(self, producer: BrokerProducer, outgoing: Outgoing) -> "asyncio.Future[Receipt]":
+        receipt: asyncio.Future[Receipt] = self._loop.create_future()
+        refusal = self._refusal(producer, outgoing)
+        if refusal is not None:
+            receipt.set_exception(refusal)
+            return receipt
+        if outgoing.parts:
+            self.parting.publish(producer, outgoing, receipt)
+            return receipt
+        if outgoing.stamp is not None:
+            self.stamped.publish(producer, outgoing, outgoing.stamp, receipt)
+            return receipt
+        origin = None
+        if self.dedup is not None and outgoing.sequence >= 0 and not outgoing.partial:
+            highest = max(outgoing.sequence, outgoing.highest_sequence)
+            verdict = self.dedup.judge(producer.name, outgoing.sequence, highest)
+            if verdict is not Verdict.NEW:
+                self._answer_known(producer, highest, verdict, receipt)
+                return receipt
+            origin = Origin(producer.name, highest)
+        batch = Batch(-1, outgoing.count, outgoing.format, 0, outgoing.payload, BatchFlags.NONE, origin)
+        due_ms = outgoing.deliver_at_ms
+        if due_ms is not None and not self._is_to_wait(due_ms):
+            due_ms = None
+        if origin is not None and (due_ms is not None or self._lanes.has(producer.name)):
+            self._take_turn(origin, batch, due_ms, receipt)
+        elif due_ms is not None:
+            self._hold(batch, due_ms, receipt)
+        else:
+            self._note_push(origin, self._append(batch, receipt))
+        self._count(producer, outgoing)
+        return receipt
+
+    def publish_all(
+        self, producer: BrokerProducer, outgoings: Sequence[Outgoing]
+    ) -> "asyncio.Future[Receipt] | None":
+        """Batches that came together, and need nothing but to be stored, as one: what is paid once per batch
+        otherwise is most of what a small one costs. None if they must be published one by one."""
+        limit = self.policies.max_message_bytes or 0
+        if self.dedup is not None or not all(_is_plain(outgoing, limit) for outgoing in outgoings):
+            return None
+        receipt: asyncio.Future[Receipt] = self._loop.create_future()
+        refusal = self._refusal(producer, outgoings[0])
+        if refusal is not None:
+            receipt.set_exception(refusal)
+            return receipt
+        count = sum(outgoing.count for outgoing in outgoings)
+        size = sum(len(outgoing.payload) for outgoing in outgoings)
+        batches = [Batch(-1, o.count, o.format, 0, o.payload) for o in outgoings]
+        note = partial(self._note_latency, self._clock.monotonic(), len(batches))
+        stored = self._stream.append_all(batches)
+        stored.add_done_callback(partial(self._all_stored, receipt, count, size, note))
+        self._note_counts(producer, count, size)
+        return receipt
+
+    def _all_stored(
+        self,
+        receipt: "asyncio.Future[Receipt]",
+        count: int,
+        size: int,
+        note: Callable[[], None],
+        done: "asyncio.Future[int]",
+    ) -> None:
+        self._budget.give(size)
+        failure = done.exception()
+        if failure is not None:
+            self._not_stored(failure, receipt)
+            return
+        offset = done.result()
+        if self.dedup is not None:  # turned on meanwhile
+            self.dedup.passed(offset + count)
+        note()
+        if not receipt.done():
+            receipt.set_result(Receipt(offset, self._stream.position_of(offset) or _NOWHERE))
+
+    def _note_latency(self, started: float, batches: int) -> None:
+        self.latency.note(self._clock.monotonic() - started, batches)
+
+    def _not_stored(self, failure: BaseException, receipt: "asyncio.Future[Receipt]") -> None:
+        if not receipt.done():
+            receipt.set_exception(failure)
+        if not isinstance(failure, StreamTerminatedError):
+            self.failed = True
+            self._shut_all(f"a batch could not be stored: {failure}")
+
+    def _count(self, producer: BrokerProducer, outgoing: Outgoing) -> None:
+        self._note_counts(producer, outgoing.count, len(outgoing.payload))
+
+    def _note_counts(self, producer: BrokerProducer, count: int, size: int) -> None:
+        self._budget.take(size)
+        self.rate.spend(count, size)
+        self.meter.count(count, size)
+        producer.meter.count(count, size)
+
+    async def relax(self) -> None:
+        """Wait while the budget, the stream's window or the publish rate say so."""
+        if self._budget.exhausted:
+            await self._budget.eased()
+        await self._stream.ready()
+        if self.holding is not None:
+            await self.holding.ready()
+        while self.rate.limits and (delay := self.rate.delay_s()) > 0:
+            await self._clock.sleep(delay)
+
+    # --- deciding ---------------------------------------------------------------------------------------
+
+    def _refusal(self, producer: BrokerProducer, outgoing: Outgoing) -> WeirError | None:
+        if not producer.open or not producer.admitted:
+            return ProducerClosedError(f"producer {producer.name!r} is closed, or may not send yet")
+        if producer.failures_seen != self._stream.failures:
+            return ProducerClosedError("a batch before this one could not be stored")
+        limit = self.policies.max_message_bytes or 0
+        if 0 < limit < len(outgoing.payload):
+            return MessageTooLargeError(f"a message has {len(outgoing.payload)} bytes, {limit} are allowed")
+        return None
+
+    def _is_to_wait(self, deliver_at_ms: int) -> bool:
+        delays = self.holding is not None and bool(self.policies.delayed_delivery)
+        return delays and deliver_at_ms > self._clock.wall_ms()
+
+    # --- sending on -------------------------------------------------------------------------------------
+
+    def _append(
+        self, batch: Batch, receipt: "asyncio.Future[Receipt]", answer: "asyncio.Future[int] | None" = None
+    ) -> "asyncio.Future[int]":
+        stored = self._stream.append(batch)
+        if answer is not None:  # told first: whoever looks at what is under way next must see it done
+            stored.add_done_callback(partial(_mirror, answer))
+        stored.add_done_callback(
+            partial(self._stored, receipt, batch, len(batch.payload), self._clock.monotonic())
+        )
+        return stored
+
+    def _hold(
+        self,
+        batch: Batch,
+        due_ms: int,
+        receipt: "asyncio.Future[Receipt]",
+        answer: "asyncio.Future[int] | None" = None,
+    ) -> "asyncio.Future[HeldId]":
+        check(self.holding is not None, "what is to be held has a place to be held in")
+        held = self.holding.hold(batch, due_ms)  # type: ignore[union-attr]
+        if answer is not None:
+            held.add_done_callback(partial(_mirror, answer))
+        held.add_done_callback(partial(self._held, receipt, batch, len(batch.payload)))
+        return held
+
+    def _take_turn(
+        self, origin: Origin, batch: Batch, due_ms: int | None, receipt: "asyncio.Future[Receipt]"
+    ) -> None:
+        """Send the batch on when everything that the producer sent before it is stored, or will be with it."""
+        dedup = self.dedup
+        check(dedup is not None, "only deduplication needs turns")
+        before = dedup.pending(origin.producer)  # type: ignore[union-attr]
+        answer: asyncio.Future[int] = self._loop.create_future()
+        self._note_push(origin, answer)
+
+        def send() -> "asyncio.Future[Any]":
+            if due_ms is None:
+                return self._append(batch, receipt, answer)
+            return self._hold(batch, due_ms, receipt, answer)
+
+        give_up = partial(self._stranded, receipt, batch, answer)
+        self._lanes.enter(origin.producer, Waiting(due_ms is not None, send, give_up), before)
+
+    def _stranded(
+        self,
+        receipt: "asyncio.Future[Receipt]",
+        batch: Batch,
+        answer: "asyncio.Future[int]",
+        failure: BaseException,
+    ) -> None:
+        """What stood before it failed: it is not stored."""
+        self._budget.give(len(batch.payload))
+        answer.set_exception(failure)
+        answer.exception()
+        if self.dedup is not None and batch.origin is not None:
+            self.dedup.failed(batch.origin.producer)
+        if not receipt.done():
+            receipt.set_exception(failure)
+
+    def _note_push(self, origin: Origin | None, stored: "asyncio.Future[int]") -> None:
+        if origin is not None and self.dedup is not None:
+            self.dedup.push(origin.producer, origin.sequence, stored, self._clock.wall_ms())
+
+    def _answer_known(
+        self, producer: BrokerProducer, highest: int, verdict: Verdict, receipt: "asyncio.Future[Receipt]"
+    ) -> None:
+        """A batch whose sequence ids were seen before: once it is sure that it is stored, it is a duplicate."""
+        self._duplicates += 1
+        if verdict is Verdict.DUPLICATE:
+            receipt.set_result(Receipt(-1, _NOWHERE, duplicate=True))
+            return
+        if verdict is Verdict.OVERLAPS:
+            receipt.set_exception(
+                NotAllowedError("some of the batch's messages are stored already, and some are not")
+            )
+            return
+        answer = self.dedup.under_way(producer.name, highest) if self.dedup is not None else None
+        if answer is None:
+            receipt.set_exception(DuplicateInDoubtError("whether the message is stored is not known yet"))
+        else:
+            answer.add_done_callback(partial(_answer_duplicate, receipt))
+
+    # --- what comes back --------------------------------------------------------------------------------
+
+    def _stored(
+        self,
+        receipt: "asyncio.Future[Receipt]",
+        batch: Batch,
+        size: int,
+        started: float,
+        done: "asyncio.Future[int]",
+    ) -> None:
+        self._budget.give(size)
+        failure = done.exception()
+        dedup, origin = self.dedup, batch.origin
+        if failure is not None:
+            if dedup is not None and origin is not None:
+                dedup.failed(origin.producer)
+            self._not_stored(failure, receipt)
+            return
+        offset = done.result()
+        if dedup is not None:
+            if origin is not None:
+                dedup.stored(origin.producer, origin.sequence, offset + batch.count)
+            else:
+                dedup.passed(offset + batch.count)
+        self.latency.note(self._clock.monotonic() - started)
+        if not receipt.done():
+            receipt.set_result(Receipt(offset, self._stream.position_of(offset) or _NOWHERE))
+
+    def _held(
+        self, receipt: "asyncio.Future[Receipt]", batch: Batch, size: int, done: "asyncio.Future[HeldId]"
+    ) -> None:
+        self._budget.give(size)
+        failure = done.exception()
+        if failure is not None:
+            if self.dedup is not None and batch.origin is not None:
+                self.dedup.failed(batch.origin.producer)
+            if not receipt.done():
+                receipt.set_exception(failure)
+            self.failed = True
+            self._shut_all(f"a batch could not be held: {failure}")
+            return
+        held = done.result()
+        self.parting.landed(held)
+        if self.dedup is not None:
+            if batch.origin is not None:
+                self.dedup.held(batch.origin.producer, batch.origin.sequence, held)
+            else:
+                self.dedup.passed_held(held)
+        if not receipt.done():
+            receipt.set_result(Receipt(-1, (held.ledger, held.entry), held=True))
+
+
+def _is_plain(outgoing: Outgoing, limit: int) -> bool:
+    return (
+        outgoing.stamp is None
+        and outgoing.deliver_at_ms is None
+        and not outgoing.parts
+        and not 0 < limit < len(outgoing.payload)
+    )
+
+
+def _answer_duplicate(receipt: "asyncio.Future[Receipt]", first: "asyncio.Future[int]") -> None:
+    if receipt.done():
+        return
+    if first.cancelled() or first.exception() is not None:
+        receipt.set_exception(DuplicateInDoubtError("whether the message is stored is not known"))
+    else:
+        receipt.set_result(Receipt(-1, _NOWHERE, duplicate=True))
+
+
+def _mirror(answer: "asyncio.Future[int]", done: "asyncio.Future[Any]") -> None:
+    """Tell deduplication. A held batch is as good as stored."""
+    if done.cancelled() or done.exception() is not None:
+        answer.set_exception(done.exception() or DuplicateInDoubtError("it was not stored"))
+        answer.exception()
+    else:
+        answer.set_result(-1)

@@ -1,0 +1,148 @@
+"""The path of an idempotent producer's batch, and of a transaction's marker: judged, kept in order, appended."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+from weir.broker.api import Outgoing, Receipt
+from weir.broker.publish.lanes import Lanes, Waiting
+from weir.broker.publish.limits import Purse
+from weir.broker.publish.parting import lane_of
+from weir.broker.publish.producer_state import Pending, Stored
+from weir.broker.publish.producers import BrokerProducer
+from weir.broker.topic.stamps import Stamps
+from weir.model.batch import Batch, BatchFlags, BatchFormat, Stamp
+from weir.model.check import check
+from weir.model.errors import ProducerClosedError, WeirError
+from weir.stream.log import Stream
+
+#: What a duplicate is answered with where it is not known where the first one went.
+_NOWHERE = (-1, -1)
+
+
+class StampedPublishing:
+    """Of one topic; a part of its publisher, whose way of appending and counting it uses."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        stamps: Stamps,
+        lanes: Lanes,
+        *,
+        append: "Callable[[Batch, asyncio.Future[Receipt]], asyncio.Future[int]]",
+        count: Callable[[BrokerProducer, Outgoing], None],
+        budget: Purse,
+    ) -> None:
+        self._stream = stream
+        self._stamps = stamps
+        self._lanes = lanes
+        self._append = append
+        self._count = count
+        self._budget = budget
+        self.duplicates = 0
+
+    def publish(
+        self, producer: BrokerProducer, outgoing: Outgoing, stamp: Stamp, receipt: "asyncio.Future[Receipt]"
+    ) -> None:
+        stamps = self._stamps
+        try:
+            known = stamps.judge(stamp, outgoing)
+        except WeirError as refused:
+            receipt.set_exception(refused)
+            return
+        if known is not None:
+            self.answer_repeated(known, receipt)
+            return
+        pending = stamps.states.push(stamp, outgoing.count, transactional=outgoing.transactional)
+        flags = BatchFlags.TRANSACTIONAL if outgoing.transactional else BatchFlags.NONE
+        batch = Batch(-1, outgoing.count, outgoing.format, 0, outgoing.payload, flags, stamp=stamp)
+        self._count(producer, outgoing)
+        self._send(batch, pending, receipt)
+
+    def _await_turn(self, batch: Batch, pending: Pending, receipt: "asyncio.Future[Receipt]") -> None:
+        """Something that the producer sent before it is on its way into the holding area."""
+        check(batch.stamp is not None, "who takes turns has a stamp")
+
+        def send() -> "asyncio.Future[int]":
+            return self._append_one(batch, pending, receipt)
+
+        def give_up(failure: BaseException) -> None:
+            self._budget.give(len(batch.payload))
+            self._stamps.states.failed(pending)
+            if not receipt.done():
+                receipt.set_exception(failure)
+
+        self._lanes.enter(lane_of(batch.stamp), Waiting(False, send, give_up), ())  # type: ignore[arg-type]
+
+    def _send(self, batch: Batch, pending: Pending, receipt: "asyncio.Future[Receipt]") -> None:
+        """Behind what the same producer has to hold. The first ones of a topic wait until the state says that it
+        has any."""
+        if batch.stamp is not None and self._lanes.has(lane_of(batch.stamp)):
+            self._await_turn(batch, pending, receipt)
+        elif self._stamps.armed:
+            self._append_one(batch, pending, receipt)
+        else:
+            self._stamps.arm(partial(self._armed, self._stream.failures, batch, pending, receipt))
+
+    def _armed(
+        self,
+        failures_seen: int,
+        batch: Batch,
+        pending: Pending,
+        receipt: "asyncio.Future[Receipt]",
+        failure: WeirError | None,
+    ) -> None:
+        lost = not self._stamps.states.awaits(pending)  # with one before it, which waited for longer
+        if failure is None and (lost or failures_seen != self._stream.failures):
+            failure = ProducerClosedError("a batch before this one could not be stored")
+        if failure is None:
+            self._append_one(batch, pending, receipt)
+            return
+        self._budget.give(len(batch.payload))
+        self._stamps.states.failed(pending)
+        if not receipt.done():
+            receipt.set_exception(failure)
+
+    def _append_one(
+        self, batch: Batch, pending: Pending, receipt: "asyncio.Future[Receipt]"
+    ) -> "asyncio.Future[int]":
+        stored = self._append(batch, receipt)
+        if stored.done():  # refused at once: what comes next must not pass for its successor
+            self._stamps.states.failed(pending)
+        else:
+            stored.add_done_callback(partial(self._answered, pending))
+        return stored
+
+    def _answered(self, pending: Pending, done: "asyncio.Future[int]") -> None:
+        if done.exception() is not None:  # what is stored was learnt from the log
+            self._stamps.states.failed(pending)
+
+    def answer_repeated(self, known: Stored | Pending, receipt: "asyncio.Future[Receipt]") -> None:
+        self.duplicates += 1
+        if isinstance(known, Stored):
+            receipt.set_result(self._duplicate_of(known.offset))
+        else:
+            known.offset().add_done_callback(partial(self._repeated, receipt))
+
+    def _repeated(self, receipt: "asyncio.Future[Receipt]", first: "asyncio.Future[int]") -> None:
+        failure = first.exception()
+        if receipt.done():
+            return
+        if failure is not None:
+            receipt.set_exception(failure)
+        else:
+            receipt.set_result(self._duplicate_of(first.result()))
+
+    def _duplicate_of(self, offset: int) -> Receipt:
+        return Receipt(offset, self._stream.position_of(offset) or _NOWHERE, duplicate=True)
+
+    def mark(self, stamp: Stamp, *, abort: bool, payload: bytes, format: BatchFormat) -> "asyncio.Future[Receipt]":  # noqa: A002
+        """Append the marker that ends the producer's open transaction."""
+        flags = BatchFlags.CONTROL | BatchFlags.TRANSACTIONAL
+        if abort:
+            flags |= BatchFlags.ABORT
+        receipt: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+        pending = self._stamps.states.push(stamp, 1, transactional=True, marker=True)
+        self._budget.take(len(payload))
+        self._send(Batch(-1, 1, format, 0, payload, flags, stamp=stamp), pending, receipt)
+        return receipt

@@ -1,0 +1,82 @@
+"""What roles were granted on tenants, namespaces and topics."""
+
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+
+from weir.broker.registry.mirror import Mirror
+from weir.meta import keys
+from weir.meta.interfaces import MetaStore
+from weir.meta.update import Codec
+from weir.model.registry import Action, Grants, check_role
+from weir.model.topics import NamespaceName, TopicName
+from weir.runtime import Runtime
+from weir.wire.registry import decode_grants, encode_grants
+
+GRANTS: Codec[Grants] = Codec(encode_grants, decode_grants)
+
+#: What a grant is on: a tenant (by its name), a namespace, or a topic (a partition's name stands for its topic).
+Scope: TypeAlias = str | NamespaceName | TopicName
+
+_NONE = Grants()
+
+
+class GrantTable:
+    """Every grant. One can be made before the topic that it is on: a client may create that later."""
+
+    def __init__(self, meta: MetaStore, runtime: Runtime, on_change: Callable[[str, bool], None]) -> None:
+        self._meta = meta
+        self._mirror = Mirror(meta, runtime, keys.GRANTS, GRANTS, on_change)
+
+    async def start(self) -> None:
+        await self._mirror.start()
+
+    async def close(self) -> None:
+        await self._mirror.close()
+
+    def on(self, scope: Scope) -> Grants:
+        """What was granted on exactly this; nothing from the levels above."""
+        return self._mirror.get(_key(scope)) or _NONE
+
+    def on_topics_of(self, namespace: NamespaceName) -> dict[str, Grants]:
+        """The grants on single topics of a namespace, by the topic's full name."""
+        prefix = keys.topic_grants_of(namespace)
+        found = {}
+        for key, grants in self._mirror.items().items():
+            if key.startswith(prefix) and grants.roles:
+                domain, local = key.removeprefix(prefix).split("/", 1)
+                found[f"{domain}://{namespace}/{local}"] = grants
+        return found
+
+    async def grant(self, scope: Scope, role: str, actions: Iterable[Action]) -> None:
+        """Let the role do exactly these on it, instead of what it was granted there before."""
+        check_role(role)
+        wanted = tuple(dict.fromkeys(actions))
+
+        def granted(grants: Grants | None) -> Grants:
+            now = grants or Grants()
+            return now if now.roles.get(role) == wanted else Grants({**now.roles, role: wanted})
+
+        await self._mirror.upsert(_key(scope), granted)
+
+    async def revoke(self, scope: Scope, role: str) -> None:
+        """Take back what the role was granted on it; fine if that was nothing."""
+
+        def revoked(grants: Grants | None) -> Grants:
+            now = grants or Grants()
+            return Grants({r: a for r, a in now.roles.items() if r != role}) if role in now.roles else now
+
+        await self._mirror.upsert(_key(scope), revoked)
+
+    async def forget(self, scope: Scope) -> None:
+        """Drop every grant on it and on what is below it: it was deleted, and what gets its name is another."""
+        key = _key(scope)
+        doomed = await self._meta.list(key + "/")
+        own = await self._meta.get(key)
+        for item in [*doomed.items, *([own] if own is not None else [])]:
+            await self._mirror.delete(item.key, expect=item.version)
+
+
+def _key(scope: Scope) -> str:
+    if isinstance(scope, str):
+        return keys.tenant_grants(scope)
+    return keys.namespace_grants(scope) if isinstance(scope, NamespaceName) else keys.topic_grants(scope)

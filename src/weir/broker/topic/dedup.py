@@ -1,0 +1,55 @@
+"""Deduplication of one topic switched on and off, brought up to date, and remembered in the topic's state."""
+
+from weir.broker.context import BrokerContext
+from weir.broker.publish.publishing import Publisher
+from weir.broker.publish.sequences import KEY, Deduplication
+from weir.stream.log import Stream
+from weir.stream.state import StateLog
+
+
+class DedupSwitch:
+    """The publisher has the deduplication itself while it is on."""
+
+    def __init__(self, context: BrokerContext, stream: Stream, state: StateLog, publisher: Publisher) -> None:
+        self._settings = context.settings
+        self._clock = context.runtime.clock
+        self._stream = stream
+        self._state = state
+        self._publisher = publisher
+
+    async def turn(self, on: bool) -> None:
+        if not on:
+            self._publisher.dedup = None
+            self._state.delete(KEY)  # it would not know what is stored from now on
+        elif self._publisher.dedup is None:
+            await self._start()
+
+    async def _start(self) -> None:
+        dedup = Deduplication(
+            self.mark,
+            snapshot_every=self._settings.dedup_snapshot_every,
+            forget_ms=int(self._settings.dedup_forget_s * 1000),
+        )
+        snapshot = self._state.get(KEY)
+        if snapshot is not None:
+            dedup.load(snapshot)
+        else:
+            await dedup.begin(self._stream, self._clock.wall_ms())
+        await self._catch_up(dedup)
+        self._publisher.dedup = dedup  # nothing was stored since it caught up: there was no wait in between
+
+    async def catch_up(self) -> None:
+        """Bring deduplication, if it is on, up to date with what is held and stored."""
+        if self._publisher.dedup is not None:
+            await self._catch_up(self._publisher.dedup)
+
+    async def _catch_up(self, dedup: Deduplication) -> None:
+        holding, now_ms = self._publisher.holding, self._clock.wall_ms()
+        if holding is not None:
+            await dedup.catch_up_held(holding, now_ms)
+        await dedup.catch_up(self._stream, now_ms)
+
+    def mark(self) -> None:
+        """Have the state write a snapshot with what it writes next."""
+        if self._publisher.dedup is not None:
+            self._state.mark(KEY, self._publisher.dedup.to_bytes)

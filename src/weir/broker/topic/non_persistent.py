@@ -1,0 +1,403 @@
+"""Topics that store nothing: what is published goes to whoever has credit at that moment, or nowhere."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+
+from weir.broker.api import (
+    AbortedTransaction,
+    Delivery,
+    Outgoing,
+    Position,
+    ProducerInfo,
+    ProducerRequest,
+    Receipt,
+    SubscribeRequest,
+    SubscriptionType,
+)
+from weir.broker.context import BrokerContext
+from weir.broker.dispatch.consumer import BrokerConsumer
+from weir.broker.dispatch.decisions import Seat, pick_active, share_out
+from weir.broker.dispatch.key_ranges import Ranges, Ring, split_by_hash
+from weir.broker.dispatch.key_shared import map_of
+from weir.broker.publish.limits import RateLimit
+from weir.broker.publish.producers import BrokerProducer, Producers
+from weir.broker.topic.meters import Histogram, Meter
+from weir.broker.topic.stats_of import flow_of, producer_stats, subscription_stats
+from weir.broker.topic.stats_values import Latency, TopicStats
+from weir.model.batch import Batch
+from weir.model.errors import (
+    MessageTooLargeError,
+    NotAllowedError,
+    ProducerClosedError,
+    SubscriptionBusyError,
+    SubscriptionNotFoundError,
+    TooManyError,
+    TopicClosedError,
+    WeirError,
+)
+from weir.model.policies import Policies, Rate
+from weir.model.registry import Action
+from weir.model.topics import TopicName
+from weir.runtime.interfaces import Clock
+from weir.stream.cursor import Cursor
+
+
+class PassingSubscription:
+    """Consumers that share what passes. It remembers nothing, so acknowledgements mean nothing."""
+
+    durable = False
+    properties: Mapping[str, str] = {}
+
+    def __init__(self, topic: "NonPersistentTopic", name: str, kind: SubscriptionType) -> None:
+        self.name = name
+        self.type = kind
+        self.cursor = Cursor()
+        self.meter = Meter(topic.clock)
+        self.dropped = 0
+        self.redelivered = 0
+        self._topic = topic
+        self._consumers: dict[int, BrokerConsumer] = {}
+        self._count = 0
+        self._turn = 0
+        self._active: BrokerConsumer | None = None
+        self._map: Ring | Ranges = Ring()
+
+    @property
+    def consumers(self) -> list[BrokerConsumer]:
+        return list(self._consumers.values())
+
+    @property
+    def backlog(self) -> int:
+        return 0
+
+    # --- who there is -----------------------------------------------------------------------------------
+
+    def add(self, request: SubscribeRequest, batch_bytes: int, latency: Histogram) -> BrokerConsumer:
+        if self._consumers and request.type is not self.type:
+            raise SubscriptionBusyError(f"subscription {self.name!r} has consumers of type {self.type.value}")
+        if self._consumers and self.type is SubscriptionType.EXCLUSIVE:
+            raise SubscriptionBusyError(f"subscription {self.name!r} has an exclusive consumer already")
+        self.type = request.type
+        self._count += 1
+        clock = self._topic.clock
+        consumer = BrokerConsumer(
+            self, request, self._count, clock=clock, batch_bytes=batch_bytes, latency=latency
+        )
+        joined = {**self._consumers, consumer.number: consumer}
+        self._remap(joined)
+        return consumer
+
+    def _remap(self, consumers: dict[int, BrokerConsumer]) -> None:
+        if self.type is SubscriptionType.KEY_SHARED:
+            modes = [consumer.request.key_shared for consumer in consumers.values()]
+            self._map = map_of(consumers, any(mode is not None and mode.sticky for mode in modes))
+        self._consumers = consumers
+        if self.type is SubscriptionType.FAILOVER:
+            there = self.consumers
+            place = pick_active([Seat(c.name, c.priority, 0) for c in there], self._topic.name.partition)
+            self._active = None if place is None else there[place]
+            for consumer in there:
+                consumer.set_active(consumer is self._active)
+
+    def expel(self, consumer: BrokerConsumer, reason: str) -> None:
+        if not consumer.open:
+            return
+        consumer.take_inbox()
+        self._remap({n: c for n, c in self._consumers.items() if c is not consumer})
+        consumer.shut(reason)
+        if not self._consumers:
+            self._topic.forget(self)
+
+    # --- delivering -------------------------------------------------------------------------------------
+
+    def offer(self, batch: Batch) -> None:
+        """To whoever has credit for it now; else it is dropped."""
+        if not self._consumers:
+            return
+        match self.type:
+            case SubscriptionType.SHARED:
+                there = self.consumers
+                seats = [Seat(c.name, c.priority, c.room) for c in there]
+                chosen, self._turn = share_out([batch.count], seats, self._turn)
+                self._give(there[chosen[0]] if chosen else None, batch, None)
+            case SubscriptionType.KEY_SHARED:
+                for key_hash, mask in split_by_hash(self._topic.keys_of(batch), None):
+                    number = self._map.owner(key_hash)
+                    self._give(None if number is None else self._consumers[number], batch, mask)
+            case SubscriptionType.FAILOVER:
+                self._give(self._active, batch, None)
+            case _:
+                self._give(next(iter(self._consumers.values())), batch, None)
+
+    def _give(self, consumer: BrokerConsumer | None, batch: Batch, mask: int | None) -> None:
+        cost = batch.count if mask is None else mask.bit_count()
+        if consumer is None or consumer.room <= 0:
+            self.dropped += cost
+        else:
+            consumer.give(Delivery(batch, mask), cost)
+
+    # --- what consumers ask -----------------------------------------------------------------------------
+
+    def demanded(self) -> None:
+        pass
+
+    def give_back(self, consumer: BrokerConsumer, deliveries: list[Delivery]) -> None:
+        self.dropped += sum(delivery.batch.count for delivery in deliveries)
+
+    def ack(self, consumer: BrokerConsumer, ranges: Sequence[tuple[int, int]]) -> None:
+        pass
+
+    def ack_up_to(self, consumer: BrokerConsumer, offset: int) -> None:
+        pass
+
+    def redeliver(self, consumer: BrokerConsumer, ranges: Sequence[tuple[int, int]] | None) -> None:
+        pass
+
+    async def seek(self, offset: int) -> None:
+        raise NotAllowedError("a topic that stores nothing has no other place to go to")
+
+    async def persisted(self) -> None:
+        pass
+
+    async def unsubscribe(self, consumer: BrokerConsumer, *, force: bool) -> None:
+        if len(self._consumers) > 1 and not force:
+            raise SubscriptionBusyError(f"subscription {self.name!r} has other consumers")
+        for other in self.consumers:
+            self.expel(other, "unsubscribed")
+
+    async def leave(self, consumer: BrokerConsumer) -> None:
+        self.expel(consumer, "closed by the client")
+
+
+class NonPersistentTopic:
+    """Fills `api.Topic`. Offsets count what was published since it was loaded."""
+
+    def __init__(self, context: BrokerContext, name: TopicName, policies: Policies) -> None:
+        self._context = context
+        self.clock: Clock = context.runtime.clock
+        self._name = name
+        self.policies = policies
+        self._producers = Producers(None, lambda epoch: None)
+        self._subscriptions: dict[str, PassingSubscription] = {}
+        self._rate = RateLimit(self.clock, policies.publish_rate or Rate(), context.settings.rate_burst_s)
+        self._meter = Meter(self.clock)
+        self._latency = Histogram()
+        self._delivered = 0
+        self._dropped = 0
+        self._end = 0
+        self._name_count = 0
+        self._grown: list[asyncio.Future[None]] = []
+        self._dead: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    @property
+    def name(self) -> TopicName:
+        return self._name
+
+    @property
+    def alive(self) -> bool:
+        return not self._dead.done()
+
+    def on_death(self, callback: Callable[[], None]) -> None:
+        self._dead.add_done_callback(lambda _: callback())
+
+    async def apply(self, policies: Policies) -> None:
+        self.policies = policies
+        self._rate.set(policies.publish_rate or Rate())
+
+    def keys_of(self, batch: Batch) -> "bytes | Sequence[bytes | None] | None":
+        return self._context.keys_of(batch)
+
+    @property
+    def subscriptions(self) -> Mapping[str, PassingSubscription]:
+        return self._subscriptions
+
+    @property
+    def producers(self) -> Sequence[BrokerProducer]:
+        return self._producers.all
+
+    # --- producing --------------------------------------------------------------------------------------
+
+    async def produce(self, request: ProducerRequest) -> BrokerProducer:
+        self._check_alive()
+        self._context.guard.check(request.role, self._name, Action.PRODUCE)
+        version = await self._context.schemas.for_producer(self._name, request.schema, role=request.role)
+        self._check_alive()
+        self._context.guard.check(request.role, self._name, Action.PRODUCE)  # it may be taken back meanwhile
+        if 0 < (self.policies.max_producers or 0) <= len(self._producers):
+            raise TooManyError(f"{self._name} has as many producers as it may have")
+        self._name_count += 1
+        name = request.name or f"weir-{self._context.runtime.rng.getrandbits(48):012x}-{self._name_count}"
+        producer = BrokerProducer(self, name, request, version, self.clock)
+        self._producers.join(producer)
+        return producer
+
+    def publish(self, producer: BrokerProducer, outgoing: Outgoing) -> "asyncio.Future[Receipt]":
+        receipt: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+        limit = self.policies.max_message_bytes or 0
+        refusal: WeirError | None = None
+        if not producer.open or not producer.admitted or not self.alive:
+            refusal = ProducerClosedError(f"producer {producer.name!r} is closed, or may not send yet")
+        elif 0 < limit < len(outgoing.payload):
+            refusal = MessageTooLargeError(f"a message has {len(outgoing.payload)} bytes, {limit} are allowed")
+        if refusal is not None:
+            receipt.set_exception(refusal)
+            return receipt
+        batch = Batch(self._end, outgoing.count, outgoing.format, self.clock.wall_ms(), outgoing.payload)
+        self._end += outgoing.count
+        for subscription in list(self._subscriptions.values()):
+            subscription.offer(batch)
+        size = len(outgoing.payload)
+        self._rate.spend(outgoing.count, size)
+        self._meter.count(outgoing.count, size)
+        producer.meter.count(outgoing.count, size)
+        grown, self._grown = self._grown, []
+        for waiter in grown:
+            if not waiter.done():
+                waiter.set_result(None)
+        receipt.set_result(Receipt(batch.base_offset, (0, batch.base_offset)))
+        return receipt
+
+    def publish_all(
+        self, producer: BrokerProducer, outgoings: Sequence[Outgoing]
+    ) -> "asyncio.Future[Receipt] | None":
+        return None
+
+    def last_sequence(self, producer: str) -> int:
+        return -1
+
+    async def relax(self) -> None:
+        while self._rate.limits and (delay := self._rate.delay_s()) > 0:
+            await self.clock.sleep(delay)
+
+    async def epoch_persisted(self) -> None:
+        pass
+
+    async def leave(self, producer: BrokerProducer) -> None:
+        self.expel_producer(producer, "closed by the client")
+
+    def expel_producer(self, producer: BrokerProducer, reason: str) -> None:
+        self._producers.remove(producer, reason)
+
+    # --- consuming --------------------------------------------------------------------------------------
+
+    async def subscribe(self, request: SubscribeRequest) -> BrokerConsumer:
+        self._check_alive()
+        self._context.guard.check(request.role, self._name, Action.CONSUME, subscription=request.subscription)
+        await self._context.schemas.for_consumer(self._name, request.schema, role=request.role)
+        self._check_alive()
+        self._context.guard.check(request.role, self._name, Action.CONSUME, subscription=request.subscription)
+        if 0 < (self.policies.max_consumers or 0) <= sum(len(s.consumers) for s in self._subscriptions.values()):
+            raise TooManyError(f"{self._name} has as many consumers as it may have")
+        found = self._subscriptions.get(request.subscription)
+        subscription = found or PassingSubscription(self, request.subscription, request.type)
+        consumer = subscription.add(request, self._context.settings.delivery_bytes, self._latency)
+        self._subscriptions[request.subscription] = subscription
+        return consumer
+
+    def forget(self, subscription: PassingSubscription) -> None:
+        """Its last consumer has gone."""
+        if self._subscriptions.get(subscription.name) is subscription:
+            del self._subscriptions[subscription.name]
+            self._delivered += subscription.meter.messages
+            self._dropped += subscription.dropped
+
+    def subscription(self, name: str) -> PassingSubscription:
+        found = self._subscriptions.get(name)
+        if found is None:
+            raise SubscriptionNotFoundError(f"{self._name} has no subscription {name!r}")
+        return found
+
+    # --- offsets ----------------------------------------------------------------------------------------
+
+    @property
+    def start_offset(self) -> int:
+        return self._end
+
+    @property
+    def end_offset(self) -> int:
+        return self._end
+
+    @property
+    def terminated(self) -> bool:
+        return False
+
+    async def offset_at(self, moment_ms: int) -> int:
+        return self._end
+
+    def position_of(self, offset: int) -> tuple[int, int]:
+        return (0, offset)
+
+    def offset_of(self, ledger: int, entry: int) -> int:
+        return self._end
+
+    async def last_position(self) -> Position:
+        return Position(-1, -1)
+
+    async def read(self, offset: int, max_bytes: int) -> list[Batch]:
+        return []
+
+    async def wait_beyond(self, offset: int) -> None:
+        while self._end <= offset:
+            self._check_alive()
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._grown.append(waiter)
+            await waiter
+
+    @property
+    def stable_offset(self) -> int:
+        return self.end_offset
+
+    def aborted(self, first: int, end: int) -> list[AbortedTransaction]:
+        return []
+
+    def idempotent_producers(self) -> list[ProducerInfo]:
+        return []
+
+    def on_growth(self, callback: Callable[[], None]) -> Callable[[], None]:
+        return lambda: None  # nothing is kept that could be read later
+
+    # --- ending -----------------------------------------------------------------------------------------
+
+    def _check_alive(self) -> None:
+        if self._dead.done():
+            raise TopicClosedError(f"{self._name} is not served here any more: {self._dead.result()}")
+
+    def check_unused(self) -> None:
+        """NotAllowedError while someone is connected."""
+        if len(self._producers) or self._subscriptions:
+            raise NotAllowedError(f"{self._name} has producers or consumers")
+
+    async def close(self, reason: str = "the topic is unloaded") -> None:
+        if self._dead.done():
+            return
+        self._dead.set_result(reason)
+        self._producers.close(reason)
+        for subscription in list(self._subscriptions.values()):
+            for consumer in subscription.consumers:
+                subscription.expel(consumer, reason)
+        for waiter in self._grown:
+            if not waiter.done():
+                waiter.set_exception(TopicClosedError(f"{self._name} is closed: {reason}"))
+        self._grown = []
+
+    def stats(self) -> TopicStats:
+        subscriptions = [subscription_stats(s, self._end, 0) for s in self._subscriptions.values()]
+        published = flow_of(self._meter)
+        return TopicStats(
+            name=str(self._name),
+            published=published,
+            delivered=flow_of(*(s.meter for s in self._subscriptions.values())),
+            storage_bytes=0,
+            start_offset=self._end,
+            end_offset=self._end,
+            ledgers=0,
+            terminated=False,
+            duplicates=0,
+            cache_hits=0,
+            cache_misses=0,
+            publish_latency=Latency(),
+            dispatch_latency=Latency(*self._latency.snapshot()),
+            producers=tuple(producer_stats(producer) for producer in self._producers.all),
+            subscriptions=tuple(subscriptions),
+            dropped=self._dropped + sum(s.dropped for s in self._subscriptions.values()),
+        )

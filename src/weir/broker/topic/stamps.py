@@ -1,0 +1,286 @@
+"""What a topic knows of idempotent producers and transactions: kept up to date with its log, and in its state.
+
+A topic that never saw a stamped batch has none of this, and pays nothing. The first one waits until the state
+says, durably, from which offset on the log has to be read for stamps; every opening reads from there, or from the
+last snapshot.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from weir.broker.api import Outgoing, ProducerInfo
+from weir.broker.context import BrokerContext
+from weir.broker.publish.producer_state import Pending, ProducerStates, Stored
+from weir.broker.transactions.index import PIECE, TransactionIndex
+from weir.model.batch import Batch, BatchFlags, Stamp
+from weir.model.errors import (
+    OffsetTrimmedError,
+    StreamClosedError,
+    StreamFencedError,
+    TransactionStateError,
+    WeirError,
+)
+from weir.model.topics import TopicName
+from weir.runtime.tasks import TaskScope
+from weir.stream.log import Stream
+from weir.stream.state import StateLog
+
+log = logging.getLogger(__name__)
+
+_PRODUCERS_KEY = "producers"
+_OPEN_KEY = "transactions/open"
+_DELAYS_KEY = "transactions/delays"
+_PIECE_KEY = "transactions/piece/"
+_READ_BYTES = 1 << 20
+
+#: Nearly every batch: an identity is cheaper than arithmetic on flags.
+_PLAIN = BatchFlags.NONE
+
+#: Called once the topic may take stamped batches, or with why it cannot.
+Armed = Callable[[WeirError | None], None]
+
+
+class Stamps:
+    """Of one topic. `changed` is called when the stable offset has moved without the log having grown."""
+
+    def __init__(
+        self,
+        context: BrokerContext,
+        name: TopicName,
+        *,
+        stream: Stream,
+        state: StateLog,
+        tasks: TaskScope,
+        changed: Callable[[], None],
+    ) -> None:
+        settings = context.settings
+        self._gate = context.transactions
+        self._clock = context.runtime.clock
+        self._pause_s = settings.read_pause_s
+        self._every = settings.stamps_snapshot_every
+        self._every_bytes = settings.stamps_snapshot_bytes
+        self._name = name
+        self._stream = stream
+        self._state = state
+        self._tasks = tasks
+        self._changed = changed
+        self.states = ProducerStates(forget_ms=int(settings.stamps_forget_s * 1000), most=settings.stamps_most)
+        self._index = TransactionIndex()
+        #: Called when delayed messages are committed, which are to be held now.
+        self.on_committed: Callable[[], None] = lambda: None
+        #: Whether stamped batches can be taken: the state says from where on to look for them.
+        self.armed = False
+        self._following = False  # the log tells what it stores
+        #: Everything stored before this offset is taken into account.
+        self._known_to = 0
+        self._saved_to = 0
+        self._since_saved = self._bytes_since_saved = 0
+        self._waiting: list[Armed] = []
+        self._catching: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Load the last snapshot, if there ever was one, and read on from it."""
+        snapshot = self._state.get(_PRODUCERS_KEY)
+        if snapshot is None:
+            return
+        self._known_to = self._saved_to = self.states.load(snapshot)
+        transactions = self._state.get(_OPEN_KEY)
+        if transactions is not None:
+            self._index.load_open(transactions)
+        delays = self._state.get(_DELAYS_KEY)
+        if delays is not None:
+            self._index.delays.load(delays)
+        for key in self._state.keys(_PIECE_KEY):
+            self._index.load_piece(self._state.get(key) or b"")
+        self._index.trim(self._stream.start_offset)
+        self.armed = True
+        self._follow()
+        await self.catch_up()
+
+    def arm(self, then: Armed) -> None:
+        """Make it possible to take stamped batches; `then` is called when it is, in the order of asking."""
+        self._waiting.append(then)
+        if not self._following:
+            self._known_to = self._stream.end_offset
+            self._follow()
+            self._save()
+            self._tasks.spawn(self._arm(), "arm")
+
+    def _follow(self) -> None:
+        self._following = True
+        self._stream.on_stored(self._stored)
+
+    async def _arm(self) -> None:
+        failure: WeirError | None = StreamClosedError(f"{self._name} is being closed")
+        try:
+            await self._state.flush()
+            failure, self.armed = None, True
+        except WeirError as failed:
+            failure = failed
+        finally:
+            waiting, self._waiting = self._waiting, []
+            for then in waiting:
+                then(failure)
+
+    # --- deciding -----------------------------------------------------------------------------------------------
+
+    def judge(self, stamp: Stamp, outgoing: Outgoing) -> Stored | Pending | None:
+        """None for a batch that is to be stored, or the one that it repeats. StaleEpochError,
+        OutOfOrderSequenceError, TransactionStateError."""
+        found = self.states.judge(stamp, outgoing.count)
+        if found is None:
+            self.check_transaction(stamp, outgoing)
+        return found
+
+    def check_transaction(self, stamp: Stamp, outgoing: Outgoing) -> None:
+        """Whether it may be part of its producer's transaction, or of none; TransactionStateError."""
+        is_open = self.is_open(stamp.producer_id)
+        if is_open and not outgoing.transactional:
+            raise TransactionStateError(f"producer {stamp.producer_id} has a transaction open")
+        if outgoing.transactional and not is_open:
+            refusal = self._gate.refusal(stamp, self._name)
+            if refusal is not None:
+                raise refusal
+
+    def is_open(self, producer_id: int) -> bool:
+        """Whether the producer has a transaction open here, with what is under way."""
+        pending = self.states.pending_transaction(producer_id)
+        return self._index.is_open(producer_id) if pending is None else pending
+
+    # --- asking -------------------------------------------------------------------------------------------------
+
+    @property
+    def index(self) -> TransactionIndex:
+        return self._index
+
+    @property
+    def stable_offset(self) -> int:
+        end = self._stream.end_offset
+        if not self._following:
+            return end
+        return max(self._index.stable(min(end, self._known_to)), self._stream.start_offset)
+
+    @property
+    def behind(self) -> bool:
+        """Whether the log has something that is not taken into account."""
+        return self._following and self._known_to < self._stream.end_offset
+
+    @property
+    def unmoved_from(self) -> int:
+        """Before it nothing waits to be held."""
+        first = self._index.delays.first
+        return self._stream.end_offset if first is None else first
+
+    def infos(self) -> list[ProducerInfo]:
+        return self.states.infos(self._index.open_since)
+
+    # --- following the log --------------------------------------------------------------------------------------
+
+    def _stored(self, batches: list[Batch]) -> None:
+        for batch in batches:
+            if batch.base_offset != self._known_to:
+                return  # something before it is not known: it is read later, in order
+            self._learn(batch)
+
+    def _learn(self, batch: Batch) -> None:
+        self._known_to = batch.end_offset
+        if batch.stamp is None:
+            if batch.flags is not _PLAIN:
+                self._index.delays.released(batch)
+            return
+        if batch.flags & BatchFlags.RELEASED:  # its sequence numbers are long used up, as far as that is known
+            self.states.catch_up(batch.stamp, batch.count, batch.append_ms)
+        else:
+            self.states.learn(batch)
+            self._index.learn(batch)
+            if self._index.delays.unmoved:
+                self.on_committed()
+        self._since_saved += 1
+        self._bytes_since_saved += len(batch)
+        if self._since_saved >= self._every or self._bytes_since_saved >= self._every_bytes:
+            self._save()
+
+    async def catch_up(self) -> None:
+        """Read what was stored and is not taken into account yet."""
+        while self.behind:
+            self._known_to = max(self._known_to, self._stream.start_offset)
+            try:
+                for batch in await self._stream.read(self._known_to, _READ_BYTES):
+                    if batch.end_offset > self._known_to:
+                        self._learn(batch)
+            except OffsetTrimmedError:
+                continue  # the start has moved meanwhile
+
+    def catch_up_soon(self) -> None:
+        """The same in the background; `changed` is called in the end."""
+        if self._catching is None:
+            self._catching = self._tasks.spawn(self._catch_up(), "catch up with stamps")
+
+    async def _catch_up(self) -> None:
+        try:
+            while self.behind:
+                try:
+                    await self.catch_up()
+                except (StreamClosedError, StreamFencedError):
+                    return
+                except WeirError as failed:
+                    log.warning("%s could not be read for stamps, trying again: %s", self._name, failed)
+                    await self._clock.sleep(self._pause_s)
+        finally:
+            self._catching = None
+        self._changed()
+
+    # --- keeping ------------------------------------------------------------------------------------------------
+
+    def save(self) -> None:
+        """A snapshot, if there is something to keep; durable with the state's next flush."""
+        if self._following and (self._saved_to != self._known_to or self._index.delays.unsaved):
+            self._save()
+
+    def save_moves(self) -> None:
+        """A snapshot, if something delayed was held that the last one does not know of: what is cancelled now
+        must not be held again after a crash."""
+        if self._index.delays.unsaved:
+            self._save()
+
+    def _save(self) -> None:
+        self._since_saved = self._bytes_since_saved = 0
+        self._saved_to = self._known_to
+        self._state.put(_PRODUCERS_KEY, self.states.to_bytes(self._known_to))
+        self._state.put(_OPEN_KEY, self._index.open_bytes())
+        delays = self._index.delays.to_bytes()
+        if delays is None:
+            self._state.delete(_DELAYS_KEY)
+        else:
+            self._state.put(_DELAYS_KEY, delays)
+        for piece, data in self._index.changed_pieces().items():
+            self._state.put(_key_of(piece), data)
+
+    def trimmed(self) -> None:
+        """The log has lost its beginning."""
+        if not self._following:
+            return
+        start = self._stream.start_offset
+        self._index.trim(start)
+        for key in self._state.keys(_PIECE_KEY):
+            if key < _key_of(start // PIECE):
+                self._state.delete(key)
+
+    def look_after(self, now_ms: int, log_bytes: int) -> None:
+        """Forget producers that are idle, and keep what opening has to read short. `log_bytes`: what the log has
+        from the last snapshot on, about."""
+        if not self._following:
+            return
+        forgot = self.states.forget_idle(now_ms, self._index.is_open)
+        if forgot or (log_bytes >= self._every_bytes and self._saved_to != self._known_to):
+            self._save()
+
+    @property
+    def saved_to(self) -> int:
+        """Up to where the last snapshot goes."""
+        return self._saved_to
+
+
+def _key_of(piece: int) -> str:
+    return f"{_PIECE_KEY}{piece:012d}"

@@ -1,0 +1,74 @@
+"""The stats of a persistent topic, from its live parts."""
+
+from collections.abc import Sequence
+
+from weir.broker.dispatch.subscription import Subscription
+from weir.broker.groups.assigned import GroupMembers
+from weir.broker.publish.producers import Producers
+from weir.broker.publish.publishing import Publisher
+from weir.broker.topic.stats_of import flow_of, producer_stats, subscription_stats, unplaced
+from weir.broker.topic.stats_values import ConsumerStats, Latency, SubscriptionStats, TopicStats
+from weir.broker.topic.subscriptions import Subscriptions
+from weir.model.topics import TopicName
+from weir.stream.log import Stream
+from weir.stream.retention import bytes_from
+
+
+def topic_stats(
+    name: TopicName,
+    stream: Stream,
+    publisher: Publisher,
+    producers: Producers,
+    subscriptions: Subscriptions,
+    *,
+    members: GroupMembers,
+    now_ms: int,
+) -> TopicStats:
+    hits, misses = stream.tail_reads
+    there = subscriptions.by_name.values()
+    return TopicStats(
+        name=str(name),
+        published=flow_of(publisher.meter),
+        delivered=flow_of(*(s.meter for s in there)),
+        storage_bytes=stream.size_bytes,
+        start_offset=stream.start_offset,
+        end_offset=stream.end_offset,
+        ledgers=len(stream.chain.spans),
+        terminated=stream.chain.terminated_at is not None,
+        duplicates=publisher.duplicates,
+        cache_hits=hits,
+        cache_misses=misses,
+        publish_latency=Latency(*publisher.latency.snapshot()),
+        dispatch_latency=Latency(*subscriptions.latency.snapshot()),
+        producers=tuple(producer_stats(producer) for producer in producers.all),
+        subscriptions=(
+            *(_subscription_stats(stream, s, members.of(name, s.name), now_ms) for s in there),
+            *(
+                unplaced(group, who)
+                for group, who in members.on(name).items()
+                if group not in subscriptions.by_name
+            ),
+        ),
+        epoch=producers.epoch,
+    )
+
+
+def _subscription_stats(
+    stream: Stream, subscription: Subscription, members: Sequence[ConsumerStats], now_ms: int
+) -> SubscriptionStats:
+    oldest = subscription.oldest if subscription.backlog else None
+    return subscription_stats(
+        subscription,
+        subscription.read_at,
+        backlog_bytes(stream, subscription),
+        oldest_s=0.0 if oldest is None else max(0.0, (now_ms - oldest[1]) / 1000),
+        unacked=subscription.unacked,
+        expired=subscription.expired,
+        members=members,
+        query=subscription.query,
+    )
+
+
+def backlog_bytes(stream: Stream, subscription: Subscription) -> int:
+    """About how many bytes lie from the first unacknowledged message on."""
+    return bytes_from(stream.chain, subscription.cursor.mark_delete + 1, stream.end_offset, stream.open_bytes)

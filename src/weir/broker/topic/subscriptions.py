@@ -1,0 +1,204 @@
+"""The subscriptions of one topic: found, made and deleted, and the limits that its policies set them."""
+
+from collections.abc import Mapping
+
+from weir.broker.api import StartAt, SubscribeRequest
+from weir.broker.context import BrokerContext
+from weir.broker.dispatch.consumer import BrokerConsumer
+from weir.broker.dispatch.subscription import Subscription, Surroundings, load_subscriptions
+from weir.broker.publish.limits import RateLimit
+from weir.broker.topic.meters import Histogram
+from weir.broker.topic.stamps import Stamps
+from weir.broker.transactions.committed import Committed
+from weir.model.errors import SubscriptionBusyError, SubscriptionNotFoundError, TooManyError
+from weir.model.policies import Policies, Rate
+from weir.model.topics import TopicName
+from weir.runtime.tasks import TaskScope
+from weir.stream.compaction import CompactedView
+from weir.stream.cursor import Cursor
+from weir.stream.log import Stream
+from weir.stream.state import StateLog
+
+
+class Subscriptions:
+    """Begins with the durable ones that the state knows. The policies hold once they are applied."""
+
+    def __init__(
+        self,
+        context: BrokerContext,
+        topic: TopicName,
+        policies: Policies,
+        *,
+        stream: Stream,
+        state: StateLog,
+        view: CompactedView,
+        stamps: Stamps,
+        tasks: TaskScope,
+    ) -> None:
+        self._topic = topic
+        self._policies = policies
+        self._stream = stream
+        self._state = state
+        self._view = view
+        clock, settings = context.runtime.clock, context.settings
+        self._rate = RateLimit(clock, Rate(), settings.rate_burst_s)
+        #: From append to delivery.
+        self.latency = Histogram()
+        self._around = Surroundings(
+            clock,
+            settings,
+            stream,
+            Committed(stream, stamps),
+            Committed(view, stamps, view.visible),
+            state,
+            tasks,
+            context.keys_of,
+            self._rate,
+            self.latency,
+            topic.partition,
+            self._dropped,
+        )
+        self.by_name: dict[str, Subscription] = load_subscriptions(self._around)
+
+    def get(self, name: str) -> Subscription:
+        found = self.by_name.get(name)
+        if found is None:
+            raise SubscriptionNotFoundError(f"{self._topic} has no subscription {name!r}")
+        return found
+
+    @property
+    def consumer_count(self) -> int:
+        return sum(len(subscription.consumers) for subscription in self.by_name.values())
+
+    # --- policies ---------------------------------------------------------------------------------------
+
+    def apply(self, policies: Policies) -> None:
+        """These policies hold from now on."""
+        self._policies = policies
+        self._rate.set(policies.dispatch_rate or Rate())
+        for subscription in self.by_name.values():
+            self._limit(subscription)
+
+    def _limit(self, subscription: Subscription) -> None:
+        subscription.limits.consumer = self._policies.max_unacked_per_consumer or 0
+        subscription.limits.subscription = self._policies.max_unacked_per_subscription or 0
+        subscription.rate.set(self._policies.subscription_dispatch_rate or Rate())
+
+    # --- coming -----------------------------------------------------------------------------------------
+
+    async def subscribe(self, request: SubscribeRequest) -> BrokerConsumer:
+        """Let a consumer in; a subscription that is made for it is stored before this returns."""
+        self._check_consumers()
+        subscription = self.by_name.get(request.subscription)
+        fresh = subscription is None
+        if subscription is None:
+            subscription = self._add_for(request)
+        try:
+            consumer = await subscription.subscribe(request)
+        except BaseException:
+            if not subscription.durable and not subscription.consumers:
+                subscription.end("its first consumer was not let in")
+            raise
+        if fresh and subscription.durable:
+            try:
+                await self._state.flush()
+            except BaseException:
+                subscription.expel(consumer, "the subscription could not be stored")
+                raise
+        return consumer
+
+    async def create(
+        self, name: str, start: StartAt, *, properties: Mapping[str, str] | None = None
+    ) -> Subscription:
+        """A durable one without consumers."""
+        subscription = self._add(name, start, durable=True, properties=properties)
+        await self._state.flush()
+        return subscription
+
+    def ensure(self, name: str, start: StartAt, *, properties: Mapping[str, str]) -> Subscription:
+        """The durable one of this name, made now if policies allow; it is for the caller to flush the state."""
+        found = self.by_name.get(name)
+        if found is not None:
+            if not found.durable:
+                raise SubscriptionBusyError(f"{self._topic} has a passing subscription {name!r}")
+            return found
+        self._check_made(name)
+        return self._add(name, start, durable=True, properties=properties)
+
+    def _check_consumers(self) -> None:
+        limit = self._policies.max_consumers or 0
+        if 0 < limit <= self.consumer_count:
+            raise TooManyError(f"{self._topic} has {limit} consumers, as many as it may have")
+
+    def _add_for(self, request: SubscribeRequest) -> Subscription:
+        if request.durable:
+            self._check_made(request.subscription)
+        return self._add(
+            request.subscription,
+            request.start,
+            compacted=request.read_compacted,
+            durable=request.durable,
+            properties=request.subscription_properties,
+        )
+
+    def _check_made(self, name: str) -> None:
+        if not self._policies.auto_subscription_creation:
+            raise SubscriptionNotFoundError(
+                f"{self._topic} has no subscription {name!r}, and consumers may not make one"
+            )
+
+    def _add(
+        self,
+        name: str,
+        start: StartAt,
+        *,
+        durable: bool,
+        compacted: bool = False,
+        properties: Mapping[str, str] | None = None,
+    ) -> Subscription:
+        limit = self._policies.max_subscriptions or 0
+        if 0 < limit <= len(self.by_name):
+            raise TooManyError(f"{self._topic} has {limit} subscriptions, as many as it may have")
+        cursor = Cursor(self._start(start, compacted) - 1)
+        subscription = Subscription(self._around, name, cursor, durable=durable, properties=properties)
+        self._limit(subscription)
+        self.by_name[name] = subscription
+        subscription.save()
+        return subscription
+
+    def _start(self, start: StartAt, compacted: bool) -> int:
+        first = self._view.start_offset if compacted else self._stream.start_offset
+        if start.latest:
+            return self._stream.end_offset
+        if start.offset is None:
+            return first
+        return max(first, min(start.offset, self._stream.end_offset))
+
+    # --- being there, going -----------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """The stream has grown: deliver."""
+        for subscription in list(self.by_name.values()):
+            subscription.pump()
+
+    def skip_all(self) -> None:
+        """Everything that is stored counts as acknowledged."""
+        for subscription in self.by_name.values():
+            subscription.skip_all()
+
+    def disconnect(self, reason: str) -> None:
+        """Send every consumer away."""
+        for subscription in list(self.by_name.values()):
+            subscription.disconnect(reason)
+
+    async def delete(self, name: str, *, force: bool) -> None:
+        """SubscriptionBusyError while it has consumers, unless forced."""
+        subscription = self.get(name)
+        if subscription.consumers and not force:
+            raise SubscriptionBusyError(f"subscription {name!r} has consumers")
+        subscription.end("the subscription is deleted")
+        await self._state.flush()
+
+    def _dropped(self, subscription: Subscription) -> None:
+        if self.by_name.get(subscription.name) is subscription:
+            del self.by_name[subscription.name]

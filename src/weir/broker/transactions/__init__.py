@@ -1,0 +1,1 @@
+"""Transactions: their coordinator, their index in each topic, delayed messages in them."""

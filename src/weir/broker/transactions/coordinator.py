@@ -1,0 +1,387 @@
+"""The coordinator of transactions: who may write under which id, what belongs together, how it ends.
+
+    identity = await transactions.init("orders-1", timeout_ms=60_000, role=role)
+    await transactions.add_partitions("orders-1", identity, parts, role=role)
+    ...                                  # batches with that producer id and epoch, marked as transactional
+    await transactions.end("orders-1", identity, commit=True, role=role)
+
+Every step is decided at once, in memory, and answered when it is durable. It knows no protocol. A producer may end
+each transaction with `end_epoch` instead, and goes on as the one that it is told to be.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from weir.broker.groups.offsets import Committed
+from weir.broker.ports import TransactionGate
+from weir.broker.shards import Homes
+from weir.broker.transactions.epochs import EndStep, check_identity, count_on, end_step
+from weir.broker.transactions.model import (
+    MAX_EPOCH,
+    ProducerIdentity,
+    Transaction,
+    TransactionEvent,
+    TransactionInfo,
+    TransactionSettings,
+    TransactionState,
+)
+from weir.broker.transactions.shard import Positions, Topics, TransactionHome
+from weir.broker.transactions.shards import TransactionHomes
+from weir.model.errors import (
+    InvalidNameError,
+    NotAuthorisedError,
+    NotInTransactionError,
+    StaleEpochError,
+    TooManyError,
+    TransactionBusyError,
+    TransactionStateError,
+    TransactionTimeoutError,
+    UnknownProducerError,
+    UnknownTransactionError,
+)
+from weir.model.topics import TopicName
+from weir.runtime.interfaces import Clock
+
+log = logging.getLogger(__name__)
+
+_MAX_NAME_BYTES = 1024
+_NOTHING: Mapping[TopicName, None] = {}
+
+
+class TakesIds(Protocol):
+    async def take(self) -> int:
+        """An id that nobody had before."""
+
+
+class Transactions:
+    """`start`, then `close`, before the broker is closed. `may_use_all` tells of which roles every transactional
+    id is; for others it is that of whoever used it first."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        homes: Homes,
+        *,
+        topics: Topics,
+        positions: Positions,
+        ids: TakesIds,
+        gate: TransactionGate,
+        settings: TransactionSettings | None = None,
+        may_use_all: Callable[[str], bool] = lambda role: True,
+    ) -> None:
+        self.settings = settings or TransactionSettings()
+        self._clock = clock
+        self._homes = TransactionHomes(clock, homes, gate, self.settings, topics=topics, positions=positions)
+        self._positions = positions
+        self._ids = ids
+        self._may_use_all = may_use_all
+
+    def start(self) -> None:
+        self._homes.start()
+
+    async def close(self) -> None:
+        await self._homes.close()
+
+    # --- producers --------------------------------------------------------------------------------------
+
+    async def init(
+        self,
+        name: str | None,
+        *,
+        timeout_ms: int = 60_000,
+        role: str = "",
+        expected: ProducerIdentity | None = None,
+    ) -> ProducerIdentity:
+        """Who the producer is from now on; others of the same transactional id are fenced, and what they left open
+        is aborted. `expected`: who it was, if it only wants to go on under a new epoch."""
+        if name is None:
+            return ProducerIdentity(await self._ids.take(), 0)
+        self._check_name(name)
+        if not 0 < timeout_ms <= self.settings.max_timeout_ms:
+            raise TransactionTimeoutError(
+                f"a transaction may be open for 1 to {self.settings.max_timeout_ms} ms, not for {timeout_ms}"
+            )
+        spare = -1  # an id to take, where a new one is needed
+        while True:
+            home = await self._homes.of(name)
+            transaction = home.by_id.get(name)
+            if spare < 0 and (transaction is None or transaction.epoch >= MAX_EPOCH):
+                spare = await self._ids.take()
+                continue
+            if transaction is None:
+                transaction = self._create(home, name, spare, role)
+            else:
+                self._check_role(transaction, role)
+                repeated = expected is not None and self._check_expected(transaction, expected)
+                if transaction.state is TransactionState.ONGOING:
+                    home.fence(transaction, asked=expected is not None)
+                    await self._ended(home, transaction)
+                    continue
+                if transaction.decided:
+                    await self._ended(home, transaction)
+                    continue
+                # What is repeated was counted on by this request, or by one whose answer was lost.
+                if not repeated or transaction.epoch > MAX_EPOCH:
+                    self._take_over(home, transaction, spare, expected)
+            transaction.timeout_ms, transaction.role = timeout_ms, role
+            transaction.move(TransactionEvent.INIT, self._clock.wall_ms())
+            home.put(transaction)
+            identity = ProducerIdentity(transaction.producer_id, transaction.epoch)
+            await home.flush()
+            return identity
+
+    def _create(self, home: TransactionHome, name: str, producer_id: int, role: str) -> Transaction:
+        if len(home.by_id) >= self.settings.most:
+            raise TooManyError(f"there are {self.settings.most} transactional ids already")
+        transaction = Transaction(name, producer_id, 0, 0, role)
+        home.add(transaction)
+        return transaction
+
+    def _take_over(
+        self, home: TransactionHome, transaction: Transaction, spare: int, expected: ProducerIdentity | None
+    ) -> None:
+        if transaction.epoch >= MAX_EPOCH:
+            home.rename(transaction, spare, -1 if expected is None else expected.epoch)
+        else:
+            transaction.count_epoch(asked=expected is not None)
+
+    def _check_expected(self, transaction: Transaction, expected: ProducerIdentity) -> bool:
+        """Whether its epoch was counted on already for a producer that asks for that."""
+        if expected == transaction.identity:
+            return False
+        if expected == transaction.last:
+            return True
+        raise StaleEpochError(f"another producer has taken {transaction.id!r} over")
+
+    async def _ended(self, home: TransactionHome, transaction: Transaction) -> None:
+        await home.end(transaction)
+        self._check_ended(transaction)
+
+    # --- what belongs to a transaction ------------------------------------------------------------------
+
+    async def add_partitions(
+        self, name: str, identity: ProducerIdentity, parts: Sequence[TopicName], *, role: str = ""
+    ) -> None:
+        """Let the producer's transaction, begun now if none is open, write to these partitions too."""
+        home, transaction = await self._find(name, identity, role)
+        if all(part in transaction.confirmed for part in parts) and transaction.state is TransactionState.ONGOING:
+            return
+        if len(transaction.parts) + len(parts) > self.settings.most_parts:
+            raise TooManyError(f"a transaction may write to {self.settings.most_parts} partitions")
+        self._begin(transaction)
+        transaction.parts.update(dict.fromkeys(parts))
+        home.put(transaction)
+        serial = transaction.serial
+        await home.flush()
+        if transaction.serial == serial and transaction.state is TransactionState.ONGOING:
+            transaction.confirmed.update(dict.fromkeys(parts))
+
+    def joined(self, name: str, producer_id: int, epoch: int, role: str = "") -> Mapping[TopicName, None]:
+        """The partitions that are known, durably, to be part of the producer's open transaction; as far as that
+        can be told at once. The same mapping for as long as the transaction is open."""
+        transaction = self._homes.find(name)
+        if transaction is None or transaction.state is not TransactionState.ONGOING:
+            return _NOTHING
+        if transaction.producer_id != producer_id or transaction.epoch != epoch:
+            return _NOTHING
+        return transaction.confirmed if self.may_use(transaction.role, role) else _NOTHING
+
+    async def verify(
+        self, name: str, identity: ProducerIdentity, parts: Sequence[TopicName], *, role: str = ""
+    ) -> None:
+        """NotInTransactionError unless the producer's open transaction writes to all of these partitions."""
+        _, transaction = await self._find(name, identity, role)
+        self._check_ended(transaction)
+        if transaction.state is not TransactionState.ONGOING or not all(p in transaction.confirmed for p in parts):
+            raise NotInTransactionError(f"not all of the partitions are part of the transaction of {name!r}")
+
+    async def add_offsets(self, name: str, identity: ProducerIdentity, group: str, *, role: str = "") -> None:
+        """Let the transaction, begun now if none is open, move positions of the group."""
+        home, transaction = await self._find(name, identity, role)
+        self._begin(transaction)
+        transaction.groups.setdefault(group, {})
+        home.put(transaction)
+        await home.flush()
+
+    async def commit_offsets(
+        self,
+        name: str,
+        identity: ProducerIdentity,
+        group: str,
+        positions: Mapping[TopicName, Committed],
+        *,
+        role: str = "",
+        joins: bool = False,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Move the group to these positions if the transaction commits. `joins`: the group becomes part of it, and
+        it is begun if none is open. `check` raises if the group does not allow it."""
+        home, transaction = await self._find(name, identity, role)
+        check()
+        self._check_ended(transaction)
+        is_open = transaction.state is TransactionState.ONGOING
+        if not joins and not (is_open and group in transaction.groups):
+            raise NotInTransactionError(f"group {group!r} is not part of an open transaction of {name!r}")
+        if sum(map(len, transaction.groups.values())) + len(positions) > self.settings.most_parts:
+            raise TooManyError(f"a transaction may move {self.settings.most_parts} positions")
+        self._begin(transaction)
+        transaction.groups.setdefault(group, {}).update(positions)
+        self._positions.pend(group, transaction.producer_id, positions)
+        home.put(transaction)
+        await home.flush()
+
+    def _check_ended(self, transaction: Transaction) -> None:
+        if transaction.decided:
+            raise TransactionBusyError(f"the last transaction of {transaction.id!r} is being ended")
+
+    def _begin(self, transaction: Transaction) -> None:
+        self._check_ended(transaction)
+        transaction.move(TransactionEvent.BEGIN, self._clock.wall_ms())
+
+    # --- the end ----------------------------------------------------------------------------------------
+
+    async def end(self, name: str, identity: ProducerIdentity, *, commit: bool, role: str = "") -> None:
+        """Decide the open transaction. Durable when this returns, and mostly carried out; fine to ask again."""
+        home, transaction = await self._find(name, identity, role)
+        state = transaction.state
+        asked = TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
+        done = TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT
+        if state is done:
+            await home.flush()
+        elif state is asked:
+            await self._ended(home, transaction)
+        else:
+            event = TransactionEvent.COMMIT if commit else TransactionEvent.ABORT
+            transaction.move(event, self._clock.wall_ms())
+            home.put(transaction)
+            await home.end(transaction)
+
+    async def end_epoch(
+        self, name: str, identity: ProducerIdentity, *, commit: bool, role: str = ""
+    ) -> ProducerIdentity:
+        """The same with a new epoch, or where these are used up a new producer id: answers with who the producer
+        is from now on. One that aborts may have begun nothing."""
+        spare = -1  # an id to take, where a new one is needed
+        while True:
+            home, transaction = await self._known(name, role)
+            step = end_step(transaction, identity, commit=commit)
+            if step is EndStep.REPEAT or spare >= 0 or transaction.epoch < MAX_EPOCH:
+                break
+            spare = await self._ids.take()
+        count_on(home, transaction, step, spare, self._clock.wall_ms(), commit=commit)
+        following = transaction.following
+        await home.end(transaction)
+        if step is EndStep.REPEAT:
+            self._check_ended(transaction)
+        return following
+
+    async def commit_together(
+        self, sink: str, epoch: int, transactions: Sequence[tuple[str, ProducerIdentity]], *, role: str = ""
+    ) -> bool:
+        """Commit all of them or none, together with the word that the sink has written this epoch. False, and
+        nothing is done, if it had written this epoch or a later one before."""
+        home = await self._home_of_sink(sink)
+        last, owner = self._sink(home, sink, role)
+        if epoch <= last:
+            await home.flush()
+            return False
+        found: dict[str, Transaction] = {}
+        for name, identity in transactions:
+            transaction = self._checked(home, name, identity, role)
+            if transaction.state is not TransactionState.EMPTY:  # of one that wrote nothing there is nothing to do
+                if transaction.state is not TransactionState.ONGOING:
+                    raise TransactionStateError(
+                        f"{name!r} has no open transaction: it is {transaction.state.value}"
+                    )
+                found[name] = transaction
+        now_ms = self._clock.wall_ms()
+        for transaction in found.values():
+            transaction.move(TransactionEvent.COMMIT, now_ms)
+            home.put(transaction)
+        home.put_sink(sink, epoch, owner)
+        await home.flush()
+        await asyncio.gather(*map(home.end, found.values()))
+        return True
+
+    async def sink_epoch(self, sink: str, *, role: str = "") -> int:
+        """The last epoch that the sink has written; -1 if none."""
+        home = await self._home_of_sink(sink)
+        epoch, _ = self._sink(home, sink, role)
+        await home.flush()
+        return epoch
+
+    async def forget_sink(self, sink: str, *, role: str = "") -> None:
+        """The sink writes no more; fine if nothing is known of it."""
+        home = await self._home_of_sink(sink)
+        self._sink(home, sink, role)
+        home.forget_sink(sink)
+        await home.flush()
+
+    async def _home_of_sink(self, sink: str) -> TransactionHome:
+        self._check_name(sink)
+        return await self._homes.of(sink)
+
+    def _sink(self, home: TransactionHome, sink: str, role: str) -> tuple[int, str]:
+        """The last epoch and the owner, who is the first to ask."""
+        epoch, owner = home.sink(sink) or (-1, role)
+        if not self.may_use(owner, role):
+            raise NotAuthorisedError(f"{sink[:80]!r} is another role's sink")
+        return epoch, owner
+
+    # --- asking -----------------------------------------------------------------------------------------
+
+    async def describe(self, name: str) -> TransactionInfo:
+        """UnknownTransactionError if nothing is known of the id."""
+        self._check_name(name)
+        found = (await self._homes.of(name)).by_id.get(name)
+        if found is None:
+            raise UnknownTransactionError(f"there is no transactional id {name[:80]!r}")
+        return found.info()
+
+    async def all(self) -> list[TransactionInfo]:
+        """Every transactional id that this broker coordinates."""
+        found = [transaction.info() for home in await self._homes.all() for transaction in home.by_id.values()]
+        return sorted(found, key=lambda info: info.id)
+
+    def may_use(self, owner: str, role: str) -> bool:
+        """Whether a transactional id that `owner` used first is the role's as well."""
+        return role == owner or self._may_use_all(role)
+
+    async def owner_here(self, name: str) -> bool:
+        """Whether this broker is the one to ask for the id."""
+        return await self._homes.owner_here(name)
+
+    # --- finding ----------------------------------------------------------------------------------------
+
+    async def _find(self, name: str, identity: ProducerIdentity, role: str) -> tuple[TransactionHome, Transaction]:
+        self._check_name(name)
+        home = await self._homes.of(name)
+        return home, self._checked(home, name, identity, role)
+
+    async def _known(self, name: str, role: str) -> tuple[TransactionHome, Transaction]:
+        """Whoever its producer is."""
+        self._check_name(name)
+        home = await self._homes.of(name)
+        return home, self._of(home, name, role)
+
+    def _checked(self, home: TransactionHome, name: str, identity: ProducerIdentity, role: str) -> Transaction:
+        transaction = self._of(home, name, role)
+        check_identity(transaction, identity)
+        return transaction
+
+    def _of(self, home: TransactionHome, name: str, role: str) -> Transaction:
+        transaction = home.by_id.get(name)
+        if transaction is None:
+            raise UnknownProducerError(f"nothing is known of the transactional id {name[:80]!r}")
+        self._check_role(transaction, role)
+        return transaction
+
+    def _check_role(self, transaction: Transaction, role: str) -> None:
+        if not self.may_use(transaction.role, role):
+            raise NotAuthorisedError(f"{transaction.id!r} is another role's transactional id")
+
+    def _check_name(self, name: str) -> None:
+        if not name or len(name.encode(errors="replace")) > _MAX_NAME_BYTES:
+            raise InvalidNameError(f"a transactional id has 1 to {_MAX_NAME_BYTES} bytes, {name[:80]!r} does not")

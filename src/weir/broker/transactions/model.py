@@ -1,0 +1,238 @@
+"""A transaction as its coordinator knows it: the states as a table, the record that is kept, what is shown.
+
+    Empty --begin--> Ongoing --commit--> PrepareCommit --done--> CompleteCommit --begin--> Ongoing ...
+                         \\----abort---> PrepareAbort  --done--> CompleteAbort  --begin--> Ongoing ...
+
+A transaction is decided once its Prepare state is durable; the rest can be done again after a crash. A producer
+may also skip one: give it up without having begun it, for the sake of a new epoch (`transaction_epochs`).
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from weir.broker.groups.offsets import Committed
+from weir.model.errors import InvalidNameError, TransactionStateError, UnknownVersionError, WireError
+from weir.model.topics import TopicName
+
+_VERSION = 1
+#: Epochs have 15 bits. The last one is left to fence with.
+MAX_EPOCH = 0x7FFF - 1
+
+
+class TransactionState(Enum):
+    """By Kafka's names."""
+
+    EMPTY = "Empty"
+    ONGOING = "Ongoing"
+    PREPARE_COMMIT = "PrepareCommit"
+    PREPARE_ABORT = "PrepareAbort"
+    COMPLETE_COMMIT = "CompleteCommit"
+    COMPLETE_ABORT = "CompleteAbort"
+
+
+class TransactionEvent(Enum):
+    BEGIN = "begin"
+    COMMIT = "commit"
+    ABORT = "abort"
+    #: Every partition has its marker, every group its positions.
+    DONE = "done"
+    #: A producer takes the id over.
+    INIT = "init"
+    #: A producer gives up what it has not begun.
+    SKIP = "skip"
+
+
+S, E = TransactionState, TransactionEvent
+
+STATES: Mapping[TransactionState, Mapping[TransactionEvent, TransactionState]] = {
+    S.EMPTY: {E.BEGIN: S.ONGOING, E.INIT: S.EMPTY, E.SKIP: S.COMPLETE_ABORT},
+    S.ONGOING: {E.BEGIN: S.ONGOING, E.COMMIT: S.PREPARE_COMMIT, E.ABORT: S.PREPARE_ABORT},
+    S.PREPARE_COMMIT: {E.DONE: S.COMPLETE_COMMIT},
+    S.PREPARE_ABORT: {E.DONE: S.COMPLETE_ABORT},
+    S.COMPLETE_COMMIT: {E.BEGIN: S.ONGOING, E.INIT: S.EMPTY, E.SKIP: S.COMPLETE_ABORT},
+    S.COMPLETE_ABORT: {E.BEGIN: S.ONGOING, E.INIT: S.EMPTY, E.SKIP: S.COMPLETE_ABORT},
+}
+
+PREPARED = (S.PREPARE_COMMIT, S.PREPARE_ABORT)
+
+
+def next_state(state: TransactionState, event: TransactionEvent) -> TransactionState:
+    following = STATES[state].get(event)
+    if following is None:
+        raise TransactionStateError(f"a transaction in state {state.value} cannot {event.value}")
+    return following
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionSettings:
+    max_timeout_ms: int = 15 * 60_000
+    #: How often open transactions are checked for having been open too long.
+    sweep_s: float = 1.0
+    #: An id that nobody used for so long is forgotten.
+    forget_s: float = 7 * 24 * 3600.0
+    #: Transactional ids in one home.
+    most: int = 100_000
+    #: Partitions, and positions, in one transaction.
+    most_parts: int = 100_000
+    #: Who ends a transaction waits so long for its markers before being told; it is decided in any case.
+    end_wait_s: float = 5.0
+    #: Before a marker that could not be stored is tried again.
+    retry_pause_s: float = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdentity:
+    producer_id: int
+    epoch: int
+
+
+@dataclass(slots=True)
+class Transaction:
+    """A transactional id and its current, or last, transaction. What is here is what was put into the home's state
+    last; it is durable with the next flush."""
+
+    id: str
+    producer_id: int
+    epoch: int
+    timeout_ms: int
+    role: str = ""
+    state: TransactionState = TransactionState.EMPTY
+    #: The epoch of the producer that asked for the current one: it may ask again. -1 if nobody did.
+    last_epoch: int = -1
+    started_ms: int = 0
+    updated_ms: int = 0
+    parts: dict[TopicName, None] = field(default_factory=dict)
+    #: Positions that become the groups' if it commits.
+    groups: dict[str, dict[TopicName, Committed]] = field(default_factory=dict)
+    #: Not kept: partitions that are known, durably, to be part of it; how many transactions there were.
+    confirmed: dict[TopicName, None] = field(default_factory=dict)
+    serial: int = 0
+    #: The producer id that `last_epoch` is of, if epochs were used up since; -1 if it is the current one.
+    last_id: int = -1
+    #: The producer id that it goes on under once it has ended, since epochs are used up; -1 if that is the same.
+    next_id: int = -1
+
+    def move(self, event: TransactionEvent, now_ms: int) -> None:
+        """TransactionStateError if the state does not allow it."""
+        state = next_state(self.state, event)
+        if event is E.BEGIN and self.state is not S.ONGOING:
+            self.serial += 1
+            self.started_ms = now_ms
+        if event in (E.DONE, E.INIT):
+            self.parts, self.groups, self.confirmed = {}, {}, {}
+        self.state = state
+        self.updated_ms = now_ms
+
+    def count_epoch(self, *, asked: bool) -> None:
+        """Those before are fenced. `asked`: by the producer itself, which goes on."""
+        self.last_id, self.last_epoch = -1, self.epoch if asked else -1
+        self.epoch += 1
+
+    def rename(self, producer_id: int, last_epoch: int) -> None:
+        """Go on under another producer id. `last_epoch`: of the producer that goes on so; -1 if none does."""
+        self.last_id, self.last_epoch = self.producer_id, last_epoch
+        self.producer_id, self.epoch, self.next_id = producer_id, 0, -1
+
+    @property
+    def identity(self) -> ProducerIdentity:
+        return ProducerIdentity(self.producer_id, self.epoch)
+
+    @property
+    def last(self) -> ProducerIdentity | None:
+        """Who the producer was before it asked for the current epoch; None if it did not."""
+        if self.last_epoch < 0:
+            return None
+        return ProducerIdentity(self.last_id if self.last_id >= 0 else self.producer_id, self.last_epoch)
+
+    @property
+    def following(self) -> ProducerIdentity:
+        """Who the producer is from the end of the transaction on."""
+        return self.identity if self.next_id < 0 else ProducerIdentity(self.next_id, 0)
+
+    @property
+    def decided(self) -> bool:
+        return self.state in PREPARED
+
+    def info(self) -> "TransactionInfo":
+        return TransactionInfo(
+            self.id,
+            self.producer_id,
+            self.epoch,
+            self.state,
+            self.timeout_ms,
+            self.started_ms if self.state is S.ONGOING or self.decided else -1,
+            tuple(self.parts),
+            tuple(self.groups),
+            self.role,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionInfo:
+    """`started_ms`: -1 if none is open."""
+
+    id: str
+    producer_id: int
+    epoch: int
+    state: TransactionState
+    timeout_ms: int
+    started_ms: int
+    parts: tuple[TopicName, ...]
+    groups: tuple[str, ...]
+    role: str = ""
+
+
+def encode_transaction(transaction: Transaction) -> bytes:
+    record = {
+        "version": _VERSION,
+        "producer": [transaction.producer_id, transaction.epoch, transaction.last_epoch],
+        "ids": [transaction.last_id, transaction.next_id],
+        "role": transaction.role,
+        "state": transaction.state.value,
+        "ms": [transaction.timeout_ms, transaction.started_ms, transaction.updated_ms],
+        "parts": [str(part) for part in transaction.parts],
+        "groups": {
+            group: [[str(part), at.offset, at.leader_epoch, at.metadata] for part, at in positions.items()]
+            for group, positions in transaction.groups.items()
+        },
+    }
+    return json.dumps(record, separators=(",", ":")).encode()
+
+
+def decode_transaction(name: str, data: bytes) -> Transaction:
+    """WireError if it is none."""
+    try:
+        record = json.loads(data)
+        if record["version"] != _VERSION:
+            raise UnknownVersionError(f"a transaction has version {record['version']}", hint="of a newer Weir?")
+        producer_id, epoch, last_epoch = map(int, record["producer"])
+        last_id, next_id = map(int, record.get("ids", (-1, -1)))
+        timeout_ms, started_ms, updated_ms = map(int, record["ms"])
+        parts = {TopicName.parse(part): None for part in record["parts"]}
+        groups = {
+            str(group): {
+                TopicName.parse(part): Committed(int(offset), int(leader), str(metadata))
+                for part, offset, leader, metadata in positions
+            }
+            for group, positions in record["groups"].items()
+        }
+        return Transaction(
+            name,
+            producer_id,
+            epoch,
+            timeout_ms,
+            str(record["role"]),
+            TransactionState(record["state"]),
+            last_epoch,
+            started_ms,
+            updated_ms,
+            parts,
+            groups,
+            dict(parts),
+            last_id=last_id,
+            next_id=next_id,
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, InvalidNameError) as bad:
+        raise WireError(f"the transaction of {name[:80]!r} is malformed: {bad!r}") from bad

@@ -1,0 +1,241 @@
+"""The transactions of one home: in memory, written down, ended, and gone with the home."""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Protocol
+
+from weir.broker.groups.offsets import Committed
+from weir.broker.shards import Home
+from weir.broker.topic.opening import AnyTopic
+from weir.broker.topic.topic import BrokerTopic
+from weir.broker.transactions.model import (
+    Transaction,
+    TransactionEvent,
+    TransactionSettings,
+    TransactionState,
+    decode_transaction,
+    encode_transaction,
+)
+from weir.model.errors import (
+    BrokerError,
+    NamespaceNotFoundError,
+    NotOwnerError,
+    StreamClosedError,
+    StreamError,
+    StreamTerminatedError,
+    TenantNotFoundError,
+    TopicClosedError,
+    TopicNotFoundError,
+    WeirError,
+)
+from weir.model.topics import TopicName
+from weir.runtime.interfaces import Clock
+from weir.runtime.tasks import TaskScope
+
+log = logging.getLogger(__name__)
+
+_RECORD = "transaction/"
+_SINK = "sink/"
+#: What is gone, or can never take anything again, needs no decision.
+_GONE = (TopicNotFoundError, NamespaceNotFoundError, TenantNotFoundError, StreamTerminatedError)
+#: The broker's refusals that pass; for all others a position cannot be kept, now or later.
+_PASSING = (TopicClosedError, NotOwnerError)
+
+
+class Topics(Protocol):
+    async def load(self, name: TopicName, *, create: bool = True) -> AnyTopic: ...
+
+
+class Positions(Protocol):
+    """What `weir.broker.groups.offsets.GroupOffsets` offers, as far as transactions need it."""
+
+    async def commit(
+        self, group: str, positions: Mapping[TopicName, Committed]
+    ) -> dict[TopicName, WeirError | None]: ...
+
+    def pend(self, group: str, producer_id: int, parts: Mapping[TopicName, Committed]) -> None: ...
+
+    def settle(self, group: str, producer_id: int) -> None: ...
+
+
+class TransactionHome:
+    """Made when the home is loaded: what was decided and not ended is ended, what was open goes on."""
+
+    def __init__(
+        self, home: Home, topics: Topics, positions: Positions, clock: Clock, settings: TransactionSettings
+    ) -> None:
+        self.home = home
+        self._topics = topics
+        self._positions = positions
+        self._clock = clock
+        self._settings = settings
+        self._tasks = TaskScope("transactions")
+        self.by_id: dict[str, Transaction] = {}
+        self.by_producer: dict[int, Transaction] = {}
+        self._endings: dict[str, asyncio.Task[None]] = {}
+        for key in home.state.keys(_RECORD):
+            name = key.removeprefix(_RECORD)
+            self.add(decode_transaction(name, home.state.get(key) or b""))
+        for transaction in self.by_id.values():
+            for group, moved in transaction.groups.items():
+                positions.pend(group, transaction.producer_id, moved)
+            if transaction.decided:
+                self._end_soon(transaction)
+
+    @property
+    def alive(self) -> bool:
+        return self.home.alive
+
+    def lose(self) -> None:
+        """Whoever has the home next says what is pending."""
+        for transaction in self.by_id.values():
+            for group in transaction.groups:
+                self._positions.settle(group, transaction.producer_id)
+
+    async def close(self) -> None:
+        await self._tasks.close()
+
+    # --- keeping ----------------------------------------------------------------------------------------
+
+    def add(self, transaction: Transaction) -> None:
+        self.by_id[transaction.id] = transaction
+        self.by_producer[transaction.producer_id] = transaction
+
+    def rename(self, transaction: Transaction, producer_id: int, last_epoch: int) -> None:
+        """It goes on under another producer id."""
+        del self.by_producer[transaction.producer_id]
+        transaction.rename(producer_id, last_epoch)
+        self.by_producer[producer_id] = transaction
+
+    def forget(self, transaction: Transaction) -> None:
+        del self.by_id[transaction.id]
+        del self.by_producer[transaction.producer_id]
+        self.home.state.delete(_RECORD + transaction.id)
+
+    def put(self, transaction: Transaction) -> None:
+        """Durable with the next flush, together with everything else that is put before it."""
+        self.home.state.put(_RECORD + transaction.id, encode_transaction(transaction))
+
+    def sink(self, sink: str) -> tuple[int, str] | None:
+        """The last epoch that the sink has written, and the role whose sink it is."""
+        data = self.home.state.get(_SINK + sink)
+        if data is None:
+            return None
+        epoch, _, role = data.decode().partition(" ")
+        return int(epoch), role
+
+    def put_sink(self, sink: str, epoch: int, role: str) -> None:
+        self.home.state.put(_SINK + sink, f"{epoch} {role}".encode())
+
+    def forget_sink(self, sink: str) -> None:
+        self.home.state.delete(_SINK + sink)
+
+    async def flush(self) -> None:
+        """NotOwnerError if another broker has the home by now: then nothing of this counts here any more."""
+        try:
+            await self.home.state.flush()
+        except StreamError as lost:
+            raise NotOwnerError(f"the coordinator has moved: {lost.what}") from lost
+
+    # --- ending -----------------------------------------------------------------------------------------
+
+    async def end(self, transaction: Transaction) -> None:
+        """Make a decision durable, then carry it out; wait for that for a while."""
+        await self.flush()
+        if transaction.decided:
+            await asyncio.wait([self._end_soon(transaction)], timeout=self._settings.end_wait_s)
+
+    def _end_soon(self, transaction: Transaction) -> "asyncio.Task[None]":
+        ending = self._endings.get(transaction.id)
+        if ending is None:
+            ending = self._tasks.spawn(self._end(transaction), f"end {transaction.id}")
+            self._endings[transaction.id] = ending
+        return ending
+
+    async def _end(self, transaction: Transaction) -> None:
+        """Only what is durably decided comes here. Done again after a crash, it does no harm: a partition that has
+        nothing open gets no marker, and nobody else moves positions that are pending."""
+        commit = transaction.state is TransactionState.PREPARE_COMMIT
+        try:
+            work = [self._mark(part, transaction, commit=commit) for part in transaction.parts]
+            if commit:
+                work += [self._place(group, moved) for group, moved in transaction.groups.items()]
+            await asyncio.gather(*work)
+            groups, producer_id = list(transaction.groups), transaction.producer_id
+            transaction.move(TransactionEvent.DONE, self._clock.wall_ms())
+            if transaction.next_id >= 0:
+                self.rename(transaction, transaction.next_id, transaction.last_epoch)
+            self.put(transaction)  # durable with whatever the producer does next, or soon
+            if groups:  # only once it is known that they will not be moved again may others go on from there
+                await self.home.state.flush()
+            for group in groups:
+                self._positions.settle(group, producer_id)
+        except StreamError as lost:
+            log.info("the end of transaction %s is left to the next coordinator: %s", transaction.id, lost)
+        finally:
+            del self._endings[transaction.id]
+
+    def fence(self, transaction: Transaction, *, asked: bool = False) -> None:
+        """Shut the producer of an open transaction out, and decide to undo what it did."""
+        transaction.count_epoch(asked=asked)
+        transaction.move(TransactionEvent.ABORT, self._clock.wall_ms())
+        self.put(transaction)
+
+    def look_through(self) -> None:
+        """Abort what is open for too long; go on with the end of what is decided, in case that something
+        unforeseen has cut it short; forget ids that nobody uses."""
+        now_ms, forget_ms = self._clock.wall_ms(), int(self._settings.forget_s * 1000)
+        for transaction in list(self.by_id.values()):
+            if transaction.state is TransactionState.ONGOING:
+                if now_ms - transaction.started_ms > transaction.timeout_ms:
+                    log.info("the transaction of %s was open for too long", transaction.id)
+                    self.fence(transaction)
+                    self._tasks.spawn(self._end_quietly(transaction), f"time out {transaction.id}")
+            elif transaction.decided:
+                if self.home.state.durable:
+                    self._end_soon(transaction)
+            elif now_ms - transaction.updated_ms > forget_ms:
+                self.forget(transaction)
+
+    async def _end_quietly(self, transaction: Transaction) -> None:
+        try:
+            await self.end(transaction)
+        except WeirError as failed:
+            log.info("the transaction of %s is not aborted here: %s", transaction.id, failed)
+
+    async def _mark(self, part: TopicName, transaction: Transaction, *, commit: bool) -> None:
+        while True:
+            try:
+                topic = await self._topics.load(part, create=False)
+                if isinstance(topic, BrokerTopic):
+                    await topic.end_transaction(transaction.producer_id, transaction.epoch, commit=commit)
+                return
+            except _GONE as gone:
+                log.warning("no marker of %s in %s: %s", transaction.id, part, gone)
+                return
+            except WeirError as failed:
+                log.info("the marker of %s in %s is tried again: %s", transaction.id, part, failed)
+            await self._clock.sleep(self._settings.retry_pause_s)
+
+    async def _place(self, group: str, moved: Mapping[TopicName, Committed]) -> None:
+        left = dict(moved)
+        while left:
+            results: Mapping[TopicName, WeirError | None]
+            try:
+                results = await self._positions.commit(group, left)
+            except WeirError as failed:
+                if not self.alive:
+                    raise StreamClosedError("the home has moved") from failed
+                results = dict.fromkeys(left, failed)
+            left = {part: left[part] for part, failure in results.items() if _is_passing(failure)}
+            for part, failure in results.items():
+                if failure is not None:
+                    word = "is tried again" if part in left else "is not kept"
+                    log.warning("the position of %s on %s %s: %s", group, part, word, failure)
+            if left:
+                await self._clock.sleep(self._settings.retry_pause_s)
+
+
+def _is_passing(failure: WeirError | None) -> bool:
+    return failure is not None and (not isinstance(failure, BrokerError) or isinstance(failure, _PASSING))

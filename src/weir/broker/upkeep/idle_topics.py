@@ -1,0 +1,107 @@
+"""Topics that nobody has loaded lose their old messages, too.
+
+What is old is told from the metadata alone; only a topic that has something to lose is loaded, looked after, and
+let go again. So a broker with many idle topics keeps them out of its memory.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+
+from weir.broker.context import BrokerContext
+from weir.broker.ports import Registry
+from weir.broker.topic.opening import AnyTopic
+from weir.broker.topic.topic import BrokerTopic
+from weir.broker.upkeep.topic import look_after
+from weir.meta import keys
+from weir.model.errors import InvalidNameError, NotAllowedError, WeirError
+from weir.model.ids import LedgerId
+from weir.model.policies import LogCompaction, Retention
+from weir.model.registry import SYSTEM_NAMESPACE
+from weir.model.stream import Chain
+from weir.model.topics import Domain, TopicName
+from weir.stream.retention import trim_point
+from weir.wire.stream import decode_chain
+
+log = logging.getLogger(__name__)
+
+#: Streams looked at before others get a turn.
+_AT_ONCE = 50
+
+
+class IdleTopics:
+    """`is_loaded`, `load` and `unload` are the broker's."""
+
+    def __init__(
+        self,
+        context: BrokerContext,
+        registry: Registry,
+        is_loaded: Callable[[TopicName], bool],
+        load: Callable[[TopicName], Awaitable[AnyTopic]],
+        unload: Callable[[TopicName], Awaitable[None]],
+    ) -> None:
+        self._context = context
+        self._clock = context.runtime.clock
+        self._registry = registry
+        self._is_loaded = is_loaded
+        self._load = load
+        self._unload = unload
+        #: The oldest ledger of those that were looked after and lost nothing: a subscription holds it back, say.
+        self._held_back: dict[TopicName, LedgerId] = {}
+
+    async def run(self) -> None:
+        """For ever."""
+        while True:
+            await self._clock.sleep(self._context.settings.idle_s)
+            try:
+                await self.round()
+            except WeirError as failed:
+                log.warning("idle topics could not be looked after this time: %s", failed)
+
+    async def round(self) -> None:
+        """Look at every stream that there is once."""
+        held_back: dict[TopicName, LedgerId] = {}
+        listing = await self._context.streams.meta.list(keys.STREAMS)
+        for number, (key, value, _) in enumerate(listing.items, 1):
+            name = _topic_of(key)
+            if name is not None and not self._is_loaded(name):
+                chain = decode_chain(value)
+                if self._has_old(name, chain):
+                    oldest = held_back[name] = chain.spans[0].ledger_id
+                    if self._held_back.get(name) != oldest:
+                        await self._look_after(name)
+            if not number % _AT_ONCE:
+                await self._clock.sleep(0)
+        self._held_back = held_back
+
+    def _has_old(self, name: TopicName, chain: Chain) -> bool:
+        """Whether its oldest ledger would go, if nobody holds it back. Only where somebody said for how long or
+        how much: what goes once it is acknowledged goes when its subscribers come."""
+        policies = self._registry.policies(name)
+        retention = policies.retention or Retention()
+        if not chain.spans or not (policies.log_compaction or LogCompaction()).cleanup.deletes:
+            return False
+        now_ms = self._clock.wall_ms()
+        expired = 0 < retention.time_ms <= now_ms - chain.spans[0].last_ms
+        by_size = Retention.exactly(-1, retention.size_bytes)
+        over = retention.size_bytes > 0 and trim_point(chain, chain.end_offset, by_size, now_ms, 0)
+        return expired or bool(over and over > chain.start_offset)
+
+    async def _look_after(self, name: TopicName) -> None:
+        try:
+            topic = await self._load(name)
+            if isinstance(topic, BrokerTopic):
+                await look_after(topic, self._clock.wall_ms())
+                topic.check_unused()
+            await self._unload(name)
+        except NotAllowedError:
+            pass  # somebody uses it by now, and it is looked after with the others
+        except WeirError as failed:  # another broker has it, say
+            log.info("%s, which is idle, was not looked after: %s", name, failed)
+
+
+def _topic_of(key: str) -> TopicName | None:
+    try:
+        name = TopicName.parse(f"{Domain.PERSISTENT.value}://{key.removeprefix(keys.STREAMS)}")
+    except InvalidNameError:
+        return None
+    return None if name.namespace == SYSTEM_NAMESPACE else name

@@ -1,0 +1,1 @@
+"""What the administrators' calls have in common, and Kafka's configs."""

@@ -1,0 +1,52 @@
+"""What a session has taken and not answered: it stops reading while that is too much."""
+
+import asyncio
+
+from weir.gateway.kafka.connection.settings import SessionLimits
+from weir.runtime.intake import Portion
+
+
+class Load:
+    """Requests under way on one connection, and their bytes."""
+
+    def __init__(self, limits: SessionLimits, portion: Portion) -> None:
+        """`portion`: of what all connections together may have."""
+        self._limits = limits
+        self._portion = portion
+        self.requests = 0
+        self.bytes = 0
+        self._changed: asyncio.Future[None] | None = None
+
+    @property
+    def full(self) -> bool:
+        limits = self._limits
+        if self.requests >= limits.max_requests or self.bytes >= limits.max_pending_bytes:
+            return True
+        return self._portion.over and self.requests > 0
+
+    async def room(self) -> None:
+        """Wait until one more may be taken; its one caller is the session's receive loop."""
+        while self.full:
+            await self._change()
+
+    async def settled(self) -> None:
+        """Wait until nothing is under way; only once the receive loop takes no more."""
+        while self.requests:
+            await self._change()
+
+    def take(self, size: int) -> None:
+        self.requests += 1
+        self.bytes += size
+        self._portion.take(size)
+
+    def give(self, size: int) -> None:
+        self.requests -= 1
+        self.bytes -= size
+        self._portion.give(size)
+        if self._changed is not None and not self._changed.done():
+            self._changed.set_result(None)
+
+    async def _change(self) -> None:
+        if self._changed is None or self._changed.done():
+            self._changed = asyncio.get_running_loop().create_future()
+        await asyncio.shield(self._changed)

@@ -1,0 +1,96 @@
+"""The Kafka gateway on the network."""
+
+import logging
+from functools import partial
+from ssl import SSLContext
+
+from weir.gateway.kafka.connection.in_hand import InHand
+from weir.gateway.kafka.connection.metrics import KafkaMetrics
+from weir.gateway.kafka.connection.session import Session
+from weir.gateway.kafka.fetch.sessions import FetchSessions
+from weir.gateway.kafka.grouping import topics_read
+from weir.gateway.kafka.registry import load_handlers
+from weir.gateway.kafka.services import Services
+from weir.model.errors import TopicClosedError
+from weir.runtime.intake import Intake
+from weir.runtime.interfaces import Connection, Runtime
+from weir.runtime.serving import Server, ServingSettings
+
+log = logging.getLogger(__name__)
+
+
+class KafkaServer:
+    """Serves one broker on one address. `start`, then `close`; what it serves belongs to whoever made it."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        services: Services,
+        *,
+        metrics: KafkaMetrics | None = None,
+        tls: SSLContext | None = None,
+        intake: Intake | None = None,
+    ) -> None:
+        """`intake`: what all listeners together may receive; None: as the settings say, for this one."""
+        load_handlers()
+        settings = services.settings
+        self._services = services
+        if services.groups is not None:
+            services.groups.topics_read = partial(topics_read, services.catalog)
+        self._settings = settings
+        self.metrics = metrics if metrics is not None else KafkaMetrics()
+        self._fetch_sessions = FetchSessions(
+            runtime,
+            max_sessions=settings.max_fetch_sessions,
+            max_partitions=settings.max_fetch_session_partitions,
+        )
+        self._in_hand = InHand(settings.max_in_hand_bytes)
+        if intake is None:
+            intake = Intake(settings.max_received_bytes, settings.receive_patience_s)
+        self._intake = intake
+        serving = ServingSettings(
+            settings.host,
+            settings.port,
+            settings.max_connections,
+            settings.sweep_interval_s,
+            settings.close_grace_s,
+        )
+        self._server: Server[Session] = Server(runtime, "kafka", serving, self._session, tls=tls)
+
+    @property
+    def host(self) -> str:
+        return self._server.host
+
+    @property
+    def port(self) -> int:
+        """The bound port; differs from the settings' if that was 0."""
+        return self._server.port
+
+    @property
+    def advertised(self) -> tuple[str, int]:
+        """Where clients are told to come."""
+        return self._settings.advertised_host or self.host, self._settings.advertised_port or self.port
+
+    @property
+    def sessions(self) -> list[Session]:
+        return self._server.sessions
+
+    async def start(self) -> None:
+        """Bind, or raise AddressInUseError; then accept in the background."""
+        await self._server.start()
+        log.info("Kafka clients are served on %s:%d", *self.advertised)
+
+    async def close(self) -> None:
+        """Accept nothing more, store what was accepted within the grace time, and end every connection."""
+        await self._server.close(TopicClosedError("the broker shuts down"))
+
+    def _session(self, connection: Connection) -> Session:
+        return Session(
+            self._services,
+            connection,
+            advertised=self.advertised,
+            metrics=self.metrics,
+            fetch_sessions=self._fetch_sessions,
+            in_hand=self._in_hand,
+            intake=self._intake,
+        )

@@ -1,0 +1,1 @@
+"""Reads at offsets with a wait, and look-up by time."""

@@ -1,0 +1,255 @@
+"""One fetch: reads what there is, within the limits that the client set, and waits if that is too little."""
+
+import asyncio
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+from weir.broker.topic.readable import Readable, WholeLog
+from weir.gateway.kafka.errors import Code, code_of
+from weir.gateway.kafka.fetch.parts import FetchPart, FetchParts
+from weir.model.batch import Batch, BatchFlags, BatchFormat
+from weir.model.errors import WeirError
+from weir.model.ids import Buffer
+from weir.model.registry import Action
+from weir.model.topics import TopicName
+from weir.wire.kafka import messages as m
+from weir.wire.kafka.records import patched
+from weir.wire.translation import kafka_records, opened_size
+
+if TYPE_CHECKING:
+    from weir.gateway.kafka.connection.session import Session
+
+_PartData = m.FetchResponse.PartitionData
+_READ_COMMITTED = 1
+#: Topics that one fetch loads at a time.
+_LOADED_AT_ONCE = 64
+#: Every partition's.
+_LEADER_EPOCH = 0
+#: Nearly every batch: an identity is cheaper than arithmetic on flags.
+_PLAIN = BatchFlags.NONE
+
+
+class Fetching:
+    """Reads for one request."""
+
+    def __init__(self, session: "Session", request: m.FetchRequest, parts: FetchParts) -> None:
+        self._session = session
+        self._parts = parts
+        self._committed = request.isolation_level == _READ_COMMITTED
+        self._min_bytes = request.min_bytes
+        self._max_bytes = min(request.max_bytes, session.limits.max_fetch_bytes, session.in_hand.room)
+        self._max_wait_s = request.max_wait_ms / 1000
+        self._size = 0
+        #: Whether a batch had no room: there may be some for smaller ones, but reading to find out costs more.
+        self._full = False
+        self._failed = False
+        #: What was looked at, in order.
+        self.seen: dict[FetchPart, None] = {}
+
+    async def run(self) -> None:
+        """Read until there is enough to answer, and open what must be."""
+        await self._gather()
+        for part in self.seen:
+            if part.batches and (part.opens or not isinstance(part.log, WholeLog)):
+                await self._open(part)
+
+    async def _gather(self) -> None:
+        """Look at every partition that may have news, and at those that grow, until there is enough to answer."""
+        wanted = self._parts.begin(self._committed)
+        await self._load(wanted)
+        for part in wanted:
+            await self._look(part)
+        if self._enough() or self._max_wait_s <= 0 or not len(self._parts):
+            return
+        clock = self._session.clock
+        deadline = clock.monotonic() + self._max_wait_s
+        while (left_s := deadline - clock.monotonic()) > 0:
+            late = asyncio.get_running_loop().create_future()
+            timer = clock.call_later(left_s, partial(_wake, late))
+            try:
+                grown = await self._parts.grown(late)
+            finally:
+                timer.cancel()
+            for part in grown:
+                await self._look(part)
+            if self._enough():
+                return
+
+    def _enough(self) -> bool:
+        return self._failed or self._full or self._size >= self._min_bytes or 0 < self._size >= self._max_bytes
+
+    # --- one partition ----------------------------------------------------------------------------------
+
+    async def _look(self, part: FetchPart) -> None:
+        if part not in self.seen:
+            self.seen[part] = None
+            part.begin()
+        try:
+            await self._find(part)
+            await self._read(part)
+        except WeirError as failure:
+            part.error, part.batches = code_of(failure), []
+        if part.error:
+            self._failed = True
+
+    async def _load(self, parts: list[FetchPart]) -> None:
+        """Load topics that are not, several at a time; what fails is told when they are looked at."""
+        catalog, topics = self._session.services.catalog, self._session.topics
+        missing: list[TopicName] = []
+        for part in parts:
+            with suppress(WeirError):
+                name = part.name or catalog.find(*part.key)
+                if topics.get(name) is None:
+                    missing.append(name)
+        for first in range(0, len(missing) if len(missing) > 1 else 0, _LOADED_AT_ONCE):
+            some = missing[first : first + _LOADED_AT_ONCE]
+            await asyncio.gather(*map(topics.load, some), return_exceptions=True)
+
+    async def _find(self, part: FetchPart) -> None:
+        """Its topic, which may have been unloaded or deleted since it was last read."""
+        session, services = self._session, self._session.services
+        if part.name is None:
+            part.name = services.catalog.find(*part.key)
+        if part.access_revision != services.authoriser.revision:
+            services.guard.check(session.role, part.name, Action.CONSUME)
+            part.access_revision = services.authoriser.revision
+        topic = session.topics.get(part.name)
+        if topic is None:
+            try:
+                topic = await session.topics.load(part.name)
+            except WeirError:
+                part.name = None  # another topic may have the name by the next fetch
+                raise
+        self._parts.found(part, topic)
+
+    async def _read(self, part: FetchPart) -> None:
+        """Add to what was read of it, from where that ended."""
+        topic, log = part.topic, part.log
+        if topic is None or log is None:
+            return
+        limit = part.limit(self._committed)
+        part.marks = (topic.end_offset, topic.stable_offset, log.start_offset)
+        if part.leader_epoch > _LEADER_EPOCH:
+            part.error = Code.UNKNOWN_LEADER_EPOCH
+        elif not log.start_offset <= part.offset <= topic.end_offset:
+            part.error = Code.OFFSET_OUT_OF_RANGE
+        elif part.next >= limit:
+            if part.offset >= limit:
+                self._parts.quiet(part)
+        else:
+            await self._read_on(part, log, limit)
+
+    async def _read_on(self, part: FetchPart, log: Readable, limit: int) -> None:
+        """Batches, one read after the other, until there is no room for more."""
+        while part.next < limit and not (self._session.in_hand.crowded and not self._size):
+            left = self._max_bytes - self._size
+            if self._size:
+                left = min(left, self._session.in_hand.room)
+            room = min(part.max_bytes - part.size, left)
+            if self._size and (self._full or room <= 0):
+                return
+            found = log.read_cached(part.next, room)
+            if found is None:
+                found = await log.read(part.next, room)
+            before, self._full = part.next, not self._take(part, found, left, limit)
+            if self._full or part.next == before:
+                return
+
+    def _take(self, part: FetchPart, found: list[Batch], left: int, limit: int) -> bool:
+        """What fits into the answer, of which so many bytes are left, and into the partition's share; False if it
+        was the answer that had no room. The first batch of all goes whatever its size, or small limits would stop
+        a client."""
+        taken, had_room = 0, True
+        share = part.max_bytes - part.size
+        for batch in found:
+            size = taken + _size_of(batch)
+            if batch.base_offset >= limit:
+                break
+            if size > left and (taken or self._size):
+                had_room = False
+                break
+            if size > share and (taken or self._size):
+                break
+            part.batches.append(batch)
+            part.opens = part.opens or batch.format is not BatchFormat.KAFKA
+            part.next = batch.base_offset + batch.count
+            taken = size
+        part.size += taken
+        self._size += taken
+        self._session.in_hand.take(taken)
+        return had_room
+
+    def done(self) -> None:
+        """Everything is answered: what was read is held by the answer alone."""
+        for part in self.seen:
+            part.batches, part.pieces = [], None
+
+    async def _open(self, part: FetchPart) -> None:
+        """Batches of other protocols, and those of which compaction left a part. Others get a turn after each,
+        since whoever packed it may have meant harm."""
+        log, pieces = part.log, []
+        for batch in part.batches:
+            wanted = None if log is None else log.visible(batch)
+            if wanted is None and batch.format is BatchFormat.KAFKA and not batch.flags & BatchFlags.HIDDEN:
+                pieces += patched(batch.payload, batch.base_offset)
+            else:
+                pieces += kafka_records(batch, wanted)
+                await self._session.clock.sleep(0)
+        part.pieces = pieces
+
+    # --- the answer -------------------------------------------------------------------------------------
+
+    def answer(self, part: FetchPart) -> _PartData:
+        """What the client is told of a partition."""
+        index = part.key[1]
+        if part.error:  # and nothing else, as Kafka does it
+            return _PartData(
+                partition_index=index,
+                error_code=part.error,
+                high_watermark=-1,
+                last_stable_offset=-1,
+                log_start_offset=-1,
+                aborted_transactions=None,
+                records=b"",
+            )
+        end, stable, start = part.marks or (-1, -1, -1)
+        return _PartData(
+            partition_index=index,
+            high_watermark=end,
+            last_stable_offset=stable,
+            log_start_offset=start,
+            aborted_transactions=self._aborted(part) if self._committed else None,
+            records=_records(part),
+        )
+
+    def _aborted(self, part: FetchPart) -> list[m.FetchResponse.AbortedTransaction]:
+        if part.log is None or not part.batches:
+            return []
+        return [
+            m.FetchResponse.AbortedTransaction(producer_id=each.producer_id, first_offset=each.first_offset)
+            for each in part.log.aborted(part.offset, part.next)
+        ]
+
+
+def _records(part: FetchPart) -> list[Buffer]:
+    """The batches as they came, at their offsets; in pieces, so that nothing is copied."""
+    if part.pieces is not None:
+        return part.pieces
+    out: list[Buffer] = []
+    for batch in part.batches:
+        if batch.flags is not _PLAIN and batch.flags & BatchFlags.HIDDEN:
+            out += kafka_records(batch, 0)
+        else:
+            out += patched(batch.payload, batch.base_offset)
+    return out
+
+
+def _size_of(batch: Batch) -> int:
+    """Of what its reader will get: a batch of another protocol is opened for it, and may have been packed well."""
+    return len(batch.payload) if batch.format is BatchFormat.KAFKA else opened_size(batch)
+
+
+def _wake(waiter: "asyncio.Future[None]") -> None:
+    if not waiter.done():
+        waiter.set_result(None)

@@ -1,0 +1,108 @@
+"""A record batch on its way in: judged, copied once, and told to the broker in its own words."""
+
+from collections.abc import Iterator, Sequence
+
+from weir.broker.api import Outgoing
+from weir.gateway.kafka.connection.settings import SessionLimits
+from weir.gateway.kafka.errors import Code, RefusedError
+from weir.model.batch import BatchFormat
+from weir.model.errors import ChecksumError, UnknownVersionError, WireError
+from weir.model.ids import Buffer
+from weir.wire.kafka import messages as m
+from weir.wire.kafka.records import (
+    MAGIC,
+    MAGIC_AT,
+    BatchHeader,
+    Compression,
+    produced_batch,
+    with_append_time,
+    with_own_times,
+)
+from weir.wire.kafka.records_build import Record
+from weir.wire.kafka.records_check import check_sizes
+from weir.wire.kafka.records_read import iter_records
+
+#: Older clients could not have read it, so older requests may not carry it.
+_ZSTD_SINCE = 7
+_COPIED_BELOW_BYTES = 16 * 1024
+
+
+_Bad = m.ProduceResponse.BatchIndexAndErrorMessage
+#: Bad records of a batch that its producer is told of one by one.
+_TOLD = 100
+
+
+class BadRecordsError(RefusedError):
+    """Some records of a batch may not be stored, so none of it is."""
+
+    def __init__(self, code: Code, what: str, records: Sequence[tuple[int, str]]) -> None:
+        super().__init__(code, what)
+        #: The place of each in its batch, and what is wrong with it.
+        self.told = [_Bad(batch_index=at, batch_index_error_message=text) for at, text in records[:_TOLD]]
+
+
+def judged(records: Buffer | None, version: int, limits: SessionLimits) -> BatchHeader:
+    """The header of a partition's records, if they may be stored; RefusedError."""
+    records = records or b""
+    try:
+        header = produced_batch(records)
+        check_sizes(records, header)
+    except ChecksumError as damaged:
+        raise RefusedError(Code.CORRUPT_MESSAGE, str(damaged)) from damaged
+    except UnknownVersionError as other:
+        # The same answer for what is too old and for what makes no sense, as in Kafka.
+        code = Code.INVALID_RECORD if records[MAGIC_AT] < MAGIC else Code.CORRUPT_MESSAGE
+        raise RefusedError(code, str(other)) from other
+    except WireError as bad:
+        raise RefusedError(Code.INVALID_RECORD, str(bad)) from bad
+    if header.base_offset:
+        raise RefusedError(Code.INVALID_RECORD, f"a producer's batch begins at {header.base_offset}, not at 0")
+    if header.size > limits.max_batch_bytes:
+        raise RefusedError(
+            Code.MESSAGE_TOO_LARGE, f"a batch has {header.size} bytes, {limits.max_batch_bytes} are allowed"
+        )
+    if header.count > limits.max_batch_records:
+        # Clients that can, cut it in two and try again.
+        raise RefusedError(Code.MESSAGE_TOO_LARGE, f"a batch has {header.count} records")
+    if version < _ZSTD_SINCE and header.compression is Compression.ZSTD:
+        raise RefusedError(Code.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs version 7 of produce")
+    return header
+
+
+def opened(records: Buffer) -> Iterator[Record]:
+    """The records of a batch; RefusedError where they cannot be read."""
+    try:
+        yield from iter_records(records)
+    except WireError as bad:
+        raise RefusedError(Code.INVALID_RECORD, str(bad)) from bad
+
+
+def check_keys(records: Buffer, name: str) -> None:
+    """A topic that compacts itself could never forget a record without a key."""
+    missing = [number for number, record in enumerate(opened(records)) if record.key is None]
+    if missing:
+        raise BadRecordsError(
+            Code.INVALID_RECORD,
+            "One or more records have been rejected",
+            [(number, f"Compacted topic {name} takes no record without a key") for number in missing],
+        )
+
+
+def outgoing_of(records: Buffer, header: BatchHeader, append_ms: int | None) -> Outgoing:
+    """What the broker stores. `append_ms`: the time to stamp the records with, if they shall not keep their own.
+
+    A small batch is copied out of the receive buffer, which it would pin until it is stored. A large one is most
+    of what was received, and is copied once it is written to a ledger."""
+    if append_ms is not None:
+        payload: Buffer = with_append_time(records, append_ms)
+    elif header.log_append_time:  # that is not its producer's to say
+        payload = with_own_times(records)
+    else:
+        payload = records if len(records) >= _COPIED_BELOW_BYTES else bytes(records)
+    return Outgoing(
+        payload,
+        header.count,
+        BatchFormat.KAFKA,
+        stamp=header.stamp,
+        transactional=header.transactional,
+    )

@@ -1,0 +1,1 @@
+"""The data sink `weir`: rows to topics, each epoch exactly once."""

@@ -1,0 +1,201 @@
+"""The data sink `weir`: rows to topics, each epoch exactly once.
+
+A task writes in a transaction of its own and leaves it open. The driver then has the broker commit those of the
+tasks that count, by one durable decision that also notes the epoch. So an epoch that Spark writes again, since the
+driver died before its checkpoint, is aborted and leaves nothing; a task that died leaves an open transaction, and
+nobody commits it.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from weir.client.kafka.admin import admin_url, open_transactions
+from weir.client.kafka.cluster import Cluster, Partition
+from weir.client.kafka.producing import Sender
+from weir.client.kafka.transactions import ProducerId, add_partitions, end, init_producer
+from weir.client.sinks import SinkAccess, Written, commit_epoch, forget
+from weir.model.batch import Stamp
+from weir.model.errors import WeirError
+from weir.spark.sink.encode import Chunk, Splitter, chunks
+from weir.spark.sink.options import SinkOptions, stream_identity
+from weir.wire.kafka.compression import compressor
+
+_PREFIX = "weir-sink/"
+_SEQUENCES = 1 << 31
+#: Spark gives a task that it kills two seconds to end.
+_KILLED_AFTER_S, _PAUSE_S = 2.5, 0.25
+
+
+@dataclass
+class TaskWritten(WriterCommitMessage):
+    """What a task did: nothing, if it had no rows."""
+
+    transaction: Written | None
+    rows: int
+
+
+class TaskWriter:
+    """One attempt of one task."""
+
+    def __init__(self, options: SinkOptions, sink: str) -> None:
+        self._options = options
+        self._cluster = Cluster(options.kafka)
+        self._id = f"{_PREFIX}{sink}/{uuid4().hex}"
+        self._producer: ProducerId | None = None
+        self._sender = Sender(self._cluster, transactional_id=self._id)
+        self._counts: dict[str, int] = {}
+        self._sequences: dict[Partition, int] = {}
+        self._compress = compressor(options.compression)
+        self._splitter = Splitter(options.topic, self._count, now_ms=_now_ms)
+
+    def write(self, batches: Iterator[Any]) -> TaskWritten:
+        """Store all rows in a transaction, which stays open."""
+        rows = 0
+        try:
+            with self._cluster:
+                for batch in batches:
+                    if len(batch):
+                        rows += len(batch)
+                        self._write(batch)
+                self._sender.flush()
+        except BaseException:
+            self._give_up()
+            raise
+        if self._producer is None:
+            return TaskWritten(None, 0)
+        return TaskWritten(Written(self._id, self._producer.id, self._producer.epoch), rows)
+
+    def _write(self, batch: Any) -> None:
+        found = [(partition, list(chunks(rows))) for partition, rows in self._splitter.split(batch)]
+        if self._producer is None:
+            self._producer = init_producer(self._cluster, self._id, self._options.timeout_ms)
+        new = [partition for partition, _ in found if partition not in self._sequences]
+        if new:
+            self._sender.flush()  # the coordinator may be on the same connection, and answers come in turn
+            add_partitions(self._cluster, self._id, self._producer, new)
+            self._sequences.update(dict.fromkeys(new, 0))
+        # One batch per partition and request: first each partition's first, then the second ones.
+        for turn in range(max(len(parts) for _, parts in found)):
+            self._sender.send(
+                {
+                    partition: self._sealed(partition, parts[turn])
+                    for partition, parts in found
+                    if turn < len(parts)
+                }
+            )
+
+    def _sealed(self, partition: Partition, chunk: Chunk) -> bytes:
+        producer, sequence = self._producer, self._sequences[partition]
+        stamp = Stamp(producer.id, producer.epoch, sequence) if producer is not None else Stamp(-1, -1)
+        self._sequences[partition] = (sequence + chunk.count) % _SEQUENCES
+        return chunk.seal(stamp, self._options.compression, self._compress)
+
+    def _count(self, topic: str) -> int:
+        if topic not in self._counts:
+            self._counts[topic] = len(self._cluster.partitions([topic], create=True))
+        return self._counts[topic]
+
+    def _give_up(self) -> None:
+        if self._producer is not None:
+            abort(self._options, [Written(self._id, self._producer.id, self._producer.epoch)])
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """A batch write: all rows, or none. With `sinkId` and `sinkEpoch`, the same epoch is written once, however
+    often it is tried: for `foreachBatch`."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+        named = options.sink_id if options.sink_epoch is not None else None
+        self._sink = named or f"batch-{uuid4().hex}"
+
+    def write(self, iterator: Iterator[Any]) -> TaskWritten:
+        return TaskWriter(self._options, self._sink).write(iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        access, epoch = access_of(self._options), self._options.sink_epoch
+        mine = _transactions(messages)
+        if epoch is None:
+            commit_epoch(access, self._sink, 0, mine)
+            forget(access, self._sink)
+            return
+        if not commit_epoch(access, self._sink, epoch, mine):
+            abort(self._options, mine)
+        sweep(self._options, self._sink, mine)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Tasks that were under way when another failed are being killed, and do not clean up."""
+        abort(self._options, _transactions(messages))
+        until = time.monotonic() + _KILLED_AFTER_S
+        while True:
+            sweep(self._options, self._sink, ())
+            if time.monotonic() > until:
+                return
+            time.sleep(_PAUSE_S)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """A stream's writes: epoch by epoch, each once."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+        self._sink = stream_identity(options)
+
+    def write(self, iterator: Iterator[Any]) -> TaskWritten:
+        return TaskWriter(self._options, self._sink).write(iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        mine = _transactions(messages)
+        if not commit_epoch(access_of(self._options), self._sink, batchId, mine):
+            abort(self._options, mine)
+        self._sweep(mine)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """What tasks that are being killed leave is ended with the next epoch that is written."""
+        abort(self._options, _transactions(messages))
+        self._sweep(())
+
+    def _sweep(self, mine: Sequence[Written]) -> None:
+        sweep(self._options, self._sink, mine)
+
+
+def sweep(options: SinkOptions, sink: str, mine: Sequence[Written]) -> None:
+    """End what a former driver, or a task that died, left open: readers of committed messages wait for it. A
+    driver that comes after one that died writes that one's last epoch again, so this is soon."""
+    known = {one.transactional_id for one in mine}
+    with suppress(WeirError), Cluster(options.kafka) as cluster:
+        for name in open_transactions(cluster, f"{_PREFIX}{sink}/"):
+            if name not in known:
+                init_producer(cluster, name)  # who takes an id over ends what is open there
+
+
+def abort(options: SinkOptions, transactions: Sequence[Written]) -> None:
+    """Leave nothing of them. One that cannot be reached ends by itself when its time is over."""
+    with Cluster(options.kafka) as cluster:
+        for one in transactions:
+            with suppress(WeirError):
+                end(cluster, one.transactional_id, ProducerId(one.producer_id, one.epoch), commit=False)
+
+
+def access_of(options: SinkOptions) -> SinkAccess:
+    """The admin REST: as it was given, or as the brokers say."""
+    url = options.admin_url
+    if url is None:
+        with Cluster(options.kafka) as cluster:
+            url = admin_url(cluster)
+    login, tls = options.kafka.login, options.kafka.tls
+    return SinkAccess(url, None if login is None else login.password, None if tls is None else tls.ca)
+
+
+def _transactions(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
+    return [one.transaction for one in messages if isinstance(one, TaskWritten) and one.transaction is not None]
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,1 @@
+"""The data source `weir`: topics as tables and as streams."""

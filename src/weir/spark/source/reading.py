@@ -1,0 +1,111 @@
+"""One range of offsets, read as Arrow: what a task of Spark does."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weir.client.kafka.cluster import Cluster
+from weir.client.kafka.fetching import Fetched, Fetcher
+from weir.client.kafka.offsets import starts
+from weir.model.errors import ConfigError, OffsetTrimmedError, WireError
+from weir.spark.source.decode import BatchTable, Decoder, all_of, committed_of
+from weir.spark.source.options import SourceOptions
+from weir.spark.source.planning import Losses
+from weir.spark.source.ranges import Range
+from weir.spark.values.typed import ValueSchema
+
+#: The first answer is small, since the range may be; it says how large the messages are.
+_FIRST_BYTES = 1024 * 1024
+_LEAST_BYTES = 64 * 1024
+#: Answers without a single batch, each after a wait of half a second, where there should be some.
+_MAX_EMPTY = 60
+
+
+def read_range(
+    options: SourceOptions,
+    wanted: Range,
+    values: Mapping[str, ValueSchema] | None = None,
+    losses: Losses | None = None,
+) -> Iterator[Any]:
+    """Arrow batches of the range, in the order of their offsets; with `values`, typed by their topic's. `losses`
+    is told what is no longer there."""
+    topic, versions = wanted.partition.topic, False
+    typed: Callable[[Any], Any] = _as_it_is
+    if values:
+        schema = _schema(topic, values)
+        typed, versions = schema.decoder(), schema.by_version
+        if versions and not options.headers:
+            typed = _without_headers(typed)
+    decoder = Decoder(topic, wanted.partition.index, headers=options.headers or versions, verify=options.verify)
+    with Cluster(options.kafka) as cluster:
+        for first, table, chosen in _tables(cluster, options, wanted, losses or Losses(options.fail_on_data_loss)):
+            yield from map(typed, decoder.decode(table, first, wanted.end, chosen))
+
+
+def _schema(topic: str, values: Mapping[str, ValueSchema]) -> ValueSchema:
+    if topic not in values:
+        raise ConfigError(
+            f"{topic} came after the query had begun, and its schema is not known", hint="restart it"
+        )
+    return values[topic]
+
+
+def _without_headers(typed: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The headers were only asked for because they say the schema's version."""
+    return lambda batch: typed(batch).drop_columns(["headers"])
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
+def _tables(
+    cluster: Cluster, options: SourceOptions, wanted: Range, losses: Losses
+) -> Iterator[tuple[int, BatchTable, NDArray[np.bool_]]]:
+    """What is fetched, and the offset that is wanted first. The next request goes out before one is yielded."""
+    fetcher = Fetcher(cluster, wanted.partition, committed=options.committed)
+    at, empty = wanted.start, 0
+    fetcher.ask(at, min(_FIRST_BYTES, options.fetch_bytes))
+    while at < wanted.end:
+        try:
+            fetched = fetcher.take()
+        except OffsetTrimmedError:
+            at = _past_the_gap(cluster, wanted, at, losses)
+            if at < wanted.end:
+                fetcher.ask(at, _FIRST_BYTES)
+            continue
+        table, first = BatchTable(fetched.records), at
+        if len(table):
+            at, empty = max(at, table.next_offset), 0
+        else:
+            empty += 1
+            _check_empty(wanted, at, fetched, empty)
+        if at < wanted.end:
+            fetcher.ask(at, _bytes_for(wanted.end - at, at - first, len(fetched.records), options.fetch_bytes))
+        if len(table):
+            yield first, table, committed_of(table, fetched.aborted) if options.committed else all_of(table)
+
+
+def _past_the_gap(cluster: Cluster, wanted: Range, at: int, losses: Losses) -> int:
+    """Retention was faster: where to go on."""
+    oldest = starts(cluster, [wanted.partition])[wanted.partition]
+    end = wanted.end if oldest <= at else min(oldest, wanted.end)
+    losses.report(wanted.partition, at, end)
+    return end
+
+
+def _check_empty(wanted: Range, at: int, fetched: Fetched, empty: int) -> None:
+    """Nothing came although there should be something: wait for it, but not for ever."""
+    if len(fetched.records) or empty > _MAX_EMPTY:
+        raise WireError(
+            f"the broker gave no batch of {wanted.partition} at offset {at}, below {fetched.end_offset}"
+        )
+
+
+def _bytes_for(offsets: int, got: int, size: int, most: int) -> int:
+    """How much to ask for, if the rest is like what came last."""
+    if got <= 0:
+        return min(_FIRST_BYTES, most)
+    return max(_LEAST_BYTES, min(most, offsets * size * 5 // (got * 4)))

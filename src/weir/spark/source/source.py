@@ -1,0 +1,147 @@
+"""The data source `weir`: topics as tables, and as streams.
+
+Spark has it loaded by several processes, most of which only plan. What decodes and encodes, with its compiler, is
+loaded where it is needed: that halves the time to a session's first row.
+"""
+
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import BinaryType, StructType
+
+from weir.client.kafka.cluster import Cluster
+from weir.model.errors import ConfigError
+from weir.spark.sink.options import SinkOptions, parse_sink
+from weir.spark.source.columns import check_columns, schema_of
+from weir.spark.source.filters import Pushed, push
+from weir.spark.source.option_table import known
+from weir.spark.source.option_values import flag
+from weir.spark.source.options import SourceOptions, parse
+from weir.spark.source.planning import Losses, batch_ranges
+from weir.spark.source.ranges import Range, split
+from weir.spark.source.streaming import TopicStreamReader
+
+if TYPE_CHECKING:
+    from weir.spark.sink.sink import BatchWriter, StreamWriter
+    from weir.spark.values.typed import ValueSchema
+
+
+class WeirSource(DataSource):
+    """`spark.read.format("weir")` and `spark.readStream.format("weir")`."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self._given = dict(options)
+
+    @classmethod
+    def name(cls) -> str:
+        return "weir"
+
+    def schema(self) -> StructType:
+        given = known(self._given)
+        headers = flag("includeHeaders", given.get("includeHeaders", "false"))
+        if given.get("valueFormat", "binary") == "binary":
+            return schema_of(headers=headers)
+        values = _values(parse(self._shared(given), streaming=True))
+        first = next(iter(values.values()))
+        return schema_of(headers=headers, value=first.type, key=first.key_type)
+
+    def _shared(self, given: dict[str, str]) -> dict[str, str]:
+        """What both kinds of reads understand: which of them it will be is not known yet."""
+        return {name: value for name, value in given.items() if not name.startswith(("starting", "ending"))}
+
+    def reader(self, schema: StructType) -> "TopicReader":
+        options = parse(self._given, streaming=False)
+        return TopicReader(options, _for_columns(schema, _values(options)))
+
+    def writer(self, schema: StructType, overwrite: bool) -> "BatchWriter":
+        from weir.spark.sink.sink import BatchWriter
+
+        return BatchWriter(self._sink(schema, overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "StreamWriter":
+        from weir.spark.sink.sink import StreamWriter
+
+        return StreamWriter(self._sink(schema, overwrite))
+
+    def _sink(self, schema: StructType, overwrite: bool) -> SinkOptions:
+        if overwrite:
+            raise ConfigError("topics are only added to", hint='use mode("append")')
+        check_columns(schema)
+        options = parse_sink(self._given)
+        if options.topic is None and "topic" not in schema.names:
+            raise ConfigError("rows have no topic", hint="give the option topic, or a column of that name")
+        return options
+
+    def streamReader(self, schema: StructType) -> TopicStreamReader:
+        options = parse(self._given, streaming=True)
+        return TopicStreamReader(options, _for_columns(schema, _values(options)))
+
+
+def _values(options: SourceOptions) -> "dict[str, ValueSchema]":
+    """By topic; empty if the values stay bytes."""
+    if options.registry is None:
+        return {}
+    from weir.spark.source.schemas import value_schemas
+
+    return value_schemas(options)
+
+
+def _for_columns(schema: StructType, values: "Mapping[str, ValueSchema]") -> "dict[str, ValueSchema]":
+    """Keys stay bytes where the query's own schema has them so."""
+    if isinstance(schema["key"].dataType, BinaryType):
+        return {topic: one.without_key() for topic, one in values.items()}
+    return dict(values)
+
+
+class RangePartition(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, value: Range) -> None:
+        super().__init__(value)
+
+
+class Pushing:
+    """A reader's `pushFilters`, and what it was given.
+
+    In a session that has push-down off, which is Spark's default, Spark refuses every reader whose class has a
+    `pushFilters` of its own, even for queries without a filter. So a reader has none, but this in its place, which
+    shows the base class's function where Spark looks for it.
+    """
+
+    __func__ = staticmethod(DataSourceReader.pushFilters)
+
+    def __init__(self) -> None:
+        self.found = Pushed()
+
+    def __call__(self, filters: list[Filter]) -> list[Filter]:
+        self.found, left = push(filters)
+        return left
+
+
+class TopicReader(DataSourceReader):
+    """A batch read: what is in the topics when it is planned."""
+
+    def __init__(self, options: SourceOptions, values: "Mapping[str, ValueSchema] | None" = None) -> None:
+        self._options = options
+        self._values = values
+        self.pushFilters: Pushing = Pushing()
+
+    def partitions(self) -> Sequence[InputPartition]:
+        options, pushed = self._options, self.pushFilters.found
+        with Cluster(options.kafka) as cluster:
+            ranges = batch_ranges(
+                cluster, options, pushed.since_ms, pushed.before_ms, Losses(options.fail_on_data_loss)
+            )
+        narrowed = pushed.narrow(ranges)
+        return [
+            RangePartition(one)
+            for one in split(narrowed, options.min_partitions, options.max_records_per_partition)
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        from weir.spark.source.reading import read_range
+
+        if isinstance(partition.value, Range):  # Spark makes one of nothing where there are none
+            yield from read_range(self._options, partition.value, self._values)

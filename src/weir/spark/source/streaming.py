@@ -1,0 +1,188 @@
+"""A stream of topics: where each micro-batch ends, what it reads, and the position that a subscription keeps."""
+
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from weir.client.kafka.cluster import Cluster, Partition
+from weir.client.kafka.offsets import ends, starts
+from weir.spark.source.keeping import Keeper, Teller
+from weir.spark.source.option_values import from_json, to_json
+from weir.spark.source.options import SourceOptions
+from weir.spark.source.planning import Losses, Offsets, partitions_of, start_offsets
+from weir.spark.source.ranges import Range, limited, split
+
+if TYPE_CHECKING:
+    from weir.spark.values.typed import ValueSchema
+
+Json = dict[str, dict[str, int]]
+
+
+class Piece(InputPartition):
+    """What one task reads, and what it may tell of its query. `place`: where the query's batch begins, to be told
+    by this task."""
+
+    def __init__(self, value: Range, teller: Teller | None = None, place: Offsets | None = None) -> None:
+        super().__init__(value)
+        self.teller = teller
+        self.place = place
+
+
+class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Lives in one process of the driver as long as its query runs; copies of it read in the tasks."""
+
+    def __init__(self, options: SourceOptions, values: "Mapping[str, ValueSchema] | None" = None) -> None:
+        self._options = options
+        self._values = values
+        self._cluster: Cluster | None = None
+        self._keeper = Keeper(options)
+        self._losses = Losses(options.fail_on_data_loss)
+        #: With the trigger available-now: where the topics ended when the query began.
+        self._target: Offsets | None = None
+        self._latest: Offsets = {}
+        #: When a micro-batch was last not held back; never at first, so that the first is not.
+        self._last_trigger = float("-inf")
+        #: The micro-batch under way: where it ends, its offsets, and when it was planned.
+        self._batch: tuple[Json, int, float] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_cluster": None}
+
+    # --- where a micro-batch ends ---
+
+    def initialOffset(self) -> Json:
+        partitions = partitions_of(self._brokers(), self._options)
+        found = to_json(start_offsets(self._brokers(), self._options, partitions))
+        if self._options.retain:  # what is there now is the first that must stay
+            self.commit(found)
+        return found
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        if self._options.max_per_trigger is not None:
+            return ReadMaxRows(self._options.max_per_trigger)
+        if self._options.min_per_trigger is not None:
+            return ReadMinRows(self._options.min_per_trigger)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = self._ends()
+
+    def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
+        found = self._next(from_json(start), limit)
+        if found == from_json(start):
+            # Idle: all before is done. Spark itself says so only when the next batch begins.
+            self.commit(start)
+        return to_json(found)
+
+    def _next(self, began: Offsets, limit: ReadLimit) -> Offsets:
+        self._latest = self._ends() if self._target is None else self._target
+        self._check_shrunk(began)
+        found = began | self._latest
+        if isinstance(limit, ReadAllAvailable):
+            return found
+        first = began | self._starts_of_new(began, found)
+        if self._too_few(first, found):
+            return began
+        self._last_trigger = time.monotonic()
+        return limited(first, found, limit.max_rows) if isinstance(limit, ReadMaxRows) else found
+
+    def reportLatestOffset(self) -> Json | None:
+        return to_json(self._latest) if self._latest else None
+
+    def _too_few(self, first: Mapping[Partition, int], found: Mapping[Partition, int]) -> bool:
+        """Whether the query asked to wait for more, and has not waited for too long."""
+        least = self._options.min_per_trigger
+        if least is None or self._target is not None:
+            return False
+        waited_ms = (time.monotonic() - self._last_trigger) * 1000
+        waiting = sum(end - first[partition] for partition, end in found.items())
+        return waiting < least and waited_ms < self._options.max_trigger_delay_ms
+
+    def _ends(self) -> Offsets:
+        """Where the topics end now; partitions and topics that came since are in it too."""
+        brokers = self._brokers()
+        return ends(brokers, partitions_of(brokers, self._options), committed=self._options.committed)
+
+    def _check_shrunk(self, began: Mapping[Partition, int]) -> None:
+        """A topic that is gone, or ends before the query's position, was deleted, and maybe made anew."""
+        for partition, offset in began.items():
+            end = self._latest.get(partition, offset if self._target else 0)
+            if end < offset:
+                there = partition in self._latest
+                why = "are not in the topic: it was made anew, or they never were" if there else "went with it"
+                self._losses.report(partition, end, offset, why)
+
+    def _starts_of_new(self, began: Mapping[Partition, int], found: Mapping[Partition, int]) -> Offsets:
+        new = [partition for partition in found if partition not in began]
+        return starts(self._brokers(), new)
+
+    # --- what it reads ---
+
+    def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
+        began, ended = from_json(start), from_json(end)
+        oldest = starts(self._brokers(), [part for part, to in ended.items() if to != began.get(part, 0)])
+        ranges = []
+        for partition, first_there in oldest.items():
+            # A partition that is new to the query is read from its beginning, which is 0 unless something is lost.
+            first, to = began.get(partition, 0), ended[partition]
+            if to < first:  # the topic was made anew, and all of it is new
+                first = first_there
+            if first < first_there:
+                self._losses.report(partition, first, min(first_there, to))
+                first = first_there
+            ranges.append(Range(partition, first, to))
+        self._batch = (end, sum(one.size for one in ranges), time.monotonic())
+        pieces = split(ranges, self._options.min_partitions, self._options.max_records_per_partition)
+        teller = self._keeper.teller()
+        # One task is enough to say that the query is there.
+        place = {one.partition: one.start for one in ranges} | began if self._keeper.wants_place() else None
+        return [Piece(piece, teller, None if at else place) for at, piece in enumerate(pieces)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        from weir.spark.source.reading import read_range  # only tasks need it, and its compiler
+
+        teller = partition.teller if isinstance(partition, Piece) else None
+        if isinstance(partition, Piece) and teller is not None and partition.place is not None:
+            teller.place(partition.place)
+        losses = Losses(self._options.fail_on_data_loss, tell=None if teller is None else teller.lost)
+        return read_range(self._options, partition.value, self._values, losses)
+
+    # --- the subscription ---
+
+    def commit(self, end: Json) -> None:
+        """Keep the position where everybody can see it."""
+        if self._keeper.commit(from_json(end), self._done(end), self._losses.count):
+            self._losses.taken()
+            self._batch = None
+
+    def _done(self, end: Json) -> tuple[int, float] | None:
+        """The rows of the batch that ended here, and the seconds that it took."""
+        if self._batch is None or self._batch[0] != end:
+            return None
+        _, rows, began = self._batch
+        return rows, time.monotonic() - began
+
+    def stop(self) -> None:
+        self._keeper.close()
+        if self._cluster is not None:
+            self._cluster.close()
+        if isinstance(sys.exception(), EOFError):
+            # Spark has ended the query and closed its end of the pipe. Its runner, which calls this, would now try
+            # to tell it so, and print what comes of that: three tracebacks for every query that was stopped.
+            os._exit(0)
+
+    def _brokers(self) -> Cluster:
+        if self._cluster is None:
+            self._cluster = Cluster(self._options.kafka)
+        return self._cluster

@@ -1,0 +1,1 @@
+"""Values as typed columns, by schema: Avro, Protobuf, JSON, plain and key-value."""

@@ -1,0 +1,360 @@
+"""The holding area of a stream: messages that may not be seen yet, freed by their moment or by a decision.
+
+They wait in ledgers of their own, by due time, and are appended to the stream when they are freed, as ordinary
+batches that name their held id. docs/delay.md says why nothing is lost or released twice, whenever a broker dies.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+from weir.model.batch import Batch, HeldId, Origin
+from weir.model.errors import (
+    InvariantError,
+    LedgerNotFoundError,
+    NotHeldError,
+    StreamClosedError,
+    StreamTerminatedError,
+    WeirError,
+)
+from weir.runtime.tasks import TaskScope
+from weir.stream.context import StreamContext
+from weir.stream.holding.context import HoldingContext
+from weir.stream.holding.ledger import LEDGER_KEYS, HeldLedger
+from weir.stream.holding.listing import HeldItem, list_held
+from weir.stream.holding.loader import Loader
+from weir.stream.holding.reads import HeldReads
+from weir.stream.holding.release import released_since
+from weir.stream.holding.releaser import Releaser
+from weir.stream.holding.settings import HoldingSettings
+from weir.stream.holding.shelf import Shelf
+from weir.stream.holding.windows import FOREVER_MS, UNDATED, due_of, place_of, window_of
+from weir.stream.log import Stream
+from weir.stream.state import StateLog
+from weir.wire.held import decode_covered, decode_held, encode_covered, encode_held
+
+__all__ = ["FOREVER_MS", "HeldCount", "HeldItem", "HoldingArea", "HoldingSettings"]
+
+log = logging.getLogger(__name__)
+
+_COVERED = "holding"
+
+
+@dataclass(frozen=True, slots=True)
+class HeldCount:
+    """How much is held."""
+
+    batches: int
+    messages: int
+
+
+class HoldingArea:
+    """Made by `HoldingArea.open` by whoever holds the stream and its state; close it before them."""
+
+    def __init__(
+        self, context: StreamContext, name: str, stream: Stream, state: StateLog, settings: HoldingSettings
+    ) -> None:
+        self._name = name
+        self._stream = stream
+        self._state = state
+        self._settings = settings
+        self._clock = context.runtime.clock
+        self._failure: WeirError | None = None
+        self._tasks = TaskScope(f"holding area of {name}", on_failure=self._die)
+        self._context = HoldingContext(context, name, stream, state, settings, self._tasks)
+        self._reads = HeldReads(context.ledgers, settings.readers)
+        self._shelf = Shelf(self._context, self._stored, self._beginning)
+        self._loader = Loader(self._context, self._shelf, self._reads)
+        self._releaser = Releaser(self._context, self._shelf, self._loader, self._reads)
+        self._written_covered = 0
+
+    @classmethod
+    async def open(
+        cls,
+        context: StreamContext,
+        name: str,
+        stream: Stream,
+        state: StateLog,
+        settings: HoldingSettings | None = None,
+    ) -> "HoldingArea":
+        """Take up what the former holder left: which messages are held, and which of them are in the stream."""
+        area = cls(context, name, stream, state, settings or HoldingSettings())
+        await area._restore()
+        for part, work in (("load", area._load_loop), ("tidy", area._tidy_loop), ("release", area._releaser.run)):
+            area._tasks.spawn(area._until_lost(work), part)
+        return area
+
+    async def _restore(self) -> None:
+        """Read the stream from where the bitmaps are known to be right."""
+        records = {key: self._state.get(key) or b"" for key in self._state.keys(LEDGER_KEYS)}
+        ledgers = [HeldLedger.from_bytes(key, record) for key, record in records.items()]
+        for ledger in sorted(ledgers, key=lambda ledger: ledger.serial):
+            self._shelf.add(ledger)
+        self._written_covered = self._stream.end_offset
+        if not len(self._shelf):
+            return
+        covered = self._state.get(_COVERED)
+        start = 0 if covered is None else decode_covered(covered)
+        async with aclosing(released_since(self._stream, start)) as released:
+            async for held, batch in released:
+                home = self._shelf.with_id(held.ledger)
+                if home is not None and home.finish(held.entry, batch.count):
+                    self._shelf.touch(home)
+        self._written_covered = start
+
+    @property
+    def failure(self) -> WeirError | None:
+        """Why nothing is held or released any more, if so."""
+        return self._failure or self._stream.failure
+
+    # --- holding ----------------------------------------------------------------------------------------
+
+    def hold(self, batch: Batch, due_ms: int) -> "asyncio.Future[HeldId]":
+        """Hold a batch until its moment (FOREVER_MS: until `release`); done, with its id, when it is stored. What
+        is due already is released at once. Decides at once: a refusal is an already failed future. One that fails
+        later may turn out to be held all the same; producers that try again are served by deduplication."""
+        refusal = self._refusal()
+        if refusal is not None:
+            refused: asyncio.Future[HeldId] = asyncio.get_running_loop().create_future()
+            refused.set_exception(refusal)
+            return refused
+        due_ms = min(max(due_ms, 0), FOREVER_MS)
+        width_ms = max(1, int(self._settings.window_s * 1000))
+        window = UNDATED
+        if due_ms < FOREVER_MS:
+            window = window_of(due_ms, self._clock.wall_ms(), width_ms, self._settings.fine_windows)
+        drafted = Batch(
+            0, batch.count, batch.format, 0, batch.payload, batch.flags, batch.origin, stamp=batch.stamp
+        )
+        payload = encode_held(due_ms, drafted)
+        return self._shelf.hold(window, payload, due_ms, batch.count)
+
+    async def ready(self) -> None:
+        """Wait until a batch may be held without growing memory beyond the window."""
+        await self._shelf.ready()
+
+    def _refusal(self) -> WeirError | None:
+        if self.failure is not None:
+            return self.failure
+        if self._releaser.terminated or self._stream.chain.terminated_at is not None:
+            return StreamTerminatedError(f"stream {self._name} is terminated")
+        return None
+
+    def _beginning(self) -> None:
+        """The first ledger begins: no release before this moment matters to anyone."""
+        if not len(self._shelf):
+            self._written_covered = self._releaser.covered
+            self._state.put(_COVERED, encode_covered(self._written_covered))
+
+    def _stored(self, ledger: HeldLedger, entry: int, due_ms: int) -> None:
+        if self._loader.stored(ledger, entry, due_ms):
+            self._releaser.wake()
+
+    # --- what is held -----------------------------------------------------------------------------------
+
+    async def count(self) -> HeldCount:
+        """How much is held, what is being released right now included."""
+        await self._settled()
+        return HeldCount(
+            batches=sum(ledger.held_entries for ledger in self._shelf),
+            messages=sum(ledger.held_messages for ledger in self._shelf),
+        )
+
+    async def items(self, after: HeldItem | None = None) -> AsyncGenerator[HeldItem, None]:
+        """What is held, by due moment; from the one after `after` on. Close it (`contextlib.aclosing`) when
+        leaving it early; what comes or goes meanwhile may or may not show."""
+        await self._settled()
+        start = -1
+        if after is not None:
+            ledger = self._shelf.with_id(after.id.ledger)
+            start = place_of(after.due_ms, 0 if ledger is None else ledger.serial, after.id.entry)
+        found = list_held(list(self._shelf), self._reads, start, self._settings.index_entries)
+        async with aclosing(found):
+            async for item in found:
+                yield item
+
+    async def next_due(self) -> int | None:
+        """The next moment at which something is released; None if nothing has one."""
+        first = self._loader.first()
+        if first is not None:
+            return due_of(first[1])
+        async with aclosing(self.items()) as items:
+            async for item in items:
+                return item.due_ms if item.due_ms < FOREVER_MS else None
+        return None
+
+    async def get(self, held: HeldId) -> tuple[int, Batch]:
+        """When a held batch is due, and the batch; NotHeldError."""
+        ledger = await self._find(held)
+        due_ms, batch = decode_held((await self._reads.fetch(ledger, [held.entry]))[held.entry])
+        if held.entry in ledger.done:
+            raise _not_held(held)
+        return due_ms, batch
+
+    async def cancel(self, held: HeldId) -> None:
+        """Forget a held batch, durably; NotHeldError if it is too late."""
+        _, batch = await self.get(held)
+        ledger = self._free(held)
+        ledger.finish(held.entry, batch.count)
+        self._shelf.touch(ledger)
+        self._write_down()
+        await self._context.write_state()
+
+    async def release(self, held: HeldId) -> int:
+        """Append a held batch to the stream now, whatever its moment; answers its offset. NotHeldError if it is
+        gone or going."""
+        due_ms, batch = await self.get(held)
+        ledger = self._free(held)
+        return await self._releaser.release_now(ledger, ledger.place(due_ms, held.entry), batch)
+
+    async def _settled(self) -> None:
+        """Know what every ledger holds; raises if this is no longer the area that counts."""
+        await self._loader.settle_all()
+        if self.failure is not None:
+            raise self.failure
+
+    async def _find(self, held: HeldId) -> HeldLedger:
+        ledger = self._shelf.with_id(held.ledger)
+        if ledger is None:
+            raise _not_held(held)
+        if ledger.in_doubt:
+            await self._loader.settle(ledger)
+        return self._free(held)
+
+    def _free(self, held: HeldId) -> HeldLedger:
+        """The ledger of an entry that is held and not being released."""
+        ledger = self._shelf.with_id(held.ledger)
+        if ledger is None or not ledger.is_free(held.entry):
+            raise _not_held(held)
+        if self.failure is not None:
+            raise self.failure
+        return ledger
+
+    # --- for deduplication and retention ----------------------------------------------------------------
+
+    def positions(self) -> dict[int, int]:
+        """How many entries of each ledger are acknowledged: what a snapshot of deduplication keeps with it."""
+        return {ledger.ledger_id: ledger.entries for ledger in self._shelf}
+
+    async def origins_since(self, positions: Mapping[int, int]) -> AsyncGenerator[Origin, None]:
+        """Who sent what was held since a snapshot had these positions. A released batch also names its origin in
+        the stream."""
+        async with aclosing(self.held_since(positions)) as all_held:
+            async for _, batch in all_held:
+                if batch.origin is not None:
+                    yield batch.origin
+
+    async def held_since(self, positions: Mapping[int, int]) -> AsyncGenerator[tuple[HeldId, Batch], None]:
+        """What was held since a snapshot had these positions. What was released or cancelled since is there too
+        while its ledger is."""
+        await self._loader.settle_all()
+        for ledger in self._shelf:
+            try:
+                async with aclosing(
+                    self._reads.scan(ledger, positions.get(ledger.ledger_id, 0), ledger.entries)
+                ) as chunks:
+                    async for chunk in chunks:
+                        for entry in chunk:
+                            yield HeldId(ledger.ledger_id, entry.entry_id), decode_held(entry.payload)[1]
+            except LedgerNotFoundError:
+                continue  # drained and dropped meanwhile
+
+    async def before_trim(self, offset: int) -> None:
+        """Await this before the stream forgets everything before the offset: a release that is not in the bitmaps
+        yet must be found in the stream after a crash, or it would be released again."""
+        if len(self._shelf):
+            await self._releaser.cover(min(offset, self._stream.end_offset))
+            self._write_down()
+            await self._state.flush()
+
+    # --- in the background ------------------------------------------------------------------------------
+
+    async def _until_lost(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run something in the background until the stream is someone else's."""
+        try:
+            await work()
+        except WeirError as failed:
+            if isinstance(failed, InvariantError) or self._stream.failure is None:
+                raise
+            self._die(self._stream.failure)
+
+    async def _load_loop(self) -> None:
+        wanted = self._loader.wanted
+        while self._failure is None:
+            await self._shelf.filled.wait()
+            await self._loader.load()
+            self._releaser.wake()
+            wanted.clear()
+            if self._loader.is_behind:
+                await self._clock.sleep(self._settings.tick_s)
+            elif not self._loader.is_due:
+                await wanted.wait()  # the releaser says so
+
+    async def _tidy_loop(self) -> None:
+        while self._failure is None:
+            await self._shelf.filled.wait()
+            await self._clock.sleep(self._settings.tick_s)
+            if self._stream.failure is not None:
+                raise self._stream.failure
+            self._write_down()
+            try:
+                await self._tidy()
+            except InvariantError:
+                raise
+            except WeirError as failed:
+                log.warning("%s: the holding area could not be tidied now: %s", self._name, failed)
+
+    async def _tidy(self) -> None:
+        """Close what is past, drop what is drained, and find out what former holders left in the far future."""
+        await self._shelf.close_past(self._clock.wall_ms())
+        for ledger in self._shelf:
+            if ledger.is_drained and not self._loader.is_still_fenced(ledger):
+                await self._reads.forget(ledger)
+                await self._shelf.drop(ledger)
+        await self._loader.settle_all()
+
+    def _write_down(self) -> None:
+        """Progress into the state: the bitmaps, and up to where they are right. The offset is decided now, and the
+        bitmaps are at least as new when they are written; both go in one entry."""
+        lag = self._releaser.covered - self._written_covered
+        if self._shelf.write_down() or (len(self._shelf) and lag >= self._settings.cover_messages):
+            self._written_covered = self._releaser.covered
+            covered = encode_covered(self._written_covered)
+            self._state.mark(_COVERED, lambda: covered)
+
+    # --- the end ----------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Hold no more, finish what is under way, and write down how far it came. Closing twice is fine."""
+        if self._failure is None:
+            self._failure = StreamClosedError(f"the holding area of {self._name} is closed")
+        self._shelf.refuse(self._failure)
+        await self._tasks.close()
+        if self._stream.failure is None:
+            await self._releaser.landed()
+        self._releaser.give_up(self._failure)
+        await self._shelf.close_writers()
+        self._write_down()
+        await self._reads.close()
+
+    async def delete(self) -> None:
+        """Close, and forget everything that is held. The stream itself is deleted by whoever holds it, after this:
+        records without ledgers count as drained."""
+        await self.close()
+        for ledger in self._shelf:
+            await self._context.ledgers.delete(ledger.ledger_id)
+
+    def _die(self, failure: BaseException) -> None:
+        """The stream is someone else's now, or something is wrong in here."""
+        if self._failure is None:
+            wrapped = InvariantError(f"the holding area of {self._name} failed: {failure!r}")
+            self._failure = failure if isinstance(failure, WeirError) else wrapped
+            self._shelf.refuse(self._failure)
+            self._releaser.give_up(self._failure)
+
+
+def _not_held(held: HeldId) -> NotHeldError:
+    return NotHeldError(f"nothing waits under {held.ledger}:{held.entry}; it may have been released or cancelled")

@@ -1,0 +1,1 @@
+"""Samples of every codec, and the fuzzing of decoders."""

@@ -1,0 +1,183 @@
+"""Codecs of what lies on disks and in other stores, with valid samples, for the fuzz tests."""
+
+import json
+from base64 import b64encode
+from random import Random
+from struct import pack_into
+
+from weir.model.batch import Batch, BatchFlags, BatchFormat, HeldId, Origin, Stamp
+from weir.model.ids import LedgerId
+from weir.model.stream import Chain, Span
+from weir.testing.codecs.fuzzing import Codec, reseal_rest
+from weir.testing.codecs.samples import sample_entry, sample_id
+from weir.wire import batch, checkpoint, entrylog, etcd, held, journal, metalog, state, stream
+from weir.wire.checksum import crc32c
+
+# --- a bookie's files ---------------------------------------------------------------------------------------
+
+
+def sample_record(dice: Random) -> bytes:
+    """A journal record without its padding."""
+    kind = dice.choice(tuple(journal.RecordKind))
+    body = {
+        journal.RecordKind.START: lambda: journal.encode_start(journal.Start(dice.getrandbits(64), 4096)),
+        journal.RecordKind.ENTRIES: lambda: b"".join(sample_entry(dice) for _ in range(dice.randrange(1, 4))),
+    }.get(kind, lambda: journal.encode_ledgers([LedgerId(sample_id(dice)) for _ in range(dice.randrange(3))]))()
+    header = journal.RecordHeader(kind, dice.getrandbits(64), 7, 4096, 0, len(body), crc32c(body))
+    return journal.encode_header(header) + body
+
+
+def decode_record(data: bytes) -> object:
+    header = journal.decode_header(data)
+    body = data[journal.HEADER_BYTES :]
+    journal.verify_body(header, body)
+    if header.kind is journal.RecordKind.START:
+        return journal.decode_start(body)
+    if header.kind is journal.RecordKind.ENTRIES:
+        return list(journal.split_entries(body))
+    return journal.decode_ledgers(body)
+
+
+_BODY_LENGTH_AT = 44
+
+
+def reseal_record(data: bytearray) -> None:
+    """Length and checksum of the body, then the checksum of the header."""
+    if len(data) >= journal.HEADER_BYTES:
+        body = memoryview(data)[journal.HEADER_BYTES :]
+        pack_into("<II", data, _BODY_LENGTH_AT, len(body), crc32c(body))
+        pack_into("<I", data, 0, crc32c(memoryview(data)[4 : journal.HEADER_BYTES]))
+
+
+def sample_index_head(dice: Random) -> bytes:
+    runs = b"".join(
+        entrylog.pack_run(sample_id(dice), 0, 9, 10 * n, 10, 0, 1000, dice.choice((-1, 8)))
+        for n in range(dice.randrange(4))
+    )
+    return entrylog.encode_head(runs, rows=dice.randrange(1000), log_bytes=dice.getrandbits(40))[:512]
+
+
+def decode_index_head(data: bytes) -> object:
+    return entrylog.decode_runs(entrylog.decode_header(data), data[entrylog.HEADER_BYTES :])
+
+
+def reseal_index_head(data: bytearray) -> None:
+    if len(data) >= entrylog.HEADER_BYTES:
+        pack_into("<I", data, 0, crc32c(memoryview(data)[4 : entrylog.HEADER_BYTES]))
+
+
+def sample_checkpoint(dice: Random) -> bytes:
+    return checkpoint.encode_checkpoint(
+        checkpoint.Checkpoint(
+            dice.getrandbits(64),
+            checkpoint.Position(dice.getrandbits(64), 4096, dice.getrandbits(64)),
+            dice.getrandbits(20),
+            tuple(LedgerId(sample_id(dice)) for _ in range(dice.randrange(3))),
+            tuple((LedgerId(sample_id(dice)), n) for n in range(dice.randrange(3))),
+            tuple(range(dice.randrange(3))),
+            dice.randbytes(dice.randrange(20)),
+        )
+    )
+
+
+# --- metadata -----------------------------------------------------------------------------------------------
+
+_FILE_ID = 77
+
+
+def sample_meta_record(dice: Random) -> bytes:
+    value = dice.choice((None, dice.randbytes(dice.randrange(30))))
+    return metalog.encode_record(
+        _FILE_ID, 0, dice.choice(("/weir/a", "/ä")), value, revision=5, durable=4, leased=dice.random() < 0.5
+    )
+
+
+def decode_meta_record(data: bytes) -> object:
+    metalog.find_record(data, 0, _FILE_ID)
+    return metalog.decode_record(data, 0, _FILE_ID)
+
+
+def reseal_meta_record(data: bytearray) -> None:
+    if len(data) >= 8:
+        seed = crc32c(_FILE_ID.to_bytes(8, "little") + bytes(8))
+        pack_into("<I", data, 4, crc32c(memoryview(data)[8:], seed))
+
+
+def sample_meta_header(dice: Random) -> bytes:
+    header = metalog.FileHeader(dice.getrandbits(64), dice.getrandbits(64), dice.getrandbits(64))
+    return metalog.encode_header(metalog.LOG_MAGIC, header)
+
+
+def sample_etcd(dice: Random) -> bytes:
+    """A line of a watch stream."""
+    key = b64encode(b"/weir/" + dice.randbytes(2).hex().encode()).decode()
+    kv = {"key": key, "value": b64encode(dice.randbytes(6)).decode(), "mod_revision": str(dice.getrandbits(40))}
+    event = {"type": dice.choice(("PUT", "DELETE")), "kv": kv}
+    fields = {"header": {"revision": "7"}, "events": [event], "created": dice.random() < 0.5}
+    return json.dumps({"result": fields}).encode() + b"\n"
+
+
+def decode_etcd(data: bytes) -> object:
+    return [etcd.decode_watch(line) for line in etcd.JsonLines(4096).feed(data)] + [etcd.decode_failure(500, data)]
+
+
+def sample_etcd_range(dice: Random) -> bytes:
+    kv = {"key": b64encode(b"/weir/x").decode(), "mod_revision": str(dice.getrandbits(40))}
+    return json.dumps({"header": {"revision": "7"}, "kvs": [kv] * dice.randrange(3), "more": True}).encode()
+
+
+# --- streams ------------------------------------------------------------------------------------------------
+
+
+def sample_batch(dice: Random) -> bytes:
+    value = Batch(
+        base_offset=dice.getrandbits(40),
+        count=dice.randrange(1, 1000),
+        format=dice.choice(tuple(BatchFormat)),
+        append_ms=dice.getrandbits(40),
+        payload=dice.randbytes(20),
+        flags=dice.choice((BatchFlags.NONE, BatchFlags.RELEASED, ~BatchFlags.NONE)),
+        origin=dice.choice((None, Origin("producer-ö", 5))),
+        held=dice.choice((None, HeldId(3, 4))),
+        stamp=dice.choice((None, Stamp(1 << 40, 7, 9))),
+    )
+    return b"".join(batch.encode_batch(value))
+
+
+def sample_state(dice: Random) -> bytes:
+    return state.encode_changes({f"k{n}": dice.choice((None, b"", b"value")) for n in range(dice.randrange(4))})
+
+
+def sample_chain(dice: Random) -> bytes:
+    spans = tuple(Span(LedgerId(n), 10 * n, 10 * n + 10, 5, 6, 7) for n in range(dice.randrange(3)))
+    return stream.encode_chain(Chain(spans, properties={"owner": "ä"}, epoch=dice.randrange(9)))
+
+
+def sample_held(dice: Random) -> bytes:
+    return held.encode_held(dice.getrandbits(dice.choice((42, 63))), batch.decode_batch(sample_batch(dice)))
+
+
+def sample_holding_record(dice: Random) -> bytes:
+    entries, messages, size_bytes, gone = (dice.getrandbits(40) for _ in range(4))
+    done = dice.randbytes(dice.randrange(20))
+    record = held.HoldingRecord(
+        dice.randrange(9), 5, 60, dice.random() < 0.5, entries, messages, size_bytes, gone, done
+    )
+    return held.encode_record(record)
+
+
+FILE_CODECS: list[Codec] = [
+    Codec("journal record", sample_record, decode_record, reseal_record),
+    Codec("index head", sample_index_head, decode_index_head, reseal_index_head),
+    Codec("checkpoint", sample_checkpoint, checkpoint.decode_checkpoint, reseal_rest),
+    Codec("metadata record", sample_meta_record, decode_meta_record, reseal_meta_record),
+    Codec("metadata header", sample_meta_header, lambda data: metalog.decode_header(metalog.LOG_MAGIC, data)),
+    Codec("etcd stream", sample_etcd, decode_etcd),
+    Codec("etcd answer", sample_etcd_range, etcd.decode_range),
+    Codec("stored batch", sample_batch, batch.decode_batch),
+    Codec("held batch", sample_held, lambda data: (held.peek_held(data), held.decode_held(data))),
+    Codec("holding record", sample_holding_record, held.decode_record),
+    Codec("progress of releases", lambda dice: held.encode_covered(dice.getrandbits(50)), held.decode_covered),
+    Codec("stream state", sample_state, state.decode_changes),
+    Codec("stream chain", sample_chain, stream.decode_chain),
+]

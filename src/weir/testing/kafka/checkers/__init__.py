@@ -1,0 +1,1 @@
+"""What Weir promises to Kafka's clients, as pure functions over histories."""

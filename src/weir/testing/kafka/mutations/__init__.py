@@ -1,0 +1,1 @@
+"""Promises to Kafka's clients broken on purpose."""

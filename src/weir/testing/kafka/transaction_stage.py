@@ -1,0 +1,251 @@
+"""A Kafka gateway over a real broker with coordinators, and transactional clients of it, in simulated time."""
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from weir.broker.access.security import Authoriser, SecuritySettings, TopicGuard
+from weir.broker.broker import Broker
+from weir.broker.context import BrokerContext
+from weir.broker.groups.coordinator import GroupCoordinator
+from weir.broker.groups.offsets import GroupOffsets
+from weir.broker.ports import SoleOwner
+from weir.broker.publish.limits import Budget
+from weir.broker.registry.registry import Registry
+from weir.broker.settings import BrokerSettings
+from weir.broker.shards import Homes
+from weir.broker.transactions.coordinator import Transactions
+from weir.gateway.kafka.catalog import Catalog
+from weir.gateway.kafka.connection.server import KafkaServer
+from weir.gateway.kafka.connection.settings import KafkaSettings
+from weir.gateway.kafka.errors import Code
+from weir.gateway.kafka.services import Services
+from weir.ledger.client import LedgerClient
+from weir.ledger.idblocks import IdBlocks
+from weir.meta import keys
+from weir.meta.memory import MemoryCore, MemoryMeta
+from weir.model.batch import Stamp
+from weir.model.ids import BookieId
+from weir.model.ledger import Quorum
+from weir.model.policies import DEFAULT_POLICIES
+from weir.model.topics import TopicName
+from weir.runtime import Runtime
+from weir.stream.context import StreamContext
+from weir.stream.settings import StreamSettings
+from weir.stream.tail import TailCache
+from weir.testing.kafka.roles import PasswordRoles
+from weir.testing.kafka.stage import Peer, batch_of
+from weir.testing.storage.fakes import FakeBookiePool
+from weir.testing.world.world import World, simulate
+from weir.wire.kafka import messages as m
+from weir.wire.kafka.apis import ApiKey
+from weir.wire.kafka.records import TRANSACTIONAL
+from weir.wire.metadata import BookieInfo, encode_bookie_info
+
+_EPOCH_SINCE = 5
+SECURE = SecuritySettings(authentication=True, authorisation=True, superusers=("root",))
+
+
+@dataclass
+class Stage:
+    server: KafkaServer
+    registry: Registry
+    broker: Broker
+    transactions: Transactions
+    runtime: Runtime
+
+    async def client(self, role: str = "") -> "Client":
+        client = Client(await self.runtime.net.connect("server", self.server.port))
+        if role:
+            await client.call(ApiKey.SASL_HANDSHAKE, 1, m.SaslHandshakeRequest(mechanism="PLAIN"))
+            proof = m.SaslAuthenticateRequest(auth_bytes=b"\0any\0" + role.encode())
+            assert (await client.call(ApiKey.SASL_AUTHENTICATE, 2, proof)).error_code == Code.NONE
+        return client
+
+    async def topic(self, name: str = "orders", partitions: int = 2) -> None:
+        await self.registry.topics.create(TopicName.parse(name), partitions=partitions)
+
+
+class Client(Peer):
+    """A producer's side of the conversation."""
+
+    who: tuple[int, int] = (-1, -1)
+
+    async def init(self, name: str | None = "x", version: int = 5, **more: Any) -> int:
+        request = m.InitProducerIdRequest(
+            transactional_id=name,
+            **{"transaction_timeout_ms": 60_000, "producer_id": -1, "producer_epoch": -1} | more,
+        )
+        answer = await self.call(ApiKey.INIT_PRODUCER_ID, version, request)
+        if not answer.error_code:
+            self.who = (answer.producer_id, answer.producer_epoch)
+        else:
+            assert (answer.producer_id, answer.producer_epoch) == (-1, -1)
+        return int(answer.error_code)
+
+    async def add(
+        self, parts: dict[str, list[int]], version: int = 3, *, name: str = "x", **more: Any
+    ) -> list[int]:
+        request_type = m.AddPartitionsToTxnRequest
+        topics = [request_type.AddPartitionsToTxnTopic(name=t, partitions=list(p)) for t, p in parts.items()]
+        if version >= 4:
+            one = request_type.AddPartitionsToTxnTransaction(
+                transactional_id=name, producer_id=self.who[0], producer_epoch=self.who[1], topics=topics, **more
+            )
+            answer = await self.call(ApiKey.ADD_PARTITIONS_TO_TXN, version, request_type(transactions=[one]))
+            assert answer.error_code == Code.NONE
+            found = answer.results_by_transaction[0].topic_results
+        else:
+            request = request_type(
+                v3_and_below_transactional_id=name,
+                v3_and_below_producer_id=self.who[0],
+                v3_and_below_producer_epoch=self.who[1],
+                v3_and_below_topics=topics,
+            )
+            answer = await self.call(ApiKey.ADD_PARTITIONS_TO_TXN, version, request)
+            found = answer.results_by_topic_v3_and_below
+        return [part.partition_error_code for topic in found for part in topic.results_by_partition]
+
+    async def add_offsets(self, group: str = "g", version: int = 4, name: str = "x") -> int:
+        request = m.AddOffsetsToTxnRequest(
+            transactional_id=name, producer_id=self.who[0], producer_epoch=self.who[1], group_id=group
+        )
+        return int((await self.call(ApiKey.ADD_OFFSETS_TO_TXN, version, request)).error_code)
+
+    async def commit_offsets(
+        self, positions: dict[int, int], version: int = 4, *, name: str = "x", **more: Any
+    ) -> list[int]:
+        request_type = m.TxnOffsetCommitRequest
+        parts = [
+            request_type.TxnOffsetCommitRequestPartition(
+                partition_index=index, committed_offset=offset, committed_metadata=more.pop("metadata", "note")
+            )
+            for index, offset in positions.items()
+        ]
+        named: dict[str, Any] = {"generation_id_or_member_epoch": -1, "member_id": "", **more}
+        request = request_type(
+            transactional_id=name,
+            group_id="g",
+            producer_id=self.who[0],
+            producer_epoch=self.who[1],
+            **named,
+            topics=[request_type.TxnOffsetCommitRequestTopic(name="orders", partitions=parts)],
+        )
+        answer = await self.call(ApiKey.TXN_OFFSET_COMMIT, version, request)
+        return [part.error_code for part in answer.topics[0].partitions]
+
+    async def end(self, commit: bool = True, version: int = 4, name: str = "x") -> int:
+        """Since version 5 the client is somebody else afterwards."""
+        request = m.EndTxnRequest(
+            transactional_id=name, producer_id=self.who[0], producer_epoch=self.who[1], committed=commit
+        )
+        answer = await self.call(ApiKey.END_TXN, version, request)
+        if version >= _EPOCH_SINCE and not answer.error_code:
+            self.who = (answer.producer_id, answer.producer_epoch)
+        else:
+            assert (answer.producer_id, answer.producer_epoch) == (-1, -1)
+        return int(answer.error_code)
+
+    async def send(
+        self,
+        index: int = 0,
+        sequence: int = 0,
+        *values: bytes,
+        transactional: bool = True,
+        version: int = 9,
+        name: str | None = "x",
+    ) -> int:
+        """Produce to a partition of `orders`."""
+        self.begin_send({index: sequence}, *values, transactional=transactional, version=version, name=name)
+        return (await self.sent())[0]
+
+    def begin_send(
+        self,
+        numbers: dict[int, int],
+        *values: bytes,
+        transactional: bool = True,
+        version: int = 9,
+        name: str | None = "x",
+        **more: Any,
+    ) -> None:
+        """Produce to partitions, each with its sequence number; `sent` has the answer."""
+        request_type = m.ProduceRequest
+        attributes = TRANSACTIONAL if transactional else 0
+        parts = [
+            request_type.PartitionProduceData(
+                index=index,
+                records=batch_of(*(values or (b"m",)), stamp=Stamp(*self.who, sequence), attributes=attributes),
+            )
+            for index, sequence in numbers.items()
+        ]
+        topic = request_type.TopicProduceData(name="orders", partition_data=parts)
+        fields: dict[str, Any] = {"transactional_id": name, "acks": -1, "timeout_ms": 1000, **more}
+        self.ask(ApiKey.PRODUCE, version, request_type(topic_data=[topic], **fields))
+
+    async def sent(self) -> list[int]:
+        """The codes of the next answer to a produce."""
+        return [part.error_code for part in (await self.hear()).responses[0].partition_responses]
+
+    async def describe(self, *names: str) -> list[Any]:
+        request = m.DescribeTransactionsRequest(transactional_ids=list(names))
+        return list((await self.call(ApiKey.DESCRIBE_TRANSACTIONS, 0, request)).transaction_states)
+
+    async def listed(self, version: int = 2, **filters: Any) -> list[tuple[str, str]]:
+        request = m.ListTransactionsRequest(**{"duration_filter": -1} | filters)
+        answer = await self.call(ApiKey.LIST_TRANSACTIONS, version, request)
+        assert answer.error_code == Code.NONE
+        return [(one.transactional_id, one.transaction_state) for one in answer.transaction_states]
+
+
+def play(
+    conversation: Callable[[Stage], Coroutine[Any, Any, None]], *, security: SecuritySettings | None = None
+) -> None:
+    async def main(runtime: Runtime) -> None:
+        core = MemoryCore(runtime.clock)
+        meta = MemoryMeta(core, runtime)
+        info = BookieInfo(BookieId("b0"), "nowhere", 1)
+        await meta.put(keys.bookie_writable(info.bookie_id), encode_bookie_info(info))
+        registry = Registry(meta, runtime, DEFAULT_POLICIES)
+        await registry.start()
+        ledgers = LedgerClient(runtime, meta, FakeBookiePool())
+        await ledgers.start()
+        streams = StreamContext(runtime, meta, ledgers, TailCache(1 << 20), StreamSettings(quorum=Quorum(1, 1, 1)))
+        authoriser = Authoriser(registry, security or SecuritySettings())
+        guard = TopicGuard(authoriser)
+        context = BrokerContext(runtime, streams, BrokerSettings(), Budget(1 << 20), guard=guard)
+        broker = Broker(context, registry, SoleOwner(), PasswordRoles(open_to_all=security is None))
+        homes = Homes(broker)
+        offsets = GroupOffsets(broker, homes, runtime.clock)
+        groups = GroupCoordinator(runtime, homes, offsets, context.members)
+        transactions = Transactions(
+            runtime.clock,
+            homes,
+            topics=broker,
+            positions=offsets,
+            ids=IdBlocks(runtime.clock, meta, size=100, counter=keys.PRODUCER_COUNTER),
+            gate=context.transactions,
+            may_use_all=authoriser.is_superuser,
+        )
+        transactions.start()
+        services = Services(
+            runtime.clock,
+            broker,
+            registry,
+            Catalog(registry, guard),
+            guard,
+            authoriser,
+            KafkaSettings(host="server", port=0),
+            groups=groups,
+            transactions=transactions,
+        )
+        server = KafkaServer(runtime, services)
+        await server.start()
+        await conversation(Stage(server, registry, broker, transactions, runtime))
+        await server.close()
+        await transactions.close()
+        await broker.close()
+
+    async def scenario(world: World) -> None:
+        await world.node("server").start(main)
+
+    simulate(1, scenario)

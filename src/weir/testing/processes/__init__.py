@@ -1,0 +1,1 @@
+"""Real processes for tests: Weir, etcd, official clients."""

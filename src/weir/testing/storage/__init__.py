@@ -1,0 +1,1 @@
+"""The storage in simulation: bookies, ledger clients, faults, checkers, mutations."""

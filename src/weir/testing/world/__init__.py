@@ -1,0 +1,1 @@
+"""The simulated world: loop, clocks, disks, network, nodes."""

@@ -1,0 +1,71 @@
+"""Keys to consumers, as pure functions."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weir.broker.dispatch.key_ranges import HASHES, auto_split, hash_of, murmur3_32, split_by_hash, sticky
+from weir.model.errors import HashRangesError
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"", 0),
+        (b"hello", 0x248BFA47),
+        (b"hello, world", 0x149BBB7F),
+        (b"The quick brown fox jumps over the lazy dog", 0x2E4FF723),
+        (b"test", 0xBA6BD213),
+    ],
+)
+def test_murmur3_gives_the_published_values(data: bytes, expected: int) -> None:
+    assert murmur3_32(data) == expected
+
+
+@given(
+    st.sets(st.text("abcdef0123", min_size=1, max_size=6), min_size=1, max_size=8),
+    st.text("abcdef0123", max_size=6),
+)
+def test_one_that_comes_or_goes_moves_only_its_own_keys(names: set[str], newcomer: str) -> None:
+    before = dict(enumerate(sorted(names - {newcomer}) or ["x"]))
+    ring = auto_split(list(before.items()))
+    wider = auto_split([*before.items(), (99, newcomer)])
+    for key_hash in range(0, HASHES, 97):
+        assert wider.owner(key_hash) in (ring.owner(key_hash), 99)
+
+
+def test_the_ring_divides_the_hashes_in_fair_shares() -> None:
+    ring = auto_split([(i, f"consumer-{i}") for i in range(4)])
+    shares = [0] * 4
+    for key_hash in range(HASHES):
+        shares[ring.owner(key_hash)] += 1
+    assert min(shares) > HASHES / 4 * 0.6
+
+
+def test_sticky_ranges_own_their_hashes_and_nobody_owns_the_rest() -> None:
+    ranges = sticky([(1, [(0, 9), (100, 199)]), (2, [(10, 10), (200, 65535)])])
+    assert [ranges.owner(h) for h in (0, 9, 10, 11, 99, 100, 199, 200, 65535)] == [1, 1, 2, None, None, 1, 1, 2, 2]
+
+
+@pytest.mark.parametrize("ranges", [[(0, 5), (5, 9)], [(-1, 3)], [(7, 6)], [(0, 65536)], [(0, 9), (2, 3)]])
+def test_malformed_or_overlapping_ranges_are_refused(ranges: list[tuple[int, int]]) -> None:
+    with pytest.raises(HashRangesError):
+        sticky([(1, ranges)])
+    with pytest.raises(HashRangesError):
+        sticky([(i, [r]) for i, r in enumerate(ranges)])
+
+
+@given(
+    st.lists(st.sampled_from([b"a", b"b", b"c", None]), min_size=1, max_size=9), st.integers(0, 511) | st.none()
+)
+def test_a_batch_of_many_keys_is_divided_without_loss(keys: list[bytes | None], wanted: int | None) -> None:
+    whole = (1 << len(keys)) - 1
+    mask = None if wanted is None else wanted & whole
+    parts = split_by_hash(keys, mask)
+    seen = 0
+    for key_hash, part in parts:
+        bits = whole if part is None else part
+        assert not seen & bits
+        seen |= bits
+        assert all(hash_of(key or b"") == key_hash for i, key in enumerate(keys) if bits >> i & 1)
+    assert seen == (whole if mask is None else mask)

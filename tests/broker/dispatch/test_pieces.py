@@ -1,0 +1,60 @@
+"""Pieces: a model of plain sets says what they must answer."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weir.broker.dispatch.pieces import Piece, Pieces
+
+#: A log of batches with these counts.
+COUNTS = [1, 3, 1, 1, 5, 2, 8, 1]
+BASES = [sum(COUNTS[:i]) for i in range(len(COUNTS))]
+END = sum(COUNTS)
+
+
+def offsets(piece: Piece) -> set[tuple[int, int]]:
+    return {(piece.base + i, piece.hash) for i in range(piece.count) if piece.whole >> i & 1}
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.sampled_from(range(len(COUNTS))), st.integers(1, 255), st.integers(0, 1)),
+        st.tuples(st.just("cut"), st.integers(0, END), st.integers(0, END), st.just(0)),
+        st.tuples(st.just("whole"), st.sampled_from(range(len(COUNTS))), st.just(0), st.just(0)),
+        st.tuples(st.just("first"), st.just(0), st.just(0), st.just(0)),
+    ),
+    max_size=40,
+)
+
+
+@given(steps)
+def test_pieces_hold_what_was_put_in_and_not_taken_out(moves: list[tuple[str, int, int, int]]) -> None:
+    pieces, model = Pieces(), set[tuple[int, int]]()
+    for what, a, b, key in moves:
+        if what == "add":
+            full = (1 << COUNTS[a]) - 1
+            mask = b & full or full
+            piece = Piece(BASES[a], COUNTS[a], None if mask == full else mask, key)
+            model |= offsets(piece)
+            pieces.add(piece)
+        elif what == "cut":
+            gone = set().union(*map(offsets, pieces.cut(a, b)), set())
+            assert gone == {(o, k) for o, k in model if a <= o < b}
+            model -= gone
+        elif what == "whole":
+            piece = pieces.pop_whole(BASES[a], BASES[a] + COUNTS[a])
+            here = {(o, k) for o, k in model if BASES[a] <= o < BASES[a] + COUNTS[a]}
+            if piece is not None:
+                assert offsets(piece) == here
+                assert len(here) == COUNTS[a]
+                model -= here
+            else:
+                assert len(here) < COUNTS[a] or len({k for _, k in here}) > 1
+        else:
+            piece = pieces.first()
+            assert (piece is None) == (not model)
+            if piece is not None:
+                lowest = min(model)[0]
+                assert piece.base <= lowest < piece.end
+        assert set().union(*map(offsets, pieces), set()) == model
+        assert pieces.messages == len(model)
+        assert [p.base for p in pieces] == sorted(p.base for p in pieces)

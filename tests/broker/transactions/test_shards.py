@@ -1,0 +1,44 @@
+"""Who may begin to write in a transaction is decided where it can also be ended, or not at all."""
+
+from typing import Any
+
+from weir.broker.api import Owner
+from weir.broker.ports import TransactionGate
+from weir.broker.shards import Homes
+from weir.broker.transactions.model import TransactionSettings
+from weir.broker.transactions.shards import TransactionHomes
+from weir.model.batch import Stamp
+from weir.model.errors import NotOwnerError
+from weir.model.topics import TopicName
+
+
+class Elsewhere:
+    """A broker that knows that another one has the coordinator's home."""
+
+    async def load(self, name: TopicName, *, create: bool = True) -> Any:
+        raise NotOwnerError(f"{name} is another broker's")
+
+    async def holder(self, name: TopicName) -> Owner:
+        return Owner(False, "pulsar://other:6650", "")
+
+    async def is_stored(self, name: TopicName) -> bool:
+        return True
+
+
+def test_while_another_broker_is_the_coordinator_no_transaction_begins_here(run: Any) -> None:
+    async def scenario(bench: Any) -> None:
+        gate, broker = TransactionGate(), Elsewhere()
+        homes = TransactionHomes(
+            bench.runtime.clock,
+            Homes(broker),
+            gate,
+            TransactionSettings(),
+            topics=broker,
+            positions=None,  # type: ignore[arg-type]
+        )
+        homes.start()
+        await bench.runtime.clock.sleep(5)  # it had time to find out
+        assert isinstance(gate.refusal(Stamp(7, 0, 0), TopicName.parse("t")), NotOwnerError)
+        await homes.close()
+
+    run(scenario)
