@@ -7,7 +7,7 @@ import pytest
 
 from weir.bookie.journal_scan import NOTHING_BEFORE, JournalReplay, JournalScan
 from weir.bookie.layout import Layout
-from weir.bookie.replay import TABLE, Case, Ending, Place, Proof, decide
+from weir.bookie.replay import TABLE, Case, CheckpointSide, Ending, Proof, decide
 from weir.model.errors import JournalCorruptError
 from weir.runtime.real import real_runtime
 from weir.testing.storage.bookies import entry
@@ -20,20 +20,20 @@ FILE_BYTES = 16 * BLOCK_BYTES
 
 
 def test_every_combination_that_can_be_observed_has_a_row() -> None:
-    impossible = {(place, Ending.REACHED, Proof.BEYOND) for place in Place}
-    assert set(TABLE) == set(product(Place, Ending, Proof)) - impossible
+    impossible = {(place, Ending.REACHED, Proof.BEYOND) for place in CheckpointSide}
+    assert set(TABLE) == set(product(CheckpointSide, Ending, Proof)) - impossible
 
 
 def test_only_proven_loss_keeps_a_bookie_from_starting() -> None:
     fatal = {key for key, case in TABLE.items() if case.is_fatal}
     assert fatal == {
-        (Place.FROM_CHECKPOINT, ending, Proof.BEYOND) for ending in Ending if ending is not Ending.REACHED
+        (CheckpointSide.FROM_CHECKPOINT, ending, Proof.BEYOND) for ending in Ending if ending is not Ending.REACHED
     }
 
 
 def test_proof_is_bytes_beyond_the_end() -> None:
-    torn = decide(Place.FROM_CHECKPOINT, Ending.BAD, end=8192, proven=8192)
-    lost = decide(Place.FROM_CHECKPOINT, Ending.BAD, end=8192, proven=8193)
+    torn = decide(CheckpointSide.FROM_CHECKPOINT, Ending.BAD, end=8192, proven=8192)
+    lost = decide(CheckpointSide.FROM_CHECKPOINT, Ending.BAD, end=8192, proven=8193)
     assert (torn, lost) == (Case.TORN_TAIL, Case.BAD_MIDDLE)
 
 

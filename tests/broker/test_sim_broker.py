@@ -21,7 +21,7 @@ from weir.broker.dispatch.consumer import BrokerConsumer
 from weir.broker.publish.limits import Budget
 from weir.broker.settings import BrokerSettings
 from weir.broker.topic.topic import BrokerTopic
-from weir.broker.upkeep.topic import look_after
+from weir.broker.upkeep.topic import maintain
 from weir.model.batch import Batch, BatchFormat
 from weir.model.errors import ConsumerClosedError, TopicClosedError, WeirError
 from weir.model.ledger import Quorum
@@ -119,7 +119,7 @@ class Node:
         while topic.alive:
             await runtime.clock.sleep(0.5)
             with suppress(WeirError):
-                await look_after(topic, runtime.clock.wall_ms())
+                await maintain(topic, runtime.clock.wall_ms())
         await tasks.close()
         await topic.close()
 

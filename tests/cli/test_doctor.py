@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from weir.cli import doctor as module
 from weir.cli.doctor import disk, doctor, free_port, python
-from weir.model.checks import State
+from weir.model.diagnosis import State
 from weir.model.errors import SparkSetupError
 from weir.spark import checks as spark
 

@@ -24,7 +24,7 @@ from weir.runtime.real import real_runtime
 from weir.testing.checking import violations_of
 from weir.testing.operations import FINAL, Pending
 from weir.testing.storage.checkers import CHECKERS
-from weir.testing.storage.history import History, Kind, make_payload, payload_id
+from weir.testing.storage.history import History, LedgerOpKind, make_payload, payload_id
 
 pytestmark = pytest.mark.process
 
@@ -87,7 +87,9 @@ class Load:
             await self._end(name, writer, abandon=rng.random() < 0.3)
 
     def _append(self, name: str, writer: LedgerWriter, payload: bytes) -> None:
-        pending = self.history.begin(name, Kind.APPEND, ledger=writer.ledger_id, payload=payload_id(payload))
+        pending = self.history.begin(
+            name, LedgerOpKind.APPEND, ledger=writer.ledger_id, payload=payload_id(payload)
+        )
         writer.append(payload).add_done_callback(lambda answer: self._told(pending, answer))
 
     def _told(self, pending: Pending, answer: "asyncio.Future[EntryId]") -> None:
@@ -109,7 +111,7 @@ class Load:
         if abandon:
             await writer.abandon()
             return
-        pending = self.history.begin(name, Kind.CLOSE, ledger=writer.ledger_id)
+        pending = self.history.begin(name, LedgerOpKind.CLOSE, ledger=writer.ledger_id)
         try:
             pending.ok(end=(await writer.close()).last_entry)
         except WeirError as failure:
@@ -119,13 +121,13 @@ class Load:
 async def read_everything(history: History, client: LedgerClient, ledgers: list[LedgerId]) -> None:
     """Recover and read every ledger, from a client that wrote none of it."""
     for ledger_id in ledgers:
-        pending = history.begin(FINAL, Kind.RECOVER, ledger=ledger_id)
+        pending = history.begin(FINAL, LedgerOpKind.RECOVER, ledger=ledger_id)
         reader = await client.open(ledger_id)
         end = reader.metadata.last_entry
         pending.ok(end=end)
         async for batch in reader.stream():
             for entry in batch:
-                found = history.begin(FINAL, Kind.READ, ledger=ledger_id, entry=entry.entry_id)
+                found = history.begin(FINAL, LedgerOpKind.READ, ledger=ledger_id, entry=entry.entry_id)
                 found.ok(payload=payload_id(entry.payload))
         await reader.close()
 
@@ -152,8 +154,8 @@ async def test_every_acknowledged_entry_survives_bookies_killed_in_turn_under_lo
     async with ledger_client(etcd_url) as fresh:
         await read_everything(history, fresh, load.ledgers)
     ops = history.ops()
-    acknowledged = {(op.ledger, op.entry) for op in ops if op.kind is Kind.APPEND and op.ok}
-    read_back = {(op.ledger, op.entry) for op in ops if op.kind is Kind.READ and op.ok}
+    acknowledged = {(op.ledger, op.entry) for op in ops if op.kind is LedgerOpKind.APPEND and op.ok}
+    read_back = {(op.ledger, op.entry) for op in ops if op.kind is LedgerOpKind.READ and op.ok}
     assert len(acknowledged) >= KILLS * PROGRESS
     assert acknowledged <= read_back
     assert violations_of(ops, CHECKERS) == []

@@ -2,21 +2,21 @@
 
 import asyncio
 
-from weir.testing.world.drivers import Place, on_every_runtime
+from weir.testing.world.drivers import ConformanceSite, on_every_runtime
 
 YEAR_2020_MS = 1_577_836_800_000
 YEAR_2100_MS = 4_102_444_800_000
 
 
 @on_every_runtime
-async def test_wall_time_counts_milliseconds_since_1970(place: Place) -> None:
+async def test_wall_time_counts_milliseconds_since_1970(place: ConformanceSite) -> None:
     now = place.runtime.clock.wall_ms()
     assert isinstance(now, int)
     assert YEAR_2020_MS < now < YEAR_2100_MS
 
 
 @on_every_runtime
-async def test_monotonic_time_never_goes_back(place: Place) -> None:
+async def test_monotonic_time_never_goes_back(place: ConformanceSite) -> None:
     clock = place.runtime.clock
     times = []
     for _ in range(100):
@@ -26,7 +26,7 @@ async def test_monotonic_time_never_goes_back(place: Place) -> None:
 
 
 @on_every_runtime
-async def test_a_sleep_lasts_at_least_as_long_as_asked_for(place: Place) -> None:
+async def test_a_sleep_lasts_at_least_as_long_as_asked_for(place: ConformanceSite) -> None:
     clock = place.runtime.clock
     before, wall_before = clock.monotonic(), clock.wall_ms()
     await clock.sleep(0.02)
@@ -36,7 +36,7 @@ async def test_a_sleep_lasts_at_least_as_long_as_asked_for(place: Place) -> None
 
 
 @on_every_runtime
-async def test_sleeping_for_nothing_gives_every_other_ready_task_one_turn(place: Place) -> None:
+async def test_sleeping_for_nothing_gives_every_other_ready_task_one_turn(place: ConformanceSite) -> None:
     turns: list[str] = []
 
     async def other(name: str) -> None:
@@ -53,7 +53,7 @@ async def test_sleeping_for_nothing_gives_every_other_ready_task_one_turn(place:
 
 
 @on_every_runtime
-async def test_a_call_is_made_later_from_the_loop(place: Place) -> None:
+async def test_a_call_is_made_later_from_the_loop(place: ConformanceSite) -> None:
     called = asyncio.Event()
     loops = []
 
@@ -68,7 +68,7 @@ async def test_a_call_is_made_later_from_the_loop(place: Place) -> None:
 
 
 @on_every_runtime
-async def test_later_calls_come_in_the_order_of_their_time(place: Place) -> None:
+async def test_later_calls_come_in_the_order_of_their_time(place: ConformanceSite) -> None:
     order: list[int] = []
     done = asyncio.Event()
     for delay in (30, 10, 20):
@@ -79,7 +79,7 @@ async def test_later_calls_come_in_the_order_of_their_time(place: Place) -> None
 
 
 @on_every_runtime
-async def test_a_cancelled_call_is_not_made(place: Place) -> None:
+async def test_a_cancelled_call_is_not_made(place: ConformanceSite) -> None:
     called: list[str] = []
     done = asyncio.Event()
     timer = place.runtime.clock.call_later(0.001, lambda: called.append("cancelled"))
@@ -91,7 +91,7 @@ async def test_a_cancelled_call_is_not_made(place: Place) -> None:
 
 
 @on_every_runtime
-async def test_a_sleep_can_be_cancelled(place: Place) -> None:
+async def test_a_sleep_can_be_cancelled(place: ConformanceSite) -> None:
     sleeping = asyncio.create_task(place.runtime.clock.sleep(3600.0))
     await place.runtime.clock.sleep(0)
     sleeping.cancel()
@@ -100,7 +100,7 @@ async def test_a_sleep_can_be_cancelled(place: Place) -> None:
 
 
 @on_every_runtime
-async def test_time_outs_of_asyncio_work(place: Place) -> None:
+async def test_time_outs_of_asyncio_work(place: ConformanceSite) -> None:
     timed_out = False
     try:
         async with asyncio.timeout(0.001):
@@ -111,7 +111,7 @@ async def test_time_outs_of_asyncio_work(place: Place) -> None:
 
 
 @on_every_runtime
-async def test_dice_give_numbers(place: Place) -> None:
+async def test_dice_give_numbers(place: ConformanceSite) -> None:
     numbers = [place.runtime.rng.random() for _ in range(20)]
     assert len(dict.fromkeys(numbers)) == 20
     assert all(0.0 <= number < 1.0 for number in numbers)

@@ -6,17 +6,17 @@ import pytest
 
 from weir.model.errors import DiskError, FileLockedError, FileMissingError
 from weir.runtime.interfaces import File
-from weir.testing.world.drivers import Place, on_every_runtime
+from weir.testing.world.drivers import ConformanceSite, on_every_runtime
 
 
-async def new_file(place: Place, name: str = "f", content: bytes = b"") -> File:
+async def new_file(place: ConformanceSite, name: str = "f", content: bytes = b"") -> File:
     file = await place.runtime.disk.open(f"{place.folder}/{name}", create=True)
     if content:
         await file.append([content])
     return file
 
 
-async def content(place: Place, name: str = "f") -> bytes:
+async def content(place: ConformanceSite, name: str = "f") -> bytes:
     """A file's content, read through a descriptor of its own."""
     file = await place.runtime.disk.open(f"{place.folder}/{name}")
     data = await file.read_at(0, 1 << 20)
@@ -28,7 +28,7 @@ async def content(place: Place, name: str = "f") -> bytes:
 
 
 @on_every_runtime
-async def test_a_file_that_does_not_exist_is_missing_unless_created(place: Place) -> None:
+async def test_a_file_that_does_not_exist_is_missing_unless_created(place: ConformanceSite) -> None:
     disk = place.runtime.disk
     with pytest.raises(FileMissingError):
         await disk.open(f"{place.folder}/f")
@@ -41,13 +41,13 @@ async def test_a_file_that_does_not_exist_is_missing_unless_created(place: Place
 
 
 @on_every_runtime
-async def test_a_file_in_a_missing_directory_cannot_be_created(place: Place) -> None:
+async def test_a_file_in_a_missing_directory_cannot_be_created(place: ConformanceSite) -> None:
     with pytest.raises(FileMissingError):
         await place.runtime.disk.open(f"{place.folder}/no/f", create=True)
 
 
 @on_every_runtime
-async def test_creating_a_file_that_exists_keeps_its_content(place: Place) -> None:
+async def test_creating_a_file_that_exists_keeps_its_content(place: ConformanceSite) -> None:
     file = await new_file(place, content=b"kept")
     again = await new_file(place)
     assert await again.read_at(0, 10) == b"kept"
@@ -58,7 +58,7 @@ async def test_creating_a_file_that_exists_keeps_its_content(place: Place) -> No
 
 
 @on_every_runtime
-async def test_buffers_of_every_kind_are_written_one_after_the_other(place: Place) -> None:
+async def test_buffers_of_every_kind_are_written_one_after_the_other(place: ConformanceSite) -> None:
     file = await new_file(place, content=b"0123456789")
     await file.write_at(2, [b"ab", bytearray(b"cd"), memoryview(b"xefx")[1:3], b""])
     assert await file.read_at(0, 100) == b"01abcdef89"
@@ -68,7 +68,7 @@ async def test_buffers_of_every_kind_are_written_one_after_the_other(place: Plac
 
 
 @on_every_runtime
-async def test_more_buffers_than_the_system_takes_at_once_are_all_written(place: Place) -> None:
+async def test_more_buffers_than_the_system_takes_at_once_are_all_written(place: ConformanceSite) -> None:
     file = await new_file(place)
     pieces = [b"%06d" % i for i in range(5000)]
     await file.write_at(0, pieces, sync=True)
@@ -77,7 +77,7 @@ async def test_more_buffers_than_the_system_takes_at_once_are_all_written(place:
 
 
 @on_every_runtime
-async def test_a_write_beyond_the_end_extends_the_file_with_zeros(place: Place) -> None:
+async def test_a_write_beyond_the_end_extends_the_file_with_zeros(place: ConformanceSite) -> None:
     file = await new_file(place, content=b"abc")
     await file.write_at(6, [b"xyz"])
     assert await file.size() == 9
@@ -86,7 +86,7 @@ async def test_a_write_beyond_the_end_extends_the_file_with_zeros(place: Place) 
 
 
 @on_every_runtime
-async def test_append_returns_where_the_first_byte_went(place: Place) -> None:
+async def test_append_returns_where_the_first_byte_went(place: ConformanceSite) -> None:
     file = await new_file(place)
     assert await file.append([b"abc", b"de"]) == 0
     assert await file.append([b"fgh"], sync=True) == 5
@@ -101,7 +101,7 @@ async def test_append_returns_where_the_first_byte_went(place: Place) -> None:
 
 
 @on_every_runtime
-async def test_appends_called_at_once_do_not_overlap(place: Place) -> None:
+async def test_appends_called_at_once_do_not_overlap(place: ConformanceSite) -> None:
     file = await new_file(place)
     offsets = await asyncio.gather(*[file.append([b"%04d" % i]) for i in range(50)])
     assert offsets == [4 * i for i in range(50)]
@@ -110,7 +110,7 @@ async def test_appends_called_at_once_do_not_overlap(place: Place) -> None:
 
 
 @on_every_runtime
-async def test_operations_on_one_file_run_in_the_order_in_which_they_were_called(place: Place) -> None:
+async def test_operations_on_one_file_run_in_the_order_in_which_they_were_called(place: ConformanceSite) -> None:
     file = await new_file(place)
     operations = []
     for i in range(20):
@@ -122,7 +122,7 @@ async def test_operations_on_one_file_run_in_the_order_in_which_they_were_called
 
 
 @on_every_runtime
-async def test_a_read_is_short_only_at_the_end_of_the_file(place: Place) -> None:
+async def test_a_read_is_short_only_at_the_end_of_the_file(place: ConformanceSite) -> None:
     data = bytes(range(256)) * 4096
     file = await new_file(place, content=data)
     assert await file.read_at(0, len(data)) == data
@@ -135,7 +135,7 @@ async def test_a_read_is_short_only_at_the_end_of_the_file(place: Place) -> None
 
 
 @on_every_runtime
-async def test_what_one_descriptor_wrote_another_reads(place: Place) -> None:
+async def test_what_one_descriptor_wrote_another_reads(place: ConformanceSite) -> None:
     file = await new_file(place)
     await file.write_at(0, [b"seen"])
     assert await content(place) == b"seen"
@@ -145,7 +145,7 @@ async def test_what_one_descriptor_wrote_another_reads(place: Place) -> None:
 
 
 @on_every_runtime
-async def test_truncate_cuts_or_extends_with_zeros(place: Place) -> None:
+async def test_truncate_cuts_or_extends_with_zeros(place: ConformanceSite) -> None:
     file = await new_file(place, content=b"abcdef")
     await file.truncate(3)
     assert await file.read_at(0, 10) == b"abc"
@@ -156,7 +156,7 @@ async def test_truncate_cuts_or_extends_with_zeros(place: Place) -> None:
 
 
 @on_every_runtime
-async def test_preallocate_extends_with_zeros_and_never_shortens(place: Place) -> None:
+async def test_preallocate_extends_with_zeros_and_never_shortens(place: ConformanceSite) -> None:
     file = await new_file(place, content=b"abc")
     await file.preallocate(10_000)
     assert await file.size() == 10_000
@@ -167,7 +167,7 @@ async def test_preallocate_extends_with_zeros_and_never_shortens(place: Place) -
 
 
 @on_every_runtime
-async def test_closing_a_file_twice_is_fine_and_using_it_is_not(place: Place) -> None:
+async def test_closing_a_file_twice_is_fine_and_using_it_is_not(place: ConformanceSite) -> None:
     file = await new_file(place, content=b"abc")
     await file.close()
     await file.close()
@@ -177,7 +177,7 @@ async def test_closing_a_file_twice_is_fine_and_using_it_is_not(place: Place) ->
 
 
 @on_every_runtime
-async def test_closing_waits_for_what_was_called_before(place: Place) -> None:
+async def test_closing_waits_for_what_was_called_before(place: ConformanceSite) -> None:
     file = await new_file(place)
     await asyncio.gather(*[file.append([b"%03d" % i]) for i in range(20)], file.close())
     assert await content(place) == b"".join(b"%03d" % i for i in range(20))
@@ -187,7 +187,7 @@ async def test_closing_waits_for_what_was_called_before(place: Place) -> None:
 
 
 @on_every_runtime
-async def test_directories_are_made_with_their_parents_and_may_exist(place: Place) -> None:
+async def test_directories_are_made_with_their_parents_and_may_exist(place: ConformanceSite) -> None:
     disk = place.runtime.disk
     await disk.make_dirs(f"{place.folder}/a/b/c")
     await disk.make_dirs(f"{place.folder}/a/b/c")
@@ -197,7 +197,7 @@ async def test_directories_are_made_with_their_parents_and_may_exist(place: Plac
 
 
 @on_every_runtime
-async def test_a_list_has_the_names_of_files_and_directories_sorted(place: Place) -> None:
+async def test_a_list_has_the_names_of_files_and_directories_sorted(place: ConformanceSite) -> None:
     disk = place.runtime.disk
     for name in ("b", "c", "a"):
         await (await new_file(place, name)).close()
@@ -208,7 +208,7 @@ async def test_a_list_has_the_names_of_files_and_directories_sorted(place: Place
 
 
 @on_every_runtime
-async def test_a_missing_directory_cannot_be_listed_or_synced(place: Place) -> None:
+async def test_a_missing_directory_cannot_be_listed_or_synced(place: ConformanceSite) -> None:
     with pytest.raises(FileMissingError):
         await place.runtime.disk.list(f"{place.folder}/no")
     with pytest.raises(FileMissingError):
@@ -216,7 +216,7 @@ async def test_a_missing_directory_cannot_be_listed_or_synced(place: Place) -> N
 
 
 @on_every_runtime
-async def test_rename_replaces_what_had_the_name(place: Place) -> None:
+async def test_rename_replaces_what_had_the_name(place: ConformanceSite) -> None:
     disk = place.runtime.disk
     await (await new_file(place, "old", b"old")).close()
     new = await new_file(place, "new", b"new")
@@ -229,7 +229,7 @@ async def test_rename_replaces_what_had_the_name(place: Place) -> None:
 
 
 @on_every_runtime
-async def test_a_file_may_be_renamed_into_another_directory(place: Place) -> None:
+async def test_a_file_may_be_renamed_into_another_directory(place: ConformanceSite) -> None:
     disk = place.runtime.disk
     await disk.make_dirs(f"{place.folder}/sub")
     await (await new_file(place, "f", b"moved")).close()
@@ -239,13 +239,13 @@ async def test_a_file_may_be_renamed_into_another_directory(place: Place) -> Non
 
 
 @on_every_runtime
-async def test_a_missing_file_cannot_be_renamed(place: Place) -> None:
+async def test_a_missing_file_cannot_be_renamed(place: ConformanceSite) -> None:
     with pytest.raises(FileMissingError):
         await place.runtime.disk.rename(f"{place.folder}/no", f"{place.folder}/f")
 
 
 @on_every_runtime
-async def test_files_and_empty_directories_can_be_removed(place: Place) -> None:
+async def test_files_and_empty_directories_can_be_removed(place: ConformanceSite) -> None:
     disk = place.runtime.disk
     await disk.make_dirs(f"{place.folder}/sub")
     await (await new_file(place, "sub/f")).close()
@@ -260,7 +260,7 @@ async def test_files_and_empty_directories_can_be_removed(place: Place) -> None:
 
 
 @on_every_runtime
-async def test_an_open_file_can_be_used_after_its_name_is_removed(place: Place) -> None:
+async def test_an_open_file_can_be_used_after_its_name_is_removed(place: ConformanceSite) -> None:
     file = await new_file(place, content=b"abc")
     await place.runtime.disk.remove(f"{place.folder}/f")
     await file.append([b"def"])
@@ -269,19 +269,19 @@ async def test_an_open_file_can_be_used_after_its_name_is_removed(place: Place) 
 
 
 @on_every_runtime
-async def test_a_directory_can_be_synced(place: Place) -> None:
+async def test_a_directory_can_be_synced(place: ConformanceSite) -> None:
     await (await new_file(place)).close()
     await place.runtime.disk.sync_dir(place.folder)
     assert await place.runtime.disk.list(place.folder) == ["f"]
 
 
 @on_every_runtime
-async def test_free_space_is_counted_in_bytes(place: Place) -> None:
+async def test_free_space_is_counted_in_bytes(place: ConformanceSite) -> None:
     assert await place.runtime.disk.free_bytes(place.folder) > 0
 
 
 @on_every_runtime
-async def test_a_directory_is_not_a_file(place: Place) -> None:
+async def test_a_directory_is_not_a_file(place: ConformanceSite) -> None:
     with pytest.raises(DiskError):
         await place.runtime.disk.open(place.folder, create=True)
     with pytest.raises(DiskError):
@@ -292,7 +292,7 @@ async def test_a_directory_is_not_a_file(place: Place) -> None:
 
 
 @on_every_runtime
-async def test_a_lock_is_exclusive_until_released(place: Place) -> None:
+async def test_a_lock_is_exclusive_until_released(place: ConformanceSite) -> None:
     disk = place.runtime.disk
     path = f"{place.folder}/lock"
     lock = await disk.lock(path)
@@ -306,7 +306,7 @@ async def test_a_lock_is_exclusive_until_released(place: Place) -> None:
 
 
 @on_every_runtime
-async def test_locks_on_different_files_do_not_exclude_each_other(place: Place) -> None:
+async def test_locks_on_different_files_do_not_exclude_each_other(place: ConformanceSite) -> None:
     disk = place.runtime.disk
     one = await disk.lock(f"{place.folder}/one")
     other = await disk.lock(f"{place.folder}/other")

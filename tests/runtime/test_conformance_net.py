@@ -6,13 +6,13 @@ import pytest
 
 from weir.model.errors import AddressInUseError, ConnectFailedError, ConnectionLostError
 from weir.runtime.interfaces import Connection
-from weir.testing.world.drivers import Place, on_every_runtime
+from weir.testing.world.drivers import ConformanceSite, on_every_runtime
 
 #: More than any runtime queues before it pushes back, kernel buffers included.
 TOO_MUCH = 64 * 1024 * 1024
 
 
-async def pair(place: Place) -> tuple[Connection, Connection]:
+async def pair(place: ConformanceSite) -> tuple[Connection, Connection]:
     """Both ends of a connection: who connected, and who accepted."""
     listener = await place.runtime.net.listen(place.host, 0)
     near = await place.runtime.net.connect(listener.host, listener.port)
@@ -37,7 +37,7 @@ async def read_exactly(connection: Connection, size: int) -> bytes:
     return bytes(data)
 
 
-async def turns(place: Place) -> None:
+async def turns(place: ConformanceSite) -> None:
     """Give everything a chance to go wrong."""
     for _ in range(50):
         await place.runtime.clock.sleep(0.001)
@@ -47,7 +47,7 @@ async def turns(place: Place) -> None:
 
 
 @on_every_runtime
-async def test_port_0_binds_any_free_port(place: Place) -> None:
+async def test_port_0_binds_any_free_port(place: ConformanceSite) -> None:
     first = await place.runtime.net.listen(place.host, 0)
     second = await place.runtime.net.listen(place.host, 0)
     assert first.port > 0
@@ -59,7 +59,7 @@ async def test_port_0_binds_any_free_port(place: Place) -> None:
 
 
 @on_every_runtime
-async def test_an_address_in_use_cannot_be_bound_until_it_is_free(place: Place) -> None:
+async def test_an_address_in_use_cannot_be_bound_until_it_is_free(place: ConformanceSite) -> None:
     listener = await place.runtime.net.listen(place.host, 0)
     with pytest.raises(AddressInUseError):
         await place.runtime.net.listen(place.host, listener.port)
@@ -70,7 +70,7 @@ async def test_an_address_in_use_cannot_be_bound_until_it_is_free(place: Place) 
 
 
 @on_every_runtime
-async def test_connecting_where_nobody_listens_fails(place: Place) -> None:
+async def test_connecting_where_nobody_listens_fails(place: ConformanceSite) -> None:
     listener = await place.runtime.net.listen(place.host, 0)
     listener.close()
     with pytest.raises(ConnectFailedError):
@@ -78,7 +78,7 @@ async def test_connecting_where_nobody_listens_fails(place: Place) -> None:
 
 
 @on_every_runtime
-async def test_accept_gives_one_connection_after_the_other(place: Place) -> None:
+async def test_accept_gives_one_connection_after_the_other(place: ConformanceSite) -> None:
     listener = await place.runtime.net.listen(place.host, 0)
     accepting = asyncio.create_task(listener.accept())
     first = await place.runtime.net.connect(place.host, listener.port)
@@ -91,7 +91,7 @@ async def test_accept_gives_one_connection_after_the_other(place: Place) -> None
 
 
 @on_every_runtime
-async def test_a_closed_listener_accepts_no_more(place: Place) -> None:
+async def test_a_closed_listener_accepts_no_more(place: ConformanceSite) -> None:
     listener = await place.runtime.net.listen(place.host, 0)
     waiting = asyncio.create_task(listener.accept())
     await place.runtime.clock.sleep(0)
@@ -104,7 +104,7 @@ async def test_a_closed_listener_accepts_no_more(place: Place) -> None:
 
 
 @on_every_runtime
-async def test_connections_already_accepted_live_on_when_the_listener_closes(place: Place) -> None:
+async def test_connections_already_accepted_live_on_when_the_listener_closes(place: ConformanceSite) -> None:
     near, far = await pair(place)  # has closed its listener
     near.write([b"hello"])
     assert await read_exactly(far, 5) == b"hello"
@@ -113,7 +113,7 @@ async def test_connections_already_accepted_live_on_when_the_listener_closes(pla
 
 
 @on_every_runtime
-async def test_a_cancelled_accept_loses_no_connection(place: Place) -> None:
+async def test_a_cancelled_accept_loses_no_connection(place: ConformanceSite) -> None:
     listener = await place.runtime.net.listen(place.host, 0)
     waiting = asyncio.create_task(listener.accept())
     await place.runtime.clock.sleep(0)
@@ -126,7 +126,7 @@ async def test_a_cancelled_accept_loses_no_connection(place: Place) -> None:
 
 
 @on_every_runtime
-async def test_the_peer_is_a_host_and_a_port(place: Place) -> None:
+async def test_the_peer_is_a_host_and_a_port(place: ConformanceSite) -> None:
     listener = await place.runtime.net.listen(place.host, 0)
     near = await place.runtime.net.connect(place.host, listener.port)
     far = await listener.accept()
@@ -141,7 +141,7 @@ async def test_the_peer_is_a_host_and_a_port(place: Place) -> None:
 
 
 @on_every_runtime
-async def test_bytes_arrive_complete_and_in_order_both_ways_at_once(place: Place) -> None:
+async def test_bytes_arrive_complete_and_in_order_both_ways_at_once(place: ConformanceSite) -> None:
     near, far = await pair(place)
     there = b"".join(b"there %d " % i for i in range(50_000))
     back = b"".join(b"back %d " % i for i in range(50_000))
@@ -160,7 +160,7 @@ async def test_bytes_arrive_complete_and_in_order_both_ways_at_once(place: Place
 
 
 @on_every_runtime
-async def test_receive_waits_for_bytes_and_gives_what_came(place: Place) -> None:
+async def test_receive_waits_for_bytes_and_gives_what_came(place: ConformanceSite) -> None:
     near, far = await pair(place)
     receiving = asyncio.create_task(far.receive())
     await turns(place)
@@ -170,7 +170,7 @@ async def test_receive_waits_for_bytes_and_gives_what_came(place: Place) -> None
 
 
 @on_every_runtime
-async def test_a_cancelled_receive_loses_no_bytes(place: Place) -> None:
+async def test_a_cancelled_receive_loses_no_bytes(place: ConformanceSite) -> None:
     near, far = await pair(place)
     receiving = asyncio.create_task(far.receive())
     await place.runtime.clock.sleep(0)
@@ -181,7 +181,7 @@ async def test_a_cancelled_receive_loses_no_bytes(place: Place) -> None:
 
 
 @on_every_runtime
-async def test_a_received_buffer_is_never_overwritten_while_a_view_of_it_lives(place: Place) -> None:
+async def test_a_received_buffer_is_never_overwritten_while_a_view_of_it_lives(place: ConformanceSite) -> None:
     near, far = await pair(place)
     kept = []
 
@@ -200,7 +200,7 @@ async def test_a_received_buffer_is_never_overwritten_while_a_view_of_it_lives(p
 
 
 @on_every_runtime
-async def test_write_does_not_wait(place: Place) -> None:
+async def test_write_does_not_wait(place: ConformanceSite) -> None:
     near, far = await pair(place)
     chunk = bytes(1024 * 1024)
     for _ in range(8):
@@ -210,7 +210,7 @@ async def test_write_does_not_wait(place: Place) -> None:
 
 
 @on_every_runtime
-async def test_writing_nothing_sends_nothing(place: Place) -> None:
+async def test_writing_nothing_sends_nothing(place: ConformanceSite) -> None:
     near, far = await pair(place)
     near.write([])
     near.write([b""])
@@ -220,7 +220,7 @@ async def test_writing_nothing_sends_nothing(place: Place) -> None:
 
 
 @on_every_runtime
-async def test_drain_waits_while_too_much_is_queued_and_ends_when_the_peer_reads(place: Place) -> None:
+async def test_drain_waits_while_too_much_is_queued_and_ends_when_the_peer_reads(place: ConformanceSite) -> None:
     near, far = await pair(place)
     near.write([bytes(TOO_MUCH)])
     draining = asyncio.create_task(near.drain())
@@ -231,7 +231,7 @@ async def test_drain_waits_while_too_much_is_queued_and_ends_when_the_peer_reads
 
 
 @on_every_runtime
-async def test_drain_returns_when_little_is_queued(place: Place) -> None:
+async def test_drain_returns_when_little_is_queued(place: ConformanceSite) -> None:
     near, _far = await pair(place)
     await near.drain()
     near.write([b"little"])
@@ -239,7 +239,7 @@ async def test_drain_returns_when_little_is_queued(place: Place) -> None:
 
 
 @on_every_runtime
-async def test_drain_tells_when_the_connection_broke(place: Place) -> None:
+async def test_drain_tells_when_the_connection_broke(place: ConformanceSite) -> None:
     near, far = await pair(place)
     near.write([bytes(TOO_MUCH)])
     draining = asyncio.create_task(near.drain())
@@ -255,7 +255,7 @@ async def test_drain_tells_when_the_connection_broke(place: Place) -> None:
 
 
 @on_every_runtime
-async def test_close_sends_what_is_queued_and_then_ends_the_stream(place: Place) -> None:
+async def test_close_sends_what_is_queued_and_then_ends_the_stream(place: ConformanceSite) -> None:
     near, far = await pair(place)
     data = bytes(range(256)) * 20_000
     near.write([data])
@@ -265,7 +265,7 @@ async def test_close_sends_what_is_queued_and_then_ends_the_stream(place: Place)
 
 
 @on_every_runtime
-async def test_close_ends_the_stream_for_the_one_who_closes_too(place: Place) -> None:
+async def test_close_ends_the_stream_for_the_one_who_closes_too(place: ConformanceSite) -> None:
     near, _far = await pair(place)
     receiving = asyncio.create_task(near.receive())
     await place.runtime.clock.sleep(0)
@@ -275,7 +275,7 @@ async def test_close_ends_the_stream_for_the_one_who_closes_too(place: Place) ->
 
 
 @on_every_runtime
-async def test_closing_twice_is_fine(place: Place) -> None:
+async def test_closing_twice_is_fine(place: ConformanceSite) -> None:
     near, far = await pair(place)
     near.close()
     near.close()
@@ -286,7 +286,7 @@ async def test_closing_twice_is_fine(place: Place) -> None:
 
 
 @on_every_runtime
-async def test_writing_to_a_closed_or_broken_connection_does_nothing(place: Place) -> None:
+async def test_writing_to_a_closed_or_broken_connection_does_nothing(place: ConformanceSite) -> None:
     near, far = await pair(place)
     near.write([b"before"])
     near.close()
@@ -301,7 +301,7 @@ async def test_writing_to_a_closed_or_broken_connection_does_nothing(place: Plac
 
 
 @on_every_runtime
-async def test_one_who_is_told_the_end_may_still_answer_a_peer_that_closed(place: Place) -> None:
+async def test_one_who_is_told_the_end_may_still_answer_a_peer_that_closed(place: ConformanceSite) -> None:
     near, far = await pair(place)
     near.close()
     assert await read_all(far) == b""
@@ -310,7 +310,7 @@ async def test_one_who_is_told_the_end_may_still_answer_a_peer_that_closed(place
 
 
 @on_every_runtime
-async def test_a_broken_connection_is_an_error_and_not_an_end(place: Place) -> None:
+async def test_a_broken_connection_is_an_error_and_not_an_end(place: ConformanceSite) -> None:
     near, far = await pair(place)
     receiving = asyncio.create_task(far.receive())
     await place.runtime.clock.sleep(0)
@@ -322,7 +322,7 @@ async def test_a_broken_connection_is_an_error_and_not_an_end(place: Place) -> N
 
 
 @on_every_runtime
-async def test_abort_drops_what_is_queued(place: Place) -> None:
+async def test_abort_drops_what_is_queued(place: ConformanceSite) -> None:
     near, far = await pair(place)
     near.write([bytes(TOO_MUCH)])
     near.abort()
@@ -334,7 +334,7 @@ async def test_abort_drops_what_is_queued(place: Place) -> None:
 
 
 @on_every_runtime
-async def test_one_who_aborts_receives_no_more_and_is_told_that_it_broke(place: Place) -> None:
+async def test_one_who_aborts_receives_no_more_and_is_told_that_it_broke(place: ConformanceSite) -> None:
     near, _far = await pair(place)
     receiving = asyncio.create_task(near.receive())
     await place.runtime.clock.sleep(0)

@@ -9,7 +9,9 @@ import pytest
 from weir.model.errors import ConfigError
 from weir.server.addresses import Address
 from weir.server.config import KEYS, Config
-from weir.server.config_kinds import (
+from weir.server.config_load import load
+from weir.server.config_parts import group_settings
+from weir.server.config_types import (
     ADDRESS,
     BOUND,
     BOUNDED_SIZE,
@@ -21,11 +23,9 @@ from weir.server.config_kinds import (
     SIZE,
     SYNC,
     TEXT,
-    Kind,
+    SettingType,
     one_of,
 )
-from weir.server.config_load import load
-from weir.server.config_parts import group_settings
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ from weir.server.config_parts import group_settings
         (one_of("json", "logfmt"), "json", "json"),
     ],
 )
-def test_values_are_read_as_people_write_them(kind: Kind[Any], raw: object, value: object) -> None:
+def test_values_are_read_as_people_write_them(kind: SettingType[Any], raw: object, value: object) -> None:
     assert kind.parse("k", raw) == value
 
 
@@ -93,7 +93,7 @@ def test_values_are_read_as_people_write_them(kind: Kind[Any], raw: object, valu
         (one_of("json", "logfmt"), "xml"),
     ],
 )
-def test_a_wrong_value_is_refused_with_its_key_and_how_to_write_it(kind: Kind[Any], raw: object) -> None:
+def test_a_wrong_value_is_refused_with_its_key_and_how_to_write_it(kind: SettingType[Any], raw: object) -> None:
     with pytest.raises(ConfigError, match=r"is no value for some\.key") as refused:
         kind.parse("some.key", raw)
     assert refused.value.hint

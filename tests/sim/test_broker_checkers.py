@@ -6,8 +6,8 @@ from weir.model.errors import ConnectionLostError
 from weir.testing import log_checkers as logs
 from weir.testing.broker import checkers as checkers
 from weir.testing.broker.checkers import CHECKERS
-from weir.testing.broker.history import BrokerOp, Place
-from weir.testing.log_history import Kind
+from weir.testing.broker.history import BrokerOp, MessagePosition
+from weir.testing.log_history import LogOpKind
 from weir.testing.operations import FINAL, Pending
 from weir.testing.shrink import shrink
 from weir.testing.story import Story
@@ -19,29 +19,29 @@ class TopicStory(Story[BrokerOp]):
     def __init__(self) -> None:
         super().__init__(BrokerOp, CHECKERS, topic="t")
 
-    def begin(self, client: str, kind: Kind, entry: int | None = None, **facts: object) -> Pending:
-        return self.tell(client, kind, place=None if entry is None else Place(1, entry), **facts)
+    def begin(self, client: str, kind: LogOpKind, entry: int | None = None, **facts: object) -> Pending:
+        return self.tell(client, kind, place=None if entry is None else MessagePosition(1, entry), **facts)
 
     def publish(self, number: int, entry: int | None = None, **facts: object) -> None:
-        pending = self.begin("p", Kind.PUBLISH, payload=f"p#{number}", **facts)
-        pending.ok(place=None if entry is None else Place(1, entry))
+        pending = self.begin("p", LogOpKind.PUBLISH, payload=f"p#{number}", **facts)
+        pending.ok(place=None if entry is None else MessagePosition(1, entry))
 
     def subscribe(self, client: str, subscription: str = "shared", broker: str = "b0") -> None:
-        self.begin(client, Kind.SUBSCRIBE, subscription=subscription).ok(broker=broker)
+        self.begin(client, LogOpKind.SUBSCRIBE, subscription=subscription).ok(broker=broker)
 
     def deliver(self, client: str, entry: int, subscription: str = "shared", key: str | None = None) -> None:
-        self.begin(client, Kind.DELIVER, entry, subscription=subscription, payload=f"p#{entry}", key=key).ok()
+        self.begin(client, LogOpKind.DELIVER, entry, subscription=subscription, payload=f"p#{entry}", key=key).ok()
 
     def ack(self, client: str, entry: int, subscription: str = "shared") -> None:
-        self.begin(client, Kind.ACK, entry, subscription=subscription).ok()
+        self.begin(client, LogOpKind.ACK, entry, subscription=subscription).ok()
 
     def content(self, *numbers: int, key: str | None = None) -> None:
         for entry, number in enumerate(numbers):
-            self.begin(FINAL, Kind.CONTENT, entry, payload=f"p#{number}", key=key).ok()
-        self.begin(FINAL, Kind.READ_ALL).ok()
+            self.begin(FINAL, LogOpKind.CONTENT, entry, payload=f"p#{number}", key=key).ok()
+        self.begin(FINAL, LogOpKind.READ_ALL).ok()
 
     def drained(self, subscription: str = "shared") -> None:
-        self.begin(FINAL, Kind.DRAINED, subscription=subscription).ok()
+        self.begin(FINAL, LogOpKind.DRAINED, subscription=subscription).ok()
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def story() -> TopicStory:
 def test_a_plain_life_of_a_topic_breaks_no_promise(story: TopicStory) -> None:
     story.subscribe("c")
     story.publish(0, 0)
-    story.begin("p", Kind.PUBLISH, payload="p#1").failed(ConnectionLostError("away"))
+    story.begin("p", LogOpKind.PUBLISH, payload="p#1").failed(ConnectionLostError("away"))
     story.deliver("c", 0)
     story.ack("c", 0)
     story.publish(1, 1)
@@ -71,7 +71,7 @@ def test_a_lost_acknowledged_message_is_found(story: TopicStory) -> None:
 
 def test_a_message_that_someone_tried_to_cancel_may_be_gone(story: TopicStory) -> None:
     story.publish(0, due_at=5.0)
-    story.begin("b", Kind.CANCEL, payload="p#0")
+    story.begin("b", LogOpKind.CANCEL, payload="p#0")
     story.content()
     assert story.broken() == []
 
@@ -100,13 +100,13 @@ def test_without_deduplication_a_message_sent_twice_may_be_stored_twice_but_not_
     story.publish(0)
     story.content(0, 0)
     assert story.broken() == []
-    story.begin(FINAL, Kind.CONTENT, 2, payload="p#0").ok()
+    story.begin(FINAL, LogOpKind.CONTENT, 2, payload="p#0").ok()
     assert story.rejected_by(logs.stored_once)
 
 
 @pytest.mark.parametrize("stored", [(1, 0), (1,)])
 def test_messages_out_of_order_or_with_a_hole_are_found(story: TopicStory, stored: tuple[int, ...]) -> None:
-    story.begin("p", Kind.PUBLISH, payload="p#0")
+    story.begin("p", LogOpKind.PUBLISH, payload="p#0")
     story.publish(1)
     story.content(*stored)
     assert "p#1 stands in t without p#0" in story.rejected_by(logs.producers_order_is_kept)
@@ -121,13 +121,13 @@ def test_a_delayed_message_may_stand_behind_later_ones(story: TopicStory) -> Non
 
 def test_a_hole_in_the_places_is_found(story: TopicStory) -> None:
     for entry in (0, 2):
-        story.begin(FINAL, Kind.CONTENT, entry, payload=f"p#{entry}").ok()
+        story.begin(FINAL, LogOpKind.CONTENT, entry, payload=f"p#{entry}").ok()
     assert story.rejected_by(checkers.places_are_dense) == "between 1:0 and 1:2 of t there is a hole"
 
 
 def test_places_that_go_back_are_found(story: TopicStory) -> None:
     for entry in (1, 0):
-        story.begin(FINAL, Kind.CONTENT, entry, payload=f"p#{entry}").ok()
+        story.begin(FINAL, LogOpKind.CONTENT, entry, payload=f"p#{entry}").ok()
     assert "stands behind" in story.rejected_by(checkers.places_are_dense)
 
 
@@ -144,7 +144,7 @@ def test_what_never_came_to_a_subscription_is_found_unless_someone_sought_past_i
     story.deliver(FINAL, 1)
     story.drained()
     assert story.rejected_by(checkers.everything_is_delivered) == "p#0 at 1:0 of t never came to shared"
-    story.begin("c", Kind.SEEK, 1, subscription="shared")
+    story.begin("c", LogOpKind.SEEK, 1, subscription="shared")
     assert story.broken() == []
 
 
@@ -165,7 +165,7 @@ def test_what_was_under_way_elsewhere_or_sought_back_may_come_again(story: Topic
     story.deliver("c", 0)
     story.ack("c", 0)
     story.deliver("d", 0)
-    story.begin("c", Kind.SEEK, 0, subscription="shared")
+    story.begin("c", LogOpKind.SEEK, 0, subscription="shared")
     story.subscribe("e")
     story.deliver("e", 0)
     assert story.broken() == []
@@ -173,7 +173,7 @@ def test_what_was_under_way_elsewhere_or_sought_back_may_come_again(story: Topic
 
 def test_a_cumulative_acknowledgement_covers_all_before_it(story: TopicStory) -> None:
     story.content(0, 1)
-    story.begin("c", Kind.ACK_UP_TO, 1, subscription="failover").ok()
+    story.begin("c", LogOpKind.ACK_UP_TO, 1, subscription="failover").ok()
     story.subscribe("d", "failover")
     story.deliver("d", 0, "failover")
     assert "1:0 came again to d" in story.rejected_by(checkers.acknowledged_comes_no_more)
@@ -210,7 +210,7 @@ def test_a_message_that_was_given_back_may_go_to_another(story: TopicStory) -> N
     story.subscribe("c")
     story.subscribe("d")
     story.deliver("c", 0)
-    story.begin("c", Kind.REDELIVER, 0, subscription="shared").ok()
+    story.begin("c", LogOpKind.REDELIVER, 0, subscription="shared").ok()
     story.deliver("d", 0)
     story.ack("c", 0)
     story.ack("d", 0)
@@ -225,7 +225,7 @@ def test_a_message_before_its_moment_is_found(story: TopicStory) -> None:
 
 def test_a_cancelled_message_that_is_stored_is_found(story: TopicStory) -> None:
     story.publish(0, due_at=1.0)
-    story.begin("b", Kind.CANCEL, payload="p#0").ok()
+    story.begin("b", LogOpKind.CANCEL, payload="p#0").ok()
     story.content(0)
     assert story.rejected_by(checkers.cancelled_never_comes) == "p#0 of t was cancelled and stands at 1:0"
 
@@ -233,7 +233,7 @@ def test_a_cancelled_message_that_is_stored_is_found(story: TopicStory) -> None:
 def test_a_seek_that_was_forgotten_is_found(story: TopicStory) -> None:
     story.content(0, 1)
     story.deliver("c", 0)
-    story.begin("c", Kind.SEEK, 0, subscription="shared").ok()
+    story.begin("c", LogOpKind.SEEK, 0, subscription="shared").ok()
     story.deliver(FINAL, 1)
     story.drained()
     assert "and 1:0 did not come again" in story.rejected_by(checkers.seeks_are_kept)
@@ -245,7 +245,7 @@ def test_a_violation_shrinks_to_what_proves_it(story: TopicStory) -> None:
     story.content(*range(19))
     violation = logs.acknowledged_is_stored(story.history.ops())[0]
     shortest = shrink(story.history.ops(), violation, CHECKERS)
-    assert [op.kind for op in shortest] == [Kind.PUBLISH, Kind.READ_ALL]
+    assert [op.kind for op in shortest] == [LogOpKind.PUBLISH, LogOpKind.READ_ALL]
 
 
 def test_every_checker_says_what_it_promises() -> None:

@@ -11,7 +11,7 @@ from weir.testing.kafka.checkers import transactions as transactions
 from weir.testing.kafka.checkers.every import CHECKERS
 from weir.testing.kafka.history import KafkaOp
 from weir.testing.kafka.truth import ANEW, BACK, PIPE
-from weir.testing.log_history import Kind
+from weir.testing.log_history import LogOpKind
 from weir.testing.operations import FINAL
 from weir.testing.shrink import shrink
 from weir.testing.story import Story
@@ -26,47 +26,47 @@ class KafkaStory(Story[KafkaOp]):
         super().__init__(KafkaOp, CHECKERS, part=_PART)
 
     def publish(self, payload: str, offset: int = -1, *, client: str = "p", **facts: object) -> None:
-        self.tell(client, Kind.PUBLISH, payload=payload, **facts).ok(offset=offset)
+        self.tell(client, LogOpKind.PUBLISH, payload=payload, **facts).ok(offset=offset)
 
     def end(self, token: str, *, commits: bool = True, client: str = "w") -> None:
-        self.tell(client, Kind.END, token=token, commits=commits, part="").ok()
+        self.tell(client, LogOpKind.END, token=token, commits=commits, part="").ok()
 
     def read(self, offset: int, payload: str, **facts: object) -> None:
-        self.tell("r", Kind.READ, offset=offset, payload=payload, **facts).ok()
+        self.tell("r", LogOpKind.READ, offset=offset, payload=payload, **facts).ok()
 
     def commit(self, offset: int, *, generation: int = -1, member: str = "m", **facts: object) -> None:
         facts = {"group": "g", "member": member, "generation": generation, **facts}
-        self.tell(member, Kind.COMMIT, offset=offset, **facts).ok()
+        self.tell(member, LogOpKind.COMMIT, offset=offset, **facts).ok()
 
     def position(self, offset: int, *, group: str = "g", client: str = "m") -> None:
-        self.tell(client, Kind.POSITION, group=group).ok(offset=offset)
+        self.tell(client, LogOpKind.POSITION, group=group).ok(offset=offset)
 
     def assigned(self, member: str, generation: int, **facts: object) -> None:
         facts = {"group": "g", "member": member, "generation": generation, "owned": (_PART,), **facts}
-        self.tell(member, Kind.ASSIGNED, part="", **facts).ok()
+        self.tell(member, LogOpKind.ASSIGNED, part="", **facts).ok()
 
     def joined(self, member: str, generation: int, why: str = BACK, **facts: object) -> None:
         facts = {"group": "g", "payload": why, "session_s": 10.0, **facts}
-        self.tell(member, Kind.JOIN, part="", **facts).ok(member=member, generation=generation)
+        self.tell(member, LogOpKind.JOIN, part="", **facts).ok(member=member, generation=generation)
 
     def content(self, payload: str, offset: int) -> None:
-        self.tell(FINAL, Kind.CONTENT, offset=offset, payload=payload).ok()
+        self.tell(FINAL, LogOpKind.CONTENT, offset=offset, payload=payload).ok()
 
     def log(self, *entries: str | bool, part: str = _PART, first: int = 0, start: int | None = None) -> None:
         """The partition in the end: messages, and markers (True: commits), all of one producer."""
         for offset, entry in enumerate(entries, first):
             if isinstance(entry, bool):
                 facts = {"offset": offset, "producer": 7, "commits": entry}
-                self.tell(FINAL, Kind.MARKER, part=part, **facts).ok()
+                self.tell(FINAL, LogOpKind.MARKER, part=part, **facts).ok()
             else:
                 token = entry.partition("|")[0] if "|" in entry else ""
                 facts = {"offset": offset, "payload": entry, "token": token, "producer": 7 if token else -1}
-                self.tell(FINAL, Kind.CONTENT, part=part, **facts).ok()
-        self.tell(FINAL, Kind.READ_ALL, part=part, start=start).ok()
+                self.tell(FINAL, LogOpKind.CONTENT, part=part, **facts).ok()
+        self.tell(FINAL, LogOpKind.READ_ALL, part=part, start=start).ok()
 
     def visible(self, *found: tuple[int, str], part: str = _PART) -> None:
         for offset, payload in found:
-            self.tell(FINAL, Kind.VISIBLE, part=part, offset=offset, payload=payload).ok()
+            self.tell(FINAL, LogOpKind.VISIBLE, part=part, offset=offset, payload=payload).ok()
 
 
 @pytest.fixture
@@ -103,14 +103,14 @@ def test_a_receipt_that_names_the_wrong_offset_is_found(story: KafkaStory) -> No
 
 
 def test_a_message_of_an_idempotent_producer_that_is_stored_twice_is_found(story: KafkaStory) -> None:
-    story.tell("p", Kind.PUBLISH, payload="p#0", once=True).failed(ConnectionLostError("away"))
+    story.tell("p", LogOpKind.PUBLISH, payload="p#0", once=True).failed(ConnectionLostError("away"))
     story.publish("p#0", once=True)
     story.log("p#0", "p#0")
     assert "stands 2 times" in story.rejected_by(logs.stored_once)
 
 
 def test_a_plain_message_may_be_stored_as_often_as_it_was_sent_but_not_more_often(story: KafkaStory) -> None:
-    story.tell("p", Kind.PUBLISH, payload="p#0").failed(ConnectionLostError("away"))
+    story.tell("p", LogOpKind.PUBLISH, payload="p#0").failed(ConnectionLostError("away"))
     story.publish("p#0")
     story.log("p#0", "p#0")
     assert logs.stored_once(story.history.ops()) == []
@@ -120,20 +120,20 @@ def test_a_plain_message_may_be_stored_as_often_as_it_was_sent_but_not_more_ofte
 
 @pytest.mark.parametrize("stored", [("p#1", "p#0"), ("p#1",)])
 def test_messages_out_of_order_or_with_a_hole_are_found(story: KafkaStory, stored: tuple[str, ...]) -> None:
-    story.tell("p", Kind.PUBLISH, payload="p#0")
+    story.tell("p", LogOpKind.PUBLISH, payload="p#0")
     story.publish("p#1")
     story.log(*stored)
     assert "p#1 stands in in-0 without p#0" in story.rejected_by(logs.producers_order_is_kept)
 
 
 def test_a_producer_that_is_refused_for_no_reason_is_found(story: KafkaStory) -> None:
-    story.tell("p", Kind.REFUSED, payload="p#0").ok()
+    story.tell("p", LogOpKind.REFUSED, payload="p#0").ok()
     assert "p#0 of p was refused" in story.rejected_by(kafka_logs.producers_can_go_on)
 
 
 def test_a_hole_between_offsets_is_found(story: KafkaStory) -> None:
     for offset in (0, 2):
-        story.tell(FINAL, Kind.CONTENT, offset=offset, payload=f"p#{offset}").ok()
+        story.tell(FINAL, LogOpKind.CONTENT, offset=offset, payload=f"p#{offset}").ok()
     assert story.rejected_by(kafka_logs.offsets_are_dense) == "2 follows 0 in in-0"
 
 
@@ -154,7 +154,7 @@ def test_a_read_of_aborted_data_is_found_unless_it_was_asked_for(story: KafkaSto
 
 
 def test_a_delivery_of_aborted_data_to_a_subscription_is_found(story: KafkaStory) -> None:
-    story.tell("u", Kind.DELIVER, payload="w.1|a").ok()
+    story.tell("u", LogOpKind.DELIVER, payload="w.1|a").ok()
     story.log("w.1|a", False)
     assert story.rejected_by(kafka_logs.only_committed_is_read)
 
@@ -167,11 +167,11 @@ def test_a_read_before_the_decision_is_found(story: KafkaStory) -> None:
 
 
 def test_a_stable_offset_beyond_an_open_transaction_is_found(story: KafkaStory) -> None:
-    story.tell("r", Kind.MARKS, high=2, stable=0).ok()
-    story.tell("r", Kind.MARKS, high=3, stable=3).ok()
+    story.tell("r", LogOpKind.MARKS, high=2, stable=0).ok()
+    story.tell("r", LogOpKind.MARKS, high=3, stable=3).ok()
     story.log("w.1|a", "p#0", True)
     assert kafka_logs.stable_offset_is_true(story.history.ops()) == []
-    story.tell("r", Kind.MARKS, high=2, stable=2).ok()
+    story.tell("r", LogOpKind.MARKS, high=2, stable=2).ok()
     assert "in-0@0 is of an open transaction" in story.rejected_by(kafka_logs.stable_offset_is_true)
 
 
@@ -192,13 +192,13 @@ def test_something_committed_that_cannot_be_read_or_never_came_is_found(story: K
     story.visible((1, "p#1"))
     assert "p#0 of in-0 cannot be read" in story.rejected_by(kafka_logs.everything_is_seen_in_the_end)
     story.visible((0, "p#0"))
-    story.tell("u", Kind.DELIVER, payload="p#0").ok()
-    story.tell(FINAL, Kind.DRAINED).ok()
+    story.tell("u", LogOpKind.DELIVER, payload="p#0").ok()
+    story.tell(FINAL, LogOpKind.DRAINED).ok()
     assert "p#1 of in-0 never came" in story.rejected_by(kafka_logs.everything_is_seen_in_the_end)
 
 
 def test_what_cannot_be_had_in_the_end_is_found(story: KafkaStory) -> None:
-    story.tell(FINAL, Kind.MISSING, part="in-0").failed(ConnectionLostError("nobody is there"))
+    story.tell(FINAL, LogOpKind.MISSING, part="in-0").failed(ConnectionLostError("nobody is there"))
     assert "nobody is there" in story.rejected_by(logs.all_is_available_after_healing)
 
 
@@ -218,7 +218,7 @@ def test_a_transaction_that_ended_otherwise_than_was_answered_is_found(story: Ka
 
 def test_an_unanswered_end_may_be_either(story: KafkaStory) -> None:
     for number, commits in enumerate((True, False)):
-        story.tell("w", Kind.END, token=f"w.{number}", commits=True, part="")
+        story.tell("w", LogOpKind.END, token=f"w.{number}", commits=True, part="")
         story.log(f"w.{number}|a", commits, first=2 * number)
     assert transactions.transactions_are_atomic(story.history.ops()) == []
 
@@ -248,14 +248,14 @@ def test_a_position_that_moves_back_by_itself_is_found(story: KafkaStory) -> Non
 
 
 def test_a_position_that_was_asked_to_move_back_may_do_so_also_late(story: KafkaStory) -> None:
-    story.tell("m", Kind.COMMIT, offset=3, group="g")
+    story.tell("m", LogOpKind.COMMIT, offset=3, group="g")
     story.commit(5)
     story.position(3)
     assert story.broken() == []
 
 
 def test_a_late_commit_of_an_earlier_generation_does_not_count(story: KafkaStory) -> None:
-    story.tell("m", Kind.COMMIT, offset=3, group="g", generation=1)
+    story.tell("m", LogOpKind.COMMIT, offset=3, group="g", generation=1)
     story.commit(5, generation=2)
     story.position(3)
     assert story.rejected_by(groups.positions_are_kept)
@@ -335,7 +335,7 @@ def test_the_work_may_be_divided_anew_for_another_reason(story: KafkaStory, reas
     story.joined("m.1", 1, instance="m")
     story.assigned("m.1", 1, instance="m")
     if reason == "left":
-        story.tell("n", Kind.LEFT, group="g", instance="n").ok()
+        story.tell("n", LogOpKind.LEFT, group="g", instance="n").ok()
     elif reason == "silent":
         story.now += 100
     elif reason == "new":
@@ -343,7 +343,7 @@ def test_the_work_may_be_divided_anew_for_another_reason(story: KafkaStory, reas
     elif reason == "anew":
         story.joined("m.1", 2, instance="m", why=ANEW)
     else:
-        story.tell("broker1", Kind.TOOK_OVER).ok()
+        story.tell("broker1", LogOpKind.TOOK_OVER).ok()
     story.joined("m.2", 2, instance="m")
     assert groups.restarts_divide_nothing_anew(story.history.ops()) == []
 
@@ -352,7 +352,7 @@ def test_the_work_may_be_divided_anew_for_another_reason(story: KafkaStory, reas
 
 
 def delete(story: KafkaStory, offset: int) -> None:
-    story.tell("d", Kind.DELETE, offset=offset, host="b0").ok()
+    story.tell("d", LogOpKind.DELETE, offset=offset, host="b0").ok()
 
 
 def test_what_is_deleted_may_be_gone_and_nothing_else(story: KafkaStory) -> None:
@@ -381,7 +381,7 @@ def test_a_partition_that_begins_too_late_is_found(story: KafkaStory) -> None:
 
 
 def delay(story: KafkaStory, due_at: float = 0.0) -> None:
-    story.tell("w", Kind.DELAY, payload="w.1|late", token="w.1", due_at=due_at).ok()
+    story.tell("w", LogOpKind.DELAY, payload="w.1|late", token="w.1", due_at=due_at).ok()
 
 
 def test_a_message_that_is_seen_before_its_moment_is_found(story: KafkaStory) -> None:
@@ -420,14 +420,14 @@ def test_a_delayed_message_without_a_commit_is_found(story: KafkaStory, commits:
 
 
 def put(story: KafkaStory, payload: str, offset: int) -> None:
-    story.tell("k", Kind.PUT, payload=payload, key="k").ok(offset=offset, host="b0")
+    story.tell("k", LogOpKind.PUT, payload=payload, key="k").ok(offset=offset, host="b0")
 
 
 def scanned(story: KafkaStory, *rows: tuple[int, str], key: str = "k") -> None:
     asked = story.history.step + 1
     for offset, payload in rows:
-        story.tell("s", Kind.ROW, offset=offset, payload=payload, key=key).ok()
-    story.tell("s", Kind.SCANNED, asked=asked, host="b0").ok()
+        story.tell("s", LogOpKind.ROW, offset=offset, payload=payload, key=key).ok()
+    story.tell("s", LogOpKind.SCANNED, asked=asked, host="b0").ok()
 
 
 def test_a_lost_last_value_is_found(story: KafkaStory) -> None:
@@ -462,7 +462,7 @@ def test_a_violation_shrinks_to_what_proves_it(story: KafkaStory) -> None:
     story.log(*(f"p#{number}" for number in range(19)))
     violation = logs.acknowledged_is_stored(story.history.ops())[0]
     shortest = shrink(story.history.ops(), violation, CHECKERS)
-    assert [op.kind for op in shortest] == [Kind.PUBLISH, Kind.READ_ALL]
+    assert [op.kind for op in shortest] == [LogOpKind.PUBLISH, LogOpKind.READ_ALL]
 
 
 def test_every_checker_says_what_it_promises() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from weir.testing.operations import Operation
 from weir.testing.scenario import Scenario
-from weir.testing.scenarios import SCENARIOS
+from weir.testing.scenario_table import SCENARIOS
 from weir.testing.world.errors import LivelockError
 
 #: Where to begin to look; seeds that caught each mutation when it was written. They shift whenever timing does, so

@@ -3,7 +3,7 @@ beside the part that had it."""
 
 import pytest
 
-from weir.testing.scenarios import SCENARIOS
+from weir.testing.scenario_table import SCENARIOS
 
 _LOST_DELAYED = (
     "with deduplication, a delayed message that could not be held passed for a duplicate when it was sent again, "

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from weir.testing.scenarios import SCENARIOS
+from weir.testing.scenario_table import SCENARIOS
 from weir.testing.sim import report_seed
 
 SEEDS = 200
@@ -34,7 +34,7 @@ def test_a_seed_gives_the_same_run_to_the_byte_of_its_trace(scenario: str) -> No
 @_EACH
 def test_a_seed_does_not_depend_on_the_hash_seed_of_its_process(scenario: str) -> None:
     program = (
-        "from weir.testing.scenarios import SCENARIOS; "
+        "from weir.testing.scenario_table import SCENARIOS; "
         f"print(SCENARIOS[{scenario!r}].run({_IN_OTHER_PROCESSES}).digest)"
     )
     digests = [

@@ -10,9 +10,9 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from weir.client import streams as rest
 from weir.client.blocking import Access, ask_v2
+from weir.spark.sql.cluster import WeirCluster, topic_named
 from weir.spark.sql.console import Console
 from weir.spark.sql.parsing import parse
-from weir.spark.sql.place import Place, topic_named
 from weir.spark.sql.results import Done, Rows
 from weir.spark.sql.runner import Runner
 from weir.spark.sql.waiting import waiting
@@ -60,7 +60,7 @@ class Sql:
     def __init__(self, spark: "SparkSession", topics: "Topics", folder: Path) -> None:
         self._spark = spark
         self.topics = topics
-        self.place = Place(Access(topics.up.http_url), topics.servers)
+        self.place = WeirCluster(Access(topics.up.http_url), topics.servers)
         self.console = Console(lambda: spark, self.place, limit=1000, start="earliest")
         self.runner = Runner(spark, self.place, str(folder / "checkpoints"))
         self.folder = folder / "checkpoints"

@@ -9,7 +9,7 @@ from weir.client.kafka.settings import Address, Login, TlsFiles, parse_servers
 from weir.model.errors import ConfigError
 from weir.spark.source.option_table import KAFKA, OWN, REFUSED, SOURCE, WITHOUT_EFFECT
 from weir.spark.source.option_values import from_json, span_ms, to_json
-from weir.spark.source.options import EARLIEST, LATEST, Place, SourceOptions, parse
+from weir.spark.source.options import EARLIEST, LATEST, OffsetSpec, SourceOptions, parse
 
 BASE = {"kafka.bootstrap.servers": "one:1,two", "subscribe": "orders"}
 
@@ -33,15 +33,15 @@ def refused(text: str, options: dict[str, str], *, streaming: bool = False) -> N
 
 
 def test_a_batch_reads_everything_and_a_stream_what_is_new() -> None:
-    assert (batch().start, batch().end) == (Place(word=EARLIEST), Place(word=LATEST))
-    assert stream().start == Place(word=LATEST)
+    assert (batch().start, batch().end) == (OffsetSpec(word=EARLIEST), OffsetSpec(word=LATEST))
+    assert stream().start == OffsetSpec(word=LATEST)
 
 
 def test_names_are_taken_in_any_case_as_spark_gives_them() -> None:
     found = parse(
         {name.lower(): value for name, value in BASE.items()} | {"startingoffsets": "latest"}, streaming=True
     )
-    assert found.start == Place(word=LATEST)
+    assert found.start == OffsetSpec(word=LATEST)
 
 
 @pytest.mark.parametrize(
@@ -91,9 +91,9 @@ def test_places_by_word_offsets_and_moments_the_first_of_these_wins() -> None:
     offsets = '{"orders": {"0": 5, "1": -2}}'
     assert batch(startingOffsets=offsets).start.offsets == {Partition("orders", 0): 5, Partition("orders", 1): -2}
     moments = batch(startingOffsets=offsets, startingOffsetsByTimestamp='{"orders": {"0": 1000}}').start
-    assert moments == Place(moments={Partition("orders", 0): 1000})
-    assert batch(startingTimestamp="99", startingOffsets=offsets).start == Place(moment=99)
-    assert batch(endingTimestamp="99").end == Place(moment=99)
+    assert moments == OffsetSpec(moments={Partition("orders", 0): 1000})
+    assert batch(startingTimestamp="99", startingOffsets=offsets).start == OffsetSpec(moment=99)
+    assert batch(endingTimestamp="99").end == OffsetSpec(moment=99)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_offsets_that_are_none_are_refused(wrong: str) -> None:
 
 def test_a_stream_has_no_end_and_a_batch_no_trigger() -> None:
     refused("a stream has no end", BASE | {"endingOffsets": "latest"}, streaming=True)
-    assert batch(maxOffsetsPerTrigger="5", maxTriggerDelay="3s").end == Place(word=LATEST)  # with a warning
+    assert batch(maxOffsetsPerTrigger="5", maxTriggerDelay="3s").end == OffsetSpec(word=LATEST)  # with a warning
     assert stream(maxOffsetsPerTrigger="5", minOffsetsPerTrigger="2", maxTriggerDelay="3s").max_per_trigger == 5
     refused("minOffsetsPerTrigger is 6", BASE | {"maxOffsetsPerTrigger": "5", "minOffsetsPerTrigger": "6"})
     refused("maxOffsetsPerTrigger is '0'", BASE | {"maxOffsetsPerTrigger": "0"}, streaming=True)

@@ -18,9 +18,9 @@ from pyspark.sql import SparkSession
 from weir.broker.access.tokens import create_secret, create_token
 from weir.client.blocking import Access, ask_v2
 from weir.model.errors import NotAuthenticatedError, NotAuthorisedError, WeirError
+from weir.spark.sql.cluster import WeirCluster
 from weir.spark.sql.console import Console
 from weir.spark.sql.parsing import parse
-from weir.spark.sql.place import Place
 from weir.spark.sql.results import Done, Rows
 from weir.spark.sql.runner import Runner, check_allowed
 from weir.testing.processes.up import UpProcess, environment
@@ -87,8 +87,8 @@ class Secure:
         token = None if role is None else create_token(SECRET, role)
         return Access(self.url, token, str(self.ca), 5.0)
 
-    def place(self, role: str | None) -> Place:
-        return Place.find(self.access(role))
+    def place(self, role: str | None) -> WeirCluster:
+        return WeirCluster.find(self.access(role))
 
 
 @pytest.fixture(scope="module")

@@ -132,11 +132,11 @@ class Route:
 
 
 @dataclass(slots=True)
-class _Place:
+class _PathNode:
     """What follows on a part of a path, and the routes that end there, by verb."""
 
-    words: "dict[str, _Place]" = field(default_factory=dict)
-    anything: "_Place | None" = None
+    words: "dict[str, _PathNode]" = field(default_factory=dict)
+    anything: "_PathNode | None" = None
     routes: dict[str, Route] = field(default_factory=dict)
 
 
@@ -144,18 +144,18 @@ class Router:
     """Finds the route of a request: segment by segment, a word before a parameter."""
 
     def __init__(self, routes: list[Route]) -> None:
-        self._root = _Place()
+        self._root = _PathNode()
         for route in routes:
             self._place(route.path).routes[route.method] = route
 
-    def _place(self, path: str) -> _Place:
+    def _place(self, path: str) -> _PathNode:
         at = self._root
         for segment in path.split("/"):
             if segment.startswith("{"):
-                at.anything = at.anything or _Place()
+                at.anything = at.anything or _PathNode()
                 at = at.anything
             else:
-                at = at.words.setdefault(segment, _Place())
+                at = at.words.setdefault(segment, _PathNode())
         return at
 
     def find(self, method: str, path: str) -> tuple[Route, dict[str, str]] | list[str]:
@@ -170,8 +170,8 @@ class Router:
 
 
 def _matches(
-    place: _Place, segments: list[str], at: int, values: tuple[str, ...]
-) -> Iterator[tuple[_Place, tuple[str, ...]]]:
+    place: _PathNode, segments: list[str], at: int, values: tuple[str, ...]
+) -> Iterator[tuple[_PathNode, tuple[str, ...]]]:
     """Every place that the path leads to."""
     if at == len(segments):
         yield place, values

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from weir.bookie.layout import Layout, journal_sequences
-from weir.bookie.replay import Case, Ending, Place, decide
+from weir.bookie.replay import Case, CheckpointSide, Ending, decide
 from weir.bookie.small_files import insist
 from weir.model.errors import FileMissingError, JournalCorruptError, WireError
 from weir.runtime.interfaces import Disk, File
@@ -186,7 +186,7 @@ class JournalReplay:
         first = self._checkpoint.sequence
         for sequence in present:
             if sequence < first:
-                self.cases[sequence] = decide(Place.BEFORE_CHECKPOINT, Ending.ZEROS, end=0, proven=0)
+                self.cases[sequence] = decide(CheckpointSide.BEFORE_CHECKPOINT, Ending.ZEROS, end=0, proven=0)
         newest = max([first, *present])
         previous = NOTHING_BEFORE
         for sequence in range(first, newest + 1):
@@ -203,7 +203,7 @@ class JournalReplay:
             proven = max(proven, self._checkpoint.offset)
         if scan.ending is Ending.MISSING and not is_last:
             proven = max(proven, 1)  # a file is made only after the one before it
-        case = decide(Place.FROM_CHECKPOINT, scan.ending, end=scan.end, proven=proven)
+        case = decide(CheckpointSide.FROM_CHECKPOINT, scan.ending, end=scan.end, proven=proven)
         self.cases[sequence] = case
         where = f"{self._layout.journal_file(sequence)} at offset {scan.end}"
         if case.is_fatal:

@@ -8,20 +8,20 @@ from weir.model.ids import EntryId
 from weir.wire.entrylog import ROWS_PER_PAGE, Row, row_at
 
 
-class Place(NamedTuple):
+class EntryLocation(NamedTuple):
     """Where an entry lies, and the run that it belongs to."""
 
     run: LogRun
     row: Row
 
 
-async def find(files: LogFiles, runs: LedgerRuns, entry_id: int) -> Place | None:
+async def find(files: LogFiles, runs: LedgerRuns, entry_id: int) -> EntryLocation | None:
     """The newest copy of the entry; None if no log holds it, which is certain. A WireError if the index page
     that would tell is damaged."""
     for run in runs.covering(entry_id):
         row = await at_or_after(files, run, entry_id)
         if row.entry_id == entry_id:
-            return Place(run, row)
+            return EntryLocation(run, row)
     return None
 
 

@@ -13,7 +13,7 @@ wrote, and no bookie that stores its proofs on the same disk can do better (docs
 from enum import Enum
 
 
-class Place(Enum):
+class CheckpointSide(Enum):
     """Where the file stands to the checkpoint."""
 
     BEFORE_CHECKPOINT = "before"
@@ -55,7 +55,7 @@ class Case(Enum):
 
 
 _OLD = {
-    (Place.BEFORE_CHECKPOINT, ending, proof): Case.OLD_FILE
+    (CheckpointSide.BEFORE_CHECKPOINT, ending, proof): Case.OLD_FILE
     for ending in Ending
     for proof in Proof
     if (ending, proof) != (Ending.REACHED, Proof.BEYOND)
@@ -63,20 +63,20 @@ _OLD = {
 
 #: Every combination that can be observed. What ends where the next file says so has, by the meaning of the
 #: words, nothing beyond; that combination has no row.
-TABLE: dict[tuple[Place, Ending, Proof], Case] = {
+TABLE: dict[tuple[CheckpointSide, Ending, Proof], Case] = {
     **_OLD,
-    (Place.FROM_CHECKPOINT, Ending.REACHED, Proof.NONE): Case.COMPLETE,
-    (Place.FROM_CHECKPOINT, Ending.ZEROS, Proof.NONE): Case.CLEAN_END,
-    (Place.FROM_CHECKPOINT, Ending.STALE, Proof.NONE): Case.CLEAN_END,
-    (Place.FROM_CHECKPOINT, Ending.BAD, Proof.NONE): Case.TORN_TAIL,
-    (Place.FROM_CHECKPOINT, Ending.MISSING, Proof.NONE): Case.NOT_WRITTEN,
-    (Place.FROM_CHECKPOINT, Ending.ZEROS, Proof.BEYOND): Case.BAD_MIDDLE,
-    (Place.FROM_CHECKPOINT, Ending.STALE, Proof.BEYOND): Case.BAD_MIDDLE,
-    (Place.FROM_CHECKPOINT, Ending.BAD, Proof.BEYOND): Case.BAD_MIDDLE,
-    (Place.FROM_CHECKPOINT, Ending.MISSING, Proof.BEYOND): Case.MISSING_FILE,
+    (CheckpointSide.FROM_CHECKPOINT, Ending.REACHED, Proof.NONE): Case.COMPLETE,
+    (CheckpointSide.FROM_CHECKPOINT, Ending.ZEROS, Proof.NONE): Case.CLEAN_END,
+    (CheckpointSide.FROM_CHECKPOINT, Ending.STALE, Proof.NONE): Case.CLEAN_END,
+    (CheckpointSide.FROM_CHECKPOINT, Ending.BAD, Proof.NONE): Case.TORN_TAIL,
+    (CheckpointSide.FROM_CHECKPOINT, Ending.MISSING, Proof.NONE): Case.NOT_WRITTEN,
+    (CheckpointSide.FROM_CHECKPOINT, Ending.ZEROS, Proof.BEYOND): Case.BAD_MIDDLE,
+    (CheckpointSide.FROM_CHECKPOINT, Ending.STALE, Proof.BEYOND): Case.BAD_MIDDLE,
+    (CheckpointSide.FROM_CHECKPOINT, Ending.BAD, Proof.BEYOND): Case.BAD_MIDDLE,
+    (CheckpointSide.FROM_CHECKPOINT, Ending.MISSING, Proof.BEYOND): Case.MISSING_FILE,
 }
 
 
-def decide(place: Place, ending: Ending, *, end: int, proven: int) -> Case:
+def decide(place: CheckpointSide, ending: Ending, *, end: int, proven: int) -> Case:
     """The verdict on a file whose valid records end at `end`, while bytes up to `proven` had been synced."""
     return TABLE[place, ending, Proof.BEYOND if proven > end else Proof.NONE]

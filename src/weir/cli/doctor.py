@@ -9,7 +9,7 @@ from shutil import disk_usage
 import click
 
 from weir.cli.output import print_json, print_table
-from weir.model.checks import Check, State
+from weir.model.diagnosis import Check, State
 
 _OLDEST_PYTHON = (3, 11)
 _PORTS = {"pulsar": 6650, "kafka": 9092, "http": 8080}

@@ -18,7 +18,7 @@ from weir.model.errors import ConfigError, SparkSetupError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from weir.spark.sql.place import Place
+    from weir.spark.sql.cluster import WeirCluster
 
 _NEEDED = ("pyspark", "pyarrow", "numpy", "pandas", "sqlglot", "prompt_toolkit")
 #: How long a runner that nobody watches waits for a broker that is away.
@@ -63,15 +63,15 @@ def state_folder() -> Path:
     return folder
 
 
-def place_of(remote: Remote, kafka: str | None, *, patience_s: float = 5.0) -> "Place":
+def place_of(remote: Remote, kafka: str | None, *, patience_s: float = 5.0) -> "WeirCluster":
     """The Weir that `--url` names. `patience_s`: how long it may be away."""
-    from weir.spark.sql.place import Place
+    from weir.spark.sql.cluster import WeirCluster
 
     if remote.certificate is not None:
         raise ConfigError("Spark comes in with tokens, not with certificates", hint="use --token")
     if remote.ca is not None and not Path(remote.ca).is_file():
         raise ConfigError(f"there is no file {remote.ca}", hint="check --ca")
-    return Place.find(Access(remote.url, remote.read_token(), remote.ca, patience_s), kafka)
+    return WeirCluster.find(Access(remote.url, remote.read_token(), remote.ca, patience_s), kafka)
 
 
 def checkpoint_folder(access: Access, given: str | None) -> Path:

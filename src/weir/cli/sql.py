@@ -149,7 +149,7 @@ def _until_interrupted(console: "Console", statement: "SelectStream | Watch", *,
 
 def _prompt(console: "Console", *, as_json: bool) -> None:
     from weir.cli.sql_prompt import Words, statements
-    from weir.spark.sql.place import table_name, topic_named
+    from weir.spark.sql.cluster import table_name, topic_named
 
     topics: list[str] = []
     columns: dict[tuple[str, ...], list[str]] = {}

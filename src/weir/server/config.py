@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from weir.server.addresses import Address
 from weir.server.config_keys import keys_of, setting
-from weir.server.config_kinds import (
+from weir.server.config_types import (
     BOUND,
     BOUNDED_SIZE,
     COUNT,

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from weir.model.errors import ConfigError
-from weir.server.config_kinds import Kind
+from weir.server.config_types import SettingType
 
 T = TypeVar("T")
 
@@ -22,7 +22,7 @@ class Key:
     """One setting."""
 
     name: str
-    kind: Kind[Any]
+    kind: SettingType[Any]
     default: Any
     doc: str
     secret: bool
@@ -40,12 +40,12 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class _About:
-    kind: Kind[Any]
+    kind: SettingType[Any]
     doc: str
     secret: bool
 
 
-def setting(kind: Kind[T], default: T, doc: str, *, secret: bool = False) -> T:
+def setting(kind: SettingType[T], default: T, doc: str, *, secret: bool = False) -> T:
     """A field of the tree that is a setting."""
     return field(default=default, metadata={_MARK: _About(kind, doc, secret)})
 

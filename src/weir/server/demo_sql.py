@@ -151,11 +151,11 @@ class _Story:
     def tell(self, starter: SparkStarter, plot: Path) -> None:
         spark = starter.get()
         self._did("spark", f"{spark.version} in this process, with every topic as a table")
+        from weir.spark.sql.cluster import WeirCluster
         from weir.spark.sql.console import Console
-        from weir.spark.sql.place import Place
         from weir.spark.sql.runner import Runner
 
-        place = Place(self._access, self._kafka)
+        place = WeirCluster(self._access, self._kafka)
         console = Console(lambda: spark, place)
         runner, done = Runner(spark, place, f"{self._folder}/checkpoints"), Event()
         worker = Thread(target=_keep_running, args=(runner, done), daemon=True)

@@ -15,6 +15,7 @@ from weir.broker.access.security import Authenticator, Authoriser, TopicGuard
 from weir.broker.access.tokens import TokenVerifier, load_public_key, load_secret, read_key
 from weir.broker.broker import Broker
 from weir.broker.context import BrokerContext
+from weir.broker.coordinator_shards import CoordinatorShards
 from weir.broker.groups.coordinator import GroupCoordinator
 from weir.broker.groups.offsets import GroupOffsets
 from weir.broker.ownership import Ownership
@@ -22,7 +23,6 @@ from weir.broker.publish.limits import Budget
 from weir.broker.registry.registry import Registry
 from weir.broker.registry.sql_streams import SqlStreams
 from weir.broker.schemas.registry import SchemaRegistry
-from weir.broker.shards import Homes
 from weir.broker.transactions.coordinator import Transactions
 from weir.broker.upkeep.keyed import kafka_keyed, pulsar_keyed
 from weir.gateway.kafka.catalog import Catalog
@@ -118,9 +118,9 @@ class Standalone:
         broker = Broker(context, registry, ownership, authenticator)
         broker.start()
         self._started.push_async_callback(broker.close)
-        homes = Homes(broker)
-        groups = self._coordinate(broker, homes, context)
-        transactions = self._transact(broker, homes, context, groups, authoriser)
+        shards = CoordinatorShards(broker)
+        groups = self._coordinate(broker, shards, context)
+        transactions = self._transact(broker, shards, context, groups, authoriser)
         await self._serve_pulsar(broker, GuardedSchemas(schemas, guard), registry, tls)
         await self._serve_kafka(broker, registry, authoriser, tls, groups=groups, transactions=transactions)
         admin = AdminContext(
@@ -228,11 +228,11 @@ class Standalone:
             await server.start()
             self._started.push_async_callback(server.close)
 
-    def _coordinate(self, broker: Broker, homes: Homes, context: BrokerContext) -> GroupCoordinator:
+    def _coordinate(self, broker: Broker, shards: CoordinatorShards, context: BrokerContext) -> GroupCoordinator:
         """Consumer groups, of whatever protocol has them."""
-        offsets = GroupOffsets(broker, homes, self._runtime.clock)
+        offsets = GroupOffsets(broker, shards, self._runtime.clock)
         groups = GroupCoordinator(
-            self._runtime, homes, offsets, context.members, parts.group_settings(self._config)
+            self._runtime, shards, offsets, context.members, parts.group_settings(self._config)
         )
         groups.start()
         self._started.push_async_callback(groups.close)
@@ -241,7 +241,7 @@ class Standalone:
     def _transact(
         self,
         broker: Broker,
-        homes: Homes,
+        shards: CoordinatorShards,
         context: BrokerContext,
         groups: GroupCoordinator,
         authoriser: Authoriser,
@@ -250,7 +250,7 @@ class Standalone:
         clock = self._runtime.clock
         transactions = Transactions(
             clock,
-            homes,
+            shards,
             topics=broker,
             positions=groups.offsets,
             ids=IdBlocks(clock, self._storage.meta, size=_PRODUCER_IDS, counter=keys.PRODUCER_COUNTER),

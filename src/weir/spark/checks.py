@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 
-from weir.model.checks import Check, State
+from weir.model.diagnosis import Check, State
 from weir.model.errors import SparkSetupError
 from weir.spark.java import OLDEST, find_java
 from weir.spark.sessions import session

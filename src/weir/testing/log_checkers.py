@@ -7,19 +7,19 @@ never answered may be stored or not, also later; more than once only if sending 
 from collections.abc import Sequence
 
 from weir.testing.checking import AVAILABLE, Violation
-from weir.testing.log_history import Kind, LogOp
+from weir.testing.log_history import LogOp, LogOpKind
 from weir.testing.operations import grouped, of
 
 
 def acknowledged_is_stored(ops: Sequence[LogOp]) -> list[Violation]:
     """What a producer was told is stored (or held until its moment) is in the log in the end."""
     promise = "an acknowledged message is never lost"
-    stored = {_message(op) for op in of(ops, Kind.CONTENT)}
-    cancelled = {_message(op) for op in of(ops, Kind.CANCEL)}
+    stored = {_message(op) for op in of(ops, LogOpKind.CONTENT)}
+    cancelled = {_message(op) for op in of(ops, LogOpKind.CANCEL)}
     ends = _ends(ops)
     lost = [
         ack
-        for ack in of(ops, Kind.PUBLISH)
+        for ack in of(ops, LogOpKind.PUBLISH)
         if ack.ok and ack.log in ends and _message(ack) not in stored and _message(ack) not in cancelled
     ]
     return [
@@ -36,10 +36,10 @@ def acknowledged_is_stored(ops: Sequence[LogOp]) -> list[Violation]:
 def receipts_say_where(ops: Sequence[LogOp]) -> list[Violation]:
     """A receipt names the place where the message is for ever; no two messages get the same place."""
     promise = "an acknowledged message is where its receipt says"
-    content = {(op.log, op.spot): op for op in of(ops, Kind.CONTENT)}
+    content = {(op.log, op.spot): op for op in of(ops, LogOpKind.CONTENT)}
     first: dict[object, LogOp] = {}
     found = []
-    for ack in of(ops, Kind.PUBLISH):
+    for ack in of(ops, LogOpKind.PUBLISH):
         if not ack.ok or ack.spot is None:
             continue
         there = content.get((ack.log, ack.spot))
@@ -56,9 +56,9 @@ def receipts_say_where(ops: Sequence[LogOp]) -> list[Violation]:
 def stored_once(ops: Sequence[LogOp]) -> list[Violation]:
     """A message that may be sent again is stored once; any other not more often than it was sent."""
     promise = "nothing is stored twice that may be sent again"
-    sent = grouped(of(ops, Kind.PUBLISH), _message)
+    sent = grouped(of(ops, LogOpKind.PUBLISH), _message)
     found = []
-    for message, stored in grouped(of(ops, Kind.CONTENT), _message).items():
+    for message, stored in grouped(of(ops, LogOpKind.CONTENT), _message).items():
         attempts = sent.get(message, [])
         most = 1 if any(op.once for op in attempts) else len(attempts)
         if attempts and len(stored) > most:
@@ -70,12 +70,12 @@ def stored_once(ops: Sequence[LogOp]) -> list[Violation]:
 def producers_order_is_kept(ops: Sequence[LogOp]) -> list[Violation]:
     """Messages of one producer stand as it first sent them, in order and without holes; delayed ones apart."""
     promise = "messages of a producer are stored in the order in which it sent them"
-    content = grouped(of(ops, Kind.CONTENT), lambda op: op.log)
+    content = grouped(of(ops, LogOpKind.CONTENT), lambda op: op.log)
     sent: dict[tuple[str, str], dict[str, LogOp]] = {}
-    for op in of(ops, Kind.PUBLISH):
+    for op in of(ops, LogOpKind.PUBLISH):
         if op.due_at is None:
             sent.setdefault((op.log, op.client), {}).setdefault(op.payload, op)
-    deleted = {end.log for end in of(ops, Kind.READ_ALL) if end.start is not None}
+    deleted = {end.log for end in of(ops, LogOpKind.READ_ALL) if end.start is not None}
     found = []
     for (log, _), messages in sent.items():
         if log in deleted and not all(op.once for op in messages.values()):
@@ -99,10 +99,10 @@ def producers_order_is_kept(ops: Sequence[LogOp]) -> list[Violation]:
 def what_was_seen_stays(ops: Sequence[LogOp]) -> list[Violation]:
     """What was ever read or delivered is in the log for good, at the same place, with the same content."""
     promise = "what was seen stays where it was"
-    content = {(op.log, op.spot): op for op in of(ops, Kind.CONTENT)}
+    content = {(op.log, op.spot): op for op in of(ops, LogOpKind.CONTENT)}
     ends = _ends(ops)
     found = []
-    for op in of(ops, Kind.READ, Kind.DELIVER):
+    for op in of(ops, LogOpKind.READ, LogOpKind.DELIVER):
         if op.spot is None:
             continue
         there = content.get((op.log, op.spot))
@@ -118,9 +118,9 @@ def what_was_seen_stays(ops: Sequence[LogOp]) -> list[Violation]:
 def delays_are_kept(ops: Sequence[LogOp]) -> list[Violation]:
     """A delayed message is seen by nobody before its moment."""
     promise = "a delayed message does not come before its moment"
-    due = {_message(op): op for op in of(ops, Kind.PUBLISH, Kind.DELAY) if op.due_at is not None}
+    due = {_message(op): op for op in of(ops, LogOpKind.PUBLISH, LogOpKind.DELAY) if op.due_at is not None}
     found = []
-    for op in of(ops, Kind.READ, Kind.DELIVER):
+    for op in of(ops, LogOpKind.READ, LogOpKind.DELIVER):
         sent = due.get(_message(op))
         if sent is not None and sent.due_at is not None and op.began_at < sent.due_at:
             sentence = f"{op.client} got {op.payload}, which is due at {sent.due_at:.3f}s, at {op.began_at:.3f}s"
@@ -130,7 +130,7 @@ def delays_are_kept(ops: Sequence[LogOp]) -> list[Violation]:
 
 def all_is_available_after_healing(ops: Sequence[LogOp]) -> list[Violation]:
     """With everything healed, logs can be read to their ends, and subscriptions and groups take new consumers."""
-    return [Violation(AVAILABLE, f"{op.log} is not: {op.error}", (op,)) for op in of(ops, Kind.MISSING)]
+    return [Violation(AVAILABLE, f"{op.log} is not: {op.error}", (op,)) for op in of(ops, LogOpKind.MISSING)]
 
 
 def _message(op: LogOp) -> tuple[str, str]:
@@ -144,4 +144,4 @@ def _may_be_deleted(op: LogOp, end: LogOp) -> bool:
 
 def _ends(ops: Sequence[LogOp]) -> dict[str, LogOp]:
     """The final reader's word of each log that it has read everything."""
-    return {op.log: op for op in of(ops, Kind.READ_ALL)}
+    return {op.log: op for op in of(ops, LogOpKind.READ_ALL)}

@@ -12,7 +12,7 @@ from typing import Any
 from weir.testing.operations import Operation
 
 
-class Kind(Enum):
+class LogOpKind(Enum):
     """What was asked, or what happened."""
 
     #: A message was sent; one operation for each time.

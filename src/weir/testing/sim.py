@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from weir.testing.scenario import Scenario
-from weir.testing.scenarios import SCENARIOS
+from weir.testing.scenario_table import SCENARIOS
 from weir.testing.shrink import shrink
 from weir.testing.storage.scenario import CLUSTER
 

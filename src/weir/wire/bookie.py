@@ -38,7 +38,7 @@ MAX_TEXT_BYTES = 1024
 MAX_U32 = 2**32 - 1
 
 
-class Kind(IntEnum):
+class FrameType(IntEnum):
     """What a frame is. Requests below 64, responses from 64 on."""
 
     ADD = 1
@@ -179,35 +179,35 @@ def encode_add(
 ) -> list[Buffer]:
     """Buffers to write one after the other; the entries are not copied."""
     flags = _FLAG_RECOVERY if recovery else 0
-    return frame_with_entries(_ADD.pack(Kind.ADD, flags, request_id, ledger_id, len(entries)), entries)
+    return frame_with_entries(_ADD.pack(FrameType.ADD, flags, request_id, ledger_id, len(entries)), entries)
 
 
 def encode_read(request_id: int, ledger_id: LedgerId, first: EntryId, last: EntryId, max_bytes: int) -> bytes:
-    return frame(_READ.pack(Kind.READ, request_id, ledger_id, first, last, max_bytes))
+    return frame(_READ.pack(FrameType.READ, request_id, ledger_id, first, last, max_bytes))
 
 
 def encode_poll(request_id: int, ledger_id: LedgerId, after: EntryId, timeout_ms: int) -> bytes:
-    return frame(_POLL.pack(Kind.POLL, request_id, ledger_id, after, timeout_ms))
+    return frame(_POLL.pack(FrameType.POLL, request_id, ledger_id, after, timeout_ms))
 
 
 def encode_last_confirmed(request_id: int, ledger_id: LedgerId) -> bytes:
-    return frame(_LEDGER.pack(Kind.LAST_CONFIRMED, request_id, ledger_id))
+    return frame(_LEDGER.pack(FrameType.LAST_CONFIRMED, request_id, ledger_id))
 
 
 def encode_confirm(ledger_id: LedgerId, last_confirmed: EntryId) -> bytes:
-    return frame(_CONFIRM.pack(Kind.CONFIRM, ledger_id, last_confirmed))
+    return frame(_CONFIRM.pack(FrameType.CONFIRM, ledger_id, last_confirmed))
 
 
 def encode_fence(request_id: int, ledger_id: LedgerId) -> bytes:
-    return frame(_LEDGER.pack(Kind.FENCE, request_id, ledger_id))
+    return frame(_LEDGER.pack(FrameType.FENCE, request_id, ledger_id))
 
 
 def encode_delete(request_id: int, ledger_id: LedgerId) -> bytes:
-    return frame(_LEDGER.pack(Kind.DELETE, request_id, ledger_id))
+    return frame(_LEDGER.pack(FrameType.DELETE, request_id, ledger_id))
 
 
 def encode_ping(request_id: int) -> bytes:
-    return frame(_PING.pack(Kind.PING, request_id))
+    return frame(_PING.pack(FrameType.PING, request_id))
 
 
 def decode_request(body: Buffer) -> Request:
@@ -264,14 +264,14 @@ def _decode_ping(body: Buffer) -> Ping:
 
 
 _REQUESTS: dict[int, Callable[[Buffer], Request]] = {
-    Kind.ADD: _decode_add,
-    Kind.READ: _decode_read,
-    Kind.POLL: _decode_poll,
-    Kind.LAST_CONFIRMED: _decode_last_confirmed,
-    Kind.CONFIRM: _decode_confirm,
-    Kind.FENCE: _decode_fence,
-    Kind.DELETE: _decode_delete,
-    Kind.PING: _decode_ping,
+    FrameType.ADD: _decode_add,
+    FrameType.READ: _decode_read,
+    FrameType.POLL: _decode_poll,
+    FrameType.LAST_CONFIRMED: _decode_last_confirmed,
+    FrameType.CONFIRM: _decode_confirm,
+    FrameType.FENCE: _decode_fence,
+    FrameType.DELETE: _decode_delete,
+    FrameType.PING: _decode_ping,
 }
 
 # --- responses ----------------------------------------------------------------------------------------------
@@ -279,24 +279,26 @@ _REQUESTS: dict[int, Callable[[Buffer], Request]] = {
 
 def encode_done(request_ids: Sequence[int]) -> bytes:
     count = len(request_ids)
-    return frame(_DONE.pack(Kind.DONE, count) + pack(f"<{count}Q", *request_ids))
+    return frame(_DONE.pack(FrameType.DONE, count) + pack(f"<{count}Q", *request_ids))
 
 
 def encode_entries(
     request_id: int, ledger_id: LedgerId, last_confirmed: EntryId, entries: Sequence[tuple[EntryId, Buffer]]
 ) -> list[Buffer]:
     """Buffers to write one after the other; the entries are not copied."""
-    head = _ENTRIES.pack(Kind.ENTRIES, request_id, ledger_id, last_confirmed, len(entries))
+    head = _ENTRIES.pack(FrameType.ENTRIES, request_id, ledger_id, last_confirmed, len(entries))
     return frame_with_entries(head, entries)
 
 
 def encode_confirmed(request_id: int, last_confirmed: EntryId) -> bytes:
-    return frame(_CONFIRMED.pack(Kind.CONFIRMED, request_id, last_confirmed))
+    return frame(_CONFIRMED.pack(FrameType.CONFIRMED, request_id, last_confirmed))
 
 
 def encode_failed(failed: Failed) -> bytes:
     what, hint = _cut(failed.what), _cut(failed.hint)
-    return frame(_FAILED.pack(Kind.FAILED, failed.request_id, failed.code, len(what), len(hint)) + what + hint)
+    return frame(
+        _FAILED.pack(FrameType.FAILED, failed.request_id, failed.code, len(what), len(hint)) + what + hint
+    )
 
 
 def decode_response(body: Buffer) -> Response:
@@ -339,8 +341,8 @@ def _cut(text: str) -> bytes:
 
 
 _RESPONSES: dict[int, Callable[[Buffer], Response]] = {
-    Kind.DONE: _decode_done,
-    Kind.ENTRIES: _decode_entries,
-    Kind.CONFIRMED: _decode_confirmed,
-    Kind.FAILED: decode_failed,
+    FrameType.DONE: _decode_done,
+    FrameType.ENTRIES: _decode_entries,
+    FrameType.CONFIRMED: _decode_confirmed,
+    FrameType.FAILED: decode_failed,
 }

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from weir.model.errors import UnknownVersionError, WireError
 from weir.model.ids import BookieId, Buffer
-from weir.wire.bookie import Failed, Kind, decode_failed
+from weir.wire.bookie import Failed, FrameType, decode_failed
 from weir.wire.bookie_layout import as_text, fields_before_rest, frame, kind_of
 
 #: The one version that this build speaks.
@@ -63,7 +63,7 @@ def encode_welcome(welcome: Welcome) -> bytes:
 
 def decode_welcome(body: Buffer) -> Welcome | Failed:
     """The server's answer to a hello."""
-    if kind_of(body) == Kind.FAILED:
+    if kind_of(body) == FrameType.FAILED:
         return decode_failed(body)
     (magic, version, features, max_frame_bytes, length), rest = fields_before_rest(body, _WELCOME)
     return Welcome(_bookie_id(magic, rest, length), version, features, max_frame_bytes)

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from weir.broker.api import Delivery, KeyShared, SubscribeRequest, SubscriptionType
 from weir.broker.dispatch.consumer import BrokerConsumer
-from weir.broker.dispatch.subscription import Subscription, Surroundings
+from weir.broker.dispatch.subscription import Subscription, SubscriptionParts
 from weir.broker.publish.limits import RateLimit
 from weir.broker.settings import BrokerSettings
 from weir.broker.topic.meters import Histogram
-from weir.broker.transactions.committed import Committed
+from weir.broker.transactions.decided_log import DecidedLog
 from weir.broker.transactions.index import TransactionIndex
 from weir.model.batch import Batch, BatchFlags, BatchFormat
 from weir.model.errors import ConsumerClosedError
@@ -102,11 +102,11 @@ class Model:
         clock: Any = FakeClock()
         state: Any = FakeState()
         view: Any = None
-        around = Surroundings(
+        around = SubscriptionParts(
             clock,
             BrokerSettings(look_ahead=look_ahead),
             self.log,
-            Committed(self.log, self.log),
+            DecidedLog(self.log, self.log),
             view,
             state,
             TaskScope("test"),

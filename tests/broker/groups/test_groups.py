@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from weir.broker.coordinator_shards import CoordinatorShards
 from weir.broker.groups.coordinator import GroupCoordinator
 from weir.broker.groups.model import (
     STATES,
@@ -18,9 +19,8 @@ from weir.broker.groups.model import (
     SyncRequest,
     next_state,
 )
-from weir.broker.groups.offsets import Committed, GroupOffsets
+from weir.broker.groups.offsets import CommittedOffset, GroupOffsets
 from weir.broker.groups.records import decode_group
-from weir.broker.shards import Homes
 from weir.model.errors import (
     GroupFullError,
     GroupNotEmptyError,
@@ -117,9 +117,9 @@ async def party_of(bench: Any, **settings: Any) -> Party:
     from weir.broker.ports import PlainRegistry, SoleOwner
 
     broker = Broker(context, PlainRegistry(), SoleOwner())
-    homes = Homes(broker)
-    offsets = GroupOffsets(broker, homes, bench.runtime.clock)
-    groups = GroupCoordinator(bench.runtime, homes, offsets, context.members, GroupSettings(**settings))
+    shards = CoordinatorShards(broker)
+    offsets = GroupOffsets(broker, shards, bench.runtime.clock)
+    groups = GroupCoordinator(bench.runtime, shards, offsets, context.members, GroupSettings(**settings))
     groups.start()
     await broker.load(T)
     return Party(bench, broker, groups)
@@ -357,7 +357,7 @@ def test_a_silent_member_is_out_after_its_session_and_the_others_divide_its_shar
         with pytest.raises(UnknownMemberError):
             await party.beat(b)
         with pytest.raises(UnknownMemberError):
-            await party.groups.commit("g", {T: Committed(1)}, member_id=b.member_id, generation=1)
+            await party.groups.commit("g", {T: CommittedOffset(1)}, member_id=b.member_id, generation=1)
 
     tell(story)
 
@@ -368,7 +368,7 @@ def test_heartbeats_and_commits_keep_a_member_in(tell: Callable) -> None:
         for offset in range(15):
             await party.sleep(5)
             await party.beat(a)
-            await party.groups.commit("g", {T: Committed(offset)}, member_id=b.member_id, generation=1)
+            await party.groups.commit("g", {T: CommittedOffset(offset)}, member_id=b.member_id, generation=1)
         assert await party.state() is GroupState.STABLE
 
     tell(story)
@@ -419,7 +419,7 @@ def test_a_static_member_that_restarts_goes_on_with_its_share_and_nobody_else_no
             await party.join(member_id=b.member_id, instance_id="two")
         with pytest.raises(MemberFencedError):
             await party.groups.commit(
-                "g", {T: Committed(1)}, member_id=b.member_id, generation=1, instance_id="two"
+                "g", {T: CommittedOffset(1)}, member_id=b.member_id, generation=1, instance_id="two"
             )
         with pytest.raises(UnknownMemberError):
             await party.beat(b)
@@ -508,27 +508,27 @@ def test_members_commit_in_their_generation_and_others_only_while_there_are_none
     async def story(party: Party) -> None:
         groups = party.groups
         with pytest.raises(UnknownGroupError):
-            await groups.commit("g", {T: Committed(1)}, member_id="x", generation=3)
-        assert await groups.commit("g", {T: Committed(1)}) == {T: None}  # nobody is there
+            await groups.commit("g", {T: CommittedOffset(1)}, member_id="x", generation=3)
+        assert await groups.commit("g", {T: CommittedOffset(1)}) == {T: None}  # nobody is there
         assert await party.state() is GroupState.EMPTY
         a, b = await asyncio.gather(party.join(), party.join())
         member = {"member_id": b.member_id, "generation": 1}
         with pytest.raises(RebalanceInProgressError):
-            await groups.commit("g", {T: Committed(2)}, **member)
+            await groups.commit("g", {T: CommittedOffset(2)}, **member)
         await groups.check_member("g", b.member_id, 1)  # a transaction may
         await party.share(a, {"a": a, "b": b}, a=b"A", b=b"B")
-        assert await groups.commit("g", {T: Committed(2)}, **member) == {T: None}
+        assert await groups.commit("g", {T: CommittedOffset(2)}, **member) == {T: None}
         with pytest.raises(IllegalGenerationError):
-            await groups.commit("g", {T: Committed(3)}, **{**member, "generation": 0})
+            await groups.commit("g", {T: CommittedOffset(3)}, **{**member, "generation": 0})
         with pytest.raises(IllegalGenerationError):
             await groups.check_member("g", b.member_id, 0)
         with pytest.raises(UnknownMemberError):
-            await groups.commit("g", {T: Committed(3)})
+            await groups.commit("g", {T: CommittedOffset(3)})
         await groups.check_member("g", "", -1)
         # While others are awaited a member may still say how far it came.
         late = party.join()
         await party.sleep(1)
-        assert await groups.commit("g", {T: Committed(4)}, **member) == {T: None}
+        assert await groups.commit("g", {T: CommittedOffset(4)}, **member) == {T: None}
         assert (await groups.offsets.fetch("g", [T]))[T].offset == 4
         late.cancel()
 
@@ -544,9 +544,9 @@ def test_a_group_goes_on_after_a_restart_without_dividing_anew(run: Callable) ->
         a, b = await asyncio.gather(party.join(instance_id="one"), party.join())
         sync = SyncRequest(1, a.member_id, "one", assignments={b.member_id: b"B"}, parts={b.member_id: [T]})
         await asyncio.gather(party.groups.sync("g", sync), party.groups.sync("g", SyncRequest(1, b.member_id)))
-        await party.groups.commit("g", {T: Committed(7)}, member_id=b.member_id, generation=1)
+        await party.groups.commit("g", {T: CommittedOffset(7)}, member_id=b.member_id, generation=1)
 
-        after = await party_of(bench)  # the first is not closed: it loses its home
+        after = await party_of(bench)  # the first is not closed: it loses its shard
         await after.beat(a, "one")
         await after.beat(b)
         assert (await after.groups.sync("g", SyncRequest(1, b.member_id))).assignment == b"B"
@@ -566,7 +566,7 @@ def test_an_empty_group_keeps_its_generation_over_a_restart(run: Callable) -> No
         party = await party_of(bench)
         a = await party.join()
         await party.share(a, {"a": a}, a=b"A")
-        await party.groups.commit("g", {T: Committed(1)}, member_id=a.member_id, generation=1)
+        await party.groups.commit("g", {T: CommittedOffset(1)}, member_id=a.member_id, generation=1)
         await party.groups.leave("g", [(a.member_id, None)])
         await party.sleep(1)
         after = await party_of(bench)
@@ -597,12 +597,12 @@ def test_what_was_promised_before_the_shares_were_durable_is_not_remembered(run:
 
 def test_a_damaged_group_is_an_error_for_everyone_until_it_is_mended(tell: Callable) -> None:
     async def story(party: Party) -> None:
-        home = await Homes(party.broker).of("g")
-        home.state.put("group/fine", b'{"version": 1}')
+        shard = await CoordinatorShards(party.broker).of("g")
+        shard.state.put("group/fine", b'{"version": 1}')
         for _ in range(2):
             with pytest.raises(WireError):
                 await party.join()
-        home.state.delete("group/fine")
+        shard.state.delete("group/fine")
         assert (await party.join()).generation == 1
 
     tell(story)
@@ -610,7 +610,7 @@ def test_a_damaged_group_is_an_error_for_everyone_until_it_is_mended(tell: Calla
 
 def test_a_group_whose_home_is_lost_tells_those_who_wait(tell: Callable) -> None:
     async def story(party: Party) -> None:
-        from weir.broker.shards import COORDINATOR
+        from weir.broker.coordinator_shards import COORDINATOR
 
         a, b = await asyncio.gather(party.join(), party.join())
         waiting = asyncio.ensure_future(party.groups.sync("g", SyncRequest(1, b.member_id)))
@@ -631,7 +631,7 @@ def test_groups_are_listed_described_and_deleted(tell: Callable) -> None:
     async def story(party: Party) -> None:
         groups = party.groups
         a, b = await party.two()
-        await groups.commit("simple", {T: Committed(1)})
+        await groups.commit("simple", {T: CommittedOffset(1)})
         assert [(g.name, g.state) for g in await groups.all()] == [
             ("g", GroupState.STABLE),
             ("simple", GroupState.EMPTY),
@@ -661,15 +661,15 @@ def test_an_empty_group_is_forgotten_after_its_retention_and_one_without_positio
     async def story(party: Party) -> None:
         groups = party.groups
         a, b = await party.two()
-        await groups.commit("g", {T: Committed(1)}, member_id=a.member_id, generation=1)
-        await groups.commit("simple", {T: Committed(1)})
+        await groups.commit("g", {T: CommittedOffset(1)}, member_id=a.member_id, generation=1)
+        await groups.commit("simple", {T: CommittedOffset(1)})
         await groups.leave("g", [(a.member_id, None), (b.member_id, None)])
         other = await groups.join("other", ASK)
         await groups.leave("other", [(other.member_id, None)])
         await party.sleep(150)
         assert [g.name for g in await groups.all()] == ["g", "simple"]
         await party.sleep(700)
-        await groups.commit("simple", {T: Committed(2)})
+        await groups.commit("simple", {T: CommittedOffset(2)})
         await party.sleep(300)
         assert [g.name for g in await groups.all()] == ["simple"]
         assert list((await party.broker.load(T)).subscriptions) == ["simple"]
@@ -683,7 +683,7 @@ def test_an_empty_group_is_forgotten_after_its_retention_and_one_without_positio
 def test_positions_that_came_without_a_group_expire_as_well(tell: Callable) -> None:
     async def story(party: Party) -> None:
         await party.groups.all()
-        await party.groups.offsets.commit("by transaction", {T: Committed(1)})
+        await party.groups.offsets.commit("by transaction", {T: CommittedOffset(1)})
         assert [g.name for g in await party.groups.all()] == ["by transaction"]
         await party.sleep(800)
         assert list((await party.broker.load(T)).subscriptions) == ["by transaction"]
@@ -704,7 +704,7 @@ def test_members_show_as_consumers_of_the_subscription_with_their_lag(tell: Call
             party.groups.sync("g", SyncRequest(1, a.member_id, assignments={}, parts=parts)),
             party.groups.sync("g", SyncRequest(1, b.member_id, "two")),
         )
-        await party.groups.commit("g", {T: Committed(3)}, member_id=a.member_id, generation=1)
+        await party.groups.commit("g", {T: CommittedOffset(3)}, member_id=a.member_id, generation=1)
         stats = topic.stats().subscriptions[0]
         assert (stats.name, stats.backlog, stats.mark_delete) == ("g", 2, 2)
         assert [(c.name, c.address, c.properties) for c in stats.consumers] == [

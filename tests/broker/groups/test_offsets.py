@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from weir.broker.api import StartAt, SubscriptionType
-from weir.broker.groups.offsets import Committed, GroupOffsets
-from weir.broker.shards import Homes
+from weir.broker.coordinator_shards import CoordinatorShards
+from weir.broker.groups.offsets import CommittedOffset, GroupOffsets
 from weir.broker.topic.stats_values import ConsumerStats, Flow
-from weir.broker.upkeep.topic import look_after
+from weir.broker.upkeep.topic import maintain
 from weir.model.errors import (
     CommitTooLargeError,
     IllegalGenerationError,
@@ -30,12 +30,14 @@ T, U = TopicName.parse("t"), TopicName.parse("u")
 async def offsets_of(bench: Any, broker: Any) -> GroupOffsets:
     for name in (T, U):
         await broker.load(name)
-    return GroupOffsets(broker, Homes(broker), bench.runtime.clock)
+    return GroupOffsets(broker, CoordinatorShards(broker), bench.runtime.clock)
 
 
 def plain(found: Any) -> dict[TopicName, Any]:
     """Positions without the moment."""
-    return {part: replace(one, commit_ms=0) if isinstance(one, Committed) else one for part, one in found.items()}
+    return {
+        part: replace(one, commit_ms=0) if isinstance(one, CommittedOffset) else one for part, one in found.items()
+    }
 
 
 def test_a_position_is_fetched_as_it_was_committed_and_is_the_cursor_of_a_subscription(run: Callable) -> None:
@@ -44,9 +46,9 @@ def test_a_position_is_fetched_as_it_was_committed_and_is_the_cursor_of_a_subscr
         offsets = await offsets_of(bench, broker)
         topic = await broker.load(T)
         await bench.publish(await bench.producer(topic), *"abcde")
-        assert await offsets.commit("g", {T: Committed(3, 0, "note")}) == {T: None}
-        assert plain(await offsets.fetch("g", [T, U])) == {T: Committed(3, 0, "note")}
-        assert plain(await offsets.fetch("g")) == {T: Committed(3, 0, "note")}
+        assert await offsets.commit("g", {T: CommittedOffset(3, 0, "note")}) == {T: None}
+        assert plain(await offsets.fetch("g", [T, U])) == {T: CommittedOffset(3, 0, "note")}
+        assert plain(await offsets.fetch("g")) == {T: CommittedOffset(3, 0, "note")}
         subscription = topic.subscription("g")
         assert (subscription.cursor.mark_delete, subscription.backlog) == (2, 2)
         assert subscription.properties == {"weir.retains": "false"}
@@ -62,8 +64,8 @@ def test_positions_go_back_when_asked_and_a_number_beyond_the_end_is_kept_as_it_
         topic = await broker.load(T)
         await bench.publish(await bench.producer(topic), *"abcde")
         for offset, cursor in ((5, 4), (2, 1), (100, 4), (0, -1)):
-            await offsets.commit("g", {T: Committed(offset)})
-            assert plain(await offsets.fetch("g", [T])) == {T: Committed(offset)}
+            await offsets.commit("g", {T: CommittedOffset(offset)})
+            assert plain(await offsets.fetch("g", [T])) == {T: CommittedOffset(offset)}
             assert topic.subscription("g").cursor.mark_delete == cursor
 
     run(scenario)
@@ -74,12 +76,12 @@ def test_positions_survive_the_loss_of_the_broker(run: Callable) -> None:
         offsets = await offsets_of(bench, broker := await bench.broker())
         topic = await broker.load(T)
         await bench.publish(await bench.producer(topic), *"abcde")
-        await offsets.commit("g", {T: Committed(4, 7, "kept"), U: Committed(9)})
+        await offsets.commit("g", {T: CommittedOffset(4, 7, "kept"), U: CommittedOffset(9)})
         again = await offsets_of(bench, await bench.broker())  # the first one is not closed: it is fenced
-        assert plain(await again.fetch("g")) == {T: Committed(4, 7, "kept"), U: Committed(9)}
-        refused = await offsets.commit("g", {T: Committed(1)})
+        assert plain(await again.fetch("g")) == {T: CommittedOffset(4, 7, "kept"), U: CommittedOffset(9)}
+        refused = await offsets.commit("g", {T: CommittedOffset(1)})
         assert refused[T] is not None
-        assert plain(await again.fetch("g", [T])) == {T: Committed(4, 7, "kept")}
+        assert plain(await again.fetch("g", [T])) == {T: CommittedOffset(4, 7, "kept")}
 
     run(scenario)
 
@@ -95,15 +97,15 @@ def test_a_group_holds_back_neither_trimming_nor_expiry_nor_producers(run: Calla
             )
         )
         producer = await bench.producer(topic)
-        await offsets.commit("g", {T: Committed(1)})
+        await offsets.commit("g", {T: CommittedOffset(1)})
         for i in range(10):
             await bench.publish(producer, f"m{i}")
         await bench.runtime.clock.sleep(60)
-        await look_after(topic, bench.runtime.clock.wall_ms())
+        await maintain(topic, bench.runtime.clock.wall_ms())
         assert topic.start_offset == 8
         assert topic.over_quota is None
         # It is behind the start, and says so: who comes back with it is told that it is out of range.
-        assert plain(await offsets.fetch("g", [T])) == {T: Committed(1)}
+        assert plain(await offsets.fetch("g", [T])) == {T: CommittedOffset(1)}
         assert topic.subscription("g").backlog == 2
 
     run(scenario)
@@ -118,9 +120,9 @@ def test_a_subscription_of_other_consumers_goes_on_holding_back_when_a_group_pla
         producer = await bench.producer(topic)
         for i in range(10):
             await bench.publish(producer, f"m{i}")
-        assert plain(await offsets.fetch("g", [T])) == {T: Committed(0)}  # a group goes on where others were
-        await offsets.commit("g", {T: Committed(5)})
-        await look_after(topic, bench.runtime.clock.wall_ms())
+        assert plain(await offsets.fetch("g", [T])) == {T: CommittedOffset(0)}  # a group goes on where others were
+        await offsets.commit("g", {T: CommittedOffset(5)})
+        await maintain(topic, bench.runtime.clock.wall_ms())
         assert topic.start_offset == 4
 
     run(scenario)
@@ -133,15 +135,15 @@ def test_another_consumer_goes_on_where_the_group_is_and_the_group_where_that_on
         topic = await broker.load(T)
         producer = await bench.producer(topic)
         await bench.publish(producer, *"abcde")
-        await offsets.commit("g", {T: Committed(2, metadata="mine")})
+        await offsets.commit("g", {T: CommittedOffset(2, metadata="mine")})
         consumer = await bench.consumer(topic, "g")
         assert await bench.receive(consumer, 3) == ["c", "d", "e"]
         consumer.ack_up_to(3)
-        assert plain(await offsets.fetch("g", [T])) == {T: Committed(4)}
+        assert plain(await offsets.fetch("g", [T])) == {T: CommittedOffset(4)}
         # A position that goes back delivers again, one that goes on takes nothing back.
-        await offsets.commit("g", {T: Committed(1)})
+        await offsets.commit("g", {T: CommittedOffset(1)})
         assert await bench.receive(consumer, 4) == ["b", "c", "d", "e"]
-        await offsets.commit("g", {T: Committed(3)})
+        await offsets.commit("g", {T: CommittedOffset(3)})
         await bench.publish(producer, "f")
         assert await bench.receive(consumer, 1) == ["f"]
         await consumer.close()
@@ -163,11 +165,11 @@ def test_each_partition_that_is_refused_says_why_and_the_others_are_placed(run: 
         results = await offsets.commit(
             "g",
             {
-                T: Committed(0, metadata="x" * 4097),
-                U: Committed(0),
-                missing: Committed(0),
-                passing: Committed(0),
-                below: Committed(-1),
+                T: CommittedOffset(0, metadata="x" * 4097),
+                U: CommittedOffset(0),
+                missing: CommittedOffset(0),
+                passing: CommittedOffset(0),
+                below: CommittedOffset(-1),
             },
         )
         kinds = {part: type(why) for part, why in results.items()}
@@ -189,7 +191,7 @@ def test_a_group_makes_no_subscription_where_policies_let_consumers_make_none(ru
         broker = await bench.broker()
         offsets = await offsets_of(bench, broker)
         broker._registry.set(Policies(auto_subscription_creation=False))
-        results = await offsets.commit("g", {T: Committed(0)})
+        results = await offsets.commit("g", {T: CommittedOffset(0)})
         assert isinstance(results[T], SubscriptionNotFoundError)
 
     run(scenario)
@@ -198,14 +200,14 @@ def test_a_group_makes_no_subscription_where_policies_let_consumers_make_none(ru
 def test_a_member_that_lost_its_place_while_topics_were_loaded_moves_nothing(run: Callable) -> None:
     async def scenario(bench) -> None:
         offsets = await offsets_of(bench, await bench.broker())
-        await offsets.commit("g", {T: Committed(5)})
+        await offsets.commit("g", {T: CommittedOffset(5)})
 
         def check() -> None:
             raise IllegalGenerationError("gone")
 
         with pytest.raises(IllegalGenerationError):
-            await offsets.commit("g", {T: Committed(3)}, check=check)
-        assert plain(await offsets.fetch("g", [T])) == {T: Committed(5)}
+            await offsets.commit("g", {T: CommittedOffset(3)}, check=check)
+        assert plain(await offsets.fetch("g", [T])) == {T: CommittedOffset(5)}
 
     run(scenario)
 
@@ -213,16 +215,16 @@ def test_a_member_that_lost_its_place_while_topics_were_loaded_moves_nothing(run
 def test_positions_that_a_transaction_moves_are_unstable_until_it_is_settled(run: Callable) -> None:
     async def scenario(bench) -> None:
         offsets = await offsets_of(bench, await bench.broker())
-        await offsets.commit("g", {T: Committed(1), U: Committed(2)})
+        await offsets.commit("g", {T: CommittedOffset(1), U: CommittedOffset(2)})
         offsets.pend("g", 7, [T])
         offsets.pend("g", 8, [T])
-        assert plain(await offsets.fetch("g", [T, U])) == {T: Committed(1), U: Committed(2)}
+        assert plain(await offsets.fetch("g", [T, U])) == {T: CommittedOffset(1), U: CommittedOffset(2)}
         for settled in (7, 8):
             found = plain(await offsets.fetch("g", [T, U], stable=True))
             assert isinstance(found[T], UnstablePositionError)
-            assert found[U] == Committed(2)
+            assert found[U] == CommittedOffset(2)
             offsets.settle("g", settled)
-        assert plain(await offsets.fetch("g", [T], stable=True)) == {T: Committed(1)}
+        assert plain(await offsets.fetch("g", [T], stable=True)) == {T: CommittedOffset(1)}
         offsets.settle("g", 8)  # once more changes nothing
 
     run(scenario)
@@ -232,7 +234,7 @@ def test_deleted_positions_are_gone_with_their_subscription_unless_others_use_it
     async def scenario(bench) -> None:
         broker = await bench.broker()
         offsets = await offsets_of(bench, broker)
-        await offsets.commit("g", {T: Committed(1), U: Committed(2)})
+        await offsets.commit("g", {T: CommittedOffset(1), U: CommittedOffset(2)})
         consumer = await bench.consumer(await broker.load(U), "g")
         results = await offsets.delete("g")
         assert results[T] is None
@@ -266,7 +268,7 @@ def test_positions_on_a_deleted_topic_are_forgotten(run: Callable) -> None:
     async def scenario(bench) -> None:
         broker = await bench.broker()
         offsets = await offsets_of(bench, broker)
-        await offsets.commit("g", {T: Committed(1), U: Committed(2)})
+        await offsets.commit("g", {T: CommittedOffset(1), U: CommittedOffset(2)})
         await broker.delete(T)
         assert list(await offsets.fetch("g")) == [U]
         await broker.load(T)  # another topic of the same name
@@ -283,9 +285,9 @@ def test_positions_expire_by_the_moment_they_were_committed_unless_others_use_th
         broker = await bench.broker()
         offsets = await offsets_of(bench, broker)
         clock = bench.runtime.clock
-        await offsets.commit("g", {T: Committed(1)})
+        await offsets.commit("g", {T: CommittedOffset(1)})
         await clock.sleep(100)
-        await offsets.commit("g", {U: Committed(2)})
+        await offsets.commit("g", {U: CommittedOffset(2)})
         later = clock.wall_ms()
         assert await offsets.expire("g", later - 50_000) == later
         assert list(await offsets.fetch("g")) == [U]
@@ -303,15 +305,15 @@ def test_a_group_with_members_is_not_dropped_for_not_committing(run: Callable) -
         offsets = await offsets_of(bench, broker)
         broker._registry.set(Policies(subscription_expiry_min=5))
         topic = await broker.load(T)
-        await offsets.commit("g", {T: Committed(1)})
+        await offsets.commit("g", {T: CommittedOffset(1)})
         members = broker._context.members
         member = ConsumerStats("m", "", Flow(), 0, 0, 0, 0, True, False, 0)
         members.set("g", [(member, [T, U])])
         await bench.runtime.clock.sleep(301)
-        await look_after(topic, bench.runtime.clock.wall_ms())
+        await maintain(topic, bench.runtime.clock.wall_ms())
         assert list(topic.subscriptions) == ["g"]
         members.set("g", [])
-        await look_after(topic, bench.runtime.clock.wall_ms())
+        await maintain(topic, bench.runtime.clock.wall_ms())
         assert list(topic.subscriptions) == []
 
     run(scenario)
@@ -322,7 +324,7 @@ def test_a_damaged_position_is_named(run: Callable, damage: bytes) -> None:
     async def scenario(bench) -> None:
         broker = await bench.broker()
         offsets = await offsets_of(bench, broker)
-        await offsets.commit("g", {T: Committed(1), U: Committed(2)})
+        await offsets.commit("g", {T: CommittedOffset(1), U: CommittedOffset(2)})
         (await broker.load(T)).state.put("commit/g", damage)
         found = await offsets.fetch("g")
         assert isinstance(found[T], WireError)

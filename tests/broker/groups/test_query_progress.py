@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from weir.admin.stats_map import partitioned_stats, topic_stats
-from weir.broker.groups.offsets import Committed, GroupOffsets
+from weir.broker.coordinator_shards import CoordinatorShards
+from weir.broker.groups.offsets import CommittedOffset, GroupOffsets
 from weir.broker.groups.query_progress import QueryProgress, parse_progress, progress_of_commit
-from weir.broker.shards import Homes
-from weir.broker.upkeep.topic import look_after
+from weir.broker.upkeep.topic import maintain
 from weir.cli.topic_views import subscription_rows
 from weir.model.policies import Retention
 from weir.model.topics import TopicName
@@ -50,9 +50,9 @@ def test_a_querys_last_batch_shows_in_the_stats_and_survives_the_broker(run: Cal
     async def scenario(bench) -> None:
         broker = await bench.broker()
         await broker.load(T)
-        offsets = GroupOffsets(broker, Homes(broker), bench.runtime.clock)
-        await offsets.commit("report", {T: Committed(0, metadata=said())})
-        await offsets.commit("others", {T: Committed(0, metadata="mine")})
+        offsets = GroupOffsets(broker, CoordinatorShards(broker), bench.runtime.clock)
+        await offsets.commit("report", {T: CommittedOffset(0, metadata=said())})
+        await offsets.commit("others", {T: CommittedOffset(0, metadata="mine")})
         topic = await (await bench.broker()).load(T)  # the first one is fenced
         body = topic_stats(topic.stats(), bench.runtime.clock.wall_ms())
         query = body.subscriptions["report"].query
@@ -72,18 +72,18 @@ def test_retention_holds_back_for_a_query_that_asks_for_it(run: Callable, retain
     async def scenario(bench) -> None:
         broker = await bench.broker(roll_entries=2)
         topic = await broker.load(T)
-        offsets = GroupOffsets(broker, Homes(broker), bench.runtime.clock)
+        offsets = GroupOffsets(broker, CoordinatorShards(broker), bench.runtime.clock)
         await topic.apply(replace(topic.policies, retention=Retention(0, 0)))
         producer = await bench.producer(topic)
-        await offsets.commit("g", {T: Committed(0)})  # one that was there before, as consumer groups are
-        await offsets.commit("g", {T: Committed(1, metadata=said(retain=retain))})
+        await offsets.commit("g", {T: CommittedOffset(0)})  # one that was there before, as consumer groups are
+        await offsets.commit("g", {T: CommittedOffset(1, metadata=said(retain=retain))})
         for i in range(10):
             await bench.publish(producer, f"m{i}")
         await bench.runtime.clock.sleep(60)
-        await look_after(topic, bench.runtime.clock.wall_ms())
+        await maintain(topic, bench.runtime.clock.wall_ms())
         assert topic.start_offset == start
-        await offsets.commit("g", {T: Committed(10, metadata=said(retain=retain))})
-        await look_after(topic, bench.runtime.clock.wall_ms())
+        await offsets.commit("g", {T: CommittedOffset(10, metadata=said(retain=retain))})
+        await maintain(topic, bench.runtime.clock.wall_ms())
         assert topic.start_offset == 8
 
     run(scenario)

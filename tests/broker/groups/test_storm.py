@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from weir.broker.broker import Broker
+from weir.broker.coordinator_shards import COORDINATOR, CoordinatorShards
 from weir.broker.groups.coordinator import GroupCoordinator
 from weir.broker.groups.model import GroupSettings, GroupState, JoinRequest, SyncRequest
-from weir.broker.groups.offsets import Committed, GroupOffsets
+from weir.broker.groups.offsets import CommittedOffset, GroupOffsets
 from weir.broker.ports import PlainRegistry, SoleOwner
-from weir.broker.shards import COORDINATOR, Homes
 from weir.model.errors import MemberFencedError, MemberIdRequiredError, UnknownMemberError, WeirError
 from weir.model.topics import TopicName
 
@@ -67,10 +67,10 @@ class Weather:
 async def opened(bench: Any) -> tuple[Broker, GroupCoordinator]:
     context = await bench.context()
     broker = Broker(context, PlainRegistry(), SoleOwner())
-    homes = Homes(broker)
+    shards = CoordinatorShards(broker)
     settings = GroupSettings(min_session_s=1)
     groups = GroupCoordinator(
-        bench.runtime, homes, GroupOffsets(broker, homes, bench.runtime.clock), context.members, settings
+        bench.runtime, shards, GroupOffsets(broker, shards, bench.runtime.clock), context.members, settings
     )
     for part in PARTS:
         await broker.load(part)
@@ -142,7 +142,7 @@ class Member:
                 results = await weather.asked(
                     weather.groups.commit(
                         "g",
-                        {part: Committed(end) for part, end in ends.items()},
+                        {part: CommittedOffset(end) for part, end in ends.items()},
                         member_id=self.id,
                         generation=generation,
                         instance_id=self.instance,
@@ -163,7 +163,7 @@ class Member:
 
 
 async def restarts(weather: Weather) -> None:
-    """The coordinator's home moves, and now and then all of the broker."""
+    """The coordinator's shard moves, and now and then all of the broker."""
     while weather.stormy:
         await weather.sleep(40)
         if weather.rng.random() < 0.5:

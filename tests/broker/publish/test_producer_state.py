@@ -381,14 +381,14 @@ def test_what_waits_behind_a_first_batch_that_waited_for_longer_is_not_stored_wi
 
 
 def test_idle_producers_are_forgotten_by_the_upkeep(run: Callable) -> None:
-    from weir.broker.upkeep.topic import look_after
+    from weir.broker.upkeep.topic import maintain
 
     async def scenario(bench) -> None:
         topic = await bench.topic(broker=BrokerSettings(stamps_forget_s=10.0))
         await send(bench, await bench.producer(topic), 0, 1)
         assert [info.last_sequence for info in topic.stamps.infos()] == [1]
         await bench.runtime.clock.sleep(11)
-        await look_after(topic, bench.runtime.clock.wall_ms())
+        await maintain(topic, bench.runtime.clock.wall_ms())
         assert topic.stamps.infos() == []
         again = await bench.topic(broker=BrokerSettings(stamps_forget_s=10.0))
         assert isinstance(again.stamps.states, ProducerStates)

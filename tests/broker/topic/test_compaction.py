@@ -9,7 +9,7 @@ import pytest
 from weir.broker.api import StartAt, SubscriptionType
 from weir.broker.topic.stats_values import CompactionStatus
 from weir.broker.topic.topic import BrokerTopic
-from weir.broker.upkeep.topic import look_after
+from weir.broker.upkeep.topic import maintain
 from weir.ledger.client import LedgerClient
 from weir.model.errors import BookieUnavailableError, NotAllowedError
 from weir.model.policies import DEFAULT_POLICIES, Policies
@@ -66,14 +66,14 @@ def test_compacted_messages_outlive_retention_and_what_is_not_compacted_is_kept_
         producer = await bench.producer(topic)
         for i in range(10):
             await bench.publish(producer, f"k{i % 3}:{i}")
-        await look_after(topic, bench.runtime.clock.wall_ms())
+        await maintain(topic, bench.runtime.clock.wall_ms())
         assert topic.start_offset == 0
         assert topic.compaction is CompactionStatus.NOT_RUN
         await bench.publish(producer, "big:" + "x" * 1000)
-        await look_after(topic, bench.runtime.clock.wall_ms())
+        await maintain(topic, bench.runtime.clock.wall_ms())
         await topic.compacted()
         await topic.stream.roll()
-        await look_after(topic, bench.runtime.clock.wall_ms())
+        await maintain(topic, bench.runtime.clock.wall_ms())
         assert topic.start_offset > 9
         assert (await values(bench, topic))[:3] == ["k1:7", "k2:8", "k0:9"]
 

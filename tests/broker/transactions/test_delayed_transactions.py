@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from weir.broker.api import Outgoing
 from weir.broker.settings import BrokerSettings
 from weir.broker.transactions.delays import MOVED, TransactionDelays
-from weir.broker.upkeep.topic import look_after
+from weir.broker.upkeep.topic import maintain
 from weir.model.batch import Batch, BatchFlags, BatchFormat, HeldId, Origin, Stamp
 from weir.model.errors import BookieUnavailableError, NotAllowedError, TransactionStateError, WeirError, WireError
 from weir.model.policies import Policies, Retention
@@ -261,7 +261,7 @@ def test_the_log_keeps_what_is_yet_to_be_held(run: Callable) -> None:
         await topic.end_transaction(7, 0, commit=True)
         await bench.publish(producer, *"abcdefgh")
         await bench.receive(consumer, 8, ack=True)
-        await look_after(topic, clock.wall_ms())
+        await maintain(topic, clock.wall_ms())
         assert topic.start_offset == 0
         truncating = asyncio.create_task(topic.truncate())
         await clock.sleep(10)

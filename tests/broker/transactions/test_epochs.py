@@ -6,7 +6,7 @@ from unittest.mock import patch
 
 import pytest
 
-from weir.broker.groups.offsets import Committed
+from weir.broker.groups.offsets import CommittedOffset
 from weir.broker.transactions.epochs import EndStep, end_step
 from weir.broker.transactions.model import (
     MAX_EPOCH,
@@ -124,7 +124,7 @@ def test_each_end_begins_an_epoch_which_its_markers_carry(run: Callable) -> None
         first = who = await transactions.init("x")
         for number, commit in enumerate([True, False, True]):
             await coordinator.begin(who, T0, T1, text=f"m{number}")
-            await transactions.commit_offsets("x", who, "g", {T2: Committed(number + 1)}, joins=True)
+            await transactions.commit_offsets("x", who, "g", {T2: CommittedOffset(number + 1)}, joins=True)
             after = await transactions.end_epoch("x", who, commit=commit)
             assert after == next_epoch(who)
             assert await transactions.end_epoch("x", who, commit=commit) == after  # the answer was lost
@@ -138,7 +138,7 @@ def test_each_end_begins_an_epoch_which_its_markers_carry(run: Callable) -> None
         assert await coordinator.seen(T0) == await coordinator.seen(T1) == ["m0", "m2"]
         assert await marker_epochs(coordinator, T0) == [(first.producer_id, n) for n in (1, 2, 3)]
         found = (await coordinator.offsets.fetch("g", [T2], stable=True))[T2]
-        assert isinstance(found, Committed)
+        assert isinstance(found, CommittedOffset)
         assert found.offset == 3
 
     run(scenario)
@@ -245,7 +245,7 @@ def test_until_the_markers_are_written_the_next_transaction_has_to_wait(run: Cal
         assert after.producer_id != who.producer_id
         for attempt in (
             transactions.add_partitions("x", after, [T0]),
-            transactions.commit_offsets("x", after, "g", {T2: Committed(1)}, joins=True),
+            transactions.commit_offsets("x", after, "g", {T2: CommittedOffset(1)}, joins=True),
             transactions.end_epoch("x", after, commit=False),
             transactions.end_epoch("x", who, commit=True),
         ):
@@ -306,11 +306,11 @@ def test_a_group_that_does_not_allow_it_is_no_part_of_the_transaction(run: Calla
             raise IllegalGenerationError("another generation")
 
         with pytest.raises(IllegalGenerationError):
-            await transactions.commit_offsets("x", who, "g", {T2: Committed(1)}, joins=True, check=refuse)
+            await transactions.commit_offsets("x", who, "g", {T2: CommittedOffset(1)}, joins=True, check=refuse)
         assert (await transactions.describe("x")).state is S.EMPTY
         with pytest.raises(NotInTransactionError):
-            await transactions.commit_offsets("x", who, "g", {T2: Committed(1)})
-        await transactions.commit_offsets("x", who, "g", {T2: Committed(1)}, joins=True)
+            await transactions.commit_offsets("x", who, "g", {T2: CommittedOffset(1)})
+        await transactions.commit_offsets("x", who, "g", {T2: CommittedOffset(1)}, joins=True)
         assert (await transactions.describe("x")).groups == ("g",)
 
     run(scenario)
@@ -332,7 +332,7 @@ class GoingOn(CrashingClient):
             outside.began.append(number)
             outside.asked = (number, False)
             await coordinator.begin(outside.last, T0, T1, text=f"{number}")
-            moved = {T2: Committed(number * 10)}
+            moved = {T2: CommittedOffset(number * 10)}
             await transactions.commit_offsets("x", outside.last, "g", moved, joins=True)
             outside.asked = (number, commit)
             await self.resume(coordinator, outside)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from weir.broker.api import AbortedTransaction, Position, StartAt, SubscriptionType
 from weir.broker.settings import BrokerSettings
 from weir.broker.transactions.index import PIECE, TransactionIndex
-from weir.broker.upkeep.topic import look_after
+from weir.broker.upkeep.topic import maintain
 from weir.model.batch import Batch, BatchFlags, BatchFormat, Stamp
 from weir.model.errors import BookieUnavailableError, TransactionStateError, WeirError, WireError
 from weir.model.policies import Policies, Retention
@@ -431,11 +431,11 @@ def test_what_is_not_decided_is_not_trimmed_and_the_index_goes_with_the_log(run:
         for n in range(6):
             await writer.plain(f"{n}")
         await topic.stream.roll()
-        await look_after(topic, bench.runtime.clock.wall_ms())
+        await maintain(topic, bench.runtime.clock.wall_ms())
         assert topic.start_offset == 0
         await writer.abort(1)
         await topic.stream.roll()
-        await look_after(topic, bench.runtime.clock.wall_ms())
+        await maintain(topic, bench.runtime.clock.wall_ms())
         assert topic.start_offset == topic.end_offset == 10
         assert topic.aborted(0, 100) == []
         again = await bench.topic(policies=policies)

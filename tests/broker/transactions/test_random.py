@@ -13,10 +13,10 @@ import pytest
 
 from weir.broker.api import ProducerRequest, StartAt
 from weir.broker.broker import Broker
-from weir.broker.groups.offsets import Committed, GroupOffsets
+from weir.broker.coordinator_shards import CoordinatorShards
+from weir.broker.groups.offsets import CommittedOffset, GroupOffsets
 from weir.broker.ports import PlainRegistry, SoleOwner
 from weir.broker.settings import BrokerSettings
-from weir.broker.shards import Homes
 from weir.broker.topic.topic import BrokerTopic
 from weir.broker.transactions.coordinator import Transactions
 from weir.broker.transactions.model import ProducerIdentity, TransactionSettings
@@ -131,7 +131,7 @@ class Life:
             case "offsets":
                 await transactions.add_offsets(name, who, name)
             case "positions":
-                await transactions.commit_offsets(name, who, name, {POSITIONS: Committed(writer.number)})
+                await transactions.commit_offsets(name, who, name, {POSITIONS: CommittedOffset(writer.number)})
             case _:
                 await transactions.end(name, who, commit=more[0])
                 writer.told[writer.number] = more[0]
@@ -175,7 +175,7 @@ class Life:
                 assert committed == writer.told[number], f"{writer.name}:{number}: told otherwise"
             last = number if committed else last
         found = (await self.offsets.fetch(writer.name, [POSITIONS], stable=True)).get(POSITIONS)
-        assert (found.offset if isinstance(found, Committed) else 0) == last
+        assert (found.offset if isinstance(found, CommittedOffset) else 0) == last
 
 
 async def scenario(world: World, bench_type: Any) -> list[Writer]:
@@ -195,11 +195,11 @@ async def scenario(world: World, bench_type: Any) -> list[Writer]:
         settings = BrokerSettings(stamps_snapshot_every=dice.choice((1, 7, 1000)), read_pause_s=0.05)
         context = await bench.context(broker=settings, roll_entries=dice.choice((3, 50)))
         broker = Broker(context, registry, SoleOwner())
-        homes, clock = Homes(broker), runtime.clock
-        offsets = GroupOffsets(broker, homes, clock)
+        shards, clock = CoordinatorShards(broker), runtime.clock
+        offsets = GroupOffsets(broker, shards, clock)
         transactions = Transactions(
             clock,
-            homes,
+            shards,
             topics=broker,
             positions=offsets,
             ids=IdBlocks(clock, MemoryMeta(cores[0], runtime), size=5, counter=keys.PRODUCER_COUNTER),

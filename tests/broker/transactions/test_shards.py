@@ -3,17 +3,17 @@
 from typing import Any
 
 from weir.broker.api import Owner
+from weir.broker.coordinator_shards import CoordinatorShards
 from weir.broker.ports import TransactionGate
-from weir.broker.shards import Homes
 from weir.broker.transactions.model import TransactionSettings
-from weir.broker.transactions.shards import TransactionHomes
+from weir.broker.transactions.shard_set import TransactionShards
 from weir.model.batch import Stamp
 from weir.model.errors import NotOwnerError
 from weir.model.topics import TopicName
 
 
 class Elsewhere:
-    """A broker that knows that another one has the coordinator's home."""
+    """A broker that knows that another one has the coordinator's shard."""
 
     async def load(self, name: TopicName, *, create: bool = True) -> Any:
         raise NotOwnerError(f"{name} is another broker's")
@@ -28,17 +28,17 @@ class Elsewhere:
 def test_while_another_broker_is_the_coordinator_no_transaction_begins_here(run: Any) -> None:
     async def scenario(bench: Any) -> None:
         gate, broker = TransactionGate(), Elsewhere()
-        homes = TransactionHomes(
+        shards = TransactionShards(
             bench.runtime.clock,
-            Homes(broker),
+            CoordinatorShards(broker),
             gate,
             TransactionSettings(),
             topics=broker,
             positions=None,  # type: ignore[arg-type]
         )
-        homes.start()
+        shards.start()
         await bench.runtime.clock.sleep(5)  # it had time to find out
         assert isinstance(gate.refusal(Stamp(7, 0, 0), TopicName.parse("t")), NotOwnerError)
-        await homes.close()
+        await shards.close()
 
     run(scenario)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.broker.groups.offsets import Committed
+from weir.broker.coordinator_shards import COORDINATOR
+from weir.broker.groups.offsets import CommittedOffset
 from weir.broker.ports import PlainRegistry
-from weir.broker.shards import COORDINATOR
 from weir.broker.transactions.model import (
     MAX_EPOCH,
     STATES,
@@ -56,7 +56,7 @@ def test_every_state_and_event_leads_somewhere_or_is_refused() -> None:
 
 
 def test_a_record_comes_back_as_it_was_and_junk_is_named_so() -> None:
-    moved = {"g": {T0: Committed(5, 1, "note")}}
+    moved = {"g": {T0: CommittedOffset(5, 1, "note")}}
     one = Transaction("x", 4, 3, 1000, "me", S.PREPARE_COMMIT, 2, 10, 20, {T0: None, T1.at(3): None}, moved)
     again = decode_transaction("x", encode_transaction(one))
     assert (again.parts, again.groups, again.info()) == (one.parts, one.groups, one.info())
@@ -162,8 +162,8 @@ def test_when_epochs_are_used_up_the_id_gets_a_new_producer_id(run: Callable) ->
         coordinator = await Coordinator.make(bench)
         transactions = coordinator.transactions
         first = await transactions.init("x")
-        home = next(iter(transactions._homes._loaded.values()))
-        home.by_id["x"].epoch = MAX_EPOCH - 1
+        shard = next(iter(transactions._shards._loaded.values()))
+        shard.by_id["x"].epoch = MAX_EPOCH - 1
         last = await transactions.init("x")
         assert last == ProducerIdentity(first.producer_id, MAX_EPOCH)
         await coordinator.begin(last, T0)
@@ -206,7 +206,7 @@ def test_partitions_and_positions_commit_together_and_abort_together(run: Callab
         for number, commit in enumerate([True, False, True]):
             await coordinator.begin(who, T0, T1, text=f"m{number}")
             await transactions.add_offsets("x", who, "g")
-            await transactions.commit_offsets("x", who, "g", {T2: Committed(number + 1, 3, "note")})
+            await transactions.commit_offsets("x", who, "g", {T2: CommittedOffset(number + 1, 3, "note")})
             unstable = await offsets.fetch("g", [T2], stable=True)
             assert isinstance(unstable[T2], UnstablePositionError)
             await transactions.end("x", who, commit=commit)
@@ -214,7 +214,7 @@ def test_partitions_and_positions_commit_together_and_abort_together(run: Callab
             with pytest.raises(TransactionStateError):
                 await transactions.end("x", who, commit=not commit)
             found = (await offsets.fetch("g", [T2], stable=True))[T2]
-            assert isinstance(found, Committed)
+            assert isinstance(found, CommittedOffset)
             assert (found.offset, found.leader_epoch, found.metadata) == (number + commit, 3, "note")
         assert await coordinator.seen(T0) == await coordinator.seen(T1) == ["m0", "m2"]
         info = await transactions.describe("x")
@@ -233,7 +233,7 @@ def test_only_what_belongs_to_an_open_transaction_can_be_written(run: Callable) 
         with pytest.raises(TransactionStateError):
             await transactions.end("x", who, commit=True)
         with pytest.raises(TransactionStateError):
-            await transactions.commit_offsets("x", who, "g", {T2: Committed(1)})
+            await transactions.commit_offsets("x", who, "g", {T2: CommittedOffset(1)})
         await coordinator.begin(who, T0)
         with pytest.raises(TransactionStateError):
             await coordinator.write(who, T1, "not added")
@@ -316,15 +316,15 @@ def test_positions_are_stable_only_when_it_is_durable_that_they_were_moved(run: 
         await coordinator.topic(T2)
         who = await transactions.init("x")
         await transactions.add_offsets("x", who, "g")
-        await transactions.commit_offsets("x", who, "g", {T2: Committed(5)})
+        await transactions.commit_offsets("x", who, "g", {T2: CommittedOffset(5)})
         commit = offsets.commit
-        home = next(iter(transactions._homes._loaded))
-        flush = home.state.flush
+        shard = next(iter(transactions._shards._loaded))
+        flush = shard.state.flush
         done = asyncio.Event()
 
         async def commit_then_stall(*args: Any, **more: Any) -> Any:
             result = await commit(*args, **more)
-            home.state.flush = stall  # type: ignore[method-assign]
+            shard.state.flush = stall  # type: ignore[method-assign]
             return result
 
         async def stall() -> None:
@@ -334,12 +334,12 @@ def test_positions_are_stable_only_when_it_is_durable_that_they_were_moved(run: 
         offsets.commit = commit_then_stall  # type: ignore[method-assign]
         ending = asyncio.ensure_future(transactions.end("x", who, commit=True))
         await bench.runtime.clock.sleep(2)
-        home.state.flush = flush  # type: ignore[method-assign]
+        shard.state.flush = flush  # type: ignore[method-assign]
         assert isinstance((await offsets.fetch("g", [T2], stable=True))[T2], UnstablePositionError)
         done.set()
         await ending
         found = (await offsets.fetch("g", [T2], stable=True))[T2]
-        assert isinstance(found, Committed)
+        assert isinstance(found, CommittedOffset)
         assert found.offset == 5
 
     run(scenario)
@@ -364,7 +364,7 @@ def test_one_that_is_open_for_too_long_is_aborted_and_its_producer_fenced(run: C
         who = await transactions.init("x", timeout_ms=10_000)
         await coordinator.begin(who, T0)
         await transactions.add_offsets("x", who, "g")
-        await transactions.commit_offsets("x", who, "g", {T0: Committed(1)})
+        await transactions.commit_offsets("x", who, "g", {T0: CommittedOffset(1)})
         await bench.runtime.clock.sleep(8)
         await coordinator.write(who, T0, "still open")
         await bench.runtime.clock.sleep(5)
@@ -435,7 +435,7 @@ def test_another_broker_goes_on_where_the_first_one_stopped(run: Callable) -> No
         who = await first.transactions.init("x", timeout_ms=20_000)
         await first.begin(who, T0, T1)
         await first.transactions.add_offsets("x", who, "g")
-        await first.transactions.commit_offsets("x", who, "g", {T0: Committed(1)})
+        await first.transactions.commit_offsets("x", who, "g", {T0: CommittedOffset(1)})
         second = await Coordinator.make(bench, registry=registry)
         second.sequences = first.sequences
         await second.transactions.all()
@@ -448,7 +448,7 @@ def test_another_broker_goes_on_where_the_first_one_stopped(run: Callable) -> No
         assert await second.seen(T0) == ["m", "more"]
         assert await second.seen(T1) == ["m"]
         found = (await second.offsets.fetch("g", [T0], stable=True))[T0]
-        assert isinstance(found, Committed)
+        assert isinstance(found, CommittedOffset)
         assert found.offset == 1
 
     run(scenario)
@@ -483,7 +483,7 @@ class Restarting(CrashingClient):
             outside.began.append(number)
             await coordinator.begin(who, T0, T1, text=f"{number}")
             await transactions.add_offsets("x", who, "g")
-            await transactions.commit_offsets("x", who, "g", {T2: Committed(number * 10)})
+            await transactions.commit_offsets("x", who, "g", {T2: CommittedOffset(number * 10)})
             await transactions.end("x", who, commit=commit)
             outside.told[number] = commit
 

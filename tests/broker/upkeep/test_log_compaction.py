@@ -8,7 +8,7 @@ import pytest
 from weir.broker.api import AbortedTransaction, StartAt
 from weir.broker.topic.readable import readable
 from weir.broker.topic.stats_values import CompactionStatus
-from weir.broker.upkeep.topic import look_after
+from weir.broker.upkeep.topic import maintain
 from weir.model.policies import DEFAULT_POLICIES, Cleanup, LogCompaction, Policies, Retention, Roll
 from weir.stream.erasing import erase
 
@@ -28,7 +28,7 @@ async def rounds(bench, topic, number: int = 1, seconds: float = 2) -> None:
     """Time passes, and the topic is looked after."""
     for _ in range(number):
         await bench.runtime.clock.sleep(seconds)
-        await look_after(topic, bench.runtime.clock.wall_ms())
+        await maintain(topic, bench.runtime.clock.wall_ms())
         await topic.compacted()
 
 
@@ -340,7 +340,7 @@ def test_whatever_happens_readers_learn_the_latest_value_of_every_key(run: Calla
                     topic = await bench.topic(policies=policies, roll_entries=4, tail_bytes=tail_bytes)
                     producer = await bench.producer(topic)
                 case _:  # a compaction is under way
-                    await look_after(topic, bench.runtime.clock.wall_ms())
+                    await maintain(topic, bench.runtime.clock.wall_ms())
                     model.check(await seen(topic))
         await rounds(bench, topic, 3)
         model.check(await seen(topic))

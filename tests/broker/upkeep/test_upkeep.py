@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from weir.broker.api import StartAt, SubscriptionType
-from weir.broker.upkeep.topic import look_after
+from weir.broker.upkeep.topic import maintain
 from weir.model.errors import OffsetTrimmedError, ProducersHeldError, QuotaExceededError
 from weir.model.policies import BacklogAction, BacklogQuota, Policies, Rate, Retention
 from weir.model.topics import TopicName
@@ -24,7 +24,7 @@ def test_messages_expire_for_every_subscription_after_their_time_to_live(run: Ca
         await topic.create_subscription("other", StartAt())
         await bench.receive(consumer, 2)
         await bench.runtime.clock.sleep(15)
-        await look_after(topic, bench.runtime.clock.wall_ms())
+        await maintain(topic, bench.runtime.clock.wall_ms())
         for name in ("s", "other"):
             assert topic.subscription(name).backlog == 1
             assert topic.subscription(name).expired == 3
@@ -48,7 +48,7 @@ def test_a_backlog_over_its_quota_holds_or_fails_producers_or_gives_up_the_oldes
         await bench.publish(producer, *["x" * 90] * 20)
         if unit == "seconds":
             await bench.runtime.clock.sleep(31)
-        await look_after(topic, bench.runtime.clock.wall_ms())
+        await maintain(topic, bench.runtime.clock.wall_ms())
         if action is BacklogAction.EVICT_OLDEST:
             assert subscription.backlog == (0 if unit == "seconds" else 8)  # headers count too
             await bench.publish(producer, "more")
@@ -58,7 +58,7 @@ def test_a_backlog_over_its_quota_holds_or_fails_producers_or_gives_up_the_oldes
         with pytest.raises(expected):
             await bench.producer(topic)
         subscription.skip_all()
-        await look_after(topic, bench.runtime.clock.wall_ms())
+        await maintain(topic, bench.runtime.clock.wall_ms())
         await bench.publish(await bench.producer(topic), "more")
 
     run(scenario)
@@ -73,10 +73,10 @@ def test_ledgers_go_once_everyone_acknowledged_them_and_retention_is_over(run: C
             await bench.publish(producer, f"m{i}")
         one.skip_all()
         two.skip(4)
-        await look_after(topic, bench.runtime.clock.wall_ms())
+        await maintain(topic, bench.runtime.clock.wall_ms())
         assert topic.start_offset == 0
         await bench.runtime.clock.sleep(601)
-        await look_after(topic, bench.runtime.clock.wall_ms())
+        await maintain(topic, bench.runtime.clock.wall_ms())
         assert topic.start_offset == 4
         with pytest.raises(OffsetTrimmedError):
             await topic.read(3, 1)
@@ -95,7 +95,7 @@ def test_a_reader_behind_the_retention_goes_on_with_what_is_left(run: Callable) 
                 await bench.publish(producer, f"m{i}")
             reader = await bench.consumer(topic, "r", kind, durable=False)
             assert await bench.receive(reader, 1, 1) == ["m0"]
-            await look_after(topic, bench.runtime.clock.wall_ms())
+            await maintain(topic, bench.runtime.clock.wall_ms())
             rest = [f"m{i}" for i in range(topic.start_offset, 10)]
             assert 0 < len(rest) < 9
             assert (await bench.receive(reader, len(rest)))[-len(rest) :] == rest
@@ -123,7 +123,7 @@ def test_subscriptions_that_nobody_uses_are_dropped_if_policies_say_so(run: Call
         await topic.create_subscription("unused", StartAt())
         await bench.consumer(topic, "used")
         await bench.runtime.clock.sleep(301)
-        await look_after(topic, bench.runtime.clock.wall_ms())
+        await maintain(topic, bench.runtime.clock.wall_ms())
         assert list(topic.subscriptions) == ["used"]
 
     run(scenario)
@@ -179,7 +179,7 @@ def test_stats_say_what_passed_and_what_waits(run: Callable) -> None:
         await bench.receive(consumer, 4, 8)
         consumer.ack([(0, 2), (4, 6)])
         await bench.runtime.clock.sleep(10)
-        await look_after(topic, bench.runtime.clock.wall_ms())
+        await maintain(topic, bench.runtime.clock.wall_ms())
         stats = topic.stats()
         (subscription,) = stats.subscriptions
         assert (stats.published.messages, stats.published.bytes) == (20, 1000)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from weir.gateway.kafka.admin.config_table import CONFIGS, TABLE, Kind, config_named
+from weir.gateway.kafka.admin.config_table import CONFIGS, TABLE, ConfigType, config_named
 from weir.gateway.kafka.admin.configs import (
     BrokerDefaults,
     Source,
@@ -157,7 +157,7 @@ def test_every_default_is_a_value_of_its_config() -> None:
     defaults = BrokerDefaults()
     for config in TABLE:
         text = defaults.of(config)
-        assert config.kind is Kind.LIST or config.parse(text) is not None, config.name
+        assert config.kind is ConfigType.LIST or config.parse(text) is not None, config.name
 
 
 def test_the_documentation_says_of_every_config_whether_it_is_honoured() -> None:

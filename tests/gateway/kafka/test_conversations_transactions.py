@@ -2,7 +2,7 @@
 
 import pytest
 
-from weir.broker.shards import COORDINATOR
+from weir.broker.coordinator_shards import COORDINATOR
 from weir.gateway.kafka.errors import Code
 from weir.model.registry import Action
 from weir.model.topics import TopicName

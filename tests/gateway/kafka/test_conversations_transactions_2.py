@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from weir.broker.shards import COORDINATOR
+from weir.broker.coordinator_shards import COORDINATOR
 from weir.gateway.kafka.errors import Code
 from weir.model.errors import NotOwnerError, StreamError
 from weir.model.registry import Action

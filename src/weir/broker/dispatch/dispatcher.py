@@ -26,7 +26,7 @@ class UnackedLimits:
 
 
 @dataclass(slots=True)
-class Desk:
+class DispatchParts:
     """What a dispatcher works with."""
 
     cursor: Cursor
@@ -77,7 +77,7 @@ class Dispatcher(Protocol):
     def close(self) -> None: ...
 
 
-def wanted_of(desk: Desk, batch: Batch) -> int | None:
+def wanted_of(desk: DispatchParts, batch: Batch) -> int | None:
     """Which messages of a batch are still to be delivered, as bits; None for all, 0 for none."""
     cursor = desk.cursor
     visible = desk.visible(batch)
@@ -92,7 +92,7 @@ def wanted_of(desk: Desk, batch: Batch) -> int | None:
     return None if mask == whole else mask
 
 
-def ack_invisible(desk: Desk, batch: Batch) -> None:
+def ack_invisible(desk: DispatchParts, batch: Batch) -> None:
     """Acknowledge what no consumer will ever see, or the cursor would wait for it for ever."""
     base = batch.base_offset
     if batch.flags is not _PLAIN and batch.flags & BatchFlags.UNSEEN:
@@ -128,7 +128,7 @@ def returned(
     return back
 
 
-def count_again(desk: Desk, consumer: BrokerConsumer, pieces: list[Piece]) -> list[Piece]:
+def count_again(desk: DispatchParts, consumer: BrokerConsumer, pieces: list[Piece]) -> list[Piece]:
     """The pieces will be delivered once more; each batch is counted once, in however many pieces it comes."""
     for base in {piece.base: None for piece in pieces}:
         desk.counts[base] = desk.counts.get(base, 0) + 1

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from weir.broker.api import Delivery
 from weir.broker.api import KeyShared as KeySharedMode
 from weir.broker.dispatch.consumer import BrokerConsumer
-from weir.broker.dispatch.dispatcher import Desk, ack_invisible, count_again, returned, wanted_of
+from weir.broker.dispatch.dispatcher import DispatchParts, ack_invisible, count_again, returned, wanted_of
 from weir.broker.dispatch.key_ranges import KeysOf, Ranges, Ring, auto_split, split_by_hash, sticky
 from weir.broker.dispatch.pieces import Piece, Pieces
 from weir.model.batch import Batch
@@ -29,7 +29,7 @@ class _Holder:
 
 
 class KeyShared:
-    def __init__(self, desk: Desk, keys_of: KeysOf) -> None:
+    def __init__(self, desk: DispatchParts, keys_of: KeysOf) -> None:
         self._desk = desk
         self._keys_of = keys_of
         self._feed = desk.make_feed(self.pump)

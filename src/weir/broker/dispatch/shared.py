@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from weir.broker.api import Delivery
 from weir.broker.dispatch.consumer import BrokerConsumer
 from weir.broker.dispatch.decisions import Seat, share_out
-from weir.broker.dispatch.dispatcher import Desk, ack_invisible, count_again, returned, wanted_of
+from weir.broker.dispatch.dispatcher import DispatchParts, ack_invisible, count_again, returned, wanted_of
 from weir.broker.dispatch.pieces import Piece, Pieces
 from weir.model.batch import Batch
 
 
 class Shared:
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: DispatchParts) -> None:
         self._desk = desk
         self._feed = desk.make_feed(self.pump)
         self._replay_feed = desk.make_feed(self.pump)

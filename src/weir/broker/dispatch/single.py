@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from weir.broker.api import Delivery
 from weir.broker.dispatch.consumer import BrokerConsumer
 from weir.broker.dispatch.decisions import Seat, pick_active, take_whole
-from weir.broker.dispatch.dispatcher import Desk, ack_invisible, wanted_of
+from weir.broker.dispatch.dispatcher import DispatchParts, ack_invisible, wanted_of
 from weir.model.batch import Batch
 from weir.model.errors import SubscriptionBusyError
 
@@ -16,7 +16,7 @@ _MOST_REWINDS = 1000
 class SingleActive:
     """`failover`: standbys may wait, and one of them takes over."""
 
-    def __init__(self, desk: Desk, *, failover: bool) -> None:
+    def __init__(self, desk: DispatchParts, *, failover: bool) -> None:
         self._desk = desk
         self._failover = failover
         self._feed = desk.make_feed(self.pump)

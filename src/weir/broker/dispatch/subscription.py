@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from weir.broker.api import Delivery, SubscribeRequest, SubscriptionType
 from weir.broker.dispatch.consumer import BrokerConsumer
-from weir.broker.dispatch.dispatcher import Desk, Dispatcher, UnackedLimits
+from weir.broker.dispatch.dispatcher import Dispatcher, DispatchParts, UnackedLimits
 from weir.broker.dispatch.feed import Feed, Source
 from weir.broker.dispatch.key_ranges import KeysOf
 from weir.broker.dispatch.key_shared import KeyShared
@@ -17,7 +17,7 @@ from weir.broker.groups.query_progress import QueryProgress, progress_of_commit
 from weir.broker.publish.limits import Brake, RateLimit
 from weir.broker.settings import BrokerSettings
 from weir.broker.topic.meters import Histogram, Meter
-from weir.broker.transactions.committed import Committed
+from weir.broker.transactions.decided_log import DecidedLog
 from weir.model.batch import Batch
 from weir.model.errors import NotAllowedError, SubscriptionBusyError, WireError
 from weir.model.policies import Rate
@@ -33,7 +33,7 @@ RETAINS = "weir.retains"
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class SubscriptionParts:
     """What the subscriptions of one topic share."""
 
     clock: Clock
@@ -41,8 +41,8 @@ class Surroundings:
     #: All that is stored, decided or not.
     log: Source
     #: What is decided, and of it the latest message of each key, for those who ask for that.
-    source: Committed
-    view: Committed
+    source: DecidedLog
+    view: DecidedLog
     state: StateLog
     tasks: TaskScope
     keys_of: KeysOf
@@ -59,7 +59,7 @@ class Subscription:
 
     def __init__(
         self,
-        around: Surroundings,
+        around: SubscriptionParts,
         name: str,
         cursor: Cursor,
         *,
@@ -172,7 +172,7 @@ class Subscription:
     def _make_dispatcher(self, kind: SubscriptionType) -> Dispatcher:
         around = self._around
         source = around.view if self.compacted else around.source
-        desk = Desk(
+        desk = DispatchParts(
             self.cursor,
             around.settings,
             lambda wake: Feed(source, around.clock, around.settings, around.tasks, wake),
@@ -396,7 +396,7 @@ def commit_key(name: str) -> str:
     return f"commit/{name}"
 
 
-def load_subscriptions(around: Surroundings) -> dict[str, Subscription]:
+def load_subscriptions(around: SubscriptionParts) -> dict[str, Subscription]:
     """Every durable subscription that the state knows."""
     found: dict[str, Subscription] = {}
     for key in around.state.keys(record_key("")):
@@ -407,7 +407,7 @@ def load_subscriptions(around: Surroundings) -> dict[str, Subscription]:
     return found
 
 
-def _properties(around: Surroundings, key: str) -> dict[str, str]:
+def _properties(around: SubscriptionParts, key: str) -> dict[str, str]:
     try:
         record = json.loads(around.state.get(key) or b"{}")
         return {str(name): str(value) for name, value in record.get("properties", {}).items()}

@@ -1,7 +1,7 @@
 """The coordinator of consumer groups: finds the group, asks it, and keeps what must outlive this broker.
 
-Groups live in the home of their name (`weir.broker.shards`), all of them loaded with it. When the home is
-lost, so are its groups here; the broker that has it next goes on with them as they were written down.
+Groups live in the shard of their name (`weir.broker.coordinator_shards`), all of them loaded with it. When the
+shard is lost, so are its groups here; the broker that has it next goes on with them as they were written down.
 """
 
 import asyncio
@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
+from weir.broker.coordinator_shards import CoordinatorShard, CoordinatorShards
 from weir.broker.groups.assigned import GroupMembers
 from weir.broker.groups.group import Group
 from weir.broker.groups.model import (
@@ -20,9 +21,8 @@ from weir.broker.groups.model import (
     Synced,
     SyncRequest,
 )
-from weir.broker.groups.offsets import Committed, GroupOffsets
+from weir.broker.groups.offsets import CommittedOffset, GroupOffsets
 from weir.broker.groups.records import decode_group, encode_group
-from weir.broker.shards import Home, Homes
 from weir.model.errors import (
     GroupNotEmptyError,
     IllegalGenerationError,
@@ -52,7 +52,7 @@ class GroupCoordinator:
     def __init__(
         self,
         runtime: Runtime,
-        homes: Homes,
+        shards: CoordinatorShards,
         offsets: GroupOffsets,
         members: GroupMembers,
         settings: GroupSettings | None = None,
@@ -61,9 +61,9 @@ class GroupCoordinator:
         self.settings = settings or GroupSettings()
         self._runtime = runtime
         self._clock = runtime.clock
-        self._homes = homes
+        self._shards = shards
         self._members = members
-        self._groups: dict[Home, dict[str, Group]] = {}
+        self._groups: dict[CoordinatorShard, dict[str, Group]] = {}
         #: Not before then is a group worth looking at again, to see whether its positions have expired.
         self._kept_until_ms: dict[str, int] = {}
         #: Which topics members read: told by who knows their protocol; None if that cannot be told.
@@ -74,8 +74,8 @@ class GroupCoordinator:
         self._tasks.spawn(self._sweep(), "sweep")
 
     async def close(self) -> None:
-        for home in list(self._groups):
-            self._lost(home)
+        for shard in list(self._groups):
+            self._lost(shard)
         await self._tasks.close()
 
     # --- membership -------------------------------------------------------------------------------------
@@ -88,17 +88,17 @@ class GroupCoordinator:
                 f"a member may be silent for {self.settings.min_session_s} to {self.settings.max_session_s} s, "
                 f"not for {request.session_s}"
             )
-        home = await self._home(name)
-        group = self._groups[home].get(name)
+        shard = await self._shard(name)
+        group = self._groups[shard].get(name)
         if group is None:
             if request.member_id:
                 raise UnknownMemberError(f"group {name!r} has no members")
-            group = self._make(home, name)
+            group = self._make(shard, name)
         try:
             waiter = group.join(request, partial(self._new_id, request.instance_id or request.client_id))
         except WeirError:
             if group.unused:
-                del self._groups[home][name]
+                del self._groups[shard][name]
             raise
         return await waiter
 
@@ -125,10 +125,10 @@ class GroupCoordinator:
         """Raises unless positions may be committed in a transaction in this member's name; a transaction that
         names none may do so always. Answers with the same check, for the moment at which it is done."""
         _check_name(name)
-        home = await self._home(name)
+        shard = await self._shard(name)
 
         def check() -> None:
-            self._check_commit(home, name, member_id, generation, instance_id, transactional=True)
+            self._check_commit(shard, name, member_id, generation, instance_id, transactional=True)
 
         check()
         return check
@@ -138,7 +138,7 @@ class GroupCoordinator:
     async def commit(
         self,
         name: str,
-        positions: Mapping[TopicName, Committed],
+        positions: Mapping[TopicName, CommittedOffset],
         *,
         member_id: str = "",
         generation: int = -1,
@@ -146,15 +146,15 @@ class GroupCoordinator:
     ) -> dict[TopicName, WeirError | None]:
         """By a member, or by somebody else while there are no members."""
         _check_name(name)
-        home = await self._home(name)
+        shard = await self._shard(name)
 
         def check() -> None:
-            self._check_commit(home, name, member_id, generation, instance_id)
+            self._check_commit(shard, name, member_id, generation, instance_id)
 
         check()
         results = await self.offsets.commit(name, positions, check=check)
-        if home in self._groups and None in results.values():
-            noted = self._note(home, name)
+        if shard in self._groups and None in results.values():
+            noted = self._note(shard, name)
             failure = None if noted is None else await noted
             if failure is not None:
                 raise failure
@@ -162,7 +162,7 @@ class GroupCoordinator:
 
     def _check_commit(
         self,
-        home: Home,
+        shard: CoordinatorShard,
         name: str,
         member_id: str,
         generation: int,
@@ -170,21 +170,21 @@ class GroupCoordinator:
         *,
         transactional: bool = False,
     ) -> None:
-        groups = self._groups.get(home)
+        groups = self._groups.get(shard)
         if groups is None:
             raise NotOwnerError(f"group {name!r} has moved to another broker")
         group = groups.get(name)
         if group is not None:
             group.check_commit(member_id, generation, instance_id, transactional=transactional)
         elif generation >= 0:
-            if name in self.offsets.groups(home):
+            if name in self.offsets.groups(shard):
                 raise UnknownMemberError(f"group {name!r} has no members")
             what = f"there is no group {name[:80]!r}"
             raise IllegalGenerationError(what) if transactional else UnknownGroupError(what)
 
     async def fetch(
         self, name: str, parts: Sequence[TopicName] | None = None, *, stable: bool = False
-    ) -> dict[TopicName, Committed | WeirError]:
+    ) -> dict[TopicName, CommittedOffset | WeirError]:
         """Where the group is, whoever asks (`GroupOffsets.fetch`)."""
         _check_name(name)
         return await self.offsets.fetch(name, parts, stable=stable)
@@ -199,20 +199,20 @@ class GroupCoordinator:
     async def all(self) -> list[GroupInfo]:
         """Every group that this broker coordinates."""
         found: dict[str, GroupInfo] = {}
-        for home in await self._homes.here():
-            for name in self.offsets.groups(home):
+        for shard in await self._shards.here():
+            for name in self.offsets.groups(shard):
                 found[name] = GroupInfo(name, GroupState.EMPTY)
-            for group in self._of(home).values():
+            for group in self._of(shard).values():
                 found[group.name] = group.info()
         return [found[name] for name in sorted(found)]
 
     async def describe(self, name: str) -> GroupInfo:
         """UnknownGroupError if there is none."""
         _check_name(name)
-        group = self._of(home := await self._home(name)).get(name)
+        group = self._of(shard := await self._shard(name)).get(name)
         if group is not None:
             return group.info()
-        if name in self.offsets.groups(home):
+        if name in self.offsets.groups(shard):
             return GroupInfo(name, GroupState.EMPTY)
         raise UnknownGroupError(f"there is no group {name[:80]!r}")
 
@@ -220,13 +220,13 @@ class GroupCoordinator:
         """With all of its positions. GroupNotEmptyError while it has members, or others use its positions."""
         if (await self.describe(name)).state is not GroupState.EMPTY:
             raise GroupNotEmptyError(f"group {name!r} has members")
-        home = await self._home(name)
-        group = self._of(home).get(name)
+        shard = await self._shard(name)
+        group = self._of(shard).get(name)
         if group is not None and group.state is not GroupState.EMPTY:
             raise GroupNotEmptyError(f"group {name!r} has members")
-        self._forget(home, name)
+        self._forget(shard, name)
         results = await self.offsets.delete(name)
-        await home.state.flush()
+        await shard.state.flush()
         for failed in results.values():
             if failed is not None:
                 raise GroupNotEmptyError(f"group {name!r} is not deleted: {failed}") from failed
@@ -234,77 +234,77 @@ class GroupCoordinator:
     async def parts(self, name: str) -> Sequence[TopicName]:
         """Every partition that the group has a position on, or that a member was given."""
         _check_name(name)
-        home = await self._home(name)
+        shard = await self._shard(name)
         found = dict.fromkeys(await self.offsets.parts(name))
-        group = self._of(home).get(name)
+        group = self._of(shard).get(name)
         for member in group.members if group is not None else ():
             found.update(dict.fromkeys(member.parts))
         return tuple(found)
 
     async def owner_here(self, name: str) -> bool:
         """Whether this broker is the one to ask for the group."""
-        return (await self._homes.owner(name)).here
+        return (await self._shards.owner(name)).here
 
     # --- finding and keeping groups -----------------------------------------------------------------------
 
     async def _with_member(self, name: str) -> Group:
         _check_name(name)
-        group = self._groups[await self._home(name)].get(name)
+        group = self._groups[await self._shard(name)].get(name)
         if group is None:
             raise UnknownMemberError(f"group {name!r} has no members")
         return group
 
-    async def _home(self, name: str) -> Home:
-        """The home of this name, with its groups loaded."""
-        home = await self._homes.of(name)
-        self._of(home)
-        return home
+    async def _shard(self, name: str) -> CoordinatorShard:
+        """The shard of this name, with its groups loaded."""
+        shard = await self._shards.of(name)
+        self._of(shard)
+        return shard
 
-    def _of(self, home: Home) -> dict[str, Group]:
-        groups = self._groups.get(home)
+    def _of(self, shard: CoordinatorShard) -> dict[str, Group]:
+        groups = self._groups.get(shard)
         if groups is None:
             for other in [other for other in self._groups if not other.alive]:
                 self._lost(other)
             records = {
-                key.removeprefix(_RECORD): decode_group(home.state.get(key) or b"")
-                for key in home.state.keys(_RECORD)
+                key.removeprefix(_RECORD): decode_group(shard.state.get(key) or b"")
+                for key in shard.state.keys(_RECORD)
             }
-            groups = self._groups[home] = {}
+            groups = self._groups[shard] = {}
             for name, record in records.items():
-                groups[name] = self._new_group(home, name)
+                groups[name] = self._new_group(shard, name)
                 record.put_into(groups[name])
                 self._show(groups[name])
-            home.on_death(lambda: self._lost(home))
+            shard.on_death(lambda: self._lost(shard))
         return groups
 
-    def _lost(self, home: Home) -> None:
-        for group in self._groups.pop(home, {}).values():
+    def _lost(self, shard: CoordinatorShard) -> None:
+        for group in self._groups.pop(shard, {}).values():
             group.end(NotOwnerError(f"group {group.name!r} has moved to another broker"))
 
-    def _make(self, home: Home, name: str) -> Group:
-        if len(self._groups[home]) >= self.settings.max_groups:
+    def _make(self, shard: CoordinatorShard, name: str) -> Group:
+        if len(self._groups[shard]) >= self.settings.max_groups:
             raise TooManyError(f"there are {self.settings.max_groups} groups already")
-        group = self._groups[home][name] = self._new_group(home, name)
+        group = self._groups[shard][name] = self._new_group(shard, name)
         return group
 
-    def _new_group(self, home: Home, name: str) -> Group:
-        store: Callable[[Group], asyncio.Future[WeirError | None]] = partial(self._store_in, home)
+    def _new_group(self, shard: CoordinatorShard, name: str) -> Group:
+        store: Callable[[Group], asyncio.Future[WeirError | None]] = partial(self._store_in, shard)
         return Group(name, self._clock, self.settings, store=store, changed=self._show)
 
     def _show(self, group: Group) -> None:
         """Tell stats who has what."""
         self._members.set(group.name, [(m.stats(group.generation), m.parts) for m in group.members if m.parts])
 
-    def _store_in(self, home: Home, group: Group) -> "asyncio.Future[WeirError | None]":
+    def _store_in(self, shard: CoordinatorShard, group: Group) -> "asyncio.Future[WeirError | None]":
         """What is set before one flush is durable with it, so writing down is done at once."""
-        home.state.put(_RECORD + group.name, encode_group(group))
-        return self._tasks.spawn(_flushed(home), f"store {group.name}")
+        shard.state.put(_RECORD + group.name, encode_group(group))
+        return self._tasks.spawn(_flushed(shard), f"store {group.name}")
 
-    def _forget(self, home: Home, name: str) -> None:
-        group = self._groups[home].pop(name, None)
+    def _forget(self, shard: CoordinatorShard, name: str) -> None:
+        group = self._groups[shard].pop(name, None)
         if group is not None:
             group.end(UnknownGroupError(f"group {name!r} is deleted"))
-        home.state.delete(_RECORD + name)
+        shard.state.delete(_RECORD + name)
         self._kept_until_ms.pop(name, None)
 
     # --- expiry -----------------------------------------------------------------------------------------
@@ -312,28 +312,28 @@ class GroupCoordinator:
     async def _sweep(self) -> None:
         while True:
             await self._clock.sleep(self.settings.sweep_s)
-            for home in list(self._groups):
-                self._adopt(home)
-                for group in list(self._groups.get(home, {}).values()):
+            for shard in list(self._groups):
+                self._adopt(shard)
+                for group in list(self._groups.get(shard, {}).values()):
                     try:
-                        await self._expire(home, group)
+                        await self._expire(shard, group)
                     except WeirError as failed:
                         log.warning("group %s could not be looked after this time: %s", group.name, failed)
 
-    def _adopt(self, home: Home) -> None:
+    def _adopt(self, shard: CoordinatorShard) -> None:
         """Positions that came without a group, by a transaction, are a group's from now on, and can expire."""
-        if home in self._groups:
-            for name in self.offsets.groups(home):
-                self._note(home, name)
+        if shard in self._groups:
+            for name in self.offsets.groups(shard):
+                self._note(shard, name)
 
-    def _note(self, home: Home, name: str) -> "asyncio.Future[WeirError | None] | None":
+    def _note(self, shard: CoordinatorShard, name: str) -> "asyncio.Future[WeirError | None] | None":
         """There is a group of this name, without members so far."""
-        groups = self._groups[home]
+        groups = self._groups[shard]
         if name in groups or len(groups) >= self.settings.max_groups:
             return None
-        return self._store_in(home, self._make(home, name))
+        return self._store_in(shard, self._make(shard, name))
 
-    async def _expire(self, home: Home, group: Group) -> None:
+    async def _expire(self, shard: CoordinatorShard, group: Group) -> None:
         """Forget an empty group that nobody used for long, and at once one that has no positions to keep."""
         now_ms, retention_ms = self._clock.wall_ms(), int(self.settings.retention_s * 1000)
         if group.state is GroupState.STABLE:
@@ -346,9 +346,9 @@ class GroupCoordinator:
         left_ms = await self.offsets.expire(group.name, now_ms - retention_ms)
         if left_ms is not None:
             self._kept_until_ms[group.name] = left_ms + retention_ms
-        elif group.is_idle() and home in self._groups:
+        elif group.is_idle() and shard in self._groups:
             log.info("group %s is forgotten: it was empty since %s", group.name, since_ms)
-            self._forget(home, group.name)
+            self._forget(shard, group.name)
 
     async def _expire_unread(self, group: Group, before_ms: int) -> None:
         """What members were given they read; only if there is more are they asked."""
@@ -361,9 +361,9 @@ class GroupCoordinator:
             await self.offsets.expire_unread(group.name, before_ms, topics_read)
 
 
-async def _flushed(home: Home) -> WeirError | None:
+async def _flushed(shard: CoordinatorShard) -> WeirError | None:
     try:
-        await home.state.flush()
+        await shard.state.flush()
     except WeirError as failed:
         return failed
     return None

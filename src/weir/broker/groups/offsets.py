@@ -13,9 +13,9 @@ from struct import error
 from typing import Protocol
 
 from weir.broker.api import StartAt
+from weir.broker.coordinator_shards import CoordinatorShard, CoordinatorShards
 from weir.broker.dispatch.subscription import RETAINS, Subscription, commit_key
 from weir.broker.groups.query_progress import COMMIT_HEADER, parse_progress
-from weir.broker.shards import Home, Homes
 from weir.broker.topic.opening import AnyTopic
 from weir.broker.topic.topic import BrokerTopic
 from weir.model.errors import (
@@ -41,7 +41,7 @@ _HEADER = COMMIT_HEADER
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class CommittedOffset:
     """A position: the offset of the next message to process, and what the group wants kept with it."""
 
     offset: int
@@ -58,11 +58,11 @@ class _Broker(Protocol):
 class GroupOffsets:
     """Everything of every group that this broker coordinates. What it answers is durable."""
 
-    def __init__(self, broker: _Broker, homes: Homes, clock: Clock) -> None:
+    def __init__(self, broker: _Broker, shards: CoordinatorShards, clock: Clock) -> None:
         self._broker = broker
-        self._homes = homes
+        self._shards = shards
         self._clock = clock
-        self._known: dict[str, tuple[Home, dict[TopicName, None]]] = {}
+        self._known: dict[str, tuple[CoordinatorShard, dict[TopicName, None]]] = {}
         #: Positions that an open transaction will move: producer ids by partition, by group.
         self._pending: dict[str, dict[TopicName, dict[int, None]]] = {}
 
@@ -71,13 +71,13 @@ class GroupOffsets:
     async def commit(
         self,
         group: str,
-        positions: Mapping[TopicName, Committed],
+        positions: Mapping[TopicName, CommittedOffset],
         *,
         check: Callable[[], None] | None = None,
     ) -> dict[TopicName, WeirError | None]:
         """Place the group on each partition, back or on; answers what went wrong with which. `check` is called
         right before anything is placed, and may raise: a member may lose its place while topics are loaded."""
-        home = await self._homes.of(group)
+        shard = await self._shards.of(group)
         topics, failed = await self._load(positions)
         if check is not None:
             check()
@@ -88,10 +88,10 @@ class GroupOffsets:
             except WeirError as refused:
                 failed[part] = refused
                 del topics[part]
-        learned = self._learn(home, group, topics)
+        learned = self._learn(shard, group, topics)
         failed |= await _flushed({part: topic.state for part, topic in topics.items()})
         if learned:
-            await home.state.flush()
+            await shard.state.flush()
         return {part: failed.get(part) for part in positions}
 
     async def delete(
@@ -99,8 +99,8 @@ class GroupOffsets:
     ) -> dict[TopicName, WeirError | None]:
         """Forget positions; of all partitions, unless some are named. One that other consumers use stays, and
         is named with SubscriptionBusyError."""
-        home = await self._homes.of(group)
-        wanted = list(self._parts(home, group) if parts is None else parts)
+        shard = await self._shards.of(group)
+        wanted = list(self._parts(shard, group) if parts is None else parts)
         topics, failed = await self._load(wanted)
         for part, topic in list(topics.items()):
             subscription = _subscription(topic, group)
@@ -113,15 +113,15 @@ class GroupOffsets:
                 subscription.end("the group's position is deleted")
         failed |= await _flushed({part: topic.state for part, topic in topics.items()})
         gone = [part for part in wanted if isinstance(failed.get(part), TopicNotFoundError | None)]
-        if self._forget(home, group, gone):
-            await home.state.flush()
+        if self._forget(shard, group, gone):
+            await shard.state.flush()
         return {part: None if part in gone else failed[part] for part in wanted}
 
     async def expire(self, group: str, before_ms: int) -> int | None:
         """Forget positions that were committed before then, as far as they are the group's alone; answers when
         the oldest of the others was committed, or None if none is left."""
-        home = await self._homes.of(group)
-        parts = self._parts(home, group)
+        shard = await self._shards.of(group)
+        parts = self._parts(shard, group)
         topics, failed = await self._load(parts)
         gone = [part for part, why in failed.items() if isinstance(why, TopicNotFoundError)]
         left: int | None = None if len(gone) == len(failed) else self._clock.wall_ms()
@@ -135,8 +135,8 @@ class GroupOffsets:
                 subscription.end("the group's position has expired")
             gone.append(part)
         await _flushed({part: topics[part].state for part in gone if part in topics})
-        if self._forget(home, group, gone):
-            await home.state.flush()
+        if self._forget(shard, group, gone):
+            await shard.state.flush()
         return left
 
     async def expire_unread(
@@ -144,9 +144,9 @@ class GroupOffsets:
     ) -> None:
         """Forget positions that were committed before then on topics that members do not read, as far as they are
         the group's alone; none if what they read cannot be told."""
-        home = await self._homes.of(group)
+        shard = await self._shards.of(group)
         read = topics_read()
-        unread = [] if read is None else [part for part in self._parts(home, group) if part.base not in read]
+        unread = [] if read is None else [part for part in self._parts(shard, group) if part.base not in read]
         topics, failed = await self._load(unread)
         read = topics_read()  # it may have changed meanwhile
         if read is None:
@@ -160,20 +160,20 @@ class GroupOffsets:
                 subscription.end("the group reads other topics by now, and its position has expired")
                 gone.append(part)
         await _flushed({part: topics[part].state for part in gone if part in topics})
-        if self._forget(home, group, gone):
-            await home.state.flush()
+        if self._forget(shard, group, gone):
+            await shard.state.flush()
 
     # --- asking -----------------------------------------------------------------------------------------
 
     async def fetch(
         self, group: str, parts: Iterable[TopicName] | None = None, *, stable: bool = False
-    ) -> dict[TopicName, Committed | WeirError]:
+    ) -> dict[TopicName, CommittedOffset | WeirError]:
         """Where the group is on these partitions, or on all; those that it has no position on are missing.
         `stable`: a position that a transaction is about to move is an UnstablePositionError."""
-        home = await self._homes.of(group)
-        wanted = list(self._parts(home, group) if parts is None else parts)
+        shard = await self._shards.of(group)
+        wanted = list(self._parts(shard, group) if parts is None else parts)
         topics, failed = await self._load(wanted)
-        found: dict[TopicName, Committed | WeirError] = {
+        found: dict[TopicName, CommittedOffset | WeirError] = {
             part: why for part, why in failed.items() if not isinstance(why, TopicNotFoundError)
         }
         pending = self._pending.get(group, {})
@@ -191,11 +191,11 @@ class GroupOffsets:
 
     async def parts(self, group: str) -> list[TopicName]:
         """The partitions that the group has committed positions on."""
-        return list(self._parts(await self._homes.of(group), group))
+        return list(self._parts(await self._shards.of(group), group))
 
-    def groups(self, home: Home) -> list[str]:
-        """Every group that has positions, as its home knows it."""
-        return [key.removeprefix(_PARTS) for key in home.state.keys(_PARTS)]
+    def groups(self, shard: CoordinatorShard) -> list[str]:
+        """Every group that has positions, as its shard knows it."""
+        return [key.removeprefix(_PARTS) for key in shard.state.keys(_PARTS)]
 
     # --- transactions -----------------------------------------------------------------------------------
 
@@ -217,32 +217,32 @@ class GroupOffsets:
 
     # --- which partitions a group has positions on --------------------------------------------------------
 
-    def _parts(self, home: Home, group: str) -> dict[TopicName, None]:
+    def _parts(self, shard: CoordinatorShard, group: str) -> dict[TopicName, None]:
         known = self._known.get(group)
-        if known is not None and known[0] is home:
+        if known is not None and known[0] is shard:
             return known[1]
-        parts = dict.fromkeys(_decode_parts(home.state.get(_PARTS + group)))
+        parts = dict.fromkeys(_decode_parts(shard.state.get(_PARTS + group)))
         if parts:  # of groups that nobody ever heard of, nothing is remembered
-            self._known[group] = (home, parts)
+            self._known[group] = (shard, parts)
         return parts
 
-    def _learn(self, home: Home, group: str, parts: Iterable[TopicName]) -> bool:
-        known = self._parts(home, group)
+    def _learn(self, shard: CoordinatorShard, group: str, parts: Iterable[TopicName]) -> bool:
+        known = self._parts(shard, group)
         new = [part for part in parts if part not in known]
         known.update(dict.fromkeys(new))
         if new:
-            self._known[group] = (home, known)
-            home.state.put(_PARTS + group, _encode_parts(known))
+            self._known[group] = (shard, known)
+            shard.state.put(_PARTS + group, _encode_parts(known))
         return bool(new)
 
-    def _forget(self, home: Home, group: str, parts: Iterable[TopicName]) -> bool:
-        known = self._parts(home, group)
+    def _forget(self, shard: CoordinatorShard, group: str, parts: Iterable[TopicName]) -> bool:
+        known = self._parts(shard, group)
         gone = [part for part in parts if known.pop(part, _MISSING) is None]
         if not known:
-            home.state.delete(_PARTS + group)
+            shard.state.delete(_PARTS + group)
             self._known.pop(group, None)
         elif gone:
-            home.state.put(_PARTS + group, _encode_parts(known))
+            shard.state.put(_PARTS + group, _encode_parts(known))
         return bool(gone)
 
     async def _load(
@@ -283,7 +283,7 @@ def _decode_parts(data: bytes | None) -> list[TopicName]:
         raise WireError(f"the list of a group's partitions is malformed: {bad}") from bad
 
 
-def _place(topic: BrokerTopic, group: str, position: Committed) -> None:
+def _place(topic: BrokerTopic, group: str, position: CommittedOffset) -> None:
     if position.offset < 0:
         raise NotAllowedError(f"{position.offset} is no position")
     if len(position.metadata) > _MAX_METADATA:
@@ -306,12 +306,12 @@ def _subscription(topic: BrokerTopic, group: str) -> Subscription | None:
     return found if found is not None and found.durable else None
 
 
-def _committed(topic: BrokerTopic, subscription: Subscription) -> Committed:
+def _committed(topic: BrokerTopic, subscription: Subscription) -> CommittedOffset:
     """What the group said last, unless somebody else has moved the cursor since."""
     at = subscription.cursor.mark_delete + 1
     data = topic.state.get(commit_key(subscription.name))
     if data is None:
-        return Committed(at)
+        return CommittedOffset(at)
     try:
         version, offset, placed, leader_epoch, commit_ms = _HEADER.unpack_from(data)
         metadata = data[_HEADER.size :].decode()
@@ -320,9 +320,9 @@ def _committed(topic: BrokerTopic, subscription: Subscription) -> Committed:
     if version != _VERSION:
         raise WireError(f"the position of {subscription.name!r} has unknown version {version}")
     return (
-        Committed(offset, leader_epoch, metadata, commit_ms)
+        CommittedOffset(offset, leader_epoch, metadata, commit_ms)
         if placed == at
-        else Committed(at, commit_ms=commit_ms)
+        else CommittedOffset(at, commit_ms=commit_ms)
     )
 
 

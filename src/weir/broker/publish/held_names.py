@@ -53,7 +53,7 @@ class HeldNames:
         if self.incomplete:
             async with self._search:
                 if self.incomplete:
-                    await self._look_through(holding, name)
+                    await self._index_names(holding, name)
         cancelled = 0
         for place in self._places.pop(name, []):
             try:
@@ -63,7 +63,7 @@ class HeldNames:
                 continue  # released, or cancelled before
         return cancelled
 
-    async def _look_through(self, holding: Holding, wanted: str) -> None:
+    async def _index_names(self, holding: Holding, wanted: str) -> None:
         """Remember every name in the holding area, as many as may be, and the wanted one last."""
         self.incomplete = False
         found: list[HeldId] = []

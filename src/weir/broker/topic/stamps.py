@@ -267,7 +267,7 @@ class Stamps:
             if key < _key_of(start // PIECE):
                 self._state.delete(key)
 
-    def look_after(self, now_ms: int, log_bytes: int) -> None:
+    def forget_idle(self, now_ms: int, log_bytes: int) -> None:
         """Forget producers that are idle, and keep what opening has to read short. `log_bytes`: what the log has
         from the last snapshot on, about."""
         if not self._following:

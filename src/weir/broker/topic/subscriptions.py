@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from weir.broker.api import StartAt, SubscribeRequest
 from weir.broker.context import BrokerContext
 from weir.broker.dispatch.consumer import BrokerConsumer
-from weir.broker.dispatch.subscription import Subscription, Surroundings, load_subscriptions
+from weir.broker.dispatch.subscription import Subscription, SubscriptionParts, load_subscriptions
 from weir.broker.publish.limits import RateLimit
 from weir.broker.topic.meters import Histogram
 from weir.broker.topic.stamps import Stamps
-from weir.broker.transactions.committed import Committed
+from weir.broker.transactions.decided_log import DecidedLog
 from weir.model.errors import SubscriptionBusyError, SubscriptionNotFoundError, TooManyError
 from weir.model.policies import Policies, Rate
 from weir.model.topics import TopicName
@@ -44,12 +44,12 @@ class Subscriptions:
         self._rate = RateLimit(clock, Rate(), settings.rate_burst_s)
         #: From append to delivery.
         self.latency = Histogram()
-        self._around = Surroundings(
+        self._around = SubscriptionParts(
             clock,
             settings,
             stream,
-            Committed(stream, stamps),
-            Committed(view, stamps, view.visible),
+            DecidedLog(stream, stamps),
+            DecidedLog(view, stamps, view.visible),
             state,
             tasks,
             context.keys_of,

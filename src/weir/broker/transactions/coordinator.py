@@ -14,9 +14,9 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from weir.broker.groups.offsets import Committed
+from weir.broker.coordinator_shards import CoordinatorShards
+from weir.broker.groups.offsets import CommittedOffset
 from weir.broker.ports import TransactionGate
-from weir.broker.shards import Homes
 from weir.broker.transactions.epochs import EndStep, check_identity, count_on, end_step
 from weir.broker.transactions.model import (
     MAX_EPOCH,
@@ -27,8 +27,8 @@ from weir.broker.transactions.model import (
     TransactionSettings,
     TransactionState,
 )
-from weir.broker.transactions.shard import Positions, Topics, TransactionHome
-from weir.broker.transactions.shards import TransactionHomes
+from weir.broker.transactions.shard import Positions, Topics, TransactionShard
+from weir.broker.transactions.shard_set import TransactionShards
 from weir.model.errors import (
     InvalidNameError,
     NotAuthorisedError,
@@ -62,7 +62,7 @@ class Transactions:
     def __init__(
         self,
         clock: Clock,
-        homes: Homes,
+        shards: CoordinatorShards,
         *,
         topics: Topics,
         positions: Positions,
@@ -73,16 +73,16 @@ class Transactions:
     ) -> None:
         self.settings = settings or TransactionSettings()
         self._clock = clock
-        self._homes = TransactionHomes(clock, homes, gate, self.settings, topics=topics, positions=positions)
+        self._shards = TransactionShards(clock, shards, gate, self.settings, topics=topics, positions=positions)
         self._positions = positions
         self._ids = ids
         self._may_use_all = may_use_all
 
     def start(self) -> None:
-        self._homes.start()
+        self._shards.start()
 
     async def close(self) -> None:
-        await self._homes.close()
+        await self._shards.close()
 
     # --- producers --------------------------------------------------------------------------------------
 
@@ -105,45 +105,45 @@ class Transactions:
             )
         spare = -1  # an id to take, where a new one is needed
         while True:
-            home = await self._homes.of(name)
-            transaction = home.by_id.get(name)
+            shard = await self._shards.of(name)
+            transaction = shard.by_id.get(name)
             if spare < 0 and (transaction is None or transaction.epoch >= MAX_EPOCH):
                 spare = await self._ids.take()
                 continue
             if transaction is None:
-                transaction = self._create(home, name, spare, role)
+                transaction = self._create(shard, name, spare, role)
             else:
                 self._check_role(transaction, role)
                 repeated = expected is not None and self._check_expected(transaction, expected)
                 if transaction.state is TransactionState.ONGOING:
-                    home.fence(transaction, asked=expected is not None)
-                    await self._ended(home, transaction)
+                    shard.fence(transaction, asked=expected is not None)
+                    await self._ended(shard, transaction)
                     continue
                 if transaction.decided:
-                    await self._ended(home, transaction)
+                    await self._ended(shard, transaction)
                     continue
                 # What is repeated was counted on by this request, or by one whose answer was lost.
                 if not repeated or transaction.epoch > MAX_EPOCH:
-                    self._take_over(home, transaction, spare, expected)
+                    self._take_over(shard, transaction, spare, expected)
             transaction.timeout_ms, transaction.role = timeout_ms, role
             transaction.move(TransactionEvent.INIT, self._clock.wall_ms())
-            home.put(transaction)
+            shard.put(transaction)
             identity = ProducerIdentity(transaction.producer_id, transaction.epoch)
-            await home.flush()
+            await shard.flush()
             return identity
 
-    def _create(self, home: TransactionHome, name: str, producer_id: int, role: str) -> Transaction:
-        if len(home.by_id) >= self.settings.most:
+    def _create(self, shard: TransactionShard, name: str, producer_id: int, role: str) -> Transaction:
+        if len(shard.by_id) >= self.settings.most:
             raise TooManyError(f"there are {self.settings.most} transactional ids already")
         transaction = Transaction(name, producer_id, 0, 0, role)
-        home.add(transaction)
+        shard.add(transaction)
         return transaction
 
     def _take_over(
-        self, home: TransactionHome, transaction: Transaction, spare: int, expected: ProducerIdentity | None
+        self, shard: TransactionShard, transaction: Transaction, spare: int, expected: ProducerIdentity | None
     ) -> None:
         if transaction.epoch >= MAX_EPOCH:
-            home.rename(transaction, spare, -1 if expected is None else expected.epoch)
+            shard.rename(transaction, spare, -1 if expected is None else expected.epoch)
         else:
             transaction.count_epoch(asked=expected is not None)
 
@@ -155,8 +155,8 @@ class Transactions:
             return True
         raise StaleEpochError(f"another producer has taken {transaction.id!r} over")
 
-    async def _ended(self, home: TransactionHome, transaction: Transaction) -> None:
-        await home.end(transaction)
+    async def _ended(self, shard: TransactionShard, transaction: Transaction) -> None:
+        await shard.end(transaction)
         self._check_ended(transaction)
 
     # --- what belongs to a transaction ------------------------------------------------------------------
@@ -165,23 +165,23 @@ class Transactions:
         self, name: str, identity: ProducerIdentity, parts: Sequence[TopicName], *, role: str = ""
     ) -> None:
         """Let the producer's transaction, begun now if none is open, write to these partitions too."""
-        home, transaction = await self._find(name, identity, role)
+        shard, transaction = await self._find(name, identity, role)
         if all(part in transaction.confirmed for part in parts) and transaction.state is TransactionState.ONGOING:
             return
         if len(transaction.parts) + len(parts) > self.settings.most_parts:
             raise TooManyError(f"a transaction may write to {self.settings.most_parts} partitions")
         self._begin(transaction)
         transaction.parts.update(dict.fromkeys(parts))
-        home.put(transaction)
+        shard.put(transaction)
         serial = transaction.serial
-        await home.flush()
+        await shard.flush()
         if transaction.serial == serial and transaction.state is TransactionState.ONGOING:
             transaction.confirmed.update(dict.fromkeys(parts))
 
     def joined(self, name: str, producer_id: int, epoch: int, role: str = "") -> Mapping[TopicName, None]:
         """The partitions that are known, durably, to be part of the producer's open transaction; as far as that
         can be told at once. The same mapping for as long as the transaction is open."""
-        transaction = self._homes.find(name)
+        transaction = self._shards.find(name)
         if transaction is None or transaction.state is not TransactionState.ONGOING:
             return _NOTHING
         if transaction.producer_id != producer_id or transaction.epoch != epoch:
@@ -199,18 +199,18 @@ class Transactions:
 
     async def add_offsets(self, name: str, identity: ProducerIdentity, group: str, *, role: str = "") -> None:
         """Let the transaction, begun now if none is open, move positions of the group."""
-        home, transaction = await self._find(name, identity, role)
+        shard, transaction = await self._find(name, identity, role)
         self._begin(transaction)
         transaction.groups.setdefault(group, {})
-        home.put(transaction)
-        await home.flush()
+        shard.put(transaction)
+        await shard.flush()
 
     async def commit_offsets(
         self,
         name: str,
         identity: ProducerIdentity,
         group: str,
-        positions: Mapping[TopicName, Committed],
+        positions: Mapping[TopicName, CommittedOffset],
         *,
         role: str = "",
         joins: bool = False,
@@ -218,7 +218,7 @@ class Transactions:
     ) -> None:
         """Move the group to these positions if the transaction commits. `joins`: the group becomes part of it, and
         it is begun if none is open. `check` raises if the group does not allow it."""
-        home, transaction = await self._find(name, identity, role)
+        shard, transaction = await self._find(name, identity, role)
         check()
         self._check_ended(transaction)
         is_open = transaction.state is TransactionState.ONGOING
@@ -229,8 +229,8 @@ class Transactions:
         self._begin(transaction)
         transaction.groups.setdefault(group, {}).update(positions)
         self._positions.pend(group, transaction.producer_id, positions)
-        home.put(transaction)
-        await home.flush()
+        shard.put(transaction)
+        await shard.flush()
 
     def _check_ended(self, transaction: Transaction) -> None:
         if transaction.decided:
@@ -244,19 +244,19 @@ class Transactions:
 
     async def end(self, name: str, identity: ProducerIdentity, *, commit: bool, role: str = "") -> None:
         """Decide the open transaction. Durable when this returns, and mostly carried out; fine to ask again."""
-        home, transaction = await self._find(name, identity, role)
+        shard, transaction = await self._find(name, identity, role)
         state = transaction.state
         asked = TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
         done = TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT
         if state is done:
-            await home.flush()
+            await shard.flush()
         elif state is asked:
-            await self._ended(home, transaction)
+            await self._ended(shard, transaction)
         else:
             event = TransactionEvent.COMMIT if commit else TransactionEvent.ABORT
             transaction.move(event, self._clock.wall_ms())
-            home.put(transaction)
-            await home.end(transaction)
+            shard.put(transaction)
+            await shard.end(transaction)
 
     async def end_epoch(
         self, name: str, identity: ProducerIdentity, *, commit: bool, role: str = ""
@@ -265,14 +265,14 @@ class Transactions:
         is from now on. One that aborts may have begun nothing."""
         spare = -1  # an id to take, where a new one is needed
         while True:
-            home, transaction = await self._known(name, role)
+            shard, transaction = await self._known(name, role)
             step = end_step(transaction, identity, commit=commit)
             if step is EndStep.REPEAT or spare >= 0 or transaction.epoch < MAX_EPOCH:
                 break
             spare = await self._ids.take()
-        count_on(home, transaction, step, spare, self._clock.wall_ms(), commit=commit)
+        count_on(shard, transaction, step, spare, self._clock.wall_ms(), commit=commit)
         following = transaction.following
-        await home.end(transaction)
+        await shard.end(transaction)
         if step is EndStep.REPEAT:
             self._check_ended(transaction)
         return following
@@ -282,14 +282,14 @@ class Transactions:
     ) -> bool:
         """Commit all of them or none, together with the word that the sink has written this epoch. False, and
         nothing is done, if it had written this epoch or a later one before."""
-        home = await self._home_of_sink(sink)
-        last, owner = self._sink(home, sink, role)
+        shard = await self._shard_of_sink(sink)
+        last, owner = self._sink(shard, sink, role)
         if epoch <= last:
-            await home.flush()
+            await shard.flush()
             return False
         found: dict[str, Transaction] = {}
         for name, identity in transactions:
-            transaction = self._checked(home, name, identity, role)
+            transaction = self._checked(shard, name, identity, role)
             if transaction.state is not TransactionState.EMPTY:  # of one that wrote nothing there is nothing to do
                 if transaction.state is not TransactionState.ONGOING:
                     raise TransactionStateError(
@@ -299,33 +299,33 @@ class Transactions:
         now_ms = self._clock.wall_ms()
         for transaction in found.values():
             transaction.move(TransactionEvent.COMMIT, now_ms)
-            home.put(transaction)
-        home.put_sink(sink, epoch, owner)
-        await home.flush()
-        await asyncio.gather(*map(home.end, found.values()))
+            shard.put(transaction)
+        shard.put_sink(sink, epoch, owner)
+        await shard.flush()
+        await asyncio.gather(*map(shard.end, found.values()))
         return True
 
     async def sink_epoch(self, sink: str, *, role: str = "") -> int:
         """The last epoch that the sink has written; -1 if none."""
-        home = await self._home_of_sink(sink)
-        epoch, _ = self._sink(home, sink, role)
-        await home.flush()
+        shard = await self._shard_of_sink(sink)
+        epoch, _ = self._sink(shard, sink, role)
+        await shard.flush()
         return epoch
 
     async def forget_sink(self, sink: str, *, role: str = "") -> None:
         """The sink writes no more; fine if nothing is known of it."""
-        home = await self._home_of_sink(sink)
-        self._sink(home, sink, role)
-        home.forget_sink(sink)
-        await home.flush()
+        shard = await self._shard_of_sink(sink)
+        self._sink(shard, sink, role)
+        shard.forget_sink(sink)
+        await shard.flush()
 
-    async def _home_of_sink(self, sink: str) -> TransactionHome:
+    async def _shard_of_sink(self, sink: str) -> TransactionShard:
         self._check_name(sink)
-        return await self._homes.of(sink)
+        return await self._shards.of(sink)
 
-    def _sink(self, home: TransactionHome, sink: str, role: str) -> tuple[int, str]:
+    def _sink(self, shard: TransactionShard, sink: str, role: str) -> tuple[int, str]:
         """The last epoch and the owner, who is the first to ask."""
-        epoch, owner = home.sink(sink) or (-1, role)
+        epoch, owner = shard.sink(sink) or (-1, role)
         if not self.may_use(owner, role):
             raise NotAuthorisedError(f"{sink[:80]!r} is another role's sink")
         return epoch, owner
@@ -335,14 +335,14 @@ class Transactions:
     async def describe(self, name: str) -> TransactionInfo:
         """UnknownTransactionError if nothing is known of the id."""
         self._check_name(name)
-        found = (await self._homes.of(name)).by_id.get(name)
+        found = (await self._shards.of(name)).by_id.get(name)
         if found is None:
             raise UnknownTransactionError(f"there is no transactional id {name[:80]!r}")
         return found.info()
 
     async def all(self) -> list[TransactionInfo]:
         """Every transactional id that this broker coordinates."""
-        found = [transaction.info() for home in await self._homes.all() for transaction in home.by_id.values()]
+        found = [transaction.info() for shard in await self._shards.all() for transaction in shard.by_id.values()]
         return sorted(found, key=lambda info: info.id)
 
     def may_use(self, owner: str, role: str) -> bool:
@@ -351,28 +351,30 @@ class Transactions:
 
     async def owner_here(self, name: str) -> bool:
         """Whether this broker is the one to ask for the id."""
-        return await self._homes.owner_here(name)
+        return await self._shards.owner_here(name)
 
     # --- finding ----------------------------------------------------------------------------------------
 
-    async def _find(self, name: str, identity: ProducerIdentity, role: str) -> tuple[TransactionHome, Transaction]:
+    async def _find(
+        self, name: str, identity: ProducerIdentity, role: str
+    ) -> tuple[TransactionShard, Transaction]:
         self._check_name(name)
-        home = await self._homes.of(name)
-        return home, self._checked(home, name, identity, role)
+        shard = await self._shards.of(name)
+        return shard, self._checked(shard, name, identity, role)
 
-    async def _known(self, name: str, role: str) -> tuple[TransactionHome, Transaction]:
+    async def _known(self, name: str, role: str) -> tuple[TransactionShard, Transaction]:
         """Whoever its producer is."""
         self._check_name(name)
-        home = await self._homes.of(name)
-        return home, self._of(home, name, role)
+        shard = await self._shards.of(name)
+        return shard, self._of(shard, name, role)
 
-    def _checked(self, home: TransactionHome, name: str, identity: ProducerIdentity, role: str) -> Transaction:
-        transaction = self._of(home, name, role)
+    def _checked(self, shard: TransactionShard, name: str, identity: ProducerIdentity, role: str) -> Transaction:
+        transaction = self._of(shard, name, role)
         check_identity(transaction, identity)
         return transaction
 
-    def _of(self, home: TransactionHome, name: str, role: str) -> Transaction:
-        transaction = home.by_id.get(name)
+    def _of(self, shard: TransactionShard, name: str, role: str) -> Transaction:
+        transaction = shard.by_id.get(name)
         if transaction is None:
             raise UnknownProducerError(f"nothing is known of the transactional id {name[:80]!r}")
         self._check_role(transaction, role)

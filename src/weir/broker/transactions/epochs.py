@@ -8,7 +8,7 @@ not answered asks again as who it was before: that is known from the record, aft
 from enum import Enum
 
 from weir.broker.transactions.model import ProducerIdentity, Transaction, TransactionEvent, TransactionState
-from weir.broker.transactions.shard import TransactionHome
+from weir.broker.transactions.shard import TransactionShard
 from weir.model.errors import StaleEpochError, TransactionBusyError, TransactionStateError, UnknownProducerError
 
 _COMMITTED = (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
@@ -44,9 +44,9 @@ def end_step(transaction: Transaction, identity: ProducerIdentity, *, commit: bo
 
 
 def count_on(
-    home: TransactionHome, transaction: Transaction, step: EndStep, spare: int, now_ms: int, *, commit: bool
+    shard: TransactionShard, transaction: Transaction, step: EndStep, spare: int, now_ms: int, *, commit: bool
 ) -> None:
-    """Take the step; durable with the home's next flush. `spare`: a new producer id, if epochs are used up."""
+    """Take the step; durable with the shard's next flush. `spare`: a new producer id, if epochs are used up."""
     if step is EndStep.REPEAT:
         return
     if step is EndStep.DECIDE:
@@ -56,10 +56,10 @@ def count_on(
     else:
         transaction.move(TransactionEvent.SKIP, now_ms)
         if spare >= 0:
-            home.rename(transaction, spare, transaction.epoch)
+            shard.rename(transaction, spare, transaction.epoch)
         else:
             transaction.count_epoch(asked=True)
-    home.put(transaction)
+    shard.put(transaction)
 
 
 def check_identity(transaction: Transaction, identity: ProducerIdentity) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from weir.broker.groups.offsets import Committed
+from weir.broker.groups.offsets import CommittedOffset
 from weir.model.errors import InvalidNameError, TransactionStateError, UnknownVersionError, WireError
 from weir.model.topics import TopicName
 
@@ -72,7 +72,7 @@ class TransactionSettings:
     sweep_s: float = 1.0
     #: An id that nobody used for so long is forgotten.
     forget_s: float = 7 * 24 * 3600.0
-    #: Transactional ids in one home.
+    #: Transactional ids in one shard.
     most: int = 100_000
     #: Partitions, and positions, in one transaction.
     most_parts: int = 100_000
@@ -90,8 +90,8 @@ class ProducerIdentity:
 
 @dataclass(slots=True)
 class Transaction:
-    """A transactional id and its current, or last, transaction. What is here is what was put into the home's state
-    last; it is durable with the next flush."""
+    """A transactional id and its current, or last, transaction. What is here was put into the shard's state last,
+    and is durable with the next flush."""
 
     id: str
     producer_id: int
@@ -105,7 +105,7 @@ class Transaction:
     updated_ms: int = 0
     parts: dict[TopicName, None] = field(default_factory=dict)
     #: Positions that become the groups' if it commits.
-    groups: dict[str, dict[TopicName, Committed]] = field(default_factory=dict)
+    groups: dict[str, dict[TopicName, CommittedOffset]] = field(default_factory=dict)
     #: Not kept: partitions that are known, durably, to be part of it; how many transactions there were.
     confirmed: dict[TopicName, None] = field(default_factory=dict)
     serial: int = 0
@@ -213,7 +213,7 @@ def decode_transaction(name: str, data: bytes) -> Transaction:
         parts = {TopicName.parse(part): None for part in record["parts"]}
         groups = {
             str(group): {
-                TopicName.parse(part): Committed(int(offset), int(leader), str(metadata))
+                TopicName.parse(part): CommittedOffset(int(offset), int(leader), str(metadata))
                 for part, offset, leader, metadata in positions
             }
             for group, positions in record["groups"].items()

@@ -1,12 +1,12 @@
-"""The transactions of one home: in memory, written down, ended, and gone with the home."""
+"""The transactions of one shard: in memory, written down, ended, and gone with the shard."""
 
 import asyncio
 import logging
 from collections.abc import Mapping
 from typing import Protocol
 
-from weir.broker.groups.offsets import Committed
-from weir.broker.shards import Home
+from weir.broker.coordinator_shards import CoordinatorShard
+from weir.broker.groups.offsets import CommittedOffset
 from weir.broker.topic.opening import AnyTopic
 from weir.broker.topic.topic import BrokerTopic
 from weir.broker.transactions.model import (
@@ -51,21 +51,26 @@ class Positions(Protocol):
     """What `weir.broker.groups.offsets.GroupOffsets` offers, as far as transactions need it."""
 
     async def commit(
-        self, group: str, positions: Mapping[TopicName, Committed]
+        self, group: str, positions: Mapping[TopicName, CommittedOffset]
     ) -> dict[TopicName, WeirError | None]: ...
 
-    def pend(self, group: str, producer_id: int, parts: Mapping[TopicName, Committed]) -> None: ...
+    def pend(self, group: str, producer_id: int, parts: Mapping[TopicName, CommittedOffset]) -> None: ...
 
     def settle(self, group: str, producer_id: int) -> None: ...
 
 
-class TransactionHome:
-    """Made when the home is loaded: what was decided and not ended is ended, what was open goes on."""
+class TransactionShard:
+    """Made when the shard is loaded: what was decided and not ended is ended, what was open goes on."""
 
     def __init__(
-        self, home: Home, topics: Topics, positions: Positions, clock: Clock, settings: TransactionSettings
+        self,
+        shard: CoordinatorShard,
+        topics: Topics,
+        positions: Positions,
+        clock: Clock,
+        settings: TransactionSettings,
     ) -> None:
-        self.home = home
+        self.shard = shard
         self._topics = topics
         self._positions = positions
         self._clock = clock
@@ -74,9 +79,9 @@ class TransactionHome:
         self.by_id: dict[str, Transaction] = {}
         self.by_producer: dict[int, Transaction] = {}
         self._endings: dict[str, asyncio.Task[None]] = {}
-        for key in home.state.keys(_RECORD):
+        for key in shard.state.keys(_RECORD):
             name = key.removeprefix(_RECORD)
-            self.add(decode_transaction(name, home.state.get(key) or b""))
+            self.add(decode_transaction(name, shard.state.get(key) or b""))
         for transaction in self.by_id.values():
             for group, moved in transaction.groups.items():
                 positions.pend(group, transaction.producer_id, moved)
@@ -85,10 +90,10 @@ class TransactionHome:
 
     @property
     def alive(self) -> bool:
-        return self.home.alive
+        return self.shard.alive
 
     def lose(self) -> None:
-        """Whoever has the home next says what is pending."""
+        """Whoever has the shard next says what is pending."""
         for transaction in self.by_id.values():
             for group in transaction.groups:
                 self._positions.settle(group, transaction.producer_id)
@@ -111,30 +116,30 @@ class TransactionHome:
     def forget(self, transaction: Transaction) -> None:
         del self.by_id[transaction.id]
         del self.by_producer[transaction.producer_id]
-        self.home.state.delete(_RECORD + transaction.id)
+        self.shard.state.delete(_RECORD + transaction.id)
 
     def put(self, transaction: Transaction) -> None:
         """Durable with the next flush, together with everything else that is put before it."""
-        self.home.state.put(_RECORD + transaction.id, encode_transaction(transaction))
+        self.shard.state.put(_RECORD + transaction.id, encode_transaction(transaction))
 
     def sink(self, sink: str) -> tuple[int, str] | None:
         """The last epoch that the sink has written, and the role whose sink it is."""
-        data = self.home.state.get(_SINK + sink)
+        data = self.shard.state.get(_SINK + sink)
         if data is None:
             return None
         epoch, _, role = data.decode().partition(" ")
         return int(epoch), role
 
     def put_sink(self, sink: str, epoch: int, role: str) -> None:
-        self.home.state.put(_SINK + sink, f"{epoch} {role}".encode())
+        self.shard.state.put(_SINK + sink, f"{epoch} {role}".encode())
 
     def forget_sink(self, sink: str) -> None:
-        self.home.state.delete(_SINK + sink)
+        self.shard.state.delete(_SINK + sink)
 
     async def flush(self) -> None:
-        """NotOwnerError if another broker has the home by now: then nothing of this counts here any more."""
+        """NotOwnerError if another broker has the shard by now: then nothing of this counts here any more."""
         try:
-            await self.home.state.flush()
+            await self.shard.state.flush()
         except StreamError as lost:
             raise NotOwnerError(f"the coordinator has moved: {lost.what}") from lost
 
@@ -168,7 +173,7 @@ class TransactionHome:
                 self.rename(transaction, transaction.next_id, transaction.last_epoch)
             self.put(transaction)  # durable with whatever the producer does next, or soon
             if groups:  # only once it is known that they will not be moved again may others go on from there
-                await self.home.state.flush()
+                await self.shard.state.flush()
             for group in groups:
                 self._positions.settle(group, producer_id)
         except StreamError as lost:
@@ -182,7 +187,7 @@ class TransactionHome:
         transaction.move(TransactionEvent.ABORT, self._clock.wall_ms())
         self.put(transaction)
 
-    def look_through(self) -> None:
+    def sweep(self) -> None:
         """Abort what is open for too long; go on with the end of what is decided, in case that something
         unforeseen has cut it short; forget ids that nobody uses."""
         now_ms, forget_ms = self._clock.wall_ms(), int(self._settings.forget_s * 1000)
@@ -193,7 +198,7 @@ class TransactionHome:
                     self.fence(transaction)
                     self._tasks.spawn(self._end_quietly(transaction), f"time out {transaction.id}")
             elif transaction.decided:
-                if self.home.state.durable:
+                if self.shard.state.durable:
                     self._end_soon(transaction)
             elif now_ms - transaction.updated_ms > forget_ms:
                 self.forget(transaction)
@@ -218,7 +223,7 @@ class TransactionHome:
                 log.info("the marker of %s in %s is tried again: %s", transaction.id, part, failed)
             await self._clock.sleep(self._settings.retry_pause_s)
 
-    async def _place(self, group: str, moved: Mapping[TopicName, Committed]) -> None:
+    async def _place(self, group: str, moved: Mapping[TopicName, CommittedOffset]) -> None:
         left = dict(moved)
         while left:
             results: Mapping[TopicName, WeirError | None]
@@ -226,7 +231,7 @@ class TransactionHome:
                 results = await self._positions.commit(group, left)
             except WeirError as failed:
                 if not self.alive:
-                    raise StreamClosedError("the home has moved") from failed
+                    raise StreamClosedError("the shard has moved") from failed
                 results = dict.fromkeys(left, failed)
             left = {part: left[part] for part, failure in results.items() if _is_passing(failure)}
             for part, failure in results.items():

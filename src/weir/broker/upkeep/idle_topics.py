@@ -11,7 +11,7 @@ from weir.broker.context import BrokerContext
 from weir.broker.ports import Registry
 from weir.broker.topic.opening import AnyTopic
 from weir.broker.topic.topic import BrokerTopic
-from weir.broker.upkeep.topic import look_after
+from weir.broker.upkeep.topic import maintain
 from weir.meta import keys
 from weir.model.errors import InvalidNameError, NotAllowedError, WeirError
 from weir.model.ids import LedgerId
@@ -68,7 +68,7 @@ class IdleTopics:
                 if self._has_old(name, chain):
                     oldest = held_back[name] = chain.spans[0].ledger_id
                     if self._held_back.get(name) != oldest:
-                        await self._look_after(name)
+                        await self._maintain(name)
             if not number % _AT_ONCE:
                 await self._clock.sleep(0)
         self._held_back = held_back
@@ -86,11 +86,11 @@ class IdleTopics:
         over = retention.size_bytes > 0 and trim_point(chain, chain.end_offset, by_size, now_ms, 0)
         return expired or bool(over and over > chain.start_offset)
 
-    async def _look_after(self, name: TopicName) -> None:
+    async def _maintain(self, name: TopicName) -> None:
         try:
             topic = await self._load(name)
             if isinstance(topic, BrokerTopic):
-                await look_after(topic, self._clock.wall_ms())
+                await maintain(topic, self._clock.wall_ms())
                 topic.check_unused()
             await self._unload(name)
         except NotAllowedError:

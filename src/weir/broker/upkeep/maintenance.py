@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from weir.broker.context import BrokerContext
 from weir.broker.topic.opening import AnyTopic
 from weir.broker.topic.topic import BrokerTopic
-from weir.broker.upkeep.topic import look_after
+from weir.broker.upkeep.topic import maintain
 from weir.model.errors import WeirError
 
 log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ class Maintenance:
             if not isinstance(topic, BrokerTopic) or not topic.alive:
                 continue
             try:
-                await look_after(topic, self._clock.wall_ms())
+                await maintain(topic, self._clock.wall_ms())
             except WeirError as failed:
                 log.warning("%s could not be looked after this time: %s", topic.name, failed)
             if number % _AT_ONCE == _AT_ONCE - 1:

@@ -9,7 +9,7 @@ from weir.model.policies import BacklogAction, BacklogQuota, LogCompaction, Poli
 from weir.stream.retention import bytes_from, offset_keeping, trim_point
 
 
-async def look_after(topic: BrokerTopic, now_ms: int) -> None:
+async def maintain(topic: BrokerTopic, now_ms: int) -> None:
     """One round. What a round does is decided from the policies as they are now."""
     policies = topic.policies
     durable = [s for s in topic.subscriptions.values() if s.durable]
@@ -23,7 +23,7 @@ async def look_after(topic: BrokerTopic, now_ms: int) -> None:
     if dedup is not None:
         dedup.forget_idle(now_ms, topic.has_producer)
     stream, stamps = topic.stream, topic.stamps
-    stamps.look_after(now_ms, bytes_from(stream.chain, stamps.saved_to, stream.end_offset, stream.open_bytes))
+    stamps.forget_idle(now_ms, bytes_from(stream.chain, stamps.saved_to, stream.end_offset, stream.open_bytes))
 
 
 async def _expire(topic: BrokerTopic, subscription: Subscription, policies: Policies, now_ms: int) -> None:

@@ -147,7 +147,7 @@ class Session:
         """Why the server should end this session by force, if it should; pings a client that is silent."""
         reason = self._overdue(now)
         if reason is None:
-            self._look_around()
+            self._tell_ended_topics()
         return reason
 
     def _overdue(self, now: float) -> str | None:
@@ -166,7 +166,7 @@ class Session:
             self.outbox.say(PING)
         return "it is silent" if silent_s > limits.idle_timeout_s else None
 
-    def _look_around(self) -> None:
+    def _tell_ended_topics(self) -> None:
         """What nobody waits for, but is looked at from time to time. Only the Java client knows of a topic's end;
         the one in C++, and those made of it, take the command for a broken connection."""
         if self.state is State.SERVING and self.client_version.startswith("Pulsar-Java"):

@@ -39,7 +39,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class OffsetSpec:
     """Where to begin or end: everywhere at a word (EARLIEST, LATEST), at offsets, or at moments (in ms)."""
 
     word: int | None = None
@@ -62,8 +62,8 @@ class SourceOptions:
 
     kafka: KafkaSettings
     wanted: Wanted
-    start: Place
-    end: Place
+    start: OffsetSpec
+    end: OffsetSpec
     #: Where no message is as late as the moment to begin at: begin at the end, rather than fail.
     start_at_end_if_none: bool = False
     committed: bool = True
@@ -210,18 +210,18 @@ def _wanted(options: Mapping[str, str]) -> Wanted:
     return Wanted(topics=topics)
 
 
-def _place(options: Mapping[str, str], side: str, default: int, refused: int | None) -> Place:
+def _place(options: Mapping[str, str], side: str, default: int, refused: int | None) -> OffsetSpec:
     """The first that is given: a moment, moments, offsets or a word. `refused`: the word that makes no sense."""
     if (text := options.get(f"{side}Timestamp")) is not None:
-        return Place(moment=count(f"{side}Timestamp", text, 0))
+        return OffsetSpec(moment=count(f"{side}Timestamp", text, 0))
     if (text := options.get(f"{side}OffsetsByTimestamp")) is not None:
-        return Place(moments=by_partition(f"{side}OffsetsByTimestamp", text, 0))
+        return OffsetSpec(moments=by_partition(f"{side}OffsetsByTimestamp", text, 0))
     name = f"{side}Offsets"
     text = options.get(name)
     if text is None:
-        return Place(word=default)
+        return OffsetSpec(word=default)
     word = _WORDS.get(text.strip().lower())
-    place = Place(word=word) if word is not None else Place(offsets=by_partition(name, text, EARLIEST))
+    place = OffsetSpec(word=word) if word is not None else OffsetSpec(offsets=by_partition(name, text, EARLIEST))
     if refused is not None and (word == refused or refused in (place.offsets or {}).values()):
         raise ConfigError(f"{name} is {text!r}, which leaves nothing to read", hint="begin early, and end late")
     return place

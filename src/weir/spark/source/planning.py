@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from weir.client.kafka.cluster import Cluster, Partition
 from weir.client.kafka.offsets import NONE, ends, list_offsets, starts
 from weir.model.errors import ConfigError, DataLostError
-from weir.spark.source.options import EARLIEST, LATEST, Place, SourceOptions
+from weir.spark.source.options import EARLIEST, LATEST, OffsetSpec, SourceOptions
 from weir.spark.source.ranges import Range
 
 log = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ def end_offsets(cluster: Cluster, options: SourceOptions, partitions: Iterable[P
 
 
 def _resolve(
-    cluster: Cluster, options: SourceOptions, place: Place, partitions: list[Partition], name: str
+    cluster: Cluster, options: SourceOptions, place: OffsetSpec, partitions: list[Partition], name: str
 ) -> Offsets:
     """Offsets of a place; NONE where a moment is later than every message."""
     if place.moment is not None:

@@ -16,9 +16,9 @@ from pyspark.sql.types import StructField
 
 from weir.model.errors import SqlError
 from weir.spark.sql import statements as s
+from weir.spark.sql.cluster import WeirCluster, table_name, topic_named
 from weir.spark.sql.insert import insert
 from weir.spark.sql.pipelines import mode_of
-from weir.spark.sql.place import Place, table_name, topic_named
 from weir.spark.sql.progress import told
 from weir.spark.sql.queries import Query, quoted
 from weir.spark.sql.results import Done, Rows
@@ -36,7 +36,7 @@ class Console:
     def __init__(
         self,
         spark: Callable[[], SparkSession],
-        place: Place,
+        place: WeirCluster,
         *,
         limit: int | None = None,
         start: str = "latest",

@@ -10,8 +10,8 @@ from pyspark.sql import types as t
 
 from weir.model.errors import SqlError
 from weir.model.topics import TopicName
+from weir.spark.sql.cluster import WeirCluster, kafka_name, table_name, topic_named
 from weir.spark.sql.output import is_about, messages, written_beside
-from weir.spark.sql.place import Place, kafka_name, table_name, topic_named
 from weir.spark.sql.queries import Query, quoted
 from weir.spark.sql.results import Done
 from weir.spark.sql.statements import Insert
@@ -31,7 +31,7 @@ _SAME = (
 )
 
 
-def insert(tables: Tables, place: Place, statement: Insert, query: Query) -> Done:
+def insert(tables: Tables, place: WeirCluster, statement: Insert, query: Query) -> Done:
     """SqlError if the topic has no such columns."""
     topic = topic_named(statement.name)
     tables.check_exists(topic)

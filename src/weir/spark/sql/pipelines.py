@@ -16,8 +16,8 @@ from weir.model.errors import BrokerError, NotAllowedError, SqlError, WeirError
 from weir.model.sql_streams import SqlStream
 from weir.model.topics import TopicName
 from weir.spark.source.options import connection
+from weir.spark.sql.cluster import WeirCluster, kafka_name, table_name
 from weir.spark.sql.output import Messages, messages
-from weir.spark.sql.place import Place, kafka_name, table_name
 from weir.spark.sql.queries import Query, find_query, tokenize
 from weir.spark.sql.tables import Tables
 
@@ -31,7 +31,9 @@ def mode_of(query: Query, options: Mapping[str, str]) -> str:
     return options.get("mode") or ("update" if query.aggregates and not query.watermarks else "append")
 
 
-def prepare(tables: Tables, place: Place, name: TopicName, query: Query, options: Mapping[str, str]) -> Messages:
+def prepare(
+    tables: Tables, place: WeirCluster, name: TopicName, query: Query, options: Mapping[str, str]
+) -> Messages:
     """Plan the query, and see to it that its topic exists and has its schema. SqlError if it can be no stream."""
     sources = tables.topics(query)
     if not sources:
@@ -48,7 +50,7 @@ def prepare(tables: Tables, place: Place, name: TopicName, query: Query, options
     return found
 
 
-def start(tables: Tables, place: Place, stream: SqlStream, checkpoint: str) -> StreamingQuery:
+def start(tables: Tables, place: WeirCluster, stream: SqlStream, checkpoint: str) -> StreamingQuery:
     """Let it run from where its checkpoint says."""
     query = find_query(tokenize(stream.sql), stream.sql, safe=True)
     for topic in tables.topics(query).values():
@@ -76,7 +78,7 @@ def _write_epoch(sink: Mapping[str, str]) -> Callable[[DataFrame, int], None]:
     return write
 
 
-def clean_up(place: Place, stream: SqlStream) -> None:
+def clean_up(place: WeirCluster, stream: SqlStream) -> None:
     """Forget what a dropped stream left at the broker. Its topic stays."""
     with suppress(WeirError):
         forget(place.access, sink_of(stream))
@@ -95,7 +97,7 @@ def subscription_of(name: TopicName) -> str:
     return f"stream-{table_name(name)}"
 
 
-def _make_topic(place: Place, name: TopicName, partitions: str | None) -> None:
+def _make_topic(place: WeirCluster, name: TopicName, partitions: str | None) -> None:
     if partitions is not None:
         with suppress(NotAllowedError):  # it exists, and keeps its partitions
             ask_v2(place.access, "PUT", topic_path(name, "partitions"), int(partitions))

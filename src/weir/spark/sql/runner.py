@@ -21,8 +21,8 @@ from weir.client.blocking import Access
 from weir.client.streams import Defined
 from weir.model.errors import NetworkError, NotAuthorisedError, TopicClosedError, WeirError
 from weir.model.sql_streams import SqlStream, StreamProgress, Wanted
+from weir.spark.sql.cluster import WeirCluster, table_name
 from weir.spark.sql.pipelines import clean_up, start
-from weir.spark.sql.place import Place, table_name
 from weir.spark.sql.progress import Meter, told
 from weir.spark.sql.tables import Tables
 from weir.spark.sql.waiting import last_batch, waiting
@@ -72,7 +72,12 @@ class Runner:
     """`take` first, then `step` now and then, then `close`."""
 
     def __init__(
-        self, spark: SparkSession, place: Place, checkpoints: str, *, now: Callable[[], float] = time.monotonic
+        self,
+        spark: SparkSession,
+        place: WeirCluster,
+        checkpoints: str,
+        *,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._place = replace(place, access=replace(place.access, patience_s=_PATIENCE_S))
         self._spark = spark

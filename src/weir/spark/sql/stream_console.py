@@ -11,8 +11,8 @@ from weir.model.errors import SqlError, SqlStreamExistsError, SqlStreamNotFoundE
 from weir.model.sql_streams import SqlStream, StreamProgress, Wanted
 from weir.model.topics import TopicName
 from weir.spark.sql import statements as s
+from weir.spark.sql.cluster import WeirCluster, table_name, topic_named
 from weir.spark.sql.pipelines import prepare
-from weir.spark.sql.place import Place, table_name, topic_named
 from weir.spark.sql.results import Done, Rows
 from weir.spark.sql.tables import Tables
 
@@ -24,7 +24,7 @@ _LOOK_S = 0.3
 
 
 class StreamConsole:
-    def __init__(self, tables: Tables, place: Place, see_runner: Callable[[], bool]) -> None:
+    def __init__(self, tables: Tables, place: WeirCluster, see_runner: Callable[[], bool]) -> None:
         """`see_runner`: see to it that the streams are run; False if others shall."""
         self._tables = tables
         self._place = place

@@ -15,8 +15,8 @@ from weir.model.errors import ConfigError, SchemaNotFoundError, SqlError, TopicN
 from weir.model.topics import TopicName
 from weir.spark.source.columns import schema_of
 from weir.spark.source.options import connection
+from weir.spark.sql.cluster import WeirCluster, kafka_name, table_name, topic_named
 from weir.spark.sql.distinct import KEY, TIME, Distinct
-from weir.spark.sql.place import Place, kafka_name, table_name, topic_named
 from weir.spark.sql.queries import Query, quoted
 from weir.spark.values.typed import ValueSchema, value_schema
 
@@ -49,7 +49,7 @@ _WATERMARK = "spark.watermarkDelayMs"
 class Tables:
     """Makes queries of statements. Spark is asked for when it is needed."""
 
-    def __init__(self, spark: Callable[[], SparkSession], place: Place) -> None:
+    def __init__(self, spark: Callable[[], SparkSession], place: WeirCluster) -> None:
         self._spark = spark
         self._place = place
 

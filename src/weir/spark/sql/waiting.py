@@ -8,7 +8,7 @@ from weir.client.kafka.cluster import Cluster, Partition
 from weir.client.kafka.offsets import ends, starts
 from weir.model.sql_streams import SqlStream
 from weir.spark.source.options import connection
-from weir.spark.sql.place import Place, kafka_name
+from weir.spark.sql.cluster import WeirCluster, kafka_name
 
 
 def last_batch(checkpoint: Path) -> int:
@@ -18,7 +18,7 @@ def last_batch(checkpoint: Path) -> int:
     return max(done, default=-1)
 
 
-def waiting(place: Place, stream: SqlStream, checkpoint: Path) -> int:
+def waiting(place: WeirCluster, stream: SqlStream, checkpoint: Path) -> int:
     """Messages that it has yet to read."""
     batch = last_batch(checkpoint)
     read = _read_up_to(checkpoint / "offsets" / str(batch)) if batch >= 0 else []

@@ -22,16 +22,16 @@ from weir.model.errors import (
 )
 from weir.runtime.tasks import TaskScope
 from weir.stream.context import StreamContext
+from weir.stream.holding.appends import released_since
 from weir.stream.holding.context import HoldingContext
 from weir.stream.holding.ledger import LEDGER_KEYS, HeldLedger
 from weir.stream.holding.listing import HeldItem, list_held
 from weir.stream.holding.loader import Loader
 from weir.stream.holding.reads import HeldReads
-from weir.stream.holding.release import released_since
 from weir.stream.holding.releaser import Releaser
 from weir.stream.holding.settings import HoldingSettings
-from weir.stream.holding.shelf import Shelf
 from weir.stream.holding.windows import FOREVER_MS, UNDATED, due_of, place_of, window_of
+from weir.stream.holding.writer import HoldingWriter
 from weir.stream.log import Stream
 from weir.stream.state import StateLog
 from weir.wire.held import decode_covered, decode_held, encode_covered, encode_held
@@ -66,7 +66,7 @@ class HoldingArea:
         self._tasks = TaskScope(f"holding area of {name}", on_failure=self._die)
         self._context = HoldingContext(context, name, stream, state, settings, self._tasks)
         self._reads = HeldReads(context.ledgers, settings.readers)
-        self._shelf = Shelf(self._context, self._stored, self._beginning)
+        self._shelf = HoldingWriter(self._context, self._stored, self._beginning)
         self._loader = Loader(self._context, self._shelf, self._reads)
         self._releaser = Releaser(self._context, self._shelf, self._loader, self._reads)
         self._written_covered = 0

@@ -2,7 +2,7 @@
 
 from heapq import heappop, heappush
 
-from weir.stream.holding.windows import Place
+from weir.stream.holding.windows import DuePosition
 
 
 class NearIndex:
@@ -10,7 +10,7 @@ class NearIndex:
 
     def __init__(self, limit: int) -> None:
         self._limit = max(2, limit)
-        self._heap: list[Place] = []
+        self._heap: list[DuePosition] = []
 
     def __len__(self) -> int:
         return len(self._heap)
@@ -25,18 +25,18 @@ class NearIndex:
         return len(self._heap) > self._limit
 
     @property
-    def first(self) -> Place | None:
+    def first(self) -> DuePosition | None:
         return self._heap[0] if self._heap else None
 
-    def push(self, place: Place) -> bool:
+    def push(self, place: DuePosition) -> bool:
         """Add a place; whether it is now the first."""
         heappush(self._heap, place)
         return self._heap[0] == place
 
-    def pop(self) -> Place:
+    def pop(self) -> DuePosition:
         return heappop(self._heap)
 
-    def cut(self) -> Place | None:
+    def cut(self) -> DuePosition | None:
         """Forget what is there twice and, if that is not enough, the later half; answers the first place that is
         forgotten."""
         self._heap = sorted(set(self._heap))  # a sorted list is a heap

@@ -5,7 +5,7 @@ from pyroaring import BitMap64
 from weir.ledger.writer import LedgerWriter
 from weir.model.errors import WireError
 from weir.model.ids import LedgerId
-from weir.stream.holding.windows import Place, Window, moment, place_of
+from weir.stream.holding.windows import DuePosition, Window, moment, place_of
 from weir.stream.state import StateLog
 from weir.wire.held import HoldingRecord, decode_record, encode_record
 
@@ -46,7 +46,7 @@ class HeldLedger:
         self.done = _bitmap(record.done)
         self.taken: set[int] = set()
         #: Everything that is held here before this place is in the index.
-        self.loaded: Place = 0
+        self.loaded: DuePosition = 0
 
     @property
     def in_doubt(self) -> bool:
@@ -75,7 +75,7 @@ class HeldLedger:
         """Whether there may be entries that are not in the index because they are due too late."""
         return self.entries > 0 and moment(self.window.end_ms) > self.loaded
 
-    def place(self, due_ms: int, entry: int) -> Place:
+    def place(self, due_ms: int, entry: int) -> DuePosition:
         return place_of(due_ms, self.serial, entry)
 
     def is_free(self, entry: int) -> bool:

@@ -8,7 +8,7 @@ from weir.model.batch import HeldId
 from weir.model.errors import LedgerNotFoundError
 from weir.stream.holding.ledger import HeldLedger
 from weir.stream.holding.reads import HeldReads
-from weir.stream.holding.windows import Place
+from weir.stream.holding.windows import DuePosition
 from weir.wire.entry import Entry
 from weir.wire.held import decode_held
 
@@ -38,7 +38,7 @@ def groups(ledgers: list[HeldLedger]) -> list[list[HeldLedger]]:
 
 
 async def list_held(
-    ledgers: list[HeldLedger], reads: HeldReads, after: Place, limit: int
+    ledgers: list[HeldLedger], reads: HeldReads, after: DuePosition, limit: int
 ) -> AsyncGenerator[HeldItem, None]:
     """What is held beyond a place, by due moment. A group with more than `limit` entries is read again for each
     `limit` of them."""
@@ -53,10 +53,10 @@ async def list_held(
 
 
 async def _page(
-    group: list[HeldLedger], reads: HeldReads, after: Place, limit: int
-) -> list[tuple[Place, HeldItem]]:
+    group: list[HeldLedger], reads: HeldReads, after: DuePosition, limit: int
+) -> list[tuple[DuePosition, HeldItem]]:
     """The first `limit` of the group beyond the place."""
-    found: list[tuple[Place, HeldItem]] = []
+    found: list[tuple[DuePosition, HeldItem]] = []
     for ledger in group:
         try:
             async with aclosing(reads.scan(ledger, 0, ledger.entries)) as chunks:
@@ -69,7 +69,7 @@ async def _page(
     return sorted(found, key=_by_place)[:limit]
 
 
-def _items(ledger: HeldLedger, chunk: list[Entry]) -> Iterator[tuple[Place, HeldItem]]:
+def _items(ledger: HeldLedger, chunk: list[Entry]) -> Iterator[tuple[DuePosition, HeldItem]]:
     """What is held of a chunk."""
     for entry in chunk:
         if entry.entry_id not in ledger.done:
@@ -78,5 +78,5 @@ def _items(ledger: HeldLedger, chunk: list[Entry]) -> Iterator[tuple[Place, Held
             yield ledger.place(due_ms, entry.entry_id), item
 
 
-def _by_place(found: tuple[Place, HeldItem]) -> Place:
+def _by_place(found: tuple[DuePosition, HeldItem]) -> DuePosition:
     return found[0]

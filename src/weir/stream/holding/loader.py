@@ -15,8 +15,8 @@ from weir.stream.holding.context import HoldingContext
 from weir.stream.holding.index import NearIndex
 from weir.stream.holding.ledger import HeldLedger
 from weir.stream.holding.reads import HeldReads
-from weir.stream.holding.shelf import Shelf
-from weir.stream.holding.windows import Place, due_of, entry_of, moment, serial_of
+from weir.stream.holding.windows import DuePosition, due_of, entry_of, moment, serial_of
+from weir.stream.holding.writer import HoldingWriter
 from weir.wire.entry import Entry
 from weir.wire.held import peek_held
 
@@ -29,7 +29,7 @@ _AT_A_TIME = 8
 class Loader:
     """The index of one holding area and what fills it."""
 
-    def __init__(self, context: HoldingContext, shelf: Shelf, reads: HeldReads) -> None:
+    def __init__(self, context: HoldingContext, shelf: HoldingWriter, reads: HeldReads) -> None:
         self._name = context.name
         self._ledgers = context.ledgers
         self._clock = context.clock
@@ -39,7 +39,7 @@ class Loader:
         self._reads = reads
         self.index = NearIndex(context.settings.index_entries)
         #: Everything held before this place is in the index, but for what could not be read.
-        self.horizon: Place = 0
+        self.horizon: DuePosition = 0
         #: Set by whoever finds that more should be loaded.
         self.wanted = asyncio.Event()
         #: When ledgers were recovered here, by serial and in monotonic time.
@@ -58,12 +58,12 @@ class Loader:
             self._cut()
         return first
 
-    def lost(self, ledger: HeldLedger, place: Place) -> None:
+    def lost(self, ledger: HeldLedger, place: DuePosition) -> None:
         """An entry was taken out of the index and could not be read back. From there on the ledger is to be loaded
         again, and what the index has of it does not count: one bad ledger must not hold up the others."""
         ledger.loaded = min(ledger.loaded, place)
 
-    def first(self) -> tuple[HeldLedger, Place] | None:
+    def first(self) -> tuple[HeldLedger, DuePosition] | None:
         """The next to be released, if it is in memory. Nothing beyond the horizon, even if it is known: something
         earlier may still be on its way into memory."""
         while (place := self.index.first) is not None and place < self.horizon:
@@ -155,7 +155,7 @@ class Loader:
             ledger.loaded = min(ledger.loaded, low)
             raise
 
-    def _index(self, ledger: HeldLedger, low: Place, chunk: list[Entry]) -> None:
+    def _index(self, ledger: HeldLedger, low: DuePosition, chunk: list[Entry]) -> None:
         index = self.index
         for entry in chunk:
             due_ms, _ = peek_held(entry.payload)

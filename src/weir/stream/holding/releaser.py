@@ -7,13 +7,13 @@ from heapq import heappop, heappush
 
 from weir.model.batch import Batch
 from weir.model.errors import InvariantError, StreamTerminatedError, WeirError
+from weir.stream.holding.appends import Release, Releases
 from weir.stream.holding.context import HoldingContext
 from weir.stream.holding.ledger import HeldLedger
 from weir.stream.holding.loader import Loader
 from weir.stream.holding.reads import HeldReads
-from weir.stream.holding.release import Release, Releases
-from weir.stream.holding.shelf import Shelf
-from weir.stream.holding.windows import Place, due_of, entry_of, moment
+from weir.stream.holding.windows import DuePosition, due_of, entry_of, moment
+from weir.stream.holding.writer import HoldingWriter
 from weir.wire.held import decode_held
 
 log = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 class Releaser:
     """One per holding area; `run` it in the background."""
 
-    def __init__(self, context: HoldingContext, shelf: Shelf, loader: Loader, reads: HeldReads) -> None:
+    def __init__(self, context: HoldingContext, shelf: HoldingWriter, loader: Loader, reads: HeldReads) -> None:
         self._stream = context.stream
         self._clock = context.clock
         self._settings = context.settings
@@ -31,7 +31,7 @@ class Releaser:
         self._reads = reads
         self._releases = Releases(context, finished=self._finished, returned=self._returned)
         #: Places to look at again, by monotonic time: what the stream did not take. As few as are in flight.
-        self._later: list[tuple[float, Place]] = []
+        self._later: list[tuple[float, DuePosition]] = []
         self._woken = asyncio.Event()
         self._ended = False
 
@@ -77,12 +77,12 @@ class Releaser:
 
     # --- taking -----------------------------------------------------------------------------------------
 
-    def _take(self) -> list[tuple[HeldLedger, Place]]:
+    def _take(self) -> list[tuple[HeldLedger, DuePosition]]:
         """The next group that is due, in order."""
         self._look_again()
         loader, settings = self._loader, self._settings
         end = moment(self._clock.wall_ms() + 1)
-        taken: list[tuple[HeldLedger, Place]] = []
+        taken: list[tuple[HeldLedger, DuePosition]] = []
         size = 0
         while (first := loader.first()) is not None and first[1] < end:
             ledger, place = first
@@ -117,7 +117,7 @@ class Releaser:
 
     # --- releasing --------------------------------------------------------------------------------------
 
-    async def _release(self, taken: list[tuple[HeldLedger, Place]]) -> None:
+    async def _release(self, taken: list[tuple[HeldLedger, DuePosition]]) -> None:
         """Read the group back and append it."""
         wanted: dict[int, list[int]] = {}
         for ledger, place in taken:
@@ -134,7 +134,7 @@ class Releaser:
             await self._releases.room()
             self._releases.append(Release(ledger, entry_of(place), place, batch))
 
-    async def release_now(self, ledger: HeldLedger, place: Place, batch: Batch) -> int:
+    async def release_now(self, ledger: HeldLedger, place: DuePosition, batch: Batch) -> int:
         """Release one entry that is free, whatever its moment; answers its offset in the stream."""
         entry = entry_of(place)
         ledger.taken.add(entry)
@@ -169,6 +169,6 @@ class Releaser:
             self._woken.set()
         self._put_back(release.ledger, release.place)
 
-    def _put_back(self, ledger: HeldLedger, place: Place) -> None:
+    def _put_back(self, ledger: HeldLedger, place: DuePosition) -> None:
         ledger.taken.discard(entry_of(place))
         heappush(self._later, (self._clock.monotonic() + self._settings.release_pause_s, place))

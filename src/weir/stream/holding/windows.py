@@ -7,7 +7,7 @@ FOREVER_MS = (1 << 63) - 1
 
 #: An entry's place in the order of release, as one number: due moment, then its ledger's serial (the order in
 #: which ledgers were begun), then its entry. A heap of plain ints is small and fast.
-Place = int
+DuePosition = int
 
 _ENTRY_BITS = 40
 _SERIAL_BITS = 24
@@ -16,24 +16,24 @@ _ENTRY_MASK = (1 << _ENTRY_BITS) - 1
 _SERIAL_MASK = (1 << _SERIAL_BITS) - 1
 
 
-def place_of(due_ms: int, serial: int, entry: int) -> Place:
+def place_of(due_ms: int, serial: int, entry: int) -> DuePosition:
     return due_ms << _MOMENT_SHIFT | serial << _ENTRY_BITS | entry
 
 
-def moment(due_ms: int) -> Place:
+def moment(due_ms: int) -> DuePosition:
     """Before every entry that is due then or later, after every one that is due before."""
     return due_ms << _MOMENT_SHIFT
 
 
-def due_of(place: Place) -> int:
+def due_of(place: DuePosition) -> int:
     return place >> _MOMENT_SHIFT
 
 
-def serial_of(place: Place) -> int:
+def serial_of(place: DuePosition) -> int:
     return place >> _ENTRY_BITS & _SERIAL_MASK
 
 
-def entry_of(place: Place) -> int:
+def entry_of(place: DuePosition) -> int:
     return place & _ENTRY_MASK
 
 

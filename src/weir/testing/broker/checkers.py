@@ -18,7 +18,7 @@ What counts as what, exactly:
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from weir.testing.broker.history import BrokerOp, Place
+from weir.testing.broker.history import BrokerOp, MessagePosition
 from weir.testing.checking import Checker, Violation
 from weir.testing.log_checkers import (
     acknowledged_is_stored,
@@ -29,7 +29,7 @@ from weir.testing.log_checkers import (
     stored_once,
     what_was_seen_stays,
 )
-from weir.testing.log_history import Kind
+from weir.testing.log_history import LogOpKind
 from weir.testing.operations import grouped, of
 
 #: A subscription of a topic.
@@ -43,7 +43,7 @@ def places_are_dense(ops: Sequence[BrokerOp]) -> list[Violation]:
     """Within a ledger, each message's place follows from the one before it; ids only grow along the topic."""
     promise = "places are dense and grow along the topic"
     found = []
-    for one, two in pairwise(of(ops, Kind.CONTENT)):
+    for one, two in pairwise(of(ops, LogOpKind.CONTENT)):
         if one.place is None or two.place is None or one.topic != two.topic or two.began != one.began + 2:
             continue  # of another topic, or something between them was left out
         if two.place <= one.place:
@@ -55,13 +55,13 @@ def places_are_dense(ops: Sequence[BrokerOp]) -> list[Violation]:
     return found
 
 
-def _next_place(op: BrokerOp, ledger: int) -> Place | None:
+def _next_place(op: BrokerOp, ledger: int) -> MessagePosition | None:
     """Where the next message stands, if it is in this ledger."""
     if op.place is None:
         return None
     if op.place.message + 1 < op.batch:
         return op.place._replace(message=op.place.message + 1)
-    return Place(ledger, op.place.entry + max(1, op.batch) if ledger == op.place.ledger else 0)
+    return MessagePosition(ledger, op.place.entry + max(1, op.batch) if ledger == op.place.ledger else 0)
 
 
 # --- what is delivered ----------------------------------------------------------------------------------------
@@ -71,13 +71,13 @@ def everything_is_delivered(ops: Sequence[BrokerOp]) -> list[Violation]:
     """What nobody acknowledged in a subscription, or skipped by a seek, the last consumer gets."""
     promise = "everything is delivered to every subscription until it is acknowledged"
     rank = _Rank(ops)
-    acked, seeks = _asked_to_ack(ops), _by_sub(of(ops, Kind.SEEK))
-    last = {(*_sub(op), op.place) for op in of(ops, Kind.DELIVER) if op.final}
+    acked, seeks = _asked_to_ack(ops), _by_sub(of(ops, LogOpKind.SEEK))
+    last = {(*_sub(op), op.place) for op in of(ops, LogOpKind.DELIVER) if op.final}
     found = []
-    for end in of(ops, Kind.DRAINED):
+    for end in of(ops, LogOpKind.DRAINED):
         sub = _sub(end)
-        highest = max((rank.of(op) for op in of(ops, Kind.ACK_UP_TO) if _sub(op) == sub), default=(-1,))
-        for op in of(ops, Kind.CONTENT):
+        highest = max((rank.of(op) for op in of(ops, LogOpKind.ACK_UP_TO) if _sub(op) == sub), default=(-1,))
+        for op in of(ops, LogOpKind.CONTENT):
             if op.topic != end.topic or (*sub, op.place) in last or (*sub, op.place) in acked:
                 continue
             if rank.of(op) <= highest or any(rank.of(seek) > rank.of(op) for seek in seeks.get(sub, ())):
@@ -91,15 +91,15 @@ def acknowledged_comes_no_more(ops: Sequence[BrokerOp]) -> list[Violation]:
     """Once an acknowledgement is answered, the message does not come again, whatever crashes."""
     promise = "what was acknowledged comes no more"
     rank = _Rank(ops)
-    subscribed = {op.client: op for op in of(ops, Kind.SUBSCRIBE)}
-    seeks = _by_sub(of(ops, Kind.SEEK))
-    single: dict[tuple[str, str, Place | None], list[BrokerOp]] = {}
-    for op in of(ops, Kind.ACK):
+    subscribed = {op.client: op for op in of(ops, LogOpKind.SUBSCRIBE)}
+    seeks = _by_sub(of(ops, LogOpKind.SEEK))
+    single: dict[tuple[str, str, MessagePosition | None], list[BrokerOp]] = {}
+    for op in of(ops, LogOpKind.ACK):
         if op.ok:
             single.setdefault((*_sub(op), op.place), []).append(op)
-    up_to = _by_sub(op for op in of(ops, Kind.ACK_UP_TO) if op.ok)
+    up_to = _by_sub(op for op in of(ops, LogOpKind.ACK_UP_TO) if op.ok)
     found = []
-    for op in of(ops, Kind.DELIVER):
+    for op in of(ops, LogOpKind.DELIVER):
         acks = [
             *single.get((*_sub(op), op.place), ()),
             *(ack for ack in up_to.get(_sub(op), ()) if rank.of(ack) >= rank.of(op)),
@@ -131,11 +131,11 @@ def deliveries_are_in_order(ops: Sequence[BrokerOp]) -> list[Violation]:
     """Nothing is delivered for the first time before what stands before it."""
     promise = "messages are delivered in order"
     found = []
-    seeks = _by_sub(of(ops, Kind.SEEK))
+    seeks = _by_sub(of(ops, LogOpKind.SEEK))
     rank = _Rank(ops)
-    delivered = _by_sub(of(ops, Kind.DELIVER))
+    delivered = _by_sub(of(ops, LogOpKind.DELIVER))
     content: dict[str, list[BrokerOp]] = {}
-    for op in of(ops, Kind.CONTENT):
+    for op in of(ops, LogOpKind.CONTENT):
         content.setdefault(op.topic, []).append(op)
     for sub, deliveries in delivered.items():
         if sub[1] == "shared":
@@ -157,7 +157,7 @@ def _lane_in_order(
     rank: "_Rank",
 ) -> list[Violation]:
     places = {op.place: at for at, op in enumerate(lane)}
-    seen: dict[Place | None, None] = {}
+    seen: dict[MessagePosition | None, None] = {}
     expected = 0
     for op in deliveries:
         if op.place not in places or op.place in seen:
@@ -183,12 +183,12 @@ def one_holder_at_a_time(ops: Sequence[BrokerOp]) -> list[Violation]:
     afterwards, on the connection on which the messages came.
     """
     promise = "a message, or a key, is with one consumer at a time"
-    broker = {op.client: op.broker for op in of(ops, Kind.SUBSCRIBE)}
-    acks = {(op.client, op.place): op for op in of(ops, Kind.ACK) if op.ok}
-    tries = _by_sub(of(ops, Kind.ACK))
-    given_back = {(op.client, op.place[:2]) for op in of(ops, Kind.REDELIVER) if op.place is not None}
+    broker = {op.client: op.broker for op in of(ops, LogOpKind.SUBSCRIBE)}
+    acks = {(op.client, op.place): op for op in of(ops, LogOpKind.ACK) if op.ok}
+    tries = _by_sub(of(ops, LogOpKind.ACK))
+    given_back = {(op.client, op.place[:2]) for op in of(ops, LogOpKind.REDELIVER) if op.place is not None}
     found = []
-    for sub, deliveries in _by_sub(of(ops, Kind.DELIVER)).items():
+    for sub, deliveries in _by_sub(of(ops, LogOpKind.DELIVER)).items():
         if sub[1] not in ("shared", "key-shared"):
             continue
         steady = [
@@ -225,11 +225,11 @@ def cancelled_never_comes(ops: Sequence[BrokerOp]) -> list[Violation]:
     """A cancelled message is never stored (if it was sent only once)."""
     promise = "a cancelled message is never seen"
     sent: dict[tuple[str, str | None], int] = {}
-    for op in of(ops, Kind.PUBLISH):
+    for op in of(ops, LogOpKind.PUBLISH):
         sent[op.topic, op.payload] = sent.get((op.topic, op.payload), 0) + (1 if not op.once else 0)
-    stored = {(op.topic, op.payload): op for op in of(ops, Kind.CONTENT)}
+    stored = {(op.topic, op.payload): op for op in of(ops, LogOpKind.CONTENT)}
     found = []
-    for op in of(ops, Kind.CANCEL):
+    for op in of(ops, LogOpKind.CANCEL):
         there = stored.get((op.topic, op.payload))
         if op.ok and there is not None and sent.get((op.topic, op.payload), 0) <= 1:
             sentence = f"{op.payload} of {op.topic} was cancelled and stands at {there.place}"
@@ -241,19 +241,19 @@ def seeks_are_kept(ops: Sequence[BrokerOp]) -> list[Violation]:
     """Once a seek is answered, everything from there on comes again."""
     promise = "after a seek everything from there on comes again"
     rank = _Rank(ops)
-    delivered: dict[tuple[str, str, Place | None], int] = {}
-    for op in of(ops, Kind.DELIVER):
+    delivered: dict[tuple[str, str, MessagePosition | None], int] = {}
+    for op in of(ops, LogOpKind.DELIVER):
         delivered[*_sub(op), op.place] = op.began
-    seeks = _by_sub(of(ops, Kind.SEEK))
+    seeks = _by_sub(of(ops, LogOpKind.SEEK))
     found = []
-    for end in of(ops, Kind.DRAINED):
+    for end in of(ops, LogOpKind.DRAINED):
         for seek in seeks.get(_sub(end), ()):
             others = [
                 op for op in seeks[_sub(end)] if op is not seek and (op.ended is None or op.ended > seek.began)
             ]
             if not seek.ok:
                 continue
-            for op in of(ops, Kind.CONTENT):
+            for op in of(ops, LogOpKind.CONTENT):
                 if op.topic != seek.topic or rank.of(op) < rank.of(seek):
                     continue
                 if delivered.get((*_sub(seek), op.place), -1) > seek.began:
@@ -273,9 +273,9 @@ def _acked_after(ops: Sequence[BrokerOp], seek: BrokerOp, op: BrokerOp, rank: "_
     return any(
         _sub(ack) == _sub(seek)
         and (ack.ended is None or ack.ended > seek.began)
-        and (ack.place == op.place if ack.kind is Kind.ACK else rank.of(ack) >= rank.of(op))
+        and (ack.place == op.place if ack.kind is LogOpKind.ACK else rank.of(ack) >= rank.of(op))
         for ack in ops
-        if ack.kind in (Kind.ACK, Kind.ACK_UP_TO)
+        if ack.kind in (LogOpKind.ACK, LogOpKind.ACK_UP_TO)
     )
 
 
@@ -305,7 +305,7 @@ class _Rank:
 
     def __init__(self, ops: Sequence[BrokerOp]) -> None:
         self._ledgers: dict[tuple[str, int], int] = {}
-        for op in of(ops, Kind.CONTENT):
+        for op in of(ops, LogOpKind.CONTENT):
             if op.place is not None:
                 self._ledgers.setdefault((op.topic, op.place.ledger), op.began)
 
@@ -324,5 +324,5 @@ def _by_sub(ops: Iterable[BrokerOp]) -> dict[_Sub, list[BrokerOp]]:
     return grouped(ops, _sub)
 
 
-def _asked_to_ack(ops: Iterable[BrokerOp]) -> set[tuple[str, str, Place | None]]:
-    return {(*_sub(op), op.place) for op in of(ops, Kind.ACK)}
+def _asked_to_ack(ops: Iterable[BrokerOp]) -> set[tuple[str, str, MessagePosition | None]]:
+    return {(*_sub(op), op.place) for op in of(ops, LogOpKind.ACK)}

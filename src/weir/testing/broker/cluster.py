@@ -20,10 +20,10 @@ from weir.model.topics import TopicName
 from weir.runtime.interfaces import Runtime
 from weir.runtime.tasks import TaskScope
 from weir.stream.holding.area import HoldingArea
-from weir.testing.broker.history import BrokerHistory, Place
+from weir.testing.broker.history import BrokerHistory, MessagePosition
 from weir.testing.broker.plan import BrokerPlan
 from weir.testing.broker.program import Composition, compose, pulsar_url
-from weir.testing.log_history import Kind
+from weir.testing.log_history import LogOpKind
 from weir.testing.storage.cluster import LEDGER_SETTINGS, Cluster
 from weir.testing.world.world import World
 
@@ -136,8 +136,8 @@ class BrokerCluster(Cluster):
                 await self._cancel(name, topic.name.local, topic.holding, held, wanted.pop(held))
 
     async def _cancel(self, name: str, topic: str, holding: HoldingArea, held: HeldId, payload: str) -> None:
-        place = Place(held.ledger, held.entry)
-        pending = self.story.begin(name, Kind.CANCEL, topic=topic, place=place, payload=payload)
+        place = MessagePosition(held.ledger, held.entry)
+        pending = self.story.begin(name, LogOpKind.CANCEL, topic=topic, place=place, payload=payload)
         try:
             await holding.cancel(held)
         except InvariantError:

@@ -11,9 +11,9 @@ from weir.client.pulsar import PulsarClient
 from weir.client.settings import ConsumerSettings
 from weir.model.errors import InvariantError, WeirError
 from weir.runtime.interfaces import Runtime
-from weir.testing.broker.history import Place, place_of
+from weir.testing.broker.history import MessagePosition, place_of
 from weir.testing.broker.workload import CLIENT, BrokerShared, fail, full_name
-from weir.testing.log_history import Kind
+from weir.testing.log_history import LogOpKind
 from weir.testing.operations import Pending
 from weir.testing.storage.history import payload_id
 from weir.wire.pulsar.ids import EARLIEST, MessageId
@@ -57,7 +57,7 @@ class Handle:
         asked = Subscribing(self.subscription, TYPES[self.subscription], earliest=True)
         settings = ConsumerSettings(queue=queue, name=label)
         part = PartConsumer(connection, full_name(self.topic), asked, settings, inbox=self._inbox, part=0)
-        pending = self._begin(Kind.SUBSCRIBE)
+        pending = self._begin(LogOpKind.SUBSCRIBE)
         try:
             await part.open()
         except WeirError as failure:
@@ -66,13 +66,13 @@ class Handle:
         pending.ok(broker=str(connection.url))
         self.consumer = Consumer(self._inbox, [part])
 
-    def _begin(self, kind: Kind, place: Place | None = None) -> Pending:
+    def _begin(self, kind: LogOpKind, place: MessagePosition | None = None) -> Pending:
         return self._story.begin(self.name, kind, topic=self.topic, subscription=self.subscription, place=place)
 
     def _arrived(self, message: Incoming) -> None:
         self._story.begin(
             self.name,
-            Kind.DELIVER,
+            LogOpKind.DELIVER,
             topic=self.topic,
             subscription=self.subscription,
             place=place_of(message.id),
@@ -100,14 +100,14 @@ class Handle:
         return self.consumer
 
     async def ack(self, messages: list[Incoming]) -> None:
-        pending = [self._begin(Kind.ACK, place_of(message.id)) for message in messages]
+        pending = [self._begin(LogOpKind.ACK, place_of(message.id)) for message in messages]
         await self._ask(pending, self._live.ack(*messages))
 
     async def ack_up_to(self, message: Incoming) -> None:
-        await self._ask([self._begin(Kind.ACK_UP_TO, place_of(message.id))], self._live.ack_up_to(message))
+        await self._ask([self._begin(LogOpKind.ACK_UP_TO, place_of(message.id))], self._live.ack_up_to(message))
 
     async def seek(self, at: MessageId) -> None:
-        await self._ask([self._begin(Kind.SEEK, place_of(at))], self._live.seek(at))
+        await self._ask([self._begin(LogOpKind.SEEK, place_of(at))], self._live.seek(at))
 
     async def _ask(self, pending: list[Pending], asking: Awaitable[None]) -> None:
         self._shared.disturb_me()
@@ -122,7 +122,7 @@ class Handle:
 
     def redeliver(self, messages: list[Incoming]) -> None:
         for message in messages:
-            self._begin(Kind.REDELIVER, place_of(message.id)).ok()
+            self._begin(LogOpKind.REDELIVER, place_of(message.id)).ok()
         self._live.redeliver(*messages)
 
 

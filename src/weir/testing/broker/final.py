@@ -12,9 +12,9 @@ from weir.client.settings import ConsumerSettings
 from weir.model.errors import ConnectionLostError, InvariantError, WeirError
 from weir.runtime.interfaces import Runtime
 from weir.testing.broker.consumers import Handle
-from weir.testing.broker.history import Place, place_of
+from weir.testing.broker.history import MessagePosition, place_of
 from weir.testing.broker.workload import CLIENT, BrokerShared, full_name
-from weir.testing.log_history import Kind
+from weir.testing.log_history import LogOpKind
 from weir.testing.operations import FINAL
 from weir.testing.storage.history import payload_id
 from weir.wire.pulsar.ids import EARLIEST
@@ -61,7 +61,7 @@ class FinalReader:
                 raise
             except WeirError as failure:
                 if self._clock.monotonic() > until:
-                    self._shared.story.begin(FINAL, Kind.MISSING, topic=topic).failed(failure)
+                    self._shared.story.begin(FINAL, LogOpKind.MISSING, topic=topic).failed(failure)
                     return
             await self._clock.sleep(_PAUSE_S)
 
@@ -85,16 +85,16 @@ class FinalReader:
         for message in found:
             self._shared.story.begin(
                 FINAL,
-                Kind.CONTENT,
+                LogOpKind.CONTENT,
                 topic=topic,
                 place=place_of(message.id),
                 payload=payload_id(message.payload),
                 batch=message.batch_size,
                 key=None if message.key is None else message.key.decode(),
             ).ok()
-        self._shared.story.begin(FINAL, Kind.READ_ALL, topic=topic, place=last).ok()
+        self._shared.story.begin(FINAL, LogOpKind.READ_ALL, topic=topic, place=last).ok()
 
-    async def _up_to(self, last: Place, consumer: Consumer) -> list[Incoming]:
+    async def _up_to(self, last: MessagePosition, consumer: Consumer) -> list[Incoming]:
         found: list[Incoming] = []
         try:
             async with asyncio.timeout(_READ_S):
@@ -114,6 +114,6 @@ class FinalReader:
             while handle.waiting and (more := await handle.receive(_QUIET_S)) is not None:
                 messages.append(more)
             await handle.ack(messages)
-        self._shared.story.begin(FINAL, Kind.DRAINED, topic=topic, subscription=subscription).ok()
+        self._shared.story.begin(FINAL, LogOpKind.DRAINED, topic=topic, subscription=subscription).ok()
         if handle.consumer is not None:
             await handle.consumer.close()

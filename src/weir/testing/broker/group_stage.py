@@ -7,6 +7,7 @@ from typing import Any
 from weir.broker.access.security import Authoriser, SecuritySettings, TopicGuard
 from weir.broker.broker import Broker
 from weir.broker.context import BrokerContext
+from weir.broker.coordinator_shards import CoordinatorShards
 from weir.broker.groups.coordinator import GroupCoordinator
 from weir.broker.groups.model import GroupSettings
 from weir.broker.groups.offsets import GroupOffsets
@@ -14,7 +15,6 @@ from weir.broker.ports import SoleOwner
 from weir.broker.publish.limits import Budget
 from weir.broker.registry.registry import Registry
 from weir.broker.settings import BrokerSettings
-from weir.broker.shards import Homes
 from weir.gateway.kafka.catalog import Catalog
 from weir.gateway.kafka.connection.server import KafkaServer
 from weir.gateway.kafka.connection.settings import KafkaSettings
@@ -243,9 +243,9 @@ def play(
             guard = TopicGuard(authoriser)
             context = BrokerContext(runtime, streams, BrokerSettings(), Budget(1 << 20), guard=guard)
             broker = Broker(context, registry, SoleOwner(), PasswordRoles(open_to_all=security is None))
-            homes = Homes(broker)
-            offsets = GroupOffsets(broker, homes, runtime.clock)
-            groups = GroupCoordinator(runtime, homes, offsets, context.members, GroupSettings(**settings))
+            shards = CoordinatorShards(broker)
+            offsets = GroupOffsets(broker, shards, runtime.clock)
+            groups = GroupCoordinator(runtime, shards, offsets, context.members, GroupSettings(**settings))
             catalog = Catalog(registry, guard)
             services = Services(
                 runtime.clock,

@@ -9,7 +9,7 @@ from weir.testing.operations import Recorder
 from weir.wire.pulsar.ids import MessageId
 
 
-class Place(NamedTuple):
+class MessagePosition(NamedTuple):
     """A message's place as its id says it; `message` is 0 outside of batches."""
 
     ledger: int
@@ -20,8 +20,8 @@ class Place(NamedTuple):
         return f"{self.ledger}:{self.entry}" + (f"/{self.message}" if self.message else "")
 
 
-def place_of(at: MessageId) -> Place:
-    return Place(at.ledger, at.entry, max(0, at.batch_index))
+def place_of(at: MessageId) -> MessagePosition:
+    return MessagePosition(at.ledger, at.entry, max(0, at.batch_index))
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class BrokerOp(LogOp):
 
     topic: str = ""
     subscription: str = ""
-    place: Place | None = None
+    place: MessagePosition | None = None
     #: CONTENT: messages in its batch; 0 outside of batches.
     batch: int = 0
     #: SUBSCRIBE: which broker.
@@ -41,7 +41,7 @@ class BrokerOp(LogOp):
         return self.topic
 
     @property
-    def spot(self) -> Place | None:
+    def spot(self) -> MessagePosition | None:
         return self.place
 
     @property

@@ -19,8 +19,8 @@ from weir.model.batch import Batch
 from weir.model.ledger import Quorum
 from weir.stream.appender import Appender
 from weir.stream.cursor import Cursor
+from weir.stream.holding.appends import Releases
 from weir.stream.holding.area import HoldingArea
-from weir.stream.holding.release import Releases
 from weir.stream.holding.releaser import Releaser
 from weir.stream.settings import StreamSettings
 from weir.testing import log_checkers as logs

@@ -14,7 +14,7 @@ from weir.model.errors import ConnectionLostError, InvariantError, WeirError
 from weir.runtime.interfaces import Clock, Runtime
 from weir.testing.broker.history import place_of
 from weir.testing.broker.workload import CLIENT, BrokerShared, full_name
-from weir.testing.log_history import Kind
+from weir.testing.log_history import LogOpKind
 from weir.testing.operations import Pending
 from weir.testing.storage.history import make_payload, payload_id
 from weir.testing.world.clock import EPOCH_S
@@ -156,7 +156,7 @@ class Sender:
             self._shared.last_due_s = max(self._shared.last_due_s, message.due_s)
         return self._shared.story.begin(
             self._errand.name,
-            Kind.PUBLISH,
+            LogOpKind.PUBLISH,
             topic=self._errand.topic,
             payload=payload_id(message.payload),
             key=message.key,

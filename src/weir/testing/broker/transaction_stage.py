@@ -6,9 +6,9 @@ from typing import Any
 
 from weir.broker.api import StartAt
 from weir.broker.broker import Broker
+from weir.broker.coordinator_shards import CoordinatorShards
 from weir.broker.groups.offsets import GroupOffsets
 from weir.broker.ports import PlainRegistry, SoleOwner
-from weir.broker.shards import Homes
 from weir.broker.topic.topic import BrokerTopic
 from weir.broker.transactions.coordinator import Transactions
 from weir.broker.transactions.model import ProducerIdentity, TransactionSettings
@@ -43,12 +43,12 @@ class Coordinator:
     ) -> "Coordinator":
         clock = bench.runtime.clock
         broker = Broker(await bench.context(), registry or PlainRegistry(), SoleOwner())
-        homes = Homes(broker)
-        offsets = GroupOffsets(broker, homes, clock)
+        shards = CoordinatorShards(broker)
+        offsets = GroupOffsets(broker, shards, clock)
         meta = MemoryMeta(bench.core, bench.runtime)
         transactions = Transactions(
             clock,
-            homes,
+            shards,
             topics=broker,
             positions=offsets,
             ids=IdBlocks(clock, meta, size=10, counter=keys.PRODUCER_COUNTER),

@@ -123,17 +123,17 @@ def _decode_response(data: bytes) -> object:
 
 
 #: Bytes under the checksum of each kind of frame with entries; other kinds are covered to their end.
-_COVERED_FIELDS = {bookie.Kind.ADD: 22, bookie.Kind.ENTRIES: 29}
+_COVERED_FIELDS = {bookie.FrameType.ADD: 22, bookie.FrameType.ENTRIES: 29}
 
 
 def _reseal_body(data: bytearray) -> None:
     if len(data) > CRC_BYTES:
-        fields = _COVERED_FIELDS.get(bookie.Kind(data[CRC_BYTES])) if data[CRC_BYTES] in _KINDS else None
+        fields = _COVERED_FIELDS.get(bookie.FrameType(data[CRC_BYTES])) if data[CRC_BYTES] in _KINDS else None
         end = len(data) if fields is None else CRC_BYTES + fields
         pack_into("<I", data, 0, crc32c(memoryview(data)[CRC_BYTES:end]))
 
 
-_KINDS = frozenset(int(kind) for kind in bookie.Kind)
+_KINDS = frozenset(int(kind) for kind in bookie.FrameType)
 
 CODECS: list[Codec] = [
     Codec("entry", sample_entry, decode_entry, reseal_rest),

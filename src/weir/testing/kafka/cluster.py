@@ -10,11 +10,11 @@ from dataclasses import replace
 from random import Random
 
 from weir.broker.access.security import Authoriser, SecuritySettings, TopicGuard
+from weir.broker.coordinator_shards import CoordinatorShards
 from weir.broker.groups.coordinator import GroupCoordinator
 from weir.broker.groups.model import GroupSettings
 from weir.broker.groups.offsets import GroupOffsets
 from weir.broker.ownership import OwnershipSettings
-from weir.broker.shards import Homes
 from weir.broker.transactions.coordinator import Transactions
 from weir.broker.transactions.model import TransactionSettings
 from weir.gateway.kafka.catalog import Catalog
@@ -29,7 +29,7 @@ from weir.testing.broker.program import Composed, Composition, compose
 from weir.testing.kafka.clients.client import PORT
 from weir.testing.kafka.history import KafkaHistory
 from weir.testing.kafka.plan import KafkaPlan
-from weir.testing.log_history import Kind
+from weir.testing.log_history import LogOpKind
 from weir.testing.storage.cluster import LEDGER_SETTINGS, Cluster, Main
 from weir.testing.world.meta import MetaFaults
 from weir.testing.world.world import World
@@ -88,7 +88,7 @@ class KafkaCluster(Cluster):
         """Let the other broker be the active one; the first goes on as a zombie, whose name is answered."""
         zombie, self.active = self.active, self.standby
         self.world.note("take over", self.active)
-        self.story.note(self.active, Kind.TOOK_OVER)
+        self.story.note(self.active, LogOpKind.TOOK_OVER)
         self.set_meta_faults(MetaFaults(outage=True), node=zombie)
         if self.active in self._called:
             self._called[self.active].set()
@@ -134,14 +134,14 @@ class KafkaCluster(Cluster):
 
 def _coordinators(composed: Composed) -> tuple[GroupCoordinator, Transactions]:
     clock, context = composed.runtime.clock, composed.context
-    homes = Homes(composed.broker)
-    offsets = GroupOffsets(composed.broker, homes, clock)
-    groups = GroupCoordinator(composed.runtime, homes, offsets, context.members, _GROUPS)
+    shards = CoordinatorShards(composed.broker)
+    offsets = GroupOffsets(composed.broker, shards, clock)
+    groups = GroupCoordinator(composed.runtime, shards, offsets, context.members, _GROUPS)
     groups.start()
     composed.stack.push_async_callback(groups.close)
     transactions = Transactions(
         clock,
-        homes,
+        shards,
         topics=composed.broker,
         positions=offsets,
         ids=IdBlocks(clock, composed.meta, size=_PRODUCER_IDS, counter=keys.PRODUCER_COUNTER),

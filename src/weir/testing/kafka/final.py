@@ -14,7 +14,7 @@ from weir.testing.kafka.clients.members import REBALANCE_MS
 from weir.testing.kafka.clients.pulsar import CLIENT, SUBSCRIPTION, Subscriber
 from weir.testing.kafka.clients.table import TABLE, scan
 from weir.testing.kafka.clients.workload import IN, KafkaShared
-from weir.testing.log_history import Kind
+from weir.testing.log_history import LogOpKind
 from weir.testing.operations import FINAL
 
 #: Leases and sessions run out, open transactions are given up; then nothing changes any more.
@@ -69,7 +69,7 @@ class KafkaFinal:
                 raise
             except WeirError as failure:
                 if self._clock.monotonic() > until:
-                    self._story.begin(FINAL, Kind.MISSING, part=what).failed(failure)
+                    self._story.begin(FINAL, LogOpKind.MISSING, part=what).failed(failure)
                     return
             await self._clock.sleep(_PAUSE_S)
 
@@ -85,7 +85,7 @@ class KafkaFinal:
             token = record.payload.partition("|")[0] if record.transactional and record.commits is None else ""
             self._story.note(
                 FINAL,
-                Kind.CONTENT if record.commits is None else Kind.MARKER,
+                LogOpKind.CONTENT if record.commits is None else LogOpKind.MARKER,
                 part=str(part),
                 offset=record.offset,
                 payload=record.payload,
@@ -94,8 +94,10 @@ class KafkaFinal:
                 producer=record.producer.producer_id,
             )
         for record in visible:
-            self._story.note(FINAL, Kind.VISIBLE, part=str(part), offset=record.offset, payload=record.payload)
-        self._story.note(FINAL, Kind.READ_ALL, part=str(part), start=first or None)
+            self._story.note(
+                FINAL, LogOpKind.VISIBLE, part=str(part), offset=record.offset, payload=record.payload
+            )
+        self._story.note(FINAL, LogOpKind.READ_ALL, part=str(part), start=first or None)
 
     async def _scan(self, link: KafkaLink, part: Part, at: int, *, committed: bool) -> list[calls.Found]:
         found: list[calls.Found] = []
@@ -119,7 +121,7 @@ class KafkaFinal:
 
     async def _ask(self, link: KafkaLink, group: str) -> None:
         for part in self._shared.inputs:
-            pending = self._story.begin(FINAL, Kind.POSITION, part=str(part), group=group)
+            pending = self._story.begin(FINAL, LogOpKind.POSITION, part=str(part), group=group)
             try:
                 told = await groups.positions(link, group, [part])
             except WeirError as failure:
@@ -143,12 +145,12 @@ class KafkaFinal:
             try:
                 async with PulsarClient(self._runtime, subscriber.url(), CLIENT) as client:
                     await subscriber.drain(client)
-                self._story.note(FINAL, Kind.DRAINED, part=str(part))
+                self._story.note(FINAL, LogOpKind.DRAINED, part=str(part))
                 return
             except InvariantError:
                 raise
             except WeirError as failure:
                 if self._clock.monotonic() > until:
-                    self._story.begin(FINAL, Kind.MISSING, part=f"{part} of {SUBSCRIPTION}").failed(failure)
+                    self._story.begin(FINAL, LogOpKind.MISSING, part=f"{part} of {SUBSCRIPTION}").failed(failure)
                     return
             await self._clock.sleep(_PAUSE_S)

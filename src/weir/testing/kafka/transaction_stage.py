@@ -7,13 +7,13 @@ from typing import Any
 from weir.broker.access.security import Authoriser, SecuritySettings, TopicGuard
 from weir.broker.broker import Broker
 from weir.broker.context import BrokerContext
+from weir.broker.coordinator_shards import CoordinatorShards
 from weir.broker.groups.coordinator import GroupCoordinator
 from weir.broker.groups.offsets import GroupOffsets
 from weir.broker.ports import SoleOwner
 from weir.broker.publish.limits import Budget
 from weir.broker.registry.registry import Registry
 from weir.broker.settings import BrokerSettings
-from weir.broker.shards import Homes
 from weir.broker.transactions.coordinator import Transactions
 from weir.gateway.kafka.catalog import Catalog
 from weir.gateway.kafka.connection.server import KafkaServer
@@ -214,12 +214,12 @@ def play(
         guard = TopicGuard(authoriser)
         context = BrokerContext(runtime, streams, BrokerSettings(), Budget(1 << 20), guard=guard)
         broker = Broker(context, registry, SoleOwner(), PasswordRoles(open_to_all=security is None))
-        homes = Homes(broker)
-        offsets = GroupOffsets(broker, homes, runtime.clock)
-        groups = GroupCoordinator(runtime, homes, offsets, context.members)
+        shards = CoordinatorShards(broker)
+        offsets = GroupOffsets(broker, shards, runtime.clock)
+        groups = GroupCoordinator(runtime, shards, offsets, context.members)
         transactions = Transactions(
             runtime.clock,
-            homes,
+            shards,
             topics=broker,
             positions=offsets,
             ids=IdBlocks(runtime.clock, meta, size=100, counter=keys.PRODUCER_COUNTER),

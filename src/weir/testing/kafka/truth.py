@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from weir.testing.kafka.history import KafkaOp
-from weir.testing.log_history import Kind
+from weir.testing.log_history import LogOpKind
 from weir.testing.operations import of
 
 #: The group whose positions move in transactions.
@@ -22,9 +22,9 @@ class Truth:
         self.content: dict[tuple[str, str], KafkaOp] = {}
         self.tokens: dict[str, list[KafkaOp]] = {}
         #: How each transaction was to be ended.
-        self.ends: dict[str, KafkaOp] = {op.token: op for op in of(ops, Kind.END)}
+        self.ends: dict[str, KafkaOp] = {op.token: op for op in of(ops, LogOpKind.END)}
         #: The word of the final reader that it has read everything, if it has.
-        self.complete: KafkaOp | None = next(iter(of(ops, Kind.READ_ALL)), None)
+        self.complete: KafkaOp | None = next(iter(of(ops, LogOpKind.READ_ALL)), None)
         self._markers: dict[tuple[str, str], KafkaOp] = {}
         self._aborted: dict[str, None] = {}
         self._committed: dict[str, None] = {}
@@ -33,13 +33,13 @@ class Truth:
     def _read(self, ops: Sequence[KafkaOp]) -> None:
         open_messages: dict[tuple[str, int], list[KafkaOp]] = {}
         for op in ops:
-            if op.kind is Kind.CONTENT:
+            if op.kind is LogOpKind.CONTENT:
                 self.log.setdefault(op.part, []).append(op)
                 self.content[op.part, op.payload] = op
                 if op.token:
                     self.tokens.setdefault(op.token, []).append(op)
                     open_messages.setdefault((op.part, op.producer), []).append(op)
-            elif op.kind is Kind.MARKER:
+            elif op.kind is LogOpKind.MARKER:
                 for message in open_messages.pop((op.part, op.producer), []):
                     self._markers[op.part, message.payload] = op
                     (self._committed if op.commits else self._aborted)[message.token] = None

@@ -12,13 +12,13 @@ from itertools import pairwise
 from weir.model.ids import EntryId, LedgerId
 from weir.testing.checking import AVAILABLE, Checker, Violation
 from weir.testing.operations import grouped, of
-from weir.testing.storage.history import Kind, Op
+from weir.testing.storage.history import LedgerOpKind, Op
 
 
 def acknowledged_is_kept(ops: Sequence[Op]) -> list[Violation]:
     """An acknowledged entry is never lost: once all is healed, it can be read."""
     promise = "an acknowledged entry is never lost"
-    final = {(op.ledger, op.entry): op for op in of(ops, Kind.READ) if op.final and not op.ok}
+    final = {(op.ledger, op.entry): op for op in of(ops, LedgerOpKind.READ) if op.final and not op.ok}
     found = []
     for ack in _kept(ops, _acknowledged(ops)):
         lost = final.get((ack.ledger, ack.entry))
@@ -35,7 +35,7 @@ def acknowledged_is_unchanged(ops: Sequence[Op]) -> list[Violation]:
     promise = "an acknowledged entry is never changed"
     acks = {(op.ledger, op.entry): op for op in _acknowledged(ops)}
     found = []
-    for read in of(ops, Kind.READ):
+    for read in of(ops, LedgerOpKind.READ):
         ack = acks.get((read.ledger, read.entry))
         if read.ok and ack is not None and ack.payload != read.payload:
             sentence = (
@@ -51,7 +51,7 @@ def readable_stays_readable(ops: Sequence[Op]) -> list[Violation]:
     promise = "an entry once readable stays readable"
     first: dict[tuple[LedgerId, EntryId | None], Op] = {}
     found = []
-    for read in sorted((op for op in of(ops, Kind.READ) if op.ended is not None), key=_over):
+    for read in sorted((op for op in of(ops, LedgerOpKind.READ) if op.ended is not None), key=_over):
         earlier = first.get((read.ledger, read.entry))
         if read.ok and earlier is None:
             first[(read.ledger, read.entry)] = read
@@ -75,7 +75,7 @@ def recovery_keeps_acknowledged(ops: Sequence[Op]) -> list[Violation]:
     for close in _closings(ops):
         kept = highest.get(close.ledger)
         if kept is not None and kept.entry is not None and close.end is not None and close.end < kept.entry:
-            how = "acknowledged" if kept.kind is Kind.APPEND else "readable"
+            how = "acknowledged" if kept.kind is LedgerOpKind.APPEND else "readable"
             sentence = (
                 f"ledger {close.ledger} was closed at {close.end} by {close.client}, "
                 f"but its entry {kept.entry} was {how} for {kept.client}"
@@ -119,9 +119,11 @@ def acknowledgements_in_order(ops: Sequence[Op]) -> list[Violation]:
 def read_order_is_append_order(ops: Sequence[Op]) -> list[Violation]:
     """What one writer appended is found in the ledger in the order in which it appended it, once each."""
     promise = "entries are never reordered or doubled"
-    appended = {op.payload: op for op in of(ops, Kind.APPEND)}
+    appended = {op.payload: op for op in of(ops, LedgerOpKind.APPEND)}
     found = []
-    for ledger, reads in _by_ledger(op for op in of(ops, Kind.READ) if op.ok and op.payload in appended).items():
+    for ledger, reads in _by_ledger(
+        op for op in of(ops, LedgerOpKind.READ) if op.ok and op.payload in appended
+    ).items():
         places = {(read.entry, read.payload): read for read in reads}
         by_place = sorted(places.values(), key=_entry)
         latest: dict[str, Op] = {}
@@ -141,9 +143,9 @@ def read_order_is_append_order(ops: Sequence[Op]) -> list[Violation]:
 def reads_return_what_was_appended(ops: Sequence[Op]) -> list[Violation]:
     """A reader is handed only bytes that someone had begun to append to that ledger by then."""
     promise = "damaged or foreign bytes are never served"
-    appended = {(op.ledger, op.payload): op for op in of(ops, Kind.APPEND)}
+    appended = {(op.ledger, op.payload): op for op in of(ops, LedgerOpKind.APPEND)}
     found = []
-    for read in of(ops, Kind.READ):
+    for read in of(ops, LedgerOpKind.READ):
         if not read.ok:
             continue
         append = appended.get((read.ledger, read.payload))
@@ -161,7 +163,7 @@ def confirmed_is_true(ops: Sequence[Op]) -> list[Violation]:
     closings = _by_ledger(_closings(ops))
     found = []
     seen: dict[tuple[str, LedgerId], Op] = {}
-    for op in sorted((op for op in of(ops, Kind.CONFIRMED) if op.ok), key=_over):
+    for op in sorted((op for op in of(ops, LedgerOpKind.CONFIRMED) if op.ok), key=_over):
         for close in closings.get(op.ledger, []):
             if _end(close) < _end(op):
                 sentence = (
@@ -217,11 +219,11 @@ def deleted_stays_deleted(ops: Sequence[Op]) -> list[Violation]:
     """A deleted ledger cannot be opened again."""
     promise = "a deleted ledger does not come back"
     deleted: dict[LedgerId, Op] = {}
-    for op in of(ops, Kind.DELETE):
+    for op in of(ops, LedgerOpKind.DELETE):
         if op.ok:
             deleted.setdefault(op.ledger, op)
     found = []
-    for op in of(ops, Kind.RECOVER):
+    for op in of(ops, LedgerOpKind.RECOVER):
         delete = deleted.get(op.ledger)
         if op.ok and delete is not None and delete.over < op.began:
             sentence = f"ledger {op.ledger} was deleted by {delete.client} and then opened by {op.client}"
@@ -233,7 +235,7 @@ def acknowledged_is_replicated(ops: Sequence[Op]) -> list[Violation]:
     """Once all is healed and repaired, as many bookies as the ack quorum hold each entry of a closed ledger."""
     promise = "an acknowledged entry survives the loss of all but one bookie of its ack quorum"
     found = []
-    for op in _kept(ops, (op for op in of(ops, Kind.COPIES) if not op.ok)):
+    for op in _kept(ops, (op for op in of(ops, LedgerOpKind.COPIES) if not op.ok)):
         sentence = f"entry {op.entry} of ledger {op.ledger} is held by too few bookies"
         found.append(Violation(promise, sentence, (op,)))
     return found
@@ -243,7 +245,7 @@ def all_is_available_after_healing(ops: Sequence[Op]) -> list[Violation]:
     """Once every fault is healed and every node restarted, every ledger can be recovered, read and closed."""
     promise = AVAILABLE
     found = []
-    asked = (op for op in ops if op.final and not op.ok and op.kind is not Kind.COPIES)
+    asked = (op for op in ops if op.final and not op.ok and op.kind is not LedgerOpKind.COPIES)
     for op in _kept(ops, asked):
         what = "" if op.entry is None else f" of entry {op.entry}"
         sentence = f"{op.kind.value}{what} of ledger {op.ledger} did not succeed"
@@ -274,23 +276,23 @@ CHECKERS: tuple[Checker, ...] = (
 
 
 def _acknowledged(ops: Iterable[Op]) -> list[Op]:
-    return [op for op in of(ops, Kind.APPEND) if op.ok]
+    return [op for op in of(ops, LedgerOpKind.APPEND) if op.ok]
 
 
 def _closings(ops: Iterable[Op]) -> list[Op]:
-    return [op for op in ops if op.ok and op.kind in (Kind.RECOVER, Kind.CLOSE)]
+    return [op for op in ops if op.ok and op.kind in (LedgerOpKind.RECOVER, LedgerOpKind.CLOSE)]
 
 
 def _kept(ops: Sequence[Op], among: Iterable[Op]) -> list[Op]:
     """Those whose ledger nobody tried to delete."""
-    deleted = {op.ledger for op in of(ops, Kind.DELETE)}
+    deleted = {op.ledger for op in of(ops, LedgerOpKind.DELETE)}
     return [op for op in among if op.ledger not in deleted]
 
 
 def _highest_binding(ops: Sequence[Op]) -> dict[LedgerId, Op]:
     """The highest entry of each ledger that was acknowledged or read, with its proof."""
     highest: dict[LedgerId, Op] = {}
-    for op in [*_acknowledged(ops), *(read for read in of(ops, Kind.READ) if read.ok)]:
+    for op in [*_acknowledged(ops), *(read for read in of(ops, LedgerOpKind.READ) if read.ok)]:
         best = highest.get(op.ledger)
         if best is None or _entry(op) > _entry(best):
             highest[op.ledger] = op

@@ -22,7 +22,7 @@ from weir.model.ledger import LedgerMetadata
 from weir.testing.checking import AVAILABLE, Violation
 from weir.testing.operations import FINAL
 from weir.testing.storage.cluster import Cluster
-from weir.testing.storage.history import Kind, payload_id
+from weir.testing.storage.history import LedgerOpKind, payload_id
 from weir.testing.storage.workload import raise_bug
 from weir.wire.entry import verify_entry
 
@@ -73,12 +73,12 @@ class FinalCheck:
 
     async def _ledgers(self) -> list[LedgerId]:
         """Every ledger that anyone knows and nobody tried to delete."""
-        deleted = {op.ledger for op in self._history.ops() if op.kind is Kind.DELETE}
+        deleted = {op.ledger for op in self._history.ops() if op.kind is LedgerOpKind.DELETE}
         listed = [ledger.ledger_id for ledger in await self._client.list()]
         return [ledger for ledger in sorted({*self._known, *listed}) if ledger not in deleted]
 
     async def _recover(self, ledger_id: LedgerId) -> LedgerMetadata | None:
-        pending = self._history.begin(FINAL, Kind.RECOVER, ledger=ledger_id)
+        pending = self._history.begin(FINAL, LedgerOpKind.RECOVER, ledger=ledger_id)
         try:
             closed = await self._insist(lambda: self._client.recover(ledger_id))
         except WeirError as failure:
@@ -96,7 +96,7 @@ class FinalCheck:
     async def _read(self, reader: LedgerReader, first: int, last: int) -> None:
         """A range at once; if that fails, entry by entry, so that the history tells which."""
         pending = {
-            EntryId(e): self._history.begin(FINAL, Kind.READ, ledger=reader.ledger_id, entry=EntryId(e))
+            EntryId(e): self._history.begin(FINAL, LedgerOpKind.READ, ledger=reader.ledger_id, entry=EntryId(e))
             for e in range(first, last + 1)
         }
         try:
@@ -135,7 +135,7 @@ class FinalCheck:
                     if bookie_id in ledger.write_set(entry_id):
                         copies[entry_id] += 1
         for entry_id, count in copies.items():
-            pending = self._history.begin(FINAL, Kind.COPIES, ledger=ledger.ledger_id, entry=entry_id)
+            pending = self._history.begin(FINAL, LedgerOpKind.COPIES, ledger=ledger.ledger_id, entry=entry_id)
             if count >= needed:
                 pending.ok()
             else:

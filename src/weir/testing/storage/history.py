@@ -13,7 +13,7 @@ from weir.testing.operations import Operation, Recorder
 _NO_LEDGER = LedgerId(-1)
 
 
-class Kind(Enum):
+class LedgerOpKind(Enum):
     """What was asked."""
 
     CREATE = "create"

@@ -11,7 +11,7 @@ from weir.model.errors import InvariantError, WeirError
 from weir.model.ids import EntryId, LedgerId
 from weir.runtime.interfaces import Clock
 from weir.testing.operations import Pending
-from weir.testing.storage.history import History, Kind, make_payload, payload_id
+from weir.testing.storage.history import History, LedgerOpKind, make_payload, payload_id
 from weir.testing.storage.plan import Plan
 
 #: A reader asks for so many entries at a time, at most.
@@ -72,7 +72,7 @@ class Client:
 
     async def recover(self, ledger_id: LedgerId) -> None:
         """Recover a ledger, whoever may be writing it."""
-        pending = self.history.begin(self.name, Kind.RECOVER, ledger=ledger_id)
+        pending = self.history.begin(self.name, LedgerOpKind.RECOVER, ledger=ledger_id)
         self.shared.disturb_me()
         try:
             closed = await self.client.recover(ledger_id)
@@ -82,7 +82,7 @@ class Client:
             pending.ok(end=closed.last_entry)
 
     async def delete(self, ledger_id: LedgerId) -> None:
-        pending = self.history.begin(self.name, Kind.DELETE, ledger=ledger_id)
+        pending = self.history.begin(self.name, LedgerOpKind.DELETE, ledger=ledger_id)
         try:
             await self.client.delete(ledger_id)
         except WeirError as failure:
@@ -103,7 +103,7 @@ class Writer(Client):
                 raise_bug(failure)
                 await self.pause(1.0)
                 continue
-            self.history.begin(self.name, Kind.CREATE, ledger=writer.ledger_id).ok()
+            self.history.begin(self.name, LedgerOpKind.CREATE, ledger=writer.ledger_id).ok()
             self.shared.ledgers.append(writer.ledger_id)
             try:
                 await self._fill(writer, left)
@@ -129,7 +129,9 @@ class Writer(Client):
         payload = make_payload(
             self.name, self.shared.next_payload(self.name), self.rng.randint(0, self.plan.max_payload)
         )
-        pending = self.history.begin(self.name, Kind.APPEND, ledger=writer.ledger_id, payload=payload_id(payload))
+        pending = self.history.begin(
+            self.name, LedgerOpKind.APPEND, ledger=writer.ledger_id, payload=payload_id(payload)
+        )
         writer.append(payload).add_done_callback(_acknowledged(pending))
 
     async def _end(self, writer: LedgerWriter) -> None:
@@ -141,7 +143,7 @@ class Writer(Client):
         await self.pause(0.5)
         if dice < 0.3:
             await self.recover(writer.ledger_id)
-        pending = self.history.begin(self.name, Kind.CLOSE, ledger=writer.ledger_id)
+        pending = self.history.begin(self.name, LedgerOpKind.CLOSE, ledger=writer.ledger_id)
         try:
             closed = await writer.close()
         except WeirError as failure:
@@ -166,11 +168,11 @@ class Reader(Client):
                 raise_bug(failure)
                 continue
             try:
-                await self._look_around(reader, self.shared.next_handle(self.name))
+                await self._read_some(reader, self.shared.next_handle(self.name))
             finally:
                 await reader.close()
 
-    async def _look_around(self, reader: LedgerReader, handle: str) -> None:
+    async def _read_some(self, reader: LedgerReader, handle: str) -> None:
         after = EntryId(-1)
         for _ in range(self.rng.randint(1, 4)):
             confirmed = await self._confirmed(reader, handle, after)
@@ -185,7 +187,7 @@ class Reader(Client):
 
     async def _confirmed(self, reader: LedgerReader, handle: str, after: EntryId) -> EntryId | None:
         """Ask how far the ledger is, or wait until it is further."""
-        pending = self.history.begin(handle, Kind.CONFIRMED, ledger=reader.ledger_id)
+        pending = self.history.begin(handle, LedgerOpKind.CONFIRMED, ledger=reader.ledger_id)
         try:
             if self.rng.random() < 0.5:
                 confirmed = await reader.last_confirmed()
@@ -216,7 +218,7 @@ class Recoverer(Client):
 async def read_range(history: History, client: str, reader: LedgerReader, first: int, last: int) -> bool:
     """Read entries, recording each; whether all could be read."""
     pending = {
-        EntryId(e): history.begin(client, Kind.READ, ledger=reader.ledger_id, entry=EntryId(e))
+        EntryId(e): history.begin(client, LedgerOpKind.READ, ledger=reader.ledger_id, entry=EntryId(e))
         for e in range(first, last + 1)
     }
     try:

@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 from weir.model.errors import DiskError, DiskFullError, FileLockedError, FileMissingError
 from weir.model.ids import Buffer
 from weir.testing.world.disk_names import Names
+from weir.testing.world.file_bytes import Inode
 from weir.testing.world.incarnation import Incarnation
-from weir.testing.world.inode import Inode
 from weir.testing.world.loop import SimLoop
 
 _T = TypeVar("_T")

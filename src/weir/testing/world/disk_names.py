@@ -5,7 +5,7 @@ from posixpath import dirname, normpath
 from random import Random
 
 from weir.model.errors import DiskError, FileMissingError
-from weir.testing.world.inode import Inode
+from weir.testing.world.file_bytes import Inode
 
 
 @dataclass(frozen=True, slots=True)

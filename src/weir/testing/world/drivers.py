@@ -1,7 +1,7 @@
-"""The runtimes that one conformance suite runs over: a test is written once, as a coroutine of a `Place`.
+"""The runtimes that one conformance suite runs over: a test is written once, a coroutine of a `ConformanceSite`.
 
     @on_every_runtime
-    async def test_a_new_file_is_empty(place: Place) -> None:
+    async def test_a_new_file_is_empty(place: ConformanceSite) -> None:
         file = await place.runtime.disk.open(f"{place.folder}/f", create=True)
         assert await file.size() == 0
 
@@ -24,7 +24,7 @@ _HANG_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ConformanceSite:
     """Where a conformance test runs."""
 
     runtime: Runtime
@@ -34,7 +34,7 @@ class Place:
     folder: str
 
 
-ConformanceTest = Callable[[Place], Coroutine[Any, Any, None]]
+ConformanceTest = Callable[[ConformanceSite], Coroutine[Any, Any, None]]
 #: Runs a test; the second argument is an empty folder of the real file system.
 Driver = Callable[[ConformanceTest, str], None]
 
@@ -45,7 +45,7 @@ def on_simulation(test: ConformanceTest, _folder: str) -> None:
     async def scenario(world: World) -> None:
         async def main(runtime: Runtime) -> None:
             await runtime.disk.make_dirs("/data")
-            await test(Place(runtime, "node", "/data"))
+            await test(ConformanceSite(runtime, "node", "/data"))
 
         await world.node("node").start(main)
 
@@ -72,7 +72,7 @@ def _on_real(
 
     async def main() -> None:
         async with asyncio.timeout(_HANG_S):
-            await test(Place(real_runtime(), "127.0.0.1", folder))
+            await test(ConformanceSite(real_runtime(), "127.0.0.1", folder))
 
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         runner.run(main())
@@ -89,7 +89,7 @@ def drivers() -> dict[str, Driver]:
 
 
 def on_every_runtime(test: ConformanceTest) -> Callable[[Driver, Any], None]:
-    """Make a pytest test of a coroutine that takes a `Place`."""
+    """Make a pytest test of a coroutine that takes a `ConformanceSite`."""
 
     def run(driver: Driver, tmp_path: Any) -> None:
         driver(test, str(tmp_path))

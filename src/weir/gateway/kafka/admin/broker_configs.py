@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from weir.broker.registry.registry import Registry
-from weir.gateway.kafka.admin.config_table import TABLE, Kind
+from weir.gateway.kafka.admin.config_table import TABLE, ConfigType
 from weir.gateway.kafka.admin.configs import BrokerDefaults
 from weir.gateway.kafka.catalog import KAFKA_RETENTION
 from weir.gateway.kafka.connection.settings import KafkaSettings
@@ -20,7 +20,7 @@ _CREATION = DEFAULT_POLICIES.auto_topic_creation or AutoTopicCreation()
 @dataclass(frozen=True, slots=True)
 class BrokerConfig:
     name: str
-    kind: Kind
+    kind: ConfigType
     value: str
     #: Whether it is what holds where nobody says anything.
     default: bool = False
@@ -47,20 +47,20 @@ def broker_configs(
 def _configs(settings: KafkaSettings, creation: AutoTopicCreation, address: str) -> list[BrokerConfig]:
     defaults = defaults_of(settings)
     found = [
-        BrokerConfig("advertised.listeners", Kind.STRING, address),
-        BrokerConfig("auto.create.topics.enable", Kind.BOOLEAN, str(creation.allowed).lower()),
-        BrokerConfig("broker.id", Kind.INT, str(settings.node_id)),
-        BrokerConfig("connections.max.idle.ms", Kind.LONG, str(int(settings.limits.idle_timeout_s * 1000))),
-        BrokerConfig("default.replication.factor", Kind.INT, "1"),
-        BrokerConfig("delete.topic.enable", Kind.BOOLEAN, "true"),
-        BrokerConfig("listeners", Kind.STRING, address),
-        BrokerConfig("log.retention.hours", Kind.INT, str(KAFKA_RETENTION.minutes // 60)),
-        BrokerConfig("max.connections", Kind.INT, str(settings.max_connections)),
-        BrokerConfig("node.id", Kind.INT, str(settings.node_id)),
-        BrokerConfig("num.partitions", Kind.INT, str(max(1, creation.partitions))),
-        BrokerConfig("queued.max.request.bytes", Kind.LONG, str(settings.max_received_bytes)),
-        BrokerConfig("socket.request.max.bytes", Kind.INT, str(settings.limits.max_request_bytes)),
-        BrokerConfig(HTTP_URL, Kind.STRING, settings.http_url),
+        BrokerConfig("advertised.listeners", ConfigType.STRING, address),
+        BrokerConfig("auto.create.topics.enable", ConfigType.BOOLEAN, str(creation.allowed).lower()),
+        BrokerConfig("broker.id", ConfigType.INT, str(settings.node_id)),
+        BrokerConfig("connections.max.idle.ms", ConfigType.LONG, str(int(settings.limits.idle_timeout_s * 1000))),
+        BrokerConfig("default.replication.factor", ConfigType.INT, "1"),
+        BrokerConfig("delete.topic.enable", ConfigType.BOOLEAN, "true"),
+        BrokerConfig("listeners", ConfigType.STRING, address),
+        BrokerConfig("log.retention.hours", ConfigType.INT, str(KAFKA_RETENTION.minutes // 60)),
+        BrokerConfig("max.connections", ConfigType.INT, str(settings.max_connections)),
+        BrokerConfig("node.id", ConfigType.INT, str(settings.node_id)),
+        BrokerConfig("num.partitions", ConfigType.INT, str(max(1, creation.partitions))),
+        BrokerConfig("queued.max.request.bytes", ConfigType.LONG, str(settings.max_received_bytes)),
+        BrokerConfig("socket.request.max.bytes", ConfigType.INT, str(settings.limits.max_request_bytes)),
+        BrokerConfig(HTTP_URL, ConfigType.STRING, settings.http_url),
         *(
             BrokerConfig(config.broker_name, config.kind, defaults.of(config))
             for config in TABLE

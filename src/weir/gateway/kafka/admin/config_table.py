@@ -20,7 +20,7 @@ _DAY_MS = 86_400_000
 _MIB = 1024 * 1024
 
 
-class Kind(IntEnum):
+class ConfigType(IntEnum):
     """Kafka's numbers for the types of configs."""
 
     BOOLEAN = 1
@@ -46,7 +46,7 @@ class Part:
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
     name: str
-    kind: Kind
+    kind: ConfigType
     default: str
     #: For people: what Weir does with it.
     meaning: str
@@ -72,13 +72,13 @@ class TopicConfig:
         text = text.strip()
         try:
             match self.kind:
-                case Kind.BOOLEAN:
+                case ConfigType.BOOLEAN:
                     found: Any = {"true": True, "false": False}[text.lower()]
-                case Kind.INT | Kind.LONG:
+                case ConfigType.INT | ConfigType.LONG:
                     found = int(text)
-                case Kind.DOUBLE:
+                case ConfigType.DOUBLE:
                     found = float(text)
-                case Kind.LIST:
+                case ConfigType.LIST:
                     found = tuple(dict.fromkeys(word for part in text.split(",") if (word := part.strip())))
                 case _:
                     found = text
@@ -88,13 +88,17 @@ class TopicConfig:
         return found
 
     def _check(self, text: str, found: Any) -> None:
-        if self.kind in (Kind.INT, Kind.LONG, Kind.DOUBLE):
-            most = min(self.most, _INT_MAX) if self.kind is Kind.INT else self.most
+        if self.kind in (ConfigType.INT, ConfigType.LONG, ConfigType.DOUBLE):
+            most = min(self.most, _INT_MAX) if self.kind is ConfigType.INT else self.most
             if not self.least <= found <= most:  # NaN too
                 raise self._wrong(text, f"at least {self.least:g} and at most {most:g}")
             if found in self.never:
                 raise self._wrong(text, f"something else than {found}")
-        words = found if self.kind is Kind.LIST else (text.lower() if self.kind is Kind.BOOLEAN else found,)
+        words = (
+            found
+            if self.kind is ConfigType.LIST
+            else (text.lower() if self.kind is ConfigType.BOOLEAN else found,)
+        )
         if self.choices and (not words or any(word not in self.choices for word in words)):
             raise self._wrong(text, f"one of {', '.join(self.choices)}")
         if self.words and text != "*" and any(not re.fullmatch(self.words, word) for word in words):
@@ -184,44 +188,44 @@ _LEVEL = _NOT + "batches stay as their producers compressed them."
 TABLE = (
     TopicConfig(
         "cleanup.policy",
-        Kind.LIST,
+        ConfigType.LIST,
         "delete",
         "delete: old messages go as retention.* says. compact: the latest of each key stays. Both may be said.",
         CLEANUP,
         choices=("delete", "compact"),
         broker_name="log.cleanup.policy",
     ),
-    TopicConfig("compression.gzip.level", Kind.INT, "-1", _LEVEL, least=-1, most=9, never=(0,)),
-    TopicConfig("compression.lz4.level", Kind.INT, "9", _LEVEL, least=1, most=17),
+    TopicConfig("compression.gzip.level", ConfigType.INT, "-1", _LEVEL, least=-1, most=9, never=(0,)),
+    TopicConfig("compression.lz4.level", ConfigType.INT, "9", _LEVEL, least=1, most=17),
     TopicConfig(
         "compression.type",
-        Kind.STRING,
+        ConfigType.STRING,
         "producer",
         "Batches stay as their producers compressed them; values but producer are kept and shown, not applied.",
         choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
         broker_name="compression.type",
     ),
-    TopicConfig("compression.zstd.level", Kind.INT, "3", _LEVEL, least=-131_072, most=22),
+    TopicConfig("compression.zstd.level", ConfigType.INT, "3", _LEVEL, least=-131_072, most=22),
     TopicConfig(
         "delete.retention.ms",
-        Kind.LONG,
+        ConfigType.LONG,
         str(_DAY_MS),
         "How long a record without a value is to be seen after the compaction that found it.",
         _of_compaction("tombstone_ms", _same, _same),
         least=0,
         broker_name="log.cleaner.delete.retention.ms",
     ),
-    TopicConfig("file.delete.delay.ms", Kind.LONG, "60000", _DISK, least=0),
-    TopicConfig("flush.messages", Kind.LONG, str(_LONG_MAX), _DISK, least=1),
-    TopicConfig("flush.ms", Kind.LONG, str(_LONG_MAX), _DISK, least=0),
-    TopicConfig("follower.replication.throttled.replicas", Kind.LIST, "", _REPLICAS, words=_REPLICA),
-    TopicConfig("index.interval.bytes", Kind.INT, "4096", _DISK, least=0),
-    TopicConfig("leader.replication.throttled.replicas", Kind.LIST, "", _REPLICAS, words=_REPLICA),
-    TopicConfig("local.retention.bytes", Kind.LONG, "-2", _TIERED, least=-2),
-    TopicConfig("local.retention.ms", Kind.LONG, "-2", _TIERED, least=-2),
+    TopicConfig("file.delete.delay.ms", ConfigType.LONG, "60000", _DISK, least=0),
+    TopicConfig("flush.messages", ConfigType.LONG, str(_LONG_MAX), _DISK, least=1),
+    TopicConfig("flush.ms", ConfigType.LONG, str(_LONG_MAX), _DISK, least=0),
+    TopicConfig("follower.replication.throttled.replicas", ConfigType.LIST, "", _REPLICAS, words=_REPLICA),
+    TopicConfig("index.interval.bytes", ConfigType.INT, "4096", _DISK, least=0),
+    TopicConfig("leader.replication.throttled.replicas", ConfigType.LIST, "", _REPLICAS, words=_REPLICA),
+    TopicConfig("local.retention.bytes", ConfigType.LONG, "-2", _TIERED, least=-2),
+    TopicConfig("local.retention.ms", ConfigType.LONG, "-2", _TIERED, least=-2),
     TopicConfig(
         "max.compaction.lag.ms",
-        Kind.LONG,
+        ConfigType.LONG,
         str(_LONG_MAX),
         "What is older shall be compacted, however little it is.",
         MAX_LAG,
@@ -230,7 +234,7 @@ TABLE = (
     ),
     TopicConfig(
         "max.message.bytes",
-        Kind.INT,
+        ConfigType.INT,
         "",
         "The largest record batch; the broker's limits.message_bytes is the default, and the most.",
         MAX_BYTES,
@@ -239,7 +243,7 @@ TABLE = (
     ),
     TopicConfig(
         "message.timestamp.after.max.ms",
-        Kind.LONG,
+        ConfigType.LONG,
         "3600000",
         "How far in the future a record's own time may be (CreateTime); what is later is refused.",
         least=0,
@@ -248,7 +252,7 @@ TABLE = (
     ),
     TopicConfig(
         "message.timestamp.before.max.ms",
-        Kind.LONG,
+        ConfigType.LONG,
         str(_LONG_MAX),
         "How far in the past a record's own time may be (CreateTime); what is older is refused.",
         least=0,
@@ -257,7 +261,7 @@ TABLE = (
     ),
     TopicConfig(
         "message.timestamp.type",
-        Kind.STRING,
+        ConfigType.STRING,
         "CreateTime",
         "CreateTime: records keep their producer's time. LogAppendTime: they get the broker's.",
         choices=("CreateTime", "LogAppendTime"),
@@ -266,7 +270,7 @@ TABLE = (
     ),
     TopicConfig(
         "min.cleanable.dirty.ratio",
-        Kind.DOUBLE,
+        ConfigType.DOUBLE,
         "0.5",
         "A compaction begins once so much of the topic is not compacted (to a hundredth).",
         DIRTY,
@@ -276,27 +280,27 @@ TABLE = (
     ),
     TopicConfig(
         "min.compaction.lag.ms",
-        Kind.LONG,
+        ConfigType.LONG,
         "0",
         "What is younger is not compacted.",
         _of_compaction("min_lag_ms", _same, _same),
         least=0,
         broker_name="log.cleaner.min.compaction.lag.ms",
     ),
-    TopicConfig("min.insync.replicas", Kind.INT, "1", _REPLICAS, least=1, broker_name="min.insync.replicas"),
-    TopicConfig("preallocate", Kind.BOOLEAN, "false", _DISK),
-    TopicConfig("remote.log.copy.disable", Kind.BOOLEAN, "false", _TIERED),
-    TopicConfig("remote.log.delete.on.disable", Kind.BOOLEAN, "false", _TIERED),
+    TopicConfig("min.insync.replicas", ConfigType.INT, "1", _REPLICAS, least=1, broker_name="min.insync.replicas"),
+    TopicConfig("preallocate", ConfigType.BOOLEAN, "false", _DISK),
+    TopicConfig("remote.log.copy.disable", ConfigType.BOOLEAN, "false", _TIERED),
+    TopicConfig("remote.log.delete.on.disable", ConfigType.BOOLEAN, "false", _TIERED),
     TopicConfig(
         "remote.storage.enable",
-        Kind.BOOLEAN,
+        ConfigType.BOOLEAN,
         "false",
         "Weir has no tiered storage of Kafka's kind, so it cannot be enabled.",
         choices=("false",),
     ),
     TopicConfig(
         "retention.bytes",
-        Kind.LONG,
+        ConfigType.LONG,
         "-1",
         "How much a partition keeps; below 0: no bound. What is kept is never less, and may be more by a ledger.",
         RETENTION_BYTES,
@@ -304,7 +308,7 @@ TABLE = (
     ),
     TopicConfig(
         "retention.ms",
-        Kind.LONG,
+        ConfigType.LONG,
         str(7 * _DAY_MS),
         "How long records are kept after they were stored; -1: for ever. They go by whole ledgers.",
         RETENTION_MS,
@@ -313,25 +317,25 @@ TABLE = (
     ),
     TopicConfig(
         "segment.bytes",
-        Kind.INT,
+        ConfigType.INT,
         "",
         "A new ledger begins at this size, if that is less than the broker's storage.ledger_bytes.",
         SEGMENT_BYTES,
         least=_MIB,
         broker_name="log.segment.bytes",
     ),
-    TopicConfig("segment.index.bytes", Kind.INT, "10485760", _DISK, least=4),
-    TopicConfig("segment.jitter.ms", Kind.LONG, "0", _DISK, least=0),
+    TopicConfig("segment.index.bytes", ConfigType.INT, "10485760", _DISK, least=4),
+    TopicConfig("segment.jitter.ms", ConfigType.LONG, "0", _DISK, least=0),
     TopicConfig(
         "segment.ms",
-        Kind.LONG,
+        ConfigType.LONG,
         "",
         "A new ledger begins at this age, if that is less than the broker's storage.ledger_age.",
         SEGMENT_MS,
         least=1,
         broker_name="log.roll.ms",
     ),
-    TopicConfig("unclean.leader.election.enable", Kind.BOOLEAN, "false", _REPLICAS),
+    TopicConfig("unclean.leader.election.enable", ConfigType.BOOLEAN, "false", _REPLICAS),
 )
 
 #: What Kafka's brokers call a config that Weir's do not have; "": they have no name for it either.

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
 
-from weir.gateway.kafka.admin.config_table import CONFIGS, TABLE, Kind, TopicConfig, config_named
+from weir.gateway.kafka.admin.config_table import CONFIGS, TABLE, ConfigType, TopicConfig, config_named
 from weir.gateway.kafka.catalog import CONFIG_PREFIX, KAFKA_RETENTION
 from weir.model.errors import ConfigError
 from weir.model.policies import LogCompaction, Policies
@@ -87,7 +87,7 @@ def _same_value(config: TopicConfig, said: str, now: Any) -> bool:
         parsed = config.parse(said)
     except ConfigError:
         return False
-    return bool(sorted(parsed) == sorted(now) if config.kind is Kind.LIST else _near(parsed, now))
+    return bool(sorted(parsed) == sorted(now) if config.kind is ConfigType.LIST else _near(parsed, now))
 
 
 def _near(said: Any, now: Any) -> bool:
@@ -96,9 +96,9 @@ def _near(said: Any, now: Any) -> bool:
 
 def text_of(config: TopicConfig, value: Any) -> str:
     """A value as Kafka writes it."""
-    if config.kind is Kind.LIST:
+    if config.kind is ConfigType.LIST:
         return ",".join(value)
-    return str(value).lower() if config.kind is Kind.BOOLEAN else str(value)
+    return str(value).lower() if config.kind is ConfigType.BOOLEAN else str(value)
 
 
 # --- changing -----------------------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ def _reset(config: TopicConfig, own: Policies, holds: Policies) -> Policies:
 
 def _kept(config: TopicConfig, text: str) -> str:
     """What was understood, as it is kept and shown."""
-    if config.kind is Kind.LIST:
+    if config.kind is ConfigType.LIST:
         text = ",".join(word for part in text.split(",") if (word := part.strip()))
     else:
         text = text_of(config, config.parse(text))
@@ -177,7 +177,7 @@ def check_together(policies: Policies) -> None:
 def said_list(record: TopicRecord, holds: Policies, name: str) -> list[str]:
     """The words of a config that is a list, as they hold now; ConfigError for one that is none."""
     config = config_named(name)
-    if config.kind is not Kind.LIST:
+    if config.kind is not ConfigType.LIST:
         raise ConfigError(f"{name} is not a list, so nothing can be appended to it or taken from it")
     now = _shown(CONFIGS[name], record, holds, config.default)
     return list(config.parse(now.value)) if now.value else []

@@ -1,6 +1,6 @@
 """OffsetCommit: how far a group has come; answered once that is durable."""
 
-from weir.broker.groups.offsets import Committed
+from weir.broker.groups.offsets import CommittedOffset
 from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.errors import Code, code_of
 from weir.gateway.kafka.grouping import check_group, group_code, groups_of, part_of, position_code
@@ -20,7 +20,7 @@ _Told = m.OffsetCommitResponse.OffsetCommitResponsePartition
 @handler(ApiKey.OFFSET_COMMIT, versions=(2, 10))
 async def offset_commit(session: Session, request: m.OffsetCommitRequest, version: int) -> m.OffsetCommitResponse:
     answer = _Answer()
-    positions: dict[TopicName, Committed] = {}
+    positions: dict[TopicName, CommittedOffset] = {}
     for topic in request.topics:
         answer.begin(topic)
         for partition in topic.partitions:
@@ -30,7 +30,7 @@ async def offset_commit(session: Session, request: m.OffsetCommitRequest, versio
                 answer.say(partition.partition_index, _code(refused, version))
                 continue
             answer.await_part(partition.partition_index, part)
-            positions[part] = Committed(
+            positions[part] = CommittedOffset(
                 partition.committed_offset,
                 max(-1, partition.committed_leader_epoch),
                 partition.committed_metadata or "",

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from weir.broker.groups.offsets import Committed
+from weir.broker.groups.offsets import CommittedOffset
 from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.errors import Code
 from weir.gateway.kafka.grouping import group_code, groups_of, may_use, part_of, position_code
@@ -19,7 +19,7 @@ _TOPIC_IDS_SINCE = 10
 _Group = m.OffsetFetchResponse.OffsetFetchResponseGroup
 _Topic = m.OffsetFetchResponse.OffsetFetchResponseTopics
 _Partition = m.OffsetFetchResponse.OffsetFetchResponsePartitions
-_NOWHERE = Committed(-1)
+_NOWHERE = CommittedOffset(-1)
 
 
 class _Wanted(NamedTuple):
@@ -120,7 +120,7 @@ def _refused(index: int, why: WeirError, version: int) -> _Partition:
     return told
 
 
-def _told(index: int, position: Committed | WeirError) -> _Partition:
+def _told(index: int, position: CommittedOffset | WeirError) -> _Partition:
     if isinstance(position, WeirError):
         code = position_code(position)
         return _Partition(

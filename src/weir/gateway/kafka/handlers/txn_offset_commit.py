@@ -1,6 +1,6 @@
 """TxnOffsetCommit: where a group will be if the transaction commits. Since version 5 it joins it by that."""
 
-from weir.broker.groups.offsets import Committed
+from weir.broker.groups.offsets import CommittedOffset
 from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.errors import Code, code_of
 from weir.gateway.kafka.grouping import check_group, group_code, groups_of, part_of
@@ -22,7 +22,7 @@ _JOINS_SINCE = 5
 async def txn_offset_commit(
     session: Session, request: m.TxnOffsetCommitRequest, version: int
 ) -> m.TxnOffsetCommitResponse:
-    positions: dict[TopicName, Committed] = {}
+    positions: dict[TopicName, CommittedOffset] = {}
     awaited: list[_Partition] = []
     topics: list[_Topic] = []
     for topic in request.topics:
@@ -39,7 +39,7 @@ async def txn_offset_commit(
             answer.error_code = _flaw(partition)
             if answer.error_code == Code.NONE:
                 awaited.append(answer)
-                positions[part] = Committed(
+                positions[part] = CommittedOffset(
                     partition.committed_offset,
                     max(-1, partition.committed_leader_epoch),
                     partition.committed_metadata or "",
@@ -61,7 +61,7 @@ def _flaw(partition: m.TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition) -
 
 
 async def _commit(
-    session: Session, request: m.TxnOffsetCommitRequest, version: int, positions: dict[TopicName, Committed]
+    session: Session, request: m.TxnOffsetCommitRequest, version: int, positions: dict[TopicName, CommittedOffset]
 ) -> int:
     joins = version >= _JOINS_SINCE
     try:

@@ -180,7 +180,7 @@ class Publishing:
                 try:
                     _check_acks(request.acks)
                     judged(records, version, self._session.limits)
-                    self._look_after(link)
+                    self._recheck(link)
                 except WeirError as refused:
                     failures[link.key] = refused
                 else:
@@ -234,7 +234,7 @@ class Publishing:
                 raise RefusedError(
                     Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a transaction has a transactional id"
                 )
-            self._look_after(link)
+            self._recheck(link)
             if link.keyed:
                 check_keys(records or b"", link.part.local)
             now_ms = session.clock.wall_ms()
@@ -256,7 +256,7 @@ class Publishing:
         self.senders[link] = None
         link.producer.publish(outgoing).add_done_callback(partial(self._stored, pending, part, link, stamp))
 
-    def _look_after(self, link: PartitionLink) -> None:
+    def _recheck(self, link: PartitionLink) -> None:
         """Grants and configs may have changed since the link was last used."""
         services = self._session.services
         if link.access_revision != services.authoriser.revision:

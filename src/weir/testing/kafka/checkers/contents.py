@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from weir.testing.checking import Violation
 from weir.testing.kafka.history import KafkaOp
-from weir.testing.log_history import Kind
+from weir.testing.log_history import LogOpKind
 from weir.testing.operations import grouped, of
 
 
@@ -13,9 +13,9 @@ def deleted_is_not_served(ops: Sequence[KafkaOp]) -> list[Violation]:
     """Once the deletion of a beginning is answered, nobody gets anything of it any more: not from that broker,
     nor, in the end, from any."""
     promise = "nothing before the start of a partition is served"
-    reads = grouped(of(ops, Kind.READ, Kind.CONTENT), lambda op: op.part)
+    reads = grouped(of(ops, LogOpKind.READ, LogOpKind.CONTENT), lambda op: op.part)
     found = []
-    for gone in of(ops, Kind.DELETE):
+    for gone in of(ops, LogOpKind.DELETE):
         for op in reads.get(gone.part, []) if gone.ok else []:
             later = op.final or (op.host == gone.host and op.asked > gone.over)
             if later and op.offset < gone.offset:
@@ -28,9 +28,9 @@ def deleted_is_not_served(ops: Sequence[KafkaOp]) -> list[Violation]:
 def only_deleted_is_gone(ops: Sequence[KafkaOp]) -> list[Violation]:
     """A partition begins no later than somebody asked for."""
     promise = "nothing is lost that nobody deleted"
-    asked = grouped(of(ops, Kind.DELETE), lambda op: op.part)
+    asked = grouped(of(ops, LogOpKind.DELETE), lambda op: op.part)
     found = []
-    for end in of(ops, Kind.READ_ALL):
+    for end in of(ops, LogOpKind.READ_ALL):
         most = max((op.offset for op in asked.get(end.part, [])), default=0)
         if end.start is not None and end.start > most:
             sentence = f"{end.part} begins at {end.start}, and only what is before {most} was to be deleted"
@@ -41,10 +41,10 @@ def only_deleted_is_gone(ops: Sequence[KafkaOp]) -> list[Violation]:
 def the_last_value_is_kept(ops: Sequence[KafkaOp]) -> list[Violation]:
     """Who reads a compacted topic finds, of every key, the last value that was acknowledged, or a later one."""
     promise = "compaction keeps the last value of each key"
-    puts = [op for op in of(ops, Kind.PUT) if op.ok and op.offset >= 0]
-    rows = grouped(of(ops, Kind.ROW), lambda op: op.client)
+    puts = [op for op in of(ops, LogOpKind.PUT) if op.ok and op.offset >= 0]
+    rows = grouped(of(ops, LogOpKind.ROW), lambda op: op.client)
     found = []
-    for scan in of(ops, Kind.SCANNED):
+    for scan in of(ops, LogOpKind.SCANNED):
         newest = {op.key: op for op in rows.get(scan.client, [])}
         for put in puts:
             known = put.over < scan.asked and (scan.final or scan.host == put.host)
@@ -60,10 +60,10 @@ def the_last_value_is_kept(ops: Sequence[KafkaOp]) -> list[Violation]:
 def rows_stay_where_they_were(ops: Sequence[KafkaOp]) -> list[Violation]:
     """What compaction leaves keeps its key, its offset and so its order."""
     promise = "compaction moves nothing"
-    put = {op.payload: op for op in of(ops, Kind.PUT)}
+    put = {op.payload: op for op in of(ops, LogOpKind.PUT)}
     acknowledged = {op.payload: op for op in put.values() if op.ok and op.offset >= 0}
     found = []
-    for rows in grouped(of(ops, Kind.ROW), lambda op: op.client).values():
+    for rows in grouped(of(ops, LogOpKind.ROW), lambda op: op.client).values():
         for row in rows:
             was = acknowledged.get(row.payload)
             if row.payload in put and put[row.payload].key != row.key:

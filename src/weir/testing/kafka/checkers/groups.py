@@ -7,7 +7,7 @@ from itertools import pairwise
 from weir.testing.checking import Violation
 from weir.testing.kafka.history import KafkaOp
 from weir.testing.kafka.truth import ANEW, BACK, PIPE, Truth
-from weir.testing.log_history import Kind
+from weir.testing.log_history import LogOpKind
 from weir.testing.operations import Outcome, of
 
 
@@ -16,7 +16,7 @@ def positions_are_kept(ops: Sequence[KafkaOp]) -> list[Violation]:
     promise = "a position is where it was committed last"
     commits = _effective_commits(ops)
     found = []
-    for told in of(ops, Kind.POSITION):
+    for told in of(ops, LogOpKind.POSITION):
         if not told.ok:
             continue
         mine = commits.get((told.group, told.part), [])
@@ -29,7 +29,7 @@ def positions_are_kept(ops: Sequence[KafkaOp]) -> list[Violation]:
         same = [one for one in mine if one.op.offset == told.offset and one.began < told.over]
         if not same:
             sentence = f"{told.group} is at {told.part}@{told.offset}, which nobody committed"
-            found.append(Violation(promise, sentence, (told, *of(ops, Kind.READ_ALL))))
+            found.append(Violation(promise, sentence, (told, *of(ops, LogOpKind.READ_ALL))))
             continue
         later = [two for two in before if all(one.is_before(two) for one in same)]
         if later:
@@ -62,7 +62,7 @@ class _Commit:
 def _effective_commits(ops: Sequence[KafkaOp]) -> dict[tuple[str, str], list[_Commit]]:
     truth = Truth(ops)
     found: dict[tuple[str, str], list[_Commit]] = {}
-    for op in of(ops, Kind.COMMIT):
+    for op in of(ops, LogOpKind.COMMIT):
         commits = found.setdefault((op.group, op.part), [])
         if not op.token:
             if op.outcome is not Outcome.FAILED or not op.error.startswith(_REFUSED):
@@ -86,10 +86,10 @@ def commits_are_of_their_generation(ops: Sequence[KafkaOp]) -> list[Violation]:
     """Once members have their shares in a generation, nobody commits in an earlier one."""
     promise = "nobody commits in a generation that is over"
     begun: dict[tuple[str, int], KafkaOp] = {}
-    for op in of(ops, Kind.ASSIGNED):
+    for op in of(ops, LogOpKind.ASSIGNED):
         begun.setdefault((op.group, op.generation), op)
     found = []
-    for op in of(ops, Kind.COMMIT):
+    for op in of(ops, LogOpKind.COMMIT):
         if not op.ok or op.generation < 0:
             continue
         later = [new for (group, at), new in begun.items() if group == op.group and at > op.generation]
@@ -108,7 +108,7 @@ def one_owner_at_a_time(ops: Sequence[KafkaOp]) -> list[Violation]:
     promise = "in one generation a partition belongs to one member"
     owners: dict[tuple[str, int, str], KafkaOp] = {}
     found = []
-    for op in of(ops, Kind.ASSIGNED):
+    for op in of(ops, LogOpKind.ASSIGNED):
         for part in op.owned:
             other = owners.setdefault((op.group, op.generation, part), op)
             if _who(other) == _who(op):
@@ -123,11 +123,11 @@ def groups_read_everything(ops: Sequence[KafkaOp]) -> list[Violation]:
     promise = "a group reads everything that it moves past"
     truth = Truth(ops)
     read: dict[tuple[str, str], dict[int, KafkaOp]] = {}
-    for op in of(ops, Kind.READ):
+    for op in of(ops, LogOpKind.READ):
         if op.group:
             read.setdefault((op.group, op.part), {})[op.offset] = op
     found = []
-    for end in of(ops, Kind.POSITION):
+    for end in of(ops, LogOpKind.POSITION):
         reads = read.get((end.group, end.part))
         if not end.final or not end.ok or end.group == PIPE or not reads:
             continue
@@ -145,9 +145,9 @@ def groups_read_everything(ops: Sequence[KafkaOp]) -> list[Violation]:
 def what_is_owned_stays(ops: Sequence[KafkaOp]) -> list[Violation]:
     """What a member has when it joins a generation is nobody else's in that generation."""
     promise = "members that rebalance cooperatively keep what they have until they give it up"
-    owners = {(op.group, op.generation, part): op for op in of(ops, Kind.JOIN) if op.ok for part in op.owned}
+    owners = {(op.group, op.generation, part): op for op in of(ops, LogOpKind.JOIN) if op.ok for part in op.owned}
     found = []
-    for op in of(ops, Kind.ASSIGNED):
+    for op in of(ops, LogOpKind.ASSIGNED):
         for part in op.owned:
             owner = owners.get((op.group, op.generation, part))
             if owner is not None and _who(owner) != _who(op):
@@ -164,7 +164,7 @@ def static_members_keep_their_share(ops: Sequence[KafkaOp]) -> list[Violation]:
     promise = "a static member that is back has what it had"
     first: dict[tuple[str, str, int], KafkaOp] = {}
     found = []
-    for op in of(ops, Kind.ASSIGNED):
+    for op in of(ops, LogOpKind.ASSIGNED):
         before = first.setdefault((op.group, op.instance, op.generation), op) if op.instance else op
         if sorted(before.owned) != sorted(op.owned):
             sentence = (
@@ -178,9 +178,9 @@ def static_members_keep_their_share(ops: Sequence[KafkaOp]) -> list[Violation]:
 def former_selves_are_fenced(ops: Sequence[KafkaOp]) -> list[Violation]:
     """Once a static member is back, nobody commits under the id that it had before."""
     promise = "the former self of a static member is fenced"
-    back = [op for op in of(ops, Kind.JOIN) if op.ok and op.instance]
+    back = [op for op in of(ops, LogOpKind.JOIN) if op.ok and op.instance]
     found = []
-    for op in of(ops, Kind.COMMIT):
+    for op in of(ops, LogOpKind.COMMIT):
         if not op.ok or not op.instance:
             continue
         for join in back:
@@ -204,13 +204,15 @@ def restarts_divide_nothing_anew(ops: Sequence[KafkaOp]) -> list[Violation]:
     to divide the work anew. Checked as long as there has been one broker only: a member may be in touch with one,
     and silent to the other."""
     promise = "a static member that is back in time does not disturb the others"
-    began = min((op.began for op in of(ops, Kind.TOOK_OVER)), default=None)
+    began = min((op.began for op in of(ops, LogOpKind.TOOK_OVER)), default=None)
     before = ops if began is None else [op for op in ops if op.over < began]
     found = []
-    for back in of(before, Kind.JOIN):
+    for back in of(before, LogOpKind.JOIN):
         if not back.ok or not back.instance or back.payload != BACK:
             continue
-        shares = [op for op in of(before, Kind.ASSIGNED) if (op.group, op.instance) == (back.group, back.instance)]
+        shares = [
+            op for op in of(before, LogOpKind.ASSIGNED) if (op.group, op.instance) == (back.group, back.instance)
+        ]
         last = max((op for op in shares if op.over < back.began), key=lambda op: op.began, default=None)
         if last is not None and last.generation < back.generation and not Reasons(before, last, back).any():
             sentence = (
@@ -235,16 +237,18 @@ class Reasons:
 
     def any(self) -> bool:
         since = [op for op in self._ops if op.over >= self._share.began or op.ended is None]
-        if any(op.kind is Kind.LEFT or op.payload == ANEW for op in since if op is not self._back):
+        if any(op.kind is LogOpKind.LEFT or op.payload == ANEW for op in since if op is not self._back):
             return True
-        everyone = dict.fromkeys(op.instance for op in of(self._ops, Kind.JOIN))
+        everyone = dict.fromkeys(op.instance for op in of(self._ops, LogOpKind.JOIN))
         return not all(self._was_in_touch(instance) for instance in everyone)
 
     def _was_in_touch(self, instance: str) -> bool:
         """Whether it had a share in that generation, and was never silent for long since."""
         mine = [op for op in self._ops if op.instance == instance and op.generation == self._share.generation]
-        heard = [op for op in of(mine, Kind.ASSIGNED, Kind.HEARD, Kind.COMMIT, Kind.JOIN) if op.ok]
-        if not instance or not of(mine, Kind.ASSIGNED):
+        heard = [
+            op for op in of(mine, LogOpKind.ASSIGNED, LogOpKind.HEARD, LogOpKind.COMMIT, LogOpKind.JOIN) if op.ok
+        ]
+        if not instance or not of(mine, LogOpKind.ASSIGNED):
             return False
         moments = [(op.began_at, op.ended_at or op.began_at) for op in heard]
         moments.append((self._back.began_at, self._back.ended_at or self._back.began_at))

@@ -6,7 +6,7 @@ from itertools import pairwise
 from weir.testing.checking import Violation
 from weir.testing.kafka.history import KafkaOp
 from weir.testing.kafka.truth import Truth
-from weir.testing.log_history import Kind
+from weir.testing.log_history import LogOpKind
 from weir.testing.operations import grouped, of
 
 
@@ -15,7 +15,7 @@ def producers_can_go_on(ops: Sequence[KafkaOp]) -> list[Violation]:
     promise = "a producer that sends in order is never out of order"
     return [
         Violation(promise, f"{op.payload} of {op.client} was refused by {op.part}", (op,))
-        for op in of(ops, Kind.REFUSED)
+        for op in of(ops, LogOpKind.REFUSED)
     ]
 
 
@@ -24,8 +24,10 @@ def offsets_are_dense(ops: Sequence[KafkaOp]) -> list[Violation]:
     place in the log nobody sees."""
     promise = "offsets are dense"
     found = []
-    hidden = {part: len(delayed) for part, delayed in grouped(of(ops, Kind.DELAY), lambda op: op.part).items()}
-    for one, two in pairwise(of(ops, Kind.CONTENT, Kind.MARKER)):
+    hidden = {
+        part: len(delayed) for part, delayed in grouped(of(ops, LogOpKind.DELAY), lambda op: op.part).items()
+    }
+    for one, two in pairwise(of(ops, LogOpKind.CONTENT, LogOpKind.MARKER)):
         if one.part != two.part or two.began != one.began + 2:
             continue
         missing = two.offset - one.offset - 1
@@ -43,8 +45,8 @@ def only_committed_is_read(ops: Sequence[KafkaOp]) -> list[Violation]:
     truth = Truth(ops)
     found = []
     for op in ops:
-        committed = op.kind is Kind.READ and op.commits
-        if not committed and op.kind not in (Kind.DELIVER, Kind.VISIBLE):
+        committed = op.kind is LogOpKind.READ and op.commits
+        if not committed and op.kind not in (LogOpKind.DELIVER, LogOpKind.VISIBLE):
             continue
         token = truth.token_of(op)
         if token is None:
@@ -65,7 +67,7 @@ def stable_offset_is_true(ops: Sequence[KafkaOp]) -> list[Violation]:
     promise = "the stable offset never passes an open transaction"
     truth = Truth(ops)
     found = []
-    for marks in of(ops, Kind.MARKS):
+    for marks in of(ops, LogOpKind.MARKS):
         for message, marker in truth.transactional.get(marks.part, []):
             if message.offset < marks.stable and (marker is None or marker.offset >= marks.high):
                 sentence = (
@@ -83,7 +85,7 @@ def readers_skip_nothing(ops: Sequence[KafkaOp]) -> list[Violation]:
     promise = "a reader gets everything that is there for it"
     truth = Truth(ops)
     seen: dict[tuple[str, str, bool], dict[int, KafkaOp]] = {}
-    for op in of(ops, Kind.READ):
+    for op in of(ops, LogOpKind.READ):
         if not op.group:
             seen.setdefault((op.client, op.part, op.commits), {})[op.offset] = op
     found = []
@@ -103,11 +105,11 @@ def everything_is_seen_in_the_end(ops: Sequence[KafkaOp]) -> list[Violation]:
     """After quiet, everything is decided, and what is committed can be read, by whatever protocol."""
     promise = "after quiet, everything is decided and readable"
     truth = Truth(ops)
-    visible = {(op.part, op.offset) for op in of(ops, Kind.VISIBLE)}
-    delivered = {(op.part, op.payload) for op in of(ops, Kind.DELIVER)}
-    drained = {op.part: op for op in of(ops, Kind.DRAINED)}
+    visible = {(op.part, op.offset) for op in of(ops, LogOpKind.VISIBLE)}
+    delivered = {(op.part, op.payload) for op in of(ops, LogOpKind.DELIVER)}
+    drained = {op.part: op for op in of(ops, LogOpKind.DRAINED)}
     found = []
-    for end in of(ops, Kind.READ_ALL):
+    for end in of(ops, LogOpKind.READ_ALL):
         for message, marker in truth.transactional.get(end.part, []):
             if marker is None:
                 sentence = f"{message.payload} of {end.part} is still undecided"

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from weir.testing.checking import Violation
 from weir.testing.kafka.history import KafkaOp
 from weir.testing.kafka.truth import PIPE, Truth
-from weir.testing.log_history import Kind
+from weir.testing.log_history import LogOpKind
 from weir.testing.operations import grouped, of
 
 
@@ -37,23 +37,23 @@ def processed_exactly_once(ops: Sequence[KafkaOp]) -> list[Violation]:
     """What a pipeline has moved past was processed once, what it has not was never."""
     promise = "every message is processed exactly once"
     truth = Truth(ops)
-    if of(ops, Kind.MISSING):
+    if of(ops, LogOpKind.MISSING):
         return []  # who has not seen everything cannot tell
     outcomes: dict[str, list[KafkaOp]] = {}
-    for op in of(ops, Kind.VISIBLE):
+    for op in of(ops, LogOpKind.VISIBLE):
         _, _, text = op.payload.partition(f"|{PIPE}|")
         if text:
             outcomes.setdefault(text, []).append(op)
     found = []
-    for end in of(ops, Kind.POSITION):
+    for end in of(ops, LogOpKind.POSITION):
         if not end.final or end.group != PIPE or not end.ok:
             continue
         for message in truth.log.get(end.part, []):
             came = outcomes.get(f"{end.part}@{message.offset}", [])
             due = 1 if truth.is_visible(message) and message.offset < end.offset else 0
-            if len(came) != due and of(ops, Kind.READ_ALL):
+            if len(came) != due and of(ops, LogOpKind.READ_ALL):
                 sentence = f"{end.part}@{message.offset} was processed {len(came)} times, {due} is right"
-                found.append(Violation(promise, sentence, (message, end, *came, *of(ops, Kind.READ_ALL))))
+                found.append(Violation(promise, sentence, (message, end, *came, *of(ops, LogOpKind.READ_ALL))))
     return found
 
 
@@ -61,13 +61,13 @@ def delayed_follow_their_transaction(ops: Sequence[KafkaOp]) -> list[Violation]:
     """What a transaction delays is there once if it is committed, and seen by nobody before; else never."""
     promise = "what a transaction delays is seen once after its commit, and never without"
     truth = Truth(ops)
-    seen = grouped(of(ops, Kind.READ, Kind.DELIVER, Kind.CONTENT), _message)
-    ends = {op.part: op for op in of(ops, Kind.READ_ALL)}
+    seen = grouped(of(ops, LogOpKind.READ, LogOpKind.DELIVER, LogOpKind.CONTENT), _message)
+    ends = {op.part: op for op in of(ops, LogOpKind.READ_ALL)}
     found = []
-    for message, sent in grouped(of(ops, Kind.DELAY), _message).items():
+    for message, sent in grouped(of(ops, LogOpKind.DELAY), _message).items():
         first, asked = sent[0], truth.ends.get(sent[0].token)
         early = [op for op in seen.get(message, []) if asked is None or not asked.commits or op.over < asked.began]
-        copies = of(seen.get(message, []), Kind.CONTENT)
+        copies = of(seen.get(message, []), LogOpKind.CONTENT)
         if early:
             sentence = f"{early[0].client} got {first.payload}, and nobody had asked for {first.token} to commit"
             found.append(Violation(promise, sentence, (first, early[0], *([asked] if asked else []))))
@@ -89,7 +89,7 @@ def _is_owed(first: KafkaOp, sent: Sequence[KafkaOp], truth: Truth, ops: Sequenc
     it may be deleted."""
     asked = truth.ends.get(first.token)
     committed = truth.is_committed(first.token) or (asked is not None and asked.ok and asked.commits)
-    deleted = any(op.part == first.part for op in of(ops, Kind.DELETE))
+    deleted = any(op.part == first.part for op in of(ops, LogOpKind.DELETE))
     return committed and not deleted and any(op.ok for op in sent)
 
 

@@ -15,7 +15,7 @@ from weir.testing.kafka.clients.client import KafkaLink, KafkaRefusedError
 from weir.testing.kafka.clients.transactor import Pipeline, told_positions
 from weir.testing.kafka.clients.workload import IN, Who, Worker
 from weir.testing.kafka.truth import ANEW, BACK, PIPE, TOLD
-from weir.testing.log_history import Kind
+from weir.testing.log_history import LogOpKind
 
 READERS = "readers"
 REBALANCE_MS = 800
@@ -55,7 +55,7 @@ class Seat:
         how = Joining(self._group, IN, plan.session_ms, REBALANCE_MS, self._instance, tuple(self.parts))
         pending = self._worker.story.begin(
             self._handle,
-            Kind.JOIN,
+            LogOpKind.JOIN,
             group=self._group,
             instance=self._instance or "",
             payload=self._why,
@@ -75,18 +75,18 @@ class Seat:
         divide = shared_out if self._cooperative else dealt_out
         shares = divide(member.members, inputs) if member.members else {}
         parts = await groups.sync(await self._worker.link(), self._group, member, shares)
-        self._note(Kind.ASSIGNED, owned=tuple(str(part) for part in parts))
+        self._note(LogOpKind.ASSIGNED, owned=tuple(str(part) for part in parts))
         return parts
 
     async def heartbeat(self) -> None:
         await groups.heartbeat(await self._worker.link(), self._group, self.member)
         if self._instance:
-            self._note(Kind.HEARD)
+            self._note(LogOpKind.HEARD)
 
     async def leave(self) -> None:
         """Static members seldom do."""
         if self._worker.rng.random() < (0.1 if self._instance else 0.5):
-            self._note(Kind.LEFT)
+            self._note(LogOpKind.LEFT)
             await groups.leave(await self._worker.link(), self._group, self.member)
 
     def must_join(self, refused: KafkaRefusedError) -> bool:
@@ -95,7 +95,7 @@ class Seat:
             self._why = TOLD
         return refused.code is Code.REBALANCE_IN_PROGRESS
 
-    def _note(self, kind: Kind, **facts: object) -> None:
+    def _note(self, kind: LogOpKind, **facts: object) -> None:
         self._worker.story.note(
             self._handle,
             kind,
@@ -172,7 +172,7 @@ class Member(Worker):
         pending = [
             self.story.begin(
                 handle,
-                Kind.COMMIT,
+                LogOpKind.COMMIT,
                 part=str(part),
                 offset=offset,
                 group=READERS,

@@ -12,7 +12,7 @@ from weir.testing.kafka.clients import calls
 from weir.testing.kafka.clients.calls import Identity, Item, Part
 from weir.testing.kafka.clients.client import KafkaLink, KafkaRefusedError
 from weir.testing.kafka.clients.workload import PASSING, TRIES, Who, Worker
-from weir.testing.log_history import Kind
+from weir.testing.log_history import LogOpKind
 from weir.testing.operations import Pending
 
 #: So long a producer waits for an answer; the less, the more is sent again while it is under way.
@@ -29,7 +29,7 @@ class Sending:
     part: Part
     items: list[Item]
     data: bytes
-    kind: Kind = Kind.PUBLISH
+    kind: LogOpKind = LogOpKind.PUBLISH
     answered: bool = False
     token: str = ""
     once: bool = False
@@ -78,7 +78,7 @@ class Sender:
     def _begin(self, batch: Sending, item: Item) -> Pending:
         return self._worker.story.begin(
             self._handle,
-            batch.kind if item.due_s is None else Kind.DELAY,
+            batch.kind if item.due_s is None else LogOpKind.DELAY,
             part=str(batch.part),
             payload=item.payload,
             key=item.key,
@@ -100,7 +100,7 @@ class Sender:
                 if not first:  # of course: the one before it was not stored
                     return ConnectionLostError("the batch before it was not stored")
                 self._worker.story.note(
-                    self._handle, Kind.REFUSED, part=str(batch.part), payload=batch.items[0].payload
+                    self._handle, LogOpKind.REFUSED, part=str(batch.part), payload=batch.items[0].payload
                 )
             return failure
         whole = all(item.due_s is None for item in batch.items)  # else it may have been stored in parts
@@ -135,7 +135,7 @@ class PlainProducer(Worker):
 class IdempotentProducer(PlainProducer):
     """Several batches under way at once; each is stored once, however often it is sent."""
 
-    kind = Kind.PUBLISH
+    kind = LogOpKind.PUBLISH
 
     def where(self) -> Sequence[Part]:
         return self.shared.inputs
@@ -167,7 +167,9 @@ class Numbers:
         self._first = first
         self._next: dict[Part, int] = {}
 
-    def batch(self, part: Part, items: list[Item], token: str = "", *, kind: Kind = Kind.PUBLISH) -> Sending:
+    def batch(
+        self, part: Part, items: list[Item], token: str = "", *, kind: LogOpKind = LogOpKind.PUBLISH
+    ) -> Sending:
         sequence = self._next.get(part, self._first)
         self._next[part] = (sequence + len(items)) & _LAST_SEQUENCE
         stamp = Stamp(self.who.producer_id, self.who.epoch, sequence)

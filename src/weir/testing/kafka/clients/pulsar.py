@@ -11,7 +11,7 @@ from weir.testing.broker.consumers import RecordingInbox
 from weir.testing.broker.program import pulsar_url
 from weir.testing.kafka.clients.calls import Part
 from weir.testing.kafka.clients.workload import KafkaShared, Worker
-from weir.testing.log_history import Kind
+from weir.testing.log_history import LogOpKind
 
 SUBSCRIPTION = "along"
 CLIENT = ClientSettings(connect_timeout_s=1.0, request_timeout_s=2.0, keep_alive_s=1.0)
@@ -39,7 +39,9 @@ class Subscriber:
         return Consumer(inbox, [part])
 
     def _arrived(self, message: Incoming) -> None:
-        self._shared.story.note(self._name, Kind.DELIVER, part=str(self._part), payload=message.payload.decode())
+        self._shared.story.note(
+            self._name, LogOpKind.DELIVER, part=str(self._part), payload=message.payload.decode()
+        )
 
     async def drain(self, client: PulsarClient) -> None:
         """Take all that there is."""

@@ -5,7 +5,7 @@ from weir.testing.kafka.clients import calls
 from weir.testing.kafka.clients.calls import Part
 from weir.testing.kafka.clients.client import KafkaLink, KafkaRefusedError
 from weir.testing.kafka.clients.workload import Worker
-from weir.testing.log_history import Kind
+from weir.testing.log_history import LogOpKind
 
 _MOST_DELETES = 3
 
@@ -44,5 +44,5 @@ class Deleter(Worker):
             await self.insist(lambda link, part=part, offset=offset: self._delete(link, handle, part, offset))  # type: ignore[misc]
 
     async def _delete(self, link: KafkaLink, handle: str, part: Part, offset: int) -> None:
-        pending = self.story.begin(handle, Kind.DELETE, part=str(part), offset=offset, host=link.host)
+        pending = self.story.begin(handle, LogOpKind.DELETE, part=str(part), offset=offset, host=link.host)
         await self.recorded([pending], calls.delete_records(link, part, offset))

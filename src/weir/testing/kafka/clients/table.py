@@ -8,7 +8,7 @@ from weir.testing.kafka.clients.client import KafkaLink, StandstillError
 from weir.testing.kafka.clients.producers import IdempotentProducer
 from weir.testing.kafka.clients.workload import Worker
 from weir.testing.kafka.history import KafkaHistory
-from weir.testing.log_history import Kind
+from weir.testing.log_history import LogOpKind
 
 TABLE = Part("table", 0)
 #: Compacted every second or two.
@@ -19,7 +19,7 @@ _KEYS = 4
 class TableWriter(IdempotentProducer):
     """Each value is a message of its own."""
 
-    kind = Kind.PUT
+    kind = LogOpKind.PUT
 
     def where(self) -> Sequence[Part]:
         return (TABLE,)
@@ -43,10 +43,10 @@ async def scan(story: KafkaHistory, link: KafkaLink, handle: str) -> None:
     while True:
         told = (await calls.fetch(link, {TABLE: at}, committed=True))[TABLE]
         for row in told.records:
-            story.note(handle, Kind.ROW, part=str(TABLE), offset=row.offset, payload=row.payload, key=row.key)
+            story.note(handle, LogOpKind.ROW, part=str(TABLE), offset=row.offset, payload=row.payload, key=row.key)
         if told.next >= told.high:
             break
         if told.next == at:
             raise StandstillError(f"{TABLE} ends at {told.high} and has nothing at {at}")
         at = told.next
-    story.note(handle, Kind.SCANNED, part=str(TABLE), asked=asked, host=link.host)
+    story.note(handle, LogOpKind.SCANNED, part=str(TABLE), asked=asked, host=link.host)

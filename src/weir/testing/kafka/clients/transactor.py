@@ -15,7 +15,7 @@ from weir.testing.kafka.clients.client import KafkaLink, KafkaRefusedError
 from weir.testing.kafka.clients.producers import Numbers, Sender
 from weir.testing.kafka.clients.workload import TRIES, Who, Worker
 from weir.testing.kafka.truth import PIPE
-from weir.testing.log_history import Kind
+from weir.testing.log_history import LogOpKind
 
 #: A pipeline takes so many messages into one transaction.
 _MOST = 4
@@ -64,7 +64,7 @@ class Transactor(Worker):
         except KafkaRefusedError:
             return None
         if self.in_transaction:
-            self.story.note(self._handle, Kind.END, token=self._token, commits=False)
+            self.story.note(self._handle, LogOpKind.END, token=self._token, commits=False)
         return after
 
     async def _end_epoch(self, link: KafkaLink, who: Identity, commits: bool) -> Identity:
@@ -106,7 +106,7 @@ class Transactor(Worker):
             await self._move(token, group, member, moved)
         await self.pause(self.rng.choice((0.0, 0.0, 0.0, 0.3, 1.2)))
         commits = self.rng.random() >= self.plan.aborts
-        pending = self.story.begin(self._handle, Kind.END, token=token, commits=commits)
+        pending = self.story.begin(self._handle, LogOpKind.END, token=token, commits=commits)
         if self._modern:
             ended = self.insist(lambda link: self._end_epoch(link, who, commits), self._patience())
             self._numbers = Numbers(await self.recorded([pending], ended))
@@ -136,7 +136,7 @@ class Transactor(Worker):
             pending = [
                 self.story.begin(
                     self._handle,
-                    Kind.COMMIT,
+                    LogOpKind.COMMIT,
                     part=str(part),
                     offset=offset,
                     token=token,
@@ -172,7 +172,9 @@ async def told_positions(worker: Worker, handle: str, group: str, parts: Sequenc
     """Where the group is; 0 where it has never been."""
 
     async def ask(link: KafkaLink) -> dict[Part, int]:
-        pending = {part: worker.story.begin(handle, Kind.POSITION, part=str(part), group=group) for part in parts}
+        pending = {
+            part: worker.story.begin(handle, LogOpKind.POSITION, part=str(part), group=group) for part in parts
+        }
         try:
             found = await groups.positions(link, group, parts)
         except WeirError as failure:

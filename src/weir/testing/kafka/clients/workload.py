@@ -16,7 +16,7 @@ from weir.testing.kafka.clients import calls
 from weir.testing.kafka.clients.calls import Fetched, Part
 from weir.testing.kafka.clients.client import KafkaLink, KafkaRefusedError
 from weir.testing.kafka.cluster import KafkaCluster
-from weir.testing.log_history import Kind
+from weir.testing.log_history import LogOpKind
 from weir.testing.operations import Pending
 from weir.testing.storage.workload import Shared
 
@@ -180,7 +180,7 @@ class Worker:
             self._told[part] = (fetched.high, fetched.stable)
             self.story.note(
                 handle,
-                Kind.MARKS,
+                LogOpKind.MARKS,
                 part=str(part),
                 commits=committed,
                 high=fetched.high,
@@ -189,7 +189,7 @@ class Worker:
         for record in fetched.records:
             self.story.note(
                 handle,
-                Kind.READ,
+                LogOpKind.READ,
                 part=str(part),
                 offset=record.offset,
                 payload=record.payload,

@@ -7,7 +7,7 @@ from unittest.mock import patch
 from weir.broker.transactions.coordinator import Transactions
 from weir.broker.transactions.epochs import EndStep, count_on, end_step
 from weir.broker.transactions.model import ProducerIdentity, Transaction, TransactionState
-from weir.broker.transactions.shard import TransactionHome
+from weir.broker.transactions.shard import TransactionShard
 from weir.testing import log_checkers as logs
 from weir.testing.kafka.checkers import transactions
 from weir.testing.kafka.mutations.entered import CRASHES, LOST, MODERN, SLOW_STATE, mutation
@@ -37,11 +37,11 @@ def _joined_before_durable() -> Iterator[None]:
     """What is sent to a partition is stored before it is durable that the partition is part of the transaction."""
 
     async def at_once(self: Transactions, name: str, identity: Any, parts: Any, *, role: str = "") -> None:
-        home, transaction = await self._find(name, identity, role)
+        shard, transaction = await self._find(name, identity, role)
         self._begin(transaction)
         transaction.parts.update(dict.fromkeys(parts))
         transaction.confirmed.update(dict.fromkeys(parts))
-        home.put(transaction)
+        shard.put(transaction)
 
     with patch.object(Transactions, "add_partitions", at_once):
         yield
@@ -52,12 +52,12 @@ def _renamed_before_its_markers() -> Iterator[None]:
     """Where epochs are used up, the new producer id is in force before the transaction of the old one is ended."""
 
     def early(
-        home: TransactionHome, transaction: Transaction, step: EndStep, spare: int, now_ms: int, *, commit: bool
+        shard: TransactionShard, transaction: Transaction, step: EndStep, spare: int, now_ms: int, *, commit: bool
     ) -> None:
-        count_on(home, transaction, step, spare, now_ms, commit=commit)
+        count_on(shard, transaction, step, spare, now_ms, commit=commit)
         if transaction.next_id >= 0:
-            home.rename(transaction, transaction.next_id, transaction.last_epoch)
-            home.put(transaction)
+            shard.rename(transaction, transaction.next_id, transaction.last_epoch)
+            shard.put(transaction)
 
     with patch("weir.broker.transactions.coordinator.count_on", early):
         yield
@@ -68,12 +68,12 @@ def _epoch_not_counted_on() -> Iterator[None]:
     """The next transaction has the same epoch, and takes what was sent late in the last one."""
 
     def same(
-        home: TransactionHome, transaction: Transaction, step: EndStep, spare: int, now_ms: int, *, commit: bool
+        shard: TransactionShard, transaction: Transaction, step: EndStep, spare: int, now_ms: int, *, commit: bool
     ) -> None:
         epoch = transaction.epoch
-        count_on(home, transaction, step, -1, now_ms, commit=commit)
+        count_on(shard, transaction, step, -1, now_ms, commit=commit)
         transaction.epoch, transaction.last_epoch = epoch, -1
-        home.put(transaction)
+        shard.put(transaction)
 
     with patch("weir.broker.transactions.coordinator.count_on", same):
         yield

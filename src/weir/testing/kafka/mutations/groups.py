@@ -9,7 +9,7 @@ from weir.broker.groups.coordinator import GroupCoordinator
 from weir.broker.groups.group import Group
 from weir.broker.groups.member import Member
 from weir.broker.groups.model import Joined, JoinRequest
-from weir.broker.groups.offsets import Committed, GroupOffsets
+from weir.broker.groups.offsets import CommittedOffset, GroupOffsets
 from weir.broker.groups.roster import Roster
 from weir.model.errors import WeirError
 from weir.model.topics import TopicName
@@ -43,7 +43,7 @@ def _position_before_flush() -> Iterator[None]:
 def _group_not_persisted() -> Iterator[None]:
     """What a group has agreed on is forgotten with the broker."""
 
-    def forget(self: GroupCoordinator, home: Any, group: Group) -> Any:
+    def forget(self: GroupCoordinator, shard: Any, group: Group) -> Any:
         stored: asyncio.Future[WeirError | None] = asyncio.get_running_loop().create_future()
         stored.set_result(None)
         return stored
@@ -60,7 +60,7 @@ def _new_group_at_the_end() -> Iterator[None]:
     async def latest(self: GroupOffsets, group: str, parts: Any = None, *, stable: bool = False) -> Any:
         found = await fetch(self, group, parts, stable=stable)
         topics, _ = await self._load(part for part in parts or () if part not in found)
-        return found | {part: Committed(topic.end_offset) for part, topic in topics.items()}
+        return found | {part: CommittedOffset(topic.end_offset) for part, topic in topics.items()}
 
     with patch.object(GroupOffsets, "fetch", latest):
         yield

@@ -9,14 +9,14 @@ from weir.broker.api import AbortedTransaction
 from weir.broker.groups.offsets import GroupOffsets
 from weir.broker.publish.producer_state import ProducerStates
 from weir.broker.transactions import delayed_moves
-from weir.broker.transactions.committed import Committed as CommittedLog
 from weir.broker.transactions.coordinator import Transactions
+from weir.broker.transactions.decided_log import DecidedLog as CommittedLog
 from weir.broker.transactions.delayed_moves import DelayedMoves
 from weir.broker.transactions.delays import TransactionDelays
 from weir.broker.transactions.index import TransactionIndex
 from weir.broker.transactions.model import Transaction, TransactionState
-from weir.broker.transactions.shard import TransactionHome
-from weir.broker.transactions.shards import TransactionHomes
+from weir.broker.transactions.shard import TransactionShard
+from weir.broker.transactions.shard_set import TransactionShards
 from weir.gateway.kafka.fetch.fetching import Fetching
 from weir.gateway.kafka.fetch.parts import FetchPart
 from weir.model.batch import Batch, BatchFlags, Stamp
@@ -164,18 +164,18 @@ def _committed_not_delivered() -> Iterator[None]:
 )
 def _marker_before_decision() -> Iterator[None]:
     """Markers are stored, one after the other, before the decision is durable."""
-    end, mark = TransactionHome.end, TransactionHome._mark
+    end, mark = TransactionShard.end, TransactionShard._mark
 
-    async def hasty(self: TransactionHome, transaction: Transaction) -> None:
+    async def hasty(self: TransactionShard, transaction: Transaction) -> None:
         if transaction.decided:
             await asyncio.wait([self._end_soon(transaction)], timeout=1.0)
         await end(self, transaction)
 
-    async def in_turn(self: TransactionHome, part: TopicName, transaction: Transaction, *, commit: bool) -> None:
+    async def in_turn(self: TransactionShard, part: TopicName, transaction: Transaction, *, commit: bool) -> None:
         await asyncio.sleep(0.2 * list(transaction.parts).index(part))
         await mark(self, part, transaction, commit=commit)
 
-    with patch.object(TransactionHome, "end", hasty), patch.object(TransactionHome, "_mark", in_turn):
+    with patch.object(TransactionShard, "end", hasty), patch.object(TransactionShard, "_mark", in_turn):
         yield
 
 
@@ -187,12 +187,12 @@ def _marker_before_decision() -> Iterator[None]:
 )
 def _answered_before_decision() -> Iterator[None]:
     """A producer is told that its transaction is committed before that is durable."""
-    end = TransactionHome.end
+    end = TransactionShard.end
 
-    async def hasty(self: TransactionHome, transaction: Transaction) -> None:
+    async def hasty(self: TransactionShard, transaction: Transaction) -> None:
         self._tasks.spawn(_quietly(end(self, transaction)), "end")
 
-    with patch.object(TransactionHome, "end", hasty):
+    with patch.object(TransactionShard, "end", hasty):
         yield
 
 
@@ -206,22 +206,22 @@ async def _quietly(work: Any) -> None:
 @mutation("marker-in-one-partition", logs.all_is_available_after_healing, **WRITERS)
 def _marker_in_one_partition() -> Iterator[None]:
     """Only the first of a transaction's partitions gets a marker."""
-    mark = TransactionHome._mark
+    mark = TransactionShard._mark
 
     async def first_only(
-        self: TransactionHome, part: TopicName, transaction: Transaction, *, commit: bool
+        self: TransactionShard, part: TopicName, transaction: Transaction, *, commit: bool
     ) -> None:
         if part == next(iter(transaction.parts)):
             await mark(self, part, transaction, commit=commit)
 
-    with patch.object(TransactionHome, "_mark", first_only):
+    with patch.object(TransactionShard, "_mark", first_only):
         yield
 
 
 @mutation("never-timed-out", logs.all_is_available_after_healing, storage=CRASHES, **WRITERS)
 def _never_timed_out() -> Iterator[None]:
     """A transaction that is open for too long stays so."""
-    with patch.object(TransactionHome, "look_through", lambda self: None):
+    with patch.object(TransactionShard, "sweep", lambda self: None):
         yield
 
 
@@ -235,8 +235,8 @@ def _epoch_not_checked() -> Iterator[None]:
     """A producer whose transactional id another has taken over may go on."""
     judge = ProducerStates.judge
 
-    def any_epoch(self: Transactions, home: TransactionHome, name: str, identity: Any, role: str) -> Transaction:
-        return home.by_id[name]
+    def any_epoch(self: Transactions, shard: TransactionShard, name: str, identity: Any, role: str) -> Transaction:
+        return shard.by_id[name]
 
     def same_epoch(self: ProducerStates, stamp: Stamp, count: int) -> Any:
         try:
@@ -246,7 +246,7 @@ def _epoch_not_checked() -> Iterator[None]:
 
     with (
         patch.object(Transactions, "_checked", any_epoch),
-        patch.object(TransactionHomes, "refusal", lambda self, stamp, topic: None),
+        patch.object(TransactionShards, "refusal", lambda self, stamp, topic: None),
         patch.object(ProducerStates, "judge", same_epoch),
     ):
         yield
@@ -255,15 +255,15 @@ def _epoch_not_checked() -> Iterator[None]:
 @mutation("position-moved-by-aborted", groups.positions_are_kept, transactions.processed_exactly_once, **PIPELINES)
 def _position_moved_by_aborted() -> Iterator[None]:
     """A transaction that is aborted moves its group's positions, too."""
-    end = TransactionHome._end
+    end = TransactionShard._end
 
-    async def always_move(self: TransactionHome, transaction: Transaction) -> None:
+    async def always_move(self: TransactionShard, transaction: Transaction) -> None:
         if transaction.state is TransactionState.PREPARE_ABORT:
             for group, moved in transaction.groups.items():
                 await self._place(group, moved)
         await end(self, transaction)
 
-    with patch.object(TransactionHome, "_end", always_move):
+    with patch.object(TransactionShard, "_end", always_move):
         yield
 
 

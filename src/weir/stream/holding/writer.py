@@ -17,7 +17,7 @@ from weir.model.errors import InvariantError, StreamBusyError, StreamFencedError
 from weir.model.ids import EntryId
 from weir.stream.holding.context import HoldingContext
 from weir.stream.holding.ledger import HeldLedger
-from weir.stream.holding.windows import Place, Window
+from weir.stream.holding.windows import DuePosition, Window
 from weir.wire.held import HoldingRecord
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class _Bucket:
     opening: bool = False
 
 
-class Shelf:
+class HoldingWriter:
     """All ledgers of a holding area, by serial; and the open one of each window."""
 
     def __init__(self, context: HoldingContext, stored: Stored, beginning: Callable[[], None]) -> None:
@@ -62,7 +62,7 @@ class Shelf:
         self._beginning = beginning
         self._loop = asyncio.get_running_loop()
         #: What is held before this place belongs into the index.
-        self.ceiling: Place = 0
+        self.ceiling: DuePosition = 0
         #: Set while there is any ledger: without one there is nothing to do in the background.
         self.filled = asyncio.Event()
         self._ledgers: dict[int, HeldLedger] = {}

@@ -13,7 +13,7 @@ from weir.model.batch import Batch, BatchFlags, HeldId
 from weir.model.errors import InvariantError, WeirError
 from weir.stream.holding.context import HoldingContext
 from weir.stream.holding.ledger import HeldLedger
-from weir.stream.holding.windows import Place
+from weir.stream.holding.windows import DuePosition
 from weir.stream.log import Stream
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class Release:
 
     ledger: HeldLedger
     entry: int
-    place: Place
+    place: DuePosition
     batch: Batch
     #: The stream's end when it was appended: its offset lies there or beyond.
     floor: int = 0

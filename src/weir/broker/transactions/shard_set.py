@@ -1,12 +1,12 @@
-"""The homes of transactional ids that are this broker's: loaded, looked after, lost."""
+"""The shards of transactional ids that are this broker's: loaded, looked after, lost."""
 
 import asyncio
 import logging
 
+from weir.broker.coordinator_shards import CoordinatorShard, CoordinatorShards
 from weir.broker.ports import TransactionGate
-from weir.broker.shards import Home, Homes
 from weir.broker.transactions.model import Transaction, TransactionSettings, TransactionState
-from weir.broker.transactions.shard import Positions, Topics, TransactionHome
+from weir.broker.transactions.shard import Positions, Topics, TransactionShard
 from weir.model.batch import Stamp
 from weir.model.errors import NotInTransactionError, NotOwnerError, StaleEpochError, WeirError
 from weir.model.topics import TopicName
@@ -16,13 +16,13 @@ from weir.runtime.tasks import TaskScope
 log = logging.getLogger(__name__)
 
 
-class TransactionHomes:
+class TransactionShards:
     """`start`, then `close`. Stands at the gate of every topic."""
 
     def __init__(
         self,
         clock: Clock,
-        homes: Homes,
+        shards: CoordinatorShards,
         gate: TransactionGate,
         settings: TransactionSettings,
         *,
@@ -30,59 +30,61 @@ class TransactionHomes:
         positions: Positions,
     ) -> None:
         self._clock = clock
-        self._homes = homes
+        self._shards = shards
         self._settings = settings
         self._topics = topics
         self._positions = positions
-        self._loaded: dict[Home, TransactionHome] = {}
+        self._loaded: dict[CoordinatorShard, TransactionShard] = {}
         self._tasks = TaskScope("transactions")
         self._loading: asyncio.Task[None] | None = None
         gate.refusal = self.refusal
-        homes.on_load(self._load)
+        shards.on_load(self._load)
 
     def start(self) -> None:
-        self._tasks.spawn(self._look_after(), "look after")
+        self._tasks.spawn(self._sweep(), "look after")
 
     async def close(self) -> None:
         await self._tasks.close()
-        for home in list(self._loaded.values()):
-            await home.close()
+        for shard in list(self._loaded.values()):
+            await shard.close()
         self._loaded.clear()
 
     # --- finding ----------------------------------------------------------------------------------------
 
-    async def of(self, key: str) -> TransactionHome:
+    async def of(self, key: str) -> TransactionShard:
         """NotOwnerError if another broker has it."""
-        loaded = self._loaded.get(await self._homes.of(key))
+        loaded = self._loaded.get(await self._shards.of(key))
         if loaded is None:
             raise NotOwnerError("the coordinator of transactions is closed")
         return loaded
 
-    async def all(self) -> list[TransactionHome]:
-        await self._homes.here()
+    async def all(self) -> list[TransactionShard]:
+        await self._shards.here()
         return self._alive()
 
     async def owner_here(self, key: str) -> bool:
-        return (await self._homes.owner(key)).here
+        return (await self._shards.owner(key)).here
 
-    def _alive(self) -> list[TransactionHome]:
-        return [home for home in self._loaded.values() if home.alive]
+    def _alive(self) -> list[TransactionShard]:
+        return [shard for shard in self._loaded.values() if shard.alive]
 
     def find(self, name: str) -> Transaction | None:
-        """What is known of a transactional id at once: nothing if its home is not loaded."""
-        for home in self._loaded.values():
-            if home.alive and name in home.by_id:
-                return home.by_id[name]
+        """What is known of a transactional id at once: nothing if its shard is not loaded."""
+        for shard in self._loaded.values():
+            if shard.alive and name in shard.by_id:
+                return shard.by_id[name]
         return None
 
     def refusal(self, stamp: Stamp, topic: TopicName) -> WeirError | None:
         """Why a producer may not begin to write to the topic in a transaction, if so. Who is the coordinator may
         change at any time; only one that is here, and that can also end what is begun, can say yes."""
-        homes = self._alive()
-        if not homes:
+        shards = self._alive()
+        if not shards:
             self._load_soon()
             return NotOwnerError("the coordinator of transactions is not loaded here", hint="try again")
-        found = [home.by_producer[stamp.producer_id] for home in homes if stamp.producer_id in home.by_producer]
+        found = [
+            shard.by_producer[stamp.producer_id] for shard in shards if stamp.producer_id in shard.by_producer
+        ]
         if not found:
             return NotInTransactionError(f"producer {stamp.producer_id} has no transactional id")
         if stamp.epoch != found[0].epoch:
@@ -99,30 +101,30 @@ class TransactionHomes:
 
     async def _load_quietly(self) -> None:
         try:
-            await self._homes.here()
+            await self._shards.here()
         except WeirError as failed:
             log.info("the coordinator of transactions could not be loaded: %s", failed)
 
-    def _load(self, home: Home) -> None:
+    def _load(self, shard: CoordinatorShard) -> None:
         """What is pending must be so before anybody asks for it."""
         for other in [other for other in self._loaded if not other.alive]:
             self._lost(other)
-        self._loaded[home] = TransactionHome(home, self._topics, self._positions, self._clock, self._settings)
-        home.on_death(lambda: self._lost(home))
+        self._loaded[shard] = TransactionShard(shard, self._topics, self._positions, self._clock, self._settings)
+        shard.on_death(lambda: self._lost(shard))
 
-    def _lost(self, home: Home) -> None:
-        lost = self._loaded.pop(home, None)
+    def _lost(self, shard: CoordinatorShard) -> None:
+        lost = self._loaded.pop(shard, None)
         if lost is not None:
             lost.lose()
             self._tasks.spawn(lost.close(), "close")
 
-    async def _look_after(self) -> None:
+    async def _sweep(self) -> None:
         """Load what is this broker's, so that what was decided is ended even if nobody asks; then time-outs."""
         while True:
             try:
-                await self._homes.used()
-                for home in self._alive():
-                    home.look_through()
+                await self._shards.used()
+                for shard in self._alive():
+                    shard.sweep()
             except WeirError as failed:
                 log.warning("transactions could not be looked after this time: %s", failed)
             await self._clock.sleep(self._settings.sweep_s)

@@ -23,7 +23,7 @@ _TIMES = {"ms": 0.001, "": 1.0, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "
 
 
 @dataclass(frozen=True, slots=True)
-class Kind(Generic[T]):
+class SettingType(Generic[T]):
     """`read` makes the value of text, a number, a truth value or a list; ValueError for what is none."""
 
     name: str
@@ -141,27 +141,31 @@ def show_seconds(seconds: float) -> str:
     return f"{seconds:g}s"
 
 
-TEXT = Kind("text", "write it as text", _text)
-COUNT = Kind("number", "write a whole number, 0 or more", _count)
-BOUND = Kind("number", "write a whole number, or -1 for no bound", _bound)
-FLAG = Kind("yes or no", "write true or false", _flag, lambda value: "true" if value else "false")
-SIZE = Kind("bytes", "write bytes, or a number with KiB, MiB or GiB, as in 64MiB", _size, show_size)
-BOUNDED_SIZE = Kind("bytes", "write bytes as in 64MiB, or -1 for no bound", _bounded_size, show_size)
-SECONDS = Kind("time", "write seconds, or a number with ms, s, min, h or d, as in 200ms", _seconds, show_seconds)
-ADDRESS = Kind("host:port", "write host:port, for example 127.0.0.1:6650; port 0 is any free one", _address)
-OPTIONAL_ADDRESS: Kind[Address | None] = Kind(
+TEXT = SettingType("text", "write it as text", _text)
+COUNT = SettingType("number", "write a whole number, 0 or more", _count)
+BOUND = SettingType("number", "write a whole number, or -1 for no bound", _bound)
+FLAG = SettingType("yes or no", "write true or false", _flag, lambda value: "true" if value else "false")
+SIZE = SettingType("bytes", "write bytes, or a number with KiB, MiB or GiB, as in 64MiB", _size, show_size)
+BOUNDED_SIZE = SettingType("bytes", "write bytes as in 64MiB, or -1 for no bound", _bounded_size, show_size)
+SECONDS = SettingType(
+    "time", "write seconds, or a number with ms, s, min, h or d, as in 200ms", _seconds, show_seconds
+)
+ADDRESS = SettingType("host:port", "write host:port, for example 127.0.0.1:6650; port 0 is any free one", _address)
+OPTIONAL_ADDRESS: SettingType[Address | None] = SettingType(
     "host:port",
     "write host:port, for example 127.0.0.1:6651; empty for none",
     _address_or_none,
     lambda address: "" if address is None else str(address),
 )
-SYNC: Kind[float | None] = Kind(
+SYNC: SettingType[float | None] = SettingType(
     "always | periodic:MS", "write always, or periodic:MILLISECONDS", lambda raw: parse_sync(_text(raw)), show_sync
 )
-NAMES: Kind[tuple[str, ...]] = Kind("names", "write names with commas between them", _names, ",".join)
+NAMES: SettingType[tuple[str, ...]] = SettingType(
+    "names", "write names with commas between them", _names, ",".join
+)
 
 
-def one_of(*choices: str) -> Kind[str]:
+def one_of(*choices: str) -> SettingType[str]:
     """One word of a few."""
 
     def read(raw: object) -> str:
@@ -170,4 +174,4 @@ def one_of(*choices: str) -> Kind[str]:
         near = get_close_matches(str(raw).lower(), choices, n=1, cutoff=0.5)
         raise ValueError(f"did you mean {near[0]}? it is one of {', '.join(choices)}" if near else "")
 
-    return Kind(" | ".join(choices), f"it is one of {', '.join(choices)}", read)
+    return SettingType(" | ".join(choices), f"it is one of {', '.join(choices)}", read)

@@ -10,7 +10,7 @@ from weir.model.topics import DEFAULT_NAMESPACE, NamespaceName, TopicName
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class WeirCluster:
     """The admin REST, and the Kafka listener that Spark's tasks read and write by."""
 
     access: Access
@@ -18,7 +18,7 @@ class Place:
     secure: bool = False
 
     @classmethod
-    def find(cls, access: Access, kafka: str | None = None) -> "Place":
+    def find(cls, access: Access, kafka: str | None = None) -> "WeirCluster":
         """`kafka`: the listener, if the broker need not be asked for it."""
         secure = access.url.startswith("https")
         if kafka is None:

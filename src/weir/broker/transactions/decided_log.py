@@ -22,7 +22,7 @@ class Decisions(Protocol):
     def stable_offset(self) -> int: ...
 
 
-class Committed:
+class DecidedLog:
     """Fills `feed.Source`. `visible`: what the source itself has to say about it."""
 
     def __init__(
