@@ -194,7 +194,7 @@ ENTRY = encode_entry(5, 0, -1, 3, b"abc")
 
 
 def _add(count: int, *entries: bytes, flags: int = 0, ledger_id: int = 5) -> bytes:
-    return frame(codec._ADD.pack(codec.Kind.ADD, flags, 1, ledger_id, count))[4:] + b"".join(entries)
+    return frame(codec._ADD.pack(codec.FrameType.ADD, flags, 1, ledger_id, count))[4:] + b"".join(entries)
 
 
 REFUSED_REQUESTS: dict[str, bytes] = {
@@ -211,24 +211,26 @@ REFUSED_REQUESTS: dict[str, bytes] = {
     "an add that ends within an entry's header": _add(2, ENTRY, ENTRY[:20]),
     "an add of another ledger's entry": _add(1, ENTRY, ledger_id=6),
     "an add of an entry id out of range": _add(1, encode_entry(5, 2**63, -1, 0, b"")),
-    "a ledger id out of range": frame(codec._LEDGER.pack(codec.Kind.FENCE, 1, 2**63))[4:],
-    "a read from a negative entry": frame(codec._READ.pack(codec.Kind.READ, 1, 5, -1, 3, 9))[4:],
-    "a read of a range upside down": frame(codec._READ.pack(codec.Kind.READ, 1, 5, 4, 3, 9))[4:],
-    "a poll after less than no entry": frame(codec._POLL.pack(codec.Kind.POLL, 1, 5, -2, 9))[4:],
-    "a confirm of less than no entry": frame(codec._CONFIRM.pack(codec.Kind.CONFIRM, 5, -2))[4:],
+    "a ledger id out of range": frame(codec._LEDGER.pack(codec.FrameType.FENCE, 1, 2**63))[4:],
+    "a read from a negative entry": frame(codec._READ.pack(codec.FrameType.READ, 1, 5, -1, 3, 9))[4:],
+    "a read of a range upside down": frame(codec._READ.pack(codec.FrameType.READ, 1, 5, 4, 3, 9))[4:],
+    "a poll after less than no entry": frame(codec._POLL.pack(codec.FrameType.POLL, 1, 5, -2, 9))[4:],
+    "a confirm of less than no entry": frame(codec._CONFIRM.pack(codec.FrameType.CONFIRM, 5, -2))[4:],
 }
 
 REFUSED_RESPONSES: dict[str, bytes] = {
     "nothing": b"",
     "a request": codec.encode_ping(1)[4:],
     "an unknown kind": frame(b"\xff" + bytes(8))[4:],
-    "a done of more than it names": frame(codec._DONE.pack(codec.Kind.DONE, 2) + bytes(8))[4:],
-    "a done of half a request": frame(codec._DONE.pack(codec.Kind.DONE, 1) + bytes(7))[4:],
-    "a confirmed less than no entry": frame(codec._CONFIRMED.pack(codec.Kind.CONFIRMED, 1, -2))[4:],
-    "texts longer than the frame": frame(codec._FAILED.pack(codec.Kind.FAILED, 1, 1, 2, 2) + b"abc")[4:],
-    "texts longer than allowed": frame(codec._FAILED.pack(codec.Kind.FAILED, 1, 1, 2000, 0) + b"a" * 2000)[4:],
-    "texts that are no UTF-8": frame(codec._FAILED.pack(codec.Kind.FAILED, 1, 1, 1, 0) + b"\xff")[4:],
-    "entries of another ledger": frame(codec._ENTRIES.pack(codec.Kind.ENTRIES, 1, 6, 0, 1))[4:] + ENTRY,
+    "a done of more than it names": frame(codec._DONE.pack(codec.FrameType.DONE, 2) + bytes(8))[4:],
+    "a done of half a request": frame(codec._DONE.pack(codec.FrameType.DONE, 1) + bytes(7))[4:],
+    "a confirmed less than no entry": frame(codec._CONFIRMED.pack(codec.FrameType.CONFIRMED, 1, -2))[4:],
+    "texts longer than the frame": frame(codec._FAILED.pack(codec.FrameType.FAILED, 1, 1, 2, 2) + b"abc")[4:],
+    "texts longer than allowed": frame(codec._FAILED.pack(codec.FrameType.FAILED, 1, 1, 2000, 0) + b"a" * 2000)[
+        4:
+    ],
+    "texts that are no UTF-8": frame(codec._FAILED.pack(codec.FrameType.FAILED, 1, 1, 1, 0) + b"\xff")[4:],
+    "entries of another ledger": frame(codec._ENTRIES.pack(codec.FrameType.ENTRIES, 1, 6, 0, 1))[4:] + ENTRY,
 }
 
 

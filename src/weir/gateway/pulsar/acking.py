@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from weir.broker.api import Consumer, Topic
 from weir.gateway.pulsar.errors import code_of, text_of
-from weir.gateway.pulsar.unacked import Place, Range, Unacked, joined, ranges_of
+from weir.gateway.pulsar.unacked import EntryPosition, Range, Unacked, joined, ranges_of
 from weir.gateway.pulsar.values import place_of
 from weir.model.batch import Batch
 from weir.model.errors import NotAllowedError, OffsetTrimmedError, TooManyError, WeirError
@@ -99,7 +99,7 @@ class Acking:
 
     # --- what this connection did not deliver ------------------------------------------------------------
 
-    def _look_up(self, place: Place, unacked: int, *, cumulative: bool) -> None:
+    def _look_up(self, place: EntryPosition, unacked: int, *, cumulative: bool) -> None:
         """Delivered before the client connected anew, say: which messages the id stands for is in the log."""
         offset = self._topic.offset_of(*place)
         if self._topic.position_of(offset) != place or offset >= self._topic.end_offset:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from weir.broker.api import Consumer, Delivery, SubscriptionType, Topic
 from weir.gateway.pulsar.acking import Acking
 from weir.gateway.pulsar.translate import translate
-from weir.gateway.pulsar.unacked import Place, Unacked
+from weir.gateway.pulsar.unacked import EntryPosition, Unacked
 from weir.model.errors import ConnectionLostError, ConsumerClosedError, WeirError
 from weir.model.ids import Buffer
 from weir.wire.pulsar.frames import encode_command
@@ -149,7 +149,7 @@ class ConsumerLink:
         self._session.outbox.say_all(buffers)
         return said
 
-    def _places(self, deliveries: list[Delivery]) -> Callable[[int], Place]:
+    def _places(self, deliveries: list[Delivery]) -> Callable[[int], EntryPosition]:
         """Offsets to places. Where the first and the last lie in one ledger, the rest is arithmetic."""
         place_of = self.topic.position_of
         if len(deliveries) < 3:

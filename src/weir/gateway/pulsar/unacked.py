@@ -14,7 +14,7 @@ from weir.wire.pulsar.ids import unacknowledged
 #: [first, end) in offsets.
 Range = tuple[int, int]
 #: Ledger and entry.
-Place = tuple[int, int]
+EntryPosition = tuple[int, int]
 
 
 class Delivered(NamedTuple):
@@ -61,14 +61,14 @@ class Unacked:
     """Delivered batches by their place, in the order of delivery."""
 
     def __init__(self) -> None:
-        self._batches: OrderedDict[Place, Delivered] = OrderedDict()
+        self._batches: OrderedDict[EntryPosition, Delivered] = OrderedDict()
 
-    def delivered(self, place: Place, base: int, size: int, wanted: int | None) -> None:
+    def delivered(self, place: EntryPosition, base: int, size: int, wanted: int | None) -> None:
         self._batches[place] = _new(Delivered, (base, size, wanted))
         if len(self._batches) > MOST_BATCHES:
             self._batches.popitem(last=False)
 
-    def get(self, place: Place) -> Delivered | None:
+    def get(self, place: EntryPosition) -> Delivered | None:
         return self._batches.get(place)
 
     @property
@@ -79,7 +79,7 @@ class Unacked:
     def __len__(self) -> int:
         return len(self._batches)
 
-    def ack(self, place: Place, unacked: int = 0) -> list[Range] | None:
+    def ack(self, place: EntryPosition, unacked: int = 0) -> list[Range] | None:
         """A batch is acknowledged, all of it but the bits `unacked`. Answers the offsets that are so now and were
         not before; None for a batch that is not here."""
         batch = self._batches.get(place)
@@ -106,7 +106,7 @@ class Unacked:
                 return
             del batches[place]
 
-    def give_back(self, place: Place) -> list[Range]:
+    def give_back(self, place: EntryPosition) -> list[Range]:
         """A batch is to be delivered anew: its offsets that await their answer; none if it is not here."""
         batch = self._batches.pop(place, None)
         return [] if batch is None else batch.ranges()

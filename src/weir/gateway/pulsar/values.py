@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from weir.broker.api import SchemaData
-from weir.gateway.pulsar.unacked import Place
+from weir.gateway.pulsar.unacked import EntryPosition
 from weir.wire.pulsar.ids import signed
 from weir.wire.pulsar.proto import api
 
@@ -23,7 +23,7 @@ _NAMES = {word: name for name, word in _TYPES.items()}
 _NO_SCHEMA = ("None", "AutoConsume")
 
 
-def place_of(at: api.MessageIdData) -> Place:
+def place_of(at: api.MessageIdData) -> EntryPosition:
     """Ledger and entry of a message id."""
     return signed(at.ledgerId), signed(at.entryId)
 
