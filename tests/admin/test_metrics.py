@@ -19,8 +19,8 @@ from weir.broker.groups.query_progress import QueryProgress
 from weir.broker.topic.meters import BOUNDS_S
 from weir.broker.topic.stats_values import Flow, Latency, SubscriptionStats, TopicStats
 from weir.gateway.kafka.connection.metrics import KafkaMetrics
-from weir.runtime.intake import Intake
-from weir.server.intake_metrics import intake_families
+from weir.runtime.request_budget import RequestBudget
+from weir.server.budget_metrics import budget_families
 from weir.server.kafka_metrics import kafka_families
 
 
@@ -84,7 +84,7 @@ def test_every_family_has_one_name_and_a_help_text() -> None:
 def test_the_documentation_names_every_family_as_it_is() -> None:
     page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
     told = re.findall(r"^\| `(\w+)` \| (\w+) \| (.+) \|$", page, re.MULTILINE)
-    gateways = [*intake_families(Intake(1)), *kafka_families(KafkaMetrics())]
+    gateways = [*budget_families(RequestBudget(1)), *kafka_families(KafkaMetrics())]
     families = (*PROCESS_FAMILIES, *gateways, *TOPIC_FAMILIES, *SUBSCRIPTION_FAMILIES)
     kinds = [(f.name, f.kind, f.help) for f in families]
     assert told == kinds + [(f.name, "histogram", f.help) for f in LATENCY_FAMILIES]

@@ -12,7 +12,6 @@ from weir.broker.broker import Broker
 from weir.broker.context import BrokerContext
 from weir.broker.dispatch.consumer import BrokerConsumer
 from weir.broker.ports import PlainRegistry, SoleOwner
-from weir.broker.publish.limits import Budget
 from weir.broker.publish.producers import BrokerProducer
 from weir.broker.settings import BrokerSettings
 from weir.broker.topic.topic import BrokerTopic
@@ -25,6 +24,7 @@ from weir.model.ledger import Quorum
 from weir.model.policies import DEFAULT_POLICIES, Policies
 from weir.model.topics import TopicName
 from weir.runtime import Runtime
+from weir.runtime.byte_budget import ByteBudget
 from weir.stream.context import StreamContext
 from weir.stream.holding.area import HoldingArea
 from weir.stream.log import Stream
@@ -78,7 +78,7 @@ class Bench:
         streams = StreamContext(
             self.runtime, meta, client, TailCache(tail_bytes), replace(self.settings, **changes)
         )
-        budget = Budget(settings.in_flight_bytes)
+        budget = ByteBudget(settings.in_flight_bytes)
         return BrokerContext(
             self.runtime,
             streams,

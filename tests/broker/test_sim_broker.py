@@ -18,7 +18,6 @@ import pytest
 from weir.broker.api import Outgoing, ProducerRequest, StartAt, SubscribeRequest, SubscriptionType
 from weir.broker.context import BrokerContext
 from weir.broker.dispatch.consumer import BrokerConsumer
-from weir.broker.publish.limits import Budget
 from weir.broker.settings import BrokerSettings
 from weir.broker.topic.topic import BrokerTopic
 from weir.broker.upkeep.topic import maintain
@@ -28,6 +27,7 @@ from weir.model.ledger import Quorum
 from weir.model.policies import DEFAULT_POLICIES, Policies, Retention
 from weir.model.topics import TopicName
 from weir.runtime import Runtime
+from weir.runtime.byte_budget import ByteBudget
 from weir.runtime.tasks import TaskScope
 from weir.stream.context import StreamContext
 from weir.stream.settings import StreamSettings
@@ -90,7 +90,7 @@ class Node:
             runtime,
             streams,
             self._settings,
-            Budget(self._settings.in_flight_bytes),
+            ByteBudget(self._settings.in_flight_bytes),
             {BatchFormat.PULSAR: keys_of},
         )
         topic = await BrokerTopic.open(context, NAME, POLICIES.over(DEFAULT_POLICIES))

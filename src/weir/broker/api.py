@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
-from weir.broker.dispatch.window import Window
 from weir.model.batch import Batch, BatchFormat, Stamp
 from weir.model.errors import NotAuthorisedError
 from weir.model.ids import Buffer
 from weir.model.topics import TopicName
 from weir.model.value import value
+from weir.runtime.byte_budget import ByteShare
 
 
 class AccessMode(Enum):
@@ -173,9 +173,9 @@ class SubscribeRequest:
     properties: Mapping[str, str] = field(default_factory=dict)
     subscription_properties: Mapping[str, str] = field(default_factory=dict)
     address: str = ""
-    #: What it and others of its connection may have in hand together. Whoever takes deliveries by `next` frees
+    #: What it and others of its connection may have in hand together. Whoever takes deliveries by `next` releases
     #: their payloads' bytes once they are read.
-    window: Window | None = None
+    delivery_share: ByteShare | None = None
 
 
 @value

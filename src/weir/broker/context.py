@@ -8,10 +8,10 @@ from weir.broker.dispatch.key_ranges import KeysOf
 from weir.broker.groups.assigned import GroupMembers
 from weir.broker.ports import Guard, Holding, NoSchemas, OpenGuard, Schemas, TransactionGate
 from weir.broker.publish.held_names import NameOf
-from weir.broker.publish.limits import Budget
 from weir.broker.settings import BrokerSettings
 from weir.model.batch import Batch, BatchFormat
 from weir.runtime import Runtime
+from weir.runtime.byte_budget import ByteBudget
 from weir.stream.compaction import Keyed, KeyedOf
 from weir.stream.context import StreamContext
 from weir.stream.log import Stream
@@ -28,7 +28,8 @@ class BrokerContext:
     runtime: Runtime
     streams: StreamContext
     settings: BrokerSettings
-    budget: Budget
+    #: Bytes that were published and are not stored yet, over all topics: a flood slows its own topic down.
+    publish_budget: ByteBudget
     #: How to find the keys in a batch of each format.
     keys: Mapping[BatchFormat, KeysOf] = field(default_factory=dict)
     #: How to find, in a batch of each format, what compaction needs.

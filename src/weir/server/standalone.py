@@ -19,7 +19,6 @@ from weir.broker.coordinator_shards import CoordinatorShards
 from weir.broker.groups.coordinator import GroupCoordinator
 from weir.broker.groups.offsets import GroupOffsets
 from weir.broker.ownership import Ownership
-from weir.broker.publish.limits import Budget
 from weir.broker.registry.registry import Registry
 from weir.broker.registry.sql_streams import SqlStreams
 from weir.broker.schemas.registry import SchemaRegistry
@@ -38,13 +37,14 @@ from weir.ledger.idblocks import IdBlocks
 from weir.meta import keys
 from weir.model.batch import BatchFormat
 from weir.model.registry import STANDALONE, BrokerInfo
-from weir.runtime.intake import Intake
+from weir.runtime.byte_budget import ByteBudget
 from weir.runtime.interfaces import Disk, Runtime
+from weir.runtime.request_budget import RequestBudget
 from weir.server import config_parts as parts
 from weir.server.addresses import Address
+from weir.server.budget_metrics import budget_families
 from weir.server.config import Config
 from weir.server.config_parts import TokenSettings
-from weir.server.intake_metrics import intake_families
 from weir.server.kafka_metrics import kafka_families
 from weir.server.listening import BoundNetwork
 from weir.server.schema_port import GuardedSchemas
@@ -74,7 +74,7 @@ class Standalone:
         self._started = AsyncExitStack()
         self._bound: dict[str, Address] = {}
         self._kafka_metrics = KafkaMetrics()
-        self._intake = Intake(config.limits.received_bytes)
+        self._request_budget = RequestBudget(config.limits.received_bytes)
 
     @property
     def addresses(self) -> dict[str, Address]:
@@ -131,7 +131,7 @@ class Standalone:
             authoriser,
             self._urls(),
             probe=self._probe,
-            gateways=lambda: [*intake_families(self._intake), *kafka_families(self._kafka_metrics)],
+            gateways=lambda: [*budget_families(self._request_budget), *kafka_families(self._kafka_metrics)],
             transactions=transactions,
             sql_streams=SqlStreams(self._storage.meta, self._runtime),
         )
@@ -199,7 +199,7 @@ class Standalone:
                 parts.stream_settings(self._config),
             ),
             settings,
-            Budget(settings.in_flight_bytes),
+            ByteBudget(settings.in_flight_bytes),
             keys={BatchFormat.PULSAR: keys_of, BatchFormat.KAFKA: kafka_keys_of},
             keyed={BatchFormat.PULSAR: pulsar_keyed, BatchFormat.KAFKA: kafka_keyed},
             names={BatchFormat.KAFKA: delay_id_of},
@@ -223,7 +223,7 @@ class Standalone:
                 schemas=schemas,
                 lists=registry,
                 tls=tls if secure else None,
-                intake=self._intake,
+                request_budget=self._request_budget,
             )
             await server.start()
             self._started.push_async_callback(server.close)
@@ -296,7 +296,7 @@ class Standalone:
                 services,
                 metrics=self._kafka_metrics,
                 tls=tls if secure else None,
-                intake=self._intake,
+                request_budget=self._request_budget,
             )
             await server.start()
             self._started.push_async_callback(server.close)

@@ -6,7 +6,6 @@ from collections.abc import Callable
 import pytest
 
 from weir.broker.api import AccessMode
-from weir.broker.publish.limits import Budget
 from weir.broker.settings import BrokerSettings
 from weir.model.errors import (
     BookieUnavailableError,
@@ -20,6 +19,7 @@ from weir.model.errors import (
 )
 from weir.model.policies import Policies, Rate
 from weir.model.topics import TopicName
+from weir.runtime.byte_budget import ByteBudget
 
 EXCLUSIVE, WAIT, FENCE = (
     AccessMode.EXCLUSIVE,
@@ -178,29 +178,29 @@ def test_producers_relax_while_the_brokers_budget_is_used_up(run: Callable) -> N
 
 def test_a_budget_wakes_those_who_wait_when_enough_was_given_back() -> None:
     async def main() -> None:
-        purse = Budget(10).purse()
-        purse.take(30)
-        waiting = asyncio.ensure_future(purse.eased())
-        purse.give(15)
+        share = ByteBudget(10).share()
+        share.acquire(30)
+        waiting = asyncio.ensure_future(share.wait_capacity())
+        share.release(15)
         await asyncio.sleep(0)
         assert not waiting.done()
-        purse.give(10)
+        share.release(10)
         await waiting
 
     asyncio.run(main())
 
 
 def test_only_those_wait_who_use_more_than_their_share_of_an_exhausted_budget() -> None:
-    budget = Budget(100)
-    floods = [budget.purse(), budget.purse()]
-    modest = budget.purse()
+    budget = ByteBudget(100)
+    floods = [budget.share(), budget.share()]
+    modest = budget.share()
     for flood in floods:
-        flood.take(80)
-    modest.take(10)
+        flood.acquire(80)
+    modest.acquire(10)
     assert budget.exhausted
     assert [flood.exhausted for flood in floods] == [True, True]
     assert not modest.exhausted
-    floods[0].give(80)
+    floods[0].release(80)
     assert not floods[1].exhausted, "90 of 100 are used"
 
 

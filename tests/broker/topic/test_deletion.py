@@ -13,7 +13,6 @@ import pytest
 from weir.broker.broker import Broker
 from weir.broker.context import BrokerContext
 from weir.broker.ownership import Ownership, OwnershipSettings
-from weir.broker.publish.limits import Budget
 from weir.broker.registry.registry import Registry
 from weir.broker.schemas.registry import SchemaRegistry
 from weir.broker.settings import BrokerSettings
@@ -25,6 +24,7 @@ from weir.model.errors import MetaUnavailableError, StreamFencedError, TopicNotF
 from weir.model.registry import BrokerInfo
 from weir.model.topics import TopicName
 from weir.runtime import Runtime
+from weir.runtime.byte_budget import ByteBudget
 from weir.stream.context import StreamContext
 from weir.stream.holding.area import HoldingArea
 from weir.stream.log import Stream
@@ -108,7 +108,12 @@ async def serve(bench: Any, runtime: Runtime, name: str = "b0", delay_s: float =
     settings = BrokerSettings()
     streams = StreamContext(runtime, meta, ledgers, TailCache(1 << 20), replace(bench.settings, roll_entries=2))
     context = BrokerContext(
-        runtime, streams, settings, Budget(settings.in_flight_bytes), schemas=schemas, open_holding=open_holding
+        runtime,
+        streams,
+        settings,
+        ByteBudget(settings.in_flight_bytes),
+        schemas=schemas,
+        open_holding=open_holding,
     )
     return Server(Broker(context, registry, ownership), registry, ownership, schemas, meta)
 

@@ -202,7 +202,7 @@ def test_thousands_of_requests_whose_answers_nobody_reads(
     flooding = node.begin(flood)
     served(node, f"{topic}-calm")
     assert 1 < max(flooding.result(PATIENCE_S)) <= 64
-    assert node.server._in_hand.taken == 0
+    assert node.server._unread.used_bytes == 0
     assert memory_bytes() - before < 300 * MIB
 
 
@@ -227,7 +227,7 @@ def test_a_flood_of_tiny_produce_requests_is_answered_in_order(start_node: Start
         reading = asyncio.ensure_future(read())
         while not reading.done():
             most["cache"] = max(most["cache"], context.streams.tails.size_bytes)
-            most["in flight"] = max(most["in flight"], context.budget.used_bytes)
+            most["in flight"] = max(most["in flight"], context.publish_budget.used_bytes)
             await asyncio.sleep(0.001)
         peer.connection.close()
         return await reading

@@ -47,15 +47,15 @@ def test_fetches_wait_while_far_too_much_was_read_for_others_who_do_not_read() -
     async def conversation(stage: Stage) -> None:
         store(await stage.topic(), b"x")
         peer = await stage.peer()
-        stage.server._in_hand.taken = 200
+        stage.server._unread.used_bytes = 200
         peer.fetch(("orders", 0, 0), max_wait_ms=300)
         assert values_of(await peer.fetched()) == []
-        stage.server._in_hand.taken = 199
+        stage.server._unread.used_bytes = 199
         peer.fetch(("orders", 0, 0), max_wait_ms=300)
         assert values_of(await peer.fetched()) == [(0, b"x")]  # over the limit one batch goes through
-        assert stage.server._in_hand.taken == 199
+        assert stage.server._unread.used_bytes == 199
 
-    play(conversation, settings=KafkaSettings(max_in_hand_bytes=100))
+    play(conversation, settings=KafkaSettings(max_unread_bytes=100))
 
 
 def test_a_topic_that_is_named_again_and_again_is_described_once() -> None:

@@ -286,4 +286,4 @@ def test_what_clients_do_not_read_is_bounded_over_all_of_them_and_nobody_is_star
         assert told(await peer.hear()) == {0: []}
         assert stage.runtime.clock.monotonic() - began >= 5
 
-    play(conversation, settings=KafkaSettings(max_in_hand_bytes=1_000))
+    play(conversation, settings=KafkaSettings(max_unread_bytes=1_000))

@@ -8,7 +8,7 @@ from weir.model.batch import BatchFormat
 from weir.model.errors import (
     StreamBusyError,
 )
-from weir.runtime.intake import MIB, Intake
+from weir.runtime.request_budget import MIB, RequestBudget
 from weir.wire.pulsar.frames import encode_command
 from weir.wire.pulsar.proto import api
 
@@ -161,17 +161,17 @@ def test_half_of_a_frame_that_others_wait_behind_is_ended_after_a_while(play: Pl
     """What all connections receive at a time has one bound."""
 
     async def conversation(stage: Any) -> None:
-        intake = Intake(6 * MIB)
-        stage.server._services = replace(stage.server._services, intake=intake)
+        request_budget = RequestBudget(6 * MIB)
+        stage.server._services = replace(stage.server._services, request_budget=request_budget)
         half, peer = await stage.peer(), await stage.peer()
         await peer.produce(TOPIC)
         half.connection.write([(3 * MIB).to_bytes(4, "big") + bytes(MIB)])
         await stage.later(1)
         peer.send(1, 0, bytes(2 * MIB))
         await stage.later(1)
-        assert (intake.waiting, intake.taken) == (1, 3 * MIB)
+        assert (request_budget.waiting, request_budget.used_bytes) == (1, 3 * MIB)
         assert (await peer.hear(api.CommandSendReceipt)).sequence_id == 0
-        assert (intake.waiting, intake.taken) == (0, 0)
+        assert (request_budget.waiting, request_budget.used_bytes) == (0, 0)
         assert len(stage.server.sessions) == 1
 
     play(conversation)

@@ -66,22 +66,22 @@ def test_many_consumers_of_a_client_that_does_not_read_share_one_bound(
             await peer.hear(api.CommandSuccess)
         peer.say(*(api.CommandFlow(consumer_id=at, messagePermits=1000) for at in range(len(topics))))
         async with asyncio.timeout(60):
-            while session.outbox.stalled_at is None or session.window.taken < MIB:
-                most.append(session.window.taken)
+            while session.outbox.stalled_at is None or session.delivery_share.used_bytes < MIB:
+                most.append(session.delivery_share.used_bytes)
                 await asyncio.sleep(0.001)
-        most.append(session.window.taken)
+        most.append(session.delivery_share.used_bytes)
         return peer, session
 
     peer, session = node.call(stall)
     assert max(most) < MIB + 400 * KIB
     served(client, talk, topic)
-    assert session.window.taken < MIB + 400 * KIB
+    assert session.delivery_share.used_bytes < MIB + 400 * KIB
 
     async def read() -> int:
         return len([await peer.message() for _ in range(2 * len(topics))])
 
     assert node.call(read) == 2 * len(topics)  # nothing is forgotten because there was no room
-    talk.until(lambda: session.window.taken == 0)
+    talk.until(lambda: session.delivery_share.used_bytes == 0)
 
 
 def test_a_consumer_that_acknowledges_nothing_gets_only_so_much(
@@ -141,7 +141,7 @@ def test_a_flood_of_tiny_messages(start_broker: Any, connect: Any, talk: Any, to
                 await peer.connection.drain()
                 most["publishes"] = max(most["publishes"], session.load.publishes)
                 most["cache"] = max(most["cache"], context.streams.tails.size_bytes)
-                most["in flight"] = max(most["in flight"], context.budget.used_bytes)
+                most["in flight"] = max(most["in flight"], context.publish_budget.used_bytes)
         return await reading
 
     async def all_at_once() -> list[list[int]]:

@@ -73,7 +73,7 @@ class BrokerConsumer:
         self.connected_ms = clock.wall_ms()
         self._clock = clock
         self._batch_bytes = batch_bytes
-        self._window = request.window
+        self._share = request.delivery_share
         self._latency = latency
         self._demand = 0
         self._inbox: list[Delivery] = []
@@ -89,7 +89,7 @@ class BrokerConsumer:
     @property
     def room(self) -> int:
         """How many messages it may be given now."""
-        if self._inbox_bytes >= self._batch_bytes or (self._window is not None and self._window.full):
+        if self._inbox_bytes >= self._batch_bytes or (self._share is not None and self._share.exhausted):
             return 0
         return self._demand
 
@@ -108,8 +108,8 @@ class BrokerConsumer:
             self._inbox.append(delivery)
             size = len(delivery.batch.payload)
             self._inbox_bytes += size
-            if self._window is not None:
-                self._window.take(size)
+            if self._share is not None:
+                self._share.acquire(size)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
@@ -126,8 +126,8 @@ class BrokerConsumer:
     def take_inbox(self) -> list[Delivery]:
         """Take it back."""
         size, inbox = self._inbox_bytes, self._empty_inbox()
-        if self._window is not None and size:
-            self._window.free(size)
+        if self._share is not None and size:
+            self._share.release(size)
         return inbox
 
     def _empty_inbox(self) -> list[Delivery]:
@@ -195,8 +195,8 @@ class BrokerConsumer:
 
     async def _arrival(self) -> None:
         self._waiter = asyncio.get_running_loop().create_future()
-        if self._window is not None:
-            self._window.wait(self, self._owner.demanded)
+        if self._share is not None:
+            self._share.on_capacity(self, self._owner.demanded)
         try:
             await self._waiter
         except BaseException:
@@ -206,8 +206,8 @@ class BrokerConsumer:
             raise
         finally:
             self._waiter = None
-            if self._window is not None:
-                self._window.forget(self)
+            if self._share is not None:
+                self._share.forget(self)
 
     def ack(self, ranges: Sequence[tuple[int, int]]) -> None:
         self._owner.ack(self, ranges)

@@ -1,6 +1,5 @@
-"""Limits: rates as token buckets, and one budget for published bytes that are not stored yet."""
+"""Limits on rates, as token buckets."""
 
-import asyncio
 from collections.abc import Callable, Sequence
 
 from weir.model.policies import Rate
@@ -102,74 +101,3 @@ class Brake:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-
-class Budget:
-    """Bytes that were published and are not stored yet, over all topics of a broker.
-
-    When it is exhausted, those wait who use more than an equal share of it: a flood slows its own topic down, and
-    the others go on. What is used stays below twice the limit, whoever floods.
-    """
-
-    def __init__(self, limit_bytes: int) -> None:
-        self._limit = limit_bytes
-        self._users = 0
-        self._waiters: list[asyncio.Future[None]] = []
-        self.used_bytes = 0
-
-    def purse(self) -> "Purse":
-        """One topic's part in it."""
-        return Purse(self)
-
-    @property
-    def exhausted(self) -> bool:
-        return self.used_bytes > self._limit
-
-    @property
-    def share_bytes(self) -> int:
-        """What each of those who use it may use when it is exhausted."""
-        return self._limit // max(1, self._users)
-
-    def moved(self, size: int, users: int) -> None:
-        """A purse took (or gave back, if negative) so much, and there are so many more users now."""
-        self.used_bytes += size
-        self._users += users
-        if self._waiters and (size < 0 or users):
-            waiters, self._waiters = self._waiters, []
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
-
-    async def change(self) -> None:
-        """Wait until something was given back."""
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
-        await waiter
-
-
-class Purse:
-    """What one topic uses of the broker's budget."""
-
-    __slots__ = ("_budget", "used_bytes")
-
-    def __init__(self, budget: Budget) -> None:
-        self._budget = budget
-        self.used_bytes = 0
-
-    @property
-    def exhausted(self) -> bool:
-        """Whether this one should wait: nothing is left, and it uses more than its share."""
-        return self._budget.exhausted and self.used_bytes > self._budget.share_bytes
-
-    def take(self, size: int) -> None:
-        before, self.used_bytes = self.used_bytes, self.used_bytes + size
-        self._budget.moved(size, 1 if not before and size else 0)
-
-    def give(self, size: int) -> None:
-        self.used_bytes -= size
-        self._budget.moved(-size, -1 if not self.used_bytes and size else 0)
-
-    async def eased(self) -> None:
-        """Wait until it need not wait."""
-        while self.exhausted:
-            await self._budget.change()

@@ -56,7 +56,7 @@ class Publisher:
     ) -> None:
         self._context = context
         self._clock = context.runtime.clock
-        self._budget = context.budget.purse()
+        self._budget = context.publish_budget.share()
         self._loop = asyncio.get_running_loop()
         self._stream = stream
         self._stamps = stamps
@@ -80,7 +80,7 @@ class Publisher:
             is_to_wait=self._is_to_wait,
             holding=lambda: self.holding,
             count=self._count,
-            give_back=self._budget.give,
+            give_back=self._budget.release,
             answer_repeated=self.stamped.answer_repeated,
             now_ms=self._clock.wall_ms,
         )
@@ -161,7 +161,7 @@ class Publisher:
         note: Callable[[], None],
         done: "asyncio.Future[int]",
     ) -> None:
-        self._budget.give(size)
+        self._budget.release(size)
         failure = done.exception()
         if failure is not None:
             self._not_stored(failure, receipt)
@@ -187,7 +187,7 @@ class Publisher:
         self._note_counts(producer, outgoing.count, len(outgoing.payload))
 
     def _note_counts(self, producer: BrokerProducer, count: int, size: int) -> None:
-        self._budget.take(size)
+        self._budget.acquire(size)
         self.rate.spend(count, size)
         self.meter.count(count, size)
         producer.meter.count(count, size)
@@ -195,7 +195,7 @@ class Publisher:
     async def relax(self) -> None:
         """Wait while the budget, the stream's window or the publish rate say so."""
         if self._budget.exhausted:
-            await self._budget.eased()
+            await self._budget.wait_capacity()
         await self._stream.ready()
         if self.holding is not None:
             await self.holding.ready()
@@ -271,7 +271,7 @@ class Publisher:
         failure: BaseException,
     ) -> None:
         """What stood before it failed: it is not stored."""
-        self._budget.give(len(batch.payload))
+        self._budget.release(len(batch.payload))
         answer.set_exception(failure)
         answer.exception()
         if self.dedup is not None and batch.origin is not None:
@@ -312,7 +312,7 @@ class Publisher:
         started: float,
         done: "asyncio.Future[int]",
     ) -> None:
-        self._budget.give(size)
+        self._budget.release(size)
         failure = done.exception()
         dedup, origin = self.dedup, batch.origin
         if failure is not None:
@@ -333,7 +333,7 @@ class Publisher:
     def _held(
         self, receipt: "asyncio.Future[Receipt]", batch: Batch, size: int, done: "asyncio.Future[HeldId]"
     ) -> None:
-        self._budget.give(size)
+        self._budget.release(size)
         failure = done.exception()
         if failure is not None:
             if self.dedup is not None and batch.origin is not None:

@@ -6,7 +6,6 @@ from functools import partial
 
 from weir.broker.api import Outgoing, Receipt
 from weir.broker.publish.lanes import Lanes, Waiting
-from weir.broker.publish.limits import Purse
 from weir.broker.publish.parting import lane_of
 from weir.broker.publish.producer_state import Pending, Stored
 from weir.broker.publish.producers import BrokerProducer
@@ -14,6 +13,7 @@ from weir.broker.topic.stamps import Stamps
 from weir.model.batch import Batch, BatchFlags, BatchFormat, Stamp
 from weir.model.check import check
 from weir.model.errors import ProducerClosedError, WeirError
+from weir.runtime.byte_budget import ByteShare
 from weir.stream.log import Stream
 
 #: What a duplicate is answered with where it is not known where the first one went.
@@ -31,7 +31,7 @@ class StampedPublishing:
         *,
         append: "Callable[[Batch, asyncio.Future[Receipt]], asyncio.Future[int]]",
         count: Callable[[BrokerProducer, Outgoing], None],
-        budget: Purse,
+        budget: ByteShare,
     ) -> None:
         self._stream = stream
         self._stamps = stamps
@@ -67,7 +67,7 @@ class StampedPublishing:
             return self._append_one(batch, pending, receipt)
 
         def give_up(failure: BaseException) -> None:
-            self._budget.give(len(batch.payload))
+            self._budget.release(len(batch.payload))
             self._stamps.states.failed(pending)
             if not receipt.done():
                 receipt.set_exception(failure)
@@ -98,7 +98,7 @@ class StampedPublishing:
         if failure is None:
             self._append_one(batch, pending, receipt)
             return
-        self._budget.give(len(batch.payload))
+        self._budget.release(len(batch.payload))
         self._stamps.states.failed(pending)
         if not receipt.done():
             receipt.set_exception(failure)
@@ -143,6 +143,6 @@ class StampedPublishing:
             flags |= BatchFlags.ABORT
         receipt: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
         pending = self._stamps.states.push(stamp, 1, transactional=True, marker=True)
-        self._budget.take(len(payload))
+        self._budget.acquire(len(payload))
         self._send(Batch(-1, 1, format, 0, payload, flags, stamp=stamp), pending, receipt)
         return receipt

@@ -89,7 +89,7 @@ class ConsumerLink:
                     self._flowing = asyncio.get_running_loop().create_future()
                     await self._flowing
                 deliveries = await consumer.next(self.credit)
-                in_hand = sum(len(delivery.batch.payload) for delivery in deliveries)
+                size = sum(len(delivery.batch.payload) for delivery in deliveries)
                 try:
                     while (done := self._say(deliveries)) < len(deliveries):
                         del deliveries[:done]
@@ -98,7 +98,7 @@ class ConsumerLink:
                     del deliveries  # not while it waits for a client that does not read
                     await outbox.drain()
                 finally:
-                    self._session.window.free(in_hand)
+                    self._session.delivery_share.release(size)
         except (ConsumerClosedError, ConnectionLostError):
             pass  # whoever follows the consumer, or receives, tells
         except WeirError as failed:

@@ -4,14 +4,14 @@ import logging
 from ssl import SSLContext
 
 from weir.broker.api import Broker
-from weir.broker.dispatch.window import Total
 from weir.gateway.pulsar.ports import NoSchemas, NoTopicLists, Schemas, TopicLists
 from weir.gateway.pulsar.registry import load_handlers
 from weir.gateway.pulsar.session import Services, Session
 from weir.gateway.pulsar.settings import PulsarSettings
 from weir.model.errors import TopicClosedError
-from weir.runtime.intake import Intake
+from weir.runtime.byte_budget import ByteBudget
 from weir.runtime.interfaces import Connection, Runtime
+from weir.runtime.request_budget import RequestBudget
 from weir.runtime.serving import Server, ServingSettings
 
 log = logging.getLogger(__name__)
@@ -29,14 +29,20 @@ class PulsarServer:
         schemas: Schemas | None = None,
         lists: TopicLists | None = None,
         tls: SSLContext | None = None,
-        intake: Intake | None = None,
+        request_budget: RequestBudget | None = None,
     ) -> None:
-        """`intake`: what all listeners together may receive; None: as the settings say, for this one."""
+        """`request_budget`: what all listeners together may receive; None: as the settings say, for this one."""
         load_handlers()
         self._clock = runtime.clock
-        in_hand = Total(settings.max_delivery_bytes_in_all)
-        intake = intake if intake is not None else Intake(settings.max_received_bytes)
-        self._services = Services(broker, schemas or NoSchemas(), lists or NoTopicLists(), in_hand, intake)
+        most = settings.max_delivery_bytes_in_all
+        # Half is free before anyone is told, so that they are not told again and again.
+        deliveries = ByteBudget(most, resume_bytes=most // 2, equal_parts=False)
+        request_budget = (
+            request_budget if request_budget is not None else RequestBudget(settings.max_received_bytes)
+        )
+        self._services = Services(
+            broker, schemas or NoSchemas(), lists or NoTopicLists(), deliveries, request_budget
+        )
         self._settings = settings
         self._tls = tls
         serving = ServingSettings(

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from weir.broker.api import Broker
-from weir.broker.dispatch.window import Total, Window
 from weir.gateway.pulsar.consuming import ConsumerLink
 from weir.gateway.pulsar.credentials import Credentials
 from weir.gateway.pulsar.errors import code_of, text_of
@@ -32,10 +31,11 @@ from weir.model.errors import (
     WireError,
 )
 from weir.model.ids import Buffer
-from weir.runtime.intake import Intake, Portion
+from weir.runtime.byte_budget import ByteBudget
 from weir.runtime.interfaces import Clock, Connection
 from weir.runtime.log_context import log_about
 from weir.runtime.outbox import Outbox
+from weir.runtime.request_budget import RequestBudget, RequestShare
 from weir.runtime.tasks import TaskScope
 from weir.wire.pulsar.commands import COMMANDS
 from weir.wire.pulsar.frames import FRAME_PADDING_BYTES, Frame, decode_frame, encode_command, splitter
@@ -56,10 +56,10 @@ class Services:
     broker: Broker
     schemas: Schemas
     lists: TopicLists
-    #: Of messages, by all sessions.
-    in_hand: Total
+    #: Of messages that were delivered and that clients have not read, by all sessions.
+    delivery_budget: ByteBudget
     #: Of frames that are being received, by all sessions.
-    intake: Intake
+    request_budget: RequestBudget
 
 
 class Session:
@@ -76,8 +76,8 @@ class Session:
         self.state = State.CONNECTING
         self.outbox = Outbox(connection, clock)
         self.load = Load(limits)
-        self._portion = Portion(services.intake, clock)
-        self.window = Window(limits.max_delivery_bytes, services.in_hand)
+        self._request_share = RequestShare(services.request_budget, clock)
+        self.delivery_share = services.delivery_budget.share(limits.max_delivery_bytes)
         self.credentials = Credentials(self)
         #: What the client says that it understands; set by its connect.
         self.features = api.FeatureFlags()
@@ -123,9 +123,9 @@ class Session:
             self.credentials.forget()
             await self.tasks.close()
             await self._let_go()
-            self.window.close()
+            self.delivery_share.close()
             self._splitter.forget()
-            self._portion.close()
+            self._request_share.close()
             self._connection.close()
 
     def end(self, why: WeirError) -> None:
@@ -159,7 +159,7 @@ class Session:
             return "it never connected" if silent_s > limits.connect_timeout_s else None
         if self._held_back or stalled_at is not None:
             return None
-        if self._portion.late(now, self._heard_at):
+        if self._request_share.late(now, self._heard_at):
             return "others wait, and it does not send the rest of its command"
         if silent_s > limits.idle_timeout_s / 2 and not self._pinged:
             self._pinged = True
@@ -208,7 +208,7 @@ class Session:
                 if self.state in READING:
                     await self._take(data)
                 data = b""  # an idle connection keeps no buffer
-                if self._splitter.announced > self._portion.arriving:
+                if self._splitter.announced > self._request_share.arriving:
                     await self._room_for_the_rest()
         except NetworkError as lost:
             log.debug("connection of %s broke: %s", self.peer, lost)
@@ -218,8 +218,8 @@ class Session:
         """Take the commands in a receive buffer, as fast as the limits allow."""
         try:
             for number, body in enumerate(self._splitter.feed(data), 1):
-                if self._portion.arriving:
-                    self._portion.passed()
+                if self._request_share.arriving:
+                    self._request_share.arrived()
                 turn = self._on_frame(body)
                 if turn is not None:
                     await turn
@@ -250,7 +250,7 @@ class Session:
         """Of a frame that has not come whole: it is read on when there is room for all of it."""
         self._held_back = True
         try:
-            await self._portion.room(self._splitter.announced)
+            await self._request_share.wait_capacity(self._splitter.announced)
         except TooManyError as crowded:
             self.end(crowded)
         self._held_back = False

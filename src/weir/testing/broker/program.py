@@ -8,7 +8,6 @@ from weir.broker.broker import Broker
 from weir.broker.context import BrokerContext
 from weir.broker.ownership import Ownership, OwnershipSettings
 from weir.broker.ports import NoSchemas
-from weir.broker.publish.limits import Budget
 from weir.broker.registry.registry import Registry
 from weir.broker.settings import BrokerSettings
 from weir.broker.upkeep.keyed import kafka_keyed, pulsar_keyed
@@ -21,6 +20,7 @@ from weir.meta.interfaces import MetaStore
 from weir.model.batch import BatchFormat
 from weir.model.policies import DEFAULT_POLICIES, Policies
 from weir.model.registry import BrokerInfo
+from weir.runtime.byte_budget import ByteBudget
 from weir.runtime.interfaces import Runtime
 from weir.stream.context import StreamContext
 from weir.stream.holding.area import HoldingArea
@@ -96,7 +96,7 @@ async def compose(
         runtime,
         StreamContext(runtime, meta, ledgers, TailCache(_TAIL_BYTES), how.streams),
         how.broker,
-        Budget(how.broker.in_flight_bytes),
+        ByteBudget(how.broker.in_flight_bytes),
         keys={BatchFormat.PULSAR: keys_of, BatchFormat.KAFKA: kafka_keys_of},
         keyed={BatchFormat.PULSAR: pulsar_keyed, BatchFormat.KAFKA: kafka_keyed},
         schemas=NoSchemas(),

@@ -11,7 +11,6 @@ from weir.broker.coordinator_shards import CoordinatorShards
 from weir.broker.groups.coordinator import GroupCoordinator
 from weir.broker.groups.offsets import GroupOffsets
 from weir.broker.ports import SoleOwner
-from weir.broker.publish.limits import Budget
 from weir.broker.registry.registry import Registry
 from weir.broker.settings import BrokerSettings
 from weir.broker.transactions.coordinator import Transactions
@@ -30,6 +29,7 @@ from weir.model.ledger import Quorum
 from weir.model.policies import DEFAULT_POLICIES
 from weir.model.topics import TopicName
 from weir.runtime import Runtime
+from weir.runtime.byte_budget import ByteBudget
 from weir.stream.context import StreamContext
 from weir.stream.settings import StreamSettings
 from weir.stream.tail import TailCache
@@ -212,7 +212,7 @@ def play(
         streams = StreamContext(runtime, meta, ledgers, TailCache(1 << 20), StreamSettings(quorum=Quorum(1, 1, 1)))
         authoriser = Authoriser(registry, security or SecuritySettings())
         guard = TopicGuard(authoriser)
-        context = BrokerContext(runtime, streams, BrokerSettings(), Budget(1 << 20), guard=guard)
+        context = BrokerContext(runtime, streams, BrokerSettings(), ByteBudget(1 << 20), guard=guard)
         broker = Broker(context, registry, SoleOwner(), PasswordRoles(open_to_all=security is None))
         shards = CoordinatorShards(broker)
         offsets = GroupOffsets(broker, shards, runtime.clock)

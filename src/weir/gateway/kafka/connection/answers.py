@@ -4,12 +4,12 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
-from weir.gateway.kafka.connection.in_hand import Share
 from weir.gateway.kafka.connection.load import Load
 from weir.gateway.kafka.connection.metrics import KafkaMetrics
 from weir.gateway.kafka.connection.slots import Slot
 from weir.model.errors import WireError
 from weir.model.ids import Buffer
+from weir.runtime.byte_budget import ByteShare
 from weir.runtime.outbox import Outbox
 from weir.wire.kafka.apis import API, ApiKey
 from weir.wire.kafka.frames import response_frame
@@ -26,11 +26,11 @@ class Answers:
     """Requests in their order, each said once everything before it is said."""
 
     def __init__(
-        self, outbox: Outbox, load: Load, in_hand: Share, metrics: KafkaMetrics, abort: Callable[[], None]
+        self, outbox: Outbox, load: Load, unread: ByteShare, metrics: KafkaMetrics, abort: Callable[[], None]
     ) -> None:
         self._outbox = outbox
         self._load = load
-        self._in_hand = in_hand
+        self._unread = unread
         self._metrics = metrics
         self._abort = abort
         self._slots: deque[Slot] = deque()
@@ -56,7 +56,7 @@ class Answers:
         size = 4 + int.from_bytes(out[0][:4], "big")
         self._metrics.bytes_out += size
         if size > _LARGE_BYTES and slot.api_key not in _NOT_COUNTED:
-            self._in_hand.take(size)
+            self._unread.acquire(size)
         self.put(slot, out)
 
     def forget(self) -> None:

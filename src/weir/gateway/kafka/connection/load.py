@@ -3,16 +3,16 @@
 import asyncio
 
 from weir.gateway.kafka.connection.settings import SessionLimits
-from weir.runtime.intake import Portion
+from weir.runtime.request_budget import RequestShare
 
 
 class Load:
     """Requests under way on one connection, and their bytes."""
 
-    def __init__(self, limits: SessionLimits, portion: Portion) -> None:
-        """`portion`: of what all connections together may have."""
+    def __init__(self, limits: SessionLimits, request_share: RequestShare) -> None:
+        """`request_share`: of what all connections together may have."""
         self._limits = limits
-        self._portion = portion
+        self._request_share = request_share
         self.requests = 0
         self.bytes = 0
         self._changed: asyncio.Future[None] | None = None
@@ -22,7 +22,7 @@ class Load:
         limits = self._limits
         if self.requests >= limits.max_requests or self.bytes >= limits.max_pending_bytes:
             return True
-        return self._portion.over and self.requests > 0
+        return self._request_share.exhausted and self.requests > 0
 
     async def room(self) -> None:
         """Wait until one more may be taken; its one caller is the session's receive loop."""
@@ -37,12 +37,12 @@ class Load:
     def take(self, size: int) -> None:
         self.requests += 1
         self.bytes += size
-        self._portion.take(size)
+        self._request_share.acquire(size)
 
     def give(self, size: int) -> None:
         self.requests -= 1
         self.bytes -= size
-        self._portion.give(size)
+        self._request_share.release(size)
         if self._changed is not None and not self._changed.done():
             self._changed.set_result(None)
 

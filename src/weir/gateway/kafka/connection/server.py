@@ -4,7 +4,6 @@ import logging
 from functools import partial
 from ssl import SSLContext
 
-from weir.gateway.kafka.connection.in_hand import InHand
 from weir.gateway.kafka.connection.metrics import KafkaMetrics
 from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.fetch.sessions import FetchSessions
@@ -12,8 +11,9 @@ from weir.gateway.kafka.grouping import topics_read
 from weir.gateway.kafka.registry import load_handlers
 from weir.gateway.kafka.services import Services
 from weir.model.errors import TopicClosedError
-from weir.runtime.intake import Intake
+from weir.runtime.byte_budget import ByteBudget
 from weir.runtime.interfaces import Connection, Runtime
+from weir.runtime.request_budget import RequestBudget
 from weir.runtime.serving import Server, ServingSettings
 
 log = logging.getLogger(__name__)
@@ -29,9 +29,9 @@ class KafkaServer:
         *,
         metrics: KafkaMetrics | None = None,
         tls: SSLContext | None = None,
-        intake: Intake | None = None,
+        request_budget: RequestBudget | None = None,
     ) -> None:
-        """`intake`: what all listeners together may receive; None: as the settings say, for this one."""
+        """`request_budget`: what all listeners together may receive; None: as the settings say, for this one."""
         load_handlers()
         settings = services.settings
         self._services = services
@@ -44,10 +44,10 @@ class KafkaServer:
             max_sessions=settings.max_fetch_sessions,
             max_partitions=settings.max_fetch_session_partitions,
         )
-        self._in_hand = InHand(settings.max_in_hand_bytes)
-        if intake is None:
-            intake = Intake(settings.max_received_bytes, settings.receive_patience_s)
-        self._intake = intake
+        self._unread = ByteBudget(settings.max_unread_bytes)
+        if request_budget is None:
+            request_budget = RequestBudget(settings.max_received_bytes, settings.receive_patience_s)
+        self._request_budget = request_budget
         serving = ServingSettings(
             settings.host,
             settings.port,
@@ -91,6 +91,6 @@ class KafkaServer:
             advertised=self.advertised,
             metrics=self.metrics,
             fetch_sessions=self._fetch_sessions,
-            in_hand=self._in_hand,
-            intake=self._intake,
+            unread=self._unread,
+            request_budget=self._request_budget,
         )

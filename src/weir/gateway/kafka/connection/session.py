@@ -15,7 +15,6 @@ from typing import Any
 
 from weir.gateway.kafka.connection.answers import Answers
 from weir.gateway.kafka.connection.credentials import Credentials
-from weir.gateway.kafka.connection.in_hand import InHand, Share
 from weir.gateway.kafka.connection.load import Load
 from weir.gateway.kafka.connection.metrics import KafkaMetrics
 from weir.gateway.kafka.connection.slots import BARE, Slot, stores
@@ -36,10 +35,11 @@ from weir.model.errors import (
     WireError,
 )
 from weir.model.ids import Buffer
-from weir.runtime.intake import Intake, Portion
+from weir.runtime.byte_budget import ByteBudget
 from weir.runtime.interfaces import Clock, Connection
 from weir.runtime.log_context import log_about
 from weir.runtime.outbox import Outbox
+from weir.runtime.request_budget import RequestBudget, RequestShare
 from weir.runtime.tasks import TaskScope
 from weir.wire.kafka.apis import API, ApiKey
 from weir.wire.kafka.codec import decode_request, response_has
@@ -65,8 +65,8 @@ class Session:
         advertised: tuple[str, int],
         metrics: KafkaMetrics,
         fetch_sessions: FetchSessions,
-        in_hand: InHand,
-        intake: Intake,
+        unread: ByteBudget,
+        request_budget: RequestBudget,
     ) -> None:
         self.services = services
         self.clock: Clock = services.clock
@@ -77,16 +77,16 @@ class Session:
         self.client_id = ""
         self.credentials = Credentials(services.broker, services.clock, connection.certificate)
         self.outbox = Outbox(connection, services.clock)
-        self._portion = Portion(intake, services.clock)
-        self.load = Load(self.limits, self._portion)
+        self._request_share = RequestShare(request_budget, services.clock)
+        self.load = Load(self.limits, self._request_share)
         self.publishing = Publishing(self)
         self.topics = Topics(services.broker, self.limits.max_fetch_partitions)
         self.fetch_sessions = fetch_sessions
         #: What was read for this client and is not sent yet.
-        self.in_hand = Share(in_hand)
+        self.unread = unread.share()
         self.tasks = TaskScope(f"kafka {connection.peer}", on_failure=lambda _: self.abort())
         self._metrics = metrics
-        self._answers = Answers(self.outbox, self.load, self.in_hand, metrics, self.abort)
+        self._answers = Answers(self.outbox, self.load, self.unread, metrics, self.abort)
         self._connection = connection
         self._splitter = splitter(self.limits.max_auth_bytes)
         self._waiting: deque[Slot] = deque()
@@ -127,13 +127,13 @@ class Session:
             self._ended.set()
             self.credentials.forget()
             self.fetch_sessions.close_of(self)
-            self.in_hand.free()
+            self.unread.release_all()
             await self.tasks.close()
             self._forget_waiting()
             await self.publishing.close()
             self._splitter.forget()
             self._answers.forget()
-            self._portion.close()
+            self._request_share.close()
             self._connection.close()
 
     async def _finish_up(self, working: "asyncio.Task[None]") -> None:
@@ -189,7 +189,7 @@ class Session:
         if self._held_back or stalled_at is not None:
             return None
         torn = not self._splitter.at_boundary
-        if (torn and silent_s > limits.stall_timeout_s) or self._portion.late(now, self.heard_at):
+        if (torn and silent_s > limits.stall_timeout_s) or self._request_share.late(now, self.heard_at):
             return "it does not send the rest of its request"
         return "it is silent" if silent_s > limits.idle_timeout_s and not self.load.requests else None
 
@@ -206,7 +206,7 @@ class Session:
                 if not self._ended.is_set():
                     await self._take(data)
                 data = b""  # an idle connection keeps no buffer
-                if self._splitter.announced > self._portion.arriving:
+                if self._splitter.announced > self._request_share.arriving:
                     await self._room_for_the_rest()
         except NetworkError as lost:
             log.debug("connection of %s broke: %s", self.peer, lost)
@@ -246,7 +246,7 @@ class Session:
         """Of a request that has not come whole: it is read on when there is room for all of it."""
         self._held_back = True
         try:
-            await self._portion.room(self._splitter.announced)
+            await self._request_share.wait_capacity(self._splitter.announced)
         except TooManyError as crowded:
             self._metrics.refused += 1
             self.end(crowded)
@@ -312,7 +312,7 @@ class Session:
                 await self.outbox.drain()
         except NetworkError:
             self._unheard = True  # there is an end to the connection, which is found where it is read
-        self.in_hand.free()
+        self.unread.release_all()
         if self._waiting:
             await self.clock.sleep(0)
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from weir.runtime.intake import PATIENCE_S
+from weir.runtime.request_budget import PATIENCE_S
 
 _MIB = 1024 * 1024
 
@@ -61,7 +61,7 @@ class KafkaSettings:
     #: How long one that is being received may be silent while others wait for the room that it has.
     receive_patience_s: float = PATIENCE_S
     #: Bytes that were read for clients and that they have not read, over all connections.
-    max_in_hand_bytes: int = 256 * _MIB
+    max_unread_bytes: int = 256 * _MIB
     #: Incremental fetch sessions, and partitions in all of them together.
     max_fetch_sessions: int = 10_000
     max_fetch_session_partitions: int = 500_000

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _PartData = m.FetchResponse.PartitionData
 _READ_COMMITTED = 1
+#: So many times the limit on what clients have not read.
+_FAR_OVER = 2
 #: Topics that one fetch loads at a time.
 _LOADED_AT_ONCE = 64
 #: Every partition's.
@@ -38,7 +40,7 @@ class Fetching:
         self._parts = parts
         self._committed = request.isolation_level == _READ_COMMITTED
         self._min_bytes = request.min_bytes
-        self._max_bytes = min(request.max_bytes, session.limits.max_fetch_bytes, session.in_hand.room)
+        self._max_bytes = min(request.max_bytes, session.limits.max_fetch_bytes, session.unread.left_bytes)
         self._max_wait_s = request.max_wait_ms / 1000
         self._size = 0
         #: Whether a batch had no room: there may be some for smaller ones, but reading to find out costs more.
@@ -140,12 +142,17 @@ class Fetching:
         else:
             await self._read_on(part, log, limit)
 
+    @property
+    def _crowded(self) -> bool:
+        budget = self._session.unread.budget
+        return budget.used_bytes >= _FAR_OVER * budget.limit_bytes
+
     async def _read_on(self, part: FetchPart, log: Readable, limit: int) -> None:
         """Batches, one read after the other, until there is no room for more."""
-        while part.next < limit and not (self._session.in_hand.crowded and not self._size):
+        while part.next < limit and not (self._crowded and not self._size):
             left = self._max_bytes - self._size
             if self._size:
-                left = min(left, self._session.in_hand.room)
+                left = min(left, self._session.unread.left_bytes)
             room = min(part.max_bytes - part.size, left)
             if self._size and (self._full or room <= 0):
                 return
@@ -177,7 +184,7 @@ class Fetching:
             taken = size
         part.size += taken
         self._size += taken
-        self._session.in_hand.take(taken)
+        self._session.unread.acquire(taken)
         return had_room
 
     def done(self) -> None:

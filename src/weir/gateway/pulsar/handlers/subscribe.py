@@ -63,7 +63,7 @@ async def _subscribe(session: Session, command: api.CommandSubscribe) -> Consume
         properties=pairs(command.metadata),
         subscription_properties=pairs(command.subscription_properties),
         address=session.peer,
-        window=session.window,
+        delivery_share=session.delivery_share,
     )
     consumer = await topic.subscribe(request)
     epoch = command.consumer_epoch if command.HasField("consumer_epoch") else None

@@ -34,11 +34,11 @@ def test_a_half_of_a_request_that_others_wait_behind_is_ended_after_a_while() ->
         await stage.later(1)
         produce_large(peer)
         await stage.later(1)
-        assert (stage.server._intake.waiting, stage.server._intake.taken) == (1, 4 * MIB)
+        assert (stage.server._request_budget.waiting, stage.server._request_budget.used_bytes) == (1, 4 * MIB)
         assert (await api_versions(await stage.peer())).error_code == Code.NONE  # small ones do not wait
         assert (await peer.produced()).base_offset == 0
         assert await half.hangs_up()
-        assert (stage.server._intake.waiting, stage.server._intake.taken) == (0, 0)
+        assert (stage.server._request_budget.waiting, stage.server._request_budget.used_bytes) == (0, 0)
 
     play(conversation, settings=TIGHT)
 
@@ -52,7 +52,7 @@ def test_requests_that_come_in_pieces_are_read_one_after_the_other_and_all_are_s
             produce_large(peer)
         offsets = []
         for peer in peers:
-            most = max(most, stage.server._intake.taken)
+            most = max(most, stage.server._request_budget.used_bytes)
             offsets.append((await peer.produced()).base_offset)
         assert sorted(offsets) == list(range(5))
         assert 0 < most < 5 * MIB
