@@ -49,7 +49,7 @@ async def hold_all(area: HoldingArea, moments: list[int]) -> None:
     for n, due_ms in enumerate(moments):
         last = area.hold(batch, due_ms)  # type: ignore[assignment]
         if n % 256 == 0:
-            await area.ready()
+            await area.wait_capacity()
             await asyncio.sleep(0)
     while (await area.count()).batches < len(moments):
         await asyncio.sleep(0.01)
@@ -66,7 +66,7 @@ async def lateness(stream: Stream, area: HoldingArea) -> list[int]:
         text = str(due_ms).encode()
         area.hold(Batch(0, 1, BatchFormat.PULSAR, 0, text), due_ms)
         if n % 64 == 0:
-            await area.ready()
+            await area.wait_capacity()
             await asyncio.sleep(0)
     late: list[int] = []
     offset = start

@@ -132,7 +132,7 @@ class Node:
                 producer = await topic.produce(ProducerRequest("r", name=name))
                 while rounds > 0:
                     rounds -= 1
-                    await producer.relax()
+                    await producer.wait_capacity()
                     await self._send(runtime, producer, name)
                     await runtime.clock.sleep(runtime.rng.uniform(0, 0.05))
             except WeirError:

@@ -318,7 +318,7 @@ def test_when_ack_quorums_are_out_of_reach_everything_pending_fails(simulated: S
         with pytest.raises(NotEnoughBookiesError):
             await writer.append(b"4")
         with pytest.raises(NotEnoughBookiesError):
-            await writer.ready()
+            await writer.wait_capacity()
         closed = await writer.close()
         assert (closed.state, closed.last_entry, closed.length) == (LedgerState.CLOSED, 0, 1)
 
@@ -468,7 +468,7 @@ def test_ready_waits_while_the_window_is_full_and_append_refuses_beyond_twice_of
                 break
             accepted.append(future)
             if ready is None and writer._over(1):
-                ready = asyncio.get_running_loop().create_task(writer.ready())
+                ready = asyncio.get_running_loop().create_task(writer.wait_capacity())
         assert 4 < len(accepted) <= 21
         assert ready is not None
         assert not ready.done()
@@ -489,7 +489,7 @@ def test_what_a_slow_bookie_has_not_answered_counts_against_the_window(simulated
             for _ in range(100):
                 await writer.append(b"x" * 200)
         slow.release()
-        await writer.ready()
+        await writer.wait_capacity()
         await writer.append(b"x")
 
     simulated(scenario, settings=SMALL)

@@ -80,7 +80,7 @@ class Load:
                         break
                     number += 1
                     self._append(name, writer, make_payload(name, number, rng.randint(10, 2000)))
-                    await writer.ready()
+                    await writer.wait_capacity()
                     await asyncio.sleep(0 if rng.random() < 0.9 else 0.005)
             except WeirError:
                 pass

@@ -548,7 +548,7 @@ def test_too_much_at_a_time_is_refused_and_ready_waits(run: Run) -> None:
             for future in refused:
                 with pytest.raises(StreamBusyError):
                     await future
-            await held.area.ready()
+            await held.area.wait_capacity()
             assert sum(future.done() for future in futures) >= 20
             await held.sleep(500 + PROMPT_MS)
             assert len(await held.texts()) == 21

@@ -217,7 +217,7 @@ def test_appends_beyond_the_window_are_refused_and_ready_waits(run: Callable) ->
         accepted = [stream.append(bench.draft("x" * 50)) for _ in range(5)]
         with pytest.raises(StreamBusyError):
             await stream.append(bench.draft("y"))
-        await stream.ready()
+        await stream.wait_capacity()
         assert [await done for done in accepted] == [0, 1, 2, 3, 4]
 
     run(scenario)

@@ -31,18 +31,18 @@ class Outbox:
         # What is paid back once `_done` and `_out` have been sent.
         self._owed_requests = 0
         self._owed_bytes = 0
-        self._room: asyncio.Future[None] | None = None
+        self._capacity: asyncio.Future[None] | None = None
         self._wake = asyncio.Event()
 
     @property
     def full(self) -> bool:
         return self.requests >= self._limits.max_requests or self.bytes >= self._limits.max_bytes
 
-    async def room(self) -> None:
+    async def wait_capacity(self) -> None:
         """Wait until one more request may be accepted; its one caller is the session's receive loop."""
         while self.full:
-            self._room = asyncio.get_running_loop().create_future()
-            await self._room
+            self._capacity = asyncio.get_running_loop().create_future()
+            await self._capacity
 
     def accept(self, size: int) -> None:
         """Charge one request, with the bytes that it or its answer may hold."""
@@ -80,7 +80,7 @@ class Outbox:
         await self._wake.wait()
 
     @property
-    def ready(self) -> bool:
+    def has_output(self) -> bool:
         return bool(self._out or self._done)
 
     async def send(self) -> None:
@@ -101,5 +101,5 @@ class Outbox:
         self.requests -= requests
         self.bytes -= size
         check(self.requests >= 0 and self.bytes >= 0, "no more is paid back than was charged")
-        if self._room is not None and not self._room.done() and not self.full:
-            self._room.set_result(None)
+        if self._capacity is not None and not self._capacity.done() and not self.full:
+            self._capacity.set_result(None)

@@ -152,7 +152,7 @@ class Session:
         """Send answers as they come, and the reason for the end as the last word."""
         outbox = self._outbox
         while self.state is not State.CLOSED:
-            if outbox.ready:
+            if outbox.has_output:
                 await outbox.send()
             elif self.state is State.CLOSING and not outbox.requests:
                 if self._farewell is not None:
@@ -181,7 +181,7 @@ class Session:
         try:
             for body in self._splitter.feed(data):
                 if self._outbox.full:
-                    await self._outbox.room()
+                    await self._outbox.wait_capacity()
                 if self.state not in _READING:
                     return
                 self._ON_FRAME[self.state](self, body)

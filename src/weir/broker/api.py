@@ -118,7 +118,7 @@ class Producer(Protocol):
     @property
     def schema_version(self) -> bytes: ...
 
-    async def ready(self) -> None:
+    async def wait_admitted(self) -> None:
         """Wait until it may send: a wait-for-exclusive producer until it is the only one."""
 
     def publish(self, outgoing: Outgoing) -> "asyncio.Future[Receipt]":
@@ -128,7 +128,7 @@ class Producer(Protocol):
         """Store batches that came together: the receipt of the first, which the others follow without a gap. None
         if they cannot be stored as one, and nothing was done: then `publish` each."""
 
-    async def relax(self) -> None:
+    async def wait_capacity(self) -> None:
         """Wait while quota, rate limit or memory say that the producer shall send no more for now."""
 
     async def closed(self) -> str:

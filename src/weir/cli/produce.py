@@ -98,7 +98,7 @@ class _Sending:
         self.count = 0
 
     async def send(self, message: Outgoing) -> None:
-        await self._producer.ready()
+        await self._producer.wait_capacity()
         self._under_way.append(self._producer.send(message))
         self.count += 1
         if len(self._under_way) >= 5000:

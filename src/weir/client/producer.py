@@ -65,7 +65,7 @@ class TopicProducer:
         return hello
 
     def send(self, message: Outgoing) -> Receipt:
-        """Queue a message; the future is done when the broker has stored it. Never waits: see `ready`."""
+        """Queue a message; the future is done when the broker has stored it. Never waits: see `wait_capacity`."""
         receipt: Receipt = asyncio.get_running_loop().create_future()
         size = len(message.payload) + _OVERHEAD_BYTES
         most = self._connection.max_message_bytes
@@ -90,7 +90,7 @@ class TopicProducer:
             asyncio.get_running_loop().call_soon(self._flush_later)
         return receipt
 
-    async def ready(self) -> None:
+    async def wait_capacity(self) -> None:
         """Wait until another message may be sent: few are under way, and the connection takes bytes."""
         await self._may_send.wait()
         if self._gone is None:

@@ -155,10 +155,10 @@ class Producer:
         """Queue a message; the future is done when the broker has stored it."""
         return self._parts[self._router.choose(message.key)].send(message)
 
-    async def ready(self) -> None:
+    async def wait_capacity(self) -> None:
         """Wait until another message may be sent; call it between messages."""
         for part in self._parts:
-            await part.ready()
+            await part.wait_capacity()
 
     async def close(self) -> None:
         for part in self._parts:

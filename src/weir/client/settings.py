@@ -25,7 +25,7 @@ class ProducerSettings:
     #: What is sent within one turn of the loop becomes one batch, up to these bounds.
     batch_messages: int = 1000
     batch_bytes: int = 128 * 1024
-    #: Messages that wait for their receipt; above it `ready()` waits.
+    #: Messages that wait for their receipt; above it `wait_capacity()` waits.
     max_pending: int = 5000
 
 

@@ -28,7 +28,7 @@ async def read_ahead(
 async def _pump(read_chunk: ReadChunk, first: EntryId, last: EntryId, ahead: "_Ahead") -> None:
     try:
         while first <= last:
-            await ahead.room()
+            await ahead.wait_capacity()
             chunk = await read_chunk(first, last)
             ahead.put(chunk)
             first = EntryId(chunk[-1].entry_id + 1)
@@ -46,7 +46,7 @@ class _Ahead:
         self._ended = False
         self._moved = asyncio.Event()
 
-    async def room(self) -> None:
+    async def wait_capacity(self) -> None:
         while self._bytes >= self._max_bytes:
             await self._move()
 

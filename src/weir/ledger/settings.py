@@ -9,7 +9,7 @@ from weir.meta.update import UpdateSettings
 class WriterSettings:
     """How much a writer keeps in flight, and how patient it is."""
 
-    #: Above either bound `ready()` waits; above twice the bound `append` refuses.
+    #: Above either bound `wait_capacity()` waits; above twice the bound `append` refuses.
     window_entries: int = 64 * 1024
     window_bytes: int = 64 * 1024 * 1024
     #: What goes to a bookie in one add; a larger flush is cut into several.

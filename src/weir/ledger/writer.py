@@ -38,7 +38,7 @@ from weir.wire.entry import HEADER_BYTES, MAX_PAYLOAD_BYTES, encode_entry
 
 log = logging.getLogger(__name__)
 
-#: `append` refuses above this many times the window that `ready()` keeps.
+#: `append` refuses above this many times the window that `wait_capacity()` keeps.
 _HARD_FACTOR = 2
 #: A view of a smaller payload costs as much as it saves.
 _SHARED_FROM_BYTES = 2048
@@ -161,7 +161,7 @@ class LedgerWriter:
         self._filling.waiters.append((future, first))  # type: ignore[union-attr]
         return future, kept
 
-    async def ready(self) -> None:
+    async def wait_capacity(self) -> None:
         """Wait until the window has room. Raises what made the writer fail."""
         while self._refusal is None and self._over(1):
             waiter: asyncio.Future[None] = self._loop.create_future()

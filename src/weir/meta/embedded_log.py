@@ -79,7 +79,7 @@ class EmbeddedLog:
     def durable(self) -> int:
         return self._durable
 
-    async def room(self) -> None:
+    async def wait_capacity(self) -> None:
         while not self._roomy.is_set() and self._failure is None:
             await self._roomy.wait()
         if self._failure is not None:

@@ -26,7 +26,7 @@ class ChangeLog(Protocol):
     def durable(self) -> int:
         """The last durable revision."""
 
-    async def room(self) -> None:
+    async def wait_capacity(self) -> None:
         """Wait until the log can take another change; MetaUnavailableError once it has failed."""
 
     def append(self, change: Change, *, leased: bool) -> None:
@@ -43,7 +43,7 @@ class VolatileLog:
         self._core = core
         self.durable = core.state.revision
 
-    async def room(self) -> None:
+    async def wait_capacity(self) -> None:
         return
 
     def append(self, change: Change, *, leased: bool) -> None:
@@ -229,7 +229,7 @@ class LocalMeta:
 
     async def put(self, key: str, value: bytes, *, expect: int | None = None, lease: Lease | None = None) -> int:
         self._check_open()
-        await self._core.log.room()
+        await self._core.log.wait_capacity()
         lease_id = usable_lease(lease, key)
         try:
             version = self._core.put(key, value, expect=expect, lease_id=lease_id)
@@ -241,7 +241,7 @@ class LocalMeta:
 
     async def delete(self, key: str, *, expect: int | None = None) -> None:
         self._check_open()
-        await self._core.log.room()
+        await self._core.log.wait_capacity()
         try:
             self._core.delete(key, expect=expect)
         finally:

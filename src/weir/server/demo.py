@@ -152,7 +152,7 @@ class _Tour:
                     await victim.close()
                 payloads = [f"entry {first + i}".encode().ljust(_ENTRY_BYTES, b".") for i in range(_BATCH)]
                 last = writer.append_many(payloads)
-                await writer.ready()
+                await writer.wait_capacity()
                 bar.update(task, completed=first + _BATCH)
             if last is not None:
                 await last

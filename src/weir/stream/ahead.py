@@ -71,7 +71,7 @@ class AheadBudget:
         self.size_bytes = 0
 
     @property
-    def room(self) -> bool:
+    def has_capacity(self) -> bool:
         return self.size_bytes < self._limit
 
     def use(self, run: _Run) -> None:
@@ -183,7 +183,7 @@ class ReadAhead:
             run.task = self._tasks.spawn(self._go_on(run), "read")
 
     def _wants_more(self, run: _Run) -> bool:
-        return run.size - run.handed < self._window and self._budget.room and run in self._runs
+        return run.size - run.handed < self._window and self._budget.has_capacity and run in self._runs
 
     async def _go_on(self, run: _Run) -> None:
         try:

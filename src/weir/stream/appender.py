@@ -33,7 +33,7 @@ from weir.wire.batch import decode_batch, encode_head
 
 log = logging.getLogger(__name__)
 
-#: `append` refuses above this many times the window that `ready()` keeps.
+#: `append` refuses above this many times the window that `wait_capacity()` keeps.
 _HARD_FACTOR = 2
 _LEAST_ROLL_S = 1.0
 
@@ -141,7 +141,7 @@ class Appender:
         self._kick()
         return done
 
-    async def ready(self) -> None:
+    async def wait_capacity(self) -> None:
         """Wait until an append may be made without growing memory beyond the window."""
         while self._failure is None and self._waiting_bytes > self._settings.window_bytes:
             await self._wait(self._eased)

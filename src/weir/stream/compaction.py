@@ -248,7 +248,7 @@ class CompactedView:
         async with aclosing(self._batches(horizon)) as batches:
             async for batch in batches:
                 if live.range_cardinality(batch.base_offset, batch.end_offset):
-                    await writer.ready()
+                    await writer.wait_capacity()
                     last = writer.append(b"".join(encode_batch(batch)))
                     last.add_done_callback(lambda done: done.cancelled() or done.exception())
                     entries += 1

@@ -134,9 +134,9 @@ class Stream:
         first one's offset."""
         return self._appender.append_all(batches)
 
-    async def ready(self) -> None:
+    async def wait_capacity(self) -> None:
         """Wait until an append may be made without growing memory beyond the window."""
-        await self._appender.ready()
+        await self._appender.wait_capacity()
 
     @property
     def failures(self) -> int:

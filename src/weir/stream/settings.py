@@ -15,7 +15,7 @@ class StreamSettings:
     roll_bytes: int = 256 * 1024 * 1024
     roll_entries: int = 100_000
     roll_s: float = 4 * 3600.0
-    #: What may wait to be acknowledged: above it `ready()` waits, above twice as much `append` refuses.
+    #: What may wait to be acknowledged: above it `wait_capacity()` waits, above twice as much `append` refuses.
     window_bytes: int = 32 * 1024 * 1024
     #: Wait so long before trying again to open a ledger or to recover one that failed.
     retry_pause_s: float = 0.2

@@ -49,7 +49,7 @@ def test_one_that_waits_is_let_in_when_the_others_have_gone_and_may_not_send_bef
         topic = await bench.topic()
         first, second = await bench.producer(topic), await bench.producer(topic)
         waiting = await bench.producer(topic, access=WAIT)
-        ready = asyncio.ensure_future(waiting.ready())
+        ready = asyncio.ensure_future(waiting.wait_admitted())
         await first.close()
         await bench.runtime.clock.sleep(1)
         assert not ready.done()
@@ -150,7 +150,7 @@ def test_the_publish_rate_slows_the_producer_down(run: Callable) -> None:
         producer = await bench.producer(topic)
         began = bench.runtime.clock.monotonic()
         for i in range(50):
-            await producer.relax()
+            await producer.wait_capacity()
             await bench.publish(producer, f"m{i}")
         assert 3.5 <= bench.runtime.clock.monotonic() - began <= 5
 
@@ -165,13 +165,13 @@ def test_producers_relax_while_the_brokers_budget_is_used_up(run: Callable) -> N
         for bookie in bench.bookies.bookies.values():
             bookie.hold()
         sent = [producer.publish(bench.out("x" * 60)) for _ in range(2)]
-        relaxing = asyncio.ensure_future(producer.relax())
+        waiting = asyncio.ensure_future(producer.wait_capacity())
         await bench.runtime.clock.sleep(1)
-        assert not relaxing.done()
+        assert not waiting.done()
         for bookie in bench.bookies.bookies.values():
             bookie.release()
         await asyncio.gather(*sent)
-        await relaxing
+        await waiting
 
     run(scenario)
 
@@ -217,8 +217,8 @@ def test_a_flood_of_some_topics_does_not_hold_up_another(run: Callable) -> None:
             bookie.hold()
         sent = [producer.publish(bench.out("x" * 200)) for producer in producers for _ in range(3)]
         sent.append(calm.publish(bench.out("calm")))
-        held_up = [asyncio.ensure_future(producer.relax()) for producer in producers]
-        await calm.relax()
+        held_up = [asyncio.ensure_future(producer.wait_capacity()) for producer in producers]
+        await calm.wait_capacity()
         await bench.runtime.clock.sleep(1)
         assert not any(waiting.done() for waiting in held_up)
         for bookie in bench.bookies.bookies.values():

@@ -87,7 +87,7 @@ class BrokerConsumer:
     # --- what dispatchers see ---------------------------------------------------------------------------
 
     @property
-    def room(self) -> int:
+    def capacity(self) -> int:
         """How many messages it may be given now."""
         if self._inbox_bytes >= self._batch_bytes or (self._share is not None and self._share.exhausted):
             return 0

@@ -102,13 +102,13 @@ class KeyShared:
 
     def _room(self, consumer: BrokerConsumer) -> int:
         limits = self._desk.limits
-        room = consumer.room
+        room = consumer.capacity
         if room > 0 and limits.consumer:
             room = min(room, limits.consumer - consumer.pending.messages)
         if room > 0 and limits.subscription:
             unacked = sum(c.pending.messages for c in self._consumers.values())
             room = min(room, limits.subscription - unacked)
-        self._capped |= room <= 0 < consumer.room
+        self._capped |= room <= 0 < consumer.capacity
         return room
 
     def _waiting(self) -> int:

@@ -58,12 +58,12 @@ class Shared:
         seats = []
         self._capped = False
         for consumer in self._consumers:
-            credit = consumer.room
+            credit = consumer.capacity
             if credit > 0 and limits.consumer:
                 credit = min(credit, limits.consumer - consumer.pending.messages)
             if credit > 0 and room is not None:
                 credit = min(credit, room)
-            self._capped |= credit <= 0 < consumer.room
+            self._capped |= credit <= 0 < consumer.capacity
             seats.append(Seat(consumer.name, consumer.priority, credit))
         return seats
 
@@ -111,7 +111,7 @@ class Shared:
         chosen, self._turn = share_out([piece.cost for _, piece in found], seats, self._turn)
         for given, (place, (batch, piece)) in enumerate(zip(chosen, found, strict=False)):
             consumer = self._consumers[place]
-            if consumer.room <= 0:  # so many bytes are enough for once
+            if consumer.capacity <= 0:  # so many bytes are enough for once
                 return given
             self._give(consumer, batch, piece)
         return len(chosen)

@@ -64,16 +64,16 @@ class SingleActive:
 
     def pump(self) -> None:
         consumer = self._active
-        while consumer is not None and consumer.room > 0 and self._brake.free():
-            batches = self._feed.get(self.read_at, consumer.room)
+        while consumer is not None and consumer.capacity > 0 and self._brake.free():
+            batches = self._feed.get(self.read_at, consumer.capacity)
             if not batches:
                 return
             self._give(consumer, batches)
 
     def _give(self, consumer: BrokerConsumer, batches: list[Batch]) -> None:
         desk = self._desk
-        for batch in batches[: take_whole([batch.count for batch in batches], consumer.room)]:
-            if consumer.room <= 0:  # so many bytes are enough for once
+        for batch in batches[: take_whole([batch.count for batch in batches], consumer.capacity)]:
+            if consumer.capacity <= 0:  # so many bytes are enough for once
                 return
             if batch.end_offset <= self.read_at:
                 continue

@@ -67,9 +67,9 @@ class LazyHolding:
             if not held.done():
                 held.set_exception(failure)
 
-    async def ready(self) -> None:
+    async def wait_capacity(self) -> None:
         if self._area is not None:
-            await self._area.ready()
+            await self._area.wait_capacity()
 
     def positions(self) -> dict[int, int]:
         return {} if self._area is None else self._area.positions()

@@ -21,7 +21,7 @@ class PublishesTo(Protocol):
 
     def last_sequence(self, producer: str) -> int: ...
 
-    async def relax(self) -> None: ...
+    async def wait_capacity(self) -> None: ...
 
     async def epoch_persisted(self) -> None: ...
 
@@ -77,7 +77,7 @@ class BrokerProducer:
         if not self._admitted.done():
             self._admitted.set_result(None)
 
-    async def ready(self) -> None:
+    async def wait_admitted(self) -> None:
         if not self._admitted.done():
             waited: list[asyncio.Future[Any]] = [self._admitted, self._closed]
             await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
@@ -91,8 +91,8 @@ class BrokerProducer:
     def publish_all(self, outgoings: Sequence[Outgoing]) -> "asyncio.Future[Receipt] | None":
         return self._topic.publish_all(self, outgoings)
 
-    async def relax(self) -> None:
-        await self._topic.relax()
+    async def wait_capacity(self) -> None:
+        await self._topic.wait_capacity()
 
     async def closed(self) -> str:
         return await asyncio.shield(self._closed)

@@ -192,13 +192,13 @@ class Publisher:
         self.meter.count(count, size)
         producer.meter.count(count, size)
 
-    async def relax(self) -> None:
+    async def wait_capacity(self) -> None:
         """Wait while the budget, the stream's window or the publish rate say so."""
         if self._budget.exhausted:
             await self._budget.wait_capacity()
-        await self._stream.ready()
+        await self._stream.wait_capacity()
         if self.holding is not None:
-            await self.holding.ready()
+            await self.holding.wait_capacity()
         while self.rate.limits and (delay := self.rate.delay_s()) > 0:
             await self._clock.sleep(delay)
 

@@ -117,7 +117,7 @@ class PassingSubscription:
         match self.type:
             case SubscriptionType.SHARED:
                 there = self.consumers
-                seats = [Seat(c.name, c.priority, c.room) for c in there]
+                seats = [Seat(c.name, c.priority, c.capacity) for c in there]
                 chosen, self._turn = share_out([batch.count], seats, self._turn)
                 self._give(there[chosen[0]] if chosen else None, batch, None)
             case SubscriptionType.KEY_SHARED:
@@ -131,7 +131,7 @@ class PassingSubscription:
 
     def _give(self, consumer: BrokerConsumer | None, batch: Batch, mask: int | None) -> None:
         cost = batch.count if mask is None else mask.bit_count()
-        if consumer is None or consumer.room <= 0:
+        if consumer is None or consumer.capacity <= 0:
             self.dropped += cost
         else:
             consumer.give(Delivery(batch, mask), cost)
@@ -265,7 +265,7 @@ class NonPersistentTopic:
     def last_sequence(self, producer: str) -> int:
         return -1
 
-    async def relax(self) -> None:
+    async def wait_capacity(self) -> None:
         while self._rate.limits and (delay := self._rate.delay_s()) > 0:
             await self.clock.sleep(delay)
 

@@ -278,8 +278,8 @@ class BrokerTopic:
         dedup = self._publisher.dedup
         return -1 if dedup is None else dedup.last_stored(producer)
 
-    async def relax(self) -> None:
-        await self._publisher.relax()
+    async def wait_capacity(self) -> None:
+        await self._publisher.wait_capacity()
 
     async def epoch_persisted(self) -> None:
         await self._state.flush()

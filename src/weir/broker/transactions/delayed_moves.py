@@ -129,7 +129,7 @@ class DelayedMoves:
     async def _move(self, holding: Holding, batches: list[Batch]) -> None:
         """All of them, in their order; raises if one failed, once it is known of each."""
         moving: list[asyncio.Future[HeldId]] = []
-        await holding.ready()
+        await holding.wait_capacity()
         for batch in batches:
             found = _opened(batch)
             if found is None:

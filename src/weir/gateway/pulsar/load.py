@@ -24,7 +24,7 @@ class Load:
             or self.requests >= limits.max_requests
         )
 
-    async def room(self) -> None:
+    async def wait_capacity(self) -> None:
         """Wait until one more may be accepted; its one caller is the session's receive loop."""
         while self.full:
             await self._change()

@@ -153,11 +153,11 @@ class ProducerLink:
         await self.settled()
         self._broken = False
 
-    async def relax(self) -> None:
+    async def wait_capacity(self) -> None:
         """Wait while quota, rate or memory say that it shall send no more for now."""
         if not self._broken:
             with suppress(WeirError):  # whoever follows the producer tells its client that it is no more
-                await self.producer.relax()
+                await self.producer.wait_capacity()
 
     async def follow(self) -> None:
         """Tell the client when the broker closes the producer."""

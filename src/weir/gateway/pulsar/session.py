@@ -260,7 +260,7 @@ class Session:
         self._publish()
         self._held_back = True
         self.outbox.flush()
-        await self.load.room()
+        await self.load.wait_capacity()
         self._held_back = False
         self._heard_at = self.clock.monotonic()
 
@@ -269,7 +269,7 @@ class Session:
         senders, self.senders = self.senders, {}
         self._held_back = True
         for sender in senders:
-            await sender.relax()
+            await sender.wait_capacity()
         self._held_back = False
         self._heard_at = self.clock.monotonic()
 

@@ -100,11 +100,11 @@ class Releases:
         )
         self._stream.append(batch).add_done_callback(lambda done: self._answered(release, done))
 
-    async def room(self) -> None:
+    async def wait_capacity(self) -> None:
         """Wait until one more may be appended."""
         while len(self._flying) >= self._limit:
             await self._landing()
-        await self._stream.ready()
+        await self._stream.wait_capacity()
 
     async def landed(self) -> None:
         """Wait until nothing is under way but what is in doubt."""

@@ -132,9 +132,9 @@ class HoldingArea:
         payload = encode_held(due_ms, drafted)
         return self._shelf.hold(window, payload, due_ms, batch.count)
 
-    async def ready(self) -> None:
+    async def wait_capacity(self) -> None:
         """Wait until a batch may be held without growing memory beyond the window."""
-        await self._shelf.ready()
+        await self._shelf.wait_capacity()
 
     def _refusal(self) -> WeirError | None:
         if self.failure is not None:

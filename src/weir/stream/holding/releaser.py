@@ -131,7 +131,7 @@ class Releaser:
                 ledger.taken.discard(entry_of(place))
                 self._loader.lost(ledger, place)
                 continue
-            await self._releases.room()
+            await self._releases.wait_capacity()
             self._releases.append(Release(ledger, entry_of(place), place, batch))
 
     async def release_now(self, ledger: HeldLedger, place: DuePosition, batch: Batch) -> int:
@@ -139,7 +139,7 @@ class Releaser:
         entry = entry_of(place)
         ledger.taken.add(entry)
         try:
-            await self._releases.room()
+            await self._releases.wait_capacity()
         except BaseException:
             self._put_back(ledger, place)
             raise

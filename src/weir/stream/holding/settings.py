@@ -23,7 +23,7 @@ class HoldingSettings:
     group_bytes: int = 1024 * 1024
     #: Releases under way, at most.
     in_flight: int = 2048
-    #: Above either bound `ready()` waits; above twice as much `hold` refuses.
+    #: Above either bound `wait_capacity()` waits; above twice as much `hold` refuses.
     window_entries: int = 16 * 1024
     window_bytes: int = 16 * 1024 * 1024
     #: Ledger readers kept open per stream.

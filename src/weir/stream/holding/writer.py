@@ -22,7 +22,7 @@ from weir.wire.held import HoldingRecord
 
 log = logging.getLogger(__name__)
 
-#: `hold` refuses above this many times the window that `ready()` keeps.
+#: `hold` refuses above this many times the window that `wait_capacity()` keeps.
 _HARD_FACTOR = 2
 
 #: Told of each message that is stored: its ledger, its entry, when it is due.
@@ -142,7 +142,7 @@ class HoldingWriter:
             self._send(bucket, ledger, hold)
         return done
 
-    async def ready(self) -> None:
+    async def wait_capacity(self) -> None:
         """Wait until a message may be held without growing memory beyond the window."""
         while self._refusal is None and self._over(1):
             waiter: asyncio.Future[None] = self._loop.create_future()

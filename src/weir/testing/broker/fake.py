@@ -51,7 +51,7 @@ class FakeProducer:
         self.waiting: list[tuple[Outgoing, asyncio.Future[Receipt]]] = []
         self._closed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
-    async def ready(self) -> None:
+    async def wait_admitted(self) -> None:
         await self.may_send.wait()
 
     def publish(self, outgoing: Outgoing) -> "asyncio.Future[Receipt]":
@@ -76,7 +76,7 @@ class FakeProducer:
                 offset = self.topic.append(outgoing)
                 receipt.set_result(Receipt(offset, self.topic.position_of(offset)))
 
-    async def relax(self) -> None:
+    async def wait_capacity(self) -> None:
         await self.rested.wait()
 
     def shut(self, reason: str) -> None:

@@ -122,7 +122,7 @@ class Writer(Client):
             count -= burst
             left[0] -= burst
             self.shared.disturb_me()
-            await writer.ready()
+            await writer.wait_capacity()
             await self.pause(2 * burst * seconds_each)
 
     def _append(self, writer: LedgerWriter) -> None:

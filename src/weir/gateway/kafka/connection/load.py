@@ -24,7 +24,7 @@ class Load:
             return True
         return self._request_share.exhausted and self.requests > 0
 
-    async def room(self) -> None:
+    async def wait_capacity(self) -> None:
         """Wait until one more may be taken; its one caller is the session's receive loop."""
         while self.full:
             await self._change()

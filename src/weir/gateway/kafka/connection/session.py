@@ -237,7 +237,7 @@ class Session:
             return
         if self.publishing.senders:
             self._held_back = True
-            await self.publishing.relax()
+            await self.publishing.wait_capacity()
             self._held_back = False
         await self.outbox.drain()
         await self.clock.sleep(0)  # the next buffer may be here already
@@ -256,7 +256,7 @@ class Session:
     async def _hold_back(self) -> None:
         self._held_back = True
         self.outbox.flush()
-        await self.load.room()
+        await self.load.wait_capacity()
         self._held_back = False
         self.heard_at = self.clock.monotonic()
 

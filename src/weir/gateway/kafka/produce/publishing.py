@@ -350,12 +350,12 @@ class Publishing:
         )
         self._links[key] = PartitionLink(key, part, topic, producer)
 
-    async def relax(self) -> None:
+    async def wait_capacity(self) -> None:
         """Wait for each producer that quota, rate or memory say should send no more for now."""
         senders, self.senders = self.senders, {}
         for link in senders:
             try:
-                await link.producer.relax()
+                await link.producer.wait_capacity()
             except WeirError:
                 self._drop(link)
 

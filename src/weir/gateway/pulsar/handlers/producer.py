@@ -66,7 +66,7 @@ async def _when_ready(
     session: Session, command: api.CommandProducer, link: ProducerLink
 ) -> api.CommandProducerSuccess | None:
     """A producer that must wait for its topic is told so, and told again when it has it."""
-    waiting = asyncio.ensure_future(link.producer.ready())
+    waiting = asyncio.ensure_future(link.producer.wait_admitted())
     try:
         await asyncio.wait([waiting], timeout=0)
         if not waiting.done():
