@@ -48,6 +48,7 @@ FIRST_SEED = {
         "no-fencing": 6,
         "one-too-many": 0,
         "receipt-before-stored": 2,
+        "receipts-as-they-end": 0,
         "released-early": 0,
         "seek-not-persisted": 6,
         "seen-before-stored": 2,

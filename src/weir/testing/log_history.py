@@ -17,6 +17,8 @@ class LogOpKind(Enum):
 
     #: A message was sent; one operation for each time.
     PUBLISH = "publish"
+    #: A producer's connection brought a receipt, of the entry that begins with this message.
+    RECEIPT = "receipt"
     #: A message was sent in a transaction, to be seen later if that is committed.
     DELAY = "delay"
     #: A delayed message was to be cancelled.

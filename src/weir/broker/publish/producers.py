@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from weir.broker.api import AccessMode, Outgoing, ProducerRequest, Receipt
+from weir.broker.publish.receipts import ReceiptOrder
 from weir.broker.topic.meters import Meter
 from weir.model.errors import ProducerBusyError, ProducerClosedError, ProducerFencedError
 from weir.runtime.interfaces import Clock
@@ -38,6 +39,7 @@ class BrokerProducer:
         self._name = name
         self.request = request
         self.meter = Meter(clock)
+        self.receipts = ReceiptOrder()
         self.connected_ms = clock.wall_ms()
         self.epoch: int | None = None
         #: The stream's count of failures when it came: once there are more, what it sends may miss its past.

@@ -100,36 +100,31 @@ class Publisher:
 
     def publish(self, producer: BrokerProducer, outgoing: Outgoing) -> "asyncio.Future[Receipt]":
         receipt: asyncio.Future[Receipt] = self._loop.create_future()
+        appended = self._publish(producer, outgoing, receipt)
+        return producer.receipts.appended(receipt) if appended else producer.receipts.behind(receipt)
+
+    def _publish(self, producer: BrokerProducer, outgoing: Outgoing, receipt: "asyncio.Future[Receipt]") -> bool:
+        """Answers whether it is being appended to the log, which ends in the order of the calls."""
         refusal = self._refusal(producer, outgoing)
         if refusal is not None:
             receipt.set_exception(refusal)
-            return receipt
+            return False
         if outgoing.parts:
             self.parting.publish(producer, outgoing, receipt)
-            return receipt
+            return False
         if outgoing.stamp is not None:
-            self.stamped.publish(producer, outgoing, outgoing.stamp, receipt)
-            return receipt
+            return self.stamped.publish(producer, outgoing, outgoing.stamp, receipt)
         origin = None
         if self.dedup is not None and outgoing.sequence >= 0 and not outgoing.partial:
             highest = max(outgoing.sequence, outgoing.highest_sequence)
             verdict = self.dedup.judge(producer.name, outgoing.sequence, highest)
             if verdict is not Verdict.NEW:
                 self._answer_known(producer, highest, verdict, receipt)
-                return receipt
+                return False
             origin = Origin(producer.name, highest)
         batch = Batch(-1, outgoing.count, outgoing.format, 0, outgoing.payload, BatchFlags.NONE, origin)
-        due_ms = outgoing.deliver_at_ms
-        if due_ms is not None and not self._is_to_wait(due_ms):
-            due_ms = None
-        if origin is not None and (due_ms is not None or self._lanes.has(producer.name)):
-            self._take_turn(origin, batch, due_ms, receipt)
-        elif due_ms is not None:
-            self._hold(batch, due_ms, receipt)
-        else:
-            self._note_push(origin, self._append(batch, receipt))
         self._count(producer, outgoing)
-        return receipt
+        return self._send_on(batch, outgoing.deliver_at_ms, receipt)
 
     def publish_all(
         self, producer: BrokerProducer, outgoings: Sequence[Outgoing]
@@ -143,7 +138,7 @@ class Publisher:
         refusal = self._refusal(producer, outgoings[0])
         if refusal is not None:
             receipt.set_exception(refusal)
-            return receipt
+            return producer.receipts.behind(receipt)
         count = sum(outgoing.count for outgoing in outgoings)
         size = sum(len(outgoing.payload) for outgoing in outgoings)
         batches = [Batch(-1, o.count, o.format, 0, o.payload) for o in outgoings]
@@ -151,7 +146,7 @@ class Publisher:
         stored = self._stream.append_all(batches)
         stored.add_done_callback(partial(self._all_stored, receipt, count, size, note))
         self._note_counts(producer, count, size)
-        return receipt
+        return producer.receipts.behind(receipt) if stored.done() else producer.receipts.appended(receipt)
 
     def _all_stored(
         self,
@@ -219,6 +214,20 @@ class Publisher:
         return delays and deliver_at_ms > self._clock.wall_ms()
 
     # --- sending on -------------------------------------------------------------------------------------
+
+    def _send_on(self, batch: Batch, due_ms: int | None, receipt: "asyncio.Future[Receipt]") -> bool:
+        origin = batch.origin
+        if due_ms is not None and not self._is_to_wait(due_ms):
+            due_ms = None
+        if origin is not None and (due_ms is not None or self._lanes.has(origin.producer)):
+            self._take_turn(origin, batch, due_ms, receipt)
+            return False
+        if due_ms is not None:
+            self._hold(batch, due_ms, receipt)
+            return False
+        stored = self._append(batch, receipt)
+        self._note_push(origin, stored)
+        return not stored.done()  # else it was refused at once
 
     def _append(
         self, batch: Batch, receipt: "asyncio.Future[Receipt]", answer: "asyncio.Future[int] | None" = None

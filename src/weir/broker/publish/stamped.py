@@ -43,21 +43,22 @@ class StampedPublishing:
 
     def publish(
         self, producer: BrokerProducer, outgoing: Outgoing, stamp: Stamp, receipt: "asyncio.Future[Receipt]"
-    ) -> None:
+    ) -> bool:
+        """Answers whether it is being appended to the log, which ends in the order of the calls."""
         stamps = self._stamps
         try:
             known = stamps.judge(stamp, outgoing)
         except WeirError as refused:
             receipt.set_exception(refused)
-            return
+            return False
         if known is not None:
             self.answer_repeated(known, receipt)
-            return
+            return False
         pending = stamps.states.push(stamp, outgoing.count, transactional=outgoing.transactional)
         flags = BatchFlags.TRANSACTIONAL if outgoing.transactional else BatchFlags.NONE
         batch = Batch(-1, outgoing.count, outgoing.format, 0, outgoing.payload, flags, stamp=stamp)
         self._count(producer, outgoing)
-        self._send(batch, pending, receipt)
+        return self._send(batch, pending, receipt)
 
     def _await_turn(self, batch: Batch, pending: Pending, receipt: "asyncio.Future[Receipt]") -> None:
         """Something that the producer sent before it is on its way into the holding area."""
@@ -74,15 +75,16 @@ class StampedPublishing:
 
         self._lanes.enter(lane_of(batch.stamp), Waiting(False, send, give_up), ())  # type: ignore[arg-type]
 
-    def _send(self, batch: Batch, pending: Pending, receipt: "asyncio.Future[Receipt]") -> None:
+    def _send(self, batch: Batch, pending: Pending, receipt: "asyncio.Future[Receipt]") -> bool:
         """Behind what the same producer has to hold. The first ones of a topic wait until the state says that it
         has any."""
         if batch.stamp is not None and self._lanes.has(lane_of(batch.stamp)):
             self._await_turn(batch, pending, receipt)
         elif self._stamps.armed:
-            self._append_one(batch, pending, receipt)
+            return not self._append_one(batch, pending, receipt).done()
         else:
             self._stamps.arm(partial(self._armed, self._stream.failures, batch, pending, receipt))
+        return False
 
     def _armed(
         self,

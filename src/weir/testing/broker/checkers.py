@@ -64,6 +64,24 @@ def _next_place(op: BrokerOp, ledger: int) -> MessagePosition | None:
     return MessagePosition(ledger, op.place.entry + max(1, op.batch) if ledger == op.place.ledger else 0)
 
 
+def receipts_are_in_order(ops: Sequence[BrokerOp]) -> list[Violation]:
+    """On one connection, the receipts of a producer come in the order of its sends, whichever way each takes."""
+    promise = "receipts of a producer come in the order of its sends"
+    sent: dict[tuple[str, str, int, str], BrokerOp] = {}
+    for op in of(ops, Kind.PUBLISH):
+        sent.setdefault((*_connection(op), op.payload), op)
+    found = []
+    for connection, receipts in grouped(of(ops, Kind.RECEIPT), _connection).items():
+        told = [(sent[*connection, op.payload], op) for op in receipts if (*connection, op.payload) in sent]
+        for (one, first), (two, second) in pairwise(told):
+            if two.began < one.began:
+                sentence = (
+                    f"{two.payload} was sent before {one.payload} to {one.topic}, and its receipt came after"
+                )
+                found.append(Violation(promise, sentence, (two, one, first, second)))
+    return found
+
+
 # --- what is delivered ----------------------------------------------------------------------------------------
 
 
@@ -283,6 +301,7 @@ CHECKERS: tuple[Checker, ...] = (
     all_is_available_after_healing,
     acknowledged_is_stored,
     receipts_say_where,
+    receipts_are_in_order,
     stored_once,
     producers_order_is_kept,
     places_are_dense,
@@ -318,6 +337,10 @@ class _Rank:
 
 def _sub(op: BrokerOp) -> _Sub:
     return (op.topic, op.subscription)
+
+
+def _connection(op: BrokerOp) -> tuple[str, str, int]:
+    return (op.topic, op.client, op.session)
 
 
 def _by_sub(ops: Iterable[BrokerOp]) -> dict[_Sub, list[BrokerOp]]:

@@ -33,6 +33,8 @@ class BrokerOp(LogOp):
     place: MessagePosition | None = None
     #: CONTENT: messages in its batch; 0 outside of batches.
     batch: int = 0
+    #: PUBLISH, RECEIPT: on which connection of the producer.
+    session: int = 0
     #: SUBSCRIBE: which broker.
     broker: str = ""
 
@@ -52,6 +54,7 @@ class BrokerOp(LogOp):
             f" payload {self.payload}" if self.payload else "",
             "" if self.key is None else f" key {self.key}",
             "" if self.due_at is None else f" not before {self.due_at:.3f}s",
+            f" on connection {self.session}" if self.session else "",
             f" by {self.broker}" if self.broker else "",
         )
         return self.topic + "".join(facts)

@@ -9,6 +9,7 @@ from weir.broker.api import Position
 from weir.broker.dispatch.key_shared import KeyShared
 from weir.broker.dispatch.subscription import Subscription
 from weir.broker.publish.lanes import Lanes
+from weir.broker.publish.receipts import ReceiptOrder
 from weir.broker.publish.sequences import Deduplication
 from weir.broker.settings import BrokerSettings
 from weir.broker.topic.topic import BrokerTopic
@@ -119,6 +120,22 @@ def _receipt_elsewhere() -> Iterator[None]:
         return frame(self, sequence, highest, ledger, entry + 1 if entry >= 0 else entry)
 
     with patch.object(Receipts, "frame", further):
+        yield
+
+
+@_mutation(
+    "receipts-as-they-end",
+    checkers.receipts_are_in_order,
+    deduplication=False,
+    delayed=0.5,
+    cancelled=0.0,
+    batches=False,
+    seeks=False,
+    messages=60,
+)
+def _receipts_as_they_end() -> Iterator[None]:
+    """A batch has its receipt as soon as it is stored, held or refused, whatever was sent before it."""
+    with patch.object(ReceiptOrder, "behind", lambda self, receipt: receipt):
         yield
 
 

@@ -19,6 +19,7 @@ from weir.testing.operations import Pending
 from weir.testing.storage.history import make_payload, payload_id
 from weir.testing.world.clock import EPOCH_S
 from weir.wire.pulsar.ids import MessageId
+from weir.wire.pulsar.proto import api
 
 _ANSWER_S = 3.0
 _WINDOW = 12
@@ -43,6 +44,8 @@ class Errand:
     name: str
     topic: str
     batches: list[list[_Message]] = field(default_factory=list)
+    #: Connections that were made for it so far.
+    sessions: int = 0
 
     @property
     def first_open(self) -> int:
@@ -72,7 +75,15 @@ def make_errand(name: str, topic: str, rng: Random, shared: BrokerShared) -> Err
 
 
 class SimProducer(TopicProducer):
-    """A producer that says which sequence id comes next, as applications do that send again."""
+    """A producer that says which sequence id comes next, as applications do that send again. It writes down each
+    receipt as it comes, also one that overtakes another: Pulsar's own client would hang up then."""
+
+    def note_receipts(self, note: Callable[[int], None]) -> None:
+        self._note = note
+
+    def _stored(self, command: api.CommandSendReceipt) -> None:
+        self._note(command.sequence_id)
+        super()._stored(command)
 
     def continue_with(self, number: int) -> None:
         self._sequence = number - 1
@@ -111,7 +122,9 @@ class Sender:
         # With a name the broker knows what it has; without deduplication a name only gets into the way.
         settings = ProducerSettings(name=self._errand.name if self._plan.deduplication else None)
         producer = SimProducer(self._clock, connection, topic, settings)
+        producer.note_receipts(self._note_receipt)
         await producer.open()
+        self._errand.sessions += 1
         if self._plan.deduplication and self._rng.random() < 0.5:
             self._believe(producer.last_sequence)
         self._failed = None
@@ -150,6 +163,11 @@ class Sender:
                     self._begin(message).ok()
                     message.answered = True
 
+    def _note_receipt(self, number: int) -> None:
+        payload = payload_id(make_payload(self._errand.name, number, 0))
+        name, topic = self._errand.name, self._errand.topic
+        self._shared.story.note(name, Kind.RECEIPT, topic=topic, payload=payload, session=self._errand.sessions)
+
     def _begin(self, message: _Message) -> Pending:
         if message.delay_s is not None and message.due_s is None:
             message.due_s = self._shared.now + message.delay_s
@@ -161,6 +179,7 @@ class Sender:
             payload=payload_id(message.payload),
             key=message.key,
             once=self._plan.deduplication,
+            session=self._errand.sessions,
             due_at=None if message.due_s is None else message.due_s - self._plan.skew_s,
         )
 
