@@ -79,9 +79,9 @@ def test_a_message_that_someone_tried_to_cancel_may_be_gone(story: TopicStory) -
 def test_a_receipt_that_overtakes_another_is_found_on_one_connection(story: TopicStory) -> None:
     for session, order in ((1, (0, 1)), (2, (1, 0))):
         for number in (0, 1):
-            story.begin("p", Kind.PUBLISH, payload=f"p#{number}", session=session)
+            story.begin("p", LogOpKind.PUBLISH, payload=f"p#{number}", session=session)
         for number in order:
-            story.begin("p", Kind.RECEIPT, payload=f"p#{number}", session=session).ok()
+            story.begin("p", LogOpKind.RECEIPT, payload=f"p#{number}", session=session).ok()
         if session == 1:
             assert story.broken() == []
     told = "p#0 was sent before p#1 to t, and its receipt came after"

@@ -68,10 +68,10 @@ def receipts_are_in_order(ops: Sequence[BrokerOp]) -> list[Violation]:
     """On one connection, the receipts of a producer come in the order of its sends, whichever way each takes."""
     promise = "receipts of a producer come in the order of its sends"
     sent: dict[tuple[str, str, int, str], BrokerOp] = {}
-    for op in of(ops, Kind.PUBLISH):
+    for op in of(ops, LogOpKind.PUBLISH):
         sent.setdefault((*_connection(op), op.payload), op)
     found = []
-    for connection, receipts in grouped(of(ops, Kind.RECEIPT), _connection).items():
+    for connection, receipts in grouped(of(ops, LogOpKind.RECEIPT), _connection).items():
         told = [(sent[*connection, op.payload], op) for op in receipts if (*connection, op.payload) in sent]
         for (one, first), (two, second) in pairwise(told):
             if two.began < one.began:

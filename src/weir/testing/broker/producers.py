@@ -166,7 +166,9 @@ class Sender:
     def _note_receipt(self, number: int) -> None:
         payload = payload_id(make_payload(self._errand.name, number, 0))
         name, topic = self._errand.name, self._errand.topic
-        self._shared.story.note(name, Kind.RECEIPT, topic=topic, payload=payload, session=self._errand.sessions)
+        self._shared.story.note(
+            name, LogOpKind.RECEIPT, topic=topic, payload=payload, session=self._errand.sessions
+        )
 
     def _begin(self, message: _Message) -> Pending:
         if message.delay_s is not None and message.due_s is None:
