@@ -14,9 +14,10 @@ from uuid import uuid4
 import pulsar
 import pytest
 
-from weir.admin.http import HttpSettings
+from weir.admin.http import HttpSettings, Request
 from weir.admin.routing import Route
 from weir.admin.server import AdminServer
+from weir.model.errors import NotAuthenticatedError
 from weir.runtime.real import real_runtime
 from weir.server.config_load import load
 from weir.server.standalone import Standalone
@@ -52,8 +53,10 @@ class Served:
 async def serve() -> AsyncIterator[Callable[..., Awaitable[Served]]]:
     servers: list[AdminServer] = []
 
-    async def start(routes: list[Route], *, role: str = "anyone", **settings: Any) -> Served:
-        async def authenticate(request: object) -> str:
+    async def start(routes: list[Route], *, role: str = "anyone", token: str = "", **settings: Any) -> Served:
+        async def authenticate(request: Request) -> str:
+            if token and request.headers.get("authorization") != token:
+                raise NotAuthenticatedError("who are you?")
             return role
 
         server = AdminServer(real_runtime(), HttpSettings(**settings), routes, authenticate)

@@ -2,10 +2,11 @@
 
 from ssl import SSLContext
 
-from weir.admin.http import Handler, HttpSettings
+from weir.admin.http import Admit, HttpSettings
 from weir.admin.http_session import HttpSession
 from weir.model.errors import TopicClosedError
 from weir.runtime.interfaces import Connection, Runtime
+from weir.runtime.request_budget import RequestBudget, RequestShare
 from weir.runtime.serving import Server, ServingSettings
 
 
@@ -13,10 +14,21 @@ class HttpServer:
     """`start`, then `close`."""
 
     def __init__(
-        self, runtime: Runtime, settings: HttpSettings, handler: Handler, *, tls: SSLContext | None = None
+        self,
+        runtime: Runtime,
+        settings: HttpSettings,
+        admit: Admit,
+        *,
+        tls: SSLContext | None = None,
+        request_budget: RequestBudget | None = None,
     ) -> None:
+        """`request_budget`: what all listeners together may receive; None: as the settings say, for this one."""
+        self._clock = runtime.clock
         self._settings = settings
-        self._handler = handler
+        self._admit = admit
+        self.request_budget = (
+            request_budget if request_budget is not None else RequestBudget(settings.max_received_bytes)
+        )
         serving = ServingSettings(
             settings.host, settings.port, settings.max_connections, close_grace_s=settings.drain_s
         )
@@ -40,4 +52,5 @@ class HttpServer:
         await self._server.close(TopicClosedError("the server closes"))
 
     def _session(self, connection: Connection) -> HttpSession:
-        return HttpSession(connection, self._settings, self._handler)
+        share = RequestShare(self.request_budget, self._clock)
+        return HttpSession(connection, self._settings, self._admit, share, self._clock)

@@ -1,19 +1,24 @@
 """One HTTP/1.1 connection: requests one after the other, each bounded in size and time.
 
-h11 does the protocol; this is the loop around it. A request that cannot be understood gets its status and a closed
-connection; one that is too large is refused before it is read.
+h11 does the protocol; this is the loop around it. Only the head of a request is read before it is known who asks;
+its body is read once the budget of all listeners has capacity for it. A request that cannot be understood gets its
+status and a closed connection; one that is too large is refused before it is read.
 """
 
 import asyncio
 import logging
+from contextlib import suppress
+from dataclasses import replace
 from http import HTTPStatus
 from urllib.parse import parse_qs
 
 import h11
 
-from weir.admin.http import Handler, HttpSettings, Request, Response
-from weir.model.errors import ConnectionLostError, NetworkError, WeirError
-from weir.runtime.interfaces import Connection
+from weir.admin.http import Admission, Admit, HttpSettings, Request, Response
+from weir.model.errors import ConnectionLostError, NetworkError, TooManyError, WeirError
+from weir.model.ids import Buffer
+from weir.runtime.interfaces import Clock, Connection
+from weir.runtime.request_budget import FREE_BYTES, RequestShare
 
 log = logging.getLogger(__name__)
 
@@ -21,10 +26,18 @@ log = logging.getLogger(__name__)
 class HttpSession:
     """Serves one connection until it ends."""
 
-    def __init__(self, connection: Connection, settings: HttpSettings, handler: Handler) -> None:
+    def __init__(
+        self, connection: Connection, settings: HttpSettings, admit: Admit, share: RequestShare, clock: Clock
+    ) -> None:
+        """`share`: of the requests that all connections together may have in memory."""
         self._connection = connection
         self._settings = settings
-        self._handler = handler
+        self._admit = admit
+        self._share = share
+        self._clock = clock
+        self._heard_at = clock.monotonic()
+        #: What was received and the protocol has not seen: heads are looked at before more is let in.
+        self._received: Buffer = b""
         self._loop = asyncio.get_running_loop()
         self._closing = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -44,17 +57,34 @@ class HttpSession:
             if self._closing.is_set():
                 self._connection.abort()
                 return
-            while await self._serve_one():
-                self._http.start_next_cycle()
-        except h11.RemoteProtocolError as wrong:
-            await self._refuse(wrong.error_status_hint, str(wrong))
-        except TimeoutError:
-            if self._http.our_state is h11.SEND_RESPONSE:
-                await self._refuse(HTTPStatus.REQUEST_TIMEOUT, "the request did not come to its end")
+            await self._serve()
         except NetworkError:
             pass
         finally:
+            self._share.close()
             self._connection.close()
+
+    async def _serve(self) -> None:
+        try:
+            self._deadline = self._loop.time() + self._settings.head_s
+            while await self._serve_one():
+                self._http.start_next_cycle()
+                self._deadline = self._loop.time() + self._settings.idle_s
+        except h11.RemoteProtocolError as wrong:
+            await self._refuse(wrong.error_status_hint, str(wrong))
+        except TimeoutError:
+            if self._http.our_state is h11.SEND_RESPONSE or self._http.trailing_data[0]:
+                await self._refuse(HTTPStatus.REQUEST_TIMEOUT, "the request did not come to its end")
+        if self._http.their_state in (h11.SEND_BODY, h11.ERROR):
+            await self._throw_away()
+
+    async def _throw_away(self) -> None:
+        """Read on for a while: a connection that is closed with bytes unread loses the answer on its way."""
+        self._received = b""
+        with suppress(TimeoutError, ConnectionLostError):
+            async with asyncio.timeout(self._settings.linger_s):
+                while await self._connection.receive():
+                    pass
 
     def end(self, why: WeirError) -> None:
         """The request under way is answered, and is the last."""
@@ -68,79 +98,127 @@ class HttpSession:
 
     def overdue(self, now: float) -> str | None:
         """A request that does not come is answered for that; an answer that is not read is all that is left."""
-        late = self._sending and self._loop.time() > self._deadline
-        return "it does not read what it is sent" if late else None
+        if self._sending and self._loop.time() > self._deadline:
+            return "it does not read what it is sent"
+        if self._share.late(now, self._heard_at):
+            return "others wait, and it does not send the rest of its request"
+        return None
 
     async def _serve_one(self) -> bool:
         """Answer one request; whether another may follow on this connection."""
-        self._deadline = self._loop.time() + self._settings.idle_s
         head = await self._next_event()
         if not isinstance(head, h11.Request):
             return False
-        body = await self._body(head)
-        if body is None:
-            await self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the request is too large")
-            return False
+        request = self._request(head)
+        admitted = await self._admit(request)
+        if isinstance(admitted, Response):
+            answer = admitted
+            await self._skip_body(head)
+        else:
+            body = await self._body(head, admitted.max_body_bytes)
+            if isinstance(body, Response):
+                answer = body
+            else:
+                answer = await self._answer(admitted, replace(request, body=body))
+        await self._send(answer, with_body=request.method != "HEAD")
+        return self._http.our_state is h11.DONE and self._http.their_state is h11.DONE
+
+    def _request(self, head: h11.Request) -> Request:
         target = head.target.decode("latin-1")
         path, _, query = target.partition("?")
-        request = Request(
+        return Request(
             head.method.decode("latin-1"),
             path,
             parse_qs(query, keep_blank_values=True),
             {name.decode("latin-1"): value.decode("latin-1") for name, value in head.headers},
-            body,
             self._connection.peer,
             target,
             self._connection.certificate,
         )
-        await self._send(await self._handler(request), with_body=request.method != "HEAD")
-        return self._http.our_state is h11.DONE and self._http.their_state is h11.DONE
 
-    async def _body(self, head: h11.Request) -> bytes | None:
-        """The request's body; None if it is larger than allowed."""
-        for name, value in head.headers:
-            if name == b"content-length" and int(value) > self._settings.max_body_bytes:
-                return None
+    async def _answer(self, admitted: Admission, request: Request) -> Response:
+        self._share.acquire(len(request.body))
+        try:
+            return await admitted.answer(request)
+        finally:
+            self._share.release(len(request.body))
+
+    async def _skip_body(self, head: h11.Request) -> None:
+        """Of a request that is refused: if it is small, the connection can go on."""
+        announced = _announced(head)
+        if announced is not None and announced <= FREE_BYTES and not self._http.they_are_waiting_for_100_continue:
+            while isinstance(await self._next_event(), h11.Data):
+                pass
+
+    async def _body(self, head: h11.Request, most: int) -> bytes | Response:
+        """The request's body, once there is capacity for it; or why it is not read."""
+        announced = _announced(head)
+        if announced is not None and announced > most:
+            return self._refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the request is too large")
+        try:
+            async with asyncio.timeout(self._settings.idle_s):
+                await self._share.wait_capacity(most if announced is None else announced)
+        except (TimeoutError, TooManyError):
+            return self._refusal(HTTPStatus.SERVICE_UNAVAILABLE, "too many requests are being received; try again")
+        self._heard_at = self._clock.monotonic()
+        self._deadline = self._loop.time() + self._settings.idle_s
         if self._http.they_are_waiting_for_100_continue:
             self._write(h11.InformationalResponse(status_code=100, headers=[]))
         pieces, size = [], 0
         while isinstance(event := await self._next_event(), h11.Data):
             pieces.append(bytes(event.data))
             size += len(event.data)
-            if size > self._settings.max_body_bytes:
-                return None
+            if size > most:
+                return self._refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the request is too large")
         return b"".join(pieces)
 
     async def _next_event(self) -> h11.Event | type[h11.PAUSED]:
         """The next part of a request. Between requests, the server's end is a good moment to end as well."""
         while (event := self._http.next_event()) is h11.NEED_DATA:
-            idle = self._http.their_state is h11.IDLE and self._http.trailing_data[0] == b""
-            receiving = asyncio.ensure_future(self._connection.receive())
-            closing = asyncio.ensure_future(self._closing.wait()) if idle else None
-            try:
-                async with asyncio.timeout_at(self._deadline):
-                    waits = [receiving] if closing is None else [receiving, closing]
-                    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-                if not receiving.done():
-                    raise ConnectionLostError("the server closes")
-                self._http.receive_data(bytes(receiving.result()))
-            finally:
-                receiving.cancel()
-                if closing is not None:
-                    closing.cancel()
+            if not self._received:
+                self._received = await self._receive()
+                self._heard_at = self._clock.monotonic()
+                if not self._received:
+                    self._http.receive_data(b"")
+                    continue
+            if self._http.their_state is h11.IDLE:
+                self._deadline = min(self._deadline, self._loop.time() + self._settings.head_s)
+            received = memoryview(self._received)
+            most = self._settings.max_head_bytes
+            self._http.receive_data(bytes(received[:most]))
+            self._received = received[most:]
         return event  # type: ignore[return-value]
+
+    async def _receive(self) -> Buffer:
+        idle = self._http.their_state is h11.IDLE and self._http.trailing_data[0] == b""
+        receiving = asyncio.ensure_future(self._connection.receive())
+        closing = asyncio.ensure_future(self._closing.wait()) if idle else None
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                waits = [receiving] if closing is None else [receiving, closing]
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            if not receiving.done():
+                raise ConnectionLostError("the server closes")
+            return receiving.result()
+        finally:
+            receiving.cancel()
+            if closing is not None:
+                closing.cancel()
 
     async def _refuse(self, status: int, why: str) -> None:
         """Answer what could not be served, if the protocol still lets us, and end."""
-        log.info("http: %s: %s", self._connection.peer, why)
+        refusal = self._refusal(status, why)
         if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return
-        close = {"connection": "close"}
-        body = b'{"reason": "%s"}' % why.replace('"', "'").encode("ascii", "replace")
         try:
-            await self._send(Response(status, body, headers=close), with_body=True)
+            await self._send(refusal, with_body=True)
         except NetworkError:
             log.debug("http: %s did not wait for its answer", self._connection.peer)
+
+    def _refusal(self, status: int, why: str) -> Response:
+        log.info("http: %s: %s", self._connection.peer, why)
+        body = b'{"reason": "%s"}' % why.replace('"', "'").encode("ascii", "replace")
+        return Response(status, body, headers={"connection": "close"})
 
     async def _send(self, response: Response, *, with_body: bool) -> None:
         headers = list(response.headers.items())
@@ -148,7 +226,8 @@ class HttpSession:
             headers.append(("content-length", str(len(response.body))))
         if response.body:
             headers.append(("content-type", response.content_type))
-        if self._closing.is_set():
+        last = self._closing.is_set() or self._http.their_state is h11.SEND_BODY
+        if last and "connection" not in response.headers:
             headers.append(("connection", "close"))
         self._write(h11.Response(status_code=response.status, headers=headers))
         if with_body and response.body:
@@ -163,3 +242,13 @@ class HttpSession:
         data = self._http.send(event)
         if data:
             self._connection.write([data])
+
+
+def _announced(head: h11.Request) -> int | None:
+    """How large the body is going to be; None if it does not say."""
+    for name, value in head.headers:
+        if name == b"content-length":
+            return int(value)
+        if name == b"transfer-encoding":
+            return None
+    return 0

@@ -1,21 +1,25 @@
 """The admin server: routes, authentication, and errors as statuses, on one HTTP listener."""
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from ssl import SSLContext
+from typing import Any, TypeVar
 
 import msgspec
 
 from weir import __version__
-from weir.admin.http import HttpSettings, Request, Response
+from weir.admin.http import Admission, HttpSettings, Request, Response
 from weir.admin.http_server import HttpServer
 from weir.admin.openapi import Refusal, document
 from weir.admin.refusals import status_of
 from weir.admin.routing import Call, Route, Router
 from weir.model.errors import NotOwnerError, WeirError
 from weir.runtime.interfaces import Runtime
+from weir.runtime.request_budget import FREE_BYTES, RequestBudget
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 #: No answer is larger; who asks for so much shall ask for less.
 _MAX_ANSWER_BYTES = 32 * 1024 * 1024
@@ -35,15 +39,18 @@ class AdminServer:
         authenticate: Authenticate,
         *,
         tls: SSLContext | None = None,
+        request_budget: RequestBudget | None = None,
     ) -> None:
+        """`request_budget`: what all listeners together may receive; None: as the settings say, for this one."""
         self._routes = routes
+        self._max_body_bytes = settings.max_body_bytes
         self._openapi: bytes | None = None
         serve_openapi = Route(
             "GET", "/openapi.json", "This document.", self._describe, answer=dict, tag="meta", open=True
         )
         self._router = Router([*routes, serve_openapi])
         self._authenticate = authenticate
-        self._http = HttpServer(runtime, settings, self._answer, tls=tls)
+        self._http = HttpServer(runtime, settings, self._admit, tls=tls, request_budget=request_budget)
 
     @property
     def host(self) -> str:
@@ -59,14 +66,31 @@ class AdminServer:
     async def close(self) -> None:
         await self._http.close()
 
-    async def _answer(self, request: Request) -> Response:
-        try:
-            found = self._router.find("GET" if request.method == "HEAD" else request.method, request.path)
-            if isinstance(found, list):
-                return _no_route(found)
-            route, path = found
-            role = "" if route.open else await self._authenticate(request)
+    async def _admit(self, head: Request) -> Admission | Response:
+        """Decide by the head who asks, and for what, before anything of the body is read."""
+        return await self._told(head, self._opened(head))
+
+    async def _opened(self, head: Request) -> Admission | Response:
+        found = self._router.find("GET" if head.method == "HEAD" else head.method, head.path)
+        if isinstance(found, list):
+            return _no_route(found)
+        route, path = found
+        role = "" if route.open else await self._authenticate(head)
+
+        async def act(request: Request) -> Response:
             return _response(await route.action(route.call(request, path, role)))
+
+        async def answer(request: Request) -> Response:
+            return await self._told(request, act(request))
+
+        # Nobody knows who asks for an open route.
+        most = min(FREE_BYTES, self._max_body_bytes) if route.open else self._max_body_bytes
+        return Admission(most, answer)
+
+    async def _told(self, request: Request, work: Coroutine[Any, Any, T]) -> T | Response:
+        """What came of it; errors as statuses."""
+        try:
+            return await work
         except NotOwnerError as elsewhere:
             return _redirect(request, elsewhere)
         except WeirError as refused:

@@ -11,6 +11,7 @@ from weir.bookie.serving import SessionLimits
 from weir.model.check import check
 from weir.model.ids import Buffer
 from weir.runtime.interfaces import Clock, Connection
+from weir.runtime.waiters import Waiters
 from weir.wire.bookie import encode_done
 
 
@@ -31,7 +32,7 @@ class Outbox:
         # What is paid back once `_done` and `_out` have been sent.
         self._owed_requests = 0
         self._owed_bytes = 0
-        self._capacity: asyncio.Future[None] | None = None
+        self._capacity = Waiters()
         self._wake = asyncio.Event()
 
     @property
@@ -40,9 +41,7 @@ class Outbox:
 
     async def wait_capacity(self) -> None:
         """Wait until one more request may be accepted; its one caller is the session's receive loop."""
-        while self.full:
-            self._capacity = asyncio.get_running_loop().create_future()
-            await self._capacity
+        await self._capacity.wait_until(lambda: not self.full)
 
     def accept(self, size: int) -> None:
         """Charge one request, with the bytes that it or its answer may hold."""
@@ -101,5 +100,5 @@ class Outbox:
         self.requests -= requests
         self.bytes -= size
         check(self.requests >= 0 and self.bytes >= 0, "no more is paid back than was charged")
-        if self._capacity is not None and not self._capacity.done() and not self.full:
-            self._capacity.set_result(None)
+        if not self.full:
+            self._capacity.wake()

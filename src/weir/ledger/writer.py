@@ -34,6 +34,7 @@ from weir.model.ids import BookieId, Buffer, EntryId, LedgerId
 from weir.model.ledger import Fragment, LedgerMetadata
 from weir.runtime.interfaces import Timer
 from weir.runtime.tasks import TaskScope
+from weir.runtime.waiters import Waiters
 from weir.wire.entry import HEADER_BYTES, MAX_PAYLOAD_BYTES, encode_entry
 
 log = logging.getLogger(__name__)
@@ -81,7 +82,8 @@ class LedgerWriter:
         self._confirm_due = False
         self._watched = False  # for overdue answers
         self._retry: Timer | None = None
-        self._at_ease: list[asyncio.Future[None]] = []
+        #: Tasks that wait until the window has capacity, or something is acknowledged.
+        self._waiters = Waiters()
 
     # --- what callers see -------------------------------------------------------------------------------
 
@@ -164,9 +166,7 @@ class LedgerWriter:
     async def wait_capacity(self) -> None:
         """Wait until the window has room. Raises what made the writer fail."""
         while self._refusal is None and self._over(1):
-            waiter: asyncio.Future[None] = self._loop.create_future()
-            self._at_ease.append(waiter)
-            await waiter
+            await self._waiters.wait()
         if self._refusal is not None:
             raise self._refusal
 
@@ -313,8 +313,8 @@ class LedgerWriter:
             for future, entry_id in batch.waiters:
                 if not future.done():
                     future.set_result(entry_id)
-        if self._at_ease and not (self._window and self._over(1)):
-            self._ease()
+        if len(self._waiters) and not (self._window and self._over(1)):
+            self._waiters.wake()
         if not self._confirm_due and self._confirmed_to_bookies < self._window.last_confirmed:
             self._confirm_due = True
             self._context.confirming.ask(self._confirm_if_idle)
@@ -442,16 +442,7 @@ class LedgerWriter:
 
     async def _progress(self) -> None:
         """Wait until something is acknowledged or the writer failed."""
-        waiter: asyncio.Future[None] = self._loop.create_future()
-        self._at_ease.append(waiter)
-        await waiter
-
-    def _ease(self) -> None:
-        """Wake whoever waits; each looks again for itself."""
-        waiting, self._at_ease = self._at_ease, []
-        for waiter in waiting:
-            if not waiter.done():
-                waiter.set_result(None)
+        await self._waiters.wait()
 
     def _die(self, failure: WeirError) -> None:
         """Nothing is acknowledged from here on; everyone who waits is told."""
@@ -469,7 +460,7 @@ class LedgerWriter:
                 _fail(future, failure)
         if self._retry is not None:
             self._retry.cancel()
-        self._ease()
+        self._waiters.wake()
 
     def _task_failed(self, failure: BaseException) -> None:
         self._die(LedgerError(f"the writer of ledger {self.ledger_id} failed: {failure!r}"))

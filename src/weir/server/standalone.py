@@ -309,7 +309,12 @@ class Standalone:
             settings = parts.http_settings(self._config, bound)
             secure = _secure(name)
             server = AdminServer(
-                self._runtime, settings, routes, _authenticate(broker), tls=tls if secure else None
+                self._runtime,
+                settings,
+                routes,
+                _authenticate(broker),
+                tls=tls if secure else None,
+                request_budget=self._request_budget,
             )
             await server.start()
             self._started.push_async_callback(server.close)

@@ -14,6 +14,7 @@ from weir.model.batch import Batch
 from weir.model.errors import WeirError
 from weir.runtime.interfaces import Clock
 from weir.runtime.tasks import TaskScope
+from weir.runtime.waiters import Waiters
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +31,7 @@ Read = Callable[[int, int], Awaitable[list[Batch]]]
 class _Run:
     """Consecutive batches from where a reader stands."""
 
-    __slots__ = ("_waiter", "batches", "handed", "next", "owner", "size", "task", "used_at")
+    __slots__ = ("_growth", "batches", "handed", "next", "owner", "size", "task", "used_at")
 
     def __init__(self, owner: "ReadAhead", offset: int) -> None:
         self.owner = owner
@@ -42,7 +43,7 @@ class _Run:
         self.next = offset
         self.task: asyncio.Task[None] | None = None
         self.used_at = 0.0
-        self._waiter: asyncio.Future[None] | None = None
+        self._growth = Waiters()
 
     @property
     def start(self) -> int:
@@ -50,14 +51,10 @@ class _Run:
 
     async def grown(self) -> None:
         """Wait until there is more, or nobody reads any more."""
-        if self._waiter is None:
-            self._waiter = asyncio.get_running_loop().create_future()
-        await asyncio.shield(self._waiter)
+        await self._growth.wait()
 
     def wake(self) -> None:
-        waiter, self._waiter = self._waiter, None
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
+        self._growth.wake()
 
 
 class AheadBudget:

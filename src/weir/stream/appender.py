@@ -26,6 +26,7 @@ from weir.model.errors import (
 from weir.model.ids import LedgerId
 from weir.model.stream import Chain, Span
 from weir.runtime.tasks import TaskScope
+from weir.runtime.waiters import Waiters
 from weir.stream.context import StreamContext
 from weir.stream.held_chain import HeldChain
 from weir.stream.tail import StreamTail
@@ -76,8 +77,8 @@ class Appender:
         self.failures = 0
         self._listeners: list[Callable[[], None]] = []
         self._on_stored: Callable[[list[Batch]], None] | None = None
-        self._grown: list[asyncio.Future[None]] = []
-        self._eased: list[asyncio.Future[None]] = []
+        self._growth = Waiters()
+        self._capacity = Waiters()
         self._tasks = TaskScope(f"stream {name}", on_failure=self._turnover_failed)
 
     # --- what the stream sees ---------------------------------------------------------------------------
@@ -144,7 +145,7 @@ class Appender:
     async def wait_capacity(self) -> None:
         """Wait until an append may be made without growing memory beyond the window."""
         while self._failure is None and self._waiting_bytes > self._settings.window_bytes:
-            await self._wait(self._eased)
+            await self._capacity.wait()
         if self._failure is not None:
             raise self._failure
 
@@ -153,7 +154,7 @@ class Appender:
         while self._end_offset <= offset:
             if self._failure is not None:
                 raise self._failure
-            await self._wait(self._grown)
+            await self._growth.wait()
 
     def listen(self, listener: Callable[[], None]) -> None:
         """Call a plain function whenever the end has moved, appends have failed, or the stream has died."""
@@ -170,13 +171,13 @@ class Appender:
             self._turnover is not None or (self._writer is not None and self._writer.failure is not None)
         ):
             self._kick()
-            await self._wait(self._grown)
+            await self._growth.wait()
         if self._failure is not None:
             raise self._failure
 
     def _changed(self) -> None:
         """Tell everyone who waits that the end has moved, or never will again."""
-        _wake(self._grown)
+        self._growth.wake()
         for listener in self._listeners:
             listener()
 
@@ -191,7 +192,7 @@ class Appender:
         """Refuse new appends, acknowledge or fail what is under way, and close the ledger."""
         self._finished = reason
         while self._failure is None and (self._queue or self._in_flight):
-            await self._wait(self._grown)
+            await self._growth.wait()
         await self.roll()
 
     async def close(self, reason: WeirError) -> None:
@@ -207,7 +208,7 @@ class Appender:
         self._failure = failure
         self._strand(failure)
         self._changed()
-        _wake(self._eased)
+        self._capacity.wake()
 
     async def settle(self) -> None:
         """Close the chain's open ledger, if there is one, where its recovery says that it ends."""
@@ -323,7 +324,7 @@ class Appender:
                     append.done.set_result(append.batch.base_offset)
         self._changed()
         if self._waiting_bytes <= self._settings.window_bytes:
-            _wake(self._eased)
+            self._capacity.wake()
 
     def _strand(self, failure: WeirError) -> None:
         """Fail what waits for a ledger."""
@@ -360,7 +361,7 @@ class Appender:
             self._turnover = None
             self._kick()
             self._changed()
-            _wake(self._eased)
+            self._capacity.wake()
 
     def _turnover_failed(self, failure: BaseException) -> None:
         self.die(failure if isinstance(failure, WeirError) else InvariantError(f"{self._name}: {failure!r}"))
@@ -415,18 +416,6 @@ class Appender:
         self._tail.clear()
         await self.settle()
         self._writer = None
-
-    async def _wait(self, waiters: "list[asyncio.Future[None]]") -> None:
-        waiter: asyncio.Future[None] = self._loop.create_future()
-        waiters.append(waiter)
-        await waiter
-
-
-def _wake(waiters: "list[asyncio.Future[None]]") -> None:
-    for waiter in waiters:
-        if not waiter.done():
-            waiter.set_result(None)
-    waiters.clear()
 
 
 def _fail(appends: list[_Append], failure: BaseException) -> None:

@@ -9,6 +9,7 @@ from weir.broker.dispatch.pieces import Pieces
 from weir.broker.topic.meters import Histogram, Meter
 from weir.model.errors import ConsumerClosedError, NotAllowedError, NotAuthorisedError
 from weir.runtime.interfaces import Clock
+from weir.runtime.waiters import Waiters
 from weir.stream.cursor import Cursor
 
 
@@ -82,7 +83,7 @@ class BrokerConsumer:
         loop = asyncio.get_running_loop()
         self._closed: asyncio.Future[str] = loop.create_future()
         self._active = True
-        self._active_waiters: list[asyncio.Future[None]] = []
+        self._active_change = Waiters()
 
     # --- what dispatchers see ---------------------------------------------------------------------------
 
@@ -116,7 +117,7 @@ class BrokerConsumer:
     def set_active(self, active: bool) -> None:
         if active != self._active:
             self._active = active
-            _wake(self._active_waiters)
+            self._active_change.wake()
 
     @property
     def inbox(self) -> Sequence[Delivery]:
@@ -140,7 +141,7 @@ class BrokerConsumer:
             self._closed.set_result(reason)
             self._demand = 0
             self.set_active(False)
-            _wake(self._active_waiters)
+            self._active_change.wake()
             if self._waiter is not None and not self._waiter.done():
                 self._waiter.set_exception(ConsumerClosedError(f"the consumer is closed: {reason}"))
 
@@ -226,9 +227,7 @@ class BrokerConsumer:
     async def active_change(self, seen: bool) -> bool:
         while self._active == seen:
             self._check_open()
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._active_waiters.append(waiter)
-            await waiter
+            await self._active_change.wait()
         return self._active
 
     async def persisted(self) -> None:
@@ -256,10 +255,3 @@ def _merged(first: Delivery, second: Delivery) -> Delivery:
         whole if second.wanted is None else second.wanted
     )
     return Delivery(first.batch, None if wanted == whole else wanted, max(first.redelivered, second.redelivered))
-
-
-def _wake(waiters: "list[asyncio.Future[None]]") -> None:
-    for waiter in waiters:
-        if not waiter.done():
-            waiter.set_result(None)
-    waiters.clear()

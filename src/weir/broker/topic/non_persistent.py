@@ -39,6 +39,7 @@ from weir.model.policies import Policies, Rate
 from weir.model.registry import Action
 from weir.model.topics import TopicName
 from weir.runtime.interfaces import Clock
+from weir.runtime.waiters import Waiters
 from weir.stream.cursor import Cursor
 
 
@@ -186,7 +187,7 @@ class NonPersistentTopic:
         self._dropped = 0
         self._end = 0
         self._name_count = 0
-        self._grown: list[asyncio.Future[None]] = []
+        self._growth = Waiters()
         self._dead: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     @property
@@ -250,10 +251,7 @@ class NonPersistentTopic:
         self._rate.spend(outgoing.count, size)
         self._meter.count(outgoing.count, size)
         producer.meter.count(outgoing.count, size)
-        grown, self._grown = self._grown, []
-        for waiter in grown:
-            if not waiter.done():
-                waiter.set_result(None)
+        self._growth.wake()
         receipt.set_result(Receipt(batch.base_offset, (0, batch.base_offset)))
         return receipt
 
@@ -339,9 +337,7 @@ class NonPersistentTopic:
     async def wait_beyond(self, offset: int) -> None:
         while self._end <= offset:
             self._check_alive()
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._grown.append(waiter)
-            await waiter
+            await self._growth.wait()
 
     @property
     def stable_offset(self) -> int:
@@ -375,10 +371,7 @@ class NonPersistentTopic:
         for subscription in list(self._subscriptions.values()):
             for consumer in subscription.consumers:
                 subscription.expel(consumer, reason)
-        for waiter in self._grown:
-            if not waiter.done():
-                waiter.set_exception(TopicClosedError(f"{self._name} is closed: {reason}"))
-        self._grown = []
+        self._growth.fail(TopicClosedError(f"{self._name} is closed: {reason}"))
 
     def stats(self) -> TopicStats:
         subscriptions = [subscription_stats(s, self._end, 0) for s in self._subscriptions.values()]

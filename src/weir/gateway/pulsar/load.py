@@ -1,8 +1,7 @@
 """What a session has accepted and not finished: it stops reading while that is too much."""
 
-import asyncio
-
 from weir.gateway.pulsar.settings import SessionLimits
+from weir.runtime.waiters import Waiters
 
 
 class Load:
@@ -13,7 +12,7 @@ class Load:
         self.requests = 0
         self.publishes = 0
         self.publish_bytes = 0
-        self._changed: asyncio.Future[None] | None = None
+        self._change = Waiters()
 
     @property
     def full(self) -> bool:
@@ -27,19 +26,19 @@ class Load:
     async def wait_capacity(self) -> None:
         """Wait until one more may be accepted; its one caller is the session's receive loop."""
         while self.full:
-            await self._change()
+            await self._change.wait()
 
     async def settled(self) -> None:
         """Wait until nothing is under way; only once the receive loop accepts no more."""
         while self.publishes or self.requests:
-            await self._change()
+            await self._change.wait()
 
     def request(self) -> None:
         self.requests += 1
 
     def answered(self, count: int = 1) -> None:
         self.requests -= count
-        self._wake()
+        self._change.wake()
 
     def publish(self, size: int) -> None:
         self.publishes += 1
@@ -48,14 +47,4 @@ class Load:
     def published(self, size: int, count: int = 1) -> None:
         self.publishes -= count
         self.publish_bytes -= size
-        if self._changed is not None:
-            self._wake()
-
-    async def _change(self) -> None:
-        if self._changed is None or self._changed.done():
-            self._changed = asyncio.get_running_loop().create_future()
-        await asyncio.shield(self._changed)
-
-    def _wake(self) -> None:
-        if self._changed is not None and not self._changed.done():
-            self._changed.set_result(None)
+        self._change.wake()

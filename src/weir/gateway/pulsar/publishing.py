@@ -11,6 +11,7 @@ from weir.gateway.pulsar.errors import FINAL, code_of, text_of
 from weir.model.batch import BatchFormat
 from weir.model.errors import NotAllowedError, WeirError, WireError
 from weir.model.topics import TopicName
+from weir.runtime.waiters import Waiters
 from weir.wire.pulsar.frames import encode_command
 from weir.wire.pulsar.hot import Receipts
 from weir.wire.pulsar.ids import signed
@@ -43,7 +44,7 @@ class ProducerLink:
         self._sends: list[_Send] = []
         self._in_flight = 0
         self._last: asyncio.Future[Receipt] | None = None
-        self._idle: asyncio.Future[None] | None = None
+        self._idle = Waiters()
         # After a failure nothing more is acknowledged: a receipt past a gap would be taken for the gap's.
         self._broken = False
 
@@ -103,8 +104,8 @@ class ProducerLink:
     def _done(self, count: int, size: int) -> None:
         self._session.load.published(size, count)
         self._in_flight -= count
-        if self._idle is not None and not self._in_flight and not self._idle.done():
-            self._idle.set_result(None)
+        if not self._in_flight:
+            self._idle.wake()
 
     def _outcome(self, sequence: int, done: "asyncio.Future[Receipt]") -> Receipt | None:
         """Where it is stored; None if its client is told otherwise, or nothing."""
@@ -180,10 +181,7 @@ class ProducerLink:
 
     async def settled(self) -> None:
         """Wait until everything that was sent has its receipt, or was refused."""
-        while self._in_flight:
-            self._idle = self._idle or asyncio.get_running_loop().create_future()
-            await asyncio.shield(self._idle)
-            self._idle = None
+        await self._idle.wait_until(lambda: not self._in_flight)
 
 
 def _outgoing(command: api.CommandSend, message: memoryview, max_count: int) -> Outgoing:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from weir.model.batch import Batch, BatchFlags, HeldId
 from weir.model.errors import InvariantError, WeirError
+from weir.runtime.waiters import Waiters
 from weir.stream.holding.context import HoldingContext
 from weir.stream.holding.ledger import HeldLedger
 from weir.stream.holding.windows import DuePosition
@@ -72,7 +73,7 @@ class Releases:
         #: Of those, the ones whose append failed, and how.
         self._doubtful: dict[Release, BaseException] = {}
         self._resolver: asyncio.Task[None] | None = None
-        self._landed: list[asyncio.Future[None]] = []
+        self._landed = Waiters()
 
     @property
     def covered(self) -> int:
@@ -103,27 +104,27 @@ class Releases:
     async def wait_capacity(self) -> None:
         """Wait until one more may be appended."""
         while len(self._flying) >= self._limit:
-            await self._landing()
+            await self._landed.wait()
         await self._stream.wait_capacity()
 
     async def landed(self) -> None:
         """Wait until nothing is under way but what is in doubt."""
         while len(self._flying) > len(self._doubtful):
-            await self._landing()
+            await self._landed.wait()
 
     async def cover(self, offset: int) -> None:
         """Wait until every release before the offset is known."""
         while self.covered < offset:
             if self._stream.failure is not None:
                 raise self._stream.failure
-            await self._landing()
+            await self._landed.wait()
 
     def give_up(self, reason: WeirError) -> None:
         """Tell whoever waits for a release that its outcome will not be known here."""
         for release in self._flying:
             if release.outcome is not None and not release.outcome.done():
                 release.outcome.set_exception(reason)
-        self._wake()
+        self._landed.wake()
 
     def _answered(self, release: Release, done: "asyncio.Future[int]") -> None:
         failure = done.exception()
@@ -131,7 +132,7 @@ class Releases:
             self._land(release, done.result())
             return
         self._doubtful[release] = failure
-        self._wake()
+        self._landed.wake()
         if self._resolver is None:
             self._resolver = self._tasks.spawn(self._resolve(), "resolve")
 
@@ -140,7 +141,7 @@ class Releases:
         self._finished(release)
         if release.outcome is not None and not release.outcome.done():
             release.outcome.set_result(offset)
-        self._wake()
+        self._landed.wake()
 
     async def _resolve(self) -> None:
         """Find out which of the failed appends are in the stream."""
@@ -161,7 +162,7 @@ class Releases:
                     self._decide(failed, there)
         finally:
             self._resolver = None
-            self._wake()
+            self._landed.wake()
 
     def _decide(self, failed: dict[Release, BaseException], there: dict[HeldId, int]) -> None:
         for release, failure in failed.items():
@@ -174,18 +175,7 @@ class Releases:
             self._returned(release, failure)
             if release.outcome is not None and not release.outcome.done():
                 release.outcome.set_exception(failure)
-        self._wake()
+        self._landed.wake()
 
     async def _find(self, offset: int) -> dict[HeldId, int]:
         return {held: batch.base_offset async for held, batch in released_since(self._stream, offset)}
-
-    async def _landing(self) -> None:
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._landed.append(waiter)
-        await waiter
-
-    def _wake(self) -> None:
-        landed, self._landed = self._landed, []
-        for waiter in landed:
-            if not waiter.done():
-                waiter.set_result(None)

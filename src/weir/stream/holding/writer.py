@@ -15,6 +15,7 @@ from weir.model.batch import HeldId
 from weir.model.check import check
 from weir.model.errors import InvariantError, StreamBusyError, StreamFencedError, WeirError
 from weir.model.ids import EntryId
+from weir.runtime.waiters import Waiters
 from weir.stream.holding.context import HoldingContext
 from weir.stream.holding.ledger import HeldLedger
 from weir.stream.holding.windows import DuePosition, Window
@@ -72,7 +73,7 @@ class HoldingWriter:
         self._dirty: dict[int, HeldLedger] = {}
         self._waiting_bytes = 0
         self._waiting = 0
-        self._eased: list[asyncio.Future[None]] = []
+        self._capacity = Waiters()
         self._refusal: WeirError | None = None
 
     # --- its ledgers ------------------------------------------------------------------------------------
@@ -145,9 +146,7 @@ class HoldingWriter:
     async def wait_capacity(self) -> None:
         """Wait until a message may be held without growing memory beyond the window."""
         while self._refusal is None and self._over(1):
-            waiter: asyncio.Future[None] = self._loop.create_future()
-            self._eased.append(waiter)
-            await waiter
+            await self._capacity.wait()
         if self._refusal is not None:
             raise self._refusal
 
@@ -157,7 +156,7 @@ class HoldingWriter:
             self._refusal = reason
         for bucket in self._buckets.values():
             self._strand(bucket, reason)
-        self._ease()
+        self._capacity.wake()
 
     def _too_much(self) -> WeirError | None:
         if self._over(_HARD_FACTOR):
@@ -211,8 +210,8 @@ class HoldingWriter:
             if ledger.writer is not None and ledger.writer.failure is not None:
                 # What it left behind is found out by recovering it; the next message gets another ledger.
                 self._writer_failed(bucket, ledger, ledger.writer)
-        if self._eased and not self._over(1):
-            self._ease()
+        if len(self._capacity) and not self._over(1):
+            self._capacity.wake()
 
     def _writer_failed(self, bucket: _Bucket, ledger: HeldLedger, writer: LedgerWriter) -> None:
         if not ledger.closed:
@@ -220,12 +219,6 @@ class HoldingWriter:
             if bucket.ledger is ledger:
                 bucket.ledger = None
             self._tasks.spawn(writer.abandon(), "abandon")
-
-    def _ease(self) -> None:
-        eased, self._eased = self._eased, []
-        for waiter in eased:
-            if not waiter.done():
-                waiter.set_result(None)
 
     def _strand(self, bucket: _Bucket, failure: BaseException) -> None:
         """Fail what waits for a ledger."""

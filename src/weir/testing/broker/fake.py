@@ -30,6 +30,7 @@ from weir.model.errors import (
     WeirError,
 )
 from weir.model.topics import TopicName
+from weir.runtime.waiters import Waiters
 
 LEDGER = 7
 
@@ -193,7 +194,7 @@ class FakeTopic:
         self.busy = False
         self.start_offset = 0
         self.terminated = False
-        self._waiters: list[asyncio.Future[None]] = []
+        self._waiters = Waiters()
         self._listeners: list[Callable[[], None]] = []
 
     @property
@@ -230,15 +231,10 @@ class FakeTopic:
         self.batches[-1] = replace(self.batches[-1], **changes)  # type: ignore[arg-type]
 
     async def change(self) -> None:
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
-        await waiter
+        await self._waiters.wait()
 
     def changed(self) -> None:
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+        self._waiters.wake()
         for listener in list(self._listeners):
             listener()
 

@@ -1,9 +1,8 @@
 """What a session has taken and not answered: it stops reading while that is too much."""
 
-import asyncio
-
 from weir.gateway.kafka.connection.settings import SessionLimits
 from weir.runtime.request_budget import RequestShare
+from weir.runtime.waiters import Waiters
 
 
 class Load:
@@ -15,7 +14,7 @@ class Load:
         self._request_share = request_share
         self.requests = 0
         self.bytes = 0
-        self._changed: asyncio.Future[None] | None = None
+        self._change = Waiters()
 
     @property
     def full(self) -> bool:
@@ -27,12 +26,12 @@ class Load:
     async def wait_capacity(self) -> None:
         """Wait until one more may be taken; its one caller is the session's receive loop."""
         while self.full:
-            await self._change()
+            await self._change.wait()
 
     async def settled(self) -> None:
         """Wait until nothing is under way; only once the receive loop takes no more."""
         while self.requests:
-            await self._change()
+            await self._change.wait()
 
     def take(self, size: int) -> None:
         self.requests += 1
@@ -43,10 +42,4 @@ class Load:
         self.requests -= 1
         self.bytes -= size
         self._request_share.release(size)
-        if self._changed is not None and not self._changed.done():
-            self._changed.set_result(None)
-
-    async def _change(self) -> None:
-        if self._changed is None or self._changed.done():
-            self._changed = asyncio.get_running_loop().create_future()
-        await asyncio.shield(self._changed)
+        self._change.wake()

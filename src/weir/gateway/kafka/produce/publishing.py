@@ -7,6 +7,7 @@ opened anew after the broker closed it. All requests of a receive buffer are pub
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ from weir.model.errors import (
 from weir.model.ids import Buffer
 from weir.model.registry import Action
 from weir.model.topics import TopicName
+from weir.runtime.waiters import Waiters
 from weir.wire.kafka import messages as m
 
 if TYPE_CHECKING:
@@ -120,7 +122,7 @@ class Publishing:
         #: As of which revision of the topics no link was to one that is gone.
         self._as_of = -1
         self._pending: dict[_Pending, None] = {}
-        self._idle: asyncio.Future[None] | None = None
+        self._idle = Waiters()
         self._gaps = Gaps()
         #: Links that sent something in the receive buffer at hand.
         self.senders: dict[PartitionLink, None] = {}
@@ -313,8 +315,8 @@ class Publishing:
     def _finish(self, pending: _Pending) -> None:
         pending.answered = True
         self._pending.pop(pending, None)
-        if self._idle is not None and not self._pending and not self._idle.done():
-            self._idle.set_result(None)
+        if not self._pending:
+            self._idle.wake()
         if pending.acks != 0:
             pending.answer(pending.response)
             return
@@ -333,9 +335,9 @@ class Publishing:
 
     async def settled(self, timeout_s: float) -> None:
         """Wait until everything that was sent is stored, or has failed."""
-        if self._pending:
-            self._idle = asyncio.get_running_loop().create_future()
-            await asyncio.wait([self._idle], timeout=timeout_s)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait_until(lambda: not self._pending)
 
     # --- producers ---------------------------------------------------------------------------------------
 
