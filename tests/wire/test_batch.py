@@ -1,13 +1,14 @@
 """Stored batches: what goes in comes out, and damaged headers are refused."""
 
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.model.batch import Batch, BatchFlags, BatchFormat, HeldId, Origin
-from weir.model.errors import WireError
+from weir.model.batch import Batch, BatchFlags, BatchFormat, HeldId, MovedFrom, Origin
+from weir.model.errors import InvariantError, WireError
 from weir.wire.batch import MAX_COUNT, decode_batch, encode_batch
 
 u64 = st.integers(0, 2**64 - 1)
@@ -20,7 +21,9 @@ batches = st.builds(
     append_ms=i64,
     payload=st.binary(max_size=200),
     flags=st.sampled_from([BatchFlags.NONE, BatchFlags.RELEASED, BatchFlags.CONTROL]),
-    origin=st.none() | st.builds(Origin, st.text(max_size=40), i64),
+    origin=st.none()
+    | st.builds(Origin, st.text(max_size=40) | st.just(" moved"), i64)
+    | st.builds(MovedFrom, st.integers(0, 2**62)),
     held=st.none() | st.builds(HeldId, u64, u64),
 )
 
@@ -38,6 +41,23 @@ def test_a_mutated_batch_is_a_batch_or_a_wire_error(batch: Batch, data: st.DataO
     cut = data.draw(st.integers(0, len(raw)))
     with suppress(WireError):
         decode_batch(bytes(raw[:cut]))
+
+
+@pytest.mark.parametrize(("format_", "moved"), [(BatchFormat.KAFKA, True), (BatchFormat.PULSAR, False)])
+def test_what_was_moved_before_it_had_a_form_of_its_own_is_told_from_a_producer_of_that_name(
+    format_: BatchFormat, moved: bool
+) -> None:
+    origin = Origin(" committed", 7)
+    old = b"".join(encode_batch(Batch(3, 1, format_, 0, b"x", origin=origin)))
+    assert decode_batch(old).origin == (MovedFrom(7) if moved else origin)
+
+
+def test_a_name_of_any_length_is_not_taken_for_what_was_moved() -> None:
+    for length in (0, 0xFFFE):
+        batch = Batch(3, 1, BatchFormat.PULSAR, 0, b"x", origin=Origin("n" * length, 7))
+        assert decode_batch(b"".join(encode_batch(batch))) == batch
+    with pytest.raises(InvariantError):
+        encode_batch(replace(batch, origin=Origin("n" * 0xFFFF, 7)))
 
 
 @given(st.binary(max_size=80))

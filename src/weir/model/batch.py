@@ -34,12 +34,24 @@ class BatchFlags(IntFlag):
     UNSEEN = CONTROL | HIDDEN
 
 
+#: Of a producer's name, as UTF-8.
+MAX_PRODUCER_NAME_BYTES = 4096
+
+
 @value
 class Origin:
     """Who sent it, for deduplication: the highest sequence id in the batch of this producer."""
 
     producer: str
     sequence: int
+
+
+@value
+class MovedFrom:
+    """Instead of a producer, the broker itself: the batch lay hidden at this offset of the same log until its
+    transaction was committed. A type of its own, so that nothing a producer calls itself can equal it."""
+
+    offset: int
 
 
 @value
@@ -70,7 +82,7 @@ class Batch:
     append_ms: int
     payload: Buffer
     flags: BatchFlags = BatchFlags.NONE
-    origin: Origin | None = None
+    origin: Origin | MovedFrom | None = None
     held: HeldId | None = None
     stamp: Stamp | None = None
 

@@ -5,12 +5,14 @@
     stamp producer id i64, epoch i16, sequence i32 | origin producer (utf-8) | payload
 
 The entry around it has the checksum, so the batch needs none of its own. Fields that a flag bit
-leaves out are not stored.
+leaves out are not stored. An origin length of 0xFFFF says that the batch was not sent but moved: no name follows,
+and the sequence is the offset that it was moved from.
 """
 
 from struct import Struct
 
-from weir.model.batch import Batch, BatchFlags, BatchFormat, HeldId, Origin, Stamp
+from weir.model.batch import Batch, BatchFlags, BatchFormat, HeldId, MovedFrom, Origin, Stamp
+from weir.model.check import check
 from weir.model.errors import WireError
 from weir.model.ids import Buffer
 
@@ -24,6 +26,13 @@ _HAS_ORIGIN = 0x80
 _HAS_HELD = 0x40
 _HAS_STAMP = 0x20
 _MODEL_FLAGS = 0x1F
+
+#: Instead of a name's length.
+_MOVED = 0xFFFF
+#: What stood there before, as a name that a producer could have as well. Only transactions have batches moved, which
+#: only Kafka's clients had, whose batches never name who sent them: a batch of Kafka's with this name was moved, and
+#: one of Pulsar's was sent by somebody.
+_MOVED_BEFORE = " committed"
 
 MAX_COUNT = 1 << 24
 _MAX_OFFSET = (1 << 63) - 1
@@ -39,17 +48,25 @@ def encode_head(batch: Batch, base_offset: int, append_ms: int) -> bytes:
     layout_flags = int(batch.flags)
     tail = b""
     name = b""
-    if batch.origin is not None:
-        name = batch.origin.producer.encode()
+    name_bytes = 0
+    origin = batch.origin
+    if isinstance(origin, Origin):
+        name = origin.producer.encode()
+        name_bytes = len(name)
+        check(name_bytes < _MOVED, "a producer's name has a length that can be stored")
         layout_flags |= _HAS_ORIGIN
-        tail = _SEQUENCE.pack(batch.origin.sequence)
+        tail = _SEQUENCE.pack(origin.sequence)
+    elif origin is not None:
+        name_bytes = _MOVED
+        layout_flags |= _HAS_ORIGIN
+        tail = _SEQUENCE.pack(origin.offset)
     if batch.held is not None:
         layout_flags |= _HAS_HELD
         tail += _HELD.pack(batch.held.ledger, batch.held.entry)
     if batch.stamp is not None:
         layout_flags |= _HAS_STAMP
         tail += _STAMP.pack(batch.stamp.producer_id, batch.stamp.epoch, batch.stamp.sequence)
-    fixed = _FIXED.pack(batch.format, layout_flags, len(name), batch.count, base_offset, append_ms)
+    fixed = _FIXED.pack(batch.format, layout_flags, name_bytes, batch.count, base_offset, append_ms)
     return fixed + tail + name
 
 
@@ -65,11 +82,16 @@ def decode_batch(data: Buffer) -> Batch:
     place, sequence = _optional(view, place, _SEQUENCE, bool(layout_flags & _HAS_ORIGIN))
     place, held = _optional(view, place, _HELD, bool(layout_flags & _HAS_HELD))
     place, stamp = _optional(view, place, _STAMP, bool(layout_flags & _HAS_STAMP))
+    is_moved = sequence is not None and name_bytes == _MOVED
+    if is_moved:
+        name_bytes = 0
     if place + name_bytes > len(view):
         raise WireError("a stored batch ends within its producer's name")
     try:
         name = str(view[place : place + name_bytes], "utf-8")
         known = BatchFormat(tag)
+        if sequence is not None and name == _MOVED_BEFORE and known is BatchFormat.KAFKA:
+            is_moved = True
     except ValueError as bad:
         raise WireError(f"a stored batch is malformed: {bad}") from bad
     return Batch(
@@ -79,7 +101,7 @@ def decode_batch(data: Buffer) -> Batch:
         append_ms=append_ms,
         payload=view[place + name_bytes :],
         flags=BatchFlags(layout_flags & _MODEL_FLAGS),
-        origin=None if sequence is None else Origin(name, sequence[0]),
+        origin=None if sequence is None else MovedFrom(sequence[0]) if is_moved else Origin(name, sequence[0]),
         held=None if held is None else HeldId(*held),
         stamp=None if stamp is None else Stamp(*stamp),
     )

@@ -8,6 +8,7 @@ import pytest
 from weir.broker.api import Receipt
 from weir.broker.publish.sequences import Deduplication, Verdict
 from weir.broker.settings import BrokerSettings
+from weir.model.batch import Origin
 from weir.model.errors import BookieUnavailableError, NotAllowedError, WeirError, WireError
 from weir.model.policies import Policies
 
@@ -147,6 +148,20 @@ def test_names_that_sent_nothing_for_long_are_forgotten_unless_connected() -> No
     assert [dedup.last_stored(name) for name in ("idle", "connected", "busy")] == [-1, 2, 3]
     assert dedup.judge("busy", 3, 3) is Verdict.DUPLICATE
     assert dedup.judge("busy", 4, 4) is Verdict.NEW
+
+
+def test_what_older_snapshots_say_of_the_brokers_own_name_says_nothing_of_a_producer_called_so() -> None:
+    def load(data: bytes) -> Deduplication:
+        dedup = Deduplication(lambda: None, snapshot_every=10, forget_ms=1000)
+        dedup.load(data)
+        return dedup
+
+    old = load(b'{"to": 3, "held": {}, "names": {"p": [1, 0], " committed": [900, 0]}}')
+    assert [old.last_stored(name) for name in ("p", " committed")] == [1, -1]
+    old._learn(Origin(" committed", 4), 0)
+    assert load(old.to_bytes()).last_stored(" committed") == 4
+    with pytest.raises(WireError, match="version 3"):
+        load(b'{"version": 3, "to": 3, "held": {}, "names": {}}')
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[]", b'{"to": 1, "held": {}, "names": {"a": 3}}'])

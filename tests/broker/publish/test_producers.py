@@ -9,6 +9,7 @@ from weir.broker.api import AccessMode
 from weir.broker.settings import BrokerSettings
 from weir.model.errors import (
     BookieUnavailableError,
+    InvalidNameError,
     MessageTooLargeError,
     ProducerBusyError,
     ProducerClosedError,
@@ -26,6 +27,18 @@ EXCLUSIVE, WAIT, FENCE = (
     AccessMode.WAIT_FOR_EXCLUSIVE,
     AccessMode.EXCLUSIVE_WITH_FENCING,
 )
+
+
+def test_a_name_that_batches_cannot_carry_is_refused(run: Callable) -> None:
+    async def scenario(bench) -> None:
+        topic = await bench.topic(policies=Policies(deduplication=True))
+        with pytest.raises(InvalidNameError, match="4096 bytes"):
+            await bench.producer(topic, "n" * 70_000)
+        longest = await bench.producer(topic, "n" * 4096)
+        await longest.publish(bench.out("m", sequence=0))
+        assert longest.last_sequence == 0
+
+    run(scenario)
 
 
 def test_an_exclusive_producer_keeps_others_out_until_it_leaves(run: Callable) -> None:

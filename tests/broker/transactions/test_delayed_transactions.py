@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from weir.broker.api import Outgoing
 from weir.broker.settings import BrokerSettings
-from weir.broker.transactions.delays import MOVED, TransactionDelays
+from weir.broker.transactions.delays import TransactionDelays
 from weir.broker.upkeep.topic import maintain
-from weir.model.batch import Batch, BatchFlags, BatchFormat, HeldId, Origin, Stamp
+from weir.model.batch import Batch, BatchFlags, BatchFormat, HeldId, MovedFrom, Origin, Stamp
 from weir.model.errors import BookieUnavailableError, NotAllowedError, TransactionStateError, WeirError, WireError
 from weir.model.policies import Policies, Retention
 from weir.testing.broker.crashing import Life, crashing_lives, lose_bookies
@@ -120,6 +120,43 @@ def test_what_is_due_before_the_commit_is_seen_right_after_it(run: Callable) -> 
         await topic.end_transaction(7, 0, commit=True)
         assert await bench.receive(consumer, 2) == ["past", "late"]
         assert clock.wall_ms() - before < 1_000
+        await topic.close()
+
+    run(scenario)
+
+
+@CRASHED
+@pytest.mark.parametrize("name", [" committed", "stamp 7", "7"])
+def test_no_producer_passes_for_the_broker_itself_whatever_it_is_called(
+    run: Callable, name: str, graceful: bool
+) -> None:
+    """A committed delayed message is not taken for one already moved because a producer has the name and the
+    sequence numbers that the broker used for those."""
+
+    async def scenario(bench: Any) -> None:
+        on = Policies(deduplication=True)
+        topic = await bench.topic(policies=on)
+        clock = bench.runtime.clock
+        producer, outsider = await bench.producer(topic), await bench.producer(topic, name)
+        due = clock.wall_ms() + 60_000
+        await producer.publish(whole([part("late", due), part("later", due + 1)], Stamp(7, 0, 0)))
+        for number in range(5):  # some are released before the end, and some are held still
+            moment = clock.wall_ms() + (100 if number % 2 else 30_000)
+            await outsider.publish(bench.out(f"x{number}", sequence=number, deliver_at_ms=moment))
+        await clock.sleep(1)
+        topic._moves._wake = lambda: None  # it dies before it can hold what is committed
+        topic.stamps.on_committed = topic._moves._wake
+        await topic.end_transaction(7, 0, commit=True)
+        if graceful:
+            await topic.close()
+        topic = await bench.topic(policies=on)
+        consumer = await bench.consumer(topic)
+        texts = await bench.receive(consumer, 7)
+        assert sorted(texts) == ["late", "later", "x0", "x1", "x2", "x3", "x4"]
+        assert await bench.nothing(consumer)
+        assert (await bench.producer(topic, " committed", name_is_given=True)).last_sequence == (
+            4 if name == " committed" else -1
+        )
         await topic.close()
 
     run(scenario)
@@ -292,8 +329,10 @@ def test_delays_come_back_as_they_were_and_junk_is_named_so() -> None:
     again.load(data)
     assert (list(again.unmoved), again.known, again.first) == ([5, 7], {3: 9, 4: 1}, 5)
     again.decide(3, aborted=False)
-    again.released(Batch(0, 1, BatchFormat.KAFKA, 0, b"", BatchFlags.RELEASED, Origin(MOVED, 5), HeldId(1, 1)))
-    again.released(Batch(0, 1, BatchFormat.KAFKA, 0, b"", BatchFlags.RELEASED, Origin("x", 7), HeldId(1, 1)))
+    again.released(Batch(0, 1, BatchFormat.KAFKA, 0, b"", BatchFlags.RELEASED, MovedFrom(5), HeldId(1, 1)))
+    for name in ("x", " committed"):
+        released = Batch(0, 1, BatchFormat.KAFKA, 0, b"", BatchFlags.RELEASED, Origin(name, 7), HeldId(1, 1))
+        again.released(released)
     assert list(again.unmoved) == [7, 1 << 40]
     again.trim(8)
     assert again.first == 1 << 40

@@ -30,17 +30,21 @@ class _Lane:
         self.under_way = 0
 
 
+#: A producer by its name, or an idempotent one by its id: no name is equal to a number.
+LaneKey = str | int
+
+
 class Lanes:
     """Of one topic. A producer has a lane only while it has something to hold."""
 
     def __init__(self) -> None:
-        self._lanes: dict[str, _Lane] = {}
+        self._lanes: dict[LaneKey, _Lane] = {}
 
-    def has(self, producer: str) -> bool:
+    def has(self, producer: LaneKey) -> bool:
         """Whether this producer's batches have to wait for their turn."""
         return producer in self._lanes
 
-    def enter(self, producer: str, waiting: Waiting, before: "Sequence[asyncio.Future[Any]]") -> None:
+    def enter(self, producer: LaneKey, waiting: Waiting, before: "Sequence[asyncio.Future[Any]]") -> None:
         """Send the batch on when its turn comes. `before`: what is under way if the producer has no lane yet."""
         lane = self._lanes.get(producer)
         if lane is None:
@@ -50,11 +54,11 @@ class Lanes:
         lane.queue.append(waiting)
         self._go_on(producer, lane)
 
-    def _follow(self, producer: str, lane: _Lane, sent: "asyncio.Future[Any]") -> None:
+    def _follow(self, producer: LaneKey, lane: _Lane, sent: "asyncio.Future[Any]") -> None:
         lane.under_way += 1
         sent.add_done_callback(lambda done: self._ended(producer, lane, done))
 
-    def _ended(self, producer: str, lane: _Lane, done: "asyncio.Future[Any]") -> None:
+    def _ended(self, producer: LaneKey, lane: _Lane, done: "asyncio.Future[Any]") -> None:
         lane.under_way -= 1
         failure = asyncio.CancelledError() if done.cancelled() else done.exception()
         if failure is not None:
@@ -63,7 +67,7 @@ class Lanes:
                 waiting.give_up(failure)
         self._go_on(producer, lane)
 
-    def _go_on(self, producer: str, lane: _Lane) -> None:
+    def _go_on(self, producer: LaneKey, lane: _Lane) -> None:
         """Once nothing is under way: one batch to hold, or all up to the next of those."""
         if lane.under_way:
             return

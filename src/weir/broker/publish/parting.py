@@ -43,11 +43,6 @@ class Ways:
     now_ms: Callable[[], int]
 
 
-def lane_of(stamp: Stamp) -> str:
-    """Producers by their id; no producer's name has a blank."""
-    return f"stamp {stamp.producer_id}"
-
-
 class Parting:
     """Of one topic."""
 
@@ -159,7 +154,7 @@ class Parting:
         parts: Sequence[Outgoing],
         answers: "Sequence[asyncio.Future[Receipt]]",
     ) -> Pending:
-        lane = lane_of(stamp)
+        lane = stamp.producer_id
         before = [] if self._lanes.has(lane) else self._stamps.states.under_way(stamp.producer_id)
         transactional = outgoing.transactional
         pending = self._stamps.states.push(stamp, outgoing.count, transactional=transactional, parted=True)

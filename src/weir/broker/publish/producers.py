@@ -7,7 +7,8 @@ from typing import Any, Protocol
 from weir.broker.api import AccessMode, Outgoing, ProducerRequest, Receipt
 from weir.broker.publish.receipts import ReceiptOrder
 from weir.broker.topic.meters import Meter
-from weir.model.errors import ProducerBusyError, ProducerClosedError, ProducerFencedError
+from weir.model.batch import MAX_PRODUCER_NAME_BYTES
+from weir.model.errors import InvalidNameError, ProducerBusyError, ProducerClosedError, ProducerFencedError
 from weir.runtime.interfaces import Clock
 
 
@@ -35,6 +36,8 @@ class BrokerProducer:
     def __init__(
         self, topic: PublishesTo, name: str, request: ProducerRequest, schema_version: bytes, clock: Clock
     ) -> None:
+        if len(name.encode()) > MAX_PRODUCER_NAME_BYTES:  # every batch carries it
+            raise InvalidNameError(f"a producer's name has at most {MAX_PRODUCER_NAME_BYTES} bytes")
         self._topic = topic
         self._name = name
         self.request = request

@@ -216,7 +216,7 @@ class Publisher:
     # --- sending on -------------------------------------------------------------------------------------
 
     def _send_on(self, batch: Batch, due_ms: int | None, receipt: "asyncio.Future[Receipt]") -> bool:
-        origin = batch.origin
+        origin = batch.origin if isinstance(batch.origin, Origin) else None
         if due_ms is not None and not self._is_to_wait(due_ms):
             due_ms = None
         if origin is not None and (due_ms is not None or self._lanes.has(origin.producer)):
@@ -283,7 +283,7 @@ class Publisher:
         self._budget.release(len(batch.payload))
         answer.set_exception(failure)
         answer.exception()
-        if self.dedup is not None and batch.origin is not None:
+        if self.dedup is not None and isinstance(batch.origin, Origin):
             self.dedup.failed(batch.origin.producer)
         if not receipt.done():
             receipt.set_exception(failure)
@@ -325,13 +325,13 @@ class Publisher:
         failure = done.exception()
         dedup, origin = self.dedup, batch.origin
         if failure is not None:
-            if dedup is not None and origin is not None:
+            if dedup is not None and isinstance(origin, Origin):
                 dedup.failed(origin.producer)
             self._not_stored(failure, receipt)
             return
         offset = done.result()
         if dedup is not None:
-            if origin is not None:
+            if isinstance(origin, Origin):
                 dedup.stored(origin.producer, origin.sequence, offset + batch.count)
             else:
                 dedup.passed(offset + batch.count)
@@ -345,7 +345,7 @@ class Publisher:
         self._budget.release(size)
         failure = done.exception()
         if failure is not None:
-            if self.dedup is not None and batch.origin is not None:
+            if self.dedup is not None and isinstance(batch.origin, Origin):
                 self.dedup.failed(batch.origin.producer)
             if not receipt.done():
                 receipt.set_exception(failure)
@@ -355,7 +355,7 @@ class Publisher:
         held = done.result()
         self.parting.landed(held)
         if self.dedup is not None:
-            if batch.origin is not None:
+            if isinstance(batch.origin, Origin):
                 self.dedup.held(batch.origin.producer, batch.origin.sequence, held)
             else:
                 self.dedup.passed_held(held)

@@ -11,12 +11,18 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from enum import Enum, auto
 from typing import Protocol
 
-from weir.model.batch import Batch, HeldId, Origin
-from weir.model.errors import WireError
+from weir.model.batch import Batch, HeldId, MovedFrom, Origin
+from weir.model.errors import UnknownVersionError, WireError
 
 KEY = "dedup"
 #: A log of so many messages is read to its end, whatever the last of them looks like.
 _ALWAYS_READ = 100_000
+_VERSION = 2
+_HINT = "written by a newer Weir?"
+#: Snapshots that do not say their version have, among the producers' names, this one of the broker's own. What it
+#: says of a producer is wrong, and would have its messages taken for duplicates.
+_SHARED_NAMES = 1
+_OWN_NAME = " committed"
 
 
 class Verdict(Enum):
@@ -177,8 +183,8 @@ class Deduplication:
             self._learn(origin, now_ms)
         self.known_held = positions
 
-    def _learn(self, origin: Origin | None, now_ms: int) -> None:
-        if origin is None or origin.sequence < 0:
+    def _learn(self, origin: Origin | MovedFrom | None, now_ms: int) -> None:
+        if not isinstance(origin, Origin) or origin.sequence < 0:
             return
         known = self._names.get(origin.producer)
         if known is None:
@@ -197,16 +203,21 @@ class Deduplication:
         """The snapshot."""
         names = {name: [known.stored, known.seen_ms] for name, known in self._names.items() if known.stored >= 0}
         held = {str(ledger): entries for ledger, entries in self.known_held.items()}
-        return json.dumps({"to": self.known_to, "held": held, "names": names}).encode()
+        return json.dumps({"version": _VERSION, "to": self.known_to, "held": held, "names": names}).encode()
 
     def load(self, data: bytes) -> None:
         """Begin with a snapshot."""
         try:
             fields = json.loads(data)
+            version = int(fields.get("version", _SHARED_NAMES))
+            if version > _VERSION:
+                raise UnknownVersionError(f"a deduplication snapshot has version {version}", hint=_HINT)
             self.known_to = int(fields["to"])
             self.known_held = {int(ledger): int(entries) for ledger, entries in fields["held"].items()}
             self._names = {
                 str(name): _Known(int(stored), int(seen)) for name, (stored, seen) in fields["names"].items()
             }
+            if version == _SHARED_NAMES:
+                self._names.pop(_OWN_NAME, None)
         except (ValueError, KeyError, TypeError, AttributeError) as bad:
             raise WireError(f"a deduplication snapshot is malformed: {bad!r}") from bad

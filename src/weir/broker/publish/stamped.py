@@ -6,12 +6,10 @@ from functools import partial
 
 from weir.broker.api import Outgoing, Receipt
 from weir.broker.publish.lanes import Lanes, Waiting
-from weir.broker.publish.parting import lane_of
 from weir.broker.publish.producer_state import Pending, Stored
 from weir.broker.publish.producers import BrokerProducer
 from weir.broker.topic.stamps import Stamps
 from weir.model.batch import Batch, BatchFlags, BatchFormat, Stamp
-from weir.model.check import check
 from weir.model.errors import ProducerClosedError, WeirError
 from weir.runtime.byte_budget import ByteShare
 from weir.stream.log import Stream
@@ -62,7 +60,6 @@ class StampedPublishing:
 
     def _await_turn(self, batch: Batch, pending: Pending, receipt: "asyncio.Future[Receipt]") -> None:
         """Something that the producer sent before it is on its way into the holding area."""
-        check(batch.stamp is not None, "who takes turns has a stamp")
 
         def send() -> "asyncio.Future[int]":
             return self._append_one(batch, pending, receipt)
@@ -73,12 +70,12 @@ class StampedPublishing:
             if not receipt.done():
                 receipt.set_exception(failure)
 
-        self._lanes.enter(lane_of(batch.stamp), Waiting(False, send, give_up), ())  # type: ignore[arg-type]
+        self._lanes.enter(pending.producer_id, Waiting(False, send, give_up), ())
 
     def _send(self, batch: Batch, pending: Pending, receipt: "asyncio.Future[Receipt]") -> bool:
         """Behind what the same producer has to hold. The first ones of a topic wait until the state says that it
         has any."""
-        if batch.stamp is not None and self._lanes.has(lane_of(batch.stamp)):
+        if batch.stamp is not None and self._lanes.has(batch.stamp.producer_id):
             self._await_turn(batch, pending, receipt)
         elif self._stamps.armed:
             return not self._append_one(batch, pending, receipt).done()

@@ -13,8 +13,7 @@ from functools import partial
 
 from weir.broker.ports import Holding
 from weir.broker.topic.stamps import Stamps
-from weir.broker.transactions.delays import MOVED
-from weir.model.batch import Batch, BatchFlags, HeldId, Origin
+from weir.model.batch import Batch, BatchFlags, HeldId, MovedFrom
 from weir.model.errors import (
     InvariantError,
     OffsetTrimmedError,
@@ -163,5 +162,5 @@ def _opened(hidden: Batch) -> tuple[int, Batch] | None:
     except WireError as bad:
         log.error("a delayed batch at offset %d is damaged, and lost: %s", hidden.base_offset, bad)
         return None
-    origin = Origin(MOVED, hidden.base_offset)
-    return due_ms, Batch(-1, inner.count, inner.format, 0, inner.payload, BatchFlags.NONE, origin)
+    moved = MovedFrom(hidden.base_offset)
+    return due_ms, Batch(-1, inner.count, inner.format, 0, inner.payload, BatchFlags.NONE, moved)

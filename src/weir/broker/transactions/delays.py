@@ -8,12 +8,8 @@ from struct import Struct, error
 
 from pyroaring import BitMap64
 
-from weir.model.batch import Batch, BatchFlags
+from weir.model.batch import Batch, BatchFlags, MovedFrom
 from weir.model.errors import WireError
-
-#: The origin of a batch that came from a hidden one; its sequence number is the offset there. No producer's name
-#: begins with a blank.
-MOVED = " committed"
 
 _HEAD = Struct("<BIII")
 _OPEN = Struct("<qI")
@@ -53,9 +49,8 @@ class TransactionDelays:
 
     def found(self, batch: Batch) -> None:
         """The same of a batch that is or was held."""
-        origin = batch.origin
-        if origin is not None and origin.producer == MOVED:
-            self.moved(origin.sequence)
+        if isinstance(batch.origin, MovedFrom):
+            self.moved(batch.origin.offset)
 
     def moved(self, offset: int) -> None:
         """It is held, for good."""

@@ -28,7 +28,7 @@ class ConfigError(WeirError):
 
 
 class InvalidNameError(WeirError):
-    """A name that cannot be a topic, namespace, tenant or subscription."""
+    """A name that cannot be a topic, namespace, tenant, subscription or producer."""
 
 
 class BrokerError(WeirError):

@@ -244,7 +244,7 @@ class HoldingArea:
         the stream."""
         async with aclosing(self.held_since(positions)) as all_held:
             async for _, batch in all_held:
-                if batch.origin is not None:
+                if isinstance(batch.origin, Origin):
                     yield batch.origin
 
     async def held_since(self, positions: Mapping[int, int]) -> AsyncGenerator[tuple[HeldId, Batch], None]:
