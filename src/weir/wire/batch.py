@@ -29,9 +29,9 @@ _MODEL_FLAGS = 0x1F
 
 #: Instead of a name's length.
 _MOVED = 0xFFFF
-#: What stood there before, as a name that a producer could have as well. Only transactions have batches moved, which
-#: only Kafka's clients had, whose batches never name who sent them: a batch of Kafka's with this name was moved, and
-#: one of Pulsar's was sent by somebody.
+#: What stood there before, as a name that a producer could have as well. Only transactions have batches moved,
+#: which only Kafka's clients had, whose batches never name who sent them: a batch of Kafka's with this name was
+#: moved, and one of Pulsar's was sent by somebody.
 _MOVED_BEFORE = " committed"
 
 MAX_COUNT = 1 << 24
