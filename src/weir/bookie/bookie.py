@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from weir.bookie.batches import checked_batch
 from weir.bookie.checkpoints import load_checkpoint
+from weir.bookie.damage import DamagedEntry
 from weir.bookie.flush import Flusher
 from weir.bookie.gc import GarbageCollector
 from weir.bookie.identity import claim_folder
@@ -63,6 +64,10 @@ class BookieStats:
     removed_logs: int
     rewritten_bytes: int
     damaged_logs: int
+    #: Entries known to be damaged now; entries that were and are whole again; indexes that were made anew.
+    damaged_entries: int
+    healed_entries: int
+    mended_indexes: int
     free_bytes: int
     polls: int
 
@@ -81,7 +86,7 @@ class Bookie:
         self._state = StateBox()
         self._loop = asyncio.get_running_loop()
         self._tasks = TaskScope(f"bookie-{settings.bookie_id}", on_failure=self._failed)
-        self._files = LogFiles(runtime.disk, layout, settings.cache)
+        self._files = LogFiles(runtime.disk, layout, settings.cache, store.damages)
         self._reader = Reader(store, self._files)
         self._journal_files = JournalFiles(runtime.disk, layout, settings.journal)
         self._space = SpaceMonitor(runtime, settings.directory, settings.space, self._state, self._journal_files)
@@ -116,14 +121,7 @@ class Bookie:
             checkpoint = await load_checkpoint(runtime.disk, layout)
             bookie = cls(runtime, settings, lock, cookie, Store(checkpoint, settings.cache.write_bytes))
             await remove_leftovers(runtime.disk, layout, checkpoint)
-            await load_logs(
-                runtime.disk,
-                layout,
-                checkpoint,
-                settings=settings.flush,
-                store=bookie._store,
-                files=bookie._files,
-            )
+            await load_logs(runtime.disk, layout, checkpoint, store=bookie._store, files=bookie._files)
             await bookie._start(layout, checkpoint.position)
         except BaseException:
             await lock.release()
@@ -289,6 +287,10 @@ class Bookie:
         """Wait until the state is another than `seen`, and answer it."""
         return await self._state.changed_from(seen)
 
+    def damages(self) -> list[DamagedEntry]:
+        """The entries known to be damaged now, by ledger and entry."""
+        return self._store.damages.entries()
+
     def ledgers(self) -> list[LedgerId]:
         """Every ledger that has entries or a fence here, sorted."""
         return self._store.known_ledgers()
@@ -334,6 +336,9 @@ class Bookie:
             removed_logs=self._gc.removed_logs,
             rewritten_bytes=self._gc.rewritten_bytes,
             damaged_logs=len(self._gc.damaged),
+            damaged_entries=store.damages.count,
+            healed_entries=store.damages.healed_entries,
+            mended_indexes=store.damages.mended_indexes,
             free_bytes=self._space.free_bytes,
             polls=store.ledgers.waiters,
         )

@@ -13,7 +13,7 @@ from weir.bookie.log_scan import load_log
 from weir.bookie.log_writer import LogWriter, WrittenLog
 from weir.bookie.settings import FlushSettings, GcSettings
 from weir.bookie.store import Store
-from weir.model.errors import DiskError, EntryCorruptError, FileMissingError, WireError
+from weir.model.errors import DiskError, FileMissingError, WireError
 from weir.model.ids import Buffer, EntryId, LedgerId
 from weir.runtime.interfaces import Runtime
 from weir.wire.entry import HEADER_BYTES, entry_key, entry_size, verify_entry
@@ -122,8 +122,8 @@ class GarbageCollector:
         confirmed: dict[LedgerId, EntryId] = {}
         for victim in victims:
             try:
-                loaded = await load_log(self._runtime.disk, self._layout, victim, self._flush)
-            except (EntryCorruptError, FileMissingError) as bad:
+                loaded = await load_log(self._runtime.disk, self._layout, victim)
+            except FileMissingError as bad:
                 raise _DamagedLogError(victim, bad.what) from bad
             for number, run in enumerate(loaded.runs, 1):
                 confirmed[run.ledger_id] = max(

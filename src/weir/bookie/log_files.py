@@ -1,12 +1,18 @@
-"""Entry logs and their indexes as open files: a bounded number of handles, pages cached, reads shared."""
+"""Entry logs and their indexes as open files: a bounded number of handles, pages cached, reads shared.
+
+An index page that is damaged is made anew from the log, with its whole index: a flipped bit in it costs a scan of
+the log, and no entry.
+"""
 
 import asyncio
 
+from weir.bookie.damage import Damages
 from weir.bookie.layout import Layout
+from weir.bookie.log_scan import rebuild_index
 from weir.bookie.lru import BytesLru
 from weir.bookie.settings import CacheSettings
 from weir.bookie.small_files import insist
-from weir.model.errors import FileMissingError
+from weir.model.errors import FileMissingError, WireError
 from weir.runtime.interfaces import Disk, File
 from weir.wire.entrylog import PAGE_BYTES, verify_page
 
@@ -25,8 +31,10 @@ class _Handle:
 class LogFiles:
     """Reads from logs by position. A log that garbage collection removed is a FileMissingError."""
 
-    def __init__(self, disk: Disk, layout: Layout, settings: CacheSettings) -> None:
+    def __init__(self, disk: Disk, layout: Layout, settings: CacheSettings, damages: Damages) -> None:
         self._disk = disk
+        self._damages = damages
+        self._mending: dict[int, asyncio.Task[None]] = {}
         self._layout = layout
         self._block_bytes = settings.read_ahead_bytes
         self._max_open = settings.max_open_logs
@@ -56,6 +64,7 @@ class LogFiles:
         await self._close_some()
 
     async def close(self) -> None:
+        await asyncio.gather(*self._mending.values(), return_exceptions=True)
         handles, self._handles = list(self._handles.values()), {}
         self._to_close += [handle.file for handle in handles]
         await self._close_some()
@@ -88,11 +97,37 @@ class LogFiles:
         if not done.cancelled() and done.exception() is None:
             self.blocks.put(key, done.result())
 
+    def log_path(self, log: int) -> str:
+        return self._layout.log_file(log)
+
     async def page(self, log: int, page: int) -> bytes | bytearray:
-        """A page of the log's index, verified; a WireError if it is damaged."""
+        """A page of the log's index, verified; a WireError if it is damaged and cannot be made anew."""
         cached = self.pages.get((log, page))
         if cached is not None:
             return cached
+        try:
+            return await self._page(log, page)
+        except WireError as bad:
+            mending = self._mending.get(log)
+            if mending is None:
+                mending = self._mending[log] = asyncio.ensure_future(self._mend(log, page, bad))
+                mending.add_done_callback(lambda done: done.cancelled() or done.exception())
+            await asyncio.shield(mending)
+            return await self._page(log, page)
+
+    async def _mend(self, log: int, page: int, bad: WireError) -> None:
+        """Make the log's index anew. The pages that are cached, and the runs in memory, are as right as before."""
+        try:
+            self._damages.index_mended(self._layout.index_file(log), f"page {page}: {bad.what}")
+            await rebuild_index(self._disk, self._layout, log)
+            handle = self._handles.pop(self._layout.index_file(log), None)
+            if handle is not None:  # of the file that was replaced
+                handle.unwanted = True
+                self._let_go(handle)
+        finally:
+            del self._mending[log]
+
+    async def _page(self, log: int, page: int) -> bytes | bytearray:
 
         async def read() -> bytes | bytearray:
             pages_at = self._pages_at.get(log)

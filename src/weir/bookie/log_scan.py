@@ -1,53 +1,57 @@
-"""Reads logs from one end to the other: loads an index, checks it against its log, or makes it anew."""
+"""Loads the index of a log, or makes it anew: pages that are damaged from the runs, all of it from the entries.
+
+An index that is made anew names every entry that the log holds or held. One that is damaged keeps its place, so
+that reading it is an `EntryCorruptError`, never a denial.
+"""
 
 import logging
 from collections.abc import AsyncIterator, Callable
-from typing import NamedTuple
+from contextlib import asynccontextmanager
 
 from weir.bookie.layout import Layout
-from weir.bookie.log_writer import LogWriter, WrittenLog
-from weir.bookie.settings import FlushSettings
+from weir.bookie.log_window import LogWindow, Stretch
+from weir.bookie.log_writer import WrittenLog, write_index
 from weir.bookie.small_files import insist
-from weir.model.errors import EntryCorruptError, FileMissingError, WireError
+from weir.model.errors import FileMissingError, WireError
 from weir.model.ids import EntryId, LedgerId
 from weir.runtime.interfaces import Disk, File
-from weir.wire.entry import HEADER_BYTES as ENTRY_HEADER_BYTES
-from weir.wire.entry import entry_key, entry_size, last_confirmed_of, verify_entry
-from weir.wire.entrylog import HEADER_BYTES, IndexHeader, Run, decode_header, decode_runs
+from weir.wire.entrylog import (
+    HEADER_BYTES,
+    PAGE_BYTES,
+    ROWS_PER_PAGE,
+    IndexHeader,
+    Row,
+    Run,
+    decode_header,
+    decode_runs,
+    row_at,
+    verify_page,
+)
 
 log = logging.getLogger(__name__)
 
-_WINDOW_BYTES = 1024 * 1024
+Rows = list[Row]
+
+#: A gap in a ledger that is longer was never all in one damaged stretch.
+_MOST_HIDDEN = 10_000
 
 
-class ScannedEntry(NamedTuple):
-    """An entry of a log, and what is wrong with it, if anything."""
-
-    ledger_id: LedgerId
-    entry_id: EntryId
-    offset: int
-    data: bytes | bytearray
-    damage: str | None
-
-
-async def load_log(disk: Disk, layout: Layout, log_id: int, settings: FlushSettings) -> WrittenLog:
-    """The log as its index describes it; an index that is missing or damaged is made anew from the log.
-
-    FileMissingError if the log itself is gone; EntryCorruptError if it cannot be indexed either.
-    """
+async def load_log(disk: Disk, layout: Layout, log_id: int) -> WrittenLog:
+    """The log as its index describes it; an index that is missing, or whose head is damaged, is made anew from the
+    log. FileMissingError if the log itself is gone."""
     try:
         header, runs = await read_index(disk, layout, log_id)
         return WrittenLog(log_id, header.log_bytes, runs, header.pages_offset)
     except (WireError, FileMissingError) as bad:
         log.error("%s: %s; making it anew from the log", layout.index_file(log_id), bad)
-    return await rebuild_index(disk, layout, log_id, settings)
+    return await rebuild_index(disk, layout, log_id)
 
 
 async def read_index(disk: Disk, layout: Layout, log_id: int) -> tuple[IndexHeader, list[Run]]:
     """Header and runs, verified, and of the right length for the log."""
-    size = await _size(disk, layout.log_file(log_id))
-    file = await disk.open(layout.index_file(log_id))
-    try:
+    async with _opened(disk, layout.log_file(log_id)) as data:
+        size = await data.size()
+    async with _opened(disk, layout.index_file(log_id)) as file:
 
         async def read() -> tuple[IndexHeader, list[Run]]:
             header = decode_header(await file.read_at(0, HEADER_BYTES))
@@ -56,102 +60,188 @@ async def read_index(disk: Disk, layout: Layout, log_id: int) -> tuple[IndexHead
             return header, decode_runs(header, await file.read_at(HEADER_BYTES, header.runs_bytes))
 
         return await insist(layout.index_file(log_id), read)
-    finally:
-        await file.close()
+
+
+async def read_page(file: File, header: IndexHeader, page: int) -> Rows:
+    """The rows of one page; a WireError if it is damaged."""
+
+    async def read() -> Rows:
+        data = await file.read_at(header.pages_offset + page * PAGE_BYTES, PAGE_BYTES)
+        verify_page(data)
+        return [row_at(data, slot) for slot in range(min(ROWS_PER_PAGE, header.rows - page * ROWS_PER_PAGE))]
+
+    return await insist(f"index page {page} of {file.path}", read)
 
 
 async def rebuild_index(
-    disk: Disk,
-    layout: Layout,
-    log_id: int,
-    settings: FlushSettings,
-    progress: Callable[[int], None] = lambda _: None,
+    disk: Disk, layout: Layout, log_id: int, progress: Callable[[int], None] = lambda _: None
 ) -> WrittenLog:
-    """Make the index from the log's entries. A damaged entry keeps its place, so that it is reported when read."""
-    writer = LogWriter(disk, layout, log_id, settings)
-    async for entry in scan_log(disk, layout.log_file(log_id)):
-        writer.put(entry.ledger_id, [(entry.entry_id, entry.data)], last_confirmed_of(entry.data))
-        if writer.is_due:
-            writer.forget_pieces()
-            progress(entry.offset)
-    return await writer.finish_index()
-
-
-async def scan_log(disk: Disk, path: str) -> AsyncIterator[ScannedEntry]:
-    """Every entry. One that is damaged is yielded as such if its length can be believed, because a whole entry
-    (or the end) follows; EntryCorruptError if not, since nothing says where the next one starts."""
-    file = await disk.open(path)
+    """Make the index anew and put it in the place of the old one, all at once. What is whole of the old one says
+    where things should lie."""
     try:
-        window = _Window(file, await file.size())
-        at = 0
-        while at < window.size:
-            entry = await window.entry(at)
-            if entry.damage is not None and not await window.whole_at(at + len(entry.data)):
-                raise EntryCorruptError(f"{path} at offset {at}: {entry.damage}, and nothing whole follows")
-            yield entry
-            at += len(entry.data)
-    finally:
-        await file.close()
+        header, runs = await read_index(disk, layout, log_id)
+    except (WireError, FileMissingError):
+        rows, runs = await _rows_of_log(disk, layout, log_id, progress)
+    else:
+        rows = await rows_of_pages(disk, layout, log_id, header, runs)
+    async with _opened(disk, layout.log_file(log_id)) as data:
+        size = await data.size()
+    pages_offset = await write_index(disk, layout, log_id, runs, rows=rows, log_bytes=size)
+    return WrittenLog(log_id, size, runs, pages_offset)
 
 
-async def _size(disk: Disk, path: str) -> int:
-    file = await disk.open(path)
-    try:
-        return await file.size()
-    finally:
-        await file.close()
+# --- with the runs ----------------------------------------------------------------------------------------------
 
 
-class _Window:
-    """A stretch of a file in memory, moved forward as entries are taken."""
-
-    def __init__(self, file: File, size: int) -> None:
-        self._file = file
-        self.size = size
-        self._data: bytes | bytearray = b""
-        self._at = 0
-
-    async def entry(self, at: int) -> ScannedEntry:
-        """The entry at `at`, damaged or not; EntryCorruptError if not even its length makes sense."""
-
-        async def read() -> bytes | bytearray:
+async def rows_of_pages(disk: Disk, layout: Layout, log_id: int, header: IndexHeader, runs: list[Run]) -> Rows:
+    """Every row: from its page, or, where that is damaged, from the entries between the rows that are known."""
+    known: list[Row | None] = []
+    async with _opened(disk, layout.index_file(log_id)) as file:
+        for page in range(header.pages):
             try:
-                data = await self._one(at)
-                verify_entry(data)
+                known += await read_page(file, header, page)
             except WireError:
-                self._data = b""  # read from the disk again
-                raise
-            return data
+                known += [None] * min(ROWS_PER_PAGE, header.rows - page * ROWS_PER_PAGE)
+    async with _opened(disk, layout.log_file(log_id)) as file:
+        window = LogWindow(file, header.log_bytes)
+        for run in runs:
+            await _fill_run(window, run, known)
+    found = [row for row in known if row is not None]
+    if len(found) != header.rows:
+        raise WireError(f"the runs of log {log_id} have {len(found)} rows, its header says {header.rows}")
+    return found
 
-        damage: str | None = None
-        try:
-            data = await insist(f"{self._file.path} at {at}", read)
-        except WireError as bad:
-            damage = bad.what
-            try:
-                data = await self._one(at)
-            except WireError as unreadable:
-                raise EntryCorruptError(f"{self._file.path} at offset {at}: {unreadable.what}") from unreadable
-        return ScannedEntry(*entry_key(data), at, data, damage)
 
-    async def whole_at(self, at: int) -> bool:
-        if at == self.size:
-            return True
-        try:
-            return (await self.entry(at)).damage is None
-        except EntryCorruptError:
-            return False
+async def _fill_run(window: LogWindow, run: Run, known: list[Row | None]) -> None:
+    """The rows of a run that are not known, stretch by stretch."""
+    at, end = run.first_row, run.first_row + run.rows
+    while at < end:
+        if known[at] is not None:
+            at += 1
+            continue
+        behind = next((row for row in range(at, end) if known[row] is not None), end)
+        before = known[at - 1] if at > run.first_row else None
+        after = known[behind] if behind < end else None
+        begin = run.offset if before is None else before.offset + before.size
+        stop = run.offset + run.size if after is None else after.offset
+        first = run.first if before is None else before.entry_id + 1
+        last = run.last if after is None else after.entry_id - 1
+        stretches = [stretch async for stretch in window.stretches(begin, stop)]
+        known[at:behind] = fit_rows(stretches, run.ledger_id, first, last, behind - at)
+        at = behind
 
-    async def _one(self, at: int) -> bytes | bytearray:
-        size = entry_size(await self._bytes(at, ENTRY_HEADER_BYTES))
-        data = await self._bytes(at, size)
-        if len(data) < size:
-            raise WireError(f"an entry of {size} bytes runs over the end of the file")
-        return data
 
-    async def _bytes(self, at: int, length: int) -> bytes | bytearray:
-        inside = at - self._at
-        if inside < 0 or inside + length > len(self._data):
-            self._at, inside = at, 0
-            self._data = await self._file.read_at(at, max(length, _WINDOW_BYTES))
-        return self._data[inside : inside + length]
+def fit_rows(stretches: list[Stretch], ledger_id: LedgerId, first: int, last: int, count: int) -> Rows:
+    """`count` rows of a ledger, with ids in [first, last], for what lies there. Damage may hide several entries;
+    what ids they have is told by those around them."""
+    whole = [stretch for stretch in stretches if stretch.damage is None]
+    hidden = count - len(whole)
+    bad = len(stretches) - len(whole)
+    if hidden < bad or (hidden and not bad) or any(stretch.ledger_id != ledger_id for stretch in whole):
+        raise WireError(f"{len(whole)} entries and {bad} damaged places where {count} entries should be")
+    rows: Rows = []
+    wanted = first
+    for number, stretch in enumerate(stretches):
+        if stretch.damage is None:
+            rows.append(Row(stretch.entry_id, stretch.offset, stretch.size))
+            wanted = stretch.entry_id + 1
+            continue
+        following = next((s.entry_id for s in stretches[number + 1 :] if s.damage is None), last + 1)
+        held = hidden - bad + 1 if following - wanted >= hidden - bad + 1 else 1
+        ids = [EntryId(wanted + i) for i in range(held)]
+        if held == 1 and stretch.ledger_id == ledger_id and wanted <= stretch.entry_id < following:
+            ids = [stretch.entry_id]  # a striped ledger leaves ids out; its own word fits
+        rows += [Row(entry_id, stretch.offset, stretch.size) for entry_id in ids]
+        wanted, hidden, bad = ids[-1] + 1, hidden - held, bad - 1
+    if len(rows) != count:
+        raise WireError(f"{count} entries cannot be told apart among {len(stretches)} places")
+    return rows
+
+
+# --- without anything -------------------------------------------------------------------------------------------
+
+
+async def _rows_of_log(
+    disk: Disk, layout: Layout, log_id: int, progress: Callable[[int], None]
+) -> tuple[Rows, list[Run]]:
+    """Rows and runs from the entries alone."""
+    rows: Rows = []
+    runs: list[Run] = []
+    async for stretch in scan_log(disk, layout.log_file(log_id)):
+        progress(stretch.offset + stretch.size)
+        if stretch.entry_id < 0:
+            path = layout.log_file(log_id)
+            log.error("%s at offset %d: nothing says whose %d bytes were", path, stretch.offset, stretch.size)
+            continue
+        if runs and runs[-1].ledger_id == stretch.ledger_id:
+            run = runs.pop()
+            confirmed = max(run.last_confirmed, stretch.last_confirmed)
+            size = stretch.offset + stretch.size - run.offset
+            runs.append(
+                run._replace(last=stretch.entry_id, rows=run.rows + 1, size=size, last_confirmed=confirmed)
+            )
+        else:
+            runs.append(
+                Run(
+                    stretch.ledger_id,
+                    stretch.entry_id,
+                    stretch.entry_id,
+                    len(rows),
+                    1,
+                    stretch.offset,
+                    stretch.size,
+                    stretch.last_confirmed,
+                )
+            )
+        rows.append(Row(stretch.entry_id, stretch.offset, stretch.size))
+    return rows, runs
+
+
+async def scan_log(disk: Disk, path: str) -> AsyncIterator[Stretch]:
+    """Everything in a log, each stretch under the ids that it has or, if it is damaged, must have had; one stretch
+    for each entry that lies in damage between two entries of a ledger. Entry -1: nothing says whose it was."""
+    async with _opened(disk, path) as file:
+        size = await file.size()
+        before: Stretch | None = None
+        damaged: Stretch | None = None
+        async for stretch in LogWindow(file, size).stretches(0, size):
+            if stretch.damage is not None:
+                damaged = stretch
+                continue
+            if damaged is not None:
+                for named in _named(damaged, before, stretch):
+                    yield named
+                damaged = None
+            yield stretch
+            before = stretch
+        if damaged is not None:
+            for named in _named(damaged, before, None):
+                yield named
+
+
+def _named(damaged: Stretch, before: Stretch | None, after: Stretch | None) -> list[Stretch]:
+    """Which entries the damage hides. Between entries of one ledger: the ids between them (of a striped ledger
+    some that never were here, which does no harm). At the seam of two: what the damaged header says if it can be
+    believed, else the next of the one before, else the last of the one after."""
+    if before is not None and after is not None and before.ledger_id == after.ledger_id:
+        between = range(before.entry_id + 1, after.entry_id)
+        if (
+            len(between) <= _MOST_HIDDEN
+        ):  # of a striped ledger it names some that never were here, which does no harm
+            return [damaged._replace(ledger_id=before.ledger_id, entry_id=EntryId(entry)) for entry in between]
+    if damaged.entry_id >= 0:
+        return [damaged]
+    if before is not None:
+        return [damaged._replace(ledger_id=before.ledger_id, entry_id=EntryId(before.entry_id + 1))]
+    if after is not None and after.entry_id > 0:
+        return [damaged._replace(ledger_id=after.ledger_id, entry_id=EntryId(after.entry_id - 1))]
+    return [damaged._replace(entry_id=EntryId(-1))]
+
+
+@asynccontextmanager
+async def _opened(disk: Disk, path: str) -> AsyncIterator[File]:
+    file = await disk.open(path)
+    try:
+        yield file
+    finally:
+        await file.close()

@@ -1,12 +1,14 @@
 """Writes one entry log and its index: for a flush and for garbage collection alike."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from weir.bookie.layout import Layout
 from weir.bookie.settings import FlushSettings
+from weir.bookie.small_files import TEMPORARY_SUFFIX
 from weir.model.ids import Buffer, EntryId, LedgerId
 from weir.runtime.interfaces import Disk, File
-from weir.wire.entrylog import ROWS_PER_PAGE, Run, encode_head, encode_page, pack_row, pack_run
+from weir.wire.entrylog import ROWS_PER_PAGE, Row, Run, encode_head, encode_page, pack_row, pack_run
 
 #: Entries below this size on average are joined before they are written.
 _JOIN_BELOW_BYTES = 16 * 1024
@@ -84,18 +86,10 @@ class LogWriter:
         """Write the rest and the index, and make both survive a crash."""
         await self.drain()
         await self._close_synced()
-        return await self.finish_index()
-
-    def forget_pieces(self) -> None:
-        """For an index that is made anew: the log is there, only where things lie in it is noted."""
-        self._pieces = []
-        self._written = self.size
-
-    async def finish_index(self) -> WrittenLog:
-        """Write the index alone."""
-        pages_offset = await self._write_index()
+        head = encode_head(b"".join(self._packed_runs), len(self._rows), self.size)
+        await _write_index(self._disk, self._layout.index_file(self._log), head, self._rows)
         await self._disk.sync_dir(self._layout.logs)
-        return WrittenLog(self._log, self.size, self._runs, pages_offset)
+        return WrittenLog(self._log, self.size, self._runs, len(head))
 
     async def abandon(self) -> None:
         """Close after a failure. The files are no log until a checkpoint names them; opening removes them."""
@@ -109,20 +103,34 @@ class LogWriter:
             await self._file.close()
             self._file = None
 
-    async def _write_index(self) -> int:
-        head = encode_head(b"".join(self._packed_runs), len(self._rows), self.size)
-        file = self._file = await self._disk.open(self._layout.index_file(self._log), create=True)
+
+async def write_index(
+    disk: Disk, layout: Layout, log: int, runs: Sequence[Run], *, rows: Sequence[Row], log_bytes: int
+) -> int:
+    """Put a new index in the place of a log's old one, at once; answers where its pages start."""
+    head = encode_head(b"".join(pack_run(*run) for run in runs), len(rows), log_bytes)
+    path = layout.index_file(log)
+    await _write_index(disk, path + TEMPORARY_SUFFIX, head, [pack_row(*row) for row in rows])
+    await disk.rename(path + TEMPORARY_SUFFIX, path)
+    await disk.sync_dir(layout.logs)
+    return len(head)
+
+
+async def _write_index(disk: Disk, path: str, head: bytes, rows: Sequence[bytes]) -> None:
+    file = await disk.open(path, create=True)
+    try:
         await file.truncate(0)
         await file.write_at(0, [head])
         at = len(head)
         step = ROWS_PER_PAGE * _PAGES_PER_WRITE
-        for first in range(0, len(self._rows), step):
-            stretch = self._rows[first : first + step]
+        for first in range(0, len(rows), step):
+            stretch = rows[first : first + step]
             pages = [
                 encode_page(b"".join(stretch[row : row + ROWS_PER_PAGE]))
                 for row in range(0, len(stretch), ROWS_PER_PAGE)
             ]
             await file.write_at(at, [b"".join(pages)])
             at += sum(map(len, pages))
-        await self._close_synced()
-        return len(head)
+        await file.sync()
+    finally:
+        await file.close()

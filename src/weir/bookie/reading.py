@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from weir.bookie.damage import DamagedEntry
 from weir.bookie.locate import find, next_id
 from weir.bookie.log_files import LogFiles
 from weir.bookie.small_files import READ_ATTEMPTS
@@ -135,7 +136,8 @@ class Walk:
                 if attempt == _ATTEMPTS:
                     raise self._corrupt(wanted, gone.what) from gone
             except DiskError as failed:
-                raise self._corrupt(wanted, failed.what) from failed
+                if attempt >= READ_ATTEMPTS:
+                    raise self._corrupt(wanted, failed.what) from failed
             except WireError as bad:
                 raise self._corrupt(wanted, f"its index is damaged: {bad.what}") from bad
         return None  # pragma: no cover - the last attempt returns or raises
@@ -206,7 +208,7 @@ class Walk:
             except WireError as bad:
                 problem = bad.what
             self._files.drop_blocks(log, offset, size)
-        raise self._corrupt(entry_id, f"log {log} at offset {offset}: {problem}")
+        raise self._corrupt(entry_id, problem, self._files.log_path(log), offset)
 
     async def _bytes(self, log: int, offset: int, size: int) -> Buffer:
         """From the read cache's blocks, if more of them will be wanted; else just these bytes."""
@@ -223,5 +225,11 @@ class Walk:
         )
         return b"".join(rest)
 
-    def _corrupt(self, entry_id: EntryId, why: str) -> EntryCorruptError:
-        return EntryCorruptError(f"entry {entry_id} of ledger {self._ledger_id}: {why}")
+    def _corrupt(self, entry_id: EntryId, why: str, path: str = "", offset: int = 0) -> EntryCorruptError:
+        """The place is noted, and said in the log, the first time that somebody wants it."""
+        if not path:
+            runs = self._store.index.get(self._ledger_id)
+            covering = [] if runs is None else runs.covering(entry_id)
+            path = self._files.log_path(covering[0].log) if covering else f"ledger {self._ledger_id}"
+        self._store.damages.found(DamagedEntry(self._ledger_id, entry_id, path, offset, why))
+        return EntryCorruptError(f"entry {entry_id} of ledger {self._ledger_id}: {path} at offset {offset}: {why}")

@@ -22,7 +22,7 @@ async def insist(what: str, read: Callable[[], Awaitable[T]]) -> T:
         try:
             return await read()
         except WireError as bad:
-            log.warning("%s, read %d: %s; reading again", what, attempt, bad)
+            log.info("%s, read %d: %s; reading again", what, attempt, bad)  # who believes it says so, once
     return await read()
 
 

@@ -4,6 +4,7 @@ import asyncio
 
 from weir.bookie.cache import Batch, WriteCache
 from weir.bookie.checkpoints import save_checkpoint
+from weir.bookie.damage import Damages
 from weir.bookie.index import Index
 from weir.bookie.journal import FormingRecord
 from weir.bookie.layout import Layout
@@ -26,6 +27,7 @@ class Store:
         self.index = Index()
         self.ledgers = LedgerTable(checkpoint.gone)
         self.tombstones = Tombstones()
+        self.damages = Damages()
         #: Everything before it is in entry logs.
         self.flushed = checkpoint.position
         self._number = checkpoint.number
@@ -44,6 +46,8 @@ class Store:
         put, raise_confirmed = self.cache.put, self.ledgers.raise_confirmed
         for batch, future in record.batches:
             put(batch)
+            if self.damages:
+                self.damages.healed(batch.ledger_id, [entry_id for entry_id, _ in batch.entries])
             raise_confirmed(batch.ledger_id, batch.last_confirmed)
             if not future.done():
                 future.set_result(None)
@@ -75,6 +79,7 @@ class Store:
         self.index.forget(ledger_id)
         self.cache.forget(ledger_id)
         self.ledgers.forget(ledger_id)
+        self.damages.forget(ledger_id)
 
     # --- logs -------------------------------------------------------------------------------------------------
 

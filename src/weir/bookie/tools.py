@@ -10,13 +10,11 @@ from weir.bookie.identity import read_cookie
 from weir.bookie.journal_scan import JournalReplay
 from weir.bookie.layout import Layout, free_sequences, journal_sequences
 from weir.bookie.log_writer import WrittenLog
-from weir.bookie.settings import FlushSettings
 from weir.bookie.small_files import insist, read_small
 from weir.bookie.store import Store
 from weir.model.errors import (
     BookieCookieError,
     DiskError,
-    EntryCorruptError,
     FileMissingError,
     JournalCorruptError,
     WireError,
@@ -24,7 +22,8 @@ from weir.model.errors import (
 from weir.model.ids import EntryId, LedgerId
 from weir.runtime.interfaces import Disk, Runtime
 from weir.wire.checkpoint import Checkpoint, decode_checkpoint
-from weir.wire.entrylog import PAGE_BYTES, ROWS_PER_PAGE, IndexHeader, Row, row_at, verify_page
+from weir.wire.entry import entry_key, verify_entry
+from weir.wire.entrylog import PAGE_BYTES, IndexHeader, Row
 
 #: Called with the bytes done so far and the bytes in all.
 Progress = Callable[[int, int], None]
@@ -75,6 +74,9 @@ class Damage:
     path: str
     offset: int
     what: str
+    #: Whose bytes they were, where one entry's.
+    ledger_id: LedgerId | None = None
+    entry_id: EntryId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +124,8 @@ async def verify(runtime: Runtime, directory: str, progress: Progress = lambda _
 async def rebuild_index(
     runtime: Runtime, directory: str, progress: Progress = lambda _done, _all: None
 ) -> dict[int, int]:
-    """Make every log's index anew from its entries: rows by log. EntryCorruptError for a log that nobody can
-    index, FileMissingError for one that is gone; its old index, if any, stays."""
+    """Make every log's index anew from its entries: rows by log. Entries that are damaged keep their places.
+    FileMissingError for a log that is gone."""
     async with _folder(runtime, directory) as layout:
         logs = (await load_checkpoint(runtime.disk, layout)).logs
         sizes = {number: await _size(runtime.disk, layout.log_file(number)) for number in logs}
@@ -133,7 +135,7 @@ async def rebuild_index(
             def so_far(offset: int, before: int = done) -> None:
                 progress(before + offset, total)
 
-            written = await log_scan.rebuild_index(runtime.disk, layout, number, FlushSettings(), so_far)
+            written = await log_scan.rebuild_index(runtime.disk, layout, number, so_far)
             rows[number] = sum(run.rows for run in written.runs)
             done += size
             progress(done, total)
@@ -251,55 +253,70 @@ class _Verifier:
             self._damages.append(Damage(path, offset, bad.what))
 
     async def _log(self, number: int) -> None:
+        """Every entry: where the index says, or, where it says nothing, wherever the log has one."""
         rows = await self._index_rows(number)
         path = self._layout.log_file(number)
-        seen = 0
         try:
-            async for entry in log_scan.scan_log(self._disk, path):
-                self._entries += 1
-                self._advance(len(entry.data))
-                if entry.damage is not None:
-                    self._damages.append(Damage(path, entry.offset, entry.damage))
-                here = Row(entry.entry_id, entry.offset, len(entry.data))
-                if rows is not None and (seen >= len(rows) or rows[seen] != here):
-                    what = f"entry {entry.entry_id} of ledger {entry.ledger_id} is not where the index says"
-                    self._damages.append(Damage(path, entry.offset, what))
-                    rows = None  # once is enough
-                seen += 1
-        except (EntryCorruptError, DiskError) as bad:
+            if rows is None:
+                await self._scan(path)
+            else:
+                await self._entries_at(path, rows)
+        except DiskError as bad:
             self._damages.append(Damage(path, 0, bad.what))
 
-    async def _index_rows(self, number: int) -> list[Row] | None:
-        """Every row of a log's index, each page verified; None if that is not possible."""
+    async def _scan(self, path: str) -> None:
+        async for stretch in log_scan.scan_log(self._disk, path):
+            self._entries += 1
+            self._advance(stretch.size)
+            if stretch.damage is not None:
+                self._damaged(path, stretch.offset, stretch.ledger_id, stretch.entry_id, stretch.damage)
+
+    async def _entries_at(self, path: str, rows: "list[tuple[LedgerId, Row]]") -> None:
+        file = await self._disk.open(path)
+        try:
+            for ledger_id, row in rows:
+                self._entries += 1
+
+                async def read(row: Row = row, ledger_id: LedgerId = ledger_id) -> None:
+                    data = await file.read_at(row.offset, row.size)
+                    verify_entry(data)
+                    if entry_key(data) != (ledger_id, row.entry_id):
+                        raise WireError(f"entry {entry_key(data)} lies in its place")
+
+                try:
+                    await insist(f"{path} at {row.offset}", read)
+                except WireError as bad:
+                    self._damaged(path, row.offset, ledger_id, row.entry_id, bad.what)
+                self._advance(row.size)
+        finally:
+            await file.close()
+
+    def _damaged(self, path: str, offset: int, ledger_id: LedgerId, entry_id: EntryId, what: str) -> None:
+        said = f"entry {entry_id} of ledger {ledger_id}: {what}"
+        self._damages.append(Damage(path, offset, said, ledger_id, entry_id))
+
+    async def _index_rows(self, number: int) -> "list[tuple[LedgerId, Row]] | None":
+        """Every row of a log's index, with its ledger, each page verified; None if nothing says where they are."""
         path = self._layout.index_file(number)
         try:
-            header, _ = await log_scan.read_index(self._disk, self._layout, number)
-            return await self._pages(path, header)
+            header, runs = await log_scan.read_index(self._disk, self._layout, number)
+            await self._check_pages(path, header)
         except (WireError, DiskError) as bad:
             self._damages.append(Damage(path, 0, bad.what))
             return None
+        try:
+            rows = await log_scan.rows_of_pages(self._disk, self._layout, number, header, runs)
+        except WireError:
+            return None
+        return [(run.ledger_id, row) for run in runs for row in rows[run.first_row : run.first_row + run.rows]]
 
-    async def _pages(self, path: str, header: IndexHeader) -> list[Row] | None:
-        rows: list[Row] = []
-        whole = True
+    async def _check_pages(self, path: str, header: IndexHeader) -> None:
         file = await self._disk.open(path)
         try:
             for page in range(header.pages):
-                offset = header.pages_offset + page * PAGE_BYTES
-
-                async def read(offset: int = offset) -> bytes | bytearray:
-                    data = await file.read_at(offset, PAGE_BYTES)
-                    verify_page(data)
-                    return data
-
                 try:
-                    data = await insist(f"{path} at {offset}", read)
+                    await log_scan.read_page(file, header, page)
                 except WireError as bad:
-                    self._damages.append(Damage(path, offset, bad.what))
-                    whole = False
-                    continue
-                count = min(ROWS_PER_PAGE, header.rows - page * ROWS_PER_PAGE)
-                rows += [row_at(data, slot) for slot in range(count)]
+                    self._damages.append(Damage(path, header.pages_offset + page * PAGE_BYTES, bad.what))
         finally:
             await file.close()
-        return rows if whole else None
