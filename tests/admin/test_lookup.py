@@ -44,7 +44,7 @@ async def look(owner: Owner, *, authoritative: bool = False) -> Any:
 
 
 async def test_a_topic_of_this_broker_is_reached_by_every_listener() -> None:
-    told = await look(Owner(True, "", ""))
+    told = await look(Owner(True))
     assert (told.brokerUrl, told.brokerUrlTls, told.httpUrl, told.httpUrlTls) == (
         HERE.pulsar,
         HERE.pulsar_tls,
@@ -55,14 +55,16 @@ async def test_a_topic_of_this_broker_is_reached_by_every_listener() -> None:
 
 async def test_a_topic_of_another_broker_is_looked_up_there() -> None:
     with pytest.raises(NotOwnerError) as sent:
-        await look(Owner(False, "pulsar://there:6650", "http://there:8080"))
-    assert sent.value.http_url == "http://there:8080"
+        await look(Owner(False, {"pulsar": "pulsar://there:6650", "http": "http://there:8080"}))
+    assert sent.value.listeners["http"] == "http://there:8080"
 
 
 async def test_who_was_sent_here_already_is_told_who_has_the_topic() -> None:
-    told = await look(Owner(False, "pulsar+ssl://there:6651", "http://there:8080"), authoritative=True)
+    told = await look(
+        Owner(False, {"pulsar_tls": "pulsar+ssl://there:6651", "http": "http://there:8080"}), authoritative=True
+    )
     assert (told.brokerUrl, told.brokerUrlTls) == (None, "pulsar+ssl://there:6651")
 
 
 async def test_a_broker_without_http_is_named_at_once() -> None:
-    assert (await look(Owner(False, "pulsar://there:6650", ""))).brokerUrl == "pulsar://there:6650"
+    assert (await look(Owner(False, {"pulsar": "pulsar://there:6650"}))).brokerUrl == "pulsar://there:6650"

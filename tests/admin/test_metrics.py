@@ -14,10 +14,7 @@ from weir.admin.metrics import (
     UP_SECONDS,
     render,
 )
-from weir.broker.api import SubscriptionType
-from weir.broker.groups.query_progress import QueryProgress
-from weir.broker.topic.meters import BOUNDS_S
-from weir.broker.topic.stats_values import Flow, Latency, SubscriptionStats, TopicStats
+from weir.broker.api import BOUNDS_S, Flow, Latency, QueryProgress, SubscriptionStats, SubscriptionType, TopicStats
 from weir.gateway.kafka.connection.metrics import KafkaMetrics
 from weir.runtime.request_budget import RequestBudget
 from weir.server.budget_metrics import budget_families

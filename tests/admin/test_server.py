@@ -31,7 +31,7 @@ async def misname(call: Call) -> None:
 
 
 async def elsewhere(call: Call) -> None:
-    raise NotOwnerError("not here", http_url=call.query["at"])
+    raise NotOwnerError("not here", listeners={"http": call.query["at"]})
 
 
 async def much(call: Call) -> list[str]:

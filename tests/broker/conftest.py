@@ -117,7 +117,9 @@ class Bench:
         **more: Any,
     ) -> BrokerConsumer:
         more.setdefault("start", StartAt(offset=0))
-        return await topic.subscribe(SubscribeRequest("r", subscription, type=type, consumer_name=name, **more))
+        delivery_share = more.pop("delivery_share", None)
+        request = SubscribeRequest("r", subscription, type=type, consumer_name=name, **more)
+        return await topic.subscribe(request, delivery_share=delivery_share)
 
     @staticmethod
     async def producer(topic: Any, name: str | None = None, **more: Any) -> BrokerProducer:

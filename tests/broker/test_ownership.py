@@ -28,7 +28,7 @@ class Cluster:
 
     async def broker(self, name: str, instance: str = "1") -> tuple[Ownership, FaultyMeta]:
         meta = FaultyMeta(MemoryMeta(self.core, self.runtime), self.runtime)
-        info = BrokerInfo(name, instance, f"pulsar://{name}:6650", f"http://{name}:8080")
+        info = BrokerInfo(name, instance, {"pulsar": f"pulsar://{name}:6650", "http": f"http://{name}:8080"})
         ownership = Ownership(meta, self.runtime, info, OwnershipSettings(ttl_s=TTL_S))
         await ownership.start()
         return ownership, meta
@@ -56,9 +56,9 @@ def test_a_topic_has_one_owner_and_the_others_hear_its_address() -> None:
         assert await one.own(T) is claim
         with pytest.raises(NotOwnerError) as refused:
             await other.own(T)
-        assert (refused.value.pulsar_url, refused.value.http_url) == ("pulsar://a:6650", "http://a:8080")
+        assert refused.value.listeners == {"pulsar": "pulsar://a:6650", "http": "http://a:8080"}
         await cluster.settle()
-        assert (await other.owner(T)).pulsar_url == "pulsar://a:6650"
+        assert (await other.owner(T)).url("pulsar") == "pulsar://a:6650"
         assert not (await other.owner(T)).here
         assert (await one.owner(T)).here
 
@@ -200,7 +200,7 @@ def test_every_broker_chooses_the_same_owner() -> None:
         brokers = [(await cluster.broker(name))[0] for name in "abc"]
         await cluster.settle()
         for n in range(20):
-            chosen = [(await broker.owner(T.at(n))).pulsar_url for broker in brokers]
+            chosen = [(await broker.owner(T.at(n))).url("pulsar") for broker in brokers]
             assert len(dict.fromkeys(chosen)) == 1
             assert [(await broker.owner(T.at(n))).here for broker in brokers].count(True) == 1
 

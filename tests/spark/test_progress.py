@@ -1,6 +1,7 @@
 """A query counts its batches and losses through restarts, in words that the broker understands."""
 
-from weir.broker.groups.query_progress import QueryProgress, parse_progress
+from weir.broker.api import QueryProgress
+from weir.broker.groups.query_progress import parse_progress
 from weir.spark.source.progress import Progress, Said, from_metadata
 
 

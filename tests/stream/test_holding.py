@@ -17,8 +17,9 @@ from weir.model.errors import (
     StreamFencedError,
     StreamTerminatedError,
 )
+from weir.model.held import FOREVER_MS, HeldCount, HeldItem
 from weir.stream.context import StreamContext
-from weir.stream.holding.area import FOREVER_MS, HeldCount, HeldItem, HoldingArea, HoldingSettings
+from weir.stream.holding.area import HoldingArea, HoldingSettings
 from weir.stream.log import Stream
 from weir.stream.state import StateLog
 

@@ -13,11 +13,12 @@ import pytest
 
 from weir.model.batch import Batch, BatchFormat, HeldId
 from weir.model.errors import NotHeldError, StreamFencedError, WeirError
+from weir.model.held import FOREVER_MS
 from weir.model.ledger import Quorum
 from weir.runtime import Runtime
 from weir.stream.context import StreamContext
 from weir.stream.holding import area as holding
-from weir.stream.holding.area import FOREVER_MS, HoldingArea, HoldingSettings
+from weir.stream.holding.area import HoldingArea, HoldingSettings
 from weir.stream.holding.ledger import HeldLedger
 from weir.stream.holding.loader import Loader
 from weir.stream.log import Stream

@@ -38,6 +38,5 @@ class Addresses:
     async def _get(self, call: Call) -> AddressesAnswer:
         urls = self._context.urls
         data = urls.data if self._context.authoriser.is_superuser(call.role) else ""
-        return AddressesAnswer(
-            urls.pulsar, urls.pulsar_tls, urls.kafka, urls.kafka_tls, urls.http, urls.https, data
-        )
+        names = ("pulsar", "pulsar_tls", "kafka", "kafka_tls", "http", "https")
+        return AddressesAnswer(**{name: urls.url(name) for name in names}, data=data)

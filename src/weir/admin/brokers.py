@@ -7,7 +7,7 @@ from weir.admin.context import AdminContext
 from weir.admin.http import Response
 from weir.admin.names import BAD_NAME, V2
 from weir.admin.routing import TEXT, Call, Route
-from weir.broker.topic.stats_values import TopicStats
+from weir.broker.api import TopicStats
 from weir.model.registry import STANDALONE
 from weir.model.topics import check_entity_name
 
@@ -77,7 +77,7 @@ class Brokers:
 
     @property
     def _url(self) -> str:
-        return self._context.urls.http or self._context.urls.https
+        return self._context.urls.url("http", "https")
 
     async def _metrics(self, call: Call) -> Response:
         text = await self._rendered()

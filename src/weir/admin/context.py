@@ -1,18 +1,20 @@
 """What the admin API asks of the rest of Weir, and the few things that every resource needs."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from weir.admin.metrics import GatewayFamily
 from weir.admin.routing import RefusedError
-from weir.broker.access.security import Authoriser
-from weir.broker.broker import Broker
-from weir.broker.registry.registry import Registry
-from weir.broker.registry.sql_streams import SqlStreams
-from weir.broker.schemas.registry import SchemaRegistry
-from weir.broker.topic.non_persistent import NonPersistentTopic
-from weir.broker.topic.topic import BrokerTopic
-from weir.broker.transactions.coordinator import Transactions
+from weir.broker.api import (
+    Authoriser,
+    Broker,
+    Registry,
+    SchemaVersions,
+    SqlStreams,
+    StoredTopic,
+    Topic,
+    Transactions,
+)
 from weir.model.errors import NotAllowedError, TopicNotFoundError
 from weir.model.topics import TopicName
 from weir.runtime.interfaces import Clock
@@ -27,17 +29,16 @@ async def _well() -> None:
 
 @dataclass(frozen=True, slots=True)
 class ServiceUrls:
-    """Where this broker is reached; empty where it is not."""
+    """Where this broker is reached, by the names of its listeners: as a URL, or as clients of a protocol write
+    it (Kafka's: `host:port`)."""
 
-    pulsar: str = ""
-    pulsar_tls: str = ""
-    http: str = ""
-    https: str = ""
-    #: `host:port`, as Kafka's clients write it.
-    kafka: str = ""
-    kafka_tls: str = ""
+    listeners: Mapping[str, str] = field(default_factory=dict)
     #: Where the data is, on this machine.
     data: str = ""
+
+    def url(self, *names: str) -> str:
+        """The first of these listeners that there is; "" if there is none."""
+        return next((self.listeners[name] for name in names if self.listeners.get(name)), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class AdminContext:
     clock: Clock
     broker: Broker
     registry: Registry
-    schemas: SchemaRegistry
+    schemas: SchemaVersions
     authoriser: Authoriser
     urls: ServiceUrls = field(default_factory=ServiceUrls)
     settings: AdminSettings = field(default_factory=AdminSettings)
@@ -77,21 +78,21 @@ class AdminContext:
             )
         return names
 
-    async def stored(self, name: TopicName) -> list[BrokerTopic]:
+    async def stored(self, name: TopicName) -> list[StoredTopic]:
         """The same as loaded topics that store their messages."""
         return [await self.stored_one(part) for part in await self.names(name)]
 
-    async def stored_one(self, name: TopicName) -> BrokerTopic:
+    async def stored_one(self, name: TopicName) -> StoredTopic:
         """Exactly this topic, loaded; 405 for one that is partitioned."""
         record = await self.registry.ensure_topic(name, create=False)
         if record.partitions and name.partition is None:
             raise RefusedError(405, f"{name} is partitioned", hint="name one of its partitions")
-        topic = await self.load(name)
-        if not isinstance(topic, BrokerTopic):
+        topic = (await self.load(name)).stored
+        if topic is None:
             raise NotAllowedError(f"{name} stores nothing")
         return topic
 
-    async def load(self, name: TopicName) -> BrokerTopic | NonPersistentTopic:
+    async def load(self, name: TopicName) -> Topic:
         """Exactly this topic, loaded; 404 for one that is partitioned."""
         record = await self.registry.ensure_topic(name, create=False)
         if record.partitions and name.partition is None:

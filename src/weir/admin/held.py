@@ -9,11 +9,12 @@ from weir.admin.bodies import HeldCountBody, HeldMessage, HeldPage
 from weir.admin.context import AdminContext
 from weir.admin.names import ABOUT_ONE_TOPIC, topic_of
 from weir.admin.routing import BadRequestError, Call, Query, Route
+from weir.broker.api import HeldMessages
 from weir.model.batch import HeldId
 from weir.model.errors import NotHeldError
+from weir.model.held import FOREVER_MS, HeldCount, HeldItem
 from weir.model.registry import Action
 from weir.model.topics import TopicName
-from weir.stream.holding.area import FOREVER_MS, HeldCount, HeldItem, HoldingArea
 
 _BASE = "/admin/weir/v1/held/persistent/{tenant}/{namespace}/{topic}"
 _TAG = "held messages"
@@ -74,9 +75,7 @@ class Held:
 
     async def _cancel(self, call: Call) -> None:
         held = _id(call.path["held"])
-        area = await self._filled(call)
-        (await self._context.stored_one(topic_of(call.path))).stamps.save_moves()
-        await area.cancel(held)
+        await (await self._filled(call)).cancel(held)
 
     async def _release(self, call: Call) -> None:
         held = _id(call.path["held"])
@@ -87,12 +86,11 @@ class Held:
         self._context.authoriser.check(call.role, action, name)
         return name
 
-    async def _area(self, name: TopicName) -> HoldingArea | None:
+    async def _area(self, name: TopicName) -> HeldMessages | None:
         """None if nothing is held."""
-        area = (await self._context.stored_one(name)).holding
-        return area if isinstance(area, HoldingArea) else None
+        return (await self._context.stored_one(name)).held
 
-    async def _filled(self, call: Call) -> HoldingArea:
+    async def _filled(self, call: Call) -> HeldMessages:
         name = self._allowed(call, Action.PRODUCE)
         area = await self._area(name)
         if area is None:

@@ -45,8 +45,8 @@ class Lookup:
     async def _look(self, call: Call) -> LookupData:
         name = self._known(call)
         owner = await self._context.broker.owner(name, role=call.role)
-        if not owner.here and owner.http_url and not call.query["authoritative"]:
-            raise NotOwnerError(f"{name} is served elsewhere", http_url=owner.http_url)
+        if not owner.here and owner.url("http", "https") and not call.query["authoritative"]:
+            raise NotOwnerError(f"{name} is served elsewhere", listeners=owner.listeners)
         return self._data(owner)
 
     async def _bundle(self, call: Call) -> Response:
@@ -64,19 +64,11 @@ class Lookup:
         return name
 
     def _data(self, owner: Owner) -> LookupData:
-        if owner.here:
-            urls = self._context.urls
-            return LookupData(
-                urls.pulsar or None,
-                urls.pulsar_tls or None,
-                urls.http or None,
-                urls.https or None,
-                urls.pulsar or None,
-            )
-        plain = owner.pulsar_url.startswith("pulsar://")
+        of = self._context.urls.listeners if owner.here else owner.listeners
         return LookupData(
-            brokerUrl=owner.pulsar_url if plain else None,
-            brokerUrlTls=None if plain else owner.pulsar_url,
-            httpUrl=owner.http_url or None,
-            nativeUrl=owner.pulsar_url,
+            brokerUrl=of.get("pulsar"),
+            brokerUrlTls=of.get("pulsar_tls"),
+            httpUrl=of.get("http"),
+            httpUrlTls=of.get("https"),
+            nativeUrl=of.get("pulsar") or of.get("pulsar_tls"),
         )

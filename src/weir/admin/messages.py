@@ -10,19 +10,15 @@ from weir.admin.message_answer import message_answer
 from weir.admin.names import ABOUT_ONE_TOPIC, CONFLICT, subscription_of, topic_of, topic_path
 from weir.admin.positions import batch_at, id_at, id_body, offset_at
 from weir.admin.routing import BYTES, Call, Long, Positive, Query, RefusedError, Route
-from weir.broker.dispatch.subscription import Subscription
-from weir.broker.topic.stats_values import CompactionStatus
-from weir.broker.topic.topic import BrokerTopic
+from weir.broker.api import CompactionStatus, StoredTopic
 from weir.model.batch import Batch, BatchFlags
 from weir.model.registry import Action
 from weir.model.topics import Domain, TopicName
-from weir.stream.retention import bytes_from
 
 _TOPIC = topic_path(Domain.PERSISTENT)
 _TAG = "messages"
 #: How far a peek or an examination looks; who wants more is a consumer.
 _MAX_LOOK = 10_000
-_LOOK_BYTES = 1024 * 1024
 #: What is said of partitions together.
 _WORST_FIRST = (
     CompactionStatus.RUNNING,
@@ -156,17 +152,17 @@ class Messages:
     async def _peek(self, call: Call) -> Response:
         topic = await self._context.stored_one(self._consumed(call))
         subscription = topic.subscription(subscription_of(call.path))
-        return _answer(topic, await _nth_waiting(topic, subscription, call.path["position"]))
+        number = call.path["position"]
+        if number > _MAX_LOOK:
+            raise RefusedError(412, f"a peek looks at {_MAX_LOOK} messages at the most", hint="use a consumer")
+        return _answer(topic, await subscription.waiting_batch(number))
 
     async def _by_id(self, call: Call) -> Response:
         topic = await self._context.stored_one(self._consumed(call))
-        span = topic.stream.chain.span_of(call.path["ledger"])
-        entry = call.path["entry"]
-        if span is None or entry < 0:
+        offsets, entry = topic.ledger_range(call.path["ledger"]), call.path["entry"]
+        if offsets is None or not 0 <= entry < offsets[1] - offsets[0]:
             return _answer(topic, None)
-        batch = await batch_at(topic, span.first_offset + entry)
-        last = topic.end_offset if span.end_offset is None else span.end_offset
-        return _answer(topic, batch if span.first_offset + entry < last else None)
+        return _answer(topic, await batch_at(topic, offsets[0] + entry))
 
     async def _examine(self, call: Call) -> Response:
         topic = await self._context.stored_one(self._consumed(call))
@@ -194,9 +190,7 @@ class Messages:
 
     async def _backlog_size(self, call: Call) -> int:
         topic = await self._context.stored_one(self._consumed(call))
-        stream = topic.stream
-        offset = await offset_at(topic, call.body)
-        return bytes_from(stream.chain, offset, stream.end_offset, stream.open_bytes)
+        return topic.bytes_from(await offset_at(topic, call.body))
 
     async def _backlog(self, call: Call) -> OfflineStatsBody:
         topic = await self._context.stored_one(self._consumed(call))
@@ -204,7 +198,7 @@ class Messages:
         return OfflineStatsBody(
             totalMessages=topic.end_offset - topic.start_offset,
             messageBacklog=sum(waiting.values()),
-            storageSize=topic.stream.size_bytes,
+            storageSize=topic.log_bytes,
             cursorDetails=waiting,
             topicName=str(topic.name),
         )
@@ -243,31 +237,7 @@ class Messages:
         return LongRunningProcessStatus(status.value, failed)
 
 
-def _answer(topic: BrokerTopic, batch: Batch | None) -> Response:
+def _answer(topic: StoredTopic, batch: Batch | None) -> Response:
     if batch is None or batch.flags & BatchFlags.UNSEEN:
         raise RefusedError(404, f"{topic.name} has no such message")
     return message_answer(batch, id_at(topic, batch.base_offset))
-
-
-async def _nth_waiting(topic: BrokerTopic, subscription: Subscription, number: int) -> Batch | None:
-    """The `number`th batch, from 1 on, of which something is not acknowledged."""
-    if number > _MAX_LOOK:
-        raise RefusedError(412, f"a peek looks at {_MAX_LOOK} messages at the most", hint="use a consumer")
-    offset = topic.start_offset
-    while True:
-        offset = max(subscription.cursor.next_unacked(offset), topic.start_offset)
-        if offset >= topic.stable_offset:
-            return None
-        hidden = topic.stamps.index.hidden
-        for batch in await topic.read(offset, _LOOK_BYTES):
-            if batch.base_offset >= topic.stable_offset:
-                return None
-            if batch.base_offset in hidden:
-                continue
-            if subscription.cursor.all_acked(max(offset, batch.base_offset), batch.end_offset):
-                continue
-            number -= 1
-            if number == 0:
-                return batch
-            offset = batch.end_offset
-        offset = max(offset, batch.end_offset)

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from weir.broker.topic.meters import BOUNDS_S
-from weir.broker.topic.stats_values import Latency, SubscriptionStats, TopicStats
+from weir.broker.api import BOUNDS_S, Latency, SubscriptionStats, TopicStats
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

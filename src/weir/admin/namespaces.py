@@ -10,7 +10,7 @@ from weir.admin.policies_map import namespace_policies, policies_of
 from weir.admin.properties import bounded
 from weir.admin.routing import Call, Query, RefusedError, Route
 from weir.admin.topic_deletion import delete_namespace
-from weir.broker.topic.topic import BrokerTopic
+from weir.broker.api import StoredTopic
 from weir.model.errors import WeirError
 from weir.model.registry import STANDALONE, Action
 from weir.model.topics import Domain, NamespaceName
@@ -194,7 +194,7 @@ class Namespaces:
 
     # --- all topics ---------------------------------------------------------------------------------------------
 
-    async def _stored(self, call: Call, name: NamespaceName) -> list[BrokerTopic]:
+    async def _stored(self, call: Call, name: NamespaceName) -> list[StoredTopic]:
         found = self._context.registry.topic_names(name, domain=Domain.PERSISTENT)
         return [await self._context.stored_one(topic) for topic in found]
 

@@ -15,7 +15,7 @@ from weir.admin.names import (
 )
 from weir.admin.policies_map import permissions_body
 from weir.admin.routing import Call, RefusedError, Route
-from weir.broker.registry.grants import Scope
+from weir.broker.api import Scope
 from weir.model.registry import Action, check_role
 from weir.model.topics import Domain, NamespaceName, TopicName
 

@@ -7,8 +7,7 @@ from weir.admin import bodies_schemas as b
 from weir.admin.context import AdminContext
 from weir.admin.names import ABOUT_TOPIC, CONFLICT, V2, topic_of
 from weir.admin.routing import Call, RefusedError, Route
-from weir.broker.api import SchemaData
-from weir.broker.schemas.registry import version_bytes, version_number
+from weir.broker.api import SchemaData, version_bytes, version_number
 from weir.model.errors import IncompatibleSchemaError, InvalidSchemaError
 from weir.model.policies import SchemaCompatibility
 from weir.model.registry import StoredSchema

@@ -128,9 +128,10 @@ def _response(answer: object) -> Response:
 
 def _redirect(request: Request, elsewhere: NotOwnerError) -> Response:
     """To the broker that has the topic, as Pulsar's clients expect it."""
-    if not elsewhere.http_url:
+    url = elsewhere.listeners.get("http") or elsewhere.listeners.get("https")
+    if not url:
         return _refusal(503, str(elsewhere))
-    return Response(307, headers={"location": elsewhere.http_url.rstrip("/") + request.target})
+    return Response(307, headers={"location": url.rstrip("/") + request.target})
 
 
 def _no_route(verbs: list[str]) -> Response:

@@ -10,8 +10,7 @@ from msgspec import Meta, Struct
 
 from weir.admin.context import AdminContext
 from weir.admin.routing import Call, Int, Long, RefusedError, Route
-from weir.broker.transactions.coordinator import Transactions
-from weir.broker.transactions.model import ProducerIdentity
+from weir.broker.api import ProducerIdentity, Transactions
 
 _BASE = "/admin/weir/v1/sinks/{sink}"
 _TAG = "sinks"

@@ -5,12 +5,19 @@ from datetime import UTC, datetime
 
 from weir.admin import bodies_stats as b
 from weir.admin.bodies import PartitionedTopicMetadata
-from weir.broker.api import AccessMode, SubscriptionType
-from weir.broker.groups.member import GENERATION
-from weir.broker.groups.query_progress import QueryProgress
-from weir.broker.topic.non_persistent import NonPersistentTopic
-from weir.broker.topic.stats_values import ConsumerStats, Flow, ProducerStats, SubscriptionStats, TopicStats
-from weir.broker.topic.topic import BrokerTopic
+from weir.broker.api import (
+    GENERATION,
+    AccessMode,
+    ConsumerStats,
+    CursorStats,
+    Flow,
+    ProducerStats,
+    QueryProgress,
+    SubscriptionStats,
+    SubscriptionType,
+    Topic,
+    TopicStats,
+)
 
 _ACCESS = {
     AccessMode.SHARED: "Shared",
@@ -194,48 +201,39 @@ def _together(found: Sequence[b.SubscriptionStatsBody]) -> b.SubscriptionStatsBo
 # --- of the ledgers behind it -------------------------------------------------------------------------------
 
 
-def internal_stats(topic: BrokerTopic | NonPersistentTopic) -> b.InternalStatsBody:
-    if not isinstance(topic, BrokerTopic):
+def internal_stats(topic: Topic) -> b.InternalStatsBody:
+    stored = topic.stored
+    if stored is None:
         return b.InternalStatsBody(state="NonPersistent")
-    stream, chain = topic.stream, topic.stream.chain
-    ledgers = [
-        b.LedgerBody(
-            int(span.ledger_id),
-            (topic.end_offset if span.end_offset is None else span.end_offset) - span.first_offset,
-            stream.open_bytes if span.end_offset is None else span.size_bytes,
-            timestamp=0 if span.end_offset is None else span.last_ms,
-        )
-        for span in chain.spans
-    ]
-    open_ledger = ledgers[-1] if chain.spans and not chain.spans[-1].closed else None
+    found = stored.internal_stats()
+    ledgers = [b.LedgerBody(one.ledger, one.messages, one.bytes, timestamp=one.closed_ms) for one in found.ledgers]
+    open_ledger = ledgers[-1] if found.open_ledger else None
     return b.InternalStatsBody(
-        entriesAddedCounter=topic.publisher.meter.messages,
+        entriesAddedCounter=found.published,
         numberOfEntries=topic.end_offset - topic.start_offset,
-        totalSize=stream.size_bytes,
+        totalSize=found.size_bytes,
         currentLedgerEntries=0 if open_ledger is None else open_ledger.entries,
         currentLedgerSize=0 if open_ledger is None else open_ledger.size,
-        lastLedgerCreatedTimestamp=moment(chain.spans[-1].first_ms) if chain.spans else "",
+        lastLedgerCreatedTimestamp=moment(found.ledgers[-1].opened_ms) if found.ledgers else "",
         lastConfirmedEntry=_position(topic, topic.end_offset - 1),
         state="Terminated" if topic.terminated else "LedgerOpened",
         ledgers=ledgers,
-        cursors={
-            name: b.CursorBody(
-                markDeletePosition=_position(topic, subscription.cursor.mark_delete),
-                readPosition=_position(topic, subscription.read_at),
-                messagesConsumedCounter=max(0, topic.end_offset - topic.start_offset - subscription.backlog),
-                totalNonContiguousDeletedMessagesRange=subscription.cursor.holes,
-                numberOfEntriesSinceFirstNotAckedMessage=max(
-                    0, subscription.read_at - subscription.cursor.mark_delete - 1
-                ),
-                active=bool(subscription.consumers),
-            )
-            for name, subscription in topic.subscriptions.items()
-            if subscription.durable
-        },
+        cursors={name: _cursor(topic, cursor) for name, cursor in found.cursors.items()},
     )
 
 
-def _position(topic: BrokerTopic, offset: int) -> str:
+def _cursor(topic: Topic, cursor: CursorStats) -> b.CursorBody:
+    return b.CursorBody(
+        markDeletePosition=_position(topic, cursor.mark_delete),
+        readPosition=_position(topic, cursor.read_at),
+        messagesConsumedCounter=max(0, topic.end_offset - topic.start_offset - cursor.backlog),
+        totalNonContiguousDeletedMessagesRange=cursor.holes,
+        numberOfEntriesSinceFirstNotAckedMessage=max(0, cursor.read_at - cursor.mark_delete - 1),
+        active=cursor.active,
+    )
+
+
+def _position(topic: Topic, offset: int) -> str:
     """Of an offset; of one before the first message: right before that."""
     if offset < topic.start_offset:
         ledger, entry = topic.position_of(topic.start_offset)

@@ -11,7 +11,7 @@ from msgspec import Meta, Struct, field
 from weir.admin.context import AdminContext
 from weir.admin.names import ABOUT_NAMESPACE, ABOUT_TOPIC, CONFLICT, namespace_of, topic_of
 from weir.admin.routing import Call, Natural, RefusedError, Route
-from weir.broker.registry.sql_streams import Described, SqlStreams
+from weir.broker.api import Described, SqlStreams
 from weir.model.errors import InvalidNameError
 from weir.model.registry import Action
 from weir.model.sql_streams import StreamProgress, Wanted

@@ -8,9 +8,7 @@ from weir.admin.names import ABOUT_ONE_TOPIC, ABOUT_TOPIC, CONFLICT, subscriptio
 from weir.admin.positions import offset_at
 from weir.admin.properties import bounded
 from weir.admin.routing import Call, Query, Route
-from weir.broker.api import StartAt
-from weir.broker.dispatch.subscription import Subscription
-from weir.broker.topic.topic import BrokerTopic
+from weir.broker.api import StartAt, StoredTopic, SubscriptionControl
 from weir.model.errors import SubscriptionExistsError, SubscriptionNotFoundError
 from weir.model.registry import Action
 from weir.model.topics import Domain, TopicName
@@ -119,7 +117,7 @@ class Subscriptions:
         self._context.authoriser.check(call.role, Action.CONSUME, name)
         return name
 
-    async def _each(self, call: Call) -> list[tuple[BrokerTopic, Subscription]]:
+    async def _each(self, call: Call) -> list[tuple[StoredTopic, SubscriptionControl]]:
         """The subscription on each partition that has it; 404 if none has."""
         name, wanted = self._topic(call), subscription_of(call.path)
         topics = await self._context.stored(name)
@@ -158,8 +156,7 @@ class Subscriptions:
 
     async def _put_properties(self, call: Call) -> None:
         for _, subscription in await self._each(call):
-            subscription.properties = bounded(call.body)
-            subscription.save()
+            subscription.set_properties(bounded(call.body))
             await subscription.persisted()
 
     # --- moving -------------------------------------------------------------------------------------------------
@@ -184,7 +181,7 @@ class Subscriptions:
             for subscription in list(topic.subscriptions.values()):
                 await self._expire_one(topic, subscription, call.path["seconds"])
 
-    async def _expire_one(self, topic: BrokerTopic, subscription: Subscription, seconds: int) -> None:
+    async def _expire_one(self, topic: StoredTopic, subscription: SubscriptionControl, seconds: int) -> None:
         before_ms = max(0, self._context.clock.wall_ms() - seconds * 1000)
         subscription.expire_before(await topic.offset_at(before_ms))
         await subscription.persisted()

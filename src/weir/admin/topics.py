@@ -8,8 +8,7 @@ from weir.admin.properties import bounded
 from weir.admin.routing import Call, Int, Query, RefusedError, Route
 from weir.admin.stats_map import internal_stats, partitioned_stats, topic_stats
 from weir.admin.topic_deletion import delete_topic
-from weir.broker.topic.non_persistent import NonPersistentTopic
-from weir.broker.topic.topic import BrokerTopic
+from weir.broker.api import Topic
 from weir.model.errors import NotAllowedError
 from weir.model.topics import Domain, NamespaceName, TopicName
 
@@ -268,12 +267,12 @@ class Topics:
             raise RefusedError(404, f"{name} is not a partitioned topic")
         return await self._context.names(name)
 
-    def _stats_of(self, topic: BrokerTopic | NonPersistentTopic) -> stats.TopicStatsBody:
+    def _stats_of(self, topic: Topic) -> stats.TopicStatsBody:
         return topic_stats(
             topic.stats(),
             self._context.clock.wall_ms(),
-            deduplication=isinstance(topic, BrokerTopic) and bool(topic.policies.deduplication),
-            owner=self._context.urls.pulsar or self._context.urls.pulsar_tls,
+            deduplication=topic.stored is not None and topic.stored.deduplicates,
+            owner=self._context.urls.url("pulsar", "pulsar_tls"),
         )
 
     # --- properties ---------------------------------------------------------------------------------------------

@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from weir.broker.api import Guard
 from weir.broker.dispatch.key_ranges import KeysOf
 from weir.broker.groups.assigned import GroupMembers
-from weir.broker.ports import Guard, Holding, NoSchemas, OpenGuard, Schemas, TransactionGate
+from weir.broker.ports import Holding, NoSchemas, OpenGuard, Schemas, TransactionGate
 from weir.broker.publish.held_names import NameOf
 from weir.broker.settings import BrokerSettings
 from weir.model.batch import Batch, BatchFormat

@@ -166,8 +166,7 @@ class Ownership:
         holder = self._brokers.get(keys.broker(owner.broker_id))
         raise NotOwnerError(
             f"{topic} is held by broker {owner.broker_id}",
-            pulsar_url=holder.pulsar_url if holder else "",
-            http_url=holder.http_url if holder else "",
+            listeners=holder.listeners if holder else None,
         )
 
     def _holds(self, topic: TopicName, key: str, version: int, lease: Lease) -> Claim:
@@ -221,8 +220,8 @@ class Ownership:
         if holder is None:
             holder = live[choose(topic, list(live)) or self._info.broker_id]
         if holder.broker_id == self._info.broker_id:
-            return Owner(True, self._info.pulsar_url, self._info.http_url)
-        return Owner(False, holder.pulsar_url, holder.http_url)
+            return Owner(True, self._info.listeners)
+        return Owner(False, holder.listeners)
 
     # --- registration -------------------------------------------------------------------------------------------
 

@@ -16,23 +16,6 @@ from weir.model.registry import Action, TopicRecord
 from weir.model.topics import NamespaceName, TopicName
 
 
-class Guard(Protocol):
-    @property
-    def revision(self) -> int:
-        """Grows whenever an answer may have changed."""
-
-    async def change(self, seen: int) -> int:
-        """Wait until `revision` is no longer `seen`; answers what it is."""
-
-    def check(
-        self, role: str, topic: TopicName, action: Action | None, *, subscription: str | None = None
-    ) -> None:
-        """NotAuthorisedError if the role may not; without an action: whether it may know of the topic at all."""
-
-    def check_listing(self, role: str, namespace: NamespaceName) -> None:
-        """NotAuthorisedError if the role may not know which topics there are."""
-
-
 class Authenticator(Protocol):
     def authenticate(self, method: str, credentials: bytes, *, certificate: bytes | None = None) -> Identity:
         """Who is behind the credentials; NotAuthenticatedError."""
@@ -160,8 +143,8 @@ class _ForEver:
 class SoleOwner:
     """This broker serves every topic."""
 
-    def __init__(self, pulsar_url: str = "", http_url: str = "") -> None:
-        self._owner = Owner(True, pulsar_url, http_url)
+    def __init__(self, listeners: Mapping[str, str] | None = None) -> None:
+        self._owner = Owner(True, listeners or {})
 
     async def own(self, topic: TopicName) -> Claim:
         return _ForEver()

@@ -98,12 +98,12 @@ class Grants:
 
 @dataclass(frozen=True, slots=True)
 class BrokerInfo:
-    """How clients reach a broker. `instance` differs from one start of it to the next."""
+    """How clients reach a broker, by the names of its listeners. `instance` differs from one start of it to the
+    next."""
 
     broker_id: str
     instance: str
-    pulsar_url: str = ""
-    http_url: str = ""
+    listeners: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

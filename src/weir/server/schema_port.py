@@ -1,15 +1,15 @@
 """The schema registry as the gateway asks it: with the role of whoever asks."""
 
 from weir.broker.access.security import TopicGuard
-from weir.broker.api import SchemaData
-from weir.broker.schemas.registry import SchemaRegistry, version_bytes
+from weir.broker.api import SchemaData, version_bytes
+from weir.broker.schemas.registry import SchemaRegistry
 from weir.model.errors import SchemaNotFoundError
 from weir.model.registry import Action
 from weir.model.topics import TopicName
 
 
 class GuardedSchemas:
-    """Fills `gateway.pulsar.ports.Schemas`."""
+    """Fills `api.Schemas`."""
 
     def __init__(self, schemas: SchemaRegistry, guard: TopicGuard) -> None:
         self._schemas = schemas

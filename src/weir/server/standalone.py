@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from ssl import SSLContext
 
 from weir.admin.http import Request
@@ -28,6 +29,7 @@ from weir.gateway.kafka.catalog import Catalog
 from weir.gateway.kafka.connection.metrics import KafkaMetrics
 from weir.gateway.kafka.connection.server import KafkaServer
 from weir.gateway.kafka.connection.settings import KafkaSettings
+from weir.gateway.kafka.grouping import topics_read
 from weir.gateway.kafka.keys import keys_of as kafka_keys_of
 from weir.gateway.kafka.produce.delaying import delay_id_of
 from weir.gateway.kafka.services import Services as KafkaServices
@@ -58,6 +60,8 @@ from weir.stream.tail import TailCache
 log = logging.getLogger(__name__)
 
 _BROKER_ID = "standalone"
+#: How clients write the addresses of listeners; Kafka's need no scheme.
+_SCHEMES = {"pulsar": "pulsar://", "pulsar_tls": "pulsar+ssl://", "http": "http://", "https": "https://"}
 #: Ids of producers that are taken from the metadata at a time.
 _PRODUCER_IDS = 1000
 
@@ -119,10 +123,13 @@ class Standalone:
         broker.start()
         self._started.push_async_callback(broker.close)
         shards = CoordinatorShards(broker)
-        groups = self._coordinate(broker, shards, context)
+        catalog = Catalog(registry, guard)
+        groups = self._coordinate(broker, shards, context, catalog)
         transactions = self._transact(broker, shards, context, groups, authoriser)
         await self._serve_pulsar(broker, GuardedSchemas(schemas, guard), registry, tls)
-        await self._serve_kafka(broker, registry, authoriser, tls, groups=groups, transactions=transactions)
+        await self._serve_kafka(
+            broker, registry, authoriser, catalog, tls, groups=groups, transactions=transactions
+        )
         admin = AdminContext(
             self._runtime.clock,
             broker,
@@ -152,40 +159,26 @@ class Standalone:
 
     async def _own(self) -> Ownership:
         instance = f"{self._runtime.rng.getrandbits(64):016x}"
-        info = BrokerInfo(
-            _BROKER_ID, instance, pulsar_url=self._url("pulsar", "pulsar_tls"), http_url=self._url("http", "https")
-        )
+        info = BrokerInfo(_BROKER_ID, instance, self._listeners())
         ownership = Ownership(self._storage.meta, self._runtime, info)
         await ownership.start()
         self._started.push_async_callback(ownership.close)
         return ownership
 
     def _urls(self) -> ServiceUrls:
-        return ServiceUrls(
-            self._url("pulsar"),
-            self._url("pulsar_tls"),
-            self._url("http"),
-            self._url("https"),
-            kafka=self._kafka_address("kafka"),
-            kafka_tls=self._kafka_address("kafka_tls"),
-            data=os.path.abspath(self._config.data),
-        )
+        return ServiceUrls(self._listeners(), data=os.path.abspath(self._config.data))
 
-    def _kafka_address(self, name: str) -> str:
-        return str(parts.reachable(self._config, self._bound[name])) if name in self._bound else ""
+    def _listeners(self) -> dict[str, str]:
+        """Every listener, as its clients write it."""
+        return {
+            name: _SCHEMES.get(name, "") + str(parts.reachable(self._config, bound))
+            for name, bound in self._bound.items()
+        }
 
     async def _probe(self) -> None:
         """The metadata answers and something can be stored; without that a broker can do little."""
         await self._storage.meta.get(keys.cluster(STANDALONE))
         self._storage.check_writable()
-
-    def _url(self, *names: str) -> str:
-        """The first of these listeners that there is, as a URL."""
-        schemes = {"pulsar": "pulsar", "pulsar_tls": "pulsar+ssl", "http": "http", "https": "https"}
-        for name in names:
-            if name in self._bound:
-                return f"{schemes[name]}://{parts.reachable(self._config, self._bound[name])}"
-        return ""
 
     def _context(self, guard: TopicGuard, schemas: SchemaRegistry) -> BrokerContext:
         settings = parts.broker_settings(self._config)
@@ -228,11 +221,18 @@ class Standalone:
             await server.start()
             self._started.push_async_callback(server.close)
 
-    def _coordinate(self, broker: Broker, shards: CoordinatorShards, context: BrokerContext) -> GroupCoordinator:
+    def _coordinate(
+        self, broker: Broker, shards: CoordinatorShards, context: BrokerContext, catalog: Catalog
+    ) -> GroupCoordinator:
         """Consumer groups, of whatever protocol has them."""
         offsets = GroupOffsets(broker, shards, self._runtime.clock)
         groups = GroupCoordinator(
-            self._runtime, shards, offsets, context.members, parts.group_settings(self._config)
+            self._runtime,
+            shards,
+            offsets,
+            context.members,
+            parts.group_settings(self._config),
+            topics_read=partial(topics_read, catalog),
         )
         groups.start()
         self._started.push_async_callback(groups.close)
@@ -266,6 +266,7 @@ class Standalone:
         broker: Broker,
         registry: Registry,
         authoriser: Authoriser,
+        catalog: Catalog,
         tls: SSLContext | None,
         *,
         groups: GroupCoordinator,
@@ -276,7 +277,7 @@ class Standalone:
             self._runtime.clock,
             broker,
             registry,
-            Catalog(registry, guard),
+            catalog,
             guard,
             authoriser,
             KafkaSettings(),
@@ -288,7 +289,8 @@ class Standalone:
             if bound is None:
                 continue
             secure = _secure(name)
-            http_url = self._url("https", "http") if secure else self._url("http", "https")
+            urls = self._urls()
+            http_url = urls.url("https", "http") if secure else urls.url("http", "https")
             settings = replace(parts.kafka_settings(self._config, bound), http_url=http_url)
             services = replace(shared, settings=settings)
             server = KafkaServer(

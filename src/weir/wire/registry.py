@@ -290,10 +290,16 @@ def decode_broker(data: bytes) -> BrokerInfo:
     return _decode(
         data,
         "a broker's registration",
-        lambda f: BrokerInfo(
-            _text(f["broker_id"]), _text(f["instance"]), _text(f["pulsar_url"]), _text(f["http_url"])
-        ),
+        lambda f: BrokerInfo(_text(f["broker_id"]), _text(f["instance"]), _listeners(f)),
     )
+
+
+def _listeners(f: dict[str, Any]) -> dict[str, str]:
+    """Brokers of before named two addresses of theirs, and only those."""
+    found = f.get("listeners")
+    if found is None:
+        found = {"pulsar": f["pulsar_url"], "http": f["http_url"]}
+    return {_text(name): _text(url) for name, url in found.items() if url}
 
 
 def encode_owner(owner: TopicOwner) -> bytes:

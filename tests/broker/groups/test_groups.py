@@ -7,19 +7,11 @@ from typing import Any
 
 import pytest
 
+from weir.broker.api import CommittedOffset, GroupState, Joined, JoinRequest, SyncRequest
 from weir.broker.coordinator_shards import CoordinatorShards
 from weir.broker.groups.coordinator import GroupCoordinator
-from weir.broker.groups.model import (
-    STATES,
-    GroupEvent,
-    GroupSettings,
-    GroupState,
-    Joined,
-    JoinRequest,
-    SyncRequest,
-    next_state,
-)
-from weir.broker.groups.offsets import CommittedOffset, GroupOffsets
+from weir.broker.groups.model import STATES, GroupEvent, GroupSettings, next_state
+from weir.broker.groups.offsets import GroupOffsets
 from weir.broker.groups.records import decode_group
 from weir.model.errors import (
     GroupFullError,

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from weir.broker.api import StartAt, SubscriptionType
+from weir.broker.api import CommittedOffset, ConsumerStats, Flow, StartAt, SubscriptionType
 from weir.broker.coordinator_shards import CoordinatorShards
-from weir.broker.groups.offsets import CommittedOffset, GroupOffsets
-from weir.broker.topic.stats_values import ConsumerStats, Flow
+from weir.broker.groups.offsets import GroupOffsets
 from weir.broker.upkeep.topic import maintain
 from weir.model.errors import (
     CommitTooLargeError,

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from weir.admin.stats_map import partitioned_stats, topic_stats
+from weir.broker.api import CommittedOffset, QueryProgress
 from weir.broker.coordinator_shards import CoordinatorShards
-from weir.broker.groups.offsets import CommittedOffset, GroupOffsets
-from weir.broker.groups.query_progress import QueryProgress, parse_progress, progress_of_commit
+from weir.broker.groups.offsets import GroupOffsets
+from weir.broker.groups.query_progress import parse_progress, progress_of_commit
 from weir.broker.upkeep.topic import maintain
 from weir.cli.topic_views import subscription_rows
 from weir.model.policies import Retention

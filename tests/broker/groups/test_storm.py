@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
+from weir.broker.api import CommittedOffset, GroupState, JoinRequest, SyncRequest
 from weir.broker.broker import Broker
 from weir.broker.coordinator_shards import COORDINATOR, CoordinatorShards
 from weir.broker.groups.coordinator import GroupCoordinator
-from weir.broker.groups.model import GroupSettings, GroupState, JoinRequest, SyncRequest
-from weir.broker.groups.offsets import CommittedOffset, GroupOffsets
+from weir.broker.groups.model import GroupSettings
+from weir.broker.groups.offsets import GroupOffsets
 from weir.broker.ports import PlainRegistry, SoleOwner
 from weir.model.errors import MemberFencedError, MemberIdRequiredError, UnknownMemberError, WeirError
 from weir.model.topics import TopicName

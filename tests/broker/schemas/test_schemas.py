@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorSet
 
-from weir.broker.api import SchemaData
+from weir.broker.api import SchemaData, version_bytes, version_number
 from weir.broker.registry.registry import Registry
 from weir.broker.schemas.compatibility import PRIMITIVES
-from weir.broker.schemas.registry import SchemaRegistry, SchemaSettings, version_bytes, version_number
+from weir.broker.schemas.registry import SchemaRegistry, SchemaSettings
 from weir.meta.memory import MemoryCore, MemoryMeta
 from weir.model.errors import (
     IncompatibleSchemaError,

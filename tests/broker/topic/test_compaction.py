@@ -6,8 +6,7 @@ from unittest.mock import patch
 
 import pytest
 
-from weir.broker.api import StartAt, SubscriptionType
-from weir.broker.topic.stats_values import CompactionStatus
+from weir.broker.api import CompactionStatus, StartAt, SubscriptionType
 from weir.broker.topic.topic import BrokerTopic
 from weir.broker.upkeep.topic import maintain
 from weir.ledger.client import LedgerClient

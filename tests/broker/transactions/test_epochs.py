@@ -6,14 +6,12 @@ from unittest.mock import patch
 
 import pytest
 
-from weir.broker.groups.offsets import CommittedOffset
+from weir.broker.api import CommittedOffset, ProducerIdentity, TransactionState
 from weir.broker.transactions.epochs import EndStep, end_step
 from weir.broker.transactions.model import (
     MAX_EPOCH,
-    ProducerIdentity,
     Transaction,
     TransactionSettings,
-    TransactionState,
     decode_transaction,
     encode_transaction,
 )

@@ -11,15 +11,15 @@ from typing import Any, TypeVar
 
 import pytest
 
-from weir.broker.api import ProducerRequest, StartAt
+from weir.broker.api import CommittedOffset, ProducerIdentity, ProducerRequest, StartAt
 from weir.broker.broker import Broker
 from weir.broker.coordinator_shards import CoordinatorShards
-from weir.broker.groups.offsets import CommittedOffset, GroupOffsets
+from weir.broker.groups.offsets import GroupOffsets
 from weir.broker.ports import PlainRegistry, SoleOwner
 from weir.broker.settings import BrokerSettings
 from weir.broker.topic.topic import BrokerTopic
 from weir.broker.transactions.coordinator import Transactions
-from weir.broker.transactions.model import ProducerIdentity, TransactionSettings
+from weir.broker.transactions.model import TransactionSettings
 from weir.ledger.idblocks import IdBlocks
 from weir.meta import keys
 from weir.meta.memory import MemoryCore, MemoryMeta

@@ -19,7 +19,7 @@ class Elsewhere:
         raise NotOwnerError(f"{name} is another broker's")
 
     async def holder(self, name: TopicName) -> Owner:
-        return Owner(False, "pulsar://other:6650", "")
+        return Owner(False, {"pulsar": "pulsar://other:6650"})
 
     async def is_stored(self, name: TopicName) -> bool:
         return True

@@ -8,17 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weir.broker.api import CommittedOffset, ProducerIdentity, TransactionState
 from weir.broker.coordinator_shards import COORDINATOR
-from weir.broker.groups.offsets import CommittedOffset
 from weir.broker.ports import PlainRegistry
 from weir.broker.transactions.model import (
     MAX_EPOCH,
     STATES,
-    ProducerIdentity,
     Transaction,
     TransactionEvent,
     TransactionSettings,
-    TransactionState,
     decode_transaction,
     encode_transaction,
     next_state,

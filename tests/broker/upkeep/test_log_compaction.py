@@ -5,9 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from weir.broker.api import AbortedTransaction, StartAt
+from weir.broker.api import AbortedTransaction, CompactionStatus, StartAt
 from weir.broker.topic.readable import readable
-from weir.broker.topic.stats_values import CompactionStatus
 from weir.broker.upkeep.topic import maintain
 from weir.model.policies import DEFAULT_POLICIES, Cleanup, LogCompaction, Policies, Retention, Roll
 from weir.stream.erasing import erase

@@ -170,7 +170,7 @@ def test_a_silent_client_is_pinged_and_then_sent_away(play: Play) -> None:
 def test_lookups_say_where_a_topic_is(play: Play) -> None:
     async def conversation(stage: Any) -> None:
         peer = await stage.peer()
-        stage.broker.elsewhere[TopicName.parse("far")] = Owner(False, "pulsar+ssl://far:6651", "")
+        stage.broker.elsewhere[TopicName.parse("far")] = Owner(False, {"pulsar_tls": "pulsar+ssl://far:6651"})
         peer.say(api.CommandLookupTopic(topic=TOPIC, request_id=1))
         here = await peer.hear(api.CommandLookupTopicResponse)
         assert (here.response, here.brokerServiceUrl) == (

@@ -106,7 +106,7 @@ def test_a_namespace_must_exist(client: pulsar.Client) -> None:
 
 def test_a_topic_of_another_broker_is_a_redirect(start_broker: Any, connect: Any, topic: str, talk: Any) -> None:
     asked, other = start_broker(), start_broker()
-    asked.send_elsewhere(topic, Owner(False, other.url, ""))
+    asked.send_elsewhere(topic, Owner(False, {"pulsar": other.url}))
     client = connect(asked)
     consumer = client.subscribe(topic, "s")
     client.create_producer(topic).send(b"there")

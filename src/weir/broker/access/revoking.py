@@ -3,8 +3,8 @@
 import logging
 from collections.abc import Callable
 
+from weir.broker.api import Guard
 from weir.broker.dispatch.subscription import Subscription
-from weir.broker.ports import Guard
 from weir.broker.topic.non_persistent import PassingSubscription
 from weir.broker.topic.opening import AnyTopic
 from weir.model.errors import NotAuthorisedError

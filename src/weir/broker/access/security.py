@@ -8,8 +8,7 @@ end of a token.
 from dataclasses import dataclass
 
 from weir.broker.access.tokens import TokenVerifier
-from weir.broker.api import Identity
-from weir.broker.registry.grants import Scope
+from weir.broker.api import Identity, Scope
 from weir.broker.registry.registry import Registry
 from weir.model.errors import NotAuthenticatedError, NotAuthorisedError
 from weir.model.registry import Action

@@ -8,6 +8,7 @@ from weir.broker.api import Delivery, SubscribeRequest
 from weir.broker.dispatch.pieces import Pieces
 from weir.broker.topic.meters import Histogram, Meter
 from weir.model.errors import ConsumerClosedError, NotAllowedError, NotAuthorisedError
+from weir.runtime.byte_budget import ByteShare
 from weir.runtime.interfaces import Clock
 from weir.runtime.waiters import Waiters
 from weir.stream.cursor import Cursor
@@ -59,7 +60,9 @@ class BrokerConsumer:
         clock: Clock,
         batch_bytes: int,
         latency: Histogram,
+        delivery_share: ByteShare | None = None,
     ) -> None:
+        """`delivery_share`: what it and others of its connection may have in hand together."""
         self._owner = owner
         self.request = request
         self.denied: NotAuthorisedError | None = None
@@ -74,7 +77,7 @@ class BrokerConsumer:
         self.connected_ms = clock.wall_ms()
         self._clock = clock
         self._batch_bytes = batch_bytes
-        self._share = request.delivery_share
+        self._share = delivery_share
         self._latency = latency
         self._demand = 0
         self._inbox: list[Delivery] = []

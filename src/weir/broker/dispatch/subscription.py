@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from weir.broker.api import Delivery, SubscribeRequest, SubscriptionType
+from weir.broker.api import Delivery, QueryProgress, SubscribeRequest, SubscriptionType
 from weir.broker.dispatch.consumer import BrokerConsumer
 from weir.broker.dispatch.dispatcher import Dispatcher, DispatchParts, UnackedLimits
 from weir.broker.dispatch.feed import Feed, Source
@@ -13,7 +13,7 @@ from weir.broker.dispatch.key_ranges import KeysOf
 from weir.broker.dispatch.key_shared import KeyShared
 from weir.broker.dispatch.shared import Shared
 from weir.broker.dispatch.single import SingleActive
-from weir.broker.groups.query_progress import QueryProgress, progress_of_commit
+from weir.broker.groups.query_progress import progress_of_commit
 from weir.broker.publish.limits import Brake, RateLimit
 from weir.broker.settings import BrokerSettings
 from weir.broker.topic.meters import Histogram, Meter
@@ -21,6 +21,7 @@ from weir.broker.transactions.decided_log import DecidedLog
 from weir.model.batch import Batch
 from weir.model.errors import NotAllowedError, SubscriptionBusyError, WireError
 from weir.model.policies import Rate
+from weir.runtime.byte_budget import ByteShare
 from weir.runtime.interfaces import Clock
 from weir.runtime.tasks import TaskScope
 from weir.stream.cursor import Cursor
@@ -134,13 +135,15 @@ class Subscription:
 
     # --- consumers --------------------------------------------------------------------------------------
 
-    async def subscribe(self, request: SubscribeRequest) -> BrokerConsumer:
+    async def subscribe(
+        self, request: SubscribeRequest, delivery_share: ByteShare | None = None
+    ) -> BrokerConsumer:
         """Let one more consumer in, once a seek that is under way has ended."""
         while self._moving is not None:
             await asyncio.shield(self._moving)
-        return self.add(request)
+        return self.add(request, delivery_share)
 
-    def add(self, request: SubscribeRequest) -> BrokerConsumer:
+    def add(self, request: SubscribeRequest, delivery_share: ByteShare | None = None) -> BrokerConsumer:
         """Let one more consumer in; raises if it does not fit to those that are there."""
         if self._gone:
             raise SubscriptionBusyError(f"subscription {self.name!r} is being removed")
@@ -165,6 +168,7 @@ class Subscription:
             clock=around.clock,
             batch_bytes=around.settings.delivery_bytes,
             latency=around.latency,
+            delivery_share=delivery_share,
         )
         self._dispatcher.join(consumer)
         return consumer
@@ -172,7 +176,7 @@ class Subscription:
     def _make_dispatcher(self, kind: SubscriptionType) -> Dispatcher:
         around = self._around
         source = around.view if self.compacted else around.source
-        desk = DispatchParts(
+        parts = DispatchParts(
             self.cursor,
             around.settings,
             lambda wake: Feed(source, around.clock, around.settings, around.tasks, wake),
@@ -184,11 +188,11 @@ class Subscription:
         )
         match kind:
             case SubscriptionType.SHARED:
-                return Shared(desk)
+                return Shared(parts)
             case SubscriptionType.KEY_SHARED:
-                return KeyShared(desk, around.keys_of)
+                return KeyShared(parts, around.keys_of)
             case _:
-                return SingleActive(desk, failover=kind is SubscriptionType.FAILOVER)
+                return SingleActive(parts, failover=kind is SubscriptionType.FAILOVER)
 
     async def leave(self, consumer: BrokerConsumer) -> None:
         """The consumer closes itself."""
@@ -308,6 +312,22 @@ class Subscription:
         self.expired += expired
         return expired
 
+    async def waiting_batch(self, number: int) -> Batch | None:
+        """The `number`th batch, from 1 on, of which something is not acknowledged."""
+        source, offset = self._source, self._source.start_offset
+        while True:
+            offset = max(self.cursor.next_unacked(offset), source.start_offset)
+            if offset >= source.end_offset or not (batches := await source.read(offset, _LOOK_BYTES)):
+                return None
+            for batch in batches:
+                first = max(offset, batch.base_offset)
+                if source.visible(batch) == 0 or self.cursor.all_acked(first, batch.end_offset):
+                    continue
+                number -= 1
+                if number == 0:
+                    return batch
+            offset = batches[-1].end_offset
+
     async def peek(self, number: int) -> tuple[Batch, int] | None:
         """The `number`th (from 1) unacknowledged message: its batch, and its index there."""
         if number > self.backlog:
@@ -373,6 +393,10 @@ class Subscription:
         if self.durable:
             self._around.state.mark(cursor_key(self.name), self.cursor.to_bytes)
 
+    def set_properties(self, properties: Mapping[str, str]) -> None:
+        self.properties = dict(properties)
+        self.save()
+
     def save(self) -> None:
         """Write the record of a durable subscription, new or changed; durable with the next flush."""
         if self.durable:
@@ -381,6 +405,8 @@ class Subscription:
 
 
 _SEEK_GRACE_S = 30.0
+#: Read at a time, to find what waits.
+_LOOK_BYTES = 1024 * 1024
 
 
 def cursor_key(name: str) -> str:

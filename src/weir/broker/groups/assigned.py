@@ -5,7 +5,7 @@ Members of a group fetch by themselves, so a topic never sees them as consumers;
 
 from collections.abc import Mapping, Sequence
 
-from weir.broker.topic.stats_values import ConsumerStats
+from weir.broker.api import ConsumerStats
 from weir.model.topics import TopicName
 
 #: A member as stats show it, and the partitions that it was given.

@@ -9,19 +9,12 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
+from weir.broker.api import CommittedOffset, GroupInfo, GroupState, Joined, JoinRequest, Synced, SyncRequest
 from weir.broker.coordinator_shards import CoordinatorShard, CoordinatorShards
 from weir.broker.groups.assigned import GroupMembers
 from weir.broker.groups.group import Group
-from weir.broker.groups.model import (
-    GroupInfo,
-    GroupSettings,
-    GroupState,
-    Joined,
-    JoinRequest,
-    Synced,
-    SyncRequest,
-)
-from weir.broker.groups.offsets import CommittedOffset, GroupOffsets
+from weir.broker.groups.model import GroupSettings
+from weir.broker.groups.offsets import GroupOffsets
 from weir.broker.groups.records import decode_group, encode_group
 from weir.model.errors import (
     GroupNotEmptyError,
@@ -56,8 +49,13 @@ class GroupCoordinator:
         offsets: GroupOffsets,
         members: GroupMembers,
         settings: GroupSettings | None = None,
+        *,
+        topics_read: Callable[[GroupInfo], Collection[TopicName] | None] = lambda _: None,
     ) -> None:
+        """`topics_read`: which topics a group's members read, told by who knows their protocol; None if that
+        cannot be told."""
         self.offsets = offsets
+        self._topics_read = topics_read
         self.settings = settings or GroupSettings()
         self._runtime = runtime
         self._clock = runtime.clock
@@ -66,8 +64,6 @@ class GroupCoordinator:
         self._groups: dict[CoordinatorShard, dict[str, Group]] = {}
         #: Not before then is a group worth looking at again, to see whether its positions have expired.
         self._kept_until_ms: dict[str, int] = {}
-        #: Which topics members read: told by who knows their protocol; None if that cannot be told.
-        self.topics_read: Callable[[GroupInfo], Collection[TopicName] | None] = lambda _: None
         self._tasks = TaskScope("groups")
 
     def start(self) -> None:
@@ -354,7 +350,7 @@ class GroupCoordinator:
         """What members were given they read; only if there is more are they asked."""
 
         def topics_read() -> Collection[TopicName] | None:
-            return self.topics_read(group.info()) if group.state is GroupState.STABLE else None
+            return self._topics_read(group.info()) if group.state is GroupState.STABLE else None
 
         given = {part.base: None for member in group.members for part in member.parts}
         if any(part.base not in given for part in await self.offsets.parts(group.name)):

@@ -8,19 +8,10 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
+from weir.broker.api import GroupInfo, GroupState, Joined, JoinRequest, Synced, SyncRequest
 from weir.broker.groups.gathering import Gathering
 from weir.broker.groups.member import Member, answered, failure_of
-from weir.broker.groups.model import (
-    GroupEvent,
-    GroupInfo,
-    GroupSettings,
-    GroupState,
-    Joined,
-    JoinRequest,
-    Synced,
-    SyncRequest,
-    next_state,
-)
+from weir.broker.groups.model import GroupEvent, GroupSettings, next_state
 from weir.broker.groups.protocols import check_fits, chosen
 from weir.broker.groups.roster import Roster
 from weir.broker.upkeep.alarm import NEVER, Alarm

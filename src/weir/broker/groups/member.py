@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from weir.broker.groups.model import Joined, JoinRequest, MemberInfo, Synced
-from weir.broker.topic.stats_values import ConsumerStats, Flow
+from weir.broker.api import ConsumerStats, Flow, Joined, JoinRequest, MemberInfo, Synced
 from weir.model.errors import NotOwnerError, WeirError
 from weir.model.topics import TopicName
 

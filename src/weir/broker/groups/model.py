@@ -4,25 +4,12 @@ How a group divides its work is its members' business: the coordinator collects 
 (the leader) divide, and hands out the shares, all of it opaque.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum
 
+from weir.broker.api import GroupState
 from weir.model.errors import InvariantError
-from weir.model.topics import TopicName
-
-
-class GroupState(Enum):
-    #: No members; positions may be kept.
-    EMPTY = "empty"
-    #: Members are awaited, each with what it can do.
-    JOINING = "joining"
-    #: Everyone knows who is in; the leader's shares are awaited.
-    SYNCING = "syncing"
-    #: Everyone has a share.
-    STABLE = "stable"
-    #: Deleted, or moved to another broker.
-    DEAD = "dead"
 
 
 class GroupEvent(Enum):
@@ -86,87 +73,3 @@ class GroupSettings:
     retention_s: float = 7 * 86_400.0
     #: How often groups that are to be forgotten are looked for.
     sweep_s: float = 600.0
-
-
-@dataclass(frozen=True, slots=True)
-class JoinRequest:
-    """A member comes, or comes again. `protocols`: ways of dividing that it knows, the best first, each with what
-    the leader must know of it. `instance_id`: of a static member, which keeps its share when it restarts."""
-
-    protocol_type: str
-    protocols: Mapping[str, bytes]
-    session_s: float
-    rebalance_s: float
-    member_id: str = ""
-    instance_id: str | None = None
-    client_id: str = ""
-    client_host: str = ""
-    #: Whether a new member is first given an id to come again with, so that one that does not costs little.
-    id_first: bool = False
-    #: Whether a static leader can be told that it need not divide.
-    may_skip: bool = False
-
-    @property
-    def size(self) -> int:
-        """What must be remembered of it, in bytes."""
-        texts = (self.instance_id or "", self.client_id, self.client_host, *self.protocols)
-        return sum(map(len, texts)) + sum(map(len, self.protocols.values()))
-
-
-@dataclass(frozen=True, slots=True)
-class Joined:
-    """The generation that the member is in. `members`: told to the leader only: id, instance id, what it said."""
-
-    generation: int
-    protocol_type: str
-    protocol: str
-    leader: str
-    member_id: str
-    members: Sequence[tuple[str, str | None, bytes]] = ()
-    #: The leader need not divide: everyone's share is as it was.
-    skip: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class SyncRequest:
-    """A member awaits its share; the leader brings everyone's. `parts`: which partitions these are, for stats."""
-
-    generation: int
-    member_id: str
-    instance_id: str | None = None
-    #: As the member knows them; None if it does not say.
-    protocol_type: str | None = None
-    protocol: str | None = None
-    assignments: Mapping[str, bytes] = field(default_factory=dict)
-    parts: Mapping[str, Sequence[TopicName]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Synced:
-    protocol_type: str
-    protocol: str
-    assignment: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class MemberInfo:
-    """`metadata`: what it said for the protocol that was chosen last, nothing if it does not know that.
-    `assignment`: the share that it was given last."""
-
-    member_id: str
-    instance_id: str | None
-    client_id: str
-    client_host: str
-    metadata: bytes = b""
-    assignment: bytes = b""
-    parts: Sequence[TopicName] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class GroupInfo:
-    name: str
-    state: GroupState
-    protocol_type: str = ""
-    protocol: str = ""
-    generation: int = 0
-    members: Sequence[MemberInfo] = ()

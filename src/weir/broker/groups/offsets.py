@@ -8,11 +8,11 @@ state, and holds for as long as nobody else moves the cursor. Which partitions t
 import asyncio
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from struct import error
 from typing import Protocol
 
-from weir.broker.api import StartAt
+from weir.broker.api import CommittedOffset, StartAt
 from weir.broker.coordinator_shards import CoordinatorShard, CoordinatorShards
 from weir.broker.dispatch.subscription import RETAINS, Subscription, commit_key
 from weir.broker.groups.query_progress import COMMIT_HEADER, parse_progress
@@ -38,17 +38,6 @@ _AT_ONCE = 64
 _MAX_METADATA = 4096
 _VERSION = 1
 _HEADER = COMMIT_HEADER
-
-
-@dataclass(frozen=True, slots=True)
-class CommittedOffset:
-    """A position: the offset of the next message to process, and what the group wants kept with it."""
-
-    offset: int
-    leader_epoch: int = -1
-    metadata: str = ""
-    #: When it was committed, in milliseconds since 1970; 0 if it was placed by other means.
-    commit_ms: int = 0
 
 
 class _Broker(Protocol):

@@ -2,8 +2,8 @@
 
 from collections.abc import Collection, Sequence
 
+from weir.broker.api import JoinRequest
 from weir.broker.groups.member import Member
-from weir.broker.groups.model import JoinRequest
 from weir.model.errors import InconsistentGroupProtocolError
 
 

@@ -4,27 +4,15 @@ It comes as the metadata of the position, as JSON with a mark; metadata of other
 """
 
 import json
-from dataclasses import dataclass
 from struct import Struct
+
+from weir.broker.api import QueryProgress
 
 #: What comes before the metadata of a group's position: version, offset, where the cursor was placed, leader
 #: epoch, when.
 COMMIT_HEADER = Struct("<Bqqiq")
 _MARK = '{"weir.query"'
 _MOST = 1 << 53
-
-
-@dataclass(frozen=True, slots=True)
-class QueryProgress:
-    """Of the last batch: its number, its rows, and how many of them were done in a second."""
-
-    batch: int = 0
-    rows: int = 0
-    rows_per_s: float = 0.0
-    #: Messages that were trimmed before the query had read them, since its beginning.
-    lost: int = 0
-    #: Whether messages are to stay until the query has read them.
-    retain: bool = False
 
 
 def parse_progress(metadata: str) -> QueryProgress | None:

@@ -1,21 +1,19 @@
 """What roles were granted on tenants, namespaces and topics."""
 
 from collections.abc import Callable, Iterable
-from typing import TypeAlias
 
+from weir.broker.api import Scope
 from weir.broker.registry.mirror import Mirror
 from weir.meta import keys
 from weir.meta.interfaces import MetaStore
 from weir.meta.update import Codec
 from weir.model.registry import Action, Grants, check_role
-from weir.model.topics import NamespaceName, TopicName
+from weir.model.topics import NamespaceName
 from weir.runtime import Runtime
 from weir.wire.registry import decode_grants, encode_grants
 
 GRANTS: Codec[Grants] = Codec(encode_grants, decode_grants)
 
-#: What a grant is on: a tenant (by its name), a namespace, or a topic (a partition's name stands for its topic).
-Scope: TypeAlias = str | NamespaceName | TopicName
 
 _NONE = Grants()
 

@@ -4,8 +4,9 @@ The store is asked each time: these are looked at by people, and by one runner e
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from weir.broker.api import Described
 from weir.meta import keys
 from weir.meta.interfaces import MetaStore
 from weir.meta.update import Codec, read, upsert
@@ -34,14 +35,6 @@ RUNNER: Codec[RunnerLease] = Codec(encode_runner, decode_runner)
 
 _MAX_STREAMS = 1_000
 _DELETE_ATTEMPTS = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Described:
-    """A stream, and what was last said of it."""
-
-    stream: SqlStream
-    progress: StreamProgress | None
 
 
 class SqlStreams:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from struct import Struct
 
-from weir.broker.api import SchemaData
+from weir.broker.api import SchemaData, version_bytes, version_number
 from weir.broker.registry.registry import Registry
 from weir.broker.schemas.compatibility import (
     NO_SCHEMA,
@@ -45,19 +45,6 @@ class SchemaSettings:
 
     max_versions: int = 1_000
     attempts: int = 20
-
-
-def version_bytes(version: int) -> bytes:
-    """A version as Pulsar sends it."""
-    return _VERSION.pack(version)
-
-
-def version_number(version: bytes) -> int:
-    """SchemaNotFoundError if these bytes are no version."""
-    if len(version) != _VERSION.size:
-        raise SchemaNotFoundError(f"{version[:16].hex()!r} is not a schema version")
-    number: int = _VERSION.unpack(version)[0]
-    return number
 
 
 class SchemaRegistry:

@@ -4,8 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from weir.broker.api import AbortedTransaction
-from weir.broker.topic.stats_values import CompactionStatus
+from weir.broker.api import AbortedTransaction, CompactionStatus
 from weir.model.batch import Batch, BatchFlags
 from weir.model.errors import NotAllowedError
 from weir.model.policies import LogCompaction, Policies

@@ -2,12 +2,11 @@
 
 from bisect import bisect_left
 
+from weir.broker.api import BOUNDS_S
 from weir.runtime.interfaces import Clock
 
 #: Rates are means over about this long.
 _WINDOW_S = 10.0
-#: Upper bounds of a histogram's classes, in seconds; one more class takes the rest.
-BOUNDS_S = (0.0005, 0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 1.0, 5.0)
 
 
 class Meter:

@@ -6,13 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from weir.broker.api import (
     AbortedTransaction,
     Delivery,
+    Latency,
+    LogReader,
     Outgoing,
     Position,
     ProducerInfo,
     ProducerRequest,
     Receipt,
+    StoredTopic,
     SubscribeRequest,
     SubscriptionType,
+    TopicStats,
 )
 from weir.broker.context import BrokerContext
 from weir.broker.dispatch.consumer import BrokerConsumer
@@ -22,8 +26,8 @@ from weir.broker.dispatch.key_shared import map_of
 from weir.broker.publish.limits import RateLimit
 from weir.broker.publish.producers import BrokerProducer, Producers
 from weir.broker.topic.meters import Histogram, Meter
+from weir.broker.topic.readable import WholeLog
 from weir.broker.topic.stats_of import flow_of, producer_stats, subscription_stats
-from weir.broker.topic.stats_values import Latency, TopicStats
 from weir.model.batch import Batch
 from weir.model.errors import (
     MessageTooLargeError,
@@ -38,6 +42,7 @@ from weir.model.errors import (
 from weir.model.policies import Policies, Rate
 from weir.model.registry import Action
 from weir.model.topics import TopicName
+from weir.runtime.byte_budget import ByteShare
 from weir.runtime.interfaces import Clock
 from weir.runtime.waiters import Waiters
 from weir.stream.cursor import Cursor
@@ -73,7 +78,9 @@ class PassingSubscription:
 
     # --- who there is -----------------------------------------------------------------------------------
 
-    def add(self, request: SubscribeRequest, batch_bytes: int, latency: Histogram) -> BrokerConsumer:
+    def add(
+        self, request: SubscribeRequest, batch_bytes: int, latency: Histogram, delivery_share: ByteShare | None
+    ) -> BrokerConsumer:
         if self._consumers and request.type is not self.type:
             raise SubscriptionBusyError(f"subscription {self.name!r} has consumers of type {self.type.value}")
         if self._consumers and self.type is SubscriptionType.EXCLUSIVE:
@@ -82,7 +89,13 @@ class PassingSubscription:
         self._count += 1
         clock = self._topic.clock
         consumer = BrokerConsumer(
-            self, request, self._count, clock=clock, batch_bytes=batch_bytes, latency=latency
+            self,
+            request,
+            self._count,
+            clock=clock,
+            batch_bytes=batch_bytes,
+            latency=latency,
+            delivery_share=delivery_share,
         )
         joined = {**self._consumers, consumer.number: consumer}
         self._remap(joined)
@@ -195,6 +208,13 @@ class NonPersistentTopic:
         return self._name
 
     @property
+    def stored(self) -> StoredTopic | None:
+        return None
+
+    def reader(self) -> LogReader:
+        return WholeLog(self)
+
+    @property
     def alive(self) -> bool:
         return not self._dead.done()
 
@@ -278,7 +298,9 @@ class NonPersistentTopic:
 
     # --- consuming --------------------------------------------------------------------------------------
 
-    async def subscribe(self, request: SubscribeRequest) -> BrokerConsumer:
+    async def subscribe(
+        self, request: SubscribeRequest, *, delivery_share: ByteShare | None = None
+    ) -> BrokerConsumer:
         self._check_alive()
         self._context.guard.check(request.role, self._name, Action.CONSUME, subscription=request.subscription)
         await self._context.schemas.for_consumer(self._name, request.schema, role=request.role)
@@ -288,7 +310,7 @@ class NonPersistentTopic:
             raise TooManyError(f"{self._name} has as many consumers as it may have")
         found = self._subscriptions.get(request.subscription)
         subscription = found or PassingSubscription(self, request.subscription, request.type)
-        consumer = subscription.add(request, self._context.settings.delivery_bytes, self._latency)
+        consumer = subscription.add(request, self._context.settings.delivery_bytes, self._latency, delivery_share)
         self._subscriptions[request.subscription] = subscription
         return consumer
 

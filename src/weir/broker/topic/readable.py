@@ -3,42 +3,29 @@
 from typing import Protocol
 
 from weir.broker.api import AbortedTransaction, Topic
-from weir.broker.topic.topic import BrokerTopic
 from weir.model.batch import Batch
+from weir.stream.compaction import CompactedView
 
 
-class Readable(Protocol):
-    @property
-    def start_offset(self) -> int:
-        """The first offset that may be asked for; messages after it may be missing."""
-
-    def read_cached(self, offset: int, max_bytes: int) -> list[Batch] | None:
-        """What `read` would answer, if that can be told without waiting."""
-
-    async def read(self, offset: int, max_bytes: int) -> list[Batch]:
-        """Batches from the one that holds `offset` on, or from the first after it; none only at the end."""
-
-    async def offset_at(self, moment_ms: int) -> int:
-        """The first offset appended at or after the moment, and still there; the end if there is none."""
-
-    def visible(self, batch: Batch) -> int | None:
-        """The messages of a batch that are still there, as bits; None for all of them."""
-
-    def aborted(self, first: int, end: int) -> list[AbortedTransaction]:
-        """Aborted transactions of which [first, end) may hold messages."""
+class _Cached(Protocol):
+    def read_cached(self, offset: int, max_bytes: int) -> list[Batch] | None: ...
 
 
 class WholeLog:
-    def __init__(self, topic: Topic) -> None:
+    """All that is stored. `cached`: what of it is in memory, where anything is."""
+
+    whole = True
+
+    def __init__(self, topic: Topic, cached: _Cached | None = None) -> None:
         self._topic = topic
+        self._cached = cached
 
     @property
     def start_offset(self) -> int:
         return self._topic.start_offset
 
     def read_cached(self, offset: int, max_bytes: int) -> list[Batch] | None:
-        topic = self._topic
-        return topic.stream.read_cached(offset, max_bytes) if isinstance(topic, BrokerTopic) else None
+        return None if self._cached is None else self._cached.read_cached(offset, max_bytes)
 
     async def read(self, offset: int, max_bytes: int) -> list[Batch]:
         return await self._topic.read(offset, max_bytes)
@@ -54,9 +41,13 @@ class WholeLog:
 
 
 class CompactedLog:
-    def __init__(self, topic: BrokerTopic) -> None:
+    """What compaction left."""
+
+    whole = False
+
+    def __init__(self, topic: Topic, view: CompactedView) -> None:
         self._topic = topic
-        self._view = topic.view
+        self._view = view
 
     @property
     def start_offset(self) -> int:
@@ -78,8 +69,3 @@ class CompactedLog:
         """Compaction took the aborted messages with their markers. A reader that was told of a transaction whose
         marker never comes would take all that its producer sent later for aborted, too."""
         return [found for found in self._topic.aborted(first, end) if found.last_offset >= self._view.horizon]
-
-
-def readable(topic: Topic) -> Readable:
-    """Cheap: ask for each read, since a topic's policies may change."""
-    return CompactedLog(topic) if isinstance(topic, BrokerTopic) and topic.compacts_itself else WholeLog(topic)

@@ -2,13 +2,22 @@
 
 from collections.abc import Sequence
 
+from weir.broker.api import (
+    ConsumerStats,
+    CursorStats,
+    InternalStats,
+    Latency,
+    LedgerStats,
+    SubscriptionStats,
+    TopicStats,
+)
 from weir.broker.dispatch.subscription import Subscription
 from weir.broker.groups.assigned import GroupMembers
 from weir.broker.publish.producers import Producers
 from weir.broker.publish.publishing import Publisher
 from weir.broker.topic.stats_of import flow_of, producer_stats, subscription_stats, unplaced
-from weir.broker.topic.stats_values import ConsumerStats, Latency, SubscriptionStats, TopicStats
 from weir.broker.topic.subscriptions import Subscriptions
+from weir.model.stream import Span
 from weir.model.topics import TopicName
 from weir.stream.log import Stream
 from weir.stream.retention import bytes_from
@@ -72,3 +81,33 @@ def _subscription_stats(
 def backlog_bytes(stream: Stream, subscription: Subscription) -> int:
     """About how many bytes lie from the first unacknowledged message on."""
     return bytes_from(stream.chain, subscription.cursor.mark_delete + 1, stream.end_offset, stream.open_bytes)
+
+
+def internal_stats(stream: Stream, publisher: Publisher, subscriptions: Subscriptions) -> InternalStats:
+    """The ledgers behind a topic, and the cursors of its durable subscriptions."""
+    spans = stream.chain.spans
+    return InternalStats(
+        published=publisher.meter.messages,
+        size_bytes=stream.size_bytes,
+        open_ledger=bool(spans) and not spans[-1].closed,
+        ledgers=tuple(_ledger(stream, span) for span in spans),
+        cursors={
+            name: CursorStats(
+                subscription.cursor.mark_delete,
+                subscription.read_at,
+                subscription.backlog,
+                subscription.cursor.holes,
+                bool(subscription.consumers),
+            )
+            for name, subscription in subscriptions.by_name.items()
+            if subscription.durable
+        },
+    )
+
+
+def _ledger(stream: Stream, span: Span) -> LedgerStats:
+    if span.end_offset is None:
+        messages, size, closed_ms = stream.end_offset - span.first_offset, stream.open_bytes, 0
+    else:
+        messages, size, closed_ms = span.end_offset - span.first_offset, span.size_bytes, span.last_ms
+    return LedgerStats(int(span.ledger_id), messages, size, span.first_ms, closed_ms)

@@ -3,12 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from weir.broker.api import SubscriptionType
+from weir.broker.api import ConsumerStats, Flow, ProducerStats, QueryProgress, SubscriptionStats, SubscriptionType
 from weir.broker.dispatch.consumer import BrokerConsumer
-from weir.broker.groups.query_progress import QueryProgress
 from weir.broker.publish.producers import BrokerProducer
 from weir.broker.topic.meters import Meter
-from weir.broker.topic.stats_values import ConsumerStats, Flow, ProducerStats, SubscriptionStats
 from weir.stream.cursor import Cursor
 
 _NOWHERE = -1

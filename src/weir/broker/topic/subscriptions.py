@@ -13,6 +13,7 @@ from weir.broker.transactions.decided_log import DecidedLog
 from weir.model.errors import SubscriptionBusyError, SubscriptionNotFoundError, TooManyError
 from weir.model.policies import Policies, Rate
 from weir.model.topics import TopicName
+from weir.runtime.byte_budget import ByteShare
 from weir.runtime.tasks import TaskScope
 from weir.stream.compaction import CompactedView
 from weir.stream.cursor import Cursor
@@ -86,7 +87,7 @@ class Subscriptions:
 
     # --- coming -----------------------------------------------------------------------------------------
 
-    async def subscribe(self, request: SubscribeRequest) -> BrokerConsumer:
+    async def subscribe(self, request: SubscribeRequest, delivery_share: ByteShare | None) -> BrokerConsumer:
         """Let a consumer in; a subscription that is made for it is stored before this returns."""
         self._check_consumers()
         subscription = self.by_name.get(request.subscription)
@@ -94,7 +95,7 @@ class Subscriptions:
         if subscription is None:
             subscription = self._add_for(request)
         try:
-            consumer = await subscription.subscribe(request)
+            consumer = await subscription.subscribe(request, delivery_share)
         except BaseException:
             if not subscription.durable and not subscription.consumers:
                 subscription.end("its first consumer was not let in")

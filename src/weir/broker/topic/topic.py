@@ -7,6 +7,11 @@ from contextlib import AsyncExitStack
 
 from weir.broker.api import (
     AbortedTransaction,
+    CompactionStatus,
+    ConsumerStats,
+    HeldMessages,
+    InternalStats,
+    LogReader,
     Outgoing,
     Position,
     ProducerInfo,
@@ -14,6 +19,7 @@ from weir.broker.api import (
     Receipt,
     StartAt,
     SubscribeRequest,
+    TopicStats,
 )
 from weir.broker.context import BrokerContext
 from weir.broker.dispatch.consumer import BrokerConsumer
@@ -25,9 +31,10 @@ from weir.broker.publish.publishing import Publisher
 from weir.broker.topic import positions
 from weir.broker.topic.compaction import Compaction, compaction_rules
 from weir.broker.topic.dedup import DedupSwitch
+from weir.broker.topic.held import HeldInTopic
+from weir.broker.topic.readable import CompactedLog, WholeLog
 from weir.broker.topic.stamps import Stamps
-from weir.broker.topic.stats import backlog_bytes, topic_stats
-from weir.broker.topic.stats_values import CompactionStatus, ConsumerStats, TopicStats
+from weir.broker.topic.stats import backlog_bytes, internal_stats, topic_stats
 from weir.broker.topic.subscriptions import Subscriptions
 from weir.broker.transactions.delayed_moves import DelayedMoves
 from weir.model.batch import Batch, BatchFormat, Stamp
@@ -39,13 +46,17 @@ from weir.model.errors import (
     TopicClosedError,
     WeirError,
 )
+from weir.model.ids import LedgerId
 from weir.model.policies import Policies, Rate, Roll
 from weir.model.registry import Action
 from weir.model.topics import TopicName
+from weir.runtime.byte_budget import ByteShare
 from weir.runtime.tasks import TaskScope
 from weir.stream.compaction import CompactedView
+from weir.stream.holding.area import HoldingArea
 from weir.stream.holding.ledger import LEDGER_KEYS
 from weir.stream.log import Stream
+from weir.stream.retention import bytes_from
 from weir.stream.state import StateLog
 from weir.wire.kafka.records_build import control_batch
 
@@ -201,6 +212,13 @@ class BrokerTopic:
         return list(self._context.members.on(self._name))
 
     @property
+    def stored(self) -> "BrokerTopic":
+        return self
+
+    def reader(self) -> LogReader:
+        return CompactedLog(self, self._view) if self.compacts_itself else WholeLog(self, self._stream)
+
+    @property
     def alive(self) -> bool:
         return not self._dead.done() and not self._closing
 
@@ -295,16 +313,18 @@ class BrokerTopic:
 
     # --- consuming --------------------------------------------------------------------------------------
 
-    async def subscribe(self, request: SubscribeRequest) -> BrokerConsumer:
+    async def subscribe(
+        self, request: SubscribeRequest, *, delivery_share: ByteShare | None = None
+    ) -> BrokerConsumer:
         self._check_alive()
         self._context.guard.check(request.role, self._name, Action.CONSUME, subscription=request.subscription)
         await self._context.schemas.for_consumer(self._name, request.schema, role=request.role)
         self._check_alive()
         self._context.guard.check(request.role, self._name, Action.CONSUME, subscription=request.subscription)
-        return await self._subscriptions.subscribe(request)
+        return await self._subscriptions.subscribe(request, delivery_share)
 
     async def create_subscription(
-        self, name: str, start: StartAt, *, properties: dict[str, str] | None = None
+        self, name: str, start: StartAt, *, properties: Mapping[str, str] | None = None
     ) -> Subscription:
         """A durable subscription without consumers."""
         return await self._subscriptions.create(name, start, properties=properties)
@@ -452,6 +472,36 @@ class BrokerTopic:
     def backlog_bytes(self, subscription: Subscription) -> int:
         """About how many bytes lie from the first unacknowledged message on."""
         return backlog_bytes(self._stream, subscription)
+
+    @property
+    def deduplicates(self) -> bool:
+        return bool(self._policies.deduplication)
+
+    @property
+    def size_bytes(self) -> int:
+        return self._stream.size_bytes + self._view.size_bytes
+
+    @property
+    def log_bytes(self) -> int:
+        return self._stream.size_bytes
+
+    def bytes_from(self, offset: int) -> int:
+        stream = self._stream
+        return bytes_from(stream.chain, offset, stream.end_offset, stream.open_bytes)
+
+    def ledger_range(self, ledger: int) -> tuple[int, int] | None:
+        span = self._stream.chain.span_of(LedgerId(ledger))
+        if span is None:
+            return None
+        return span.first_offset, self.end_offset if span.end_offset is None else span.end_offset
+
+    @property
+    def held(self) -> HeldMessages | None:
+        area = self.holding
+        return HeldInTopic(area, self.stamps.save_moves) if isinstance(area, HoldingArea) else None
+
+    def internal_stats(self) -> InternalStats:
+        return internal_stats(self._stream, self._publisher, self._subscriptions)
 
     def stats(self) -> TopicStats:
         return topic_stats(

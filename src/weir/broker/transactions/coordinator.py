@@ -14,19 +14,11 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from weir.broker.api import CommittedOffset, ProducerIdentity, TransactionInfo, TransactionState
 from weir.broker.coordinator_shards import CoordinatorShards
-from weir.broker.groups.offsets import CommittedOffset
 from weir.broker.ports import TransactionGate
 from weir.broker.transactions.epochs import EndStep, check_identity, count_on, end_step
-from weir.broker.transactions.model import (
-    MAX_EPOCH,
-    ProducerIdentity,
-    Transaction,
-    TransactionEvent,
-    TransactionInfo,
-    TransactionSettings,
-    TransactionState,
-)
+from weir.broker.transactions.model import MAX_EPOCH, Transaction, TransactionEvent, TransactionSettings
 from weir.broker.transactions.shard import Positions, Topics, TransactionShard
 from weir.broker.transactions.shard_set import TransactionShards
 from weir.model.errors import (

@@ -7,7 +7,8 @@ not answered asks again as who it was before: that is known from the record, aft
 
 from enum import Enum
 
-from weir.broker.transactions.model import ProducerIdentity, Transaction, TransactionEvent, TransactionState
+from weir.broker.api import ProducerIdentity, TransactionState
+from weir.broker.transactions.model import Transaction, TransactionEvent
 from weir.broker.transactions.shard import TransactionShard
 from weir.model.errors import StaleEpochError, TransactionBusyError, TransactionStateError, UnknownProducerError
 

@@ -12,24 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from weir.broker.groups.offsets import CommittedOffset
+from weir.broker.api import CommittedOffset, ProducerIdentity, TransactionInfo, TransactionState
 from weir.model.errors import InvalidNameError, TransactionStateError, UnknownVersionError, WireError
 from weir.model.topics import TopicName
 
 _VERSION = 1
 #: Epochs have 15 bits. The last one is left to fence with.
 MAX_EPOCH = 0x7FFF - 1
-
-
-class TransactionState(Enum):
-    """By Kafka's names."""
-
-    EMPTY = "Empty"
-    ONGOING = "Ongoing"
-    PREPARE_COMMIT = "PrepareCommit"
-    PREPARE_ABORT = "PrepareAbort"
-    COMPLETE_COMMIT = "CompleteCommit"
-    COMPLETE_ABORT = "CompleteAbort"
 
 
 class TransactionEvent(Enum):
@@ -80,12 +69,6 @@ class TransactionSettings:
     end_wait_s: float = 5.0
     #: Before a marker that could not be stored is tried again.
     retry_pause_s: float = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class ProducerIdentity:
-    producer_id: int
-    epoch: int
 
 
 @dataclass(slots=True)
@@ -167,21 +150,6 @@ class Transaction:
             tuple(self.groups),
             self.role,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class TransactionInfo:
-    """`started_ms`: -1 if none is open."""
-
-    id: str
-    producer_id: int
-    epoch: int
-    state: TransactionState
-    timeout_ms: int
-    started_ms: int
-    parts: tuple[TopicName, ...]
-    groups: tuple[str, ...]
-    role: str = ""
 
 
 def encode_transaction(transaction: Transaction) -> bytes:

@@ -5,15 +5,14 @@ import logging
 from collections.abc import Mapping
 from typing import Protocol
 
+from weir.broker.api import CommittedOffset, TransactionState
 from weir.broker.coordinator_shards import CoordinatorShard
-from weir.broker.groups.offsets import CommittedOffset
 from weir.broker.topic.opening import AnyTopic
 from weir.broker.topic.topic import BrokerTopic
 from weir.broker.transactions.model import (
     Transaction,
     TransactionEvent,
     TransactionSettings,
-    TransactionState,
     decode_transaction,
     encode_transaction,
 )

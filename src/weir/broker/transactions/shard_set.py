@@ -3,9 +3,10 @@
 import asyncio
 import logging
 
+from weir.broker.api import TransactionState
 from weir.broker.coordinator_shards import CoordinatorShard, CoordinatorShards
 from weir.broker.ports import TransactionGate
-from weir.broker.transactions.model import Transaction, TransactionSettings, TransactionState
+from weir.broker.transactions.model import Transaction, TransactionSettings
 from weir.broker.transactions.shard import Positions, Topics, TransactionShard
 from weir.model.batch import Stamp
 from weir.model.errors import NotInTransactionError, NotOwnerError, StaleEpochError, WeirError

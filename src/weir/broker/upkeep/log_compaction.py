@@ -1,6 +1,6 @@
 """Topics that compact themselves: when, how far, and what goes from the view as retention says."""
 
-from weir.broker.topic.stats_values import CompactionStatus
+from weir.broker.api import CompactionStatus
 from weir.broker.topic.topic import BrokerTopic
 from weir.model.policies import LogCompaction, Retention
 from weir.stream.retention import bytes_from

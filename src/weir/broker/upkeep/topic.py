@@ -1,7 +1,7 @@
 """Looking after one topic: expiry, backlog quota, retention, subscriptions and producer names that nobody uses."""
 
+from weir.broker.api import CompactionStatus
 from weir.broker.dispatch.subscription import Subscription
-from weir.broker.topic.stats_values import CompactionStatus
 from weir.broker.topic.topic import BrokerTopic
 from weir.broker.upkeep.log_compaction import forget_expired, is_due
 from weir.model.errors import ProducersHeldError, QuotaExceededError

@@ -5,8 +5,7 @@ A Weir topic that is not partitioned is a Kafka topic whose one partition 0 is t
 
 import hashlib
 
-from weir.broker.ports import Guard
-from weir.broker.registry.registry import Registry
+from weir.broker.api import Guard, Registry
 from weir.gateway.kafka.errors import UnknownTopicIdError
 from weir.gateway.kafka.names import kafka_name, topic_of
 from weir.model.errors import NotAuthorisedError, TopicExistsError, TopicNotFoundError

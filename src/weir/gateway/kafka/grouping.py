@@ -2,8 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from weir.broker.groups.coordinator import GroupCoordinator
-from weir.broker.groups.model import GroupInfo, GroupState
+from weir.broker.api import GroupInfo, Groups, GroupState
 from weir.gateway.kafka.catalog import Catalog
 from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.errors import Code, RefusedError, code_of
@@ -37,7 +36,7 @@ _LOOK_AGAIN = (
 )
 
 
-def groups_of(session: Session) -> GroupCoordinator:
+def groups_of(session: Session) -> Groups:
     groups = session.services.groups
     if groups is None:
         raise RefusedError(Code.COORDINATOR_NOT_AVAILABLE, "consumer groups are not served here")

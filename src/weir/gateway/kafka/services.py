@@ -2,12 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from weir.broker.access.security import Authoriser
-from weir.broker.api import Broker
-from weir.broker.groups.coordinator import GroupCoordinator
-from weir.broker.ports import Guard
-from weir.broker.registry.registry import Registry
-from weir.broker.transactions.coordinator import Transactions
+from weir.broker.api import Authoriser, Broker, Groups, Guard, Registry, Transactions
 from weir.gateway.kafka.catalog import Catalog
 from weir.gateway.kafka.connection.settings import KafkaSettings
 from weir.gateway.kafka.fetch.moments import Moments
@@ -32,5 +27,5 @@ class Services:
     moments: Moments = field(default_factory=Moments)
     #: Finds the records that shall be delayed.
     delaying: Delaying = field(default_factory=Delaying)
-    groups: GroupCoordinator | None = None
+    groups: Groups | None = None
     transactions: Transactions | None = None

@@ -3,9 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from weir.broker.registry.listing import Pattern
-from weir.broker.transactions.coordinator import Transactions
-from weir.broker.transactions.model import ProducerIdentity
+from weir.broker.api import Pattern, ProducerIdentity, Transactions
 from weir.gateway.kafka.errors import Code, RefusedError, code_of
 from weir.model import errors
 from weir.model.registry import Action

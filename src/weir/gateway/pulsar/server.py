@@ -3,8 +3,8 @@
 import logging
 from ssl import SSLContext
 
-from weir.broker.api import Broker
-from weir.gateway.pulsar.ports import NoSchemas, NoTopicLists, Schemas, TopicLists
+from weir.broker.api import Broker, Schemas, TopicLists
+from weir.gateway.pulsar.ports import NoSchemas, NoTopicLists
 from weir.gateway.pulsar.registry import load_handlers
 from weir.gateway.pulsar.session import Services, Session
 from weir.gateway.pulsar.settings import PulsarSettings

@@ -10,13 +10,12 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from weir.broker.api import Broker
+from weir.broker.api import Broker, Schemas, TopicLists
 from weir.gateway.pulsar.consuming import ConsumerLink
 from weir.gateway.pulsar.credentials import Credentials
 from weir.gateway.pulsar.errors import code_of, text_of
 from weir.gateway.pulsar.links import Links
 from weir.gateway.pulsar.load import Load
-from weir.gateway.pulsar.ports import Schemas, TopicLists
 from weir.gateway.pulsar.publishing import ProducerLink
 from weir.gateway.pulsar.registry import HANDLERS, Way
 from weir.gateway.pulsar.settings import SessionLimits

@@ -3,7 +3,7 @@
 import asyncio
 from typing import TYPE_CHECKING
 
-from weir.gateway.pulsar.ports import TopicListWatch
+from weir.broker.api import TopicListWatch
 from weir.wire.pulsar.proto import api
 
 if TYPE_CHECKING:

@@ -1,5 +1,7 @@
 """The broker: topics, producers, consumers and subscriptions."""
 
+from collections.abc import Mapping
+
 from weir.model.errors.base import BrokerError
 
 
@@ -18,10 +20,10 @@ class NotOwnerError(BrokerError):
 
     hint = "look the topic up again"
 
-    def __init__(self, what: str, *, hint: str | None = None, pulsar_url: str = "", http_url: str = "") -> None:
+    def __init__(self, what: str, *, hint: str | None = None, listeners: Mapping[str, str] | None = None) -> None:
+        """`listeners`: where that broker is reached, by the names of its listeners."""
         super().__init__(what, hint=hint)
-        self.pulsar_url = pulsar_url
-        self.http_url = http_url
+        self.listeners: Mapping[str, str] = listeners or {}
 
 
 class ProducerBusyError(BrokerError):

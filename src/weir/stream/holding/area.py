@@ -8,7 +8,6 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Any
 
 from weir.model.batch import Batch, HeldId, Origin
@@ -20,17 +19,18 @@ from weir.model.errors import (
     StreamTerminatedError,
     WeirError,
 )
+from weir.model.held import FOREVER_MS, HeldCount, HeldItem
 from weir.runtime.tasks import TaskScope
 from weir.stream.context import StreamContext
 from weir.stream.holding.appends import released_since
 from weir.stream.holding.context import HoldingContext
 from weir.stream.holding.ledger import LEDGER_KEYS, HeldLedger
-from weir.stream.holding.listing import HeldItem, list_held
+from weir.stream.holding.listing import list_held
 from weir.stream.holding.loader import Loader
 from weir.stream.holding.reads import HeldReads
 from weir.stream.holding.releaser import Releaser
 from weir.stream.holding.settings import HoldingSettings
-from weir.stream.holding.windows import FOREVER_MS, UNDATED, due_of, place_of, window_of
+from weir.stream.holding.windows import UNDATED, due_of, place_of, window_of
 from weir.stream.holding.writer import HoldingWriter
 from weir.stream.log import Stream
 from weir.stream.state import StateLog
@@ -41,14 +41,6 @@ __all__ = ["FOREVER_MS", "HeldCount", "HeldItem", "HoldingArea", "HoldingSetting
 log = logging.getLogger(__name__)
 
 _COVERED = "holding"
-
-
-@dataclass(frozen=True, slots=True)
-class HeldCount:
-    """How much is held."""
-
-    batches: int
-    messages: int
 
 
 class HoldingArea:

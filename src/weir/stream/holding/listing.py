@@ -2,26 +2,15 @@
 
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
-from dataclasses import dataclass
 
 from weir.model.batch import HeldId
 from weir.model.errors import LedgerNotFoundError
+from weir.model.held import HeldItem
 from weir.stream.holding.ledger import HeldLedger
 from weir.stream.holding.reads import HeldReads
 from weir.stream.holding.windows import DuePosition
 from weir.wire.entry import Entry
 from weir.wire.held import decode_held
-
-
-@dataclass(frozen=True, slots=True)
-class HeldItem:
-    """One held batch."""
-
-    id: HeldId
-    due_ms: int
-    #: How many messages it has, and the size of its payload.
-    count: int
-    size: int
 
 
 def groups(ledgers: list[HeldLedger]) -> list[list[HeldLedger]]:

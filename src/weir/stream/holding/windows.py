@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-#: Due at no moment: held until someone decides.
-FOREVER_MS = (1 << 63) - 1
+from weir.model.held import FOREVER_MS
 
 #: An entry's place in the order of release, as one number: due moment, then its ledger's serial (the order in
 #: which ledgers were begun), then its entry. A heap of plain ints is small and fast.

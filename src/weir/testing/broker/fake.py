@@ -11,16 +11,22 @@ from dataclasses import replace
 from weir.broker.api import (
     AbortedTransaction,
     Delivery,
+    Flow,
     Identity,
+    Latency,
+    LogReader,
     Outgoing,
     Owner,
     Position,
     ProducerInfo,
     ProducerRequest,
     Receipt,
+    StoredTopic,
     SubscribeRequest,
     SubscriptionType,
+    TopicStats,
 )
+from weir.broker.topic.readable import WholeLog
 from weir.model.batch import Batch
 from weir.model.errors import (
     ConsumerClosedError,
@@ -30,6 +36,7 @@ from weir.model.errors import (
     WeirError,
 )
 from weir.model.topics import TopicName
+from weir.runtime.byte_budget import ByteShare
 from weir.runtime.waiters import Waiters
 
 LEDGER = 7
@@ -208,7 +215,24 @@ class FakeTopic:
         self.producers.append(producer)
         return producer
 
-    async def subscribe(self, request: SubscribeRequest) -> FakeConsumer:
+    @property
+    def alive(self) -> bool:
+        return True
+
+    @property
+    def stored(self) -> StoredTopic | None:
+        return None
+
+    def reader(self) -> LogReader:
+        return WholeLog(self)
+
+    def stats(self) -> TopicStats:
+        end = self.end_offset
+        return TopicStats(str(self.name), Flow(), Flow(), 0, 0, end, 1, False, 0, 0, 0, Latency(), Latency())
+
+    async def subscribe(
+        self, request: SubscribeRequest, *, delivery_share: ByteShare | None = None
+    ) -> FakeConsumer:
         if request.type is SubscriptionType.EXCLUSIVE and any(
             consumer.subscription == request.subscription for consumer in self.consumers
         ):
@@ -308,13 +332,19 @@ class FakeBroker:
         await self._answer()
         return self.at(str(name))
 
+    async def load(self, name: TopicName, *, create: bool = True) -> FakeTopic:
+        return await self.topic(name, role="", create=create)
+
+    async def unload(self, name: TopicName, reason: str = "the topic is unloaded") -> None:
+        await self._answer()
+
     async def partitions(self, name: TopicName, *, role: str, create: bool = True) -> int:
         await self._answer()
         return self.partitioned.get(name, 0)
 
     async def owner(self, name: TopicName, *, role: str) -> Owner:
         await self._answer()
-        return self.elsewhere.get(name, Owner(True, "", ""))
+        return self.elsewhere.get(name, Owner(True))
 
     async def topics(self, namespace: str, *, role: str, pattern: str | None = None) -> list[TopicName]:
         return [name for name in self.served if str(name.namespace) == namespace]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from weir.broker.access.security import Authoriser, SecuritySettings, TopicGuard
@@ -18,6 +19,7 @@ from weir.gateway.kafka.catalog import Catalog
 from weir.gateway.kafka.connection.server import KafkaServer
 from weir.gateway.kafka.connection.settings import KafkaSettings
 from weir.gateway.kafka.errors import Code
+from weir.gateway.kafka.grouping import topics_read
 from weir.gateway.kafka.services import Services
 from weir.ledger.client import LedgerClient
 from weir.meta import keys
@@ -245,8 +247,15 @@ def play(
             broker = Broker(context, registry, SoleOwner(), PasswordRoles(open_to_all=security is None))
             shards = CoordinatorShards(broker)
             offsets = GroupOffsets(broker, shards, runtime.clock)
-            groups = GroupCoordinator(runtime, shards, offsets, context.members, GroupSettings(**settings))
             catalog = Catalog(registry, guard)
+            groups = GroupCoordinator(
+                runtime,
+                shards,
+                offsets,
+                context.members,
+                GroupSettings(**settings),
+                topics_read=partial(topics_read, catalog),
+            )
             services = Services(
                 runtime.clock,
                 broker,

@@ -88,7 +88,7 @@ async def compose(
     registry = Registry(meta, runtime, how.policies.over(DEFAULT_POLICIES))
     await registry.start()
     stack.push_async_callback(registry.close)
-    info = BrokerInfo(name, f"{runtime.rng.getrandbits(64):016x}", pulsar_url=pulsar_url(name), http_url="")
+    info = BrokerInfo(name, f"{runtime.rng.getrandbits(64):016x}", {"pulsar": pulsar_url(name)})
     ownership = Ownership(meta, runtime, info, how.ownership)
     await ownership.start()
     stack.push_async_callback(ownership.close)

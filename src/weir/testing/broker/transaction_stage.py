@@ -4,14 +4,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from weir.broker.api import StartAt
+from weir.broker.api import ProducerIdentity, StartAt
 from weir.broker.broker import Broker
 from weir.broker.coordinator_shards import CoordinatorShards
 from weir.broker.groups.offsets import GroupOffsets
 from weir.broker.ports import PlainRegistry, SoleOwner
 from weir.broker.topic.topic import BrokerTopic
 from weir.broker.transactions.coordinator import Transactions
-from weir.broker.transactions.model import ProducerIdentity, TransactionSettings
+from weir.broker.transactions.model import TransactionSettings
 from weir.ledger.idblocks import IdBlocks
 from weir.meta import keys
 from weir.meta.memory import MemoryMeta

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from weir.broker.access.security import Authoriser, SecuritySettings, TopicGuard
@@ -18,6 +19,7 @@ from weir.gateway.kafka.catalog import Catalog
 from weir.gateway.kafka.connection.server import KafkaServer
 from weir.gateway.kafka.connection.settings import KafkaSettings
 from weir.gateway.kafka.errors import Code
+from weir.gateway.kafka.grouping import topics_read
 from weir.gateway.kafka.services import Services
 from weir.ledger.client import LedgerClient
 from weir.ledger.idblocks import IdBlocks
@@ -216,7 +218,10 @@ def play(
         broker = Broker(context, registry, SoleOwner(), PasswordRoles(open_to_all=security is None))
         shards = CoordinatorShards(broker)
         offsets = GroupOffsets(broker, shards, runtime.clock)
-        groups = GroupCoordinator(runtime, shards, offsets, context.members)
+        catalog = Catalog(registry, guard)
+        groups = GroupCoordinator(
+            runtime, shards, offsets, context.members, topics_read=partial(topics_read, catalog)
+        )
         transactions = Transactions(
             runtime.clock,
             shards,
@@ -231,7 +236,7 @@ def play(
             runtime.clock,
             broker,
             registry,
-            Catalog(registry, guard),
+            catalog,
             guard,
             authoriser,
             KafkaSettings(host="server", port=0),

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from weir.broker.registry.registry import Registry
+from weir.broker.api import Registry
 from weir.gateway.kafka.admin.config_table import TABLE, ConfigType
 from weir.gateway.kafka.admin.configs import BrokerDefaults
 from weir.gateway.kafka.catalog import KAFKA_RETENTION

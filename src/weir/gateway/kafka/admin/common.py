@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from weir.broker.registry.registry import Registry
+from weir.broker.api import Registry
 from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.errors import Code, RefusedError, code_of, text_of
 from weir.model.errors import NotAllowedError, NotAuthorisedError, TooManyError, WeirError

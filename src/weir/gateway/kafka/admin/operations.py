@@ -2,7 +2,7 @@
 
 from enum import IntEnum
 
-from weir.broker.access.security import Authoriser
+from weir.broker.api import Authoriser
 from weir.model.registry import Action
 from weir.model.topics import TopicName
 

@@ -1,13 +1,11 @@
 """The Kafka gateway on the network."""
 
 import logging
-from functools import partial
 from ssl import SSLContext
 
 from weir.gateway.kafka.connection.metrics import KafkaMetrics
 from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.fetch.sessions import FetchSessions
-from weir.gateway.kafka.grouping import topics_read
 from weir.gateway.kafka.registry import load_handlers
 from weir.gateway.kafka.services import Services
 from weir.model.errors import TopicClosedError
@@ -35,8 +33,6 @@ class KafkaServer:
         load_handlers()
         settings = services.settings
         self._services = services
-        if services.groups is not None:
-            services.groups.topics_read = partial(topics_read, services.catalog)
         self._settings = settings
         self.metrics = metrics if metrics is not None else KafkaMetrics()
         self._fetch_sessions = FetchSessions(

@@ -5,7 +5,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from weir.broker.topic.readable import Readable, WholeLog
+from weir.broker.api import LogReader
 from weir.gateway.kafka.errors import Code, code_of
 from weir.gateway.kafka.fetch.parts import FetchPart, FetchParts
 from weir.model.batch import Batch, BatchFlags, BatchFormat
@@ -53,7 +53,7 @@ class Fetching:
         """Read until there is enough to answer, and open what must be."""
         await self._gather()
         for part in self.seen:
-            if part.batches and (part.opens or not isinstance(part.log, WholeLog)):
+            if part.batches and (part.opens or (part.log is not None and not part.log.whole)):
                 await self._open(part)
 
     async def _gather(self) -> None:
@@ -147,7 +147,7 @@ class Fetching:
         budget = self._session.unread.budget
         return budget.used_bytes >= _FAR_OVER * budget.limit_bytes
 
-    async def _read_on(self, part: FetchPart, log: Readable, limit: int) -> None:
+    async def _read_on(self, part: FetchPart, log: LogReader, limit: int) -> None:
         """Batches, one read after the other, until there is no room for more."""
         while part.next < limit and not (self._crowded and not self._size):
             left = self._max_bytes - self._size

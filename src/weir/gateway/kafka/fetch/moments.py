@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator
 from itertools import pairwise
 
 from weir.broker.api import Topic
-from weir.broker.topic.readable import readable
 from weir.model.batch import Batch, BatchFlags, BatchFormat
 from weir.model.errors import WireError
 from weir.model.topics import TopicName
@@ -110,7 +109,7 @@ class TopicMoments:
             await asyncio.shield(self._scan)
 
     async def _read_on(self) -> None:
-        log, end = readable(self.topic), self.topic.end_offset
+        log, end = self.topic.reader(), self.topic.end_offset
         offset = max(self._end, log.start_offset)
         while offset < end:
             found = await log.read(offset, _READ_BYTES)
@@ -141,7 +140,7 @@ class TopicMoments:
         self._stretch_bytes *= 2
 
     def _forget_trimmed(self) -> None:
-        start = readable(self.topic).start_offset
+        start = self.topic.reader().start_offset
         gone = sum(1 for _, after in pairwise(self._starts) if after <= start)
         if gone:
             del self._starts[:gone], self._latest[:gone]
@@ -151,7 +150,7 @@ class TopicMoments:
         for start, end, was in list(zip(self._starts, [*self._starts[1:], self._end], self._latest, strict=True)):
             if was < most:
                 continue
-            latest, first = -1, readable(self.topic).start_offset
+            latest, first = -1, self.topic.reader().start_offset
             async for batch, wanted in self._batches(start, end):
                 times = [time_ms for offset, time_ms in _times(batch, wanted) if offset >= first]
                 latest = max([latest, *times])
@@ -163,7 +162,7 @@ class TopicMoments:
         return self._starts[at + 1] if at + 1 < len(self._starts) else self._end
 
     async def _first_in(self, start: int, end: int, moment_ms: int) -> Moment | None:
-        first = max(start, readable(self.topic).start_offset)
+        first = max(start, self.topic.reader().start_offset)
         async for batch, wanted in self._batches(start, end):
             if _latest_of(batch) >= moment_ms:
                 hit = _first_record(batch, wanted, moment_ms, first)
@@ -173,7 +172,7 @@ class TopicMoments:
 
     async def _batches(self, start: int, end: int) -> AsyncIterator[tuple[Batch, int | None]]:
         """The batches of a stretch, and which of their messages are still there."""
-        log = readable(self.topic)
+        log = self.topic.reader()
         offset = max(start, log.start_offset)
         while offset < end:
             found = await log.read(offset, _READ_BYTES)

@@ -8,8 +8,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from weir.broker.api import Topic
-from weir.broker.topic.readable import Readable, readable
+from weir.broker.api import LogReader, Topic
 from weir.model.batch import Batch
 from weir.model.ids import Buffer
 from weir.model.topics import TopicName
@@ -54,7 +53,7 @@ class FetchPart:
         #: The topic that it is, once it was found.
         self.name: TopicName | None = None
         self.topic: Topic | None = None
-        self.log: Readable | None = None
+        self.log: LogReader | None = None
         self.stop_watching: Callable[[], None] | None = None
         #: As of which revision of grants the role may consume.
         self.access_revision = -1
@@ -80,7 +79,7 @@ class FetchPart:
         if topic is not self.topic:
             self.unwatch()
             self.topic = topic
-        self.log = readable(topic)  # its policies may have changed
+        self.log = topic.reader()  # its policies may have changed
 
     def limit(self, committed: bool) -> int:
         """The offset before which a reader may see everything."""

@@ -1,7 +1,6 @@
 """The topics that one connection reads, as they are loaded: to ask the broker for each fetch would cost more."""
 
 from weir.broker.api import Broker, Topic
-from weir.broker.topic.topic import BrokerTopic
 from weir.model.topics import TopicName
 
 
@@ -11,7 +10,7 @@ class Topics:
     def __init__(self, broker: Broker, limit: int) -> None:
         self._broker = broker
         self._limit = limit
-        self._topics: dict[TopicName, BrokerTopic] = {}
+        self._topics: dict[TopicName, Topic] = {}
         self.role = ""
 
     def get(self, name: TopicName) -> Topic | None:
@@ -24,7 +23,7 @@ class Topics:
     async def load(self, name: TopicName) -> Topic:
         """The topic, loaded now if need be; TopicNotFoundError, NotOwnerError, NotAuthorisedError."""
         topic = await self._broker.topic(name, role=self.role, create=False)
-        if isinstance(topic, BrokerTopic):
+        if topic.stored is not None:
             if len(self._topics) >= self._limit:
                 self._topics.clear()
             self._topics[name] = topic

@@ -1,7 +1,5 @@
 """DeleteRecords: everything before an offset goes, whoever has not read it."""
 
-from weir.broker.topic.readable import readable
-from weir.broker.topic.topic import BrokerTopic
 from weir.gateway.kafka.admin.common import each, existing, to_its_end
 from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.errors import Code, RefusedError
@@ -49,14 +47,14 @@ async def _delete(session: Session, name: str, part: _Part) -> int:
             f"{name} is compacted, and its records go by their keys only",
             hint="set cleanup.policy=compact,delete",
         )
-    topic = await services.broker.topic(where, role=session.role, create=False)
-    if not isinstance(topic, BrokerTopic):
+    topic = (await services.broker.topic(where, role=session.role, create=False)).stored
+    if topic is None:
         raise RefusedError(Code.INVALID_REQUEST, f"{name} stores nothing")
     offset = topic.end_offset if part.offset == _ALL else part.offset
     if not 0 <= offset <= topic.end_offset:
         raise RefusedError(Code.OFFSET_OUT_OF_RANGE, f"{name} ends at {topic.end_offset}, not at {offset}")
     await to_its_end(topic.delete_before(offset))
-    return readable(topic).start_offset
+    return topic.reader().start_offset
 
 
 def _failed(one: tuple[str, _Part], code: int, text: str) -> _Result:

@@ -1,6 +1,6 @@
 """DescribeGroups: who is in them, and what each member was given."""
 
-from weir.broker.groups.model import GroupInfo, GroupState
+from weir.broker.api import GroupInfo, GroupState
 from weir.gateway.kafka.admin.operations import NOT_ASKED, Operation, bits
 from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.errors import Code, text_of

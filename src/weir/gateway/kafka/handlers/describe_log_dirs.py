@@ -1,6 +1,6 @@
 """DescribeLogDirs: how much partitions hold. Weir keeps all of them in one place."""
 
-from weir.broker.topic.topic import BrokerTopic
+from weir.broker.api import Topic
 from weir.gateway.kafka.admin.common import check_cluster, check_named
 from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.errors import Code, RefusedError
@@ -67,5 +67,5 @@ async def _named(session: Session, request: m.DescribeLogDirsRequest) -> list[tu
     return found
 
 
-def _size(topic: object) -> int:
-    return topic.stream.size_bytes + topic.view.size_bytes if isinstance(topic, BrokerTopic) else 0
+def _size(topic: Topic) -> int:
+    return 0 if topic.stored is None else topic.stored.size_bytes

@@ -1,6 +1,6 @@
 """JoinGroup: a member comes, or comes again; answered once everyone has."""
 
-from weir.broker.groups.model import Joined, JoinRequest
+from weir.broker.api import Joined, JoinRequest
 from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.grouping import check_group, group_code, groups_of
 from weir.gateway.kafka.registry import handler

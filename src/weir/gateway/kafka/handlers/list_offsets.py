@@ -1,6 +1,5 @@
 """ListOffsets: where a partition begins and ends, and where a moment lies in it."""
 
-from weir.broker.topic.readable import readable
 from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.errors import Code, RefusedError, code_of
 from weir.gateway.kafka.registry import handler
@@ -62,7 +61,7 @@ async def _find(session: Session, name: str, asked: _Asked, committed: bool) -> 
         case -1:  # latest
             return end, _NOTHING
         case -2 | -4:  # earliest, and earliest that is not in a tier
-            return readable(topic).start_offset, _NOTHING
+            return topic.reader().start_offset, _NOTHING
         case -3:  # that of the latest time
             found = await services.moments.of(topic, session.clock).latest()
         case -5 | -6:  # in a tier, or on its way there

@@ -1,6 +1,6 @@
 """ListTransactions: the transactional ids that this broker coordinates, as far as the client may use them."""
 
-from weir.broker.transactions.model import TransactionInfo, TransactionState
+from weir.broker.api import TransactionInfo, TransactionState
 from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.errors import Code
 from weir.gateway.kafka.registry import handler

@@ -1,6 +1,6 @@
 """OffsetCommit: how far a group has come; answered once that is durable."""
 
-from weir.broker.groups.offsets import CommittedOffset
+from weir.broker.api import CommittedOffset
 from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.errors import Code, code_of
 from weir.gateway.kafka.grouping import check_group, group_code, groups_of, part_of, position_code

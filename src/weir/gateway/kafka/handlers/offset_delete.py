@@ -1,6 +1,6 @@
 """OffsetDelete: a group forgets how far it has come on partitions that nobody reads for it any more."""
 
-from weir.broker.groups.model import GroupState
+from weir.broker.api import GroupState
 from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.errors import Code, code_of
 from weir.gateway.kafka.grouping import (

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from weir.broker.groups.offsets import CommittedOffset
+from weir.broker.api import CommittedOffset
 from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.errors import Code
 from weir.gateway.kafka.grouping import group_code, groups_of, may_use, part_of, position_code

@@ -1,6 +1,6 @@
 """SyncGroup: the leader brings everyone's share, everyone gets their own."""
 
-from weir.broker.groups.model import SyncRequest
+from weir.broker.api import SyncRequest
 from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.grouping import assigned_parts, group_code, groups_of
 from weir.gateway.kafka.registry import handler

@@ -1,6 +1,6 @@
 """TxnOffsetCommit: where a group will be if the transaction commits. Since version 5 it joins it by that."""
 
-from weir.broker.groups.offsets import CommittedOffset
+from weir.broker.api import CommittedOffset
 from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.errors import Code, code_of
 from weir.gateway.kafka.grouping import check_group, group_code, groups_of, part_of

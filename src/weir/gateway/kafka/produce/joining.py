@@ -6,8 +6,7 @@ What is part of it already costs a look at the batch's header and at the transac
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from weir.broker.transactions.coordinator import Transactions
-from weir.broker.transactions.model import ProducerIdentity
+from weir.broker.api import ProducerIdentity, Transactions
 from weir.gateway.kafka.errors import Code, RefusedError, text_of
 from weir.gateway.kafka.transacting import join_code
 from weir.model.errors import WeirError

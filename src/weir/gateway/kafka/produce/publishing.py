@@ -11,9 +11,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from weir.broker.api import Producer, ProducerRequest, Receipt, Topic
-from weir.broker.topic.topic import BrokerTopic
-from weir.broker.transactions.model import ProducerIdentity
+from weir.broker.api import Producer, ProducerIdentity, ProducerRequest, Receipt, Topic
 from weir.gateway.kafka.errors import Code, RefusedError, text_of
 from weir.gateway.kafka.produce.batches import BadRecordsError, check_keys, judged, outgoing_of
 from weir.gateway.kafka.produce.gaps import Gaps
@@ -365,7 +363,7 @@ class Publishing:
         """Topics were deleted, perhaps, and others have their names now."""
         self._as_of = self._session.services.registry.topics.revision
         for link in list(self._links.values()):
-            if isinstance(link.topic, BrokerTopic) and not link.topic.alive:
+            if not link.topic.alive:
                 self._drop(link)
 
     def _drop(self, link: PartitionLink) -> None:

@@ -25,7 +25,7 @@ async def partitions(
 async def lookup(session: Session, command: api.CommandLookupTopic) -> api.CommandLookupTopicResponse:
     owner = await session.broker.owner(TopicName.parse(command.topic), role=session.role)
     # A client that came to this listener reaches it again; of another broker only it knows its addresses.
-    url = session.service_url if owner.here else owner.pulsar_url
+    url = session.service_url if owner.here else owner.url("pulsar", "pulsar_tls")
     over_tls = url.startswith("pulsar+ssl:")
     return api.CommandLookupTopicResponse(
         request_id=command.request_id,

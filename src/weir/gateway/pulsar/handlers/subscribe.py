@@ -63,9 +63,8 @@ async def _subscribe(session: Session, command: api.CommandSubscribe) -> Consume
         properties=pairs(command.metadata),
         subscription_properties=pairs(command.subscription_properties),
         address=session.peer,
-        delivery_share=session.delivery_share,
     )
-    consumer = await topic.subscribe(request)
+    consumer = await topic.subscribe(request, delivery_share=session.delivery_share)
     epoch = command.consumer_epoch if command.HasField("consumer_epoch") else None
     return ConsumerLink(session, command.consumer_id, topic, consumer, kind=kind, epoch=epoch)
 

@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
 
+from weir.broker.api import ProducerIdentity, TransactionState
 from weir.broker.transactions.coordinator import Transactions
 from weir.broker.transactions.epochs import EndStep, count_on, end_step
-from weir.broker.transactions.model import ProducerIdentity, Transaction, TransactionState
+from weir.broker.transactions.model import Transaction
 from weir.broker.transactions.shard import TransactionShard
 from weir.testing import log_checkers as logs
 from weir.testing.kafka.checkers import transactions

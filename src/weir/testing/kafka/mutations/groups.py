@@ -5,11 +5,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from unittest.mock import patch
 
+from weir.broker.api import CommittedOffset, Joined, JoinRequest
 from weir.broker.groups.coordinator import GroupCoordinator
 from weir.broker.groups.group import Group
 from weir.broker.groups.member import Member
-from weir.broker.groups.model import Joined, JoinRequest
-from weir.broker.groups.offsets import CommittedOffset, GroupOffsets
+from weir.broker.groups.offsets import GroupOffsets
 from weir.broker.groups.roster import Roster
 from weir.model.errors import WeirError
 from weir.model.topics import TopicName

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
 
-from weir.broker.api import AbortedTransaction
+from weir.broker.api import AbortedTransaction, TransactionState
 from weir.broker.groups.offsets import GroupOffsets
 from weir.broker.publish.producer_state import ProducerStates
 from weir.broker.transactions import delayed_moves
@@ -14,7 +14,7 @@ from weir.broker.transactions.decided_log import DecidedLog as CommittedLog
 from weir.broker.transactions.delayed_moves import DelayedMoves
 from weir.broker.transactions.delays import TransactionDelays
 from weir.broker.transactions.index import TransactionIndex
-from weir.broker.transactions.model import Transaction, TransactionState
+from weir.broker.transactions.model import Transaction
 from weir.broker.transactions.shard import TransactionShard
 from weir.broker.transactions.shard_set import TransactionShards
 from weir.gateway.kafka.fetch.fetching import Fetching

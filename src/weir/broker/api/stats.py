@@ -4,8 +4,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from weir.broker.api import AccessMode, SubscriptionType
-from weir.broker.groups.query_progress import QueryProgress
+from weir.broker.api.consuming import SubscriptionType
+from weir.broker.api.publishing import AccessMode
+
+#: Upper bounds of a histogram's classes, in seconds; one more class takes the rest.
+BOUNDS_S = (0.0005, 0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 1.0, 5.0)
+#: A property of a consumer that is a member of a group: the generation that gave it its share.
+GENERATION = "weir.generation"
+
+
+@dataclass(frozen=True, slots=True)
+class QueryProgress:
+    """Of the last batch: its number, its rows, and how many of them were done in a second."""
+
+    batch: int = 0
+    rows: int = 0
+    rows_per_s: float = 0.0
+    #: Messages that were trimmed before the query had read them, since its beginning.
+    lost: int = 0
+    #: Whether messages are to stay until the query has read them.
+    retain: bool = False
 
 
 class CompactionStatus(Enum):
@@ -112,3 +130,37 @@ class TopicStats:
     #: Messages that nobody was there for, of a topic that stores none.
     dropped: int = 0
     epoch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerStats:
+    """One ledger of a topic's log. `closed_ms`: when its last message came; 0 while it is open."""
+
+    ledger: int
+    messages: int
+    bytes: int
+    opened_ms: int
+    closed_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CursorStats:
+    """How far a durable subscription is, in offsets."""
+
+    mark_delete: int
+    read_at: int
+    backlog: int
+    holes: int
+    active: bool
+
+
+@dataclass(frozen=True, slots=True)
+class InternalStats:
+    """What lies behind a stored topic: ledgers, and the cursors of durable subscriptions. `published`: messages
+    since it was loaded."""
+
+    published: int
+    size_bytes: int
+    open_ledger: bool
+    ledgers: tuple[LedgerStats, ...]
+    cursors: Mapping[str, CursorStats]

@@ -1,0 +1,143 @@
+"""All that gateways and the admin API know of the broker: values, and interfaces with few verbs.
+
+Nothing here knows a protocol. Everything is asked in offsets; `Topic.position_of` and `offset_of` translate to
+ledger positions for protocols whose message ids are made of them. There are no callbacks: what changes is
+something to await. Every call that somebody makes for a user takes that user's `role`, and raises
+NotAuthorisedError if the role may not.
+
+An import contract holds it: `gateway` and `admin` import nothing else of `weir.broker`, and nothing below it.
+"""
+
+from weir.broker.api.access import Authoriser, Guard, Identity, Scope
+from weir.broker.api.broker import Broker, Owner
+from weir.broker.api.consuming import Consumer, Delivery, KeyShared, StartAt, SubscribeRequest, SubscriptionType
+from weir.broker.api.groups import (
+    CommittedOffset,
+    GroupAdmin,
+    GroupInfo,
+    GroupMembership,
+    GroupPositions,
+    Groups,
+    GroupState,
+    Joined,
+    JoinRequest,
+    MemberInfo,
+    Synced,
+    SyncRequest,
+)
+from weir.broker.api.patterns import Pattern
+from weir.broker.api.publishing import AccessMode, Outgoing, Producer, ProducerRequest, Receipt
+from weir.broker.api.registry import GrantRecords, Namespaces, Registry, Tenants, TopicRecords
+from weir.broker.api.schemas import SchemaData, Schemas, SchemaVersions, version_bytes, version_number
+from weir.broker.api.stats import (
+    BOUNDS_S,
+    GENERATION,
+    CompactionStatus,
+    ConsumerStats,
+    CursorStats,
+    Flow,
+    InternalStats,
+    Latency,
+    LedgerStats,
+    ProducerStats,
+    QueryProgress,
+    SubscriptionStats,
+    TopicStats,
+)
+from weir.broker.api.streams import Described, SqlStreams
+from weir.broker.api.topic_lists import TopicListChange, TopicLists, TopicListWatch
+from weir.broker.api.topics import (
+    AbortedTransaction,
+    HeldMessages,
+    LogReader,
+    Position,
+    ProducerInfo,
+    StoredTopic,
+    SubscriptionControl,
+    Topic,
+)
+from weir.broker.api.transactions import (
+    ProducerIdentity,
+    Sinks,
+    TransactionAdmin,
+    TransactionIds,
+    TransactionInfo,
+    Transactions,
+    TransactionState,
+)
+
+__all__ = [
+    "BOUNDS_S",
+    "GENERATION",
+    "AbortedTransaction",
+    "AccessMode",
+    "Authoriser",
+    "Broker",
+    "CommittedOffset",
+    "CompactionStatus",
+    "Consumer",
+    "ConsumerStats",
+    "CursorStats",
+    "Delivery",
+    "Described",
+    "Flow",
+    "GrantRecords",
+    "GroupAdmin",
+    "GroupInfo",
+    "GroupMembership",
+    "GroupPositions",
+    "GroupState",
+    "Groups",
+    "Guard",
+    "HeldMessages",
+    "Identity",
+    "InternalStats",
+    "JoinRequest",
+    "Joined",
+    "KeyShared",
+    "Latency",
+    "LedgerStats",
+    "LogReader",
+    "MemberInfo",
+    "Namespaces",
+    "Outgoing",
+    "Owner",
+    "Pattern",
+    "Position",
+    "Producer",
+    "ProducerIdentity",
+    "ProducerInfo",
+    "ProducerRequest",
+    "ProducerStats",
+    "QueryProgress",
+    "Receipt",
+    "Registry",
+    "SchemaData",
+    "SchemaVersions",
+    "Schemas",
+    "Scope",
+    "Sinks",
+    "SqlStreams",
+    "StartAt",
+    "StoredTopic",
+    "SubscribeRequest",
+    "SubscriptionControl",
+    "SubscriptionStats",
+    "SubscriptionType",
+    "SyncRequest",
+    "Synced",
+    "Tenants",
+    "Topic",
+    "TopicListChange",
+    "TopicListWatch",
+    "TopicLists",
+    "TopicRecords",
+    "TopicStats",
+    "TransactionAdmin",
+    "TransactionIds",
+    "TransactionInfo",
+    "TransactionState",
+    "Transactions",
+    "version_bytes",
+    "version_number",
+]

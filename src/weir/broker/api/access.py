@@ -1,0 +1,63 @@
+"""Who somebody is, and what they may do."""
+
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from weir.model.registry import Action
+from weir.model.topics import NamespaceName, TopicName
+
+#: What a grant is on: a tenant (by its name), a namespace, or a topic (a partition's name stands for its topic).
+Scope: TypeAlias = str | NamespaceName | TopicName
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A role, and until when its credentials are good (milliseconds since 1970; None: for ever)."""
+
+    role: str
+    expires_ms: int | None = None
+
+
+class Guard(Protocol):
+    @property
+    def revision(self) -> int:
+        """Grows whenever an answer may have changed."""
+
+    async def change(self, seen: int) -> int:
+        """Wait until `revision` is no longer `seen`; answers what it is."""
+
+    def check(
+        self, role: str, topic: TopicName, action: Action | None, *, subscription: str | None = None
+    ) -> None:
+        """NotAuthorisedError if the role may not; without an action: whether it may know of the topic at all."""
+
+    def check_listing(self, role: str, namespace: NamespaceName) -> None:
+        """NotAuthorisedError if the role may not know which topics there are."""
+
+
+class Authoriser(Protocol):
+    """What roles may do, for administrators' calls. A check raises NotAuthorisedError."""
+
+    @property
+    def revision(self) -> int:
+        """Grows whenever an answer may have changed: cheap to compare before each use of an old answer."""
+
+    def may(self, role: str, action: Action, scope: Scope) -> bool:
+        """Whether the role may do this with a tenant (by name), a namespace or a topic."""
+
+    def may_administer(self, role: str, scope: Scope) -> bool:
+        """Whether the role may change policies, create and delete topics, grant, and so on."""
+
+    def is_superuser(self, role: str) -> bool: ...
+
+    def check(self, role: str, action: Action, scope: Scope) -> None:
+        """NotAuthorisedError unless the role may do this."""
+
+    def check_lookup(self, role: str, scope: Scope) -> None:
+        """To find a topic, or list a namespace's, one must be able to produce or consume there."""
+
+    def check_admin(self, role: str, scope: Scope) -> None:
+        """NotAuthorisedError unless the role administers the tenant that this is, or is in."""
+
+    def check_superuser(self, role: str) -> None:
+        """For what concerns the whole cluster: tenants, brokers."""

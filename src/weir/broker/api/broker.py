@@ -1,0 +1,54 @@
+"""The broker as a whole: which topics it serves, who serves the others, and who somebody is."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from weir.broker.api.access import Identity
+from weir.broker.api.topics import Topic
+from weir.model.topics import TopicName
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The broker that serves a topic; `here` if it is this one. `listeners`: where it is reached, by the name of
+    each listener in the configuration; empty if nobody knows."""
+
+    here: bool
+    listeners: Mapping[str, str] = field(default_factory=dict)
+
+    def url(self, *names: str) -> str:
+        """The first of these listeners that it has; "" if it has none."""
+        return next((self.listeners[name] for name in names if self.listeners.get(name)), "")
+
+
+class Broker(Protocol):
+    async def topic(self, name: TopicName, *, role: str, create: bool = True) -> Topic:
+        """The topic, loaded and owned by this broker. TopicNotFoundError, or made by policy if `create`;
+        NotOwnerError (with the owner's address) if another broker has it."""
+
+    async def partitions(self, name: TopicName, *, role: str, create: bool = True) -> int:
+        """How many partitions the topic has; 0 if it is not partitioned."""
+
+    async def owner(self, name: TopicName, *, role: str) -> Owner:
+        """Who serves the topic, or will."""
+
+    async def topics(self, namespace: str, *, role: str, pattern: str | None = None) -> list[TopicName]:
+        """Every topic (each partition on its own) of the namespace."""
+
+    @property
+    def loaded(self) -> Sequence[Topic]:
+        """The topics that this broker serves now."""
+
+    async def load(self, name: TopicName, *, create: bool = True) -> Topic:
+        """`topic`, whoever asks; whether they may is not asked."""
+
+    async def unload(self, name: TopicName, reason: str = "the topic is unloaded") -> None:
+        """Let go of a topic; the next who asks loads it again, here or elsewhere."""
+
+    async def delete(self, name: TopicName, *, force: bool = False) -> None:
+        """End a topic with all of its partitions and everything in them; whether the caller may is not asked.
+        Those that are connected are a reason not to, unless forced (NotAllowedError)."""
+
+    async def authenticate(self, method: str, credentials: bytes, *, certificate: bytes | None = None) -> Identity:
+        """Who is behind the credentials; NotAuthenticatedError."""

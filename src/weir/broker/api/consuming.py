@@ -1,0 +1,117 @@
+"""Consuming: subscriptions, what they are asked for, and what they deliver."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+from weir.broker.api.schemas import SchemaData
+from weir.model.batch import Batch
+from weir.model.errors import NotAuthorisedError
+from weir.model.value import value
+
+
+class SubscriptionType(Enum):
+    EXCLUSIVE = "exclusive"
+    SHARED = "shared"
+    FAILOVER = "failover"
+    KEY_SHARED = "key-shared"
+
+
+@dataclass(frozen=True, slots=True)
+class StartAt:
+    """Where a new subscription begins: at an offset, or at the end of the topic ("latest"), or at its start."""
+
+    offset: int | None = None
+    latest: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class KeyShared:
+    """Sticky: the consumer names its hash ranges (both ends included). Auto-split: the broker divides."""
+
+    sticky: bool = False
+    ranges: Sequence[tuple[int, int]] = ()
+    allow_out_of_order: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SubscribeRequest:
+    role: str
+    subscription: str
+    type: SubscriptionType = SubscriptionType.EXCLUSIVE
+    consumer_name: str = ""
+    priority: int = 0
+    durable: bool = True
+    #: Used when the subscription is new (or not durable).
+    start: StartAt = field(default_factory=lambda: StartAt(latest=True))
+    read_compacted: bool = False
+    key_shared: KeyShared | None = None
+    schema: SchemaData | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+    subscription_properties: Mapping[str, str] = field(default_factory=dict)
+    address: str = ""
+
+
+@value
+class Delivery:
+    """A stored batch for one consumer. `wanted`: a bit per message that this consumer shall process (None: all).
+    `redelivered`: how often it was delivered before."""
+
+    batch: Batch
+    wanted: int | None = None
+    redelivered: int = 0
+
+
+class Consumer(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def denied(self) -> NotAuthorisedError | None:
+        """Why it may not be there any more, if that is why it was closed."""
+
+    @property
+    def subscription(self) -> str: ...
+
+    @property
+    def active(self) -> bool:
+        """Whether it gets messages now: false for a standby of a failover subscription."""
+
+    @property
+    def mark_delete(self) -> int:
+        """The subscription's offset at and below which everything is acknowledged; -1 if nothing is."""
+
+    @property
+    def backlog(self) -> int:
+        """How many messages the subscription has not acknowledged."""
+
+    async def next(self, credit: int) -> list[Delivery]:
+        """Wait for deliveries that cost at most `credit` messages (a whole batch may exceed it by its size; the
+        caller's credit then goes negative). Cancelling loses nothing."""
+
+    def ack(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Acknowledge offsets, each range [first, end)."""
+
+    def ack_up_to(self, offset: int) -> None:
+        """Acknowledge everything up to and with the offset; not for shared and key-shared ones."""
+
+    def redeliver(self, ranges: Sequence[tuple[int, int]] | None = None) -> None:
+        """Give back unacknowledged offsets, or all of this consumer's, for delivery anew."""
+
+    async def seek(self, offset: int) -> None:
+        """Move the subscription; its consumers are closed, as they must connect anew."""
+
+    async def active_change(self, seen: bool) -> bool:
+        """Wait until `active` is no longer `seen`; answers what it is."""
+
+    async def persisted(self) -> None:
+        """Wait until everything acknowledged so far survives a crash."""
+
+    async def unsubscribe(self, *, force: bool = False) -> None:
+        """End the subscription; it may have no other consumers unless forced."""
+
+    async def closed(self) -> str:
+        """Wait until the broker closes it; answers why."""
+
+    async def close(self) -> None: ...

@@ -1,0 +1,250 @@
+"""A topic as gateways and administrators see it: produce, subscribe, read by offset, and what it is made of."""
+
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from weir.broker.api.consuming import Consumer, StartAt, SubscribeRequest
+from weir.broker.api.publishing import Producer, ProducerRequest
+from weir.broker.api.stats import CompactionStatus, InternalStats, TopicStats
+from weir.model.batch import Batch, HeldId
+from weir.model.held import HeldCount, HeldItem
+from weir.model.topics import TopicName
+from weir.runtime.byte_budget import ByteShare
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A message's place as ledger and distance; (-1, -1) before the first message."""
+
+    ledger: int
+    entry: int
+    batch_index: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class AbortedTransaction:
+    """Messages of `producer_id` from `first_offset` up to its abort marker at `last_offset` do not count."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerInfo:
+    """An idempotent producer as a topic knows it. `last_sequence`: -1 if it stored nothing in this epoch;
+    `open_since`: the offset where its open transaction begins, -1 if it has none."""
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    last_ms: int
+    open_since: int = -1
+
+
+class LogReader(Protocol):
+    """What a reader by offset sees of a topic."""
+
+    @property
+    def start_offset(self) -> int:
+        """The first offset that may be asked for; messages after it may be missing."""
+
+    def read_cached(self, offset: int, max_bytes: int) -> list[Batch] | None:
+        """What `read` would answer, if that can be told without waiting."""
+
+    async def read(self, offset: int, max_bytes: int) -> list[Batch]:
+        """Batches from the one that holds `offset` on, or from the first after it; none only at the end."""
+
+    async def offset_at(self, moment_ms: int) -> int:
+        """The first offset appended at or after the moment, and still there; the end if there is none."""
+
+    def visible(self, batch: Batch) -> int | None:
+        """The messages of a batch that are still there, as bits; None for all of them."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether it sees all that is stored: then `visible` need not be asked."""
+
+    def aborted(self, first: int, end: int) -> list[AbortedTransaction]:
+        """Aborted transactions of which [first, end) may hold messages."""
+
+
+class Topic(Protocol):
+    """A topic, or one partition of one, that this broker serves."""
+
+    @property
+    def name(self) -> TopicName: ...
+
+    @property
+    def alive(self) -> bool:
+        """Whether it is still served here. One that has died is to be asked for anew."""
+
+    @property
+    def stored(self) -> "StoredTopic | None":
+        """The same as a topic that keeps its messages; None of one that keeps none."""
+
+    def reader(self) -> LogReader:
+        """What readers by offset see now. Cheap: ask for each read, since a topic's policies may change."""
+
+    def stats(self) -> TopicStats: ...
+
+    async def produce(self, request: ProducerRequest) -> Producer: ...
+
+    async def subscribe(self, request: SubscribeRequest, *, delivery_share: ByteShare | None = None) -> Consumer:
+        """`delivery_share`: what the consumer and others of its connection may have in hand together. Whoever
+        takes deliveries by `next` releases their payloads' bytes once they are read."""
+
+    @property
+    def start_offset(self) -> int: ...
+
+    @property
+    def end_offset(self) -> int: ...
+
+    @property
+    def terminated(self) -> bool:
+        """Whether it takes no more messages, for good: a consumer that has everything has reached its end."""
+
+    async def offset_at(self, moment_ms: int) -> int:
+        """The first offset appended at or after the moment."""
+
+    def position_of(self, offset: int) -> tuple[int, int]:
+        """(ledger, distance) of an offset; of the end: where the next message will be, or (-1, -1)."""
+
+    def offset_of(self, ledger: int, entry: int) -> int:
+        """The offset of a position. A ledger that was trimmed away counts as the start, one that does not exist
+        yet (or (max, max), Pulsar's "latest") as the end, (-1, -1) as the start."""
+
+    async def last_position(self) -> Position:
+        """Of the last message stored, with its index in its batch."""
+
+    async def read(self, offset: int, max_bytes: int) -> list[Batch]: ...
+
+    async def wait_beyond(self, offset: int) -> None: ...
+
+    @property
+    def stable_offset(self) -> int:
+        """Before it every transaction is decided; the end where none is open."""
+
+    def aborted(self, first: int, end: int) -> list[AbortedTransaction]:
+        """Transactions that were aborted and have messages in [first, end)."""
+
+    def idempotent_producers(self) -> list[ProducerInfo]:
+        """Those that stored something here not long ago."""
+
+    def on_growth(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call a plain function whenever the end or the stable offset has moved, or the topic has died; answers
+        how to stop that."""
+
+
+class SubscriptionControl(Protocol):
+    """A subscription as administrators move it. What is moved is durable after `persisted`."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def properties(self) -> Mapping[str, str]: ...
+
+    @property
+    def backlog(self) -> int:
+        """How many messages are not acknowledged."""
+
+    def set_properties(self, properties: Mapping[str, str]) -> None: ...
+
+    def skip(self, messages: int) -> int:
+        """Acknowledge the next messages; answers how many there were."""
+
+    def skip_all(self) -> int: ...
+
+    def expire_before(self, offset: int) -> int:
+        """Acknowledge everything before the offset; answers how many messages that were."""
+
+    async def seek(self, offset: int) -> None:
+        """Everything before the offset is acknowledged, nothing from it on; consumers must connect anew."""
+
+    async def waiting_batch(self, number: int) -> Batch | None:
+        """The `number`th batch, from 1 on, of which something is not acknowledged."""
+
+    async def persisted(self) -> None:
+        """Wait until everything done so far survives a crash."""
+
+
+class HeldMessages(Protocol):
+    """Messages that wait for their moment."""
+
+    def items(self, after: HeldItem | None = None) -> AsyncGenerator[HeldItem, None]:
+        """In the order of their moments."""
+
+    async def count(self) -> HeldCount: ...
+
+    async def cancel(self, held: HeldId) -> None:
+        """It will never be seen; NotHeldError if it is too late."""
+
+    async def release(self, held: HeldId) -> int:
+        """Let it be seen now; NotHeldError if it is too late."""
+
+
+class StoredTopic(Topic, Protocol):
+    """A topic that keeps its messages, as administrators see it."""
+
+    @property
+    def deduplicates(self) -> bool: ...
+
+    @property
+    def size_bytes(self) -> int:
+        """What its log takes, with what compaction made of it."""
+
+    @property
+    def log_bytes(self) -> int:
+        """What its log alone takes."""
+
+    def bytes_from(self, offset: int) -> int:
+        """About how many bytes lie from the offset on."""
+
+    def ledger_range(self, ledger: int) -> tuple[int, int] | None:
+        """The offsets of a ledger, [first, end); None if it has no such ledger."""
+
+    def internal_stats(self) -> InternalStats: ...
+
+    # --- subscriptions
+
+    @property
+    def subscriptions(self) -> Mapping[str, SubscriptionControl]: ...
+
+    @property
+    def groups(self) -> Sequence[str]:
+        """Consumer groups that have members here, with a subscription or, before their first commit, without."""
+
+    def subscription(self, name: str) -> SubscriptionControl:
+        """SubscriptionNotFoundError if there is none."""
+
+    async def create_subscription(
+        self, name: str, start: StartAt, *, properties: Mapping[str, str] | None = None
+    ) -> SubscriptionControl:
+        """A durable subscription without consumers."""
+
+    async def delete_subscription(self, name: str, *, force: bool = False) -> None:
+        """SubscriptionBusyError while it has consumers, unless forced."""
+
+    # --- messages
+
+    @property
+    def held(self) -> HeldMessages | None:
+        """What waits for its moment; None while nothing ever did."""
+
+    async def terminate(self) -> Position:
+        """Take no more messages, for good; answers the position of the last one."""
+
+    async def truncate(self) -> None:
+        """Forget every message; subscriptions go on from the end."""
+
+    async def delete_before(self, offset: int) -> None:
+        """Forget every message before the offset, for every reader, whatever retention says."""
+
+    @property
+    def compaction(self) -> CompactionStatus:
+        """How the last compaction went."""
+
+    def compact(self) -> None:
+        """Begin a compaction; NotAllowedError while one is running."""
