@@ -14,7 +14,14 @@ from weir.model.errors import NotOwnerError
 from weir.model.policies import DEFAULT_POLICIES
 from weir.model.topics import Domain
 
-HERE = ServiceUrls("pulsar://here:6650", "pulsar+ssl://here:6651", "http://here:8080", "https://here:8443")
+HERE = ServiceUrls(
+    {
+        "pulsar": "pulsar://here:6650",
+        "pulsar_tls": "pulsar+ssl://here:6651",
+        "http": "http://here:8080",
+        "https": "https://here:8443",
+    }
+)
 
 
 def lookup(owner: Owner) -> Any:

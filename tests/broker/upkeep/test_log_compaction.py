@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from weir.broker.api import AbortedTransaction, CompactionStatus, StartAt
-from weir.broker.topic.readable import readable
 from weir.broker.upkeep.topic import maintain
 from weir.model.policies import DEFAULT_POLICIES, Cleanup, LogCompaction, Policies, Retention, Roll
 from weir.stream.erasing import erase
@@ -33,7 +32,7 @@ async def rounds(bench, topic, number: int = 1, seconds: float = 2) -> None:
 
 async def seen(topic, offset: int | None = None) -> dict[int, str]:
     """Every message that a reader sees, by offset."""
-    log = readable(topic)
+    log = topic.reader()
     at = log.start_offset if offset is None else offset
     found: dict[int, str] = {}
     while batches := await log.read(at, 100):
@@ -62,12 +61,12 @@ def test_a_topic_compacts_itself_and_readers_see_only_live_messages_at_their_off
         await rounds(bench, topic)
         assert topic.compaction is CompactionStatus.SUCCESS
         assert await seen(topic) == {4: "c:1", 5: "a:3", 7: "b:3", 8: "z:1"}
-        assert readable(topic).start_offset == 0
+        assert topic.reader().start_offset == 0
         await rounds(bench, topic)  # what lies behind the horizon is gone from the log
         assert 0 < topic.start_offset <= 8
         again = await bench.topic(policies=POLICIES, tail_bytes=tail_bytes)
         assert await seen(again) == {4: "c:1", 5: "a:3", 7: "b:3", 8: "z:1"}
-        assert (readable(again).start_offset, again.view.size_bytes) == (0, topic.view.size_bytes)
+        assert (again.reader().start_offset, again.view.size_bytes) == (0, topic.view.size_bytes)
         assert await seen(again, 5) == {5: "a:3", 7: "b:3", 8: "z:1"}
 
     run(scenario)
@@ -99,7 +98,7 @@ def test_a_reader_comes_to_the_end_although_everything_before_it_is_gone(run: Ca
         await bench.publish(producer, "c:1")
         await rounds(bench, topic, 3)
         assert await seen(topic) == {4: "c:1"}
-        assert readable(topic).start_offset == 0
+        assert topic.reader().start_offset == 0
 
     run(scenario)
 
@@ -154,12 +153,12 @@ def test_compact_and_delete_forgets_live_messages_after_their_time_and_the_log_t
         assert await seen(topic) == {1: "b:1", 2: "a:2", 3: "c:1", 4: "z:1"}
         await rounds(bench, topic, 1, 301)
         assert await seen(topic) == {3: "c:1", 4: "z:1"}
-        assert readable(topic).start_offset == 3
+        assert topic.reader().start_offset == 3
         await rounds(bench, topic, 2, 301)
-        assert readable(topic).start_offset == topic.end_offset == 5
+        assert topic.reader().start_offset == topic.end_offset == 5
         assert await seen(topic) == {}
         again = await bench.topic(policies=with_compaction(cleanup=Cleanup.BOTH))
-        assert readable(again).start_offset == 5
+        assert again.reader().start_offset == 5
 
     run(scenario)
 
@@ -173,7 +172,7 @@ def test_compact_and_delete_keeps_to_a_size(run: Callable) -> None:
             await bench.publish(producer, f"k{n}:" + "x" * 96)
         await rounds(bench, topic, 3)
         left = await seen(topic)
-        assert list(left) == list(range(readable(topic).start_offset, 40))
+        assert list(left) == list(range(topic.reader().start_offset, 40))
         assert 12 <= len(left) <= 21
 
     run(scenario)
@@ -196,7 +195,7 @@ def test_turned_into_a_plain_topic_it_keeps_what_was_compacted_for_as_long_as_re
         await rounds(bench, topic, 2)
         assert (await seen(topic))[6] == "x:1"
         assert not topic.compacts_itself
-        assert readable(topic).start_offset >= 4
+        assert topic.reader().start_offset >= 4
 
     run(scenario)
 
@@ -225,11 +224,11 @@ def test_deleting_records_moves_the_start_of_what_was_compacted_and_of_the_log(r
         await bench.publish(producer, *[f"k{n}:1" for n in range(8)])
         await rounds(bench, topic, 2)
         await topic.delete_before(3)
-        assert (readable(topic).start_offset, min(await seen(topic))) == (3, 3)
+        assert (topic.reader().start_offset, min(await seen(topic))) == (3, 3)
         again = await bench.topic(policies=with_compaction(cleanup=Cleanup.BOTH))
-        assert (readable(again).start_offset, min(await seen(again))) == (3, 3)
+        assert (again.reader().start_offset, min(await seen(again))) == (3, 3)
         await again.delete_before(8)
-        assert (readable(again).start_offset, await seen(again)) == (8, {})
+        assert (again.reader().start_offset, await seen(again)) == (8, {})
 
     run(scenario)
 
@@ -245,7 +244,7 @@ def test_undecided_messages_wait_and_aborted_ones_are_not_kept(run: Callable, mo
         assert await seen(topic) == {1: "a:2", 2: "a:3", 3: "z:1"}
         known = [AbortedTransaction(7, 0, 1), AbortedTransaction(7, 1, 3)]
         monkeypatch.setattr(kind, "aborted", lambda *_: known)
-        assert readable(topic).aborted(0, 4) == known[1:]  # the marker of the other was compacted away
+        assert topic.reader().aborted(0, 4) == known[1:]  # the marker of the other was compacted away
 
     run(scenario)
 
@@ -260,9 +259,9 @@ def test_the_offset_of_a_moment_is_found_among_what_is_left(run: Callable) -> No
             await bench.publish(producer, text)
             await bench.runtime.clock.sleep(10)
         await rounds(bench, topic, 2)
-        found = [await readable(topic).offset_at(moment) for moment in moments]
+        found = [await topic.reader().offset_at(moment) for moment in moments]
         assert found == [1, 1, 2, 3, 4]
-        assert await readable(topic).offset_at(bench.runtime.clock.wall_ms()) == 5
+        assert await topic.reader().offset_at(bench.runtime.clock.wall_ms()) == 5
 
     run(scenario)
 
@@ -343,7 +342,7 @@ def test_whatever_happens_readers_learn_the_latest_value_of_every_key(run: Calla
                     model.check(await seen(topic))
         await rounds(bench, topic, 3)
         model.check(await seen(topic))
-        assert readable(topic).start_offset == 0
+        assert topic.reader().start_offset == 0
         await topic.close()
         await erase((await bench.context()).streams, topic.stream.name, confirm=nothing_against_it)
         # Nothing is left behind but what brokers that were cut off were just creating.
