@@ -113,7 +113,11 @@ VALUES: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], bytes], Callable
         codec.encode_grants,
         codec.decode_grants,
     ),
-    "broker": (st.builds(BrokerInfo, texts, texts, st.dictionaries(texts, texts.filter(bool))), codec.encode_broker, codec.decode_broker),
+    "broker": (
+        st.builds(BrokerInfo, texts, texts, st.dictionaries(texts, texts.filter(bool))),
+        codec.encode_broker,
+        codec.decode_broker,
+    ),
     "owner": (st.builds(TopicOwner, texts, texts), codec.encode_owner, codec.decode_owner),
     "schema": (
         st.builds(StoredSchema, numbers, texts, st.binary(max_size=50), pairs, texts, numbers, st.booleans()),
