@@ -159,8 +159,6 @@ def test_each_partition_that_is_refused_says_why_and_the_others_are_placed(run: 
         missing = TopicName.parse("missing")
         passing = TopicName.parse("non-persistent://public/default/passing")
         await broker.load(passing)
-        below = TopicName.parse("below")
-        await broker.load(below)
         results = await offsets.commit(
             "g",
             {
@@ -168,7 +166,6 @@ def test_each_partition_that_is_refused_says_why_and_the_others_are_placed(run: 
                 U: CommittedOffset(0),
                 missing: CommittedOffset(0),
                 passing: CommittedOffset(0),
-                below: CommittedOffset(-1),
             },
         )
         kinds = {part: type(why) for part, why in results.items()}
@@ -177,10 +174,28 @@ def test_each_partition_that_is_refused_says_why_and_the_others_are_placed(run: 
             U: type(None),
             missing: TopicNotFoundError,
             passing: NotAllowedError,
-            below: NotAllowedError,
         }
         assert list(await offsets.fetch("g")) == [U]
         assert list(await offsets.fetch("g", [missing, U])) == [U]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("offset", [-1, -2, -100])
+def test_a_position_below_zero_is_kept_and_told_and_nothing_counts_as_read(run: Callable, offset: int) -> None:
+    async def scenario(bench) -> None:
+        broker = await bench.broker()
+        offsets = await offsets_of(bench, broker)
+        topic = await broker.load(T)
+        await bench.publish(await bench.producer(topic), "a", "b")
+        for committed in (2, offset):
+            assert await offsets.commit("g", {T: CommittedOffset(committed, metadata="m")}) == {T: None}
+        assert await offsets.commit("new", {T: CommittedOffset(offset)}) == {T: None}
+        for group in ("g", "new"):
+            told = (await offsets.fetch(group))[T]
+            assert isinstance(told, CommittedOffset)
+            assert (told.offset, topic.subscription(group).backlog) == (offset, 2)
+        assert await bench.receive(await bench.consumer(topic, "g"), 2) == ["a", "b"]
 
     run(scenario)
 

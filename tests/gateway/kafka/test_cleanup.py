@@ -298,10 +298,18 @@ def test_compact_and_delete_forgets_live_records_too(up: UpProcess, admin: Admin
 # --- by offset ------------------------------------------------------------------------------------------------
 
 
-def delete(admin: AdminClient, topic: str, offset: int, partition: int = 0) -> int:
+def delete(admin: AdminClient, topic: str, offset: int, partition: int = 0, **more: float) -> int:
     """The new start."""
-    (gone,) = admin.delete_records([TopicPartition(topic, partition, offset)]).values()
+    (gone,) = admin.delete_records([TopicPartition(topic, partition, offset)], **more).values()
     return int(gone.result(TIMEOUT_S).low_watermark)
+
+
+def test_deleting_records_with_a_time_out_of_nothing_succeeds(
+    up: UpProcess, admin: AdminClient, topic: str
+) -> None:
+    create(admin, topic)
+    produce(up, topic, *[("k", b"%d" % n) for n in range(10)], each=False)
+    assert delete(admin, topic, 4, operation_timeout=0) == 4
 
 
 def test_deleting_records_moves_the_start_for_good(up: UpProcess, admin: AdminClient, topic: str) -> None:

@@ -195,10 +195,7 @@ def test_what_cannot_be_stored_begins_nothing() -> None:
         request = m.ProduceRequest(transactional_id="x", acks=-1, timeout_ms=1000, topic_data=[topic])
         client.ask(ApiKey.PRODUCE, PRODUCE, request)
         assert (await client.sent())[0] != Code.NONE
-        assert await client.commit_offsets({7: 1, 0: -1}, OFFSETS) == [
-            Code.UNKNOWN_TOPIC_OR_PARTITION,
-            Code.INVALID_REQUEST,
-        ]
+        assert await client.commit_offsets({7: 1, 8: -1}, OFFSETS) == [Code.UNKNOWN_TOPIC_OR_PARTITION] * 2
         assert (await client.describe("x"))[0].transaction_state == "Empty"
         assert await client.end(False, END) == Code.NONE  # clients give up by that, and get a new epoch
 

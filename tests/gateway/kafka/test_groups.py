@@ -9,7 +9,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 import aiokafka
@@ -123,6 +123,43 @@ def committed(bootstrap: str, group: str, topic: str, partitions: int) -> dict[i
     with consumer(bootstrap, group) as asking:
         wanted = [TopicPartition(topic, index) for index in range(partitions)]
         return {one.partition: one.offset for one in asking.committed(wanted, TIMEOUT_S)}
+
+
+def kafka_python(bootstrap: str, group: str) -> kafka.KafkaConsumer:
+    return kafka.KafkaConsumer(
+        bootstrap_servers=bootstrap,
+        group_id=group,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        consumer_timeout_ms=TIMEOUT_S * 1000,
+    )
+
+
+@pytest.mark.parametrize("offset", [-1, -2, -100])
+def test_a_position_below_zero_is_kept_as_kafka_keeps_it_and_consumers_go_on(
+    bootstrap: str, topic: str, offset: int
+) -> None:
+    """Clients take such a position for none: `auto.offset.reset` says where they begin."""
+    create(bootstrap, topic, 1)
+    produce(bootstrap, topic, 1, range(5))
+    part = kafka.TopicPartition(topic, 0)
+    for group in (topic, f"{topic}-other"):
+        with closing(kafka_python(bootstrap, group)) as first:
+            first.assign([part])
+            first.commit({part: kafka.structs.OffsetAndMetadata(3, "", -1)})
+            first.commit({part: kafka.structs.OffsetAndMetadata(offset, "", -1)})
+    with closing(kafka_python(bootstrap, topic)) as second:
+        second.subscribe([topic])
+        assert [int(next(second).value) for _ in range(5)] == [0, 1, 2, 3, 4]
+        second.commit()
+        assert second.committed(part) == 5
+    if offset < -2:
+        return  # librdkafka asks again and again, Kafka's own brokers too
+    with consumer(bootstrap, f"{topic}-other") as third:
+        third.subscribe([topic])
+        got: list[int] = []
+        until(lambda: got.extend(poll(third)) or len(got) == 5)
+        assert got == [0, 1, 2, 3, 4]
 
 
 def rest(up: UpProcess, path: str) -> Any:

@@ -273,17 +273,18 @@ def _decode_parts(data: bytes | None) -> list[TopicName]:
 
 
 def _place(topic: BrokerTopic, group: str, position: CommittedOffset) -> None:
-    if position.offset < 0:
-        raise NotAllowedError(f"{position.offset} is no position")
     if len(position.metadata) > _MAX_METADATA:
         raise CommitTooLargeError(f"a position may have {_MAX_METADATA} characters of metadata")
-    start = StartAt(offset=position.offset)
+    # A number below zero is kept as any other, as Kafka does: who asks is told it, and takes it for none at all
+    # (`auto.offset.reset`). Of a subscription that means that nothing counts as read.
+    at = max(0, position.offset)
+    start = StartAt(offset=at)
     subscription = topic.ensure_subscription(group, start, {RETAINS: "false"})
     query = parse_progress(position.metadata)
     if query is not None and query.retain and not subscription.retains:
         subscription.properties[RETAINS] = "true"
         subscription.save()
-    subscription.place(position.offset)
+    subscription.place(at)
     header = _HEADER.pack(
         _VERSION, position.offset, subscription.cursor.mark_delete + 1, position.leader_epoch, position.commit_ms
     )

@@ -14,6 +14,9 @@ _Result = m.DeleteRecordsResponse.DeleteRecordsPartitionResult
 #: An offset that means: everything that there is.
 _ALL = -1
 _NO_OFFSET = -1
+#: In Kafka the leader deletes at once, and the time-out is for what followers need: there are none here, so also a
+#: client that grants no time is told how it went.
+_LEAST_TIMEOUT_MS = 10_000
 
 
 @handler(ApiKey.DELETE_RECORDS, versions=(0, 2))
@@ -26,7 +29,7 @@ async def delete_records(
         name, part = one
         return _Result(partition_index=part.partition_index, low_watermark=await _delete(session, name, part))
 
-    results = iter(await each(wanted, delete, _failed, request.timeout_ms))
+    results = iter(await each(wanted, delete, _failed, max(request.timeout_ms, _LEAST_TIMEOUT_MS)))
     return m.DeleteRecordsResponse(
         topics=[
             m.DeleteRecordsResponse.DeleteRecordsTopicResult(

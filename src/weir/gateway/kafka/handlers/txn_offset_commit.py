@@ -53,8 +53,6 @@ async def txn_offset_commit(
 
 def _flaw(partition: m.TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition) -> int:
     """What can be told now must not come up when the transaction is decided."""
-    if partition.committed_offset < 0:
-        return Code.INVALID_REQUEST
     if len((partition.committed_metadata or "").encode()) > _MAX_METADATA_BYTES:
         return Code.OFFSET_METADATA_TOO_LARGE
     return Code.NONE
