@@ -24,7 +24,7 @@ class CursorModel(RuleBasedStateMachine):
     @rule(first=offsets, count=st.integers(0, 20))
     def ack(self, first: int, count: int) -> None:
         new = set(range(first, first + count)) - self.acked
-        assert self.cursor.ack(first, first + count) == len(new)
+        assert self.cursor.ack(first, first + count) == bool(new)
         self.acked |= new
 
     @rule(offset=offsets)

@@ -9,6 +9,7 @@ from struct import Struct
 
 from pyroaring import BitMap64
 
+from weir.model.bits import bits_at
 from weir.model.errors import WireError
 
 _HEADER = Struct("<Bq")
@@ -38,18 +39,15 @@ class Cursor:
         """How many offsets above the mark are acknowledged one by one."""
         return len(self._above)
 
-    def ack(self, first: int, end: int) -> int:
-        """Acknowledge the offsets in [first, end); answers how many of them were not acknowledged yet."""
-        first = max(first, self._mark_delete + 1)
-        if first >= end:
-            return 0
-        new = end - first - self._above.range_cardinality(first, end)
-        if not new:
-            return 0
+    def ack(self, first: int, end: int) -> bool:
+        """Acknowledge the offsets in [first, end); answers whether any of them was not acknowledged yet. How many
+        is not counted: the bitmap would look through all of its neighbours for that, at each call."""
+        if self.all_acked(first, end):
+            return False
         self.version += 1
-        self._above.add_range(first, end)
+        self._above.add_range(max(first, self._mark_delete + 1), end)
         self._absorb()
-        return new
+        return True
 
     def ack_up_to(self, offset: int) -> None:
         """Acknowledge everything up to and with `offset`; a cursor never moves back this way."""
@@ -80,10 +78,8 @@ class Cursor:
         if first > self._mark_delete and not self._above.range_cardinality(first, first + count):
             return full
         below = max(0, min(count, self._mark_delete + 1 - first))
-        mask = full >> below << below
-        for offset in self._above & BitMap64(range(first, first + count)):
-            mask &= ~(1 << (offset - first))
-        return mask
+        acked = self._above & _range(first + below, first + count)
+        return full >> below << below & ~bits_at((offset - first for offset in acked), count)
 
     def next_unacked(self, offset: int) -> int:
         """The first offset at or after this one that is not acknowledged."""
@@ -110,7 +106,7 @@ class Cursor:
         first = self._mark_delete + 1
         if first < end and offsets.range_cardinality(first, end):
             self.version += 1
-            self._above |= offsets & BitMap64(range(first, end))
+            self._above |= offsets & _range(first, end)
             self._absorb()
 
     def nth_unacked(self, number: int) -> int:
@@ -166,3 +162,10 @@ class Cursor:
         if above and above.min() <= mark_delete:
             raise WireError("a cursor's bitmap reaches below its mark")
         return cls(mark_delete, above)
+
+
+def _range(first: int, end: int) -> BitMap64:
+    """[first, end), without looking at each of them."""
+    found = BitMap64()
+    found.add_range(first, end)
+    return found

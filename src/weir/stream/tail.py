@@ -13,6 +13,8 @@ from weir.model.batch import Batch
 _OVERHEAD_BYTES = 300
 #: Evicted places at the front of a tail's list before the list is cut.
 _CUT_AT = 256
+#: Batches of one read, however small they are: whoever reads looks at each of them without a pause.
+MOST_BATCHES = 1024
 
 
 class StreamTail:
@@ -46,7 +48,7 @@ class StreamTail:
         size = 0
         for place in range(at, len(self._batches)):  # a slice would copy the whole tail for one batch
             batch = self._batches[place]
-            if batch is None or (found and size + len(batch) > max_bytes):
+            if batch is None or (found and size + len(batch) > max_bytes) or len(found) == MOST_BATCHES:
                 break
             found.append(batch)
             size += len(batch)

@@ -14,6 +14,10 @@ from weir.runtime.waiters import Waiters
 from weir.stream.cursor import Cursor
 
 
+#: Batches that one `next` brings, however small they are: they are written without a pause.
+_MOST_DELIVERIES = 512
+
+
 class Owner(Protocol):
     """What a consumer asks of its subscription."""
 
@@ -93,7 +97,9 @@ class BrokerConsumer:
     @property
     def capacity(self) -> int:
         """How many messages it may be given now."""
-        if self._inbox_bytes >= self._batch_bytes or (self._share is not None and self._share.exhausted):
+        if self._inbox_bytes >= self._batch_bytes or len(self._inbox) >= _MOST_DELIVERIES:
+            return 0
+        if self._share is not None and self._share.exhausted:
             return 0
         return self._demand
 

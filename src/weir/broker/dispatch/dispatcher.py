@@ -11,6 +11,7 @@ from weir.broker.dispatch.pieces import Piece, Pieces
 from weir.broker.publish.limits import Brake
 from weir.broker.settings import BrokerSettings
 from weir.model.batch import Batch, BatchFlags
+from weir.model.bits import Run, runs_of
 from weir.stream.cursor import Cursor
 
 #: Nearly every batch: an identity is cheaper than arithmetic on flags.
@@ -67,9 +68,9 @@ class Dispatcher(Protocol):
 
     def redeliver(self, consumer: BrokerConsumer, ranges: Sequence[tuple[int, int]] | None) -> None: ...
 
-    def settled(self, consumer: BrokerConsumer | None, first: int, end: int) -> bool:
-        """Offsets in [first, end) were acknowledged, by this consumer if by any. Answers whether something else
-        may be delivered now because of that: the caller pumps, once for all that it has."""
+    def settled(self, consumer: BrokerConsumer | None, ranges: Sequence[Run]) -> bool:
+        """These offsets were acknowledged, by this consumer if by any. Answers whether something else may be
+        delivered now because of that: the caller pumps, once for all that it has."""
 
     def rewind(self) -> None:
         """The cursor was moved: begin anew from it."""
@@ -102,9 +103,8 @@ def ack_invisible(desk: DispatchParts, batch: Batch) -> None:
     if visible == 0:
         desk.cursor.ack(base, batch.end_offset)
     elif visible is not None:
-        for index in range(batch.count):
-            if not visible >> index & 1:
-                desk.cursor.ack(base + index, base + index + 1)
+        for first, end in runs_of(((1 << batch.count) - 1) & ~visible, base):
+            desk.cursor.ack(first, end)
 
 
 def returned(
@@ -117,15 +117,13 @@ def returned(
     if ranges is None:
         take_back(consumer, consumer.take_inbox())
         return consumer.pending.clear()
-    back = [piece for first, end in ranges for piece in consumer.pending.cut(first, end)]
+    back = Pieces()
+    for piece in consumer.pending.cut_all(ranges):
+        back.add(piece)
     for delivery in consumer.inbox:
-        unseen = Pieces()
-        for piece in back:
-            unseen.add(piece)
-        for piece in unseen.cut_bits(delivery.batch.base_offset, delivery.wanted):
+        for piece in back.cut_bits(delivery.batch.base_offset, delivery.wanted):
             consumer.pending.add(piece)
-        back = list(unseen)
-    return back
+    return list(back)
 
 
 def count_again(desk: DispatchParts, consumer: BrokerConsumer, pieces: list[Piece]) -> list[Piece]:

@@ -11,6 +11,7 @@ from weir.model.batch import Batch
 from weir.model.errors import OffsetTrimmedError, StreamClosedError, StreamFencedError, WeirError
 from weir.runtime.interfaces import Clock
 from weir.runtime.tasks import TaskScope
+from weir.stream.tail import MOST_BATCHES
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +66,7 @@ class Feed:
         read = self._read
         if read and self._read_from <= offset < read[-1].end_offset:
             at = max(0, bisect_right(read, offset, key=lambda batch: batch.base_offset) - 1)
-            return read[at:]
+            return read[at : at + MOST_BATCHES]
         if self._dry == (offset, self._source.end_offset):
             return []
         if self._reading is None:

@@ -14,6 +14,7 @@ from weir.broker.dispatch.dispatcher import DispatchParts, ack_invisible, count_
 from weir.broker.dispatch.key_ranges import KeysOf, Ranges, Ring, auto_split, split_by_hash, sticky
 from weir.broker.dispatch.pieces import Piece, Pieces
 from weir.model.batch import Batch
+from weir.model.bits import Run
 from weir.model.check import check
 from weir.model.errors import SubscriptionBusyError
 
@@ -208,18 +209,24 @@ class KeyShared:
             self._park(piece)
         self.pump()
 
-    def settled(self, consumer: BrokerConsumer | None, first: int, end: int) -> bool:
-        whole = None if consumer is None else consumer.pending.pop_whole(first, end)
-        if consumer is not None and whole is not None:
-            drained = self._release(consumer, whole)
-        else:
-            drained = False
+    def settled(self, consumer: BrokerConsumer | None, ranges: Sequence[Run]) -> bool:
+        drained = False
+        if consumer is not None:
+            others = []
+            for first, end in ranges:
+                whole = consumer.pending.pop_whole(first, end)
+                if whole is None:
+                    others.append((first, end))
+                else:
+                    drained |= self._release(consumer, whole)
+            ranges = others
+        if ranges:
             for other in self._consumers.values():
-                for piece in other.pending.cut(first, end):
+                for piece in other.pending.cut_all(ranges):
                     drained |= self._release(other, piece)
-                other.parked.cut(first, end)
+                other.parked.cut_all(ranges)
             for pieces in (self._homeless, *self._draining.values()):
-                pieces.cut(first, end)
+                pieces.cut_all(ranges)
         return drained or self._capped
 
     def _released(self, consumer: BrokerConsumer, pieces: list[Piece]) -> list[Piece]:

@@ -1,10 +1,11 @@
 """Pieces of the log on their way: batches, or what is left of them, that wait for a consumer or for its answer."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from pyroaring import BitMap64
 
 from weir.model.batch import Batch
+from weir.model.bits import Run, bits_of_runs
 
 #: The hash of a piece whose subscription has no use for keys.
 NO_HASH = -1
@@ -139,6 +140,34 @@ class Pieces:
     def cut(self, first: int, end: int) -> list[Piece]:
         """Take the messages in [first, end) out; answers them as pieces."""
         return [self._cut(piece, piece.bits(first, end)) for piece in self.overlapping(first, end)]
+
+    def cut_all(self, ranges: Sequence[Run]) -> list[Piece]:
+        """The same for many, in time linear in what they name: those of one batch, in ascending order, are taken
+        out at once."""
+        if not self._at:
+            return []
+        found: list[Piece] = []
+        at = 0
+        while at < len(ranges):
+            first, end = ranges[at]
+            stop = at + 1
+            base = self._base_at(first)
+            limit = -1 if base is None else self._at[base][0].end
+            while stop < len(ranges) and ranges[stop - 1][1] <= ranges[stop][0] and ranges[stop][1] <= limit:
+                stop += 1
+            if base is None or stop == at + 1 or end > limit:
+                stop = at + 1
+                found += self.cut(first, end)
+            else:
+                found += self.cut_bits(base, bits_of_runs(ranges[at:stop], base))
+            at = stop
+        return found
+
+    def _base_at(self, offset: int) -> int | None:
+        """Of the last batch that begins at or before the offset."""
+        below = self._bases.rank(offset)
+        base: int | None = self._bases[below - 1] if below else None
+        return base
 
     def cut_bits(self, base: int, mask: int | None) -> list[Piece]:
         """Take these messages of one batch out (None: all of them); answers those that were in."""

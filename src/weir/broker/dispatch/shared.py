@@ -8,6 +8,7 @@ from weir.broker.dispatch.decisions import Seat, share_out
 from weir.broker.dispatch.dispatcher import DispatchParts, ack_invisible, count_again, returned, wanted_of
 from weir.broker.dispatch.pieces import Piece, Pieces
 from weir.model.batch import Batch
+from weir.model.bits import Run
 
 
 class Shared:
@@ -138,11 +139,13 @@ class Shared:
             self._again.add(piece)
         self.pump()
 
-    def settled(self, consumer: BrokerConsumer | None, first: int, end: int) -> bool:
-        if consumer is None or consumer.pending.pop_whole(first, end) is None:
+    def settled(self, consumer: BrokerConsumer | None, ranges: Sequence[Run]) -> bool:
+        if consumer is not None:
+            ranges = [(first, end) for first, end in ranges if consumer.pending.pop_whole(first, end) is None]
+        if ranges:
             for other in self._consumers:
-                other.pending.cut(first, end)
-            self._again.cut(first, end)
+                other.pending.cut_all(ranges)
+            self._again.cut_all(ranges)
         return self._capped
 
     def rewind(self) -> None:

@@ -7,6 +7,7 @@ from weir.broker.dispatch.consumer import BrokerConsumer
 from weir.broker.dispatch.decisions import Seat, pick_active, take_whole
 from weir.broker.dispatch.dispatcher import DispatchParts, ack_invisible, wanted_of
 from weir.model.batch import Batch
+from weir.model.bits import Run
 from weir.model.errors import SubscriptionBusyError
 
 #: Redelivery counts go no higher: a message that is given back for ever must not cost more each time.
@@ -108,7 +109,7 @@ class SingleActive:
         self.read_at = mark + 1
         self.pump()
 
-    def settled(self, consumer: BrokerConsumer | None, first: int, end: int) -> bool:
+    def settled(self, consumer: BrokerConsumer | None, ranges: Sequence[Run]) -> bool:
         return False  # the cursor knows all that matters here
 
     def rewind(self) -> None:

@@ -87,6 +87,7 @@ class Subscription:
         self._counts: dict[int, int] = {}
         self._dispatcher: Dispatcher | None = None
         self._consumer_count = 0
+        self._moved_at = 0  # consumers up to this number had their messages before the last seek
         self._moving: asyncio.Future[None] | None = None  # a seek under way
         self._gone = False
 
@@ -247,33 +248,31 @@ class Subscription:
             self._dispatcher.give_back(consumer, deliveries)
 
     def ack(self, consumer: BrokerConsumer | None, ranges: Sequence[tuple[int, int]]) -> None:
-        cursor, dispatcher, counts = self.cursor, self._dispatcher, self._counts
-        limit = self._log.end_offset
-        freed = False
-        for first, end in ranges:
-            end = min(end, limit)
-            if not cursor.ack(first, end):
-                continue
-            if counts:
+        if consumer is not None and consumer.number <= self._moved_at:
+            return  # it was delivered before the subscription was moved, and would undo that
+        cursor, limit = self.cursor, self._log.end_offset
+        new = [(first, min(end, limit)) for first, end in ranges if cursor.ack(first, min(end, limit))]
+        if not new:
+            return
+        if self._counts:
+            for first, end in new:
                 self._forget_counts(first, end)
-            if dispatcher is not None:
-                freed |= dispatcher.settled(consumer, first, end)
         self._note()
-        if freed:
+        if self._dispatcher is not None and self._dispatcher.settled(consumer, new):
             self.pump()
 
     def ack_up_to(self, consumer: BrokerConsumer | None, offset: int) -> None:
         if consumer is not None and self.type in _INDIVIDUAL:
             raise NotAllowedError("messages of a shared subscription are acknowledged one by one")
         offset = min(offset, self._log.end_offset - 1)
-        if offset <= self.cursor.mark_delete:
+        if offset <= self.cursor.mark_delete or (consumer is not None and consumer.number <= self._moved_at):
             return
         first = self.cursor.mark_delete + 1
         self.cursor.ack_up_to(offset)
         if self._counts:
             self._forget_counts(first, offset + 1)
         self._note()
-        if self._dispatcher is not None and self._dispatcher.settled(consumer, first, offset + 1):
+        if self._dispatcher is not None and self._dispatcher.settled(consumer, [(first, offset + 1)]):
             self.pump()
 
     def _forget_counts(self, first: int, end: int) -> None:
@@ -352,6 +351,7 @@ class Subscription:
         self._moving = asyncio.get_running_loop().create_future()
         try:
             self.disconnect("the subscription is moved")
+            self._moved_at = self._consumer_count
             start = (self._around.view if self.compacted else self._source).start_offset
             end = self._log.end_offset
             self.cursor.reset(max(start, min(offset, end)))

@@ -10,6 +10,7 @@ from weir.gateway.pulsar.unacked import EntryPosition, Range, Unacked, joined, r
 from weir.gateway.pulsar.values import place_of
 from weir.model.batch import Batch
 from weir.model.errors import NotAllowedError, OffsetTrimmedError, TooManyError, WeirError
+from weir.runtime.turns import UNIT_ELEMENTS, Work
 from weir.wire.pulsar.hot import ack_response
 from weir.wire.pulsar.ids import bits_from_ack_set, unacknowledged
 from weir.wire.pulsar.proto import api
@@ -21,6 +22,10 @@ log = logging.getLogger(__name__)
 
 #: What is acknowledged that this connection never delivered must be looked up; so many at a time.
 _MAX_LOOK_UPS = 1000
+#: So many ids without ack sets are acknowledged at once, more in turns.
+_FEW = 16
+#: Ids, words of ack sets, or ranges of offsets between two looks at whether the turn is over.
+_AT_A_TIME = 512
 
 
 class Acking:
@@ -50,39 +55,62 @@ class Acking:
         #: Why an acknowledgement since the last answer did not get through, if one did not.
         self._lost: WeirError | None = None
 
-    def take(self, command: api.CommandAck) -> None:
-        """Acknowledge; raises what can be told at once."""
+    def take(self, command: api.CommandAck) -> Work | None:
+        """Acknowledge; raises what can be told at once. What names much is work to be done in turns."""
         if command.HasField("txnid_most_bits") or command.HasField("txnid_least_bits"):
             raise NotAllowedError("transactions are not enabled")
+        ids = command.message_id
+        if command.ack_type == api.CommandAck.Cumulative and len(ids) != 1:
+            raise NotAllowedError("a cumulative acknowledgement names one message")
+        work = self._work(command)
+        if len(ids) > _FEW or any(at.ack_set for at in ids):
+            return work
+        for _ in work:
+            pass
+        return None
+
+    def _work(self, command: api.CommandAck) -> Work:
         if command.ack_type == api.CommandAck.Cumulative:
-            if len(command.message_id) != 1:
-                raise NotAllowedError("a cumulative acknowledgement names one message")
-            self._cumulative(command.message_id[0])
+            yield from self._cumulative(command.message_id[0])
         else:
-            self._individual(command)
+            yield from self._individual(command)
         if command.HasField("request_id"):
             self._answer(command.request_id)
 
-    def _individual(self, command: api.CommandAck) -> None:
+    def _individual(self, command: api.CommandAck) -> Work:
         ranges: list[Range] = []
+        named = 0
         for at in command.message_id:
-            unacked = bits_from_ack_set(words) if (words := at.ack_set) else 0
+            words = at.ack_set
+            named += 1 + len(words)
+            unacked = bits_from_ack_set(words) if words else 0
             found = self._unacked.ack((at.ledgerId, at.entryId), unacked)
             if found is None:
                 self._look_up(place_of(at), unacked, cumulative=False)
             else:
                 ranges += found
-        if ranges:
-            self._consumer.ack(joined(ranges) if self._in_order else ranges)
+            if named >= _AT_A_TIME or len(ranges) >= _AT_A_TIME:
+                yield from self._ack(ranges)
+                yield named // UNIT_ELEMENTS
+                ranges, named = [], 0
+        yield from self._ack(ranges)
 
-    def _cumulative(self, at: api.MessageIdData) -> None:
+    def _ack(self, ranges: list[Range]) -> Work:
+        if self._in_order:
+            ranges = joined(ranges)
+        for start in range(0, len(ranges), _AT_A_TIME):
+            some = ranges[start : start + _AT_A_TIME]
+            self._consumer.ack(some)
+            yield -(-len(some) // UNIT_ELEMENTS)
+
+    def _cumulative(self, at: api.MessageIdData) -> Work:
         ledger, entry = place = place_of(at)
         unacked = bits_from_ack_set(at.ack_set) if at.ack_set else 0
         batch = self._unacked.get(place)
         if batch is not None:
             if unacked & unacknowledged(batch.size):
                 self._up_to(batch.base - 1)
-                self._consumer.ack(self._unacked.ack(place, unacked) or [])
+                yield from self._ack(self._unacked.ack(place, unacked) or [])
             else:
                 self._up_to(batch.base + batch.size - 1)
             return
@@ -116,14 +144,14 @@ class Acking:
         try:
             for batch in await self._topic.read(offset, 1):
                 if batch.base_offset <= offset < batch.end_offset:
-                    self._apply(batch, offset, unacked, cumulative)
+                    await self._session.turns.through(self._apply(batch, offset, unacked, cumulative))
         except OffsetTrimmedError:
             pass
         except WeirError as failed:
             log.info("an acknowledgement at offset %d of %s is lost: %s", offset, self._topic.name, failed)
             self._lost = failed
 
-    def _apply(self, batch: Batch, offset: int, unacked: int, cumulative: bool) -> None:
+    def _apply(self, batch: Batch, offset: int, unacked: int, cumulative: bool) -> Work:
         is_first = batch.base_offset == offset  # else the client means the entry before the next batch
         unacked &= unacknowledged(batch.count)
         if cumulative and not is_first:
@@ -133,7 +161,7 @@ class Acking:
         elif is_first:
             if cumulative:
                 self._up_to(offset - 1)
-            self._consumer.ack(ranges_of(offset, unacknowledged(batch.count) & ~unacked))
+            yield from self._ack(ranges_of(offset, unacknowledged(batch.count) & ~unacked))
 
     # --- answers -----------------------------------------------------------------------------------------
 

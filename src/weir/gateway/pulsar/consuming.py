@@ -11,6 +11,7 @@ from weir.gateway.pulsar.translate import translate
 from weir.gateway.pulsar.unacked import EntryPosition, Unacked
 from weir.model.errors import ConnectionLostError, ConsumerClosedError, WeirError
 from weir.model.ids import Buffer
+from weir.runtime.turns import UNIT_BYTES
 from weir.wire.pulsar.frames import encode_command
 from weir.wire.pulsar.hot import BrokerEntries, Deliveries
 from weir.wire.pulsar.proto import api
@@ -25,6 +26,8 @@ _MAX_CREDIT = 2**31 - 1
 #: How much is translated in one go, in bytes; a message takes as long as so many of them.
 _TURN_WORK_BYTES = 1024 * 1024
 _MESSAGE_WORK_BYTES = 1024
+#: Deliveries that cost as much as a unit of work.
+_DELIVERIES_PER_UNIT = 2
 
 
 class ConsumerLink:
@@ -52,8 +55,9 @@ class ConsumerLink:
         self.over = False
         self.credit = 0
         self.unacked = Unacked()
-        alone = kind in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER)
-        self.acking = Acking(session, consumer_id, topic, consumer, self.unacked, in_order=alone)
+        #: Whether it gets everything, in the order of the log.
+        self.alone = kind in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER)
+        self.acking = Acking(session, consumer_id, topic, consumer, self.unacked, in_order=self.alone)
         self.connected_ms = session.clock.wall_ms()
         self.messages_out = 0
         self.bytes_out = 0
@@ -82,7 +86,7 @@ class ConsumerLink:
 
     async def _push(self) -> None:
         """Push is a loop over pull: what `next` gives is written, as fast as the client reads it."""
-        outbox, consumer = self._session.outbox, self.consumer
+        outbox, consumer, turns = self._session.outbox, self.consumer, self._session.turns
         try:
             while True:
                 while self.credit <= 0:
@@ -90,15 +94,18 @@ class ConsumerLink:
                     await self._flowing
                 deliveries = await consumer.next(self.credit)
                 size = sum(len(delivery.batch.payload) for delivery in deliveries)
+                units = 1 + len(deliveries) // _DELIVERIES_PER_UNIT + size // UNIT_BYTES
                 try:
                     while (done := self._say(deliveries)) < len(deliveries):
                         del deliveries[:done]
                         await outbox.drain()  # what was packed well is much when it is opened
-                        await self._session.clock.sleep(0)  # others have their turn between translations
+                        await turns.next()  # others have their turn between translations
                     del deliveries  # not while it waits for a client that does not read
                     await outbox.drain()
                 finally:
                     self._session.delivery_share.release(size)
+                if turns.spend(units):  # the next may be in memory, and a client that reads well never lets it wait
+                    await turns.next()
         except (ConsumerClosedError, ConnectionLostError):
             pass  # whoever follows the consumer, or receives, tells
         except WeirError as failed:

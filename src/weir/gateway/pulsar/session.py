@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 from dataclasses import dataclass
+from types import GeneratorType
 from typing import Any
 
 from weir.broker.api import Broker, Schemas, TopicLists
@@ -36,6 +37,7 @@ from weir.runtime.log_context import log_about
 from weir.runtime.outbox import Outbox
 from weir.runtime.request_budget import RequestBudget, RequestShare
 from weir.runtime.tasks import TaskScope
+from weir.runtime.turns import UNIT_BYTES, Turns
 from weir.wire.pulsar.commands import COMMANDS
 from weir.wire.pulsar.frames import FRAME_PADDING_BYTES, Frame, decode_frame, encode_command, splitter
 from weir.wire.pulsar.hot import PING
@@ -44,8 +46,8 @@ from weir.wire.pulsar.refusals import NO_REQUEST, refusal
 
 log = logging.getLogger(__name__)
 
-#: So many commands, or one receive buffer, then it is the others' turn: one busy client must not delay everyone.
-_FRAMES_PER_TURN = 256
+#: What a command costs that is served by a task of its own, beside one that is done at once.
+_TASK_UNITS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,7 @@ class Session:
         self.state = State.CONNECTING
         self.outbox = Outbox(connection, clock)
         self.load = Load(limits)
+        self.turns = Turns(clock)
         self._request_share = RequestShare(services.request_budget, clock)
         self.delivery_share = services.delivery_budget.share(limits.max_delivery_bytes)
         self.credentials = Credentials(self)
@@ -215,18 +218,20 @@ class Session:
 
     async def _take(self, data: Buffer) -> None:
         """Take the commands in a receive buffer, as fast as the limits allow."""
+        turns = self.turns
+        turns.begin()
         try:
-            for number, body in enumerate(self._splitter.feed(data), 1):
+            for body in self._splitter.feed(data):
                 if self._request_share.arriving:
                     self._request_share.arrived()
-                turn = self._on_frame(body)
-                if turn is not None:
-                    await turn
+                work = self._on_frame(body)
+                if work is not None:
+                    await work
                 if self.load.full:
                     await self._hold_back()
-                if not number % _FRAMES_PER_TURN:
+                if turns.spend(1 + len(body) // UNIT_BYTES):
                     self._publish()
-                    await self.clock.sleep(0)
+                    await turns.next()
                 if self.state not in READING:
                     return
         except WireError as bad:
@@ -292,6 +297,7 @@ class Session:
             if handler.way is Way.IN_TURN:
                 return work
             self.load.request()
+            self.turns.spend(_TASK_UNITS)
             self.tasks.spawn(work, COMMANDS[frame.type].name).add_done_callback(self._worked)
             return None
         try:
@@ -300,6 +306,8 @@ class Session:
             else:
                 answer = handler.run(self, frame.command, frame.message)
             if answer is not None:
+                if isinstance(answer, GeneratorType):
+                    return self._work(frame, self.turns.through(answer))
                 self.answer(answer)
         except Exception as failure:
             self._refuse(frame, failure)

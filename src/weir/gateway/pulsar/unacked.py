@@ -5,10 +5,10 @@ where it is not acknowledged). Offsets are what the broker wants, so the size of
 its messages were meant for this consumer. Plain values; no I/O.
 """
 
-import re
 from collections import OrderedDict
 from typing import NamedTuple
 
+from weir.model.bits import runs_of
 from weir.wire.pulsar.ids import unacknowledged
 
 #: [first, end) in offsets.
@@ -32,7 +32,6 @@ class Delivered(NamedTuple):
         return [(self.base, self.base + self.size)] if self.mask is None else ranges_of(self.base, self.mask)
 
 
-_ONES = re.compile("1+")
 #: More are not remembered: a consumer in order has no limit on what it leaves unacknowledged, and must not fill
 #: the broker's memory with it. The oldest are forgotten; if they are acknowledged after all, they are looked up.
 MOST_BATCHES = 200_000
@@ -41,9 +40,8 @@ _new = tuple.__new__
 
 
 def ranges_of(base: int, bits: int) -> list[Range]:
-    """The offsets `base + i` of the bits that are set. By way of text: shifting a large number bit by bit takes
-    time with the square of its length."""
-    return [(base + run.start(), base + run.end()) for run in _ONES.finditer(f"{bits:b}"[::-1])]
+    """The offsets `base + i` of the bits that are set."""
+    return runs_of(bits, base)
 
 
 def joined(ranges: list[Range]) -> list[Range]:

@@ -1,0 +1,61 @@
+"""Turns of the loop: how much one connection does before all others have their turn.
+
+All connections of a process share one event loop, so whatever one of them makes it do without a pause, every other
+waits for. A session spends units of work out of its turn: one for a command that is done at once, more for a larger
+one, one for each element of a list that it looks at. When the turn is over it waits for the next. All tasks of a
+session share its turns, so that a thousand requests under way get no more of the loop than one.
+
+Units are counted, so that a simulation repeats exactly. The clock is a net under the counting: work that costs more
+than its units say is noticed after it, and ends the turn as well.
+"""
+
+import asyncio
+from collections.abc import Generator
+
+from weir.runtime.interfaces import Clock
+
+#: Work that yields the units it has spent wherever it may be interrupted: plain code, which its caller cuts.
+Work = Generator[int, None, None]
+
+#: Units of one turn; one is about what a small command costs, some microseconds.
+UNITS = 256
+#: Bytes that cost as much as a unit, where bytes are looked at.
+UNIT_BYTES = 4096
+#: Elements of a list that cost as much as a unit, where each of them takes about a microsecond.
+UNIT_ELEMENTS = 8
+#: No turn is longer, in seconds, once the command at hand is done.
+LONGEST_S = 0.005
+
+
+class Turns:
+    """Those of one connection."""
+
+    def __init__(self, clock: Clock, units: int = UNITS) -> None:
+        self._clock = clock
+        self._units = units
+        self._left = units
+        self._began = clock.monotonic()
+        self._next = asyncio.Lock()
+
+    def begin(self) -> None:
+        """A new turn: whoever calls has just waited for something."""
+        self._left = self._units
+        self._began = self._clock.monotonic()
+
+    def spend(self, units: int = 1) -> bool:
+        """So much was done; whether the turn is over by that."""
+        self._left -= units
+        return self._left <= 0 or self._clock.monotonic() - self._began > LONGEST_S
+
+    async def next(self) -> None:
+        """Wait for the next turn: after every other task that is ready, and those of this connection that waited
+        before."""
+        async with self._next:
+            await self._clock.sleep(0)
+            self.begin()
+
+    async def through(self, work: Work) -> None:
+        """Do work that says where it may pause; the next turn is waited for wherever one is over."""
+        for units in work:
+            if self.spend(units):
+                await self.next()
