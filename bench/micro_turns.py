@@ -29,7 +29,6 @@ from weir.wire.pulsar.message import seal_message
 from weir.wire.pulsar.proto import Message, api
 
 BATCH = 100_000
-ALTERNATE = int.from_bytes(bytes([0xAA] * 8), "little")
 
 
 class Held:
@@ -330,11 +329,13 @@ async def main() -> None:
             except Exception as bad:
                 failed = f"  failed: {bad!r}"
             broker.call(_turn)  # the last callback is measured when it has ended
-            print(f"{name:32} {HELD.longest_s * 1000:9.1f} ms of {HELD.total_s:6.2f} s  {HELD.where[:110]}{failed}")
+            print(
+                f"{name:32} {HELD.longest_s * 1000:9.1f} ms of {HELD.total_s:6.2f} s  {HELD.where[:110]}{failed}"
+            )
             broker.stop()
 
 
-_ = (Record, build_batch, Kafka, ALTERNATE)
+_ = (Record, build_batch, Kafka)
 ATTACKS: dict[str, Callable[[Broker], Coroutine[Any, Any, None]]] = {
     work.__name__: work
     for work in (

@@ -25,6 +25,7 @@ from weir.model.ids import BookieId, Buffer, LedgerId
 from weir.model.reading import ReadResult
 from weir.runtime.interfaces import Clock, Connection
 from weir.runtime.tasks import TaskScope
+from weir.runtime.turns import UNIT_BYTES, Turns
 from weir.wire import bookie as wire
 from weir.wire.bookie_errors import failed_from
 from weir.wire.bookie_hello import (
@@ -91,6 +92,7 @@ class Session:
         self._limits = limits
         self._durable = durable
         self._tasks = TaskScope(f"session {connection.peer}", on_failure=lambda _: self.abort())
+        self._turns = Turns(clock)
         self._splitter = FrameSplitter(min(MAX_HELLO_BYTES, limits.max_frame_bytes))
         self._outbox = Outbox(connection, clock, limits)
         self._polls: dict[asyncio.Task[Any], None] = {}
@@ -178,6 +180,8 @@ class Session:
 
     async def _take(self, data: Buffer) -> None:
         """Take the requests in a receive buffer, as fast as the limits allow."""
+        turns = self._turns
+        turns.begin()
         try:
             for body in self._splitter.feed(data):
                 if self._outbox.full:
@@ -185,6 +189,8 @@ class Session:
                 if self.state not in _READING:
                     return
                 self._ON_FRAME[self.state](self, body)
+                if turns.spend(1 + len(body) // UNIT_BYTES):
+                    await turns.next()
         except WireError as bad:
             log.warning("connection of %s is closed: %s", self.peer, bad)
             self.end(bad)

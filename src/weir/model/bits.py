@@ -19,7 +19,7 @@ def runs_of(bits: int, base: int = 0) -> list[Run]:
 
 
 def bits_of_runs(runs: Iterable[Run], base: int = 0) -> int:
-    """The number with these runs of bits set, counted from `base`; they are in ascending order, and do not overlap."""
+    """The number with these runs of bits set, counted from `base`; they ascend, and do not overlap."""
     parts: list[str] = []
     at = base
     for first, end in runs:

@@ -1,12 +1,12 @@
 """Turns of the loop: how much one connection does before all others have their turn.
 
-All connections of a process share one event loop, so whatever one of them makes it do without a pause, every other
-waits for. A session spends units of work out of its turn: one for a command that is done at once, more for a larger
-one, one for each element of a list that it looks at. When the turn is over it waits for the next. All tasks of a
+All connections of a process share one event loop, so whatever one of them makes it do without a pause, every
+other waits for. A session spends units of work out of its turn: one for a command that is done at once, more for
+a larger one or for a list that it looks through. When the turn is over it waits for the next. All tasks of a
 session share its turns, so that a thousand requests under way get no more of the loop than one.
 
-Units are counted, so that a simulation repeats exactly. The clock is a net under the counting: work that costs more
-than its units say is noticed after it, and ends the turn as well.
+Units are counted, so that a simulation repeats exactly. The clock is a net under the counting: work that costs
+more than its units say is noticed after it, and ends the turn as well.
 """
 
 import asyncio

@@ -58,3 +58,24 @@ def test_pieces_hold_what_was_put_in_and_not_taken_out(moves: list[tuple[str, in
         assert set().union(*map(offsets, pieces), set()) == model
         assert pieces.messages == len(model)
         assert [p.base for p in pieces] == sorted(p.base for p in pieces)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(range(len(COUNTS))), st.integers(1, 255), st.integers(0, 1)), max_size=12),
+    st.lists(st.tuples(st.integers(0, END), st.integers(0, END)), max_size=12),
+)
+def test_many_ranges_at_once_are_what_they_are_one_by_one(
+    added: list[tuple[int, int, int]], ranges: list[tuple[int, int]]
+) -> None:
+    at_once, one_by_one = Pieces(), Pieces()
+    for pieces in (at_once, one_by_one):
+        for place, bits, key in added:
+            full = (1 << COUNTS[place]) - 1
+            mask = bits & full or full
+            pieces.add(Piece(BASES[place], COUNTS[place], None if mask == full else mask, key))
+    ranges = [(min(pair), max(pair)) for pair in ranges]
+    for some in (ranges, sorted(ranges)):
+        gone = set().union(*map(offsets, at_once.cut_all(some)), set())
+        assert gone == set().union(*(offsets(piece) for run in some for piece in one_by_one.cut(*run)), set())
+    assert set().union(*map(offsets, at_once), set()) == set().union(*map(offsets, one_by_one), set())
+    assert at_once.messages == one_by_one.messages

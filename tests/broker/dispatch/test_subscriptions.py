@@ -10,6 +10,7 @@ from weir.model.errors import HashRangesError, SubscriptionBusyError, Subscripti
 from weir.model.policies import Policies, Rate
 
 SHARED, FAILOVER, KEY = SubscriptionType.SHARED, SubscriptionType.FAILOVER, SubscriptionType.KEY_SHARED
+EXCLUSIVE = SubscriptionType.EXCLUSIVE
 
 
 def test_a_hundred_thousand_holes_survive_a_restart(run: Callable) -> None:
@@ -291,5 +292,37 @@ def test_skip_peek_and_reset_move_the_cursor(run: Callable) -> None:
         assert await bench.receive(await bench.consumer(topic), 3) == ["b", "c", "d"]
         assert subscription.skip_all() == 6
         assert subscription.backlog == 0
+
+    run(scenario)
+
+
+def test_what_was_delivered_before_a_seek_is_acknowledged_no_more(run: Callable) -> None:
+    async def scenario(bench) -> None:
+        topic = await bench.topic()
+        producer = await bench.producer(topic)
+        for kind in (SHARED, EXCLUSIVE):
+            await bench.publish(producer, *"abc")
+            consumer = await bench.consumer(topic, type=kind, name="early", subscription=kind.value)
+            await consumer.next(100)
+            await consumer.seek(0)
+            consumer.ack([(0, 1)])  # the rest of a command that is acknowledged in turns, say
+            if kind is EXCLUSIVE:
+                consumer.ack_up_to(2)
+            again = await bench.consumer(topic, type=kind, name="late", subscription=kind.value)
+            assert bench.texts(await again.next(100))[:3] == ["a", "b", "c"]
+
+    run(scenario)
+
+
+def test_one_call_brings_a_bounded_number_of_batches_however_small_they_are(run: Callable) -> None:
+    async def scenario(bench) -> None:
+        topic = await bench.topic()
+        producer = await bench.producer(topic)
+        await bench.publish(producer, *["x"] * 1500)
+        for kind in (SHARED, EXCLUSIVE, KEY):
+            consumer = await bench.consumer(topic, type=kind, name="c", subscription=kind.value)
+            found = [len(await consumer.next(10_000)) for _ in range(3)]
+            assert sum(found) <= 1500
+            assert max(found) <= 512
 
     run(scenario)

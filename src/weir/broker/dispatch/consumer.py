@@ -13,7 +13,6 @@ from weir.runtime.interfaces import Clock
 from weir.runtime.waiters import Waiters
 from weir.stream.cursor import Cursor
 
-
 #: Batches that one `next` brings, however small they are: they are written without a pause.
 _MOST_DELIVERIES = 512
 

@@ -104,7 +104,7 @@ class ConsumerLink:
                     await outbox.drain()
                 finally:
                     self._session.delivery_share.release(size)
-                if turns.spend(units):  # the next may be in memory, and a client that reads well never lets it wait
+                if turns.spend(units):  # the next may be in memory, and a client that reads never lets it wait
                     await turns.next()
         except (ConsumerClosedError, ConnectionLostError):
             pass  # whoever follows the consumer, or receives, tells

@@ -6,10 +6,10 @@ A module under `handlers` decorates its functions; importing the folder is all t
     @later(api.CommandLookupTopic)     a coroutine in the background; other commands overtake it
     @in_turn(api.CommandConnect)       a coroutine that the receive loop waits for
 
-A handler answers with a command, with a ready frame, or with None if it said what it had to say itself. One that is
-called at once and has much to do answers with that work (`runtime.turns`), which is done in turns before the next
-command of the connection is looked at. It raises
-errors of `weir.model.errors`, which the session answers in the form that the command's sender waits for.
+A handler answers with a command, with a ready frame, or with None if it said what it had to say itself. One that
+is called at once and has much to do answers with that work (`runtime.turns`), which is done in turns before the
+next command of the connection is looked at. A handler raises errors of `weir.model.errors`, which the session
+answers in the form that the command's sender waits for.
 """
 
 import importlib

@@ -41,6 +41,7 @@ from weir.runtime.log_context import log_about
 from weir.runtime.outbox import Outbox
 from weir.runtime.request_budget import RequestBudget, RequestShare
 from weir.runtime.tasks import TaskScope
+from weir.runtime.turns import UNIT_BYTES, Turns
 from weir.wire.kafka.apis import API, ApiKey
 from weir.wire.kafka.codec import decode_request, response_has
 from weir.wire.kafka.frames import splitter
@@ -49,8 +50,8 @@ from weir.wire.kafka.messages import Message
 
 log = logging.getLogger(__name__)
 
-#: So many requests, or one receive buffer, then it is the others' turn.
-_FRAMES_PER_TURN = 64
+#: What a request costs beside its bytes, in units of work.
+_REQUEST_UNITS = 4
 _NO_TOKEN = b"\0\0\0\0"
 
 
@@ -79,6 +80,7 @@ class Session:
         self.outbox = Outbox(connection, services.clock)
         self._request_share = RequestShare(request_budget, services.clock)
         self.load = Load(self.limits, self._request_share)
+        self.turns = Turns(services.clock)
         self.publishing = Publishing(self)
         self.topics = Topics(services.broker, self.limits.max_fetch_partitions)
         self.fetch_sessions = fetch_sessions
@@ -222,13 +224,16 @@ class Session:
     async def _take(self, data: Buffer) -> None:
         """Take the requests in a receive buffer, as fast as the limits allow."""
         self._metrics.bytes_in += len(data)
+        turns = self.turns
+        turns.begin()
         try:
-            for number, frame in enumerate(self._splitter.feed(data), 1):
+            for frame in self._splitter.feed(data):
+                size = len(frame)
                 self._on_frame(frame)
                 if self.load.full:
                     await self._hold_back()
-                if not number % _FRAMES_PER_TURN:
-                    await self.clock.sleep(0)
+                if turns.spend(_REQUEST_UNITS + size // UNIT_BYTES):
+                    await turns.next()
                 if self._ended.is_set():
                     return
         except WeirError as bad:
@@ -314,7 +319,7 @@ class Session:
             self._unheard = True  # there is an end to the connection, which is found where it is read
         self.unread.release_all()
         if self._waiting:
-            await self.clock.sleep(0)
+            await self.turns.next()
 
     async def _serve(self, slot: Slot) -> None:
         if slot.opening is not None:
