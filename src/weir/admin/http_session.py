@@ -19,6 +19,7 @@ from weir.model.errors import ConnectionLostError, NetworkError, TooManyError, W
 from weir.model.ids import Buffer
 from weir.runtime.interfaces import Clock, Connection
 from weir.runtime.request_budget import FREE_BYTES, RequestShare
+from weir.runtime.turns import Turns
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +36,7 @@ class HttpSession:
         self._admit = admit
         self._share = share
         self._clock = clock
+        self._turns = Turns(clock)
         self._heard_at = clock.monotonic()
         #: What was received and the protocol has not seen: heads are looked at before more is let in.
         self._received: Buffer = b""
@@ -69,6 +71,7 @@ class HttpSession:
             self._deadline = self._loop.time() + self._settings.head_s
             while await self._serve_one():
                 self._http.start_next_cycle()
+                await self._turns.next()  # the next request may be here already, and be answered out of memory
                 self._deadline = self._loop.time() + self._settings.idle_s
         except h11.RemoteProtocolError as wrong:
             await self._refuse(wrong.error_status_hint, str(wrong))
