@@ -103,9 +103,12 @@ class FakeProducer:
 class FakeConsumer:
     """Takes from its subscription what is next."""
 
-    def __init__(self, topic: "FakeTopic", request: SubscribeRequest) -> None:
+    def __init__(
+        self, topic: "FakeTopic", request: SubscribeRequest, delivery_share: ByteShare | None = None
+    ) -> None:
         self.topic = topic
         self.request = request
+        self._share = delivery_share
         self.name = request.consumer_name
         self.subscription = request.subscription
         self.denied: NotAuthorisedError | None = None
@@ -138,6 +141,8 @@ class FakeConsumer:
                     credit -= batch.count
             if found:
                 self.topic.cursors[self.subscription] = found[-1].batch.end_offset
+                if self._share is not None:
+                    self._share.acquire(sum(len(delivery.batch.payload) for delivery in found))
                 return found
             await self.topic.change()
 
@@ -239,7 +244,7 @@ class FakeTopic:
             raise SubscriptionBusyError("there is a consumer already")
         start = self.end_offset if request.start.latest else request.start.offset or 0
         self.cursors.setdefault(request.subscription, start)
-        consumer = FakeConsumer(self, request)
+        consumer = FakeConsumer(self, request, delivery_share)
         self.consumers.append(consumer)
         return consumer
 
