@@ -1,17 +1,10 @@
 """The blocking Kafka client on a whole Weir: batches in and out, positions, transactions, TLS and tokens."""
 
-import datetime
-import ipaddress
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from weir.broker.access.tokens import create_token, load_secret
 from weir.client.kafka import positions, transactions
@@ -22,6 +15,7 @@ from weir.client.kafka.producing import Sender
 from weir.client.kafka.settings import KafkaSettings, Login, TlsFiles, parse_servers
 from weir.model.batch import Stamp
 from weir.model.errors import ConnectFailedError, NotAuthenticatedError, StaleEpochError, TopicNotFoundError
+from weir.testing.certificates import make_certificate
 from weir.testing.processes.up import UpProcess
 from weir.wire.kafka.records import TRANSACTIONAL, parse_header, split_batches
 from weir.wire.kafka.records_build import Record, build_batch
@@ -146,12 +140,12 @@ SECRET = bytes(range(32))
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpProcess]:
     folder = tmp_path_factory.mktemp("secured")
-    certificate, key = self_signed(folder)
+    made = make_certificate(folder, "cert")
     (folder / "secret").write_bytes(SECRET)
     settings = (
         "listeners.kafka_tls=127.0.0.1:0",
-        f"tls.certificate={certificate}",
-        f"tls.key={key}",
+        f"tls.certificate={made.file}",
+        f"tls.key={made.key_file}",
         "auth.authenticate=true",
         f"auth.token_secret=file:{folder}/secret",
     )
@@ -176,30 +170,3 @@ def test_a_token_over_tls_comes_in(secured: UpProcess) -> None:
         pytest.raises(ConnectFailedError, match="certificate"),
     ):
         cluster.topics()
-
-
-def self_signed(folder: Path) -> tuple[Path, Path]:
-    """A certificate for 127.0.0.1, and its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "weir")])
-    now = datetime.datetime.now(datetime.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
-        .sign(key, hashes.SHA256())
-    )
-    certificate_file, key_file = folder / "cert.pem", folder / "key.pem"
-    certificate_file.write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    key_file.write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-    )
-    return certificate_file, key_file

@@ -215,8 +215,9 @@ async def test_writing_nothing_sends_nothing(place: ConformanceSite) -> None:
     near.write([])
     near.write([b""])
     near.write([b"x", b""])
+    near.write([b"", b"y", b"", b"z"])
     near.close()
-    assert await read_all(far) == b"x"
+    assert await read_all(far) == b"xyz"
 
 
 @on_every_runtime
@@ -227,6 +228,19 @@ async def test_drain_waits_while_too_much_is_queued_and_ends_when_the_peer_reads
     await turns(place)
     assert not draining.done()
     await read_exactly(far, TOO_MUCH)
+    await draining
+
+
+@on_every_runtime
+async def test_drain_waits_for_many_buffers_written_at_once_as_for_one(place: ConformanceSite) -> None:
+    near, far = await pair(place)
+    pieces = [bytes([n % 251]) * (TOO_MUCH // 1024) for n in range(1024)]
+    for at in range(0, len(pieces), 16):
+        near.write(pieces[at : at + 16])
+    draining = asyncio.create_task(near.drain())
+    await turns(place)
+    assert not draining.done()
+    assert await read_exactly(far, TOO_MUCH) == b"".join(pieces)
     await draining
 
 

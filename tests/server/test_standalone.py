@@ -2,18 +2,12 @@
 
 import asyncio
 import base64
-import datetime
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from weir.broker.access.tokens import create_secret, create_token
 from weir.client.admin import AdminClient
@@ -37,6 +31,7 @@ from weir.runtime.real import real_runtime
 from weir.server.config import Config
 from weir.server.config_load import load
 from weir.server.standalone import Standalone
+from weir.testing.certificates import make_certificate
 
 MakeWeir = Callable[..., Standalone]
 
@@ -146,7 +141,8 @@ async def test_default_policies_come_from_the_configuration(make: MakeWeir, runt
 
 
 async def test_tls_serves_beside_the_plain_listener(make: MakeWeir, runtime: Runtime, tmp_path: Path) -> None:
-    certificate, key = self_signed(tmp_path)
+    made = make_certificate(tmp_path)
+    certificate, key = made.file, made.key_file
     node = make("listeners.pulsar_tls=127.0.0.1:0", f"tls.certificate={certificate}", f"tls.key={key}")
     await node.start()
     trusting = ssl.create_default_context(cafile=certificate)
@@ -164,7 +160,8 @@ async def test_a_tls_handshake_that_never_ends_is_ended(
     make: MakeWeir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("weir.runtime.real_net._HANDSHAKE_S", 0.2)
-    certificate, key = self_signed(tmp_path)
+    made = make_certificate(tmp_path)
+    certificate, key = made.file, made.key_file
     node = make("listeners.kafka_tls=127.0.0.1:0", f"tls.certificate={certificate}", f"tls.key={key}")
     await node.start()
     address = node.addresses["kafka_tls"]
@@ -180,7 +177,8 @@ async def test_a_tls_handshake_that_never_ends_is_ended(
 async def test_the_admin_rest_is_served_in_the_clear_and_over_tls(
     make: MakeWeir, runtime: Runtime, tmp_path: Path
 ) -> None:
-    certificate, key = self_signed(tmp_path)
+    made = make_certificate(tmp_path)
+    certificate, key = made.file, made.key_file
     node = make("listeners.https=127.0.0.1:0", f"tls.certificate={certificate}", f"tls.key={key}")
     await node.start()
     trusting = ClientSettings(tls=ssl.create_default_context(cafile=certificate))
@@ -239,30 +237,3 @@ async def test_settings_that_do_not_fit_together_are_refused_before_anything_is_
 def test_water_marks_the_wrong_way_round_are_refused(runtime: Runtime, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="low_water"):
         Standalone(runtime, config(tmp_path, "storage.low_water_bytes=2", "storage.high_water_bytes=1"))
-
-
-def self_signed(folder: Path) -> tuple[str, str]:
-    """A certificate for 127.0.0.1, and its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    now = datetime.datetime.now(datetime.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
-        .sign(key, hashes.SHA256())
-    )
-    certificate_file, key_file = folder / "cert.pem", folder / "key.pem"
-    certificate_file.write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    key_file.write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-    )
-    return str(certificate_file), str(key_file)

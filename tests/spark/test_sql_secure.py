@@ -1,18 +1,12 @@
 """SQL over TLS with tokens: each role does what its grants allow, and is told what it may not."""
 
 import base64
-import datetime
 import subprocess
 import sys
 from collections.abc import Iterator
-from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from pyspark.sql import SparkSession
 
 from weir.broker.access.tokens import create_secret, create_token
@@ -23,6 +17,7 @@ from weir.spark.sql.console import Console
 from weir.spark.sql.parsing import parse
 from weir.spark.sql.results import Done, Rows
 from weir.spark.sql.runner import Runner, check_allowed
+from weir.testing.certificates import make_certificate
 from weir.testing.processes.up import UpProcess, environment
 
 from .sql_session import patiently
@@ -38,36 +33,12 @@ WITH_TOKENS = (
 )
 
 
-def certificate(folder: Path) -> tuple[Path, Path]:
-    """For this machine, of its own authority."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    now = datetime.datetime.now(datetime.UTC)
-    names = [x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1"))]
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    public, private = folder / "weir.pem", folder / "weir-key.pem"
-    public.write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    form, unprotected = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    private.write_bytes(key.private_bytes(serialization.Encoding.PEM, form, unprotected))
-    return public, private
-
-
 class Secure:
     """A Weir behind TLS, with a tenant, its administrator `owner`, and who may read and write there."""
 
     def __init__(self, folder: Path) -> None:
-        self.ca, private = certificate(folder)
+        made = make_certificate(folder, "weir")
+        self.ca, private = made.file, made.key_file
         listeners = ("listeners.https=127.0.0.1:0", "listeners.kafka_tls=127.0.0.1:0")
         self.up = UpProcess(folder, *WITH_TOKENS, *listeners, f"tls.certificate={self.ca}", f"tls.key={private}")
         self.up.start()

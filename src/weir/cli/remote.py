@@ -14,6 +14,7 @@ from weir.client.addresses import ServerUrl, parse_url
 from weir.client.admin import AdminClient
 from weir.client.pulsar import PulsarClient
 from weir.client.settings import ClientSettings
+from weir.client.tls import trusting
 from weir.model.errors import ConfigError
 from weir.model.topics import TopicName
 from weir.runtime.interfaces import Runtime
@@ -81,7 +82,7 @@ class Remote:
 
     def _tls(self) -> ssl.SSLContext:
         try:
-            context = ssl.create_default_context(cafile=self.ca)
+            context = trusting(self.ca)
             if self.certificate is not None:
                 context.load_cert_chain(self.certificate, self.key)
         except (OSError, ssl.SSLError) as failure:

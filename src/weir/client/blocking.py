@@ -2,13 +2,13 @@
 
 import asyncio
 import json
-import ssl
 from dataclasses import dataclass
 from typing import Any
 
 from weir.client.addresses import parse_url
 from weir.client.admin import AdminClient
 from weir.client.settings import ClientSettings
+from weir.client.tls import trusting
 from weir.model.errors import NetworkError, TopicClosedError
 from weir.runtime.real import real_runtime
 
@@ -36,7 +36,7 @@ def ask_v2(access: Access, verb: str, path: str, body: object = None) -> Any:
 
 
 def _ask(access: Access, verb: str, path: str, body: object, *, own: bool) -> Any:
-    tls = ssl.create_default_context(cafile=access.ca) if parse_url(access.url).secure else None
+    tls = trusting(access.ca) if parse_url(access.url).secure else None
     settings = ClientSettings(token=access.token, tls=tls)
 
     async def work() -> Any:

@@ -1,13 +1,13 @@
 """The schemas of a topic, asked of the admin REST by code that blocks: Spark's driver."""
 
 import asyncio
-import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from weir.client.addresses import parse_url
 from weir.client.admin import AdminClient, join
 from weir.client.settings import ClientSettings
+from weir.client.tls import trusting
 from weir.model.errors import SchemaNotFoundError, WireError
 from weir.model.topics import TopicName
 from weir.runtime.real import real_runtime
@@ -33,7 +33,7 @@ def schemas_of(
     topic: TopicName, url: str, *, token: str | None = None, ca: str | None = None
 ) -> Sequence[TopicSchema]:
     """All versions since the last deletion, the latest last; SchemaNotFoundError if there are none."""
-    tls = ssl.create_default_context(cafile=ca) if parse_url(url).secure else None
+    tls = trusting(ca) if parse_url(url).secure else None
     settings = ClientSettings(token=token, tls=tls)
     path = join("schemas", topic.namespace.tenant, topic.namespace.name, topic.local, "schemas")
 

@@ -12,6 +12,7 @@ from typing import cast
 from weir.model.errors import AddressInUseError, ConnectFailedError, ConnectionLostError
 from weir.model.ids import Buffer
 from weir.runtime.real_buffers import BufferPool, Inbox
+from weir.runtime.real_sending import Sender
 
 #: Reading stops while this much waits to be received, writing pushes back above the other.
 _INBOX_HIGH_BYTES = 1024 * 1024
@@ -34,6 +35,7 @@ class RealConnection(asyncio.BufferedProtocol):
         self._half_close = half_close
         self._accepted = accepted
         self._transport: asyncio.Transport | None = None
+        self._sender: Sender | None = None
         self._peer = "?"
         self._certificate: bytes | None = None
         self._ended = False  # the peer will send no more, or we closed
@@ -41,8 +43,6 @@ class RealConnection(asyncio.BufferedProtocol):
         self._closed = False  # by this side: nobody takes what comes
         self._gone = False
         self._paused_reading = False
-        self._may_write = asyncio.Event()
-        self._may_write.set()
         self._receiver: asyncio.Future[None] | None = None
 
     @property
@@ -75,13 +75,12 @@ class RealConnection(asyncio.BufferedProtocol):
     def write(self, buffers: Sequence[Buffer]) -> None:
         if self._gone or self._transport is None or self._transport.is_closing():
             return
-        if len(buffers) == 1:
-            self._transport.write(buffers[0])
-        else:
-            self._transport.writelines(buffers)
+        if self._sender is not None:
+            self._sender.write(buffers)
 
     async def drain(self) -> None:
-        await self._may_write.wait()
+        if self._sender is not None:
+            await self._sender.drain()
         if self._gone:
             raise ConnectionLostError(f"connection to {self._peer} broke: {self._lost or 'closed'}")
 
@@ -89,6 +88,7 @@ class RealConnection(asyncio.BufferedProtocol):
         self._ended = self._closed = True
         self._inbox.drop()
         if self._transport is not None:
+            self._send_the_rest()
             self._transport.close()
         self._wake()
 
@@ -102,6 +102,8 @@ class RealConnection(asyncio.BufferedProtocol):
                 # Without this the kernel ends the stream politely, and the peer takes it for the end.
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self._transport.abort()
+        if self._sender is not None:
+            self._sender.drop()
         self._wake()
 
     # --- called by the event loop ---
@@ -110,7 +112,7 @@ class RealConnection(asyncio.BufferedProtocol):
         transport = self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
         self._pool.connections += 1
         high = max(_OUTBOX_LEAST_BYTES, min(_OUTBOX_HIGH_BYTES, _OUTBOXES_BYTES // self._pool.connections))
-        transport.set_write_buffer_limits(high=high)
+        self._sender = Sender(transport, high)
         name = transport.get_extra_info("peername")
         self._peer = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)
         secured = transport.get_extra_info("ssl_object")
@@ -135,6 +137,8 @@ class RealConnection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         self._ended = True
+        if not self._half_close:  # the transport closes itself next
+            self._send_the_rest()
         self._wake()
         return self._half_close
 
@@ -144,14 +148,21 @@ class RealConnection(asyncio.BufferedProtocol):
         self._inbox.finish()
         if not self._ended:
             self._lost = str(exc) if exc else "closed without an end of stream"
-        self._may_write.set()
+        if self._sender is not None:
+            self._sender.end()
         self._wake()
 
     def pause_writing(self) -> None:
-        self._may_write.clear()
+        if self._sender is not None:
+            self._sender.pause()
 
     def resume_writing(self) -> None:
-        self._may_write.set()
+        if self._sender is not None:
+            self._sender.resume()
+
+    def _send_the_rest(self) -> None:
+        if self._sender is not None and self._transport is not None and not self._transport.is_closing():
+            self._sender.finish()
 
     def _wake(self) -> None:
         if self._receiver is not None and not self._receiver.done():

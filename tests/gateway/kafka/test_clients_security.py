@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import datetime
 import json
 import ssl
 import time
@@ -15,12 +14,9 @@ import aiokafka
 import confluent_kafka
 import kafka
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from weir.broker.access.tokens import create_secret, create_token
+from weir.testing.certificates import make_certificate
 from weir.testing.processes.up import UpProcess
 
 SECRET = create_secret()
@@ -178,36 +174,12 @@ def test_a_client_goes_on_when_its_token_is_renewed(guarded: UpProcess, topic: s
 # --- TLS ------------------------------------------------------------------------------------------------
 
 
-def certificate(folder: Path) -> tuple[Path, Path]:
-    """For localhost, of its own authority."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    now = datetime.datetime.now(datetime.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    public, private = folder / "localhost.pem", folder / "localhost-key.pem"
-    public.write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    unprotected = serialization.NoEncryption()
-    form = serialization.PrivateFormat.PKCS8
-    private.write_bytes(key.private_bytes(serialization.Encoding.PEM, form, unprotected))
-    return public, private
-
-
 @pytest.fixture(scope="module")
 def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
     """Where a TLS listener with tokens is, and the certificate to trust."""
     folder = tmp_path_factory.mktemp("secure")
-    public, private = certificate(folder)
+    made = make_certificate(folder)
+    public, private = made.file, made.key_file
     up = UpProcess(
         folder,
         *WITH_TOKENS,

@@ -1,7 +1,6 @@
 """Tokens, grants and TLS with the official client."""
 
 import base64
-import datetime
 import http.client
 import ssl
 import time
@@ -10,14 +9,11 @@ from typing import Any
 
 import pulsar
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from weir.broker.access.tokens import create_key_pair, create_secret, create_token, load_private_key
 from weir.model.registry import Action
 from weir.model.topics import NamespaceName, TopicName
+from weir.testing.certificates import Certificate, make_certificate
 from weir.wire.pulsar.proto import api
 
 SECRET = create_secret()
@@ -218,59 +214,32 @@ def test_without_its_grant_a_consumer_neither_seeks_nor_unsubscribes(guarded: An
 # --- TLS ------------------------------------------------------------------------------------------------
 
 
-def make_certificate(folder: Path, name: str, issuer: Any = None) -> tuple[Path, Path, Any]:
-    """A certificate with this common name, its key, and both to sign others with; of its own authority, or not."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    signer, signing = (subject, key) if issuer is None else issuer
-    now = datetime.datetime.now(datetime.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(signer)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
-        .sign(signing, hashes.SHA256())
-    )
-    certificate, private = folder / f"{name}.pem", folder / f"{name}-key.pem"
-    certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    private.write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-    )
-    return certificate, private, (subject, key)
-
-
 @pytest.fixture
 def certificate(tmp_path: Path) -> tuple[Path, Path]:
     """A certificate of its own authority for this host, and its key."""
-    return make_certificate(tmp_path, "localhost")[:2]
+    made = make_certificate(tmp_path)
+    return made.file, made.key_file
 
 
 def test_a_client_is_who_its_certificate_says(
     start_broker: Any, connect: Any, talk: Any, topic: str, tmp_path: Path
 ) -> None:
-    authority, _, issuer = make_certificate(tmp_path, "authority")
-    chain, key, _ = make_certificate(tmp_path, "localhost", issuer)
+    issuer = make_certificate(tmp_path, "authority")
+    authority, server = issuer.file, make_certificate(tmp_path, "localhost", issuer)
     node = start_broker(
         "listeners.pulsar_tls=127.0.0.1:0",
         "listeners.https=127.0.0.1:0",
         "listeners.advertised_host=localhost",
-        f"tls.certificate={chain}",
-        f"tls.key={key}",
+        f"tls.certificate={server.file}",
+        f"tls.key={server.key_file}",
         f"tls.client_ca={authority}",
         *WITH_TOKENS,
     )
     grant(node, TopicName.parse(topic), "alice", Action.PRODUCE, Action.CONSUME)
     url = f"pulsar+ssl://localhost:{node.up.addresses['pulsar_tls'].port}"
 
-    def as_holder(of: tuple[Path, Path, Any], **more: Any) -> pulsar.Client:
-        shown = pulsar.AuthenticationTLS(str(of[0]), str(of[1]))
+    def as_holder(of: Certificate, **more: Any) -> pulsar.Client:
+        shown = pulsar.AuthenticationTLS(str(of.file), str(of.key_file))
         return connect(node, url=url, tls_trust_certs_file_path=str(authority), authentication=shown, **more)
 
     alice = make_certificate(tmp_path, "alice", issuer)
@@ -286,23 +255,23 @@ def test_a_client_is_who_its_certificate_says(
             operation_timeout_seconds=1,
             logger=quiet(),
             tls_trust_certs_file_path=str(authority),
-            authentication=pulsar.AuthenticationTLS(str(stranger[0]), str(stranger[1])),
+            authentication=pulsar.AuthenticationTLS(str(stranger.file), str(stranger.key_file)),
         ).create_producer(topic)
     with pytest.raises(pulsar.PulsarException):  # in the clear nobody can show one
         pulsar.Client(
             node.url,
             operation_timeout_seconds=1,
             logger=quiet(),
-            authentication=pulsar.AuthenticationTLS(str(alice[0]), str(alice[1])),
+            authentication=pulsar.AuthenticationTLS(str(alice.file), str(alice.key_file)),
         ).create_producer(topic)
     admin = make_certificate(tmp_path, "admin", issuer)
     assert [asked(node, authority, of) for of in (admin, alice)] == [200, 403]
 
 
-def asked(node: Any, authority: Path, of: tuple[Path, Path, Any]) -> int:
+def asked(node: Any, authority: Path, of: Certificate) -> int:
     """The status that the holder of a certificate gets for something that only superusers may ask."""
     context = ssl.create_default_context(cafile=str(authority))
-    context.load_cert_chain(*of[:2])
+    context.load_cert_chain(of.file, of.key_file)
     connection = http.client.HTTPSConnection(
         "localhost", node.up.addresses["https"].port, timeout=60, context=context
     )

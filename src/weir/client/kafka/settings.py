@@ -3,6 +3,7 @@
 import ssl
 from dataclasses import dataclass, field
 
+from weir.client.tls import trusting
 from weir.model.errors import ConfigError
 
 #: The only port that is not said.
@@ -33,7 +34,7 @@ class TlsFiles:
 
     def context(self) -> ssl.SSLContext:
         try:
-            context = ssl.create_default_context(cafile=self.ca)
+            context = trusting(self.ca)
             context.check_hostname = self.check_host
             if self.certificate is not None:
                 context.load_cert_chain(self.certificate, self.key, self.password)
