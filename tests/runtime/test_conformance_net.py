@@ -245,6 +245,23 @@ async def test_drain_waits_for_many_buffers_written_at_once_as_for_one(place: Co
 
 
 @on_every_runtime
+async def test_what_has_not_left_yet_is_counted_until_the_peer_reads_or_the_connection_is_gone(
+    place: ConformanceSite,
+) -> None:
+    near, far = await pair(place)
+    assert near.unsent_bytes == 0
+    near.write([bytes(TOO_MUCH // 2), bytes(TOO_MUCH // 2)])
+    assert 0 < near.unsent_bytes <= TOO_MUCH
+    await read_exactly(far, TOO_MUCH)
+    await near.drain()
+    assert near.unsent_bytes == 0
+    near.write([bytes(TOO_MUCH)])
+    near.abort()
+    while near.unsent_bytes:
+        await turns(place)
+
+
+@on_every_runtime
 async def test_drain_returns_when_little_is_queued(place: ConformanceSite) -> None:
     near, _far = await pair(place)
     await near.drain()

@@ -52,6 +52,8 @@ class ByteBudget:
         #: Shares that use something.
         self.holders = 0
         self.exhausted = False
+        #: Called when a reservation begins to wait: who holds bytes without need may let go of them.
+        self.on_pressure: dict[object, Callable[[], None]] = {}
         #: Tasks that wait until some share need not wait any more.
         self.waiters = Waiters()
 
@@ -108,6 +110,8 @@ class ByteBudget:
                 refused.granted.set_exception(
                     TooManyError("too many requests wait to be read", hint="connect anew")
                 )
+        for call in list(self.on_pressure.values()):
+            call()
         # What is granted is counted at once, by the budget; it becomes the share's own when its task wakes.
         try:
             await turn.granted

@@ -58,6 +58,10 @@ class Connection(Protocol):
     def write(self, buffers: Sequence[Buffer]) -> None:
         """Queue bytes for sending, in order, without waiting; writing to a broken connection does nothing."""
 
+    @property
+    def unsent_bytes(self) -> int:
+        """What was written and has not left this process; zero once the connection is gone."""
+
     async def drain(self) -> None:
         """Wait while more than the high-water mark is queued; ConnectionLostError if it broke."""
 

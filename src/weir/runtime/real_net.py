@@ -78,6 +78,10 @@ class RealConnection(asyncio.BufferedProtocol):
         if self._sender is not None:
             self._sender.write(buffers)
 
+    @property
+    def unsent_bytes(self) -> int:
+        return 0 if self._gone or self._sender is None else self._sender.unsent_bytes
+
     async def drain(self) -> None:
         if self._sender is not None:
             await self._sender.drain()

@@ -45,6 +45,11 @@ class Sender:
         self.waiting_bytes += size
         self._give_more()
 
+    @property
+    def unsent_bytes(self) -> int:
+        """What waits here, and what the transport has (of TLS, all but a few encrypted records)."""
+        return self.waiting_bytes + self._transport.get_write_buffer_size()
+
     async def drain(self) -> None:
         """Wait until the transport has room for more."""
         await self._room.wait()

@@ -27,7 +27,7 @@ from weir.broker.transactions.coordinator import Transactions
 from weir.broker.upkeep.keyed import kafka_keyed, pulsar_keyed
 from weir.gateway.kafka.catalog import Catalog
 from weir.gateway.kafka.connection.metrics import KafkaMetrics
-from weir.gateway.kafka.connection.server import KafkaServer
+from weir.gateway.kafka.connection.server import KafkaServer, unread_budget_of
 from weir.gateway.kafka.connection.settings import KafkaSettings
 from weir.gateway.kafka.grouping import topics_read
 from weir.gateway.kafka.keys import keys_of as kafka_keys_of
@@ -284,6 +284,7 @@ class Standalone:
             groups=groups,
             transactions=transactions,
         )
+        unread = unread_budget_of(shared.settings)
         for name in ("kafka", "kafka_tls"):
             bound = self._bound.get(name)
             if bound is None:
@@ -299,6 +300,7 @@ class Standalone:
                 metrics=self._kafka_metrics,
                 tls=tls if secure else None,
                 request_budget=self._request_budget,
+                unread_budget=unread,
             )
             await server.start()
             self._started.push_async_callback(server.close)

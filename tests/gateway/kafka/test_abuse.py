@@ -92,13 +92,13 @@ async def session_of(node: KafkaNode, peer: Peer) -> Any:
 def counted(session: Any) -> list[int]:
     """How many requests a session has under way, each time it takes one."""
     counts: list[int] = []
-    take = session.load.take
+    take = session.load.acquire
 
     def take_and_count(size: int) -> None:
         take(size)
         counts.append(session.load.requests)
 
-    session.load.take = take_and_count
+    session.load.acquire = take_and_count
     return counts
 
 
@@ -202,8 +202,58 @@ def test_thousands_of_requests_whose_answers_nobody_reads(
     flooding = node.begin(flood)
     served(node, f"{topic}-calm")
     assert 1 < max(flooding.result(PATIENCE_S)) <= 64
-    assert node.server._unread.used_bytes == 0
+    assert node.server.unread_budget.used_bytes == 0
     assert memory_bytes() - before < 300 * MIB
+
+
+def test_answers_that_nobody_reads_stay_within_their_bound_and_who_reads_is_served(
+    start_node: Start, topic: str
+) -> None:
+    """Fetches reserve before they read, and hold what they reserved until the socket has taken it."""
+    limit = 8 * MIB
+    node = start_node(
+        changes={"sweep_interval_s": 0.05, "max_unread_bytes": limit, "receive_patience_s": 2},
+        limits={"stall_timeout_s": 600},
+    )
+    budget = node.server.unread_budget
+    most = [0]
+
+    def unsent() -> int:
+        return sum(session._connection.unsent_bytes for session in node.server.sessions)
+
+    async def watch() -> None:
+        while True:
+            most[0] = max(most[0], unsent(), budget.used_bytes)
+            await asyncio.sleep(0)
+
+    async def slow() -> Peer:
+        peer = await node.peer()
+        await peer.metadata(topic)
+        peer.connection._transport.pause_reading()
+        for _ in range(20):
+            peer.fetch((topic, 0, 0), max_wait_ms=60_000)
+        return peer
+
+    async def flood() -> None:
+        calm = await node.peer()
+        await calm.metadata(topic)
+        for _ in range(20):
+            calm.produce(topic, batch_of(bytes(MIB // 2)))
+            await calm.produced()
+        watching = asyncio.ensure_future(watch())
+        peers = [await slow() for _ in range(40)]
+        async with asyncio.timeout(PATIENCE_S):
+            while not budget.waiting:
+                await asyncio.sleep(0.001)
+        # Others wait, so those who do not read are ended, and the one who reads has its turn.
+        calm.fetch((topic, 0, 0), max_wait_ms=60_000)
+        assert values_of(await calm.fetched())
+        watching.cancel()
+        for peer in [*peers, calm]:
+            peer.connection.abort()
+
+    node.call(flood)
+    assert limit // 2 < most[0] <= limit + MIB  # and one batch
 
 
 def test_a_flood_of_tiny_produce_requests_is_answered_in_order(start_node: Start, topic: str) -> None:

@@ -43,17 +43,23 @@ def test_what_is_much_when_it_is_opened_counts_as_much() -> None:
     play(conversation)
 
 
-def test_fetches_wait_while_far_too_much_was_read_for_others_who_do_not_read() -> None:
+def test_fetches_wait_while_others_do_not_read_what_was_read_for_them() -> None:
     async def conversation(stage: Stage) -> None:
         store(await stage.topic(), b"x")
         peer = await stage.peer()
-        stage.server._unread.used_bytes = 200
+        budget = stage.server.unread_budget
+        others = budget.share()
+        others.acquire(100)
         peer.fetch(("orders", 0, 0), max_wait_ms=300)
         assert values_of(await peer.fetched()) == []
-        stage.server._unread.used_bytes = 199
-        peer.fetch(("orders", 0, 0), max_wait_ms=300)
-        assert values_of(await peer.fetched()) == [(0, b"x")]  # over the limit one batch goes through
-        assert stage.server._unread.used_bytes == 199
+        assert (budget.used_bytes, budget.waiting) == (100, 0)
+        peer.fetch(("orders", 0, 0), max_wait_ms=60_000)
+        await stage.later(1)
+        assert budget.waiting == 1
+        others.release(100)
+        assert values_of(await peer.fetched()) == [(0, b"x")]
+        await stage.later(2)
+        assert (budget.used_bytes, len(budget.on_pressure)) == (0, 0)
 
     play(conversation, settings=KafkaSettings(max_unread_bytes=100))
 

@@ -215,7 +215,7 @@ def nothing_is_left(node: KafkaNode) -> None:
             while node.server.sessions:
                 await asyncio.sleep(0.005)
         assert len(node.server._fetch_sessions) == 0
-        assert node.server._unread.used_bytes == 0
+        assert node.server.unread_budget.used_bytes == 0
 
     node.call(look)
 

@@ -236,6 +236,10 @@ class SimConnection:
             if data:
                 self._out.push(data)
 
+    @property
+    def unsent_bytes(self) -> int:
+        return 0 if self._lost is not None else self._out.queued_bytes
+
     async def drain(self) -> None:
         if not self.owner.alive:
             await self.owner.gone()

@@ -34,11 +34,13 @@ class Answers:
         self._metrics = metrics
         self._abort = abort
         self._slots: deque[Slot] = deque()
+        #: Bytes of answers that are there and must wait for those of earlier requests.
+        self.queued_bytes = 0
 
     def expect(self, slot: Slot) -> None:
         """A request came: its answer follows those of the ones before."""
         self._slots.append(slot)
-        self._load.take(slot.size)
+        self._load.acquire(slot.size)
 
     def give(self, slot: Slot, response: Message | None) -> None:
         """The answer to a request, or that it wants none."""
@@ -62,14 +64,19 @@ class Answers:
     def forget(self) -> None:
         """The connection is gone: hold nothing of its requests until somebody collects the garbage."""
         self._slots.clear()
+        self.queued_bytes = 0
 
     def put(self, slot: Slot, out: list[Buffer]) -> None:
         """Say it once everything before it is said."""
         slot.done, slot.out = True, out
         slots = self._slots
+        if out and slots and slots[0] is not slot:
+            slot.queued = sum(map(len, out))
+            self.queued_bytes += slot.queued
         while slots and slots[0].done:
             first = slots.popleft()
-            self._load.give(first.size)
+            self._load.release(first.size)
+            self.queued_bytes -= first.queued
             if first.out:
                 self._outbox.say_all(first.out)
                 first.out = []  # the last request may be remembered for long

@@ -33,12 +33,12 @@ class Load:
         while self.requests:
             await self._change.wait()
 
-    def take(self, size: int) -> None:
+    def acquire(self, size: int) -> None:
         self.requests += 1
         self.bytes += size
         self._request_share.acquire(size)
 
-    def give(self, size: int) -> None:
+    def release(self, size: int) -> None:
         self.requests -= 1
         self.bytes -= size
         self._request_share.release(size)

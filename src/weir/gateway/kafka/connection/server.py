@@ -5,6 +5,7 @@ from ssl import SSLContext
 
 from weir.gateway.kafka.connection.metrics import KafkaMetrics
 from weir.gateway.kafka.connection.session import Session
+from weir.gateway.kafka.connection.settings import KafkaSettings
 from weir.gateway.kafka.fetch.sessions import FetchSessions
 from weir.gateway.kafka.registry import load_handlers
 from weir.gateway.kafka.services import Services
@@ -15,6 +16,11 @@ from weir.runtime.request_budget import RequestBudget
 from weir.runtime.serving import Server, ServingSettings
 
 log = logging.getLogger(__name__)
+
+
+def unread_budget_of(settings: KafkaSettings) -> ByteBudget:
+    """What was read for clients and they have not read; a fetch that waits for capacity holds nothing."""
+    return ByteBudget(settings.max_unread_bytes, max_waiting=settings.max_connections)
 
 
 class KafkaServer:
@@ -28,8 +34,10 @@ class KafkaServer:
         metrics: KafkaMetrics | None = None,
         tls: SSLContext | None = None,
         request_budget: RequestBudget | None = None,
+        unread_budget: ByteBudget | None = None,
     ) -> None:
-        """`request_budget`: what all listeners together may receive; None: as the settings say, for this one."""
+        """`request_budget`, `unread_budget`: what all listeners together may receive, and what their clients may
+        have left unread; None: as the settings say, for this one."""
         load_handlers()
         settings = services.settings
         self._services = services
@@ -40,7 +48,7 @@ class KafkaServer:
             max_sessions=settings.max_fetch_sessions,
             max_partitions=settings.max_fetch_session_partitions,
         )
-        self._unread = ByteBudget(settings.max_unread_bytes)
+        self.unread_budget = unread_budget if unread_budget is not None else unread_budget_of(settings)
         if request_budget is None:
             request_budget = RequestBudget(settings.max_received_bytes, settings.receive_patience_s)
         self._request_budget = request_budget
@@ -87,6 +95,6 @@ class KafkaServer:
             advertised=self.advertised,
             metrics=self.metrics,
             fetch_sessions=self._fetch_sessions,
-            unread=self._unread,
+            unread_budget=self.unread_budget,
             request_budget=self._request_budget,
         )

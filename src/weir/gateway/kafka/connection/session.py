@@ -19,6 +19,7 @@ from weir.gateway.kafka.connection.load import Load
 from weir.gateway.kafka.connection.metrics import KafkaMetrics
 from weir.gateway.kafka.connection.slots import BARE, Slot, stores
 from weir.gateway.kafka.connection.strangers import protocol_of
+from weir.gateway.kafka.connection.unread import UnreadAnswers
 from weir.gateway.kafka.connection.versions import api_versions
 from weir.gateway.kafka.errors import Code, code_of, text_of
 from weir.gateway.kafka.fetch.sessions import FetchSessions
@@ -42,6 +43,7 @@ from weir.runtime.outbox import Outbox
 from weir.runtime.request_budget import RequestBudget, RequestShare
 from weir.runtime.tasks import TaskScope
 from weir.runtime.turns import UNIT_BYTES, Turns
+from weir.runtime.waiters import Waiters
 from weir.wire.kafka.apis import API, ApiKey
 from weir.wire.kafka.codec import decode_request, response_has
 from weir.wire.kafka.frames import splitter
@@ -66,7 +68,7 @@ class Session:
         advertised: tuple[str, int],
         metrics: KafkaMetrics,
         fetch_sessions: FetchSessions,
-        unread: ByteBudget,
+        unread_budget: ByteBudget,
         request_budget: RequestBudget,
     ) -> None:
         self.services = services
@@ -84,17 +86,18 @@ class Session:
         self.publishing = Publishing(self)
         self.topics = Topics(services.broker, self.limits.max_fetch_partitions)
         self.fetch_sessions = fetch_sessions
-        #: What was read for this client and is not sent yet.
-        self.unread = unread.share()
+        #: What was read for this client and has not left this process.
+        self.unread = unread_budget.share()
         self.tasks = TaskScope(f"kafka {connection.peer}", on_failure=lambda _: self.abort())
         self._metrics = metrics
         self._answers = Answers(self.outbox, self.load, self.unread, metrics, self.abort)
+        self._unread_answers = UnreadAnswers(self.unread, connection, self._answers, services)
         self._connection = connection
         self._splitter = splitter(self.limits.max_auth_bytes)
         self._waiting: deque[Slot] = deque()
         self._working = False
         self._current: Slot | None = None
-        self._work_to_do: asyncio.Future[None] | None = None
+        self._work_to_do = Waiters()
         self._came_at = self.heard_at = services.clock.monotonic()
         self._held_back = False
         self._aborted = False
@@ -129,7 +132,7 @@ class Session:
             self._ended.set()
             self.credentials.forget()
             self.fetch_sessions.close_of(self)
-            self.unread.release_all()
+            self._unread_answers.close()
             await self.tasks.close()
             self._forget_waiting()
             await self.publishing.close()
@@ -185,6 +188,8 @@ class Session:
         stalled_at = self.outbox.stalled_at
         if stalled_at is not None and now - stalled_at > limits.stall_timeout_s:
             return "it does not read what it is sent"
+        if self._unread_answers.late(now):
+            return "others wait, and it does not read what it is sent"
         nameless_s = silent_s if self.role else now - self._came_at
         if not self.credentials.valid and nameless_s > limits.auth_timeout_s:
             return "it never said who it is"
@@ -280,8 +285,7 @@ class Session:
                 if slot.opening is None:
                     return
         self._waiting.append(slot)
-        if self._work_to_do is not None and not self._work_to_do.done():
-            self._work_to_do.set_result(None)
+        self._work_to_do.wake()
 
     # --- serving -----------------------------------------------------------------------------------------
 
@@ -307,17 +311,15 @@ class Session:
             self._working, self._current = False, None
             if self._ended.is_set():
                 return
-            self._work_to_do = asyncio.get_running_loop().create_future()
-            await self._work_to_do
+            await self._work_to_do.wait()
 
     async def _let_read(self) -> None:
         """Go on when the client has read most of what it was told, and others had their turn."""
         try:
             if not self._ended.is_set():
-                await self.outbox.drain()
+                await self._unread_answers.let_read(self.outbox)
         except NetworkError:
             self._unheard = True  # there is an end to the connection, which is found where it is read
-        self.unread.release_all()
         if self._waiting:
             await self.turns.next()
 

@@ -13,7 +13,18 @@ BARE = -1
 class Slot:
     """A request's place in the order of answers."""
 
-    __slots__ = ("api_key", "client_id", "correlation_id", "done", "frame", "opening", "out", "size", "version")
+    __slots__ = (
+        "api_key",
+        "client_id",
+        "correlation_id",
+        "done",
+        "frame",
+        "opening",
+        "out",
+        "queued",
+        "size",
+        "version",
+    )
 
     def __init__(  # noqa: PLR0917 - called once per request, by position
         self, api_key: int, version: int, correlation_id: int, client_id: str, frame: memoryview, size: int
@@ -30,6 +41,8 @@ class Slot:
         self.opening: Coroutine[Any, Any, None] | None = None
         self.done = False
         self.out: list[Buffer] = []
+        #: Bytes of `out` that wait for earlier answers.
+        self.queued = 0
 
 
 def stores(slot: Slot) -> bool:

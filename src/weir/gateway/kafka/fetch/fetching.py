@@ -9,7 +9,7 @@ from weir.broker.api import LogReader
 from weir.gateway.kafka.errors import Code, code_of
 from weir.gateway.kafka.fetch.parts import FetchPart, FetchParts
 from weir.model.batch import Batch, BatchFlags, BatchFormat
-from weir.model.errors import WeirError
+from weir.model.errors import TooManyError, WeirError
 from weir.model.ids import Buffer
 from weir.model.registry import Action
 from weir.model.topics import TopicName
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 _PartData = m.FetchResponse.PartitionData
 _READ_COMMITTED = 1
-#: So many times the limit on what clients have not read.
-_FAR_OVER = 2
+#: What is reserved for a first batch when there is capacity for little; a larger one waits for what it needs.
+_FIRST_BYTES = 64 * 1024
 #: Topics that one fetch loads at a time.
 _LOADED_AT_ONCE = 64
 #: Every partition's.
@@ -40,8 +40,11 @@ class Fetching:
         self._parts = parts
         self._committed = request.isolation_level == _READ_COMMITTED
         self._min_bytes = request.min_bytes
-        self._max_bytes = min(request.max_bytes, session.limits.max_fetch_bytes, session.unread.left_bytes)
+        self._max_bytes = min(request.max_bytes, session.limits.max_fetch_bytes)
         self._max_wait_s = request.max_wait_ms / 1000
+        self._deadline = session.clock.monotonic() + self._max_wait_s
+        #: Whether clients left so much unread that nothing could be read for this one in its time.
+        self._starved = False
         self._size = 0
         #: Whether a batch had no room: there may be some for smaller ones, but reading to find out costs more.
         self._full = False
@@ -64,15 +67,19 @@ class Fetching:
             await self._look(part)
         if self._enough() or self._max_wait_s <= 0 or not len(self._parts):
             return
-        clock = self._session.clock
-        deadline = clock.monotonic() + self._max_wait_s
-        while (left_s := deadline - clock.monotonic()) > 0:
+        clock, pressure = self._session.clock, self._session.unread.budget.on_pressure
+        while (left_s := self._deadline - clock.monotonic()) > 0:
             late = asyncio.get_running_loop().create_future()
             timer = clock.call_later(left_s, partial(_wake, late))
+            if self._size:
+                pressure[self] = partial(_wake, late)
             try:
                 grown = await self._parts.grown(late)
             finally:
                 timer.cancel()
+                pressure.pop(self, None)
+            if self._size and self._session.unread.budget.waiting:
+                return  # others wait for what this one holds: what there is must do
             for part in grown:
                 await self._look(part)
             if self._enough():
@@ -142,26 +149,58 @@ class Fetching:
         else:
             await self._read_on(part, log, limit)
 
-    @property
-    def _crowded(self) -> bool:
-        budget = self._session.unread.budget
-        return budget.used_bytes >= _FAR_OVER * budget.limit_bytes
-
     async def _read_on(self, part: FetchPart, log: LogReader, limit: int) -> None:
-        """Batches, one read after the other, until there is no room for more."""
-        while part.next < limit and not (self._crowded and not self._size):
-            left = self._max_bytes - self._size
-            if self._size:
-                left = min(left, self._session.unread.left_bytes)
-            room = min(part.max_bytes - part.size, left)
+        """Batches, one read after the other, until there is no room for more. What is read is reserved before: the
+        first batch of an answer waits for capacity, more follow while less than half of it is used."""
+        unread, needed = self._session.unread, 0
+        while part.next < limit and not self._starved:
+            spare = unread.left_bytes - unread.budget.limit_bytes // 2
+            left = min(self._max_bytes - self._size, spare if self._size else max(spare, _FIRST_BYTES))
+            room = max(needed, min(part.max_bytes - part.size, left))
             if self._size and (self._full or room <= 0):
+                self._full = self._full or left <= 0
+                return
+            if not await self._reserve(max(0, room)):
                 return
             found = log.read_cached(part.next, room)
             if found is None:
                 found = await log.read(part.next, room)
-            before, self._full = part.next, not self._take(part, found, left, limit)
+            before, size = part.next, part.size
+            fits = self._take(part, found, left, limit)
+            needed = part.size - size
+            if needed > room and not self._size_fits(needed - room):
+                # The first batch is larger than what was reserved: it waits for capacity like any other.
+                part.batches, part.next, part.size, self._size = [], before, size, 0
+                unread.release(room)
+                continue
+            self._settle(room, needed)
+            self._full, needed = not fits, 0
             if self._full or part.next == before:
                 return
+
+    async def _reserve(self, size: int) -> bool:
+        """Whether there is capacity for so much, within the time that the client waits."""
+        budget, left_s = self._session.unread.budget, self._deadline - self._session.clock.monotonic()
+        if budget.has_capacity(size):
+            self._session.unread.acquire(size)
+            return True
+        try:
+            async with asyncio.timeout(max(0.0, left_s)):
+                await self._session.unread.reserve(size)
+        except (TimeoutError, TooManyError):
+            self._starved = True
+        return not self._starved
+
+    def _size_fits(self, more: int) -> bool:
+        unread = self._session.unread
+        return unread.budget.used_bytes == unread.used_bytes or unread.budget.has_capacity(more)
+
+    def _settle(self, reserved: int, taken: int) -> None:
+        """What was reserved becomes what was taken."""
+        if taken > reserved:
+            self._session.unread.acquire(taken - reserved)
+        else:
+            self._session.unread.release(reserved - taken)
 
     def _take(self, part: FetchPart, found: list[Batch], left: int, limit: int) -> bool:
         """What fits into the answer, of which so many bytes are left, and into the partition's share; False if it
@@ -184,7 +223,6 @@ class Fetching:
             taken = size
         part.size += taken
         self._size += taken
-        self._session.unread.acquire(taken)
         return had_room
 
     def done(self) -> None:
