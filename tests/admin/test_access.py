@@ -1,12 +1,15 @@
 """Who may call what: every route, asked by every kind of role."""
 
 import base64
+import http.client
 import re
 from typing import Any
 
 import pytest
 
+from weir.admin.routing import Route
 from weir.broker.access.tokens import create_secret, create_token
+from weir.model.errors import DiskError
 
 SECRET = create_secret()
 WITH_TOKENS = (
@@ -173,3 +176,42 @@ def test_everybody_knows_the_listeners_and_lists_the_streams_that_they_administe
     allowed = {role: guarded.do("GET", "/admin/weir/v1/stream-runner", token=token(role)) for role in ROLES}
     assert [role for role, one in allowed.items() if one["allowed"]] == ["admin"]
     guarded.do("DELETE", "/admin/weir/v1/streams/acme/orders/s", token=token("owner"))
+
+
+def test_credentials_of_an_unknown_kind_are_refused(start_weir) -> None:
+    """Whoever comes with them meant to be somebody, also where one may come as nobody."""
+    weir = start_weir(*WITH_TOKENS, "auth.allow_anonymous=true", "auth.anonymous_role=admin")
+    address = weir.up.addresses["http"]
+
+    def status(**headers: str) -> int:
+        connection = http.client.HTTPConnection(address.host, address.port, timeout=60)
+        connection.request("GET", "/admin/v2/tenants", headers=headers)
+        answer = connection.getresponse().status
+        connection.close()
+        return answer
+
+    assert status() == 200
+    assert status(authorization=f"bearer {token('admin')}") == 200
+    for header in ("Basic YWRtaW46eA==", "Negotiate x", "Bearer", "Bearer x", token("admin")):
+        assert status(authorization=header) == 401, header
+
+
+@pytest.mark.parametrize("authorise", ["true", "false"])
+def test_only_superusers_see_where_the_data_is(start_weir, authorise: str) -> None:
+    weir = start_weir(*WITH_TOKENS, f"auth.authorise={authorise}")
+    addresses = "/admin/weir/v1/addresses"
+    assert weir.do("GET", addresses, token=token("admin"))["data"]
+    assert weir.do("GET", addresses, token=token("stranger"))["data"] == ""
+
+
+def test_where_nobody_is_asked_everybody_sees_where_the_data_is(weir) -> None:
+    assert weir.do("GET", "/admin/weir/v1/addresses")["data"]
+
+
+async def test_a_failed_disk_is_not_told_by_its_paths(serve) -> None:
+    async def fail(call: object) -> None:
+        raise DiskError("/var/lib/weir/journal/7: Input/output error")
+
+    status, body = await (await serve([Route("GET", "/x", "Fails.", fail)])).call("GET", "/x")
+    assert status == 500
+    assert "/var/lib" not in body["reason"]

@@ -43,8 +43,8 @@ def fixed(base: str, word: str, values: list[Any], verb: str = "POST") -> list[A
 
 
 def policies(base: str, *, of_topic: bool) -> list[Any]:
-    quota = {"limitSize": 1000, "limitTime": -1, "policy": "producer_exception", "limit": None}
-    age = {"limitSize": -1, "limitTime": 60, "policy": "producer_exception", "limit": None}
+    quota = {"limitSize": 1000, "limitTime": -1, "policy": "producer_exception", "limit": 1000}
+    age = {"limitSize": -1, "limitTime": 60, "policy": "producer_exception", "limit": -1}
     retention = {"retentionTimeInMinutes": 10, "retentionSizeInMB": 20}
     publish = {"publishThrottlingRateInMsg": 5, "publishThrottlingRateInByte": -1}
     delayed = {"active": False, "tickTime": 1, "maxDeliveryDelayInMillis": 0}
@@ -138,8 +138,8 @@ BEGIN = [
     ("DELETE", f"namespaces/{NS}/properties", None, None),
     *properties(f"namespaces/{NS}"),
     ("PUT", f"namespaces/{NS}/property/z/3", None, None),
-    ("GET", f"namespaces/{NS}/property/z", None, "3"),
-    ("DELETE", f"namespaces/{NS}/property/z", None, "3"),
+    ("GET", f"namespaces/{NS}/property/z", None, 3),  # the text 3, which is JSON by chance
+    ("DELETE", f"namespaces/{NS}/property/z", None, 3),
 ]
 
 

@@ -165,6 +165,16 @@ def test_an_unknown_key_names_the_nearest_right_one(assignment: str, says: str) 
     assert says in str(refused.value)
 
 
+def test_a_secret_that_cannot_be_read_is_not_shown(tmp_path: Path) -> None:
+    path = tmp_path / "weir.toml"
+    path.write_text("[auth]\ntoken_secret = 8675309\n")
+    for given in ({"file": path}, {"assignments": ["auth.token_secret:8675309"]}):
+        with pytest.raises(ConfigError) as refused:
+            load(**given)  # type: ignore[arg-type]
+        assert "8675309" not in str(refused.value)
+        assert "auth.token_secret" in str(refused.value)
+
+
 def test_an_unknown_key_in_a_file_names_the_file(tmp_path: Path) -> None:
     file = tmp_path / "weir.toml"
     file.write_text("[storage]\nsink = 'always'\n")

@@ -37,6 +37,6 @@ class Addresses:
 
     async def _get(self, call: Call) -> AddressesAnswer:
         urls = self._context.urls
-        data = urls.data if self._context.authoriser.is_superuser(call.role) else ""
+        data = urls.data if self._context.authoriser.may_see_machine(call.role) else ""
         names = ("pulsar", "pulsar_tls", "kafka", "kafka_tls", "http", "https")
         return AddressesAnswer(**{name: urls.url(name) for name in names}, data=data)

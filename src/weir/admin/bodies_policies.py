@@ -70,9 +70,11 @@ class AutoSubscriptionCreationOverride(Struct):
 
 
 class AuthPolicies(Struct):
-    namespace_auth: Permissions = field(default_factory=dict, name="namespaceAuthentication")
-    topic_auth: dict[str, Permissions] = field(default_factory=dict, name="topicAuthentication")
-    subscription_auth: dict[str, list[str]] = field(default_factory=dict, name="subscriptionAuthentication")
+    """Grants on the namespace, and on single topics by their full name."""
+
+    namespace_auth: Permissions = field(default_factory=dict)
+    topic_auth: dict[str, Permissions] = field(default_factory=dict, name="destination_auth")
+    subscription_auth_roles: dict[str, list[str]] = field(default_factory=dict)
 
 
 class NamespacePolicies(Struct):

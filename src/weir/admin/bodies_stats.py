@@ -13,6 +13,7 @@ class PublisherStatsBody(Struct):
     msgRateIn: float
     msgThroughputIn: float
     averageMsgSize: float
+    clientVersion: str = ""
     producerId: int = 0
     metadata: Properties = field(default_factory=dict)
 
@@ -29,6 +30,7 @@ class ConsumerStatsBody(Struct):
     unackedMessages: int
     blockedConsumerOnUnackedMsgs: bool
     priorityLevel: int = 0
+    clientVersion: str = ""
     msgRateRedeliver: float = 0.0
     metadata: Properties = field(default_factory=dict)
 
@@ -89,6 +91,7 @@ class TopicStatsBody(Struct):
     averageMsgSize: float = 0.0
     storageSize: int = 0
     backlogSize: int = 0
+    earliestMsgPublishTimeInBacklogs: int = 0
     offloadedStorageSize: int = 0
     msgChunkPublished: bool = False
     waitingPublishers: int = 0

@@ -6,11 +6,13 @@ from weir.admin.http import Response
 from weir.admin.names import ABOUT_TOPIC, topic_of
 from weir.admin.routing import TEXT, Call, Query, Route
 from weir.broker.api import Owner
-from weir.model.errors import NotOwnerError, TopicNotFoundError
+from weir.model.errors import NotAllowedError, NotOwnerError, TopicNotFoundError
 from weir.model.topics import Domain, TopicName
 
 _TAG = "lookup"
 _AUTHORITATIVE = Query("authoritative", bool, "whether another broker sent the client here", False)
+
+_LISTENER = Query("listenerName", str, "of several advertised ones; Weir has none with a name")
 
 
 class Lookup:
@@ -27,7 +29,7 @@ class Lookup:
                 "Where a topic is served.",
                 self._look,
                 answer=LookupData,
-                query=(_AUTHORITATIVE,),
+                query=(_AUTHORITATIVE, _LISTENER),
                 refusals=ABOUT_TOPIC,
                 tag=_TAG,
             ),
@@ -44,6 +46,9 @@ class Lookup:
 
     async def _look(self, call: Call) -> LookupData:
         name = self._known(call)
+        listener = call.query.get("listenerName") or call.request.headers.get("x-pulsar-listenername")
+        if listener:
+            raise NotAllowedError(f"there is no listener named {listener[:80]!r}", hint="leave it out")
         owner = await self._context.broker.owner(name, role=call.role)
         if not owner.here and owner.url("http", "https") and not call.query["authoritative"]:
             raise NotOwnerError(f"{name} is served elsewhere", listeners=owner.listeners)

@@ -5,10 +5,11 @@ from typing import Literal
 from weir.admin.bodies import BundlesData, Properties
 from weir.admin.bodies_policies import NamespacePolicies
 from weir.admin.context import AdminContext
+from weir.admin.http import Response
 from weir.admin.names import ABOUT_NAMESPACE, ABOUT_TENANT, CONFLICT, NAMESPACE, V2, namespace_of, tenant_of
-from weir.admin.policies_map import namespace_policies, policies_of
+from weir.admin.policies_map import grants_of, namespace_policies, policies_of
 from weir.admin.properties import bounded
-from weir.admin.routing import Call, Query, RefusedError, Route
+from weir.admin.routing import TEXT, Call, Query, RefusedError, Route
 from weir.admin.topic_deletion import delete_namespace
 from weir.broker.api import StoredTopic
 from weir.model.errors import WeirError
@@ -85,10 +86,28 @@ class Namespaces:
         path, one, about = f"{NAMESPACE}/properties", f"{NAMESPACE}/property/{{key}}", ABOUT_NAMESPACE
         return [
             Route("GET", path, "All properties.", self._get_properties, answer=Properties, refusals=about),
-            Route("PUT", path, "Set properties.", self._put_properties, body=Properties, refusals=about),
+            Route(
+                "PUT",
+                path,
+                "Set properties.",
+                self._put_properties,
+                body=Properties,
+                body_optional=True,
+                refusals=about,
+            ),
             Route("DELETE", path, "Clear properties.", self._clear_properties, refusals=about),
-            Route("GET", one, "One property.", self._get_property, answer=str, refusals=about),
-            Route("DELETE", one, "Remove a property.", self._remove_property, answer=str, refusals=about),
+            Route(
+                "GET", one, "One property, as it is.", self._get_property, media=TEXT, empty=True, refusals=about
+            ),
+            Route(
+                "DELETE",
+                one,
+                "Remove a property; what it was.",
+                self._remove_property,
+                media=TEXT,
+                empty=True,
+                refusals=about,
+            ),
             Route("PUT", f"{one}/{{value}}", "Set a property.", self._put_property, refusals=about),
         ]
 
@@ -133,9 +152,12 @@ class Namespaces:
         unknown = [cluster for cluster in body.replication_clusters or () if cluster != STANDALONE]
         if unknown:
             raise RefusedError(412, f"there is no cluster {unknown[0][:80]}")
+        grants = grants_of(name, body.auth_policies)
         await self._context.registry.namespaces.create(
             name, policies=policies_of(body), properties=bounded(body.properties)
         )
+        for scope, role, actions in grants:
+            await self._context.registry.grants.grant(scope, role, actions)
 
     async def _delete(self, call: Call) -> None:
         await delete_namespace(self._context, self._administered(call), force=call.query["force"])
@@ -165,7 +187,7 @@ class Namespaces:
         return dict(self._context.registry.namespaces.get(self._administered(call)).properties)
 
     async def _put_properties(self, call: Call) -> None:
-        given = call.body
+        given = call.body or {}
         await self._context.registry.change_properties(
             self._administered(call), lambda now: bounded({**now, **given})
         )
@@ -173,11 +195,10 @@ class Namespaces:
     async def _clear_properties(self, call: Call) -> None:
         await self._context.registry.change_properties(self._administered(call), lambda now: {})
 
-    async def _get_property(self, call: Call) -> str:
-        properties, key = await self._get_properties(call), call.path["key"]
-        if key not in properties:
-            raise RefusedError(404, f"there is no property {key[:80]!r}")
-        return properties[key]
+    async def _get_property(self, call: Call) -> Response | None:
+        """Text rather than JSON: Pulsar's clients take the answer for the value, and quotes for a part of it."""
+        value = (await self._get_properties(call)).get(call.path["key"])
+        return None if value is None else Response(200, value.encode(errors="replace"), TEXT)
 
     async def _put_property(self, call: Call) -> None:
         key, value = call.path["key"], call.path["value"]
@@ -185,7 +206,7 @@ class Namespaces:
             self._administered(call), lambda now: bounded({**now, key: value})
         )
 
-    async def _remove_property(self, call: Call) -> str:
+    async def _remove_property(self, call: Call) -> Response | None:
         removed, key = await self._get_property(call), call.path["key"]
         await self._context.registry.change_properties(
             self._administered(call), lambda now: {name: value for name, value in now.items() if name != key}

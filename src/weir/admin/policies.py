@@ -141,7 +141,8 @@ class PolicyRoutes:
             return policy.unsaid if said is None else policy.shown(said)
 
         async def put(call: Call) -> None:
-            where, value = self._where(call), policy.of(call.body)
+            # As in Pulsar, nothing (null, or no body) takes back what was said.
+            where, value = self._where(call), None if call.body is None else policy.of(call.body)
             await self._context.registry.change_policies(where, lambda now: replace(now, **{policy.field: value}))
 
         async def remove(call: Call) -> None:
@@ -157,7 +158,7 @@ class PolicyRoutes:
                 empty=policy.unsaid is None,
                 query=(_APPLIED,),
             ),
-            self._route(level.verb, path, f"Set {what}.", put, body=policy.body),
+            self._route(level.verb, path, f"Set {what}.", put, body=policy.body, body_optional=True),
         ]
         return [*routes, self._route("DELETE", path, f"Remove {what}.", remove)] if level.removable else routes
 
@@ -173,7 +174,13 @@ class PolicyRoutes:
                 query=(_APPLIED,),
             ),
             self._route(
-                "POST", quota, "Set a backlog quota.", self._set_quota, body=b.BacklogQuotaBody, query=query
+                "POST",
+                quota,
+                "Set a backlog quota.",
+                self._set_quota,
+                body=b.BacklogQuotaBody,
+                body_optional=True,
+                query=query,
             ),
             self._route("DELETE", quota, "Remove a backlog quota.", self._remove_quota, query=query),
         ]
@@ -197,6 +204,9 @@ class PolicyRoutes:
 
     async def _set_quota(self, call: Call) -> None:
         kind, body = call.query["backlogQuotaType"], call.body
+        if body is None:
+            await self._remove_quota(call)
+            return
 
         def changed(now: Policies) -> Policies:
             quota: BacklogQuota = to.with_quota(now.backlog_quota, kind, body)

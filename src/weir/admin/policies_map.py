@@ -16,7 +16,8 @@ from weir.model.policies import (
     Retention,
     SchemaCompatibility,
 )
-from weir.model.registry import STANDALONE, Grants, Namespace
+from weir.model.registry import STANDALONE, Action, Grants, Namespace, check_role
+from weir.model.topics import NamespaceName, TopicName
 
 
 def _invalid(what: str) -> RefusedError:
@@ -151,10 +152,15 @@ def without_quota(now: BacklogQuota | None, kind: str) -> BacklogQuota | None:
 def quota_map(quota: BacklogQuota | None) -> b.BacklogQuotaMap:
     found: b.BacklogQuotaMap = {}
     if quota is not None and quota.bytes >= 0:
-        found["destination_storage"] = b.BacklogQuotaBody(quota.bytes, -1, quota.action.value)
+        found["destination_storage"] = _quota_body(quota.bytes, -1, quota)
     if quota is not None and quota.seconds >= 0:
-        found["message_age"] = b.BacklogQuotaBody(-1, quota.seconds, quota.action.value)
+        found["message_age"] = _quota_body(-1, quota.seconds, quota)
     return found
+
+
+def _quota_body(size: int, seconds: int, quota: BacklogQuota) -> b.BacklogQuotaBody:
+    """Java's client takes `limit`, the older word, for `limitSize` too, and null for 0: so it says the same."""
+    return b.BacklogQuotaBody(size, seconds, quota.action.value, size)
 
 
 # --- all at once --------------------------------------------------------------------------------------------
@@ -242,6 +248,26 @@ def namespace_policies(
         properties=dict(namespace.properties),
         deleted=namespace.deleting,
     )
+
+
+def grants_of(
+    name: NamespaceName, auth: b.AuthPolicies | None
+) -> list[tuple[NamespaceName | TopicName, str, list[Action]]]:
+    """The grants that a new namespace begins with: on what, whom, and which."""
+    if auth is None:
+        return []
+    if auth.subscription_auth_roles:
+        raise _invalid("Weir has no roles for single subscriptions; leave subscription_auth_roles out")
+    topics = {TopicName.parse(topic): given for topic, given in auth.topic_auth.items()}
+    outside = [topic for topic in topics if topic.namespace != name]
+    if outside:
+        raise _invalid(f"{outside[0]} is not in {name}")
+    found: list[tuple[NamespaceName | TopicName, Permissions]] = [(name, auth.namespace_auth), *topics.items()]
+    return [
+        (scope, check_role(role), [Action(action) for action in actions])
+        for scope, given in found
+        for role, actions in given.items()
+    ]
 
 
 def permissions_body(grants: Grants) -> Permissions:

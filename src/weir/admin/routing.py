@@ -86,7 +86,7 @@ class Route:
     summary: str
     action: Action
     body: Any = None
-    #: Whether a call without a body is fine; its body is then None.
+    #: Whether a call without a body, or with JSON's null, is fine; its body is then None.
     body_optional: bool = False
     answer: Any = None
     #: What kind of answer it is; only JSON has a type.
@@ -122,13 +122,13 @@ class Route:
     def _body(self, request: Request) -> Any:
         if self.body is None:
             return None
-        if not request.body and self.body_optional:
-            return None
         try:
-            # Not strict: JSON knows no difference between 5 and 5.0, and clients send numbers as text, too.
-            return msgspec.json.decode(request.body, type=self.body, strict=False)
+            body = _read(request.body, self.body)
         except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as wrong:
             raise BadRequestError(f"the body of the request: {wrong}") from wrong
+        if body is None and not self.body_optional:
+            raise BadRequestError("the request needs a body")
+        return body
 
 
 @dataclass(slots=True)
@@ -181,6 +181,25 @@ def _matches(
         yield from _matches(word, segments, at + 1, values)
     if place.anything is not None and segments[at]:
         yield from _matches(place.anything, segments, at + 1, (*values, segments[at]))
+
+
+def _read(body: bytes, wanted: Any) -> Any:
+    """A body as its type. JSON's null, whole or as a field, is what Java's clients send for "nothing was said"."""
+    if not body.strip():
+        return None
+    # Not strict: JSON knows no difference between 5 and 5.0, and clients send numbers as text, too.
+    if b"null" not in body:
+        return msgspec.json.decode(body, type=wanted, strict=False)
+    return msgspec.convert(_without_nulls(msgspec.json.decode(body)), wanted | None, strict=False)
+
+
+def _without_nulls(value: Any) -> Any:
+    """The same without fields that are null; what is null in a list stays, and is refused by its type."""
+    if isinstance(value, dict):
+        return {name: _without_nulls(said) for name, said in value.items() if said is not None}
+    if isinstance(value, list):
+        return [_without_nulls(one) if isinstance(one, dict | list) else one for one in value]
+    return value
 
 
 def _path(path: Mapping[str, str]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from binascii import Error as Base64Error
 from weir.admin import bodies_schemas as b
 from weir.admin.context import AdminContext
 from weir.admin.names import ABOUT_TOPIC, CONFLICT, V2, topic_of
-from weir.admin.routing import Call, RefusedError, Route
+from weir.admin.routing import Call, Route
 from weir.broker.api import SchemaData, version_bytes, version_number
 from weir.model.errors import IncompatibleSchemaError, InvalidSchemaError
 from weir.model.policies import SchemaCompatibility
@@ -129,8 +129,8 @@ class Schemas:
 
 
 def _schema(body: b.PostSchemaPayload) -> SchemaData:
-    if body.type in ("NONE", "BYTES"):
-        raise RefusedError(422, f"{body.type} is no schema")
+    if body.type == "NONE":  # Pulsar's other word for it
+        return SchemaData("BYTES", b"", properties=body.properties)
     if body.type not in _BINARY:
         return SchemaData(body.type, body.schema.encode(errors="surrogatepass"), properties=body.properties)
     try:

@@ -13,7 +13,7 @@ from weir.admin.http_server import HttpServer
 from weir.admin.openapi import Refusal, document
 from weir.admin.refusals import status_of
 from weir.admin.routing import Call, Route, Router
-from weir.model.errors import NotOwnerError, WeirError
+from weir.model.errors import DiskError, NotOwnerError, WeirError
 from weir.runtime.interfaces import Runtime
 from weir.runtime.request_budget import FREE_BYTES, RequestBudget
 
@@ -103,7 +103,9 @@ class AdminServer:
                 request.peer,
                 refused,
             )
-            return _refusal(status, str(refused))
+            # Where the disk is at fault, what happened names paths of this machine; the log has it.
+            told = "the server's disk failed; see its log" if isinstance(refused, DiskError) else str(refused)
+            return _refusal(status, told)
         except Exception:
             log.exception("http: %s %s failed", request.method, request.path)
             return _refusal(500, "an internal error; see the server's log")

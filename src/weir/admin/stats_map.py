@@ -1,6 +1,7 @@
 """Stats of topics in Pulsar's words: pure functions from the broker's values."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from weir.admin import bodies_stats as b
@@ -41,10 +42,26 @@ def moment(wall_ms: int) -> str:
         return ""
 
 
+@dataclass(frozen=True, slots=True)
+class StatsWanted:
+    """What of a topic's stats is asked for, with Pulsar's defaults. Weir's backlog is always the precise one."""
+
+    publishers: bool = True
+    consumers: bool = True
+    backlog_size: bool = True
+    earliest: bool = False
+
+
 def topic_stats(
-    stats: TopicStats, now_ms: int, *, deduplication: bool = False, owner: str = ""
+    stats: TopicStats,
+    now_ms: int,
+    *,
+    deduplication: bool = False,
+    owner: str = "",
+    wanted: StatsWanted | None = None,
 ) -> b.TopicStatsBody:
-    flow = stats.published
+    flow, wanted = stats.published, wanted or StatsWanted()
+    subscriptions = {s.name: _subscription(s, now_ms, wanted) for s in stats.subscriptions}
     return b.TopicStatsBody(
         msgRateIn=flow.messages_per_s,
         msgThroughputIn=flow.bytes_per_s,
@@ -57,11 +74,12 @@ def topic_stats(
         averageMsgSize=_mean(flow),
         storageSize=stats.storage_bytes,
         backlogSize=max((s.backlog_bytes for s in stats.subscriptions), default=0),
+        earliestMsgPublishTimeInBacklogs=_earliest(subscriptions.values()),
         deduplicationStatus="Enabled" if deduplication else "Disabled",
         topicEpoch=stats.epoch,
         nonContiguousDeletedMessagesRanges=sum(s.holes for s in stats.subscriptions),
-        publishers=[_publisher(producer) for producer in stats.producers],
-        subscriptions={s.name: _subscription(s, now_ms) for s in stats.subscriptions},
+        publishers=[_publisher(producer) for producer in stats.producers] if wanted.publishers else [],
+        subscriptions=subscriptions,
         ownerBroker=owner,
     )
 
@@ -75,11 +93,18 @@ def _publisher(stats: ProducerStats) -> b.PublisherStatsBody:
         msgRateIn=stats.flow.messages_per_s,
         msgThroughputIn=stats.flow.bytes_per_s,
         averageMsgSize=_mean(stats.flow),
+        clientVersion=stats.client_version,
         metadata=dict(stats.properties),
     )
 
 
-def _subscription(stats: SubscriptionStats, now_ms: int) -> b.SubscriptionStatsBody:
+def _earliest(found: Iterable[b.SubscriptionStatsBody]) -> int:
+    """When the oldest message that somebody has not acknowledged was published; 0 if it was not asked for."""
+    known = [one.earliestMsgPublishTimeInBacklog for one in found if one.earliestMsgPublishTimeInBacklog > 0]
+    return min(known, default=0)
+
+
+def _subscription(stats: SubscriptionStats, now_ms: int, wanted: StatsWanted) -> b.SubscriptionStatsBody:
     active = [consumer.name for consumer in stats.consumers if consumer.active]
     single = stats.type in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER)
     return b.SubscriptionStatsBody(
@@ -91,18 +116,23 @@ def _subscription(stats: SubscriptionStats, now_ms: int) -> b.SubscriptionStatsB
         totalMsgExpired=stats.expired,
         msgBacklog=stats.backlog,
         msgBacklogNoDelayed=stats.backlog,
-        backlogSize=stats.backlog_bytes,
+        backlogSize=stats.backlog_bytes if wanted.backlog_size else -1,
         unackedMessages=stats.unacked,
-        earliestMsgPublishTimeInBacklog=now_ms - int(stats.oldest_unacked_s * 1000) if stats.backlog else 0,
+        earliestMsgPublishTimeInBacklog=_oldest_ms(stats, now_ms) if wanted.earliest else 0,
         blockedSubscriptionOnUnackedMsgs=any(consumer.blocked for consumer in stats.consumers),
         activeConsumerName=active[0] if single and active else None,
-        consumers=[_consumer(consumer) for consumer in stats.consumers],
+        consumers=[_consumer(consumer) for consumer in stats.consumers] if wanted.consumers else [],
         isDurable=stats.durable,
         nonContiguousDeletedMessagesRanges=stats.holes,
         subscriptionProperties=dict(stats.properties),
         position=stats.position,
         query=None if stats.query is None else _query(stats.query),
     )
+
+
+def _oldest_ms(stats: SubscriptionStats, now_ms: int) -> int:
+    """-1 if everything is acknowledged, as in Pulsar."""
+    return now_ms - int(stats.oldest_unacked_s * 1000) if stats.backlog else -1
 
 
 def _query(said: QueryProgress) -> b.QueryBody:
@@ -122,6 +152,7 @@ def _consumer(stats: ConsumerStats) -> b.ConsumerStatsBody:
         unackedMessages=stats.unacked,
         blockedConsumerOnUnackedMsgs=stats.blocked,
         priorityLevel=stats.priority,
+        clientVersion=stats.client_version,
         metadata=dict(stats.properties),
     )
 
@@ -171,6 +202,7 @@ def partitioned_stats(parts: dict[str, b.TopicStatsBody], *, each: bool) -> b.Pa
         for name, subscription in part.subscriptions.items():
             named.setdefault(name, []).append(subscription)
     whole.subscriptions = {name: _together(found) for name, found in named.items()}
+    whole.earliestMsgPublishTimeInBacklogs = _earliest(whole.subscriptions.values())
     whole.partitions = parts if each else {}
     return whole
 
@@ -179,6 +211,7 @@ def _together(found: Sequence[b.SubscriptionStatsBody]) -> b.SubscriptionStatsBo
     whole = b.SubscriptionStatsBody(next((one.type for one in found if one.type is not None), None))
     for name in _SUMMED_OF_SUBSCRIPTION:
         setattr(whole, name, sum(getattr(one, name) for one in found))
+    whole.backlogSize = max(-1, whole.backlogSize)  # which is -1 where it was not asked for
     members: dict[str, None] = {}  # of a group: each has many partitions, and is the same on all of them
     whole.consumers = []
     for consumer in (consumer for one in found for consumer in one.consumers):
@@ -193,8 +226,7 @@ def _together(found: Sequence[b.SubscriptionStatsBody]) -> b.SubscriptionStatsBo
     queries = [one.query for one in found if one.query is not None]
     # It says the same of all partitions at once; one that is gone from its batches has what it said before.
     whole.query = max(queries, key=lambda one: (one.batch, one.lost), default=None)
-    oldest = [one.earliestMsgPublishTimeInBacklog for one in found if one.msgBacklog]
-    whole.earliestMsgPublishTimeInBacklog = min(oldest, default=0)
+    whole.earliestMsgPublishTimeInBacklog = _earliest(found) or found[0].earliestMsgPublishTimeInBacklog
     return whole
 
 

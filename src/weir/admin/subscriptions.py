@@ -73,6 +73,7 @@ class Subscriptions:
                 "Set its properties.",
                 self._put_properties,
                 body=Properties,
+                body_optional=True,
                 refusals=about,
                 tag=_TAG,
             ),

@@ -6,7 +6,7 @@ from weir.admin.context import AdminContext
 from weir.admin.names import ABOUT_NAMESPACE, ABOUT_TOPIC, CONFLICT, V2, namespace_of, topic_of, topic_path
 from weir.admin.properties import bounded
 from weir.admin.routing import Call, Int, Query, RefusedError, Route
-from weir.admin.stats_map import internal_stats, partitioned_stats, topic_stats
+from weir.admin.stats_map import StatsWanted, internal_stats, partitioned_stats, topic_stats
 from weir.admin.topic_deletion import delete_topic
 from weir.broker.api import Topic
 from weir.model.errors import NotAllowedError
@@ -116,6 +116,13 @@ class Topics:
     def _stats(self) -> list[Route]:
         base, tag, about = self._base, self._tag, ABOUT_TOPIC
         each = Query("perPartition", bool, "with the stats of each partition", True)
+        wanted = (
+            Query("getPreciseBacklog", bool, "the backlog without acknowledged messages; it always is", False),
+            Query("subscriptionBacklogSize", bool, "the backlog of each subscription in bytes; else -1", True),
+            Query("getEarliestTimeInBacklog", bool, "when the oldest message in a backlog was published", False),
+            Query("excludePublishers", bool, "leave the producers out", False),
+            Query("excludeConsumers", bool, "leave the consumers out", False),
+        )
         return [
             Route(
                 "GET",
@@ -123,6 +130,7 @@ class Topics:
                 "Rates, sizes, producers and subscriptions.",
                 self._get_stats,
                 answer=stats.TopicStatsBody,
+                query=wanted,
                 refusals=about,
                 tag=tag,
             ),
@@ -132,7 +140,7 @@ class Topics:
                 "The same of all partitions together.",
                 self._get_partitioned_stats,
                 answer=stats.PartitionedStatsBody,
-                query=(each,),
+                query=(each, *wanted),
                 refusals=about,
                 tag=tag,
             ),
@@ -163,7 +171,16 @@ class Topics:
             Route(
                 "GET", path, "All properties.", self._get_properties, answer=Properties, refusals=about, tag=tag
             ),
-            Route("PUT", path, "Set properties.", self._put_properties, body=Properties, refusals=about, tag=tag),
+            Route(
+                "PUT",
+                path,
+                "Set properties.",
+                self._put_properties,
+                body=Properties,
+                body_optional=True,
+                refusals=about,
+                tag=tag,
+            ),
             Route(
                 "DELETE", path, "Remove a property.", self._drop_property, query=(key,), refusals=about, tag=tag
             ),
@@ -247,10 +264,12 @@ class Topics:
     # --- stats --------------------------------------------------------------------------------------------------
 
     async def _get_stats(self, call: Call) -> stats.TopicStatsBody:
-        return self._stats_of(await self._context.load(self._found(call)))
+        return self._stats_of(call, await self._context.load(self._found(call)))
 
     async def _get_partitioned_stats(self, call: Call) -> stats.PartitionedStatsBody:
-        parts = {str(name): self._stats_of(await self._context.load(name)) for name in await self._parts(call)}
+        parts = {
+            str(name): self._stats_of(call, await self._context.load(name)) for name in await self._parts(call)
+        }
         return partitioned_stats(parts, each=call.query["perPartition"])
 
     async def _get_internal(self, call: Call) -> stats.InternalStatsBody:
@@ -267,12 +286,19 @@ class Topics:
             raise RefusedError(404, f"{name} is not a partitioned topic")
         return await self._context.names(name)
 
-    def _stats_of(self, topic: Topic) -> stats.TopicStatsBody:
+    def _stats_of(self, call: Call, topic: Topic) -> stats.TopicStatsBody:
+        asked = call.query
         return topic_stats(
             topic.stats(),
             self._context.clock.wall_ms(),
             deduplication=topic.stored is not None and topic.stored.deduplicates,
             owner=self._context.urls.url("pulsar", "pulsar_tls"),
+            wanted=StatsWanted(
+                publishers=not asked["excludePublishers"],
+                consumers=not asked["excludeConsumers"],
+                backlog_size=asked["subscriptionBacklogSize"],
+                earliest=asked["getEarliestTimeInBacklog"],
+            ),
         )
 
     # --- properties ---------------------------------------------------------------------------------------------
@@ -281,7 +307,7 @@ class Topics:
         return dict(self._context.registry.topics.get(self._found(call)).properties)
 
     async def _put_properties(self, call: Call) -> None:
-        given: Properties = call.body
+        given: Properties = call.body or {}
         await self._context.registry.change_properties(
             self._administered(call), lambda now: bounded({**now, **given})
         )

@@ -14,7 +14,14 @@ from weir.broker.upkeep.idle_topics import IdleTopics
 from weir.broker.upkeep.leftovers import Leftovers
 from weir.broker.upkeep.maintenance import Maintenance
 from weir.meta import keys
-from weir.model.errors import NotAuthenticatedError, TopicClosedError, TopicNotFoundError, WeirError
+from weir.model.errors import (
+    NamespaceNotFoundError,
+    NotAuthenticatedError,
+    TenantNotFoundError,
+    TopicClosedError,
+    TopicNotFoundError,
+    WeirError,
+)
 from weir.model.registry import SYSTEM_NAMESPACE
 from weir.model.topics import NamespaceName, TopicName
 from weir.runtime.log_context import log_about
@@ -315,7 +322,10 @@ class Broker:
     async def topics(self, namespace: str, *, role: str, pattern: str | None = None) -> list[TopicName]:
         name = NamespaceName.parse(namespace)
         self._context.guard.check_listing(role, name)
-        return self._registry.topic_names(name, pattern=pattern)
+        try:
+            return self._registry.topic_names(name, pattern=pattern)
+        except (NamespaceNotFoundError, TenantNotFoundError):
+            return []  # a client that subscribes by pattern may come before the namespace
 
     async def authenticate(self, method: str, credentials: bytes, *, certificate: bytes | None = None) -> Identity:
         if self._authenticator is None:

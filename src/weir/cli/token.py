@@ -73,7 +73,7 @@ def create(
 @token.command()
 def secret() -> None:
     """Print a new shared secret as base64."""
-    # In the alphabet without slashes: a setting that begins with one is taken for a path.
+    # In the alphabet without slashes: a setting that begins with one may be a path, too.
     click.echo(base64.urlsafe_b64encode(create_secret()).decode())
 
 

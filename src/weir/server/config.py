@@ -139,7 +139,14 @@ class Tls:
 
     certificate: str = setting(TEXT, "", "The file with the server's certificate chain, PEM.")
     key: str = setting(TEXT, "", "The file with its private key, PEM.")
-    client_ca: str = setting(TEXT, "", "The file with the CAs of client certificates; set: clients must have one.")
+    client_ca: str = setting(
+        TEXT, "", "The file with the CAs of client certificates; set: clients are asked for one."
+    )
+    client_auth: str = setting(
+        one_of("required", "optional"),
+        "required",
+        "With client_ca: whether a client without a certificate is let in, to come with a token or as nobody.",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,15 @@ class Key:
         """Its name in the environment."""
         return "WEIR_" + self.name.replace(".", "_").upper()
 
+    def parse(self, raw: object) -> Any:
+        """The value of what somebody wrote; ConfigError, which does not show a secret."""
+        try:
+            return self.kind.parse(self.name, raw)
+        except ConfigError as wrong:
+            if self.secret:
+                raise ConfigError(f"this is no value for {self.name}", hint=wrong.hint) from None
+            raise
+
     def show(self, value: Any) -> str:
         """The value as people would write it; a secret is not shown."""
         text = self.kind.show(value)

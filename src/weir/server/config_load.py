@@ -60,7 +60,7 @@ def load(
     for given in _given(file, environment or {}, assignments, options or {}):
         try:
             key = find_key(KEYS, given.name)
-            values[key.name] = key.kind.parse(key.name, given.raw)
+            values[key.name] = key.parse(given.raw)
         except ConfigError as wrong:
             raise ConfigError(f"{given.origin}: {wrong.what}", hint=wrong.hint) from None
         origins[key.name] = given.origin
@@ -111,5 +111,8 @@ def _from_assignments(assignments: Sequence[str]) -> Iterator[_Given]:
     for assignment in assignments:
         name, equals, value = assignment.partition("=")
         if not equals:
-            raise ConfigError(f"--set: {assignment!r} is no assignment", hint="write --set key=value")
+            # What follows a name may be a secret.
+            named = re.match(r"[\w.]*", assignment)
+            shown = named[0] if named else ""
+            raise ConfigError(f"--set: {shown!r} is no assignment", hint="write --set key=value")
         yield _Given(name.strip(), value.strip(), "--set")

@@ -192,7 +192,8 @@ def tls_context(config: Config) -> ssl.SSLContext | None:
         context.load_cert_chain(tls.certificate, tls.key)
         if tls.client_ca:
             context.load_verify_locations(tls.client_ca)
-            context.verify_mode = ssl.CERT_REQUIRED
+            optional = tls.client_auth == "optional"
+            context.verify_mode = ssl.CERT_OPTIONAL if optional else ssl.CERT_REQUIRED
     except (OSError, ssl.SSLError) as failure:
         raise ConfigError(f"the TLS files cannot be used: {failure}", hint="check tls.*") from None
     return context

@@ -24,7 +24,7 @@ class GuardedSchemas:
             return None
         return SchemaData(found.type, found.data, properties=found.properties), version_bytes(found.version)
 
-    async def add(self, topic: TopicName, schema: SchemaData, *, role: str) -> bytes:
+    async def add(self, topic: TopicName, schema: SchemaData | None, *, role: str) -> bytes:
         """Whoever may produce may bring a new version, as far as policies allow."""
         self._guard.check(role, topic, Action.PRODUCE)
         return await self._schemas.for_producer(topic, schema, role=role)

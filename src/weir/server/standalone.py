@@ -325,11 +325,12 @@ class Standalone:
 
 
 def _authenticate(broker: Broker) -> Authenticate:
-    """Who is behind a request, by its bearer token or its certificate."""
+    """Who is behind a request, by its bearer token or its certificate. Whoever comes with credentials of another
+    kind meant to be somebody, and is refused rather than taken for nobody."""
 
     async def authenticate(request: Request) -> str:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        method = "token" if scheme.lower() == "bearer" else "none"
+        method = {"bearer": "token", "": "none"}.get(scheme.lower(), f"HTTP {scheme}")
         found = await broker.authenticate(method, token.strip().encode(), certificate=request.certificate)
         return found.role
 

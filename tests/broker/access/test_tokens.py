@@ -159,6 +159,28 @@ async def test_a_key_is_read_from_a_file_from_data_or_from_text(tmp_path: Path) 
         await read_key(str(path), disk)
 
 
+async def test_a_secret_that_begins_with_a_slash_is_a_secret(tmp_path: Path) -> None:
+    disk = real_runtime().disk
+    secret = b"\xff" + SECRET[1:]
+    encoded = base64.b64encode(secret).decode()
+    assert encoded.startswith("/")
+    for source in (encoded, f"base64:{encoded}", f"data:;base64,{encoded}"):
+        assert load_secret(await read_key(source, disk)) == secret
+    path = tmp_path / "secret"  # a file of that name is a file
+    path.write_bytes(SECRET)
+    assert load_secret(await read_key(str(path), disk)) == SECRET
+
+
+@pytest.mark.parametrize(
+    "bad", ["/4sMjTkPq9", "/etc/weir/secrets/production/tokens/signing/key", "./+/secret", "no!"]
+)
+async def test_what_may_be_a_secret_is_never_shown(bad: str) -> None:
+    """Neither a short secret, nor a mistyped path, which must not become a secret that others can guess."""
+    with pytest.raises(ConfigError) as refused:
+        await read_key(bad, real_runtime().disk)
+    assert bad not in str(refused.value)
+
+
 def test_public_keys_come_as_pem_or_der() -> None:
     token = create_token(load_private_key(RSA_PEM[0]), "ann")
     for data in (RSA_PEM[1], der(RSA_PEM[1])):

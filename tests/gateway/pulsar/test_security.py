@@ -268,10 +268,35 @@ def test_a_client_is_who_its_certificate_says(
     assert [asked(node, authority, of) for of in (admin, alice)] == [200, 403]
 
 
-def asked(node: Any, authority: Path, of: Certificate) -> int:
+def test_client_certificates_can_be_optional(start_broker: Any, connect: Any, topic: str, tmp_path: Path) -> None:
+    """Who shows one is who it says; who shows none may come with a token; one of another authority is refused."""
+    issuer = make_certificate(tmp_path, "authority")
+    shown = make_certificate(tmp_path, "localhost", issuer)
+    node = start_broker(
+        "listeners.pulsar_tls=127.0.0.1:0",
+        "listeners.https=127.0.0.1:0",
+        "listeners.advertised_host=localhost",
+        f"tls.certificate={shown.file}",
+        f"tls.key={shown.key_file}",
+        f"tls.client_ca={issuer.file}",
+        "tls.client_auth=optional",
+        *WITH_TOKENS,
+    )
+    url = f"pulsar+ssl://localhost:{node.up.addresses['pulsar_tls'].port}"
+    with_token = pulsar.AuthenticationToken(token("admin"))
+    by_token = connect(node, url=url, tls_trust_certs_file_path=str(issuer.file), authentication=with_token)
+    by_token.create_producer(topic).send(b"x")
+    admin = make_certificate(tmp_path, "admin", issuer)
+    assert [asked(node, issuer.file, of) for of in (admin, None)] == [200, 401]
+    with pytest.raises(OSError):
+        asked(node, issuer.file, make_certificate(tmp_path, "admin"))
+
+
+def asked(node: Any, authority: Path, of: Certificate | None) -> int:
     """The status that the holder of a certificate gets for something that only superusers may ask."""
     context = ssl.create_default_context(cafile=str(authority))
-    context.load_cert_chain(of.file, of.key_file)
+    if of is not None:
+        context.load_cert_chain(of.file, of.key_file)
     connection = http.client.HTTPSConnection(
         "localhost", node.up.addresses["https"].port, timeout=60, context=context
     )

@@ -130,6 +130,7 @@ class Authoriser:
     def __init__(self, registry: Registry, settings: SecuritySettings) -> None:
         self._registry = registry
         self._on = settings.authorisation
+        self._open = not settings.authentication and not settings.authorisation
         self._superusers = frozenset(settings.superusers)
 
     @property
@@ -158,6 +159,11 @@ class Authoriser:
 
     def is_superuser(self, role: str) -> bool:
         return not self._on or role in self._superusers
+
+    def may_see_machine(self, role: str) -> bool:
+        """Whether the role may know paths of this machine: superusers by name only, unless nobody is asked who
+        they are. A token is no reason to be told, also where every role may do everything."""
+        return self._open or role in self._superusers
 
     # --- demands ------------------------------------------------------------------------------------------------
 

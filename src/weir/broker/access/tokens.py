@@ -10,7 +10,7 @@ import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from weir.model.errors import ConfigError, FileMissingError, InvalidNameError, NotAuthenticatedError
+from weir.model.errors import ConfigError, DiskError, FileMissingError, InvalidNameError, NotAuthenticatedError
 from weir.model.registry import check_role
 from weir.runtime.interfaces import Disk
 
@@ -144,16 +144,45 @@ def _algorithms_of(key: "bytes | PublicKeyTypes | PrivateKeyTypes") -> tuple[str
 
 
 async def read_key(source: str, disk: Disk) -> bytes:
-    """The bytes of a key as it is configured: `file:///path` or a plain path, `data:;base64,...`, `env`-style
-    base64 text, or PEM text itself. ConfigError."""
+    """The bytes of a key as it is configured: `file:///path` or a plain path, `data:;base64,...`, `base64:...`,
+    base64 text as it is, or PEM text itself. ConfigError, which never shows a text that may be a secret."""
     if source.startswith("data:"):
         return _from_base64(source.partition(",")[2])
+    if source.startswith("base64:"):
+        return _from_base64(source.removeprefix("base64:"))
     if source.startswith("-----BEGIN"):
         return source.encode()
-    if source.startswith(("file:", "/", "./", "../")):
+    if source.startswith("file:"):
         path = source.removeprefix("file:")
         return await _read_file(path.removeprefix("//") if path.startswith("///") else path, disk)
+    if source.startswith(("/", "./", "../")):
+        return await _path_or_base64(source, disk)
     return _from_base64(source)
+
+
+async def _path_or_base64(source: str, disk: Disk) -> bytes:
+    """One in sixty-four secrets begins with a slash as base64. What is a file is read, what is plainly base64 is
+    decoded; a mistyped path must not become a secret that others can guess."""
+    try:
+        return await _read_file(source, disk)
+    except (ConfigError, DiskError):
+        if _is_plainly_base64(source):
+            return _from_base64(source)
+        raise ConfigError(
+            "a key begins like a path, and is neither a file that can be read nor base64",
+            hint="write file:/path, or base64:... for the key itself",
+        ) from None
+
+
+def _is_plainly_base64(text: str) -> bool:
+    """Padded, or a mix of digits and letters of both cases that paths seldom are; and long enough for a secret."""
+    kinds = (str.isdigit, str.isupper, str.islower)
+    mixed = all(any(kind(sign) for sign in text) for kind in kinds)
+    try:
+        decoded = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return False
+    return len(decoded) >= _MIN_SECRET_BYTES and (text.endswith("=") or mixed)
 
 
 async def _read_file(path: str, disk: Disk) -> bytes:

@@ -50,6 +50,9 @@ class Authoriser(Protocol):
 
     def is_superuser(self, role: str) -> bool: ...
 
+    def may_see_machine(self, role: str) -> bool:
+        """Whether the role may know paths of the broker's machine."""
+
     def check(self, role: str, action: Action, scope: Scope) -> None:
         """NotAuthorisedError unless the role may do this."""
 

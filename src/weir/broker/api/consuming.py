@@ -51,6 +51,8 @@ class SubscribeRequest:
     properties: Mapping[str, str] = field(default_factory=dict)
     subscription_properties: Mapping[str, str] = field(default_factory=dict)
     address: str = ""
+    #: What the client calls itself, for stats.
+    client_version: str = ""
 
 
 @value

@@ -34,6 +34,8 @@ class ProducerRequest:
     properties: Mapping[str, str] = field(default_factory=dict)
     initial_subscription: str | None = None
     address: str = ""
+    #: What the client calls itself, for stats.
+    client_version: str = ""
     #: Whether the client made the name up, so that a taken one is an error rather than a reconnect.
     name_is_given: bool = False
 

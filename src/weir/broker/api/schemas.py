@@ -42,8 +42,8 @@ class Schemas(Protocol):
     async def get(self, topic: TopicName, version: bytes | None, *, role: str) -> tuple[SchemaData, bytes] | None:
         """A version of the topic's schema, or the latest, with its version; None if there is none."""
 
-    async def add(self, topic: TopicName, schema: SchemaData, *, role: str) -> bytes:
-        """The version of the schema, which is added if it is new and policies allow."""
+    async def add(self, topic: TopicName, schema: SchemaData | None, *, role: str) -> bytes:
+        """The version of the schema, which is added if it is new and policies allow; empty for none (bytes)."""
 
 
 class SchemaVersions(Protocol):

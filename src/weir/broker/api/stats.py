@@ -61,6 +61,7 @@ class ProducerStats:
     flow: Flow
     connected_ms: int
     properties: Mapping[str, str] = field(default_factory=dict)
+    client_version: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,7 @@ class ConsumerStats:
     blocked: bool
     connected_ms: int
     properties: Mapping[str, str] = field(default_factory=dict)
+    client_version: str = ""
 
 
 @dataclass(frozen=True, slots=True)

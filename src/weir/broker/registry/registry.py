@@ -229,8 +229,8 @@ class Registry:
         domain: Domain | None = None,
         known_hash: str = "",
     ) -> TopicListWatch:
-        """The list that `topic_names` gives, and then what changes in it; a deleted namespace is an empty one."""
-        self.namespaces.get(namespace)
+        """The list that `topic_names` gives, and then what changes in it; a namespace that is not there, or not
+        any more, is an empty one."""
         compiled = None if pattern is None else TopicPattern(pattern)
         return TopicListWatch(
             lambda: self._names(namespace, compiled, domain),

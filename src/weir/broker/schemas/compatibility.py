@@ -15,8 +15,10 @@ from weir.model.registry import StoredSchema
 #: Larger ones do not fit into the metadata store.
 MAX_SCHEMA_BYTES = 512 * 1024
 
+#: What a topic has whose values are bytes, by an administrator's word; clients do not say it.
+BYTES = "BYTES"
 #: Types that say that there is no schema, or that the client takes what the topic has.
-NO_SCHEMA = ("NONE", "BYTES", "AUTO", "AUTO_CONSUME", "AUTO_PUBLISH", "AUTO_PRODUCE")
+NO_SCHEMA = ("NONE", BYTES, "AUTO", "AUTO_CONSUME", "AUTO_PUBLISH", "AUTO_PRODUCE")
 #: Defined by an Avro definition; PROTOBUF is too, as Pulsar's clients derive one from the message class.
 AVRO_DEFINED = ("AVRO", "JSON", "PROTOBUF")
 PRIMITIVES = (
@@ -74,7 +76,7 @@ def check_valid(schema: Definition) -> None:
                 raise InvalidSchemaError("a key or value cannot be a KEY_VALUE itself")
             if part.type not in NO_SCHEMA:
                 check_valid(part)
-    elif schema.type in PRIMITIVES:
+    elif schema.type in (*PRIMITIVES, BYTES):
         if schema.data:
             raise InvalidSchemaError(f"a schema of type {schema.type} has no definition")
     else:

@@ -111,15 +111,14 @@ class SchemaRegistry:
             check_compatible(wanted, live, chosen)
 
     async def get(self, topic: TopicName, version: bytes | None = None) -> StoredSchema:
-        """The schema of a version, also one from before a deletion; or the latest. SchemaNotFoundError."""
+        """The schema of a version, or the latest; what was deleted is gone. SchemaNotFoundError."""
+        live = _live(await self._load(topic))
         if version:
             number = version_number(version)
-            found = await self._meta.get(keys.schema(topic, number)) if number >= 0 else None
-            schema = None if found is None else decode_schema(found.value)
+            schema = next((one for one in live if one.version == number), None)
         else:
-            live = _live(await self._load(topic))
             schema = live[-1] if live else None
-        if schema is None or schema.deleted:
+        if schema is None:
             raise SchemaNotFoundError(f"{topic} has no schema" + (" of this version" if version else ""))
         return schema
 
@@ -137,8 +136,9 @@ class SchemaRegistry:
         return _live(await self._load(topic))
 
     async def delete(self, topic: TopicName, *, role: str) -> bytes:
-        """From now on the topic has no schema; old versions can still be asked for by number, as messages name
-        them. The version of the deletion itself. SchemaNotFoundError if there is nothing to delete."""
+        """From now on the topic has no schema, and no version of before is to be had, as in Pulsar. Their numbers
+        are not used again: messages name them. The version of the deletion itself. SchemaNotFoundError if there
+        is nothing to delete."""
         for _ in range(self._settings.attempts):
             stored = await self._load(topic)
             if not _live(stored):

@@ -53,7 +53,13 @@ def producer_stats(producer: BrokerProducer) -> ProducerStats:
     request = producer.request
     flow = flow_of(producer.meter)
     return ProducerStats(
-        producer.name, request.address, request.access, flow, producer.connected_ms, request.properties
+        producer.name,
+        request.address,
+        request.access,
+        flow,
+        producer.connected_ms,
+        request.properties,
+        request.client_version,
     )
 
 
@@ -70,6 +76,7 @@ def consumer_stats(consumer: BrokerConsumer) -> ConsumerStats:
         blocked=False,
         connected_ms=consumer.connected_ms,
         properties=consumer.request.properties,
+        client_version=consumer.request.client_version,
     )
 
 

@@ -399,8 +399,10 @@ class BrokerTopic:
         return self._stream.chain.terminated_at is not None
 
     async def terminate(self) -> Position:
-        """Take no more messages, for good; answers the position of the last one."""
+        """Take no more messages, for good; answers the position of the last one. Producers are closed: coming
+        back, each is told why."""
         await self._stream.terminate()
+        self._producers.close("the topic is terminated")
         return await self.last_position()
 
     async def truncate(self) -> None:

@@ -99,5 +99,7 @@ def code_of(failure: BaseException) -> Code:
 
 
 def text_of(failure: BaseException) -> str:
-    """What the client is told; the inside of a bug stays in the log."""
+    """What the client is told; the inside of a bug, and paths of this machine, stay in the log."""
+    if isinstance(failure, errors.DiskError):
+        return "the broker's disk failed; see its log"
     return str(failure) if isinstance(failure, errors.WeirError) else "an internal error; see the broker's log"

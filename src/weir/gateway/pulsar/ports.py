@@ -11,7 +11,7 @@ class NoSchemas:
     async def get(self, topic: TopicName, version: bytes | None, *, role: str) -> tuple[SchemaData, bytes] | None:
         return None
 
-    async def add(self, topic: TopicName, schema: SchemaData, *, role: str) -> bytes:
+    async def add(self, topic: TopicName, schema: SchemaData | None, *, role: str) -> bytes:
         raise NotAllowedError("this broker keeps no schemas")
 
 

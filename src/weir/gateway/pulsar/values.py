@@ -16,6 +16,7 @@ _WORDS = {
     "ProtobufNative": "PROTOBUF_NATIVE",
     "AutoConsume": "AUTO_CONSUME",
     "Bool": "BOOLEAN",
+    "None": "BYTES",
 }
 _TYPES = {name: _WORDS.get(name, name.upper()) for name, _ in api.Schema.Type.items()}
 _NAMES = {word: name for name, word in _TYPES.items()}

@@ -16,6 +16,8 @@ FEATURES = api.FeatureFlags(
     supports_topic_watchers=True,
     supports_get_partitioned_metadata_without_auto_creation=True,
 )
+#: Of what a client calls itself; it is kept with each of its producers and consumers.
+_MAX_VERSION_CHARS = 128
 #: What clients older than method names call the methods.
 _OLD_METHODS = {api.AuthMethodNone: "none", api.AuthMethodYcaV1: "ycav1", api.AuthMethodAthens: "athenz"}
 
@@ -23,7 +25,7 @@ _OLD_METHODS = {api.AuthMethodNone: "none", api.AuthMethodYcaV1: "ycav1", api.Au
 @in_turn(api.CommandConnect, state=State.CONNECTING)
 async def connect(session: Session, command: api.CommandConnect) -> api.CommandConnected | None:
     session.features = command.feature_flags
-    session.client_version = command.client_version
+    session.client_version = command.client_version[:_MAX_VERSION_CHARS]
     method = command.auth_method_name or _OLD_METHODS[command.auth_method]
     try:
         await session.credentials.prove(method, command.auth_data)

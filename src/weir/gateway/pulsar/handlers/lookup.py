@@ -2,6 +2,7 @@
 
 from weir.gateway.pulsar.registry import later
 from weir.gateway.pulsar.session import Session
+from weir.model.errors import NotAllowedError
 from weir.model.topics import TopicName
 from weir.wire.pulsar.proto import api
 
@@ -23,6 +24,11 @@ async def partitions(
 
 @later(api.CommandLookupTopic)
 async def lookup(session: Session, command: api.CommandLookupTopic) -> api.CommandLookupTopicResponse:
+    if command.advertised_listener_name:
+        raise NotAllowedError(
+            f"this broker has no listener named {command.advertised_listener_name[:80]!r}",
+            hint="leave the listener's name out: who came to a listener is told its address",
+        )
     owner = await session.broker.owner(TopicName.parse(command.topic), role=session.role)
     # A client that came to this listener reaches it again; of another broker only it knows its addresses.
     url = session.service_url if owner.here else owner.url("pulsar", "pulsar_tls")

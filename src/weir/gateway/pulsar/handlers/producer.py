@@ -57,6 +57,7 @@ async def _produce(session: Session, command: api.CommandProducer) -> Producer:
             properties=pairs(command.metadata),
             initial_subscription=command.initial_subscription_name or None,
             address=session.peer,
+            client_version=session.client_version,
             name_is_given=bool(command.producer_name) and command.user_provided_producer_name,
         )
     )

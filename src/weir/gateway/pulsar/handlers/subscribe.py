@@ -63,6 +63,7 @@ async def _subscribe(session: Session, command: api.CommandSubscribe) -> Consume
         properties=pairs(command.metadata),
         subscription_properties=pairs(command.subscription_properties),
         address=session.peer,
+        client_version=session.client_version,
     )
     consumer = await topic.subscribe(request, delivery_share=session.delivery_share)
     epoch = command.consumer_epoch if command.HasField("consumer_epoch") else None
