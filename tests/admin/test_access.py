@@ -28,7 +28,7 @@ ROLES = {
 }
 #: What it takes, by the first rule that fits; all else is for administrators of the tenant.
 RULES = [
-    ("anyone", r".* /admin/weir/v1/sinks/.*"),  # a sink is its first user's, whoever that is
+    ("lookup", r".* /admin/weir/v1/sinks/.*"),  # every role that may do anything has its own
     ("open", r"GET (/openapi.json|/metrics|/ready|/status.html|.*/brokers/(version|ready)|/admin/v2/clusters)"),
     ("superuser", r".* /admin/v2/(brokers|clusters|tenants)\b.*"),
     ("anyone", r"GET /admin/weir/v1/(addresses|streams|stream-runner)"),  # streams: those that one administers
@@ -116,13 +116,23 @@ def test_every_route_asks_for_the_right_that_it_needs(guarded) -> None:
     assert {"anyone", "open", "superuser", "admin", "lookup", "consume", "produce"} == set(levels)
 
 
-def test_a_sink_is_its_first_users_and_the_superusers(guarded) -> None:
+def test_every_role_has_its_own_sinks_and_a_stranger_none(guarded) -> None:
+    """Nobody can take a sink's name so that another is refused, and nobody learns of another's."""
+    prepare(guarded)
     sink = "/admin/weir/v1/sinks/copy"
     empty: dict[str, Any] = {"transactions": []}
-    assert guarded.ask("POST", f"{sink}/epochs/1", empty, token=token("writer")).status == 200
-    for verb, path, body in (("GET", sink, None), ("DELETE", sink, None), ("POST", f"{sink}/epochs/2", empty)):
-        assert guarded.ask(verb, path, body, token=token("reader")).status == 403
+    for verb, path, body in (("GET", sink, None), ("DELETE", sink, None), ("POST", f"{sink}/epochs/9", empty)):
+        assert guarded.ask(verb, path, body, token=token("stranger")).status == 403
+    assert guarded.ask("POST", f"{sink}/epochs/1", empty, token=token("reader")).status == 200
+    assert guarded.ask("GET", sink, token=token("writer")).json == {"epoch": -1}
+    assert guarded.ask("DELETE", sink, token=token("writer")).status == 204
+    assert guarded.ask("POST", f"{sink}/epochs/2", empty, token=token("writer")).json == {
+        "committed": True,
+        "epoch": 2,
+    }
+    assert guarded.ask("GET", sink, token=token("reader")).json == {"epoch": 1}
     assert guarded.ask("GET", sink, token=token("admin")).json == {"epoch": 1}
+    assert guarded.ask("GET", "/admin/weir/v1/sinks/writer%2Fcopy", token=token("admin")).json == {"epoch": 2}
 
 
 @pytest.mark.parametrize("given", ["nonsense", "", "a.b.c"])

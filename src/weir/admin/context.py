@@ -9,11 +9,11 @@ from weir.broker.api import (
     Authoriser,
     Broker,
     Registry,
+    RoleTransactions,
     SchemaVersions,
     SqlStreams,
     StoredTopic,
     Topic,
-    Transactions,
 )
 from weir.model.errors import NotAllowedError, TopicNotFoundError
 from weir.model.topics import TopicName
@@ -61,7 +61,7 @@ class AdminContext:
     #: What the gateways have counted.
     gateways: Callable[[], Sequence[GatewayFamily]] = tuple
     #: The coordinator, where there is one.
-    transactions: Transactions | None = None
+    transactions: RoleTransactions | None = None
     #: What SQL has defined, where that is kept.
     sql_streams: SqlStreams | None = None
 

@@ -74,23 +74,23 @@ class Sinks:
             ),
         ]
 
-    @property
-    def _transactions(self) -> Transactions:
+    def _transactions(self, call: Call) -> Transactions:
         found = self._context.transactions
         if found is None:
             raise RefusedError(501, "this broker has no transactions")
-        return found
+        return found.of(call.role)
 
     async def _get(self, call: Call) -> SinkBody:
-        return SinkBody(await self._transactions.sink_epoch(call.path["sink"], role=call.role))
+        return SinkBody(await self._transactions(call).sink_epoch(call.path["sink"]))
 
     async def _forget(self, call: Call) -> None:
-        await self._transactions.forget_sink(call.path["sink"], role=call.role)
+        await self._transactions(call).forget_sink(call.path["sink"])
 
     async def _commit(self, call: Call) -> EpochAnswer:
         sink, epoch = call.path["sink"], call.path["epoch"]
         wanted = [
             (one.transactional_id, ProducerIdentity(one.producer_id, one.epoch)) for one in call.body.transactions
         ]
-        committed = await self._transactions.commit_together(sink, epoch, wanted, role=call.role)
-        return EpochAnswer(committed, await self._transactions.sink_epoch(sink, role=call.role))
+        transactions = self._transactions(call)
+        committed = await transactions.commit_together(sink, epoch, wanted)
+        return EpochAnswer(committed, await transactions.sink_epoch(sink))

@@ -73,6 +73,8 @@ NAMESPACES = "/weir/namespaces/"
 TOPICS = "/weir/topics/"
 #: What roles may do, per tenant, namespace or topic.
 GRANTS = "/weir/grants/"
+#: The tenant whose names of groups, transactional ids and sinks a role uses, as text.
+ROLE_TENANTS = "/weir/role-tenants/"
 #: Versions of schemas, per topic.
 SCHEMAS = "/weir/schemas/"
 #: Brokers that run, each under its lease.

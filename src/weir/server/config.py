@@ -108,6 +108,7 @@ class Groups:
     min_session: float = setting(SECONDS, 6.0, "The shortest time that a member may ask to be silent for,")
     max_session: float = setting(SECONDS, 1800.0, "and the longest.")
     max_members: int = setting(COUNT, 5_000, "Members per group.")
+    max_per_role: int = setting(COUNT, 1_000, "Groups that a role may have made, unless it is a superuser.")
     retention: float = setting(SECONDS, 7 * 86_400.0, "Positions of a group without members are kept so long.")
 
 

@@ -80,6 +80,7 @@ def group_settings(config: Config) -> GroupSettings:
         min_session_s=groups.min_session,
         max_session_s=groups.max_session,
         max_members=groups.max_members,
+        max_groups_per_role=groups.max_per_role,
         retention_s=groups.retention,
         sweep_s=min(GroupSettings().sweep_s, max(1.0, groups.retention / 2)),
     )

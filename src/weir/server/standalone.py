@@ -19,11 +19,13 @@ from weir.broker.context import BrokerContext
 from weir.broker.coordinator_shards import CoordinatorShards
 from weir.broker.groups.coordinator import GroupCoordinator
 from weir.broker.groups.offsets import GroupOffsets
+from weir.broker.groups.owned import GroupAccess
 from weir.broker.ownership import Ownership
 from weir.broker.registry.registry import Registry
 from weir.broker.registry.sql_streams import SqlStreams
 from weir.broker.schemas.registry import SchemaRegistry
 from weir.broker.transactions.coordinator import Transactions
+from weir.broker.transactions.owned import TransactionAccess
 from weir.broker.upkeep.keyed import kafka_keyed, pulsar_keyed
 from weir.gateway.kafka.catalog import Catalog
 from weir.gateway.kafka.connection.metrics import KafkaMetrics
@@ -125,10 +127,16 @@ class Standalone:
         shards = CoordinatorShards(broker)
         catalog = Catalog(registry, guard)
         groups = self._coordinate(broker, shards, context, catalog)
-        transactions = self._transact(broker, shards, context, groups, authoriser)
+        transactions = TransactionAccess(self._transact(broker, shards, context, groups, authoriser), authoriser)
         await self._serve_pulsar(broker, GuardedSchemas(schemas, guard), registry, tls)
         await self._serve_kafka(
-            broker, registry, authoriser, catalog, tls, groups=groups, transactions=transactions
+            broker,
+            registry,
+            authoriser,
+            catalog,
+            tls,
+            groups=GroupAccess(groups, authoriser, registry, self._runtime.clock),
+            transactions=transactions,
         )
         admin = AdminContext(
             self._runtime.clock,
@@ -233,6 +241,7 @@ class Standalone:
             context.members,
             parts.group_settings(self._config),
             topics_read=partial(topics_read, catalog),
+            guard=context.guard,
         )
         groups.start()
         self._started.push_async_callback(groups.close)
@@ -269,8 +278,8 @@ class Standalone:
         catalog: Catalog,
         tls: SSLContext | None,
         *,
-        groups: GroupCoordinator,
-        transactions: Transactions,
+        groups: GroupAccess,
+        transactions: TransactionAccess,
     ) -> None:
         guard = TopicGuard(authoriser)
         shared = KafkaServices(

@@ -188,7 +188,7 @@ def test_whoever_may_not_produce_or_consume_may_not_do_so_in_a_transaction() -> 
         writer, reader = await stage.client("writer"), await stage.client("reader")
         assert await writer.init("w") == Code.NONE
         assert await writer.add({"orders": [0]}, name="w") == [Code.NONE]
-        assert await writer.add_offsets(name="w") == Code.NONE
+        assert await writer.add_offsets(name="w") == Code.GROUP_AUTHORIZATION_FAILED
         assert await writer.commit_offsets({0: 1}, name="w") == [Code.TOPIC_AUTHORIZATION_FAILED]
         assert await reader.init("r") == Code.NONE
         assert await reader.add({"orders": [0]}, name="r") == [Code.TOPIC_AUTHORIZATION_FAILED]
@@ -198,22 +198,22 @@ def test_whoever_may_not_produce_or_consume_may_not_do_so_in_a_transaction() -> 
     play(conversation, security=SECURE)
 
 
-def test_a_transactional_id_is_its_first_users() -> None:
+def test_a_transactional_id_is_its_users_and_others_of_that_name_are_theirs() -> None:
     async def conversation(stage: Stage) -> None:
         await stage.topic()
         await stage.registry.grants.grant(ORDERS, "mine", (Action.PRODUCE,))
         await stage.registry.grants.grant(ORDERS, "yours", (Action.PRODUCE,))
         mine, yours, root = [await stage.client(role) for role in ("mine", "yours", "root")]
         assert await mine.init() == Code.NONE
-        assert await yours.init() == Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         yours.who = mine.who
-        assert await yours.end() == Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        assert await yours.add({"orders": [0]}) == [Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED]
+        assert await yours.end() == Code.INVALID_PRODUCER_ID_MAPPING
+        assert await yours.add({"orders": [0]}) == [Code.INVALID_PRODUCER_ID_MAPPING]
         assert await yours.listed() == []
-        assert [one.error_code for one in await yours.describe("x")] == [
-            Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        ]
-        assert await root.listed() == [("x", "Empty")]
+        assert [one.error_code for one in await yours.describe("x")] == [Code.TRANSACTIONAL_ID_NOT_FOUND]
+        assert await yours.init() == Code.NONE
+        assert yours.who != mine.who
+        assert await yours.listed() == [("x", "Empty")]
+        assert await root.listed() == [("x", "Empty"), ("yours/x", "Empty")]
         assert await mine.add({"orders": [0]}) == [Code.NONE]
         assert await mine.end() == Code.NONE
 

@@ -358,12 +358,12 @@ def test_rights_are_those_of_every_request() -> None:
         mine, yours, reader = [await stage.client(role) for role in ("mine", "yours", "reader")]
         assert [await mine.init(), await reader.init("r")] == [Code.NONE, Code.NONE]
         yours.who = mine.who
-        assert await yours.send(version=PRODUCE) == Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        assert await yours.commit_offsets({0: 1}, OFFSETS) == [Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED]
+        assert await yours.send(version=PRODUCE) == Code.INVALID_PRODUCER_ID_MAPPING
+        assert await yours.commit_offsets({0: 1}, OFFSETS) == [Code.INVALID_PRODUCER_ID_MAPPING]
         assert await reader.send(name="r", version=PRODUCE) == Code.TOPIC_AUTHORIZATION_FAILED
         assert await mine.send(version=PRODUCE) == Code.NONE
-        assert await yours.send(version=PRODUCE) == Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        assert await yours.end(True, END) == Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        assert await yours.send(version=PRODUCE) == Code.INVALID_PRODUCER_ID_MAPPING
+        assert await yours.end(True, END) == Code.INVALID_PRODUCER_ID_MAPPING
         assert await mine.commit_offsets({0: 1}, OFFSETS) == [Code.NONE]
         assert await mine.end(True, END) == Code.NONE
         assert (await reader.describe("r"))[0].transaction_state == "Empty"

@@ -7,6 +7,7 @@ end of a token.
 
 from dataclasses import dataclass
 
+from weir.broker.access.owners import NameOwners
 from weir.broker.access.tokens import TokenVerifier
 from weir.broker.api import Identity, Scope
 from weir.broker.registry.registry import Registry
@@ -132,6 +133,8 @@ class Authoriser:
         self._on = settings.authorisation
         self._open = not settings.authentication and not settings.authorisation
         self._superusers = frozenset(settings.superusers)
+        #: Whose the names of groups, transactional ids and sinks are; for roles that are no superusers.
+        self.names = NameOwners(registry)
 
     @property
     def revision(self) -> int:

@@ -22,6 +22,7 @@ from weir.broker.api.groups import (
     Joined,
     JoinRequest,
     MemberInfo,
+    RoleGroups,
     Synced,
     SyncRequest,
 )
@@ -58,6 +59,7 @@ from weir.broker.api.topics import (
 )
 from weir.broker.api.transactions import (
     ProducerIdentity,
+    RoleTransactions,
     Sinks,
     TransactionAdmin,
     TransactionIds,
@@ -112,6 +114,8 @@ __all__ = [
     "QueryProgress",
     "Receipt",
     "Registry",
+    "RoleGroups",
+    "RoleTransactions",
     "SchemaData",
     "SchemaVersions",
     "Schemas",

@@ -39,6 +39,11 @@ class JoinRequest:
     id_first: bool = False
     #: Whether a static leader can be told that it need not divide.
     may_skip: bool = False
+    #: Whose member it is, and which topics it says that it reads, of those that this role may consume.
+    role: str = ""
+    topics: Sequence[TopicName] = ()
+    #: Whether the role may make so many groups only.
+    bounded: bool = False
 
     @property
     def size(self) -> int:
@@ -94,6 +99,7 @@ class MemberInfo:
     metadata: bytes = b""
     assignment: bytes = b""
     parts: Sequence[TopicName] = ()
+    role: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +168,8 @@ class GroupPositions(Protocol):
     async def delete_offsets(self, name: str, parts: Sequence[TopicName]) -> dict[TopicName, WeirError | None]:
         """Forget positions. Whether members read there is for the caller to know: it is opaque here."""
 
-    async def parts(self, name: str) -> Sequence[TopicName]:
-        """Every partition that the group has a position on, or that a member was given."""
+    async def kept(self, name: str) -> str:
+        """What the coordinator calls the group, for a transaction that moves its positions; NotAuthorisedError."""
 
 
 class GroupAdmin(Protocol):
@@ -183,4 +189,11 @@ class GroupAdmin(Protocol):
 
 
 class Groups(GroupMembership, GroupPositions, GroupAdmin, Protocol):
-    """The coordinator of consumer groups."""
+    """Consumer groups as one role may use them (`docs/adr/0023-whose-names.md`). What is not its to know of is not
+    there; NotAuthorisedError for who would make a group of a name that is taken, and for who has no groups."""
+
+
+class RoleGroups(Protocol):
+    """The coordinator of consumer groups: who asks comes first."""
+
+    def of(self, role: str) -> Groups: ...

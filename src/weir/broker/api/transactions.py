@@ -49,28 +49,23 @@ class TransactionIds(Protocol):
         name: str | None,
         *,
         timeout_ms: int = 60_000,
-        role: str = "",
         expected: ProducerIdentity | None = None,
     ) -> ProducerIdentity:
         """Who the producer is from now on; others of the same transactional id are fenced, and what they left open
         is aborted. `expected`: who it was, if it only wants to go on under a new epoch."""
 
-    async def add_partitions(
-        self, name: str, identity: ProducerIdentity, parts: Sequence[TopicName], *, role: str = ""
-    ) -> None:
+    async def add_partitions(self, name: str, identity: ProducerIdentity, parts: Sequence[TopicName]) -> None:
         """Let the producer's transaction, begun now if none is open, write to these partitions too."""
 
-    def joined(self, name: str, producer_id: int, epoch: int, role: str = "") -> Mapping[TopicName, None]:
+    def joined(self, name: str, producer_id: int, epoch: int) -> Mapping[TopicName, None]:
         """The partitions that are known, durably, to be part of the producer's open transaction; as far as that
         can be told at once. The same mapping for as long as the transaction is open."""
 
-    async def verify(
-        self, name: str, identity: ProducerIdentity, parts: Sequence[TopicName], *, role: str = ""
-    ) -> None:
+    async def verify(self, name: str, identity: ProducerIdentity, parts: Sequence[TopicName]) -> None:
         """NotInTransactionError unless the producer's open transaction writes to all of these partitions."""
 
-    async def add_offsets(self, name: str, identity: ProducerIdentity, group: str, *, role: str = "") -> None:
-        """Let the transaction, begun now if none is open, move positions of the group."""
+    async def add_offsets(self, name: str, identity: ProducerIdentity, group: str) -> None:
+        """Let the transaction, begun now if none is open, move positions of the group: as `Groups.kept` has it."""
 
     async def commit_offsets(
         self,
@@ -79,19 +74,16 @@ class TransactionIds(Protocol):
         group: str,
         positions: Mapping[TopicName, CommittedOffset],
         *,
-        role: str = "",
         joins: bool = False,
         check: Callable[[], None] = lambda: None,
     ) -> None:
         """Move the group to these positions if the transaction commits. `joins`: the group becomes part of it, and
         it is begun if none is open. `check` raises if the group does not allow it."""
 
-    async def end(self, name: str, identity: ProducerIdentity, *, commit: bool, role: str = "") -> None:
+    async def end(self, name: str, identity: ProducerIdentity, *, commit: bool) -> None:
         """Decide the open transaction. Durable when this returns, and mostly carried out; fine to ask again."""
 
-    async def end_epoch(
-        self, name: str, identity: ProducerIdentity, *, commit: bool, role: str = ""
-    ) -> ProducerIdentity:
+    async def end_epoch(self, name: str, identity: ProducerIdentity, *, commit: bool) -> ProducerIdentity:
         """The same with a new epoch, or where these are used up a new producer id: answers with who the producer
         is from now on. One that aborts may have begun nothing."""
 
@@ -105,9 +97,6 @@ class TransactionAdmin(Protocol):
     async def all(self) -> list[TransactionInfo]:
         """Every transactional id that this broker coordinates."""
 
-    def may_use(self, owner: str, role: str) -> bool:
-        """Whether a transactional id that `owner` used first is the role's as well."""
-
     async def owner_here(self, name: str) -> bool:
         """Whether this broker is the one to ask for the id."""
 
@@ -116,17 +105,24 @@ class Sinks(Protocol):
     """Writers of epochs: each commits its transactions of one epoch together, once."""
 
     async def commit_together(
-        self, sink: str, epoch: int, transactions: Sequence[tuple[str, ProducerIdentity]], *, role: str = ""
+        self, sink: str, epoch: int, transactions: Sequence[tuple[str, ProducerIdentity]]
     ) -> bool:
         """Commit all of them or none, together with the word that the sink has written this epoch. False, and
         nothing is done, if it had written this epoch or a later one before."""
 
-    async def sink_epoch(self, sink: str, *, role: str = "") -> int:
+    async def sink_epoch(self, sink: str) -> int:
         """The last epoch that the sink has written; -1 if none."""
 
-    async def forget_sink(self, sink: str, *, role: str = "") -> None:
+    async def forget_sink(self, sink: str) -> None:
         """The sink writes no more; fine if nothing is known of it."""
 
 
 class Transactions(TransactionIds, TransactionAdmin, Sinks, Protocol):
-    """The coordinator of transactions."""
+    """Transactional ids and sinks of one role (`docs/adr/0023-whose-names.md`): others' are not there.
+    NotAuthorisedError for who has none."""
+
+
+class RoleTransactions(Protocol):
+    """The coordinator of transactions: who asks comes first."""
+
+    def of(self, role: str) -> Transactions: ...

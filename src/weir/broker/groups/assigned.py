@@ -6,6 +6,7 @@ Members of a group fetch by themselves, so a topic never sees them as consumers;
 from collections.abc import Mapping, Sequence
 
 from weir.broker.api import ConsumerStats
+from weir.model.owned_names import plain_name
 from weir.model.topics import TopicName
 
 #: A member as stats show it, and the partitions that it was given.
@@ -20,13 +21,17 @@ class GroupMembers:
         self._parts: dict[str, dict[TopicName, None]] = {}
 
     def of(self, part: TopicName, group: str) -> tuple[ConsumerStats, ...]:
-        """The members of the group that have this partition now."""
-        groups = self._by_part.get(part)
-        return () if groups is None else groups.get(group, ())
+        """The members of the group that have this partition now; `group`: its plain name."""
+        return self.on(part).get(group, ())
 
     def on(self, part: TopicName) -> Mapping[str, tuple[ConsumerStats, ...]]:
-        """Every group that has given this partition to somebody, and to whom."""
-        return self._by_part.get(part, {})
+        """Every group that has given this partition to somebody, by its plain name, and to whom: groups of several
+        tenants that have one name share its subscription."""
+        found: dict[str, tuple[ConsumerStats, ...]] = {}
+        for group, members in self._by_part.get(part, {}).items():
+            name = plain_name(group)
+            found[name] = (*found.get(name, ()), *members)
+        return found
 
     def set(self, group: str, shares: Sequence[Share]) -> None:
         """From now on the group's work is divided like this, and in no other way."""

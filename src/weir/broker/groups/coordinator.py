@@ -6,16 +6,19 @@ shard is lost, so are its groups here; the broker that has it next goes on with 
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 
-from weir.broker.api import CommittedOffset, GroupInfo, GroupState, Joined, JoinRequest, Synced, SyncRequest
+from weir.broker.api import CommittedOffset, GroupInfo, GroupState, Guard, Joined, JoinRequest, Synced, SyncRequest
 from weir.broker.coordinator_shards import CoordinatorShard, CoordinatorShards
 from weir.broker.groups.assigned import GroupMembers
 from weir.broker.groups.group import Group
-from weir.broker.groups.model import GroupSettings
+from weir.broker.groups.model import GroupClaims, GroupSettings
 from weir.broker.groups.offsets import GroupOffsets
+from weir.broker.groups.recheck import follow_access
 from weir.broker.groups.records import decode_group, encode_group
+from weir.broker.ports import OpenGuard
 from weir.model.errors import (
     GroupNotEmptyError,
     IllegalGenerationError,
@@ -27,6 +30,7 @@ from weir.model.errors import (
     UnknownMemberError,
     WeirError,
 )
+from weir.model.owned_names import full_name
 from weir.model.topics import TopicName
 from weir.runtime.interfaces import Runtime
 from weir.runtime.tasks import TaskScope
@@ -51,6 +55,7 @@ class GroupCoordinator:
         settings: GroupSettings | None = None,
         *,
         topics_read: Callable[[GroupInfo], Collection[TopicName] | None] = lambda _: None,
+        guard: Guard | None = None,
     ) -> None:
         """`topics_read`: which topics a group's members read, told by who knows their protocol; None if that
         cannot be told."""
@@ -61,13 +66,20 @@ class GroupCoordinator:
         self._clock = runtime.clock
         self._shards = shards
         self._members = members
+        self._guard = guard or OpenGuard()
         self._groups: dict[CoordinatorShard, dict[str, Group]] = {}
+        #: How many of these each role has made.
+        self._made: dict[CoordinatorShard, Counter[str]] = {}
         #: Not before then is a group worth looking at again, to see whether its positions have expired.
         self._kept_until_ms: dict[str, int] = {}
         self._tasks = TaskScope("groups")
 
     def start(self) -> None:
         self._tasks.spawn(self._sweep(), "sweep")
+        self._tasks.spawn(follow_access(self._guard, self._clock, self._loaded, self._show), "access")
+
+    def _loaded(self) -> list[Group]:
+        return [group for groups in self._groups.values() for group in groups.values()]
 
     async def close(self) -> None:
         for shard in list(self._groups):
@@ -88,13 +100,14 @@ class GroupCoordinator:
         group = self._groups[shard].get(name)
         if group is None:
             if request.member_id:
-                raise UnknownMemberError(f"group {name!r} has no members")
-            group = self._make(shard, name)
+                raise UnknownMemberError(f"group {full_name(name)!r} has no members")
+            self._check_made(shard, request.role, bounded=request.bounded)
+            group = self._make(shard, name, request.role)
         try:
             waiter = group.join(request, partial(self._new_id, request.instance_id or request.client_id))
         except WeirError:
             if group.unused:
-                del self._groups[shard][name]
+                self._drop(shard, name)
             raise
         return await waiter
 
@@ -116,7 +129,14 @@ class GroupCoordinator:
             return [unknown] * len(members)
 
     async def check_member(
-        self, name: str, member_id: str, generation: int, instance_id: str | None = None
+        self,
+        name: str,
+        member_id: str,
+        generation: int,
+        instance_id: str | None = None,
+        *,
+        role: str = "",
+        bounded: bool = False,
     ) -> Callable[[], None]:
         """Raises unless positions may be committed in a transaction in this member's name; a transaction that
         names none may do so always. Answers with the same check, for the moment at which it is done."""
@@ -125,6 +145,8 @@ class GroupCoordinator:
 
         def check() -> None:
             self._check_commit(shard, name, member_id, generation, instance_id, transactional=True)
+            if not self._exists(shard, name):
+                self._check_made(shard, role, bounded=bounded)
 
         check()
         return check
@@ -139,18 +161,23 @@ class GroupCoordinator:
         member_id: str = "",
         generation: int = -1,
         instance_id: str | None = None,
+        role: str = "",
+        bounded: bool = False,
     ) -> dict[TopicName, WeirError | None]:
-        """By a member, or by somebody else while there are no members."""
+        """By a member, or by somebody else while there are no members: a role, which may make so many groups only
+        if it is `bounded`."""
         _check_name(name)
         shard = await self._shard(name)
 
         def check() -> None:
             self._check_commit(shard, name, member_id, generation, instance_id)
+            if not self._exists(shard, name):
+                self._check_made(shard, role, bounded=bounded)
 
         check()
         results = await self.offsets.commit(name, positions, check=check)
         if shard in self._groups and None in results.values():
-            noted = self._note(shard, name)
+            noted = self._note(shard, name, role)
             failure = None if noted is None else await noted
             if failure is not None:
                 raise failure
@@ -168,14 +195,14 @@ class GroupCoordinator:
     ) -> None:
         groups = self._groups.get(shard)
         if groups is None:
-            raise NotOwnerError(f"group {name!r} has moved to another broker")
+            raise NotOwnerError(f"group {full_name(name)!r} has moved to another broker")
         group = groups.get(name)
         if group is not None:
             group.check_commit(member_id, generation, instance_id, transactional=transactional)
         elif generation >= 0:
-            if name in self.offsets.groups(shard):
-                raise UnknownMemberError(f"group {name!r} has no members")
-            what = f"there is no group {name[:80]!r}"
+            if self.offsets.knows(shard, name):
+                raise UnknownMemberError(f"group {full_name(name)!r} has no members")
+            what = f"there is no group {full_name(name)[:80]!r}"
             raise IllegalGenerationError(what) if transactional else UnknownGroupError(what)
 
     async def fetch(
@@ -208,34 +235,48 @@ class GroupCoordinator:
         group = self._of(shard := await self._shard(name)).get(name)
         if group is not None:
             return group.info()
-        if name in self.offsets.groups(shard):
+        if self.offsets.knows(shard, name):
             return GroupInfo(name, GroupState.EMPTY)
-        raise UnknownGroupError(f"there is no group {name[:80]!r}")
+        raise UnknownGroupError(f"there is no group {full_name(name)[:80]!r}")
 
     async def delete(self, name: str) -> None:
         """With all of its positions. GroupNotEmptyError while it has members, or others use its positions."""
         if (await self.describe(name)).state is not GroupState.EMPTY:
-            raise GroupNotEmptyError(f"group {name!r} has members")
+            raise GroupNotEmptyError(f"group {full_name(name)!r} has members")
         shard = await self._shard(name)
         group = self._of(shard).get(name)
         if group is not None and group.state is not GroupState.EMPTY:
-            raise GroupNotEmptyError(f"group {name!r} has members")
+            raise GroupNotEmptyError(f"group {full_name(name)!r} has members")
         self._forget(shard, name)
         results = await self.offsets.delete(name)
         await shard.state.flush()
         for failed in results.values():
             if failed is not None:
-                raise GroupNotEmptyError(f"group {name!r} is not deleted: {failed}") from failed
+                raise GroupNotEmptyError(f"group {full_name(name)!r} is not deleted: {failed}") from failed
 
-    async def parts(self, name: str) -> Sequence[TopicName]:
-        """Every partition that the group has a position on, or that a member was given."""
+    async def claims(self, name: str) -> GroupClaims | None:
+        """Whose the group is; None if there is none."""
         _check_name(name)
         shard = await self._shard(name)
+        if not self._exists(shard, name):
+            return None
         found = dict.fromkeys(await self.offsets.parts(name))
         group = self._of(shard).get(name)
-        for member in group.members if group is not None else ():
-            found.update(dict.fromkeys(member.parts))
-        return tuple(found)
+        if group is None:
+            return GroupClaims("", frozenset(), tuple(found))
+        for member in group.members:
+            found.update(dict.fromkeys((*member.parts, *member.topics)))
+        return GroupClaims(group.role, frozenset(member.role for member in group.members), tuple(found))
+
+    async def exists(self, name: str) -> bool:
+        _check_name(name)
+        return self._exists(await self._shard(name), name)
+
+    async def roles(self, name: str, members: Iterable[str]) -> Mapping[str, str]:
+        """Whose each of these members is; those that there are not are missing."""
+        group = self._of(await self._shard(name)).get(name)
+        found = [] if group is None else [(member, group.members.get(member)) for member in members]
+        return {member: known.role for member, known in found if known is not None}
 
     async def owner_here(self, name: str) -> bool:
         """Whether this broker is the one to ask for the group."""
@@ -247,7 +288,7 @@ class GroupCoordinator:
         _check_name(name)
         group = self._groups[await self._shard(name)].get(name)
         if group is None:
-            raise UnknownMemberError(f"group {name!r} has no members")
+            raise UnknownMemberError(f"group {full_name(name)!r} has no members")
         return group
 
     async def _shard(self, name: str) -> CoordinatorShard:
@@ -270,22 +311,42 @@ class GroupCoordinator:
                 groups[name] = self._new_group(shard, name)
                 record.put_into(groups[name])
                 self._show(groups[name])
+            self._made[shard] = Counter(group.role for group in groups.values())
             shard.on_death(lambda: self._lost(shard))
         return groups
 
-    def _lost(self, shard: CoordinatorShard) -> None:
-        for group in self._groups.pop(shard, {}).values():
-            group.end(NotOwnerError(f"group {group.name!r} has moved to another broker"))
+    def _exists(self, shard: CoordinatorShard, name: str) -> bool:
+        return name in self._of(shard) or self.offsets.knows(shard, name)
 
-    def _make(self, shard: CoordinatorShard, name: str) -> Group:
+    def _lost(self, shard: CoordinatorShard) -> None:
+        self._made.pop(shard, None)
+        for group in self._groups.pop(shard, {}).values():
+            group.end(NotOwnerError(f"group {group.title!r} has moved to another broker"))
+
+    def _check_made(self, shard: CoordinatorShard, role: str, *, bounded: bool) -> None:
+        """TooManyError if the role has made as many groups as it may."""
+        most = self.settings.max_groups_per_role
+        if bounded and self._made[shard][role] >= most:
+            raise TooManyError(
+                f"{role!r} has made {most} groups", hint="delete some, or raise groups.max_per_role"
+            )
+
+    def _make(self, shard: CoordinatorShard, name: str, role: str = "") -> Group:
         if len(self._groups[shard]) >= self.settings.max_groups:
             raise TooManyError(f"there are {self.settings.max_groups} groups already")
-        group = self._groups[shard][name] = self._new_group(shard, name)
+        group = self._groups[shard][name] = self._new_group(shard, name, role)
+        self._made[shard][role] += 1
         return group
 
-    def _new_group(self, shard: CoordinatorShard, name: str) -> Group:
+    def _drop(self, shard: CoordinatorShard, name: str) -> Group | None:
+        group = self._groups[shard].pop(name, None)
+        if group is not None:
+            self._made[shard][group.role] -= 1
+        return group
+
+    def _new_group(self, shard: CoordinatorShard, name: str, role: str = "") -> Group:
         store: Callable[[Group], asyncio.Future[WeirError | None]] = partial(self._store_in, shard)
-        return Group(name, self._clock, self.settings, store=store, changed=self._show)
+        return Group(name, self._clock, self.settings, store=store, changed=self._show, role=role)
 
     def _show(self, group: Group) -> None:
         """Tell stats who has what."""
@@ -297,9 +358,9 @@ class GroupCoordinator:
         return self._tasks.spawn(_flushed(shard), f"store {group.name}")
 
     def _forget(self, shard: CoordinatorShard, name: str) -> None:
-        group = self._groups[shard].pop(name, None)
+        group = self._drop(shard, name)
         if group is not None:
-            group.end(UnknownGroupError(f"group {name!r} is deleted"))
+            group.end(UnknownGroupError(f"group {full_name(name)!r} is deleted"))
         shard.state.delete(_RECORD + name)
         self._kept_until_ms.pop(name, None)
 
@@ -314,7 +375,7 @@ class GroupCoordinator:
                     try:
                         await self._expire(shard, group)
                     except WeirError as failed:
-                        log.warning("group %s could not be looked after this time: %s", group.name, failed)
+                        log.warning("group %s could not be looked after this time: %s", group.title, failed)
 
     def _adopt(self, shard: CoordinatorShard) -> None:
         """Positions that came without a group, by a transaction, are a group's from now on, and can expire."""
@@ -322,12 +383,14 @@ class GroupCoordinator:
             for name in self.offsets.groups(shard):
                 self._note(shard, name)
 
-    def _note(self, shard: CoordinatorShard, name: str) -> "asyncio.Future[WeirError | None] | None":
+    def _note(
+        self, shard: CoordinatorShard, name: str, role: str = ""
+    ) -> "asyncio.Future[WeirError | None] | None":
         """There is a group of this name, without members so far."""
         groups = self._groups[shard]
         if name in groups or len(groups) >= self.settings.max_groups:
             return None
-        return self._store_in(shard, self._make(shard, name))
+        return self._store_in(shard, self._make(shard, name, role))
 
     async def _expire(self, shard: CoordinatorShard, group: Group) -> None:
         """Forget an empty group that nobody used for long, and at once one that has no positions to keep."""
@@ -343,7 +406,7 @@ class GroupCoordinator:
         if left_ms is not None:
             self._kept_until_ms[group.name] = left_ms + retention_ms
         elif group.is_idle() and shard in self._groups:
-            log.info("group %s is forgotten: it was empty since %s", group.name, since_ms)
+            log.info("group %s is forgotten: it was empty since %s", group.title, since_ms)
             self._forget(shard, group.name)
 
     async def _expire_unread(self, group: Group, before_ms: int) -> None:

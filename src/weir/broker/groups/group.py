@@ -26,6 +26,8 @@ from weir.model.errors import (
     UnknownMemberError,
     WeirError,
 )
+from weir.model.owned_names import full_name
+from weir.model.topics import TopicName
 from weir.runtime.interfaces import Clock
 
 log = logging.getLogger(__name__)
@@ -45,13 +47,18 @@ class Group:
         *,
         store: "Callable[[Group], asyncio.Future[WeirError | None]]",
         changed: "Callable[[Group], None]",
+        role: str = "",
     ) -> None:
         self.name = name
+        #: Its name as people see it.
+        self.title = full_name(name)
+        #: Who made it; nobody if that was not noted.
+        self.role = role
         self.state = EMPTY
         self.generation = 0
         self.protocol_type = ""
         self.protocol = ""
-        self.members = Roster(name)
+        self.members = Roster(self.title)
         #: Since when it has had no members, in milliseconds since 1970.
         self.empty_since_ms = clock.wall_ms()
         self._clock = clock
@@ -116,6 +123,8 @@ class Group:
             self._clock.wall_ms(),
             may_skip=request.may_skip,
             size=request.size,
+            role=request.role,
+            topics=tuple(request.topics),
         )
         member.deadline = self._clock.monotonic() + self._settings.new_member_s
         self._alarm.at(member.deadline)
@@ -176,12 +185,12 @@ class Group:
     def _rebalance(self, why: str) -> None:
         """Await everyone anew, unless that is under way."""
         if self.state is not JOINING:
-            log.info("group %s, generation %s, is divided anew: %s", self.name, self.generation, why)
+            log.info("group %s, generation %s, is divided anew: %s", self.title, self.generation, why)
             for member in self.members:
                 member.owes_sync = False
                 if self.state is SYNCING:
                     member.assignment = b""  # what it had is nobody's by now
-                member.end_sync(RebalanceInProgressError(f"group {self.name!r} is divided anew"))
+                member.end_sync(RebalanceInProgressError(f"group {self.title!r} is divided anew"))
             was_empty = self.state is EMPTY
             self._move(GroupEvent.REBALANCE)
             self._sync_by = NEVER
@@ -242,10 +251,10 @@ class Group:
         for said, is_so in ((request.protocol_type, self.protocol_type), (request.protocol, self.protocol)):
             if said is not None and said != is_so:
                 raise InconsistentGroupProtocolError(
-                    f"group {self.name!r} goes by {is_so!r}, not by {said[:80]!r}"
+                    f"group {self.title!r} goes by {is_so!r}, not by {said[:80]!r}"
                 )
         if self.state is JOINING:
-            raise RebalanceInProgressError(f"group {self.name!r} is divided anew")
+            raise RebalanceInProgressError(f"group {self.title!r} is divided anew")
         self._touch(member)
         if self.state is STABLE:
             member.owes_sync = False
@@ -262,7 +271,7 @@ class Group:
         if request.size > settings.max_member_bytes:
             raise NotAllowedError(f"a member may say {settings.max_member_bytes} bytes of itself")
         if request.size + sum(member.size for member in others) > settings.max_said_bytes:
-            raise GroupFullError(f"the members of group {self.name!r} say too much of themselves")
+            raise GroupFullError(f"the members of group {self.title!r} say too much of themselves")
 
     def _check_size(self, request: SyncRequest) -> None:
         if sum(map(len, request.assignments.values())) > self._settings.max_assigned_bytes:
@@ -305,7 +314,7 @@ class Group:
         member = self._current(member_id, generation, instance_id)
         self._touch(member)
         if self.state is JOINING:
-            raise RebalanceInProgressError(f"group {self.name!r} is divided anew")
+            raise RebalanceInProgressError(f"group {self.title!r} is divided anew")
 
     def leave(self, members: Sequence[tuple[str, str | None]]) -> list[WeirError | None]:
         """Members (id, instance id; an instance alone is enough) go; answers what went wrong with each."""
@@ -348,17 +357,17 @@ class Group:
         if generation < 0 and not member_id and instance_id is None:
             if transactional:
                 return
-            raise UnknownMemberError(f"group {self.name!r} has members, and only these may commit")
+            raise UnknownMemberError(f"group {self.title!r} has members, and only these may commit")
         member = self._current(member_id, generation, instance_id)
         if self.state is SYNCING and not transactional:
-            raise RebalanceInProgressError(f"group {self.name!r} is divided anew")
+            raise RebalanceInProgressError(f"group {self.title!r} is divided anew")
         self._touch(member)
 
     # --- who asks ---------------------------------------------------------------------------------------
 
     def _check_alive(self) -> None:
         if self.state is DEAD:
-            raise UnknownMemberError(f"group {self.name!r} has ended", hint="join anew")
+            raise UnknownMemberError(f"group {self.title!r} has ended", hint="join anew")
 
     def _find(self, member_id: str, instance_id: str | None) -> Member:
         self._check_alive()
@@ -367,12 +376,12 @@ class Group:
     def _current(self, member_id: str, generation: int, instance_id: str | None) -> Member:
         member = self._find(member_id, instance_id)
         if generation != self.generation:
-            raise IllegalGenerationError(f"group {self.name!r} is at generation {self.generation}")
+            raise IllegalGenerationError(f"group {self.title!r} is at generation {self.generation}")
         return member
 
     def _check_room(self) -> None:
         if len(self.members) + len(self.members.given) >= self._settings.max_members:
-            raise GroupFullError(f"group {self.name!r} has {self._settings.max_members} members")
+            raise GroupFullError(f"group {self.title!r} has {self._settings.max_members} members")
 
     @property
     def unused(self) -> bool:
@@ -382,6 +391,16 @@ class Group:
     def is_idle(self) -> bool:
         """Whether it has no members, and none is about to come."""
         return self.state is EMPTY and not self.members.given
+
+    def recheck(self, may_consume: Callable[[str, TopicName], bool]) -> bool:
+        """Members claim only what their roles may consume; answers whether some claimed more."""
+        found = False
+        for member in self.members:
+            parts = tuple(part for part in member.parts if may_consume(member.role, part))
+            found |= len(parts) < len(member.parts)
+            member.parts = parts
+            member.topics = tuple(topic for topic in member.topics if may_consume(member.role, topic))
+        return found
 
     def info(self) -> GroupInfo:
         members = [m.info(self.protocol) for m in self.members]

@@ -43,6 +43,9 @@ class Member:
     may_skip: bool = False
     #: What it said of itself, in bytes.
     size: int = 0
+    #: Whose it is, and what it says that it reads, as `JoinRequest` has it.
+    role: str = ""
+    topics: tuple[TopicName, ...] = ()
 
     @property
     def waits(self) -> bool:
@@ -60,6 +63,7 @@ class Member:
         self.client_id, self.client_host = request.client_id, request.client_host
         self.may_skip = request.may_skip
         self.size = request.size
+        self.role, self.topics = request.role, tuple(request.topics)
 
     def says_the_same(self, protocols: Mapping[str, bytes]) -> bool:
         return list(self.protocols.items()) == list(protocols.items())
@@ -97,6 +101,7 @@ class Member:
             bytes(self.protocols.get(protocol, b"")),
             self.assignment,
             self.parts,
+            self.role,
         )
 
     def stats(self, generation: int) -> ConsumerStats:

@@ -10,6 +10,7 @@ from enum import Enum
 
 from weir.broker.api import GroupState
 from weir.model.errors import InvariantError
+from weir.model.topics import TopicName
 
 
 class GroupEvent(Enum):
@@ -62,6 +63,8 @@ class GroupSettings:
     new_member_s: float = 300.0
     max_members: int = 5_000
     max_groups: int = 100_000
+    #: Groups that one role may have made at a time, unless it is a superuser.
+    max_groups_per_role: int = 1_000
     #: What a member may say of itself, and all of a group together; what they may be given together. A group must
     #: fit into one entry of a ledger.
     max_member_bytes: int = 1024 * 1024
@@ -73,3 +76,13 @@ class GroupSettings:
     retention_s: float = 7 * 86_400.0
     #: How often groups that are to be forgotten are looked for.
     sweep_s: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class GroupClaims:
+    """Whose a group is. `founder`: the role that made it; nobody if that was not noted. `parts`: where it has
+    positions or shares, or members say that they read."""
+
+    founder: str
+    roles: frozenset[str]
+    parts: tuple[TopicName, ...]

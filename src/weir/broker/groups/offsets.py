@@ -1,8 +1,9 @@
 """Positions of consumer groups: the cursors of durable subscriptions, placed by whoever consumes.
 
-A group has a subscription of its name on every partition that it has committed a position for. What it said with
-the position (the exact number, which may lie beyond the end; a note; when) lies beside the cursor in the topic's
-state, and holds for as long as nobody else moves the cursor. Which partitions these are is kept with the group.
+A group has a subscription of its name (as its tenant's clients say it) on every partition that it has committed a
+position for. What it said with the position (the exact number, which may lie beyond the end; a note; when) lies
+beside the cursor in the topic's state, and holds for as long as nobody else moves the cursor. Which partitions
+these are is kept with the group.
 """
 
 import asyncio
@@ -28,6 +29,7 @@ from weir.model.errors import (
     WeirError,
     WireError,
 )
+from weir.model.owned_names import full_name, plain_name
 from weir.model.topics import TopicName
 from weir.runtime.interfaces import Clock
 from weir.stream.state import StateLog
@@ -96,7 +98,7 @@ class GroupOffsets:
             if subscription is None:
                 continue
             if subscription.consumers:
-                failed[part] = SubscriptionBusyError(f"{part} has consumers of subscription {group!r}")
+                failed[part] = SubscriptionBusyError(f"{part} has consumers of subscription {plain_name(group)!r}")
                 del topics[part]
             else:
                 subscription.end("the group's position is deleted")
@@ -168,7 +170,7 @@ class GroupOffsets:
         pending = self._pending.get(group, {})
         for part, topic in topics.items():
             if stable and part in pending:
-                found[part] = UnstablePositionError(f"a transaction moves {group!r} on {part}")
+                found[part] = UnstablePositionError(f"a transaction moves {full_name(group)!r} on {part}")
             elif (subscription := _subscription(topic, group)) is not None:
                 try:
                     found[part] = _committed(topic, subscription)
@@ -181,6 +183,10 @@ class GroupOffsets:
     async def parts(self, group: str) -> list[TopicName]:
         """The partitions that the group has committed positions on."""
         return list(self._parts(await self._shards.of(group), group))
+
+    def knows(self, shard: CoordinatorShard, group: str) -> bool:
+        """Whether the group has positions."""
+        return shard.state.get(_PARTS + group) is not None
 
     def groups(self, shard: CoordinatorShard) -> list[str]:
         """Every group that has positions, as its shard knows it."""
@@ -279,7 +285,7 @@ def _place(topic: BrokerTopic, group: str, position: CommittedOffset) -> None:
     # (`auto.offset.reset`). Of a subscription that means that nothing counts as read.
     at = max(0, position.offset)
     start = StartAt(offset=at)
-    subscription = topic.ensure_subscription(group, start, {RETAINS: "false"})
+    subscription = topic.ensure_subscription(plain_name(group), start, {RETAINS: "false"})
     query = parse_progress(position.metadata)
     if query is not None and query.retain and not subscription.retains:
         subscription.properties[RETAINS] = "true"
@@ -288,11 +294,11 @@ def _place(topic: BrokerTopic, group: str, position: CommittedOffset) -> None:
     header = _HEADER.pack(
         _VERSION, position.offset, subscription.cursor.mark_delete + 1, position.leader_epoch, position.commit_ms
     )
-    topic.state.put(commit_key(group), header + position.metadata.encode())
+    topic.state.put(commit_key(plain_name(group)), header + position.metadata.encode())
 
 
 def _subscription(topic: BrokerTopic, group: str) -> Subscription | None:
-    found = topic.subscriptions.get(group)
+    found = topic.subscriptions.get(plain_name(group))
     return found if found is not None and found.durable else None
 
 

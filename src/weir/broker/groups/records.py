@@ -23,11 +23,12 @@ class GroupRecord:
     leader: str
     empty_since_ms: int
     members: tuple[Member, ...] = ()
+    role: str = ""
 
     def put_into(self, group: Group) -> None:
         """The group goes on from here."""
         group.generation, group.protocol_type, group.protocol = self.generation, self.protocol_type, self.protocol
-        group.empty_since_ms = self.empty_since_ms
+        group.empty_since_ms, group.role = self.empty_since_ms, self.role
         group.resume(self.members, self.leader)
 
 
@@ -40,6 +41,7 @@ def encode_group(group: Group) -> bytes:
         "leader": group.members.leader,
         "empty_since_ms": group.empty_since_ms,
         "members": [_member_record(member) for member in group.members],
+        "role": group.role,
     }
     return json.dumps(record, separators=(",", ":")).encode()
 
@@ -57,6 +59,7 @@ def decode_group(data: bytes) -> GroupRecord:
             str(record["leader"]),
             int(record["empty_since_ms"]),
             tuple(_member(member) for member in record["members"]),
+            str(record.get("role", "")),
         )
     except (ValueError, KeyError, TypeError, AttributeError, InvalidNameError) as bad:
         raise WireError(f"a group record is malformed: {bad!r}") from bad
@@ -74,6 +77,7 @@ def _member_record(member: Member) -> dict[str, Any]:
         "protocols": [[name, b64encode(data).decode()] for name, data in member.protocols.items()],
         "assignment": b64encode(member.assignment).decode(),
         "parts": [str(part) for part in member.parts],
+        "role": member.role,
     }
 
 
@@ -90,6 +94,7 @@ def _member(record: dict[str, Any]) -> Member:
         int(record["joined_ms"]),
         assignment=b64decode(record["assignment"]),
         parts=tuple(TopicName.parse(part) for part in record["parts"]),
+        role=str(record.get("role", "")),
     )
     member.size = sum(len(name) + len(data) for name, data in member.protocols.items())
     return member

@@ -1,6 +1,7 @@
 """What roles were granted on tenants, namespaces and topics."""
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Set
 
 from weir.broker.api import Scope
 from weir.broker.registry.mirror import Mirror
@@ -23,7 +24,17 @@ class GrantTable:
 
     def __init__(self, meta: MetaStore, runtime: Runtime, on_change: Callable[[str, bool], None]) -> None:
         self._meta = meta
-        self._mirror = Mirror(meta, runtime, keys.GRANTS, GRANTS, on_change)
+        self._on_change = on_change
+        self._mirror = Mirror(meta, runtime, keys.GRANTS, GRANTS, self._changed)
+        #: Where each role has grants, and of how many of them each action is part: made when somebody asks, from
+        #: the keys that have changed since somebody did.
+        self._of_roles: dict[str, Counter[tuple[str, Action]]] = {}
+        self._counted: dict[str, Grants] = {}
+        self._uncounted: dict[str, None] = {}
+
+    def _changed(self, key: str, present: bool) -> None:
+        self._uncounted[key] = None
+        self._on_change(key, present)
 
     async def start(self) -> None:
         await self._mirror.start()
@@ -44,6 +55,30 @@ class GrantTable:
                 domain, local = key.removeprefix(prefix).split("/", 1)
                 found[f"{domain}://{namespace}/{local}"] = grants
         return found
+
+    def of_role(self, role: str) -> Mapping[str, Set[Action]]:
+        """What the role was granted at least somewhere in which tenants: on these, or on something in them."""
+        for key in self._uncounted:
+            self._count(key)
+        self._uncounted = {}
+        found: dict[str, set[Action]] = {}
+        for tenant, action in self._of_roles.get(role, ()):
+            found.setdefault(tenant, set()).add(action)
+        return found
+
+    def _count(self, key: str) -> None:
+        tenant = key.removeprefix(keys.GRANTS).partition("/")[0]
+        before, now = self._counted.pop(key, _NONE), self._mirror.get(key) or _NONE
+        for role, actions in before.roles.items():
+            self._of_roles[role].subtract((tenant, action) for action in actions)
+        for role, actions in now.roles.items():
+            self._of_roles.setdefault(role, Counter()).update((tenant, action) for action in actions)
+        for role in {**before.roles, **now.roles}:
+            self._of_roles[role] = +self._of_roles[role]
+            if not self._of_roles[role]:
+                del self._of_roles[role]
+        if now.roles:
+            self._counted[key] = now
 
     async def grant(self, scope: Scope, role: str, actions: Iterable[Action]) -> None:
         """Let the role do exactly these on it, instead of what it was granted there before."""

@@ -17,6 +17,7 @@ from dataclasses import replace
 from weir.broker.registry.grants import GrantTable
 from weir.broker.registry.listing import TopicListWatch, TopicPattern
 from weir.broker.registry.mirror import Bells, Mirror
+from weir.broker.registry.role_tenants import RoleTenants
 from weir.broker.registry.tenants import NamespaceTable, TenantTable
 from weir.broker.registry.topics import TopicLimits, TopicTable
 from weir.meta import keys
@@ -57,6 +58,7 @@ class Registry:
             meta, runtime, self.namespaces, limits or TopicLimits(), on_change=self._topic_changed
         )
         self.grants = GrantTable(meta, runtime, self._access_changed)
+        self.role_tenants = RoleTenants(meta, runtime)
 
     async def start(self) -> None:
         """Know everything; on the very first start make `public/default`."""
@@ -69,8 +71,10 @@ class Registry:
         for table in self._tables():
             await table.close()
 
-    def _tables(self) -> tuple[Mirror[Cluster] | TenantTable | NamespaceTable | TopicTable | GrantTable, ...]:
-        return (self._clusters, self.tenants, self.namespaces, self.topics, self.grants)
+    def _tables(
+        self,
+    ) -> tuple[Mirror[Cluster] | TenantTable | NamespaceTable | TopicTable | GrantTable | RoleTenants, ...]:
+        return (self._clusters, self.tenants, self.namespaces, self.topics, self.grants, self.role_tenants)
 
     async def _first_start(self) -> None:
         """Several brokers may do this at once. The cluster comes last: it marks that the rest was made, so that an

@@ -33,6 +33,7 @@ from weir.model.errors import (
     UnknownProducerError,
     UnknownTransactionError,
 )
+from weir.model.owned_names import full_name
 from weir.model.topics import TopicName
 from weir.runtime.interfaces import Clock
 
@@ -85,9 +86,11 @@ class Transactions:
         timeout_ms: int = 60_000,
         role: str = "",
         expected: ProducerIdentity | None = None,
+        bounded: bool = False,
     ) -> ProducerIdentity:
         """Who the producer is from now on; others of the same transactional id are fenced, and what they left open
-        is aborted. `expected`: who it was, if it only wants to go on under a new epoch."""
+        is aborted. `expected`: who it was, if it only wants to go on under a new epoch. `bounded`: whether the
+        role may have so many ids only."""
         if name is None:
             return ProducerIdentity(await self._ids.take(), 0)
         self._check_name(name)
@@ -103,6 +106,8 @@ class Transactions:
                 spare = await self._ids.take()
                 continue
             if transaction is None:
+                if bounded:
+                    self._check_owned(shard.ids_of(role), role, "transactional ids")
                 transaction = self._create(shard, name, spare, role)
             else:
                 self._check_role(transaction, role)
@@ -117,12 +122,19 @@ class Transactions:
                 # What is repeated was counted on by this request, or by one whose answer was lost.
                 if not repeated or transaction.epoch > MAX_EPOCH:
                     self._take_over(shard, transaction, spare, expected)
-            transaction.timeout_ms, transaction.role = timeout_ms, role
+            shard.give(transaction, role)
+            transaction.timeout_ms = timeout_ms
             transaction.move(TransactionEvent.INIT, self._clock.wall_ms())
             shard.put(transaction)
             identity = ProducerIdentity(transaction.producer_id, transaction.epoch)
             await shard.flush()
             return identity
+
+    def _check_owned(self, count: int, role: str, what: str) -> None:
+        if count >= self.settings.most_per_role:
+            raise TooManyError(
+                f"{role!r} has {count} {what}", hint="use fewer; unused ones are forgotten in a week"
+            )
 
     def _create(self, shard: TransactionShard, name: str, producer_id: int, role: str) -> Transaction:
         if len(shard.by_id) >= self.settings.most:
@@ -145,7 +157,7 @@ class Transactions:
             return False
         if expected == transaction.last:
             return True
-        raise StaleEpochError(f"another producer has taken {transaction.id!r} over")
+        raise StaleEpochError(f"another producer has taken {full_name(transaction.id)!r} over")
 
     async def _ended(self, shard: TransactionShard, transaction: Transaction) -> None:
         await shard.end(transaction)
@@ -187,7 +199,9 @@ class Transactions:
         _, transaction = await self._find(name, identity, role)
         self._check_ended(transaction)
         if transaction.state is not TransactionState.ONGOING or not all(p in transaction.confirmed for p in parts):
-            raise NotInTransactionError(f"not all of the partitions are part of the transaction of {name!r}")
+            raise NotInTransactionError(
+                f"not all of the partitions are part of the transaction of {full_name(name)!r}"
+            )
 
     async def add_offsets(self, name: str, identity: ProducerIdentity, group: str, *, role: str = "") -> None:
         """Let the transaction, begun now if none is open, move positions of the group."""
@@ -215,7 +229,9 @@ class Transactions:
         self._check_ended(transaction)
         is_open = transaction.state is TransactionState.ONGOING
         if not joins and not (is_open and group in transaction.groups):
-            raise NotInTransactionError(f"group {group!r} is not part of an open transaction of {name!r}")
+            raise NotInTransactionError(
+                f"group {full_name(group)!r} is not part of an open transaction of {full_name(name)!r}"
+            )
         if sum(map(len, transaction.groups.values())) + len(positions) > self.settings.most_parts:
             raise TooManyError(f"a transaction may move {self.settings.most_parts} positions")
         self._begin(transaction)
@@ -226,7 +242,7 @@ class Transactions:
 
     def _check_ended(self, transaction: Transaction) -> None:
         if transaction.decided:
-            raise TransactionBusyError(f"the last transaction of {transaction.id!r} is being ended")
+            raise TransactionBusyError(f"the last transaction of {full_name(transaction.id)!r} is being ended")
 
     def _begin(self, transaction: Transaction) -> None:
         self._check_ended(transaction)
@@ -270,12 +286,21 @@ class Transactions:
         return following
 
     async def commit_together(
-        self, sink: str, epoch: int, transactions: Sequence[tuple[str, ProducerIdentity]], *, role: str = ""
+        self,
+        sink: str,
+        epoch: int,
+        transactions: Sequence[tuple[str, ProducerIdentity]],
+        *,
+        role: str = "",
+        bounded: bool = False,
     ) -> bool:
         """Commit all of them or none, together with the word that the sink has written this epoch. False, and
-        nothing is done, if it had written this epoch or a later one before."""
+        nothing is done, if it had written this epoch or a later one before. `bounded`: whether the role may have
+        so many sinks only."""
         shard = await self._shard_of_sink(sink)
         last, owner = self._sink(shard, sink, role)
+        if bounded and shard.sink(sink) is None:
+            self._check_owned(shard.sinks_of(role), role, "sinks")
         if epoch <= last:
             await shard.flush()
             return False
@@ -285,7 +310,7 @@ class Transactions:
             if transaction.state is not TransactionState.EMPTY:  # of one that wrote nothing there is nothing to do
                 if transaction.state is not TransactionState.ONGOING:
                     raise TransactionStateError(
-                        f"{name!r} has no open transaction: it is {transaction.state.value}"
+                        f"{full_name(name)!r} has no open transaction: it is {transaction.state.value}"
                     )
                 found[name] = transaction
         now_ms = self._clock.wall_ms()
@@ -319,7 +344,7 @@ class Transactions:
         """The last epoch and the owner, who is the first to ask."""
         epoch, owner = shard.sink(sink) or (-1, role)
         if not self.may_use(owner, role):
-            raise NotAuthorisedError(f"{sink[:80]!r} is another role's sink")
+            raise NotAuthorisedError(f"{full_name(sink)[:80]!r} is another role's sink")
         return epoch, owner
 
     # --- asking -----------------------------------------------------------------------------------------
@@ -329,13 +354,29 @@ class Transactions:
         self._check_name(name)
         found = (await self._shards.of(name)).by_id.get(name)
         if found is None:
-            raise UnknownTransactionError(f"there is no transactional id {name[:80]!r}")
+            raise UnknownTransactionError(f"there is no transactional id {full_name(name)[:80]!r}")
         return found.info()
 
     async def all(self) -> list[TransactionInfo]:
         """Every transactional id that this broker coordinates."""
         found = [transaction.info() for shard in await self._shards.all() for transaction in shard.by_id.values()]
         return sorted(found, key=lambda info: info.id)
+
+    async def owner(self, name: str) -> str | None:
+        """The role whose the transactional id is; None if nothing is known of it."""
+        self._check_name(name)
+        found = (await self._shards.of(name)).by_id.get(name)
+        return None if found is None else found.role
+
+    def owner_now(self, name: str) -> str | None:
+        """The same as far as it can be told at once."""
+        found = self._shards.find(name)
+        return None if found is None else found.role
+
+    async def sink_owner(self, sink: str) -> str | None:
+        """The role whose the sink is; None if nothing is known of it."""
+        found = (await self._shard_of_sink(sink)).sink(sink)
+        return None if found is None else found[1]
 
     def may_use(self, owner: str, role: str) -> bool:
         """Whether a transactional id that `owner` used first is the role's as well."""
@@ -368,14 +409,16 @@ class Transactions:
     def _of(self, shard: TransactionShard, name: str, role: str) -> Transaction:
         transaction = shard.by_id.get(name)
         if transaction is None:
-            raise UnknownProducerError(f"nothing is known of the transactional id {name[:80]!r}")
+            raise UnknownProducerError(f"nothing is known of the transactional id {full_name(name)[:80]!r}")
         self._check_role(transaction, role)
         return transaction
 
     def _check_role(self, transaction: Transaction, role: str) -> None:
         if not self.may_use(transaction.role, role):
-            raise NotAuthorisedError(f"{transaction.id!r} is another role's transactional id")
+            raise NotAuthorisedError(f"{full_name(transaction.id)!r} is another role's transactional id")
 
     def _check_name(self, name: str) -> None:
         if not name or len(name.encode(errors="replace")) > _MAX_NAME_BYTES:
-            raise InvalidNameError(f"a transactional id has 1 to {_MAX_NAME_BYTES} bytes, {name[:80]!r} does not")
+            raise InvalidNameError(
+                f"a transactional id has 1 to {_MAX_NAME_BYTES} bytes, {full_name(name)[:80]!r} does not"
+            )

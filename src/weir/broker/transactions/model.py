@@ -61,6 +61,8 @@ class TransactionSettings:
     sweep_s: float = 1.0
     #: An id that nobody used for so long is forgotten.
     forget_s: float = 7 * 24 * 3600.0
+    #: Transactional ids, and sinks, that one role may have unless it is a superuser.
+    most_per_role: int = 10_000
     #: Transactional ids in one shard.
     most: int = 100_000
     #: Partitions, and positions, in one transaction.

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -78,6 +79,10 @@ class TransactionShard:
         self.by_id: dict[str, Transaction] = {}
         self.by_producer: dict[int, Transaction] = {}
         self._endings: dict[str, asyncio.Task[None]] = {}
+        self._ids_of: Counter[str] = Counter()
+        self._sinks_of: Counter[str] = Counter()
+        for key in shard.state.keys(_SINK):
+            self._sinks_of[(self.sink(key.removeprefix(_SINK)) or (0, ""))[1]] += 1
         for key in shard.state.keys(_RECORD):
             name = key.removeprefix(_RECORD)
             self.add(decode_transaction(name, shard.state.get(key) or b""))
@@ -105,6 +110,19 @@ class TransactionShard:
     def add(self, transaction: Transaction) -> None:
         self.by_id[transaction.id] = transaction
         self.by_producer[transaction.producer_id] = transaction
+        self._ids_of[transaction.role] += 1
+
+    def give(self, transaction: Transaction, role: str) -> None:
+        """It is this role's from now on."""
+        self._ids_of[transaction.role] -= 1
+        self._ids_of[role] += 1
+        transaction.role = role
+
+    def ids_of(self, role: str) -> int:
+        return self._ids_of[role]
+
+    def sinks_of(self, role: str) -> int:
+        return self._sinks_of[role]
 
     def rename(self, transaction: Transaction, producer_id: int, last_epoch: int) -> None:
         """It goes on under another producer id."""
@@ -115,6 +133,7 @@ class TransactionShard:
     def forget(self, transaction: Transaction) -> None:
         del self.by_id[transaction.id]
         del self.by_producer[transaction.producer_id]
+        self._ids_of[transaction.role] -= 1
         self.shard.state.delete(_RECORD + transaction.id)
 
     def put(self, transaction: Transaction) -> None:
@@ -130,9 +149,16 @@ class TransactionShard:
         return int(epoch), role
 
     def put_sink(self, sink: str, epoch: int, role: str) -> None:
+        known = self.sink(sink)
+        if known is not None:
+            self._sinks_of[known[1]] -= 1
+        self._sinks_of[role] += 1
         self.shard.state.put(_SINK + sink, f"{epoch} {role}".encode())
 
     def forget_sink(self, sink: str) -> None:
+        known = self.sink(sink)
+        if known is not None:
+            self._sinks_of[known[1]] -= 1
         self.shard.state.delete(_SINK + sink)
 
     async def flush(self) -> None:

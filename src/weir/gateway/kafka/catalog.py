@@ -128,9 +128,25 @@ class Catalog:
             raise UnknownTopicIdError("no topic has this id")
         return found
 
+    def known_by_id(self, role: str, topic_id: bytes) -> TopicRecord:
+        """The same for a role: what it may not know of has no id."""
+        record = self.by_id(topic_id)
+        if not self.may_know(role, record.name):
+            raise UnknownTopicIdError("no topic has this id")
+        return record
+
+    def known(self, role: str, topic: str | bytes, index: int) -> TopicName:
+        """What `find` finds, for a role; NotAuthorisedError, whether there is one or not, if it is named and the
+        role may not know of it."""
+        if isinstance(topic, str):
+            self._guard.check(role, self.base(topic), None)
+        else:
+            self.known_by_id(role, topic)
+        return self.find(topic, index)
+
     def all(self, role: str) -> list[TopicRecord]:
         """Every topic that has a name in Kafka and that the role may know of, in the order of names."""
-        return [record for record in self._named() if not record.deleting and self._may_know(role, record)]
+        return [record for record in self._named() if not record.deleting and self.may_know(role, record.name)]
 
     def _named(self) -> list[TopicRecord]:
         return [
@@ -142,9 +158,10 @@ class Catalog:
             if record.name.persistent and kafka_name(record.name) is not None
         ]
 
-    def _may_know(self, role: str, record: TopicRecord) -> bool:
+    def may_know(self, role: str, base: TopicName) -> bool:
+        """Whether the role may know of the topic, if there is one."""
         try:
-            self._guard.check(role, record.name, None)
+            self._guard.check(role, base, None)
         except NotAuthorisedError:
             return False
         return True

@@ -37,10 +37,11 @@ _LOOK_AGAIN = (
 
 
 def groups_of(session: Session) -> Groups:
+    """Groups as the client's role may use them: there is no other way to them from here."""
     groups = session.services.groups
     if groups is None:
         raise RefusedError(Code.COORDINATOR_NOT_AVAILABLE, "consumer groups are not served here")
-    return groups
+    return groups.of(session.role)
 
 
 def group_code(failure: BaseException) -> int:
@@ -58,13 +59,6 @@ def position_code(failure: BaseException) -> int:
 
 
 # --- who may ------------------------------------------------------------------------------------------------
-
-
-async def check_group(session: Session, group: str) -> None:
-    """NotAuthorisedError unless the client may consume all that the group does. A group that has nothing yet is
-    anybody's; a member, once let in, is known by its id."""
-    if not session.services.authoriser.is_superuser(session.role):
-        check_topics(session, group, await groups_of(session).parts(group))
 
 
 def may_use(session: Session, group: str, parts: Iterable[TopicName]) -> bool:
@@ -111,6 +105,20 @@ def _parts_in(session: Session, share: Buffer) -> list[TopicName]:
     except errors.WeirError:
         return found
     return found
+
+
+def topics_said(session: Session, protocol_type: str, protocols: Iterable[Buffer]) -> list[TopicName]:
+    """Which topics a member says that it reads, as far as that can be read."""
+    if protocol_type != CONSUMER:
+        return []
+    found: dict[TopicName, None] = {}
+    for metadata in protocols:
+        try:
+            for name in decode_subscription(metadata).topics:
+                found[session.services.catalog.base(name)] = None
+        except errors.WeirError:
+            continue
+    return list(found)
 
 
 def subscribed_topics(info: GroupInfo) -> Sequence[str] | None:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from weir.broker.api import Authoriser, Broker, Groups, Guard, Registry, Transactions
+from weir.broker.api import Authoriser, Broker, Guard, Registry, RoleGroups, RoleTransactions
 from weir.gateway.kafka.catalog import Catalog
 from weir.gateway.kafka.connection.settings import KafkaSettings
 from weir.gateway.kafka.fetch.moments import Moments
@@ -27,5 +27,5 @@ class Services:
     moments: Moments = field(default_factory=Moments)
     #: Finds the records that shall be delayed.
     delaying: Delaying = field(default_factory=Delaying)
-    groups: Groups | None = None
-    transactions: Transactions | None = None
+    groups: RoleGroups | None = None
+    transactions: RoleTransactions | None = None

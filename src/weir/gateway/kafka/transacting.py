@@ -32,10 +32,11 @@ _ABORTABLE_SINCE = 11
 
 
 def transactions_of(session: "Session") -> Transactions:
+    """Transactions as the client's role may use them: there is no other way to them from here."""
     transactions = session.services.transactions
     if transactions is None:
         raise RefusedError(Code.COORDINATOR_NOT_AVAILABLE, "transactions are not served here")
-    return transactions
+    return transactions.of(session.role)
 
 
 def transaction_code(

@@ -12,6 +12,7 @@ from weir.broker.coordinator_shards import CoordinatorShards
 from weir.broker.groups.coordinator import GroupCoordinator
 from weir.broker.groups.model import GroupSettings
 from weir.broker.groups.offsets import GroupOffsets
+from weir.broker.groups.owned import GroupAccess
 from weir.broker.ports import SoleOwner
 from weir.broker.registry.registry import Registry
 from weir.broker.settings import BrokerSettings
@@ -264,7 +265,7 @@ def play(
                 guard,
                 authoriser,
                 KafkaSettings(host="server", port=9092),
-                groups=groups,
+                groups=GroupAccess(groups, authoriser, registry, runtime.clock),
             )
             server = KafkaServer(runtime, services)
             await server.start()

@@ -14,9 +14,11 @@ from weir.broker.coordinator_shards import CoordinatorShards
 from weir.broker.groups.coordinator import GroupCoordinator
 from weir.broker.groups.model import GroupSettings
 from weir.broker.groups.offsets import GroupOffsets
+from weir.broker.groups.owned import GroupAccess
 from weir.broker.ownership import OwnershipSettings
 from weir.broker.transactions.coordinator import Transactions
 from weir.broker.transactions.model import TransactionSettings
+from weir.broker.transactions.owned import TransactionAccess
 from weir.gateway.kafka.catalog import Catalog
 from weir.gateway.kafka.connection.server import KafkaServer
 from weir.gateway.kafka.connection.settings import KafkaSettings, SessionLimits
@@ -164,8 +166,8 @@ async def _serve_kafka(composed: Composed, groups: GroupCoordinator, transaction
         guard,
         authoriser,
         KafkaSettings(host=composed.name, port=PORT, limits=_LIMITS, sweep_interval_s=0.5, close_grace_s=1.0),
-        groups=groups,
-        transactions=transactions,
+        groups=GroupAccess(groups, authoriser, composed.registry, composed.runtime.clock),
+        transactions=TransactionAccess(transactions, authoriser),
     )
     server = KafkaServer(composed.runtime, services)
     await server.start()

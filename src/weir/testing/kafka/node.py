@@ -11,9 +11,9 @@ from typing import Any
 
 from weir.broker.access.security import Authoriser, TopicGuard
 from weir.broker.broker import Broker
-from weir.broker.groups.coordinator import GroupCoordinator
+from weir.broker.groups.owned import GroupAccess
 from weir.broker.registry.registry import Registry
-from weir.broker.transactions.coordinator import Transactions
+from weir.broker.transactions.owned import TransactionAccess
 from weir.gateway.kafka.catalog import Catalog
 from weir.gateway.kafka.connection.server import KafkaServer
 from weir.gateway.kafka.services import Services
@@ -43,8 +43,8 @@ class _Composed(Standalone):
         catalog: Catalog,
         tls: SSLContext | None,
         *,
-        groups: GroupCoordinator,
-        transactions: Transactions,
+        groups: GroupAccess,
+        transactions: TransactionAccess,
     ) -> None:
         guard = TopicGuard(authoriser)
         settings = config_parts.kafka_settings(self._config, self._bound["kafka"])

@@ -11,10 +11,12 @@ from weir.broker.context import BrokerContext
 from weir.broker.coordinator_shards import CoordinatorShards
 from weir.broker.groups.coordinator import GroupCoordinator
 from weir.broker.groups.offsets import GroupOffsets
+from weir.broker.groups.owned import GroupAccess
 from weir.broker.ports import SoleOwner
 from weir.broker.registry.registry import Registry
 from weir.broker.settings import BrokerSettings
 from weir.broker.transactions.coordinator import Transactions
+from weir.broker.transactions.owned import TransactionAccess
 from weir.gateway.kafka.catalog import Catalog
 from weir.gateway.kafka.connection.server import KafkaServer
 from weir.gateway.kafka.connection.settings import KafkaSettings
@@ -240,8 +242,8 @@ def play(
             guard,
             authoriser,
             KafkaSettings(host="server", port=0),
-            groups=groups,
-            transactions=transactions,
+            groups=GroupAccess(groups, authoriser, registry, runtime.clock),
+            transactions=TransactionAccess(transactions, authoriser),
         )
         server = KafkaServer(runtime, services)
         await server.start()

@@ -108,7 +108,7 @@ class Fetching:
         missing: list[TopicName] = []
         for part in parts:
             with suppress(WeirError):
-                name = part.name or catalog.find(*part.key)
+                name = part.name or catalog.known(self._session.role, *part.key)
                 if topics.get(name) is None:
                     missing.append(name)
         for first in range(0, len(missing) if len(missing) > 1 else 0, _LOADED_AT_ONCE):
@@ -119,7 +119,7 @@ class Fetching:
         """Its topic, which may have been unloaded or deleted since it was last read."""
         session, services = self._session, self._session.services
         if part.name is None:
-            part.name = services.catalog.find(*part.key)
+            part.name = services.catalog.known(session.role, *part.key)
         if part.access_revision != services.authoriser.revision:
             services.guard.check(session.role, part.name, Action.CONSUME)
             part.access_revision = services.authoriser.revision

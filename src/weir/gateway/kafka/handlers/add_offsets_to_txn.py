@@ -2,10 +2,10 @@
 
 from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.errors import Code
-from weir.gateway.kafka.grouping import check_group, group_code
+from weir.gateway.kafka.grouping import group_code, groups_of
 from weir.gateway.kafka.registry import handler
 from weir.gateway.kafka.transacting import fenced_code, identity, transaction_code, transactions_of
-from weir.model.errors import NotAuthorisedError, WeirError
+from weir.model.errors import WeirError
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey
 
@@ -17,14 +17,12 @@ async def add_offsets_to_txn(
     session: Session, request: m.AddOffsetsToTxnRequest, version: int
 ) -> m.AddOffsetsToTxnResponse:
     try:
-        await check_group(session, request.group_id)
-    except NotAuthorisedError as refused:
+        group = await groups_of(session).kept(request.group_id)
+    except WeirError as refused:
         return m.AddOffsetsToTxnResponse(error_code=group_code(refused))
     who = identity(request.producer_id, request.producer_epoch)
     try:
-        await transactions_of(session).add_offsets(
-            request.transactional_id, who, request.group_id, role=session.role
-        )
+        await transactions_of(session).add_offsets(request.transactional_id, who, group)
     except WeirError as failure:
         code = transaction_code(failure, fenced=fenced_code(version, _FENCED_SINCE))
         return m.AddOffsetsToTxnResponse(error_code=code)

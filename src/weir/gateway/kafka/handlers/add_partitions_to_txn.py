@@ -58,9 +58,9 @@ async def _add(session: Session, asked: _Transaction, version: int) -> list[_Top
     who = identity(asked.producer_id, asked.producer_epoch)
     try:
         if asked.verify_only:
-            await transactions.verify(asked.transactional_id, who, parts, role=session.role)
+            await transactions.verify(asked.transactional_id, who, parts)
         else:
-            await transactions.add_partitions(asked.transactional_id, who, parts, role=session.role)
+            await transactions.add_partitions(asked.transactional_id, who, parts)
     except WeirError as failure:
         fenced, abortable = fenced_code(version, _FENCED_SINCE), version >= _SEVERAL_SINCE
         return _answer(asked.topics, transaction_code(failure, fenced=fenced, abortable=abortable))

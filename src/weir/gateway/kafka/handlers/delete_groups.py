@@ -3,7 +3,7 @@
 from weir.gateway.kafka.admin.common import to_its_end
 from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.errors import text_of
-from weir.gateway.kafka.grouping import check_group, group_code, groups_of
+from weir.gateway.kafka.grouping import group_code, groups_of
 from weir.gateway.kafka.registry import handler
 from weir.model.errors import WeirError
 from weir.wire.kafka import messages as m
@@ -20,7 +20,6 @@ async def delete_groups(session: Session, request: m.DeleteGroupsRequest, versio
 
 async def _delete(session: Session, name: str) -> _Result:
     try:
-        await check_group(session, name)
         await to_its_end(groups_of(session).delete(name))
     except WeirError as failure:
         return _Result(group_id=name, error_code=group_code(failure), error_message=text_of(failure))

@@ -37,10 +37,12 @@ def _key(session: Session, topic: _Topic) -> str | bytes:
     """What tells it from others: its id, however it is named."""
     if topic.name is None:
         return bytes(topic.topic_id)
+    catalog = session.services.catalog
     try:
-        return session.services.catalog.id_of(session.services.catalog.topic(topic.name))
+        record = catalog.topic(topic.name)
     except WeirError:
         return topic.name
+    return catalog.id_of(record) if catalog.may_know(session.role, record.name) else topic.name
 
 
 def _meant(session: Session, topic: _Topic) -> TopicRecord:
@@ -57,7 +59,7 @@ def _meant(session: Session, topic: _Topic) -> TopicRecord:
         except InvalidNameError as bad:  # there can be none
             raise TopicNotFoundError(bad.what, hint=bad.hint) from bad
         return catalog.topic(topic.name)
-    record = catalog.by_id(topic.topic_id)
+    record = catalog.known_by_id(session.role, topic.topic_id)
     session.services.authoriser.check_admin(session.role, record.name)
     return record
 

@@ -4,7 +4,7 @@ from weir.broker.api import GroupInfo, GroupState
 from weir.gateway.kafka.admin.operations import NOT_ASKED, Operation, bits
 from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.errors import Code, text_of
-from weir.gateway.kafka.grouping import STATES, check_group, group_code, groups_of
+from weir.gateway.kafka.grouping import STATES, group_code, groups_of
 from weir.gateway.kafka.registry import handler
 from weir.model.errors import UnknownGroupError, WeirError
 from weir.wire.kafka import messages as m
@@ -29,7 +29,6 @@ async def describe_groups(
 
 async def _describe(session: Session, name: str, version: int) -> _Group:
     try:
-        await check_group(session, name)
         return _told(await groups_of(session).describe(name))
     except UnknownGroupError as unknown:
         # Before there was a code for it here, a group that does not exist was a dead one.

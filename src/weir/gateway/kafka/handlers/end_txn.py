@@ -18,9 +18,9 @@ async def end_txn(session: Session, request: m.EndTxnRequest, version: int) -> m
     who = identity(request.producer_id, request.producer_epoch)
     try:
         if version >= _EPOCH_SINCE:
-            found = await transactions.end_epoch(name, who, commit=request.committed, role=session.role)
+            found = await transactions.end_epoch(name, who, commit=request.committed)
             return m.EndTxnResponse(producer_id=found.producer_id, producer_epoch=found.epoch)
-        await transactions.end(name, who, commit=request.committed, role=session.role)
+        await transactions.end(name, who, commit=request.committed)
     except WeirError as failure:
         code = transaction_code(failure, fenced=fenced_code(version, _FENCED_SINCE))
         return m.EndTxnResponse(error_code=code)

@@ -4,6 +4,7 @@ from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.errors import Code, text_of
 from weir.gateway.kafka.grouping import group_code, groups_of
 from weir.gateway.kafka.registry import handler
+from weir.gateway.kafka.transacting import transaction_code, transactions_of
 from weir.model.errors import WeirError
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey
@@ -35,9 +36,13 @@ async def _find(session: Session, key_type: int, key: str) -> _Found:
     if key_type not in (_GROUP, _TRANSACTION):
         return _refused(key, Code.INVALID_REQUEST, "only groups and transactions have coordinators here")
     try:
-        here = await groups_of(session).owner_here(key)
+        has_transactions = session.services.transactions is not None  # both are in one place
+        transactional = key_type == _TRANSACTION and has_transactions
+        coordinator = transactions_of(session) if transactional else groups_of(session)
+        here = await coordinator.owner_here(key)
     except WeirError as failure:
-        return _refused(key, group_code(failure), text_of(failure))
+        code = group_code(failure) if key_type == _GROUP else transaction_code(failure)
+        return _refused(key, code, text_of(failure))
     if not here:
         return _refused(key, Code.COORDINATOR_NOT_AVAILABLE, "another broker has it")
     return _Found(

@@ -27,7 +27,6 @@ async def init_producer_id(
         found = await transactions_of(session).init(
             request.transactional_id,
             timeout_ms=request.transaction_timeout_ms,
-            role=session.role,
             expected=expected,
         )
     except WeirError as failure:

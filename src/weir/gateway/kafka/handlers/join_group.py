@@ -2,7 +2,7 @@
 
 from weir.broker.api import Joined, JoinRequest
 from weir.gateway.kafka.connection.session import Session
-from weir.gateway.kafka.grouping import check_group, group_code, groups_of
+from weir.gateway.kafka.grouping import group_code, groups_of, topics_said
 from weir.gateway.kafka.registry import handler
 from weir.model.errors import MemberIdRequiredError, WeirError
 from weir.wire.kafka import messages as m
@@ -18,7 +18,6 @@ _Member = m.JoinGroupResponse.JoinGroupResponseMember
 @handler(ApiKey.JOIN_GROUP, versions=(0, 9))
 async def join_group(session: Session, request: m.JoinGroupRequest, version: int) -> m.JoinGroupResponse:
     try:
-        await check_group(session, request.group_id)
         joined = await groups_of(session).join(request.group_id, _asked(session, request, version))
     except WeirError as failure:
         given = failure.member_id if isinstance(failure, MemberIdRequiredError) else request.member_id
@@ -47,6 +46,7 @@ def _asked(session: Session, request: m.JoinGroupRequest, version: int) -> JoinR
         client_host=session.peer.rpartition(":")[0],
         id_first=version >= _ID_FIRST_SINCE,
         may_skip=version >= _MAY_SKIP_SINCE,
+        topics=topics_said(session, request.protocol_type, [protocol.metadata for protocol in request.protocols]),
     )
 
 

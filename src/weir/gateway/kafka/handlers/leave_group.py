@@ -2,7 +2,7 @@
 
 from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.errors import Code
-from weir.gateway.kafka.grouping import check_group, group_code, groups_of
+from weir.gateway.kafka.grouping import group_code, groups_of
 from weir.gateway.kafka.registry import handler
 from weir.model.errors import WeirError
 from weir.wire.kafka import messages as m
@@ -21,7 +21,6 @@ async def leave_group(session: Session, request: m.LeaveGroupRequest, version: i
         else [(request.member_id, None)]
     )
     try:
-        await check_group(session, request.group_id)
         results = await groups_of(session).leave(request.group_id, leaving)
     except WeirError as failure:
         return m.LeaveGroupResponse(error_code=group_code(failure))

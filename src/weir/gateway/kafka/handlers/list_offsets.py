@@ -51,7 +51,7 @@ async def _answer(session: Session, name: str, asked: _Asked, committed: bool, v
 async def _find(session: Session, name: str, asked: _Asked, committed: bool) -> tuple[int, int]:
     """The offset, and its record's time where that was asked for."""
     services = session.services
-    part = services.catalog.part(name, asked.partition_index)
+    part = services.catalog.known(session.role, name, asked.partition_index)
     services.guard.check(session.role, part, Action.CONSUME)
     topic = await services.broker.topic(part, role=session.role, create=False)
     if asked.current_leader_epoch > 0:

@@ -3,7 +3,7 @@
 from weir.broker.api import CommittedOffset
 from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.errors import Code, code_of
-from weir.gateway.kafka.grouping import check_group, group_code, groups_of, part_of, position_code
+from weir.gateway.kafka.grouping import group_code, groups_of, part_of, position_code
 from weir.gateway.kafka.registry import handler
 from weir.model.errors import TopicNotFoundError, UnknownGroupError, WeirError
 from weir.model.topics import TopicName
@@ -36,8 +36,6 @@ async def offset_commit(session: Session, request: m.OffsetCommitRequest, versio
                 partition.committed_metadata or "",
             )
     try:
-        if request.generation_id_or_member_epoch < 0:  # members were asked when they joined
-            await check_group(session, request.group_id)
         results = await groups_of(session).commit(
             request.group_id,
             positions,
@@ -81,7 +79,7 @@ def _part(session: Session, group: str, topic: _Topic, index: int, version: int)
     name = topic.name
     if version >= _TOPIC_IDS_SINCE:
         catalog = session.services.catalog
-        name = catalog.name_of(catalog.by_id(topic.topic_id).name)
+        name = catalog.name_of(catalog.known_by_id(session.role, topic.topic_id).name)
     return part_of(session, group, name, index)
 
 

@@ -104,7 +104,7 @@ def _part(session: Session, group: str, asked: _Wanted, index: int, version: int
         name = asked.name
         if version >= _TOPIC_IDS_SINCE:
             catalog = session.services.catalog
-            name = catalog.name_of(catalog.by_id(asked.topic_id).name)
+            name = catalog.name_of(catalog.known_by_id(session.role, asked.topic_id).name)
         return part_of(session, group, name, index)
     except WeirError as refused:
         return refused

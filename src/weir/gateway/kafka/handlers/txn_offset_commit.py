@@ -3,7 +3,7 @@
 from weir.broker.api import CommittedOffset
 from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.errors import Code, code_of
-from weir.gateway.kafka.grouping import check_group, group_code, groups_of, part_of
+from weir.gateway.kafka.grouping import group_code, groups_of, part_of
 from weir.gateway.kafka.registry import handler
 from weir.gateway.kafka.transacting import identity, transaction_code, transactions_of
 from weir.model.errors import WeirError
@@ -63,20 +63,20 @@ async def _commit(
 ) -> int:
     joins = version >= _JOINS_SINCE
     try:
-        if joins:  # nobody has asked for the group before
-            await check_group(session, request.group_id)
-        check = await groups_of(session).check_member(
+        groups = groups_of(session)
+        check = await groups.check_member(
             request.group_id,
             request.member_id,
             request.generation_id_or_member_epoch,
             request.group_instance_id,
         )
+        group = await groups.kept(request.group_id)
     except WeirError as failure:
         return group_code(failure)
     who = identity(request.producer_id, request.producer_epoch)
     try:
         await transactions_of(session).commit_offsets(
-            request.transactional_id, who, request.group_id, positions, role=session.role, joins=joins, check=check
+            request.transactional_id, who, group, positions, joins=joins, check=check
         )
     except WeirError as failure:
         return transaction_code(failure, fenced=Code.INVALID_PRODUCER_EPOCH, abortable=version >= _ABORTABLE_SINCE)

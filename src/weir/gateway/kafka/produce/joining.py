@@ -28,7 +28,6 @@ def unjoined(
     name: str,
     sent: "Sequence[tuple[Key, Buffer]]",
     links: "Mapping[Key, PartitionLink]",
-    role: str,
 ) -> Unjoined:
     """Of the partitions that are sent something in a transaction, those that are not known to be part of it."""
     found: Unjoined = {}
@@ -36,7 +35,7 @@ def unjoined(
         producer, link = transactional_producer(records), links.get(key)
         if producer is None or link is None:
             continue
-        joined = transactions.joined(name, *producer, role)
+        joined = transactions.joined(name, *producer)
         if link.joined is joined:
             continue
         if link.part in joined:
@@ -47,13 +46,13 @@ def unjoined(
 
 
 async def join(
-    transactions: Transactions, name: str, wanted: "Mapping[ProducerIdentity, Sequence[PartitionLink]]", role: str
+    transactions: Transactions, name: str, wanted: "Mapping[ProducerIdentity, Sequence[PartitionLink]]"
 ) -> "dict[Key, WeirError]":
     """Make them part of the transaction, which is begun if none is open; answers what went wrong."""
     failures: dict[Key, WeirError] = {}
     for identity, links in wanted.items():
         try:
-            await transactions.add_partitions(name, identity, [link.part for link in links], role=role)
+            await transactions.add_partitions(name, identity, [link.part for link in links])
         except WeirError as failure:
             refused = RefusedError(Code(join_code(failure)), text_of(failure))
             failures.update(dict.fromkeys((link.key for link in links), refused))

@@ -161,15 +161,15 @@ class Publishing:
         self._publish(request, version, answer, failures)
 
     def _unjoined(self, request: m.ProduceRequest, version: int) -> Unjoined:
-        transactions, by_id = self._session.services.transactions, version >= _BY_ID_SINCE
-        if transactions is None:
+        by_id = version >= _BY_ID_SINCE
+        if self._session.services.transactions is None:
             return {}
         sent = [
             ((topic.topic_id if by_id else topic.name, data.index), data.records or b"")
             for topic in request.topic_data
             for data in topic.partition_data
         ]
-        return unjoined(transactions, request.transactional_id or "", sent, self._links, self._session.role)
+        return unjoined(transactions_of(self._session), request.transactional_id or "", sent, self._links)
 
     async def _join(self, request: m.ProduceRequest, version: int) -> dict[Key, WeirError]:
         """Make partitions part of the transaction, if they take what they are sent; answers what is wrong."""
@@ -186,8 +186,7 @@ class Publishing:
                 else:
                     wanted.setdefault(identity, []).append(link)
         if wanted:
-            name, role = request.transactional_id or "", self._session.role
-            failures |= await join(transactions_of(self._session), name, wanted, role)
+            failures |= await join(transactions_of(self._session), request.transactional_id or "", wanted)
         return failures
 
     def _publish(
@@ -341,7 +340,7 @@ class Publishing:
 
     async def _open(self, key: Key) -> None:
         services, session = self._session.services, self._session
-        part = services.catalog.find(*key)
+        part = services.catalog.known(self._session.role, *key)
         if len(self._links) >= session.limits.max_producers:
             raise TooManyError(f"a connection produces to {session.limits.max_producers} partitions at the most")
         topic = await services.broker.topic(part, role=session.role, create=False)

@@ -1,0 +1,200 @@
+"""Transactions and sinks as one role may use them: the coordinator behind the question whose an id is.
+
+They are the role's that uses them. Which one a name means is asked here on every path: a role has its own of every
+name, whoever else has one, so nobody can take, see or lock another's. A superuser who uses a role's acts in that
+role's place: it stays the role's.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from urllib.parse import quote
+
+from weir.broker.access.owners import TO_HAVE_TRANSACTIONS
+from weir.broker.access.security import Authoriser
+from weir.broker.api import CommittedOffset, ProducerIdentity, TransactionInfo
+from weir.broker.transactions.coordinator import Transactions
+from weir.model.errors import NotAuthorisedError, UnknownProducerError, UnknownTransactionError
+from weir.model.owned_names import check_unmarked, full_name, kept_name, plain_name
+from weir.model.topics import TopicName
+
+_NOTHING: Mapping[TopicName, None] = {}
+_OwnerOf = Callable[[str], Awaitable[str | None]]
+
+
+class TransactionAccess:
+    """The coordinator's transactions and sinks, for every role."""
+
+    def __init__(self, transactions: Transactions, authoriser: Authoriser) -> None:
+        self._transactions = transactions
+        self._authoriser = authoriser
+
+    def of(self, role: str) -> "OwnedTransactions":
+        return OwnedTransactions(self._transactions, self._authoriser, role)
+
+
+class OwnedTransactions:
+    """What the coordinator offers, by the names and within the rights of a role."""
+
+    def __init__(self, transactions: Transactions, authoriser: Authoriser, role: str) -> None:
+        self._transactions = transactions
+        self._authoriser = authoriser
+        self._owners = authoriser.names
+        self._role = role
+        self._everything = authoriser.is_superuser(role)
+
+    # --- producers --------------------------------------------------------------------------------------
+
+    async def init(
+        self, name: str | None, *, timeout_ms: int = 60_000, expected: ProducerIdentity | None = None
+    ) -> ProducerIdentity:
+        """Who the producer is from now on."""
+        if name is None:
+            return await self._transactions.init(None, timeout_ms=timeout_ms)
+        while True:
+            kept, actor = await self._to_make(name, self._transactions.owner)
+            try:
+                return await self._transactions.init(
+                    kept, timeout_ms=timeout_ms, role=actor, expected=expected, bounded=not self._everything
+                )
+            except NotAuthorisedError:  # another role was faster with the plain name: this one has its own
+                if kept != name:
+                    raise
+
+    async def add_partitions(self, name: str, identity: ProducerIdentity, parts: Sequence[TopicName]) -> None:
+        kept, actor = await self._known(name)
+        await self._transactions.add_partitions(kept, identity, parts, role=actor)
+
+    def joined(self, name: str, producer_id: int, epoch: int) -> Mapping[TopicName, None]:
+        """As far as it can be told at once."""
+        if self._everything:
+            owner = self._transactions.owner_now(name)
+            return _NOTHING if owner is None else self._transactions.joined(name, producer_id, epoch, owner)
+        try:
+            self._owners.check(self._role, TO_HAVE_TRANSACTIONS)
+        except NotAuthorisedError:
+            return _NOTHING
+        apart = self._apart(name)
+        kept = name if self._transactions.owner_now(apart) is None else apart
+        return self._transactions.joined(kept, producer_id, epoch, self._role)
+
+    async def verify(self, name: str, identity: ProducerIdentity, parts: Sequence[TopicName]) -> None:
+        kept, actor = await self._known(name)
+        await self._transactions.verify(kept, identity, parts, role=actor)
+
+    async def add_offsets(self, name: str, identity: ProducerIdentity, group: str) -> None:
+        """`group`: as its coordinator calls it."""
+        kept, actor = await self._known(name)
+        await self._transactions.add_offsets(kept, identity, group, role=actor)
+
+    async def commit_offsets(
+        self,
+        name: str,
+        identity: ProducerIdentity,
+        group: str,
+        positions: Mapping[TopicName, CommittedOffset],
+        *,
+        joins: bool = False,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`group`: as its coordinator calls it."""
+        kept, actor = await self._known(name)
+        await self._transactions.commit_offsets(
+            kept, identity, group, positions, role=actor, joins=joins, check=check
+        )
+
+    async def end(self, name: str, identity: ProducerIdentity, *, commit: bool) -> None:
+        kept, actor = await self._known(name)
+        await self._transactions.end(kept, identity, commit=commit, role=actor)
+
+    async def end_epoch(self, name: str, identity: ProducerIdentity, *, commit: bool) -> ProducerIdentity:
+        kept, actor = await self._known(name)
+        return await self._transactions.end_epoch(kept, identity, commit=commit, role=actor)
+
+    # --- sinks ------------------------------------------------------------------------------------------
+
+    async def commit_together(
+        self, sink: str, epoch: int, transactions: Sequence[tuple[str, ProducerIdentity]]
+    ) -> bool:
+        """As the coordinator has it."""
+        kept, actor = await self._to_make(sink, self._transactions.sink_owner)
+        named: list[tuple[str, ProducerIdentity]] = []
+        for name, identity in transactions:
+            one, owner = await self._known(name)
+            if owner != actor:
+                raise UnknownProducerError(f"{name[:80]!r} is not of the role whose the sink is")
+            named.append((one, identity))
+        bounded = not self._everything
+        return await self._transactions.commit_together(kept, epoch, named, role=actor, bounded=bounded)
+
+    async def sink_epoch(self, sink: str) -> int:
+        """-1 if the role has none of this name."""
+        kept, actor = await self._to_make(sink, self._transactions.sink_owner)
+        return await self._transactions.sink_epoch(kept, role=actor)
+
+    async def forget_sink(self, sink: str) -> None:
+        """Fine if the role has none of this name."""
+        kept, actor = await self._to_make(sink, self._transactions.sink_owner)
+        await self._transactions.forget_sink(kept, role=actor)
+
+    # --- asking -----------------------------------------------------------------------------------------
+
+    async def describe(self, name: str) -> TransactionInfo:
+        """UnknownTransactionError if there is none that the role may use."""
+        kept, owner = await self._found(name, self._transactions.owner)
+        if owner is None:
+            raise UnknownTransactionError(f"there is no transactional id {name[:80]!r}")
+        return replace(await self._transactions.describe(kept), id=name)
+
+    async def all(self) -> list[TransactionInfo]:
+        """Every transactional id that the role may use."""
+        listed = await self._transactions.all()
+        if self._everything:
+            named = [replace(info, id=full_name(info.id)) for info in listed]
+            return sorted(named, key=lambda info: info.id)
+        try:
+            self._owners.check(self._role, TO_HAVE_TRANSACTIONS)
+        except NotAuthorisedError:
+            return []
+        return [replace(info, id=plain_name(info.id)) for info in listed if info.role == self._role]
+
+    async def owner_here(self, name: str) -> bool:
+        """Whether this broker is the one to ask for the id; NotAuthorisedError for who has no ids."""
+        if not self._everything:
+            self._owners.check(self._role, TO_HAVE_TRANSACTIONS)
+        return await self._transactions.owner_here(name)
+
+    # --- which one is meant, and who may ----------------------------------------------------------------------
+
+    async def _found(self, name: str, owner_of: _OwnerOf) -> tuple[str, str | None]:
+        """What it is called in the coordinator, and whose it is. NotAuthorisedError for a role that has no rights
+        anywhere, whatever there is. A name that another role has is this role's all the same, kept apart."""
+        check_unmarked(name)
+        if self._everything:
+            owner = await owner_of(name)
+            if owner is not None or "/" not in name:
+                return name, owner
+            apart = kept_name(*name.split("/", 1))
+            owner = await owner_of(apart)
+            return (name, None) if owner is None else (apart, owner)
+        self._owners.check(self._role, TO_HAVE_TRANSACTIONS)
+        apart = self._apart(name)
+        owner = await owner_of(apart)
+        if owner is not None:
+            return apart, owner
+        owner = await owner_of(name)
+        return (name, owner) if owner in (None, self._role) else (apart, None)
+
+    def _apart(self, name: str) -> str:
+        return kept_name(quote(self._role, safe=""), name)
+
+    async def _to_make(self, name: str, owner_of: _OwnerOf) -> tuple[str, str]:
+        """What it is, or will be, called in the coordinator, and the role to act as: its own, if it has one."""
+        kept, owner = await self._found(name, owner_of)
+        return kept, self._role if owner is None else owner
+
+    async def _known(self, name: str) -> tuple[str, str]:
+        """Its name in the coordinator, and the role to act as."""
+        kept, owner = await self._found(name, self._transactions.owner)
+        if owner is None:
+            raise UnknownProducerError(f"nothing is known of the transactional id {name[:80]!r}")
+        return kept, owner
