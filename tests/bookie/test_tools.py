@@ -32,6 +32,7 @@ async def folder(tmp_path: Path) -> str:
     # As a crash leaves it: nothing is flushed, and the lock is free.
     await bookie._tasks.close()
     await bookie._journal._tasks.close()
+    await bookie._end_file.close(final=False)
     await bookie._lock.release()
     return directory
 

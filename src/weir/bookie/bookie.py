@@ -32,7 +32,10 @@ from weir.model.errors import (
     NoSuchLedgerError,
 )
 from weir.model.ids import Buffer, EntryId, LedgerId
+from weir.model.loss import Loss
 from weir.model.reading import ReadResult
+from weir.runtime.accepted_losses import record_accepted
+from weir.runtime.end_file import EndFile, load_end_record
 from weir.runtime.interfaces import FileLock, Runtime
 from weir.runtime.tasks import TaskScope
 from weir.wire.checkpoint import Position
@@ -90,12 +93,14 @@ class Bookie:
         self._reader = Reader(store, self._files)
         self._journal_files = JournalFiles(runtime.disk, layout, settings.journal)
         self._space = SpaceMonitor(runtime, settings.directory, settings.space, self._state, self._journal_files)
+        self._end_file = EndFile(runtime, layout.journal_end)
         self._journal = Journal(
             runtime,
             self._journal_files,
             settings.journal,
             commit=store.commit,
             has_room=lambda: store.cache.has_room,
+            on_synced=lambda place: self._end_file.advance(place.sequence, place.nonce, place.offset),
             on_failure=self._failed,
             on_full=self._space.journal_full,
         )
@@ -105,12 +110,15 @@ class Bookie:
         self._gc = GarbageCollector(runtime, layout, settings.gc, settings.flush, store=store, files=self._files)
         #: The identity of the disk, to be compared with what the metadata says of this bookie id.
         self.cookie = cookie
+        #: What was given up when the journal was replayed.
+        self.losses: tuple[Loss, ...] = ()
 
     # --- life -------------------------------------------------------------------------------------------------
 
     @classmethod
-    async def open(cls, runtime: Runtime, settings: BookieSettings) -> "Bookie":
-        """Open the folder, formatting it if it is new, and replay the journal."""
+    async def open(cls, runtime: Runtime, settings: BookieSettings, *, accept_loss: bool = False) -> "Bookie":
+        """Open the folder, formatting it if it is new, and replay the journal. JournalCorruptError if acknowledged
+        records are missing from it, unless `accept_loss` says to go on without them."""
         layout = Layout(settings.directory)
         for folder in (layout.root, layout.journal, layout.logs):
             await runtime.disk.make_dirs(folder)
@@ -122,14 +130,21 @@ class Bookie:
             bookie = cls(runtime, settings, lock, cookie, Store(checkpoint, settings.cache.write_bytes))
             await remove_leftovers(runtime.disk, layout, checkpoint)
             await load_logs(runtime.disk, layout, checkpoint, store=bookie._store, files=bookie._files)
-            await bookie._start(layout, checkpoint.position)
+            await bookie._start(layout, checkpoint.position, accept_loss=accept_loss)
         except BaseException:
             await lock.release()
             raise
         return bookie
 
-    async def _start(self, layout: Layout, checkpoint: Position) -> None:
-        scan = await JournalReplay(self._runtime.disk, layout, checkpoint, self._store.replay).run()
+    async def _start(self, layout: Layout, checkpoint: Position, *, accept_loss: bool) -> None:
+        end = await load_end_record(self._runtime.disk, layout.journal_end)
+        scan = await JournalReplay(
+            self._runtime.disk, layout, checkpoint, self._store.replay, end=end, accept_loss=accept_loss
+        ).run()
+        if scan.losses:
+            await record_accepted(self._runtime, layout.root, scan.losses)
+            self.losses = tuple(scan.losses)
+        self._end_file.start(end)
         await self._journal_files.open(scan.next_sequence)
         try:
             # What was replayed goes to logs before anything is served: from then on nothing depends on pages of
@@ -141,6 +156,7 @@ class Bookie:
         try:
             await self._journal.start(scan.next_sequence, scan.previous)
         except BaseException:
+            await self._end_file.close(final=False)
             await self._journal_files.close()
             await self._files.close()
             raise
@@ -183,6 +199,7 @@ class Bookie:
             except DiskError as unflushed:
                 log.error("closed without a flush, the journal has what is missing: %s", unflushed)
         await self._journal.close()
+        await self._end_file.close(final=not failed)
         await self._journal_files.close()
         await self._files.close()
         await self._lock.release()
@@ -294,6 +311,10 @@ class Bookie:
     def ledgers(self) -> list[LedgerId]:
         """Every ledger that has entries or a fence here, sorted."""
         return self._store.known_ledgers()
+
+    def highest_ledger(self) -> LedgerId:
+        """The highest id of any ledger that this bookie holds, or was told to delete; 0 if there was none."""
+        return max([LedgerId(0), self._store.ledgers.highest_gone(), *self._store.known_ledgers()[-1:]])
 
     async def flush(self) -> None:
         """Write the cache out now."""

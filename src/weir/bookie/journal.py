@@ -98,6 +98,8 @@ class OpenFile:
     sequence: int
     nonce: int
     previous: Start
+    #: Its size, durably, before anything was written to it; and now.
+    reserved: int
     allocated: int
     #: Of what is committed.
     end: int = 0
@@ -109,7 +111,8 @@ class OpenFile:
         buffers: list[Buffer] = []
         at = self.end
         if at == 0:
-            start, body = FormingRecord(RecordKind.START), encode_start(self.previous)
+            start = FormingRecord(RecordKind.START)
+            body = encode_start(self.previous._replace(allocated=self.reserved))
             start.pieces, start.length, start.crc = [body], len(body), crc32c(body)
             records = [start, *records]
         for record in records:
@@ -125,7 +128,8 @@ class Journal:
     """One writer task, one file at a time.
 
     `commit` is called with each record, in order, once it is as durable as the settings say; it changes the
-    bookie's state, tells who waits, and must not fail. Entries are taken from the queue only while `has_room`.
+    bookie's state, tells who waits, and must not fail. `on_synced` is told each place before which everything is
+    durable. Entries are taken from the queue only while `has_room`.
     """
 
     def __init__(
@@ -136,6 +140,7 @@ class Journal:
         *,
         commit: Callable[[FormingRecord], None],
         has_room: Callable[[], bool],
+        on_synced: Callable[[Position], None],
         on_failure: Callable[[BaseException], None],
         on_full: Callable[[], None],
     ) -> None:
@@ -144,6 +149,7 @@ class Journal:
         self._settings = settings
         self._commit = commit
         self._has_room = has_room
+        self._on_synced = on_synced
         self._on_failure = on_failure
         self._on_full = on_full
         self._queue: deque[FormingRecord] = deque()
@@ -283,6 +289,7 @@ class Journal:
             current = self._current
             if self._failed is None and current.synced < current.end:
                 await current.file.sync()
+                self._synced(current, current.end)
             await current.file.close()
         self._fail(BookieUnavailableError("the bookie is closed"))
 
@@ -329,7 +336,7 @@ class Journal:
         self.bytes_written += end - current.end
         current.end = end
         if sync:
-            current.synced = end
+            self._synced(current, end)
 
     async def _file_with_room(self, size: int) -> OpenFile:
         current = self._file()
@@ -353,7 +360,9 @@ class Journal:
                 self._fail(failed)
                 raise
         nonce = self._runtime.rng.getrandbits(64)
-        self._current = OpenFile(file, sequence, nonce, previous, self._settings.file_bytes)
+        self._current = OpenFile(
+            file, sequence, nonce, previous, self._settings.file_bytes, self._settings.file_bytes
+        )
         self._files.prepare(sequence + 1)
         if former is not None:
             await former.file.close()
@@ -371,7 +380,12 @@ class Journal:
                         continue
                     self._fail(failed)
                     raise
-                current.synced = max(current.synced, end)
+                self._synced(current, end)
+
+    def _synced(self, current: OpenFile, end: int) -> None:
+        if end > current.synced:
+            current.synced = end
+            self._on_synced(Position(current.sequence, end, current.nonce))
 
     def _file(self) -> OpenFile:
         if self._current is None:

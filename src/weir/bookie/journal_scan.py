@@ -2,14 +2,16 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from weir.bookie.layout import Layout, journal_sequences
 from weir.bookie.replay import Case, CheckpointSide, Ending, decide
 from weir.bookie.small_files import insist
 from weir.model.errors import FileMissingError, JournalCorruptError, WireError
+from weir.model.loss import Loss
 from weir.runtime.interfaces import Disk, File
 from weir.wire.checkpoint import Position
+from weir.wire.end_record import EndRecord
 from weir.wire.journal import (
     BLOCK_BYTES,
     HEADER_BYTES,
@@ -41,6 +43,11 @@ class FileScan:
     end: int
     #: Bytes before this offset had been synced, as far as headers behind the end can tell.
     proven: int = 0
+    #: Of the file, as its records say.
+    nonce: int | None = None
+    size: int = 0
+    #: Whether the next record would begin or end beyond the size that the file has left.
+    cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +57,8 @@ class JournalScan:
     next_sequence: int
     previous: Start
     cases: dict[int, Case]
+    #: What is missing, if that was accepted.
+    losses: list[Loss] = field(default_factory=list)
 
 
 class RecordReader:
@@ -61,6 +70,11 @@ class RecordReader:
         self._nonce = nonce
         self._window: bytes | bytearray = b""
         self._window_at = 0
+
+    @property
+    def nonce(self) -> int | None:
+        """Of the file, once it is known."""
+        return self._nonce
 
     async def record(self, offset: int) -> tuple[RecordHeader, memoryview]:
         """The record of this file at `offset`; a WireError if there is none, whatever the reason."""
@@ -86,6 +100,16 @@ class RecordReader:
         except WireError:
             return Ending.BAD
         return Ending.BAD if self._is_ours(header, offset) else Ending.STALE
+
+    async def cut(self, offset: int, size: int) -> bool:
+        """Whether a file that has `size` bytes left ends in the record at `offset`, or before it."""
+        if offset + BLOCK_BYTES > size:
+            return True
+        try:
+            header = decode_header(await self._file.read_at(offset, HEADER_BYTES))
+        except WireError:
+            return False
+        return self._is_ours(header, offset) and header.end > size
 
     async def testimony(self, offset: int) -> int:
         """The highest `durable through` of any header of this file from `offset` on, valid body or not."""
@@ -144,10 +168,29 @@ async def scan_file(file: File, sequence: int, begin: Position | None, stop: int
         try:
             header, body = await reader.record(at)
         except WireError:
-            return FileScan(await reader.ending(at), at, await reader.testimony(at))
+            size = await file.size()
+            ending, proven = await reader.ending(at), await reader.testimony(at)
+            return FileScan(ending, at, proven, reader.nonce, size, await reader.cut(at, size))
         apply(header, body)
         at = header.end
-    return FileScan(Ending.REACHED, at)
+    return FileScan(Ending.REACHED, at, nonce=reader.nonce)
+
+
+async def scan_rest(file: File, sequence: int, scan: FileScan, stop: int | None, apply: Apply) -> int:
+    """Apply what can still be read behind the end that a scan found, where records are missing; returns where the
+    last one ends."""
+    reader = RecordReader(file, sequence, scan.nonce)
+    at, end = scan.end + BLOCK_BYTES, scan.end
+    size = await file.size()
+    while at < (size if stop is None else min(stop, size)):
+        try:
+            header, body = await reader.record(at)
+        except WireError:
+            at += BLOCK_BYTES
+            continue
+        apply(header, body)
+        at = end = header.end
+    return end
 
 
 async def first_record(disk: Disk, path: str, sequence: int) -> Start | None:
@@ -169,13 +212,26 @@ class JournalReplay:
     """All files from the checkpoint on, oldest first, each judged by the table of `weir.bookie.replay`."""
 
     def __init__(
-        self, disk: Disk, layout: Layout, checkpoint: Position, apply: Apply, *, sync: bool = True
+        self,
+        disk: Disk,
+        layout: Layout,
+        checkpoint: Position,
+        apply: Apply,
+        *,
+        end: EndRecord | None = None,
+        accept_loss: bool = False,
+        sync: bool = True,
     ) -> None:
+        """`end`: how far the journal is known to have been acknowledged. With `accept_loss`, records that are gone
+        are noted and passed over."""
         self._disk = disk
         self._layout = layout
         self._checkpoint = checkpoint
         self._apply = apply
+        self._end = end
+        self._accept_loss = accept_loss
         self._sync = sync
+        self._losses: list[Loss] = []
         self.cases: dict[int, Case] = {}
         #: The file and offset at which synced bytes are missing, once that was found.
         self.stopped_at: tuple[str, int] | None = None
@@ -187,13 +243,16 @@ class JournalReplay:
         for sequence in present:
             if sequence < first:
                 self.cases[sequence] = decide(CheckpointSide.BEFORE_CHECKPOINT, Ending.ZEROS, end=0, proven=0)
-        newest = max([first, *present])
+        newest = max([first, *present, *([self._end.file] if self._end else [])])
         previous = NOTHING_BEFORE
         for sequence in range(first, newest + 1):
             end = await self._file(sequence, is_last=sequence == newest)
             if end:
                 previous = Start(sequence, end)
-        return JournalScan(max(previous.previous_sequence + 1, first), previous, self.cases)
+        following = max(previous.previous_sequence + 1, first)
+        if self._losses:
+            following = newest + 1  # no file of that time is taken for one of the next
+        return JournalScan(following, previous, self.cases, self._losses)
 
     async def _file(self, sequence: int, *, is_last: bool) -> int:
         stop = None if is_last else await self._end_named_by(sequence + 1)
@@ -203,18 +262,53 @@ class JournalReplay:
             proven = max(proven, self._checkpoint.offset)
         if scan.ending is Ending.MISSING and not is_last:
             proven = max(proven, 1)  # a file is made only after the one before it
+        proven = max(proven, self._acknowledged(sequence, scan))
+        reserved = await self._reserved(sequence, scan)
+        if reserved:
+            proven = max(proven, scan.end + 1)
         case = decide(CheckpointSide.FROM_CHECKPOINT, scan.ending, end=scan.end, proven=proven)
         self.cases[sequence] = case
-        where = f"{self._layout.journal_file(sequence)} at offset {scan.end}"
-        if case.is_fatal:
-            self.stopped_at = self._layout.journal_file(sequence), scan.end
-            raise JournalCorruptError(f"{where}: {case.value}; bytes up to {proven} had been synced")
-        log.info("%s: %s", where, case.value)
-        return scan.end
+        path = self._layout.journal_file(sequence)
+        where = f"{path} at offset {scan.end}"
+        if not case.is_fatal:
+            log.info("%s: %s", where, case.value)
+            return scan.end
+        what = f"{case.value}; bytes up to {proven} had been synced"
+        if reserved:
+            what += f"; it was made with {reserved} bytes and has {scan.size}"
+        self.stopped_at = path, scan.end
+        if not self._accept_loss:
+            raise JournalCorruptError(f"{where}: {what}")
+        self._losses.append(Loss(where, what))
+        return await self._rest(sequence, scan, stop)
+
+    def _acknowledged(self, sequence: int, scan: FileScan) -> int:
+        """How far the end record says that this file was synced."""
+        end = self._end
+        if end is None or end.file != sequence or scan.nonce not in (None, end.nonce):
+            return 0
+        return end.end
+
+    async def _reserved(self, sequence: int, scan: FileScan) -> int:
+        """The size that the file was made with, if it has less left and the cut may have taken records."""
+        end = self._end
+        if not scan.cut or (end is not None and end.is_final and self._acknowledged(sequence, scan) == end.end):
+            return 0
+        start = await first_record(self._disk, self._layout.journal_file(sequence), sequence)
+        return start.allocated if start is not None and start.allocated > scan.size else 0
+
+    async def _rest(self, sequence: int, scan: FileScan, stop: int | None) -> int:
+        if scan.ending is Ending.MISSING:
+            return 0
+        file = await self._disk.open(self._layout.journal_file(sequence))
+        try:
+            return await scan_rest(file, sequence, scan, stop, self._apply)
+        finally:
+            await file.close()
 
     async def _end_named_by(self, sequence: int) -> int | None:
         start = await first_record(self._disk, self._layout.journal_file(sequence), sequence)
-        if start is None or start == NOTHING_BEFORE or start.previous_sequence != sequence - 1:
+        if start is None or start[:2] == NOTHING_BEFORE[:2] or start.previous_sequence != sequence - 1:
             return None
         return start.previous_end
 

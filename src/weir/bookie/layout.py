@@ -33,6 +33,11 @@ class Layout:
         return f"{self.root}/journal"
 
     @property
+    def journal_end(self) -> str:
+        """How far the journal was acknowledged (`weir.runtime.end_file`)."""
+        return f"{self.root}/journal-end"
+
+    @property
     def logs(self) -> str:
         return f"{self.root}/logs"
 

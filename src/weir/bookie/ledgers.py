@@ -30,6 +30,10 @@ class LedgerTable:
     def is_gone(self, ledger_id: LedgerId) -> bool:
         return ledger_id in self._gone
 
+    def highest_gone(self) -> LedgerId:
+        """The highest id of a deleted ledger, or 0."""
+        return LedgerId(self._gone.max()) if self._gone else LedgerId(0)
+
     def gone(self) -> bytes:
         """The deleted ledgers as a checkpoint keeps them."""
         self._gone.run_optimize()

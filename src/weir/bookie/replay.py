@@ -3,11 +3,13 @@
 Replay looks at one file at a time and needs three facts: where the file stands to the checkpoint, how its run
 of valid records ends, and whether anything proves that synced bytes followed. Proof is one of: a later record
 of the same file that says `durable through` beyond the end; the first record of the next file, which names the
-end of this one; the checkpoint, which names a position; for a file that is missing, any later file at all.
+end of this one; the checkpoint, which names a position; the end record beside the journal, which follows every
+sync (`weir.runtime.end_file`); the size that a file was given before its first record, if the next record would
+begin or end beyond what is left of it; for a file that is missing, any later file at all.
 
 Nothing that was acknowledged is lost by a cut: an acknowledged record was synced, so if it cannot be read now,
-either some proof is found and the bookie refuses to start, or it was the very last record that the bookie ever
-wrote, and no bookie that stores its proofs on the same disk can do better (docs/adr/0003-bookie-files.md).
+either some proof is found and the bookie refuses to start, or it was written in the last moment, before the end
+record came to name it (docs/adr/0022-short-files.md says how long that is).
 """
 
 from enum import Enum
@@ -45,13 +47,14 @@ class Case(Enum):
     CLEAN_END = "clean end: the journal stops here"
     TORN_TAIL = "torn tail: a write that was never acknowledged is cut off"
     NOT_WRITTEN = "not written: the journal stops before this file"
+    CUT_SHORT = "cut short: synced bytes are gone from its end"
     BAD_MIDDLE = "bad record in the middle: synced bytes are gone"
     MISSING_FILE = "missing file: synced bytes are gone"
 
     @property
     def is_fatal(self) -> bool:
         """Whether acknowledged bytes are lost, so that the bookie may not start."""
-        return self in (Case.BAD_MIDDLE, Case.MISSING_FILE)
+        return self in (Case.CUT_SHORT, Case.BAD_MIDDLE, Case.MISSING_FILE)
 
 
 _OLD = {
@@ -70,7 +73,7 @@ TABLE: dict[tuple[CheckpointSide, Ending, Proof], Case] = {
     (CheckpointSide.FROM_CHECKPOINT, Ending.STALE, Proof.NONE): Case.CLEAN_END,
     (CheckpointSide.FROM_CHECKPOINT, Ending.BAD, Proof.NONE): Case.TORN_TAIL,
     (CheckpointSide.FROM_CHECKPOINT, Ending.MISSING, Proof.NONE): Case.NOT_WRITTEN,
-    (CheckpointSide.FROM_CHECKPOINT, Ending.ZEROS, Proof.BEYOND): Case.BAD_MIDDLE,
+    (CheckpointSide.FROM_CHECKPOINT, Ending.ZEROS, Proof.BEYOND): Case.CUT_SHORT,
     (CheckpointSide.FROM_CHECKPOINT, Ending.STALE, Proof.BEYOND): Case.BAD_MIDDLE,
     (CheckpointSide.FROM_CHECKPOINT, Ending.BAD, Proof.BEYOND): Case.BAD_MIDDLE,
     (CheckpointSide.FROM_CHECKPOINT, Ending.MISSING, Proof.BEYOND): Case.MISSING_FILE,

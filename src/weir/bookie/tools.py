@@ -20,6 +20,7 @@ from weir.model.errors import (
     WireError,
 )
 from weir.model.ids import EntryId, LedgerId
+from weir.runtime.end_file import load_end_record
 from weir.runtime.interfaces import Disk, Runtime
 from weir.wire.checkpoint import Checkpoint, decode_checkpoint
 from weir.wire.entry import entry_key, verify_entry
@@ -106,7 +107,8 @@ async def inspect(runtime: Runtime, directory: str) -> Inspection:
             store.load_log(WrittenLog(number, header.log_bytes, runs, header.pages_offset))
             note = f"{header.rows} entries of {header.runs} ledgers"
             files.append(FileSummary(layout.log_file(number), header.log_bytes, note))
-        replay = JournalReplay(runtime.disk, layout, checkpoint.position, store.replay, sync=False)
+        end = await load_end_record(runtime.disk, layout.journal_end)
+        replay = JournalReplay(runtime.disk, layout, checkpoint.position, store.replay, end=end, sync=False)
         try:
             await replay.run()
         except JournalCorruptError as bad:
@@ -245,7 +247,8 @@ class _Verifier:
         def count(_header: object, _body: object) -> None:
             self._records += 1
 
-        replay = JournalReplay(self._disk, self._layout, checkpoint.position, count, sync=False)
+        end = await load_end_record(self._disk, self._layout.journal_end)
+        replay = JournalReplay(self._disk, self._layout, checkpoint.position, count, end=end, sync=False)
         try:
             await replay.run()
         except JournalCorruptError as bad:

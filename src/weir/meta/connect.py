@@ -14,8 +14,10 @@ _HINT = "use memory:, file:/path/to/folder or etcd://host:port[,host:port]"
 _ETCD_PORT = 2379
 
 
-async def connect(url: str, runtime: Runtime, *, tls: SSLContext | None = None) -> MetaStore:
-    """The store that the URL names; ConfigError if it names none. `tls` is for etcd.
+async def connect(
+    url: str, runtime: Runtime, *, tls: SSLContext | None = None, accept_loss: bool = False
+) -> MetaStore:
+    """The store that the URL names; ConfigError if it names none. `tls` is for etcd, `accept_loss` for a folder.
 
     memory:                         a store of its own that lives as long as the client
     file:/path/to/folder            the embedded store in that folder
@@ -25,7 +27,7 @@ async def connect(url: str, runtime: Runtime, *, tls: SSLContext | None = None) 
     if colon and scheme == "memory" and not rest:
         return MemoryMeta(MemoryCore(runtime.clock), runtime)
     if colon and scheme == "file":
-        return await open_embedded(runtime, _folder(url))
+        return await open_embedded(runtime, _folder(url), accept_loss=accept_loss)
     if colon and scheme == "etcd":
         return EtcdMeta(runtime, EtcdSettings(_endpoints(url, rest), tls=tls))
     raise ConfigError(f"{url!r} does not name a metadata store", hint=_HINT)

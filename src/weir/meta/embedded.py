@@ -5,42 +5,67 @@ sync. A leased key's holder lives in this same process, so every leased key foun
 and is deleted before anyone can look.
 """
 
-from weir.meta.embedded_files import LOCK_NAME, contents, remove_quietly
+from typing import cast
+
+from weir.meta.embedded_files import LOCK_NAME, contents, end_path, remove_quietly
 from weir.meta.embedded_log import EmbeddedLog, EmbeddedSettings, create_log
+from weir.meta.giving_up import go_on_without
 from weir.meta.interfaces import Lease
 from weir.meta.leases import HeldLease
 from weir.meta.local import LocalCore, LocalMeta
-from weir.meta.recovery import recover
+from weir.meta.recovery import Losses, Recovered, recover
+from weir.meta.state import KeySpace
+from weir.model.check import check
 from weir.runtime import FileLock, Runtime
+from weir.runtime.end_file import EndFile, load_end_record
+from weir.wire.end_record import EndRecord
 
 __all__ = ["EmbeddedMeta", "EmbeddedSettings", "open_embedded"]
 
 _DEFAULTS = EmbeddedSettings()
 
 
-async def open_embedded(runtime: Runtime, folder: str, settings: EmbeddedSettings = _DEFAULTS) -> "EmbeddedMeta":
+async def open_embedded(
+    runtime: Runtime, folder: str, settings: EmbeddedSettings = _DEFAULTS, *, accept_loss: bool = False
+) -> "EmbeddedMeta":
     """Open the store in this folder, made if there is none.
 
-    FileLockedError if another process has it open; MetaCorruptError if acknowledged bytes are damaged.
+    FileLockedError if another process has it open; MetaCorruptError if acknowledged bytes are damaged or missing,
+    unless `accept_loss` says to go on without them.
     """
     await runtime.disk.make_dirs(folder)
     lock = await runtime.disk.lock(f"{folder}/{LOCK_NAME}")
     try:
-        core, log = await _start(runtime, folder, settings)
+        end = await load_end_record(runtime.disk, end_path(folder))
+        losses = Losses(accepted=accept_loss)
+        recovered = await _recover(runtime, folder, end, losses)
+        core, log = await _start(runtime, folder, settings, recovered, end)
     except BaseException:
         await lock.release()
         raise
-    return EmbeddedMeta(core, log, lock, runtime)
+    return EmbeddedMeta(core, log, lock, runtime, losses)
 
 
-async def _start(runtime: Runtime, folder: str, settings: EmbeddedSettings) -> tuple[LocalCore, EmbeddedLog]:
+async def _recover(runtime: Runtime, folder: str, end: EndRecord | None, losses: Losses) -> Recovered:
     found = await contents(runtime.disk, folder)
-    if not found.logs and not found.snapshots:
+    if not found.logs and not found.snapshots and end is None:
         await create_log(runtime, folder, 1)
-    recovered = await recover(runtime.disk, folder)
+    recovered = await recover(runtime.disk, folder, end, losses)
+    if isinstance(recovered, KeySpace):
+        await go_on_without(runtime, folder, recovered, losses)
+        recovered = await recover(runtime.disk, folder, end)
+    check(isinstance(recovered, Recovered), "a store that was written anew is whole")
+    return cast(Recovered, recovered)
+
+
+async def _start(
+    runtime: Runtime, folder: str, settings: EmbeddedSettings, recovered: Recovered, end: EndRecord | None
+) -> tuple[LocalCore, EmbeddedLog]:
     core = LocalCore(runtime.clock, recovered.state)
-    log = EmbeddedLog(runtime, folder, core, recovered, settings)
+    end_file = EndFile(runtime, end_path(folder))
+    log = EmbeddedLog(runtime, folder, core, recovered, settings, end_file=end_file)
     await log.start()
+    end_file.start(end)
     core.log = log
     try:
         core.drop_all_leases()
@@ -55,8 +80,12 @@ async def _start(runtime: Runtime, folder: str, settings: EmbeddedSettings) -> t
 class EmbeddedMeta(LocalMeta):
     """The store and its one client."""
 
-    def __init__(self, core: LocalCore, log: EmbeddedLog, lock: FileLock, runtime: Runtime) -> None:
+    def __init__(
+        self, core: LocalCore, log: EmbeddedLog, lock: FileLock, runtime: Runtime, losses: Losses
+    ) -> None:
         super().__init__(core, runtime)
+        #: How many changes, at least, were given up when this store was opened; None if it was whole.
+        self.lost_changes = losses.changes if losses.found else None
         self._log = log
         self._lock = lock
         self._held: list[HeldLease] = []

@@ -10,6 +10,7 @@ LOCK_NAME = "lock"
 _LOG = "log-"
 _SNAPSHOT = "snapshot-"
 _UNFINISHED = ".tmp"
+_GIVEN_UP = "given-up-"
 
 
 class Contents(NamedTuple):
@@ -28,6 +29,17 @@ def log_path(folder: str, first_revision: int) -> str:
 def snapshot_path(folder: str, revision: int) -> str:
     """Every key as of this revision."""
     return f"{folder}/{_SNAPSHOT}{revision:020d}"
+
+
+def end_path(folder: str) -> str:
+    """How far the logs were acknowledged (`weir.runtime.end_file`)."""
+    return f"{folder}/end"
+
+
+def given_up_path(path: str) -> str:
+    """Where a file goes that an accepted loss left useless; nothing reads it again but people."""
+    folder, _, name = path.rpartition("/")
+    return f"{folder}/{_GIVEN_UP}{name}"
 
 
 async def contents(disk: Disk, folder: str) -> Contents:

@@ -3,16 +3,17 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 
 from weir.meta.embedded_files import contents, log_path, remove_quietly, snapshot_path, write_whole
-from weir.meta.interfaces import Change
+from weir.meta.interfaces import Change, Versioned
 from weir.meta.local import LocalCore
 from weir.meta.recovery import Recovered
 from weir.meta.state import NO_LEASE
 from weir.model.errors import DiskError, MetaUnavailableError
 from weir.runtime import File, Runtime
+from weir.runtime.end_file import EndFile
 from weir.runtime.tasks import TaskScope
 from weir.wire.metalog import HEADER_BYTES, LOG_MAGIC, SNAPSHOT_MAGIC, FileHeader, encode_header, encode_record
 
@@ -36,13 +37,21 @@ class EmbeddedLog:
     is unknown, so only a new recovery may go on."""
 
     def __init__(
-        self, runtime: Runtime, folder: str, core: LocalCore, recovered: Recovered, settings: EmbeddedSettings
+        self,
+        runtime: Runtime,
+        folder: str,
+        core: LocalCore,
+        recovered: Recovered,
+        settings: EmbeddedSettings,
+        *,
+        end_file: EndFile,
     ) -> None:
         self._runtime = runtime
         self._disk = runtime.disk
         self._folder = folder
         self._core = core
         self._settings = settings
+        self._end_file = end_file
         self._file_id = recovered.file_id
         self._first = recovered.log_first
         self._recovered_log = recovered.log_data
@@ -71,6 +80,7 @@ class EmbeddedLog:
         await self._file.truncate(self._end)
         await self._file.write_at(0, [self._recovered_log], sync=True)
         self._recovered_log = b""
+        self._end_file.advance(self._first, self._file_id, self._end, self._durable)
         self._tasks.spawn(self._write(), "writer")
 
     # --- ChangeLog --------------------------------------------------------------------------------------------
@@ -136,6 +146,7 @@ class EmbeddedLog:
         await self._file.write_at(self._end, buffers, sync=True)
         self._end = end
         self._durable = batch[-1][0].version
+        self._end_file.advance(self._first, self._file_id, self._end, self._durable)
         while self._waiting and self._waiting[0][0] <= self._durable:
             done = self._waiting.popleft()[1]
             if not done.done():
@@ -160,34 +171,16 @@ class EmbeddedLog:
         state = self._core.state
         revision = state.revision
         items = [(item, state.lease_of(item.key) != NO_LEASE) for item in state.under("")]
-        file_id = self._runtime.rng.getrandbits(64)
-        path = snapshot_path(self._folder, revision)
 
         async def parts() -> AsyncIterator[Sequence[bytes]]:
-            header = encode_header(SNAPSHOT_MAGIC, FileHeader(file_id, revision, len(items)))
-            yield [header]
-            offset = len(header)
-            for start in range(0, len(items), self._settings.snapshot_slice):
-                buffers = []
-                for item, leased in items[start : start + self._settings.snapshot_slice]:
-                    buffers.append(
-                        encode_record(
-                            file_id,
-                            offset,
-                            item.key,
-                            item.value,
-                            revision=item.version,
-                            durable=revision,
-                            leased=leased,
-                        )
-                    )
-                    offset += len(buffers[-1])
-                yield buffers
+            file_id = self._runtime.rng.getrandbits(64)
+            for part in snapshot_parts(file_id, revision, items, self._settings.snapshot_slice):
+                yield part
             # A snapshot must not know more than the log: see the table in `weir.meta.recovery`.
             await self.settled(revision)
 
         try:
-            self._snapshot_bytes = await write_whole(self._disk, path, parts())
+            self._snapshot_bytes = await write_whole(self._disk, snapshot_path(self._folder, revision), parts())
             await self._remove_older(old_first, revision)
         except (DiskError, MetaUnavailableError) as failed:
             # Nothing is lost, recovery reads the logs; tried again when this log has grown long too.
@@ -222,9 +215,29 @@ class EmbeddedLog:
     async def close(self) -> None:
         """Stop writing. Changes that nobody waits for any more may be lost, as in a crash."""
         await self._tasks.close()
+        failed = self._failure is not None
         self._fail(MetaUnavailableError("it was closed"))
+        await self._end_file.close(final=not failed)
         if self._file is not None:
             await self._file.close()
+
+
+def snapshot_parts(
+    file_id: int, revision: int, items: Sequence[tuple[Versioned, bool]], slice_items: int
+) -> Iterator[Sequence[bytes]]:
+    """A snapshot's bytes, a slice at a time: every key, and whether a lease holds it."""
+    header = encode_header(SNAPSHOT_MAGIC, FileHeader(file_id, revision, len(items)))
+    yield [header]
+    offset = len(header)
+    for start in range(0, len(items), slice_items):
+        buffers = []
+        for item, leased in items[start : start + slice_items]:
+            record = encode_record(
+                file_id, offset, item.key, item.value, revision=item.version, durable=revision, leased=leased
+            )
+            buffers.append(record)
+            offset += len(record)
+        yield buffers
 
 
 async def create_log(runtime: Runtime, folder: str, first_revision: int) -> int:

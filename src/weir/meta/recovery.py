@@ -10,17 +10,22 @@ A log is read record by record; revisions follow one another without a gap. Wher
     no         (the next log does)                        DAMAGED: refused
 
 What shows it: a later valid record of the log with `durable` at or past the missing revision, a snapshot of it
-(one is finished only when the log has it), or a next log (one is begun only when the last is durable).
+(one is finished only when the log has it), a next log (one is begun only when the last is durable), or the end
+record beside the logs (`weir.runtime.end_file`), which follows every sync: a log that was cut at the end of a
+record, or whose tail became zeros, looks complete or torn to everything else (docs/adr/0022).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from weir.meta.embedded_files import contents, log_path, read_whole, snapshot_path
 from weir.meta.interfaces import Change, Versioned
 from weir.meta.state import NO_LEASE, KeySpace
 from weir.model.errors import MetaCorruptError, WireError
+from weir.model.loss import Loss
 from weir.runtime import Disk
+from weir.wire.end_record import EndRecord
 from weir.wire.metalog import (
     HEADER_BYTES,
     LOG_MAGIC,
@@ -58,6 +63,23 @@ class Recovered:
     obsolete: list[str]
 
 
+@dataclass(slots=True)
+class Losses:
+    """What is missing: refused where it is found, or noted if the operator said that it may be gone."""
+
+    accepted: bool = False
+    found: list[Loss] = field(default_factory=list)
+    #: The last revision that is known to have been acknowledged.
+    through: int = 0
+    #: How many changes up to there are gone, once it is known how far the state reaches.
+    changes: int = 0
+
+    def lack(self, path: str, what: str, cause: BaseException | None = None) -> None:
+        if not self.accepted:
+            raise MetaCorruptError(f"{path}: {what}") from cause
+        self.found.append(Loss(path, what))
+
+
 def judge(*, rest: int, is_last: bool, proven: bool) -> Verdict:
     """The table above: `rest` bytes follow the last valid record; `proven`: more was durable."""
     if proven or (rest and not is_last):
@@ -65,70 +87,112 @@ def judge(*, rest: int, is_last: bool, proven: bool) -> Verdict:
     return Verdict.TORN_TAIL if rest else Verdict.COMPLETE
 
 
-async def recover(disk: Disk, folder: str) -> Recovered:
-    """Read the folder of a store."""
+async def recover(
+    disk: Disk, folder: str, end: EndRecord | None = None, losses: Losses | None = None
+) -> Recovered | KeySpace:
+    """Read the folder of a store, whose logs reached at least the `end`. If something is missing and `losses` are
+    accepted, only the state up to there: the logs are of no use then."""
+    losses = losses or Losses()
     # The process before may have died between a rename and its sync: what is built on a name must not outlast it.
     await disk.sync_dir(folder)
     found = await contents(disk, folder)
-    state, snapshot_bytes = await _load_snapshot(disk, folder, found.snapshots)
+    losses.through = max([0 if end is None else end.revision, *found.snapshots, *(f - 1 for f in found.logs)])
+    state, snapshot_bytes = await _load_snapshot(disk, folder, found.snapshots, losses)
     covered = state.revision
-    needed = _needed_logs(found.logs, covered, folder)
+    needed = [] if losses.found else _needed_logs(found.logs, covered, folder, losses)
     file_id, log_data = 0, b""
     for first, following in zip(needed, [*needed[1:], None], strict=True):
         is_last = following is None
-        must_reach = covered if following is None else following - 1
+        must_reach = losses.through if following is None else following - 1
         path = log_path(folder, first)
         data = await read_whole(disk, path)
-        header = _header(LOG_MAGIC, data, path, first)
+        header = _header(LOG_MAGIC, data, path, first, losses)
+        if header is None:
+            break
         file_id = header.file_id
-        log_data = data[: _replay(state, data, header, path, is_last=is_last, must_reach=must_reach)]
+        whole = _replay(state, data, header, is_last=is_last, must_reach=must_reach)
+        if isinstance(whole, _Short):
+            losses.lack(path, whole.told(len(data), end))
+            losses.through = max(losses.through, whole.through)
+            break
+        log_data = data[:whole]
+    if losses.found:
+        losses.changes = max(0, losses.through - state.revision)
+        return state
     obsolete = [log_path(folder, first) for first in found.logs if first not in needed]
     obsolete += [snapshot_path(folder, revision) for revision in found.snapshots[:-1]]
     obsolete += found.unfinished
     return Recovered(state, file_id, needed[-1], log_data, snapshot_bytes, obsolete)
 
 
-def _needed_logs(logs: list[int], covered: int, folder: str) -> list[int]:
+def _needed_logs(logs: list[int], covered: int, folder: str, losses: Losses) -> list[int]:
     """The logs that hold what came after the snapshot; the first may begin before it."""
     older = [first for first in logs if first <= covered + 1]
     if not older:
-        raise MetaCorruptError(f"{folder}: the log that holds revision {covered + 1} is missing")
+        acknowledged = f"; changes up to revision {losses.through} had been acknowledged" if losses.through else ""
+        losses.lack(folder, f"the log that holds revision {covered + 1} is missing{acknowledged}")
+        return []
     return [first for first in logs if first >= older[-1]]
 
 
-async def _load_snapshot(disk: Disk, folder: str, snapshots: list[int]) -> tuple[KeySpace, int]:
+async def _load_snapshot(disk: Disk, folder: str, snapshots: list[int], losses: Losses) -> tuple[KeySpace, int]:
     if not snapshots:
         return KeySpace(), 0
     path = snapshot_path(folder, snapshots[-1])
     data = await read_whole(disk, path)
-    header = _header(SNAPSHOT_MAGIC, data, path, snapshots[-1])
+    header = _header(SNAPSHOT_MAGIC, data, path, snapshots[-1], losses)
+    if header is None:
+        return KeySpace(), 0
     state = KeySpace(revision=header.revision)
     offset = HEADER_BYTES
-    for _ in range(header.records):
+    for number in range(header.records):
         try:
             record = decode_record(data, offset, header.file_id)
         except WireError as bad:
-            raise MetaCorruptError(f"{path}: {bad.what}") from bad
+            losses.lack(path, f"{bad.what}: {header.records - number} of {header.records} keys are missing", bad)
+            return state, len(data)
         item = Versioned(record.key, record.value or b"", record.revision)
         state.load(item, LEASE_OF_THE_DEAD if record.leased else NO_LEASE)
         offset = record.end
     if offset != len(data):
-        raise MetaCorruptError(f"{path}: {len(data) - offset} bytes follow its last record")
+        losses.lack(path, f"{len(data) - offset} bytes follow its last record")
     return state, len(data)
 
 
-def _header(magic: bytes, data: bytes, path: str, revision: int) -> FileHeader:
+def _header(magic: bytes, data: bytes, path: str, revision: int, losses: Losses) -> FileHeader | None:
+    """The file's header; None if it has none and that is accepted."""
     try:
         header = decode_header(magic, data)
     except WireError as bad:
-        raise MetaCorruptError(f"{path}: {bad}") from bad
+        told = f"; changes up to revision {losses.through} had been acknowledged" if losses.through else ""
+        losses.lack(path, f"{bad}{told}", bad)
+        return None
     if header.revision != revision:
-        raise MetaCorruptError(f"{path} says that it begins at revision {header.revision}")
+        losses.lack(path, f"it says that it begins at revision {header.revision}")
+        return None
     return header
 
 
-def _replay(state: KeySpace, data: bytes, header: FileHeader, path: str, *, is_last: bool, must_reach: int) -> int:
-    """Apply the log's records to the state; returns where the valid ones end."""
+class _Short(NamedTuple):
+    """A log that ends before what was acknowledged."""
+
+    offset: int
+    #: The first revision that is missing, and the last that is known to have been acknowledged.
+    missing: int
+    through: int
+
+    def told(self, size: int, end: EndRecord | None) -> str:
+        count = self.through - self.missing + 1
+        expected = "" if end is None else f"; they ended at offset {end.end} of the log that begins at {end.file}"
+        return (
+            f"its records are whole up to offset {self.offset} of {size}, revision {self.missing - 1}, but"
+            f" revision {self.missing}, at offset {self.offset}, is damaged or missing, though it was durable: at"
+            f" least {count} acknowledged changes, up to revision {self.through}, are gone{expected}"
+        )
+
+
+def _replay(state: KeySpace, data: bytes, header: FileHeader, *, is_last: bool, must_reach: int) -> "int | _Short":
+    """Apply the log's records to the state; returns where the valid ones end, or that more should follow."""
     offset = HEADER_BYTES
     expected = header.revision
     while True:
@@ -140,12 +204,9 @@ def _replay(state: KeySpace, data: bytes, header: FileHeader, path: str, *, is_l
             state.apply(Change(record.key, record.value, expected), lease_id)
         offset = record.end
         expected += 1
-    proven = expected <= must_reach or _durable_later(data, offset, header.file_id) >= expected
-    if judge(rest=len(data) - offset, is_last=is_last, proven=proven) is Verdict.DAMAGED:
-        raise MetaCorruptError(
-            f"{path}: revision {expected}, at offset {offset}, is damaged or missing, though it was durable"
-        )
-    return offset
+    through = max(must_reach, _durable_later(data, offset, header.file_id))
+    verdict = judge(rest=len(data) - offset, is_last=is_last, proven=through >= expected)
+    return _Short(offset, expected, max(through, expected)) if verdict is Verdict.DAMAGED else offset
 
 
 def _record_at(data: bytes, offset: int, file_id: int, expected: int) -> LogRecord | None:

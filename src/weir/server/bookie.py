@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from ssl import SSLContext
 
 from weir.bookie.bookie import Bookie
+from weir.bookie.ledger_ids import check_ledger_ids, pass_lost_ids
 from weir.bookie.orphans import watch_for_orphans
 from weir.bookie.registration import Registration, RegistrationSettings, check_cookie
 from weir.bookie.server import BookieServer, ServerSettings
@@ -17,6 +18,7 @@ from weir.ledger.settings import LedgerSettings
 from weir.meta.connect import connect
 from weir.meta.interfaces import MetaStore
 from weir.model.errors import BookieUnavailableError
+from weir.runtime.accepted_losses import record_accepted
 from weir.runtime.interfaces import Runtime
 from weir.runtime.tasks import TaskScope
 from weir.server.addresses import Address, advertised
@@ -41,6 +43,8 @@ class BookieNodeSettings:
     orphan_interval_s: float = 600.0
     #: Whether this node also looks for lost bookies and copies what they held, and with which settings.
     auto_repair: LedgerSettings | None = None
+    #: Go on without what was acknowledged and is gone from the journal.
+    accept_loss: bool = False
 
 
 class BookieNode:
@@ -102,9 +106,10 @@ class BookieNode:
     async def _start(self) -> None:
         settings, runtime = self._settings, self._runtime
         meta = self._meta or await self._open_meta()
-        bookie = await Bookie.open(runtime, settings.bookie)
+        bookie = await Bookie.open(runtime, settings.bookie, accept_loss=settings.accept_loss)
         self._started.push_async_callback(bookie.close)
         await check_cookie(meta, bookie.cookie, holds_ledgers=bool(bookie.ledgers()))
+        await self._check_ids(meta, bookie)
         server = await self._serve(bookie)
         registration = await self._register(bookie, meta, server)
         tasks = TaskScope(f"bookie-node {settings.bookie.bookie_id}")
@@ -118,8 +123,17 @@ class BookieNode:
             await repair.start()
         self._bookie = bookie
 
+    async def _check_ids(self, meta: MetaStore, bookie: Bookie) -> None:
+        """The metadata is as new as this disk, or its operator goes on without what it forgot."""
+        if not self._settings.accept_loss:
+            await check_ledger_ids(meta, bookie.highest_ledger())
+            return
+        losses = await pass_lost_ids(meta, bookie.highest_ledger(), lost_changes=None)
+        if losses:
+            await record_accepted(self._runtime, self._settings.bookie.directory, losses)
+
     async def _open_meta(self) -> MetaStore:
-        meta = await connect(self._settings.meta_url, self._runtime)
+        meta = await connect(self._settings.meta_url, self._runtime, accept_loss=self._settings.accept_loss)
         self._started.push_async_callback(meta.close)
         return meta
 

@@ -54,6 +54,11 @@ SIGTERM and SIGINT end it in order: it unregisters, answers what it took, and fl
     help="Take part in copying what lost bookies held.",
 )
 @click.option(
+    "--accept-loss",
+    is_flag=True,
+    help="Go on without acknowledged bytes that are gone from the journal; what is given up is logged and kept.",
+)
+@click.option(
     "--ready-file", type=click.Path(dir_okay=False), metavar="FILE", help="Written as JSON once it serves."
 )
 def serve(
@@ -66,6 +71,7 @@ def serve(
     rack: str,
     sync: str,
     auto_repair: bool,
+    accept_loss: bool,
     ready_file: str | None,
 ) -> None:
     """Run a storage node."""
@@ -80,6 +86,7 @@ def serve(
         advertise=None if advertise is None else parse_address(advertise),
         rack=rack,
         auto_repair=LedgerSettings() if auto_repair else None,
+        accept_loss=accept_loss,
     )
     run(lambda runtime: _serve(runtime, settings, None if ready_file is None else Path(ready_file)))
 

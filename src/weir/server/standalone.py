@@ -71,12 +71,21 @@ _PRODUCER_IDS = 1000
 class Standalone:
     """`start`, then `close`."""
 
-    def __init__(self, runtime: Runtime, config: Config, *, on_locked: Callable[[], None] | None = None) -> None:
-        """`on_locked` is called when the data folder is known to be nobody else's."""
+    def __init__(
+        self,
+        runtime: Runtime,
+        config: Config,
+        *,
+        on_locked: Callable[[], None] | None = None,
+        accept_loss: bool = False,
+    ) -> None:
+        """`on_locked` is called when the data folder is known to be nobody else's; `accept_loss`: go on without
+        what was acknowledged and is gone from it."""
         self._net = BoundNetwork(runtime.net)
         self._runtime = replace(runtime, net=self._net)
         self._config = config
-        self._storage = LocalStorage(self._runtime, parts.storage_settings(config), on_locked=on_locked)
+        storage = replace(parts.storage_settings(config), accept_loss=accept_loss)
+        self._storage = LocalStorage(self._runtime, storage, on_locked=on_locked)
         self._started = AsyncExitStack()
         self._bound: dict[str, Address] = {}
         self._kafka_metrics = KafkaMetrics()

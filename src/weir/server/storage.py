@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from weir.bookie.bookie import Bookie
+from weir.bookie.ledger_ids import check_ledger_ids, pass_lost_ids
 from weir.bookie.orphans import watch_for_orphans
 from weir.bookie.registration import Registration, check_cookie
 from weir.bookie.settings import BookieSettings
@@ -13,10 +14,11 @@ from weir.bookie.space import BookieState
 from weir.ledger.bookies import BookieDirectory
 from weir.ledger.client import LedgerClient
 from weir.ledger.remote import RemoteBookiePool
-from weir.meta.embedded import open_embedded
+from weir.meta.embedded import EmbeddedMeta, open_embedded
 from weir.meta.interfaces import MetaStore
 from weir.model.check import check
 from weir.model.errors import BookieUnavailableError, FileLockedError
+from weir.runtime.accepted_losses import record_accepted
 from weir.runtime.interfaces import FileLock, Runtime
 from weir.runtime.tasks import TaskScope
 from weir.wire.metadata import BookieInfo
@@ -32,6 +34,8 @@ class StorageSettings:
 
     folder: str
     bookie: BookieSettings
+    #: Go on without what was acknowledged and is gone.
+    accept_loss: bool = False
 
 
 class LocalStorage:
@@ -92,11 +96,12 @@ class LocalStorage:
         self._started.push_async_callback(lock.release)
         if self._on_locked is not None:
             self._on_locked()
-        meta = await open_embedded(runtime, f"{folder}/meta")
+        accept_loss = self._settings.accept_loss
+        meta = await open_embedded(runtime, f"{folder}/meta", accept_loss=accept_loss)
         self._started.push_async_callback(meta.close)
-        bookie = await Bookie.open(runtime, self._settings.bookie)
+        bookie = await Bookie.open(runtime, self._settings.bookie, accept_loss=accept_loss)
         self._started.push_async_callback(bookie.close)
-        await check_cookie(meta, bookie.cookie, holds_ledgers=bool(bookie.ledgers()))
+        await self._know(meta, bookie)
         await self._register(meta, bookie)
         directory = BookieDirectory(runtime.clock, meta)
         self._started.push_async_callback(directory.close)
@@ -107,6 +112,18 @@ class LocalStorage:
         await ledgers.start()
         self._started.push_async_callback(ledgers.close)
         self._meta, self._bookie, self._ledgers = meta, bookie, ledgers
+
+    async def _know(self, meta: EmbeddedMeta, bookie: Bookie) -> None:
+        """Make sure that the metadata knows what this disk holds, or goes on without what it forgot."""
+        holds_ledgers = bool(bookie.ledgers())
+        if not self._settings.accept_loss:
+            await check_cookie(meta, bookie.cookie, holds_ledgers=holds_ledgers)
+            await check_ledger_ids(meta, bookie.highest_ledger())
+            return
+        await check_cookie(meta, bookie.cookie, holds_ledgers=False)
+        losses = await pass_lost_ids(meta, bookie.highest_ledger(), lost_changes=meta.lost_changes)
+        if losses:
+            await record_accepted(self._runtime, self._settings.folder, losses)
 
     async def _register(self, meta: MetaStore, bookie: Bookie) -> None:
         info = BookieInfo(self._settings.bookie.bookie_id, _NO_HOST, _NO_PORT)

@@ -35,14 +35,21 @@ that was acknowledged.
 @click.option("--data", metavar="DIR", help="The folder for everything that is kept; made when new.")
 @config_options
 @click.option(
+    "--accept-loss",
+    is_flag=True,
+    help="Go on without acknowledged bytes that are gone from the disk; what is given up is logged and kept.",
+)
+@click.option(
     "--ready-file", type=click.Path(dir_okay=False), metavar="FILE", help="Written as JSON once it serves."
 )
 @click.pass_context
 def up(
     ctx: click.Context,
+    *,
     data: str | None,
     config_file: str | None,
     assignments: tuple[str, ...],
+    accept_loss: bool,
     ready_file: str | None,
 ) -> None:
     """Run a whole Weir on this machine: broker, storage and metadata in one process."""
@@ -57,7 +64,7 @@ def up(
     ready = None if ready_file is None else Path(ready_file)
     if ready is not None and not ready.absolute().parent.is_dir():
         raise ConfigError(f"there is no folder for {ready_file}", hint="check --ready-file")
-    run(lambda runtime: _up(runtime, loaded.config, ready))
+    run(lambda runtime: _up(runtime, loaded.config, ready, accept_loss=accept_loss))
 
 
 def _level(ctx: click.Context, config: Config) -> str:
@@ -68,9 +75,9 @@ def _level(ctx: click.Context, config: Config) -> str:
     return _LEVELS[min(verbose, 2)] if verbose else config.log.level
 
 
-async def _up(runtime: Runtime, config: Config, ready_file: Path | None) -> None:
+async def _up(runtime: Runtime, config: Config, ready_file: Path | None, *, accept_loss: bool) -> None:
     # What a killed one left behind would mislead whoever waits for the file; that of a living one is not ours.
-    node = Standalone(runtime, config, on_locked=lambda: say_gone(ready_file))
+    node = Standalone(runtime, config, on_locked=lambda: say_gone(ready_file), accept_loss=accept_loss)
 
     def on_ready() -> None:
         # What the start left behind lives as long as the process: the collector need not look at it again.

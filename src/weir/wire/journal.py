@@ -29,7 +29,8 @@ MAX_BODY_BYTES = 0xFFFF_FFFF
 _HEADER = Struct("<I4sB3xQQQQII12x")
 _CRC = Struct("<I")
 _FIELDS = Struct("<4sB3xQQQQII12x")
-_START = Struct("<QQ")
+_START = Struct("<QQQ")
+_START_BEFORE = Struct("<QQ")
 _KINDS = 4
 _ZEROS = bytes(BLOCK_BYTES)
 
@@ -69,6 +70,8 @@ class Start(NamedTuple):
 
     previous_sequence: int
     previous_end: int
+    #: The size that this file was given, durably, before its first record; 0 in files of older versions.
+    allocated: int = 0
 
 
 def record_bytes(body_length: int) -> int:
@@ -114,7 +117,7 @@ def encode_start(start: Start) -> bytes:
 
 def decode_start(body: Buffer) -> Start:
     try:
-        return Start(*_START.unpack(body))
+        return Start(*(_START_BEFORE if len(body) == _START_BEFORE.size else _START).unpack(body))
     except struct_error as bad:
         raise WireError(f"a journal file's first record is malformed: {bad}") from bad
 

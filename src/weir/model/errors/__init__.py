@@ -17,6 +17,7 @@ from weir.model.errors.bookie import (
     EntryLogMissingError,
     JournalCorruptError,
     LedgerFencedError,
+    LedgersUnknownError,
     NoSuchEntryError,
     NoSuchLedgerError,
 )
@@ -169,6 +170,7 @@ __all__ = [
     "LedgerExistsError",
     "LedgerFencedError",
     "LedgerNotFoundError",
+    "LedgersUnknownError",
     "MemberFencedError",
     "MemberIdRequiredError",
     "MessageTooLargeError",

@@ -44,9 +44,12 @@ class BookieCookieError(BookieError):
 
 
 class JournalCorruptError(BookieError):
-    """The journal lost acknowledged bytes in its middle; the bookie may not start on it."""
+    """The journal lost acknowledged bytes, in its middle or at its end; the bookie may not start on it."""
 
-    hint = "wipe this bookie, start it under a new id, and let auto-recovery copy its ledgers from other replicas"
+    hint = (
+        "bring the file back; or with replicas wipe this bookie, start it under a new id, and let auto-recovery"
+        " copy its ledgers; or start once with --accept-loss to go on without what is missing"
+    )
 
 
 class EntryLogMissingError(BookieError):
@@ -54,4 +57,13 @@ class EntryLogMissingError(BookieError):
 
     hint = (
         "bring the file back, or wipe this bookie, start it under a new id, and let auto-recovery copy its ledgers"
+    )
+
+
+class LedgersUnknownError(BookieError):
+    """The bookie holds ledgers that the metadata has not made yet: the metadata is older than the disk."""
+
+    hint = (
+        "restore the metadata, or check that it is this bookie's; or start once with --accept-loss to go on"
+        " without what only the lost metadata knew"
     )

@@ -28,4 +28,4 @@ class MetaKeyMissingError(MetaError):
 class MetaCorruptError(MetaError):
     """The embedded store lost acknowledged bytes; it may not start on what is left."""
 
-    hint = "restore the metadata folder from a copy; a part of it was damaged after it had been written"
+    hint = "restore the folder from a copy; or start once with --accept-loss to go on without what is missing"
