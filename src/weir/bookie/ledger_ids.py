@@ -15,6 +15,11 @@ from weir.model.loss import Loss
 _LARGEST_BLOCK = 1000
 
 
+async def counts_ledgers(meta: MetaStore) -> bool:
+    """Whether ids come from the counter here: not yet, or not where a client of bookies chooses its own."""
+    return await meta.get(keys.LEDGER_COUNTER) is not None
+
+
 async def check_ledger_ids(meta: MetaStore, highest: LedgerId) -> None:
     """LedgersUnknownError if the disk holds a ledger (`highest`) that the metadata has not made yet."""
     given_out = await _counter(meta, keys.LEDGER_COUNTER)

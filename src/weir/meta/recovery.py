@@ -101,7 +101,7 @@ async def recover(
     covered = state.revision
     needed = [] if losses.found else _needed_logs(found.logs, covered, folder, losses)
     file_id, log_data = 0, b""
-    for first, following in zip(needed, [*needed[1:], None], strict=True):
+    for first, following in zip(needed, [*needed[1:], None], strict=False):
         is_last = following is None
         must_reach = losses.through if following is None else following - 1
         path = log_path(folder, first)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from ssl import SSLContext
 
 from weir.bookie.bookie import Bookie
-from weir.bookie.ledger_ids import check_ledger_ids, pass_lost_ids
+from weir.bookie.ledger_ids import check_ledger_ids, counts_ledgers, pass_lost_ids
 from weir.bookie.orphans import watch_for_orphans
 from weir.bookie.registration import Registration, RegistrationSettings, check_cookie
 from weir.bookie.server import BookieServer, ServerSettings
@@ -125,6 +125,8 @@ class BookieNode:
 
     async def _check_ids(self, meta: MetaStore, bookie: Bookie) -> None:
         """The metadata is as new as this disk, or its operator goes on without what it forgot."""
+        if not await counts_ledgers(meta):
+            return
         if not self._settings.accept_loss:
             await check_ledger_ids(meta, bookie.highest_ledger())
             return
