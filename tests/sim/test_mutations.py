@@ -33,6 +33,7 @@ FIRST_SEED = {
         "recovery-trusts-last-confirmed": 0,
         "recovery-without-fencing": 0,
         "repair-without-copying": 2,
+        "short-journal-taken-for-whole": 0,
         "unrecorded-ensemble-change": 0,
     },
     "broker": {

@@ -28,10 +28,10 @@ async def load_end_record(disk: Disk, path: str) -> EndRecord | None:
     except FileMissingError:
         return None
     try:
-        found, damaged = _slots(bytes(await file.read_at(0, SLOTS * SLOT_BYTES)))
+        found, damaged = end_records(bytes(await file.read_at(0, SLOTS * SLOT_BYTES)))
         for _ in range(_READ_ATTEMPTS - 1):
             if damaged:
-                found, damaged = _slots(bytes(await file.read_at(0, SLOTS * SLOT_BYTES)))
+                found, damaged = end_records(bytes(await file.read_at(0, SLOTS * SLOT_BYTES)))
         if damaged and not found:
             log.warning("%s is damaged: nothing tells whether its log ends where it should", path)
         return max(found, default=None)
@@ -39,7 +39,7 @@ async def load_end_record(disk: Disk, path: str) -> EndRecord | None:
         await file.close()
 
 
-def _slots(data: bytes) -> tuple[list[EndRecord], int]:
+def end_records(data: bytes) -> tuple[list[EndRecord], int]:
     """The whole records, and how many slots are damaged."""
     found: list[EndRecord] = []
     damaged = 0
@@ -141,7 +141,7 @@ class EndFile:
             await self._disk.sync_dir(self._path.rpartition("/")[0])
             if last is not None:
                 first = bytes(await file.read_at(0, SLOT_BYTES))
-                self._slot = 1 if last in _slots(first)[0] else 0
+                self._slot = 1 if last in end_records(first)[0] else 0
         except BaseException:
             await file.close()
             raise

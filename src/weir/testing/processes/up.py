@@ -20,6 +20,8 @@ class UpProcess:
         self.ready_file = folder / "ready.json"
         self.log_file = folder / "weir.log"
         self._settings = settings
+        #: Options of the next start.
+        self.options: tuple[str, ...] = ()
         self._ports: dict[str, str] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self.addresses: dict[str, str] = {}
@@ -54,7 +56,7 @@ class UpProcess:
         settings += ["storage.low_water_bytes=0", "storage.high_water_bytes=0", *self._settings]
         assignments = [part for setting in settings for part in ("--set", setting)]
         start = [sys.executable, "-m", "weir.cli.main", "up", "--data", str(self.data)]
-        return [*start, "--ready-file", str(self.ready_file), *assignments]
+        return [*start, "--ready-file", str(self.ready_file), *self.options, *assignments]
 
     def start(self) -> "UpProcess":
         """Start it, and wait until it is ready."""
@@ -67,6 +69,15 @@ class UpProcess:
         self.ready_file.unlink(missing_ok=True)
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(self.command(), stdout=log, stderr=log, env=environment())
+
+    def refused(self) -> str:
+        """Start it, and wait until it has ended by itself; what it said then."""
+        said = len(self.log)
+        self.begin()
+        code = self._running().wait(_START_TIMEOUT_S)
+        self._process = None
+        assert code != 0, f"weir up ended in order:\n{self.log}"
+        return self.log[said:]
 
     def wait_ready(self) -> None:
         process = self._running()

@@ -36,7 +36,13 @@ from weir.ledger.worker import ReplicationWorker
 from weir.meta import keys
 from weir.meta.memory import MemoryCore, MemoryMeta
 from weir.meta.update import UpdateSettings
-from weir.model.errors import BookieCookieError, InvariantError, JournalCorruptError, WeirError
+from weir.model.errors import (
+    BookieCookieError,
+    InvariantError,
+    JournalCorruptError,
+    LedgersUnknownError,
+    WeirError,
+)
 from weir.model.ids import BookieId
 from weir.runtime.interfaces import Runtime
 from weir.runtime.tasks import TaskScope
@@ -144,6 +150,8 @@ class Cluster:
         #: Bookies whose disks are gone, and since when.
         self.lost: dict[BookieId, float] = {}
         self.rotten: str | None = None
+        #: The bookie whose journal was cut short: it refuses to start, unless everything is in its entry logs.
+        self.cut: str | None = None
         #: What no fault explains: bugs.
         self.bugs: list[BaseException] = []
         self.usual_disk = DiskFaults(sync_s=plan.sync_s, sync_jitter_s=plan.sync_s)
@@ -200,7 +208,7 @@ class Cluster:
                 await node.start(main)
             except NodeCrashedError:
                 refusals = 0
-            except (JournalCorruptError, BookieCookieError) as refusal:
+            except (JournalCorruptError, LedgersUnknownError, BookieCookieError) as refusal:
                 refusals += 1
                 if self._give_up(name, refusal, refusals):
                     return
@@ -220,9 +228,9 @@ class Cluster:
             await self.world.sleep(min(0.2, until - self.world.now))
 
     def _give_up(self, name: str, refusal: WeirError, times: int) -> bool:
-        """A bookie that refuses its disk: an operator gives it up if the disk is known to be rotten. A bit that
+        """A bookie that refuses its disk: an operator gives it up if the disk is known to be bad. A bit that
         was read wrong only once does not keep it from starting the next time."""
-        if name == self.rotten:
+        if name in (self.rotten, self.cut):
             self._retire(name)
             return True
         if times >= _HOPELESS and self._in_a_hurry:
@@ -236,7 +244,7 @@ class Cluster:
         """How many more disks may go now without breaking the precondition of the promise."""
         recently = self.world.now - _REMEMBERED_S
         gone = sum(since > recently or not self.repaired(lost) for lost, since in self.lost.items())
-        return self.plan.losable_disks - gone - (self.rotten is not None)
+        return self.plan.losable_disks - gone - (self.rotten is not None) - (self.cut in self.bookie_names)
 
     def lose_disk(self, name: str) -> None:
         """The disk is gone for good. Its node never comes back; a new one takes its place."""

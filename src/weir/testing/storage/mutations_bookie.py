@@ -7,6 +7,7 @@ from unittest.mock import patch
 from weir.bookie.bookie import Bookie
 from weir.bookie.gc import GarbageCollector
 from weir.bookie.journal import Journal
+from weir.bookie.journal_scan import JournalReplay
 from weir.bookie.ledgers import LedgerTable
 from weir.bookie.store import Store
 from weir.model.ledger import Quorum
@@ -94,6 +95,27 @@ def _no_replay() -> Iterator[None]:
 
     with patch.object(Store, "replay", only_fences):
         yield
+
+
+@_mutation(
+    "short-journal-taken-for-whole",
+    checkers.acknowledged_is_replicated,
+    quorum=_TWO_OF_TWO,
+    deletes=False,
+    faults=(Fault.CUT,),
+    fault_every_s=0.5,
+)
+def _short_journal_taken_for_whole() -> Iterator[None]:
+    """A bookie believes that its journal ends where the file does."""
+    with (
+        patch.object(JournalReplay, "_acknowledged", lambda self, sequence, scan: 0),
+        patch.object(JournalReplay, "_reserved", _nothing_reserved),
+    ):
+        yield
+
+
+async def _nothing_reserved(*_: Any) -> int:
+    return 0
 
 
 @_mutation(

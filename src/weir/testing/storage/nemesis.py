@@ -7,7 +7,10 @@ from dataclasses import replace
 from random import Random
 from typing import ClassVar
 
-from weir.testing.storage.cluster import Cluster
+from weir.bookie.layout import Layout
+from weir.model.ids import BookieId
+from weir.runtime.end_file import end_records
+from weir.testing.storage.cluster import Cluster, bookie_settings
 from weir.testing.storage.plan import Fault, Plan
 from weir.testing.storage.workload import Shared
 from weir.testing.world.disk import DiskFaults
@@ -193,6 +196,22 @@ class Nemesis:
             if files:
                 disk.rot(self._rng.choice(files))
 
+    def _cut(self) -> None:
+        """Take the end of a bookie's journal behind its back, or put zeros there: synced bytes that its end record
+        names. It must refuse to start, or its denials would be believed; an operator replaces it then."""
+        if self._cluster.cut is not None or self._cluster.losable_disks() == 0:
+            return
+        name = self._bookie()
+        node, layout = self._world.node(name), Layout(bookie_settings(BookieId(name)).directory)
+        node.kill()
+        if not node.disk.names.exists(layout.journal_end):
+            return
+        end = max(end_records(node.disk.read(layout.journal_end))[0], default=None)
+        path = layout.journal_file(end.file) if end is not None else ""
+        if end is not None and end.end and node.disk.names.exists(path):
+            self._cluster.cut = name
+            node.disk.cut(path, self._rng.randrange(end.end), zeros=self._rng.random() < 0.5)
+
     # --- clocks and metadata -------------------------------------------------------------------------------
 
     def _clock(self) -> None:
@@ -240,4 +259,5 @@ class Nemesis:
         Fault.LEASES: _leases,
         Fault.LOST_DISK: _lost_disk,
         Fault.ROT: _rot,
+        Fault.CUT: _cut,
     }

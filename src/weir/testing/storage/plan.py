@@ -4,8 +4,8 @@ Each run gets only some kinds of faults ("swarm testing"): a run with all of the
 to reach the rare states that two or three kinds alone lead to.
 
 The promises have preconditions, and a plan keeps to them:
-- Of the disks that hold an entry, at most `Qa - 1` may be lost or rotten before repair has made up for it. With
-  `Qa = 1` none: an acknowledged entry then survives crashes and restarts, but not the loss of its one disk.
+- Of the disks that hold an entry, at most `Qa - 1` may be lost, rotten or cut short before repair has made up for
+  it. With `Qa = 1` none: an acknowledged entry then survives crashes and restarts, but not the loss of its disk.
 - A bookie whose disk is lost never comes back under its old id.
 - The bookies sync always (the default policy).
 - Clocks may be wrong by any amount, and run fast or slow by less than a tenth.
@@ -41,6 +41,7 @@ class Fault(Enum):
     LEASES = "leases"
     LOST_DISK = "lost-disk"
     ROT = "rot"
+    CUT = "cut"
 
 
 #: Quorum settings with how often each is chosen.
@@ -54,6 +55,8 @@ _QUORUMS: tuple[tuple[Quorum, int], ...] = (
     (Quorum(4, 4, 3), 2),
     (Quorum(1, 1, 1), 1),
 )
+#: What costs one copy of what a disk held.
+_DISK_LOSSES = (Fault.LOST_DISK, Fault.ROT, Fault.CUT)
 _MAX_BOOKIES = 6
 #: Half of all runs have one of these on top: what is replayed, replaced and recovered matters most.
 _DEATHS = (Fault.CRASH_BOOKIE, Fault.CRASH_BOOKIE, Fault.KILL_BOOKIE, Fault.CRASH_CLIENT)
@@ -131,7 +134,7 @@ def make_plan(rng: Random) -> Plan:
 def _choose_faults(rng: Random, quorum: Quorum) -> tuple[Fault, ...]:
     if rng.random() < _CALM:
         return ()
-    possible = [fault for fault in Fault if quorum.ack > 1 or fault not in (Fault.LOST_DISK, Fault.ROT)]
+    possible = [fault for fault in Fault if quorum.ack > 1 or fault not in _DISK_LOSSES]
     chosen = rng.sample(possible, rng.choice((1, 2, 3, 4, 6)))
     if rng.random() < 0.5:
         chosen.append(rng.choice(_DEATHS))

@@ -127,6 +127,16 @@ class SimDisk:
         self._note(self.node, "disk-rot", f"{path} {offset}")
         return offset
 
+    def cut(self, path: str, size: int, *, zeros: bool) -> None:
+        """Take what follows the first `size` bytes of a file for good; `zeros`: the file keeps its size."""
+        inode = self._need(path)
+        before = inode.size
+        inode.resize(size)
+        if zeros:
+            inode.resize(before)
+        inode.sync()
+        self._note(self.node, "disk-cut", f"{path} {size} {zeros:d}")
+
     def wipe(self) -> None:
         """Replace the disk by an empty one."""
         self.names = Names()
