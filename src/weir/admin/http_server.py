@@ -30,7 +30,7 @@ class HttpServer:
             request_budget if request_budget is not None else RequestBudget(settings.max_received_bytes)
         )
         serving = ServingSettings(
-            settings.host, settings.port, settings.max_connections, close_grace_s=settings.drain_s
+            settings.host, settings.port, settings.max_connections, close_grace_s=settings.drain_s, reserve=True
         )
         self._server: Server[HttpSession] = Server(runtime, "http", serving, self._session, tls=tls)
 

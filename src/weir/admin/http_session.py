@@ -229,7 +229,7 @@ class HttpSession:
             headers.append(("content-length", str(len(response.body))))
         if response.body:
             headers.append(("content-type", response.content_type))
-        last = self._closing.is_set() or self._http.their_state is h11.SEND_BODY
+        last = self._closing.is_set() or self._connection.on_reserve or self._http.their_state is h11.SEND_BODY
         if last and "connection" not in response.headers:
             headers.append(("connection", "close"))
         self._write(h11.Response(status_code=response.status, headers=headers))

@@ -48,6 +48,10 @@ class Connection(Protocol):
     def certificate(self) -> bytes | None:
         """What the other side proved to own in the TLS handshake, as DER; None if it was not asked to."""
 
+    @property
+    def on_reserve(self) -> bool:
+        """Whether it has the last file descriptor of the process: it is to end soon."""
+
     async def receive(self) -> Buffer:
         """The next bytes, as many as came; empty at the end of the stream.
 
@@ -96,8 +100,11 @@ class Network(Protocol):
     ) -> Connection:
         """Open a connection, or raise ConnectFailedError."""
 
-    async def listen(self, host: str, port: int, *, tls: SSLContext | None = None) -> Listener:
-        """Bind an address (port 0: any free one), or raise AddressInUseError."""
+    async def listen(
+        self, host: str, port: int, *, tls: SSLContext | None = None, reserve: bool = False
+    ) -> Listener:
+        """Bind an address (port 0: any free one), or raise AddressInUseError. `reserve`: one file descriptor is
+        kept for it, so that it accepts one connection at a time when the process has none left."""
 
 
 class File(Protocol):

@@ -1,17 +1,16 @@
 """Connections over TCP, with TLS if asked, on the asyncio event loop."""
 
 import asyncio
-import errno
 import socket
 import struct
-from collections import deque
 from collections.abc import Sequence
 from ssl import SSLContext, SSLError
 from typing import cast
 
-from weir.model.errors import AddressInUseError, ConnectFailedError, ConnectionLostError
+from weir.model.errors import ConnectFailedError, ConnectionLostError
 from weir.model.ids import Buffer
 from weir.runtime.real_buffers import BufferPool, Inbox
+from weir.runtime.real_listening import DescriptorLimit, RealListener, bind
 from weir.runtime.real_sending import Sender
 
 #: Reading stops while this much waits to be received, writing pushes back above the other.
@@ -20,20 +19,24 @@ _OUTBOX_HIGH_BYTES = 1024 * 1024
 #: The more connections, the less of that each new one has: they may all stop reading at once.
 _OUTBOXES_BYTES = 512 * 1024 * 1024
 _OUTBOX_LEAST_BYTES = 64 * 1024
-#: How long a client may take for the TLS handshake.
-_HANDSHAKE_S = 10.0
-#: Connections accepted by the kernel that no session has taken yet.
-_BACKLOG = 1024
 
 
 class RealConnection(asyncio.BufferedProtocol):
     """One TCP connection: the event loop fills the inbox, one task receives from it."""
 
-    def __init__(self, pool: BufferPool, *, half_close: bool, accepted: "RealListener | None" = None) -> None:
+    def __init__(
+        self,
+        pool: BufferPool,
+        *,
+        half_close: bool,
+        accepted: RealListener | None = None,
+        on_reserve: bool = False,
+    ) -> None:
         self._pool = pool
         self._inbox = Inbox(pool)
         self._half_close = half_close
         self._accepted = accepted
+        self.on_reserve = on_reserve
         self._transport: asyncio.Transport | None = None
         self._sender: Sender | None = None
         self._peer = "?"
@@ -154,6 +157,8 @@ class RealConnection(asyncio.BufferedProtocol):
             self._lost = str(exc) if exc else "closed without an end of stream"
         if self._sender is not None:
             self._sender.end()
+        if self.on_reserve and self._accepted is not None:
+            self._accepted.gone()
         self._wake()
 
     def pause_writing(self) -> None:
@@ -173,56 +178,12 @@ class RealConnection(asyncio.BufferedProtocol):
             self._receiver.set_result(None)
 
 
-class RealListener:
-    """A bound address and the connections that nobody has accepted yet."""
-
-    def __init__(self) -> None:
-        self._server: asyncio.Server | None = None
-        self._waiting: deque[RealConnection] = deque()
-        self._arrived = asyncio.Event()
-        self._address = ("", 0)
-
-    def bind(self, server: asyncio.Server) -> None:
-        self._server = server
-        self._address = server.sockets[0].getsockname()[:2]
-
-    @property
-    def host(self) -> str:
-        return self._address[0]
-
-    @property
-    def port(self) -> int:
-        return self._address[1]
-
-    async def accept(self) -> RealConnection:
-        while not self._waiting:
-            if self._server is None:
-                raise ConnectionLostError("the listener is closed")
-            self._arrived.clear()
-            await self._arrived.wait()
-        return self._waiting.popleft()
-
-    def take(self, connection: RealConnection) -> None:
-        if self._server is None or len(self._waiting) >= _BACKLOG:
-            connection.abort()
-            return
-        self._waiting.append(connection)
-        self._arrived.set()
-
-    def close(self) -> None:
-        if self._server is not None:
-            self._server.close()
-            self._server = None
-        while self._waiting:
-            self._waiting.popleft().abort()
-        self._arrived.set()
-
-
 class RealNetwork:
     """TCP as the operating system gives it. All connections share one pool of receive buffers."""
 
     def __init__(self) -> None:
         self._pool = BufferPool()
+        self._descriptors = DescriptorLimit()
 
     async def connect(
         self, host: str, port: int, *, timeout_s: float = 10.0, tls: SSLContext | None = None
@@ -243,21 +204,12 @@ class RealNetwork:
             raise ConnectFailedError(f"cannot connect to {host}:{port}: {refused}") from refused
         return connection
 
-    async def listen(self, host: str, port: int, *, tls: SSLContext | None = None) -> RealListener:
-        loop = asyncio.get_running_loop()
-        listener = RealListener()
-        try:
-            server = await loop.create_server(
-                lambda: RealConnection(self._pool, half_close=tls is None, accepted=listener),
-                host,
-                port,
-                ssl=tls,
-                backlog=_BACKLOG,
-                ssl_handshake_timeout=None if tls is None else _HANDSHAKE_S,
-            )
-        except OSError as refused:
-            if refused.errno == errno.EADDRINUSE:
-                raise AddressInUseError(f"{host}:{port} is in use") from refused
-            raise ConnectFailedError(f"cannot listen on {host}:{port}: {refused}") from refused
-        listener.bind(server)
-        return listener
+    async def listen(
+        self, host: str, port: int, *, tls: SSLContext | None = None, reserve: bool = False
+    ) -> RealListener:
+        sockets = await bind(host, port)
+
+        def connection(listener: RealListener, on_reserve: bool) -> RealConnection:
+            return RealConnection(self._pool, half_close=tls is None, accepted=listener, on_reserve=on_reserve)
+
+        return RealListener(sockets, connection, self._descriptors, tls=tls, reserve=reserve)

@@ -51,6 +51,8 @@ class ServingSettings:
     sweep_interval_s: float = 1.0
     #: How long `close` lets sessions finish.
     close_grace_s: float = 5.0
+    #: Whether one file descriptor is kept for it when the process has none left.
+    reserve: bool = False
 
 
 def _too_many(limit: int) -> WeirError:
@@ -97,7 +99,9 @@ class Server(Generic[S]):
     async def start(self) -> None:
         """Bind, or raise AddressInUseError; then accept in the background."""
         settings = self._settings
-        self._listener = await self._runtime.net.listen(settings.host, settings.port, tls=self._tls)
+        self._listener = await self._runtime.net.listen(
+            settings.host, settings.port, tls=self._tls, reserve=settings.reserve
+        )
         self._tasks.spawn(self._accept(self._listener), "accept")
         self._tasks.spawn(self._sweep(), "sweep")
 

@@ -17,9 +17,9 @@ class BoundNetwork:
         self._net = net
         self._bound: dict[Address, Listener] = {}
 
-    async def bind(self, address: Address, *, tls: SSLContext | None = None) -> Address:
+    async def bind(self, address: Address, *, tls: SSLContext | None = None, reserve: bool = False) -> Address:
         """Take the address; the same with the real port, or AddressInUseError."""
-        listener = await self._net.listen(address.host, address.port, tls=tls)
+        listener = await self._net.listen(address.host, address.port, tls=tls, reserve=reserve)
         bound = Address(address.host, listener.port)
         self._bound[bound] = listener
         return bound
@@ -29,9 +29,13 @@ class BoundNetwork:
     ) -> Connection:
         return await self._net.connect(host, port, timeout_s=timeout_s, tls=tls)
 
-    async def listen(self, host: str, port: int, *, tls: SSLContext | None = None) -> Listener:
+    async def listen(
+        self, host: str, port: int, *, tls: SSLContext | None = None, reserve: bool = False
+    ) -> Listener:
         bound = self._bound.pop(Address(host, port), None)
-        return bound if bound is not None else await self._net.listen(host, port, tls=tls)
+        if bound is not None:
+            return bound
+        return await self._net.listen(host, port, tls=tls, reserve=reserve)
 
     def release(self) -> None:
         """Let go of the addresses that no server took."""

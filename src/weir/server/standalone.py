@@ -172,7 +172,9 @@ class Standalone:
             ("https", listeners.https),
         ):
             if address is not None:
-                self._bound[name] = await self._net.bind(address, tls=tls if _secure(name) else None)
+                tls_of = tls if _secure(name) else None
+                reserve = name in ("http", "https")  # health is answered even without file descriptors
+                self._bound[name] = await self._net.bind(address, tls=tls_of, reserve=reserve)
 
     async def _own(self) -> Ownership:
         instance = f"{self._runtime.rng.getrandbits(64):016x}"

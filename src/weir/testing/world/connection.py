@@ -211,6 +211,10 @@ class SimConnection:
     def certificate(self) -> bytes | None:
         return None
 
+    @property
+    def on_reserve(self) -> bool:
+        return False
+
     async def receive(self) -> Buffer:
         if not self.owner.alive:
             await self.owner.gone()

@@ -251,7 +251,9 @@ class NodeNetwork:
             await self._owner.gone()
         return await self._net.connect(self._owner, host, port, timeout_s)
 
-    async def listen(self, host: str, port: int, *, tls: SSLContext | None = None) -> SimListener:
+    async def listen(
+        self, host: str, port: int, *, tls: SSLContext | None = None, reserve: bool = False
+    ) -> SimListener:
         if not self._owner.alive:
             await self._owner.gone()
         return self._net.bind(self._owner, port)

@@ -1,0 +1,245 @@
+"""Listening sockets that outlast the limit of file descriptors: it is said once, and one descriptor is kept.
+
+asyncio's own servers complain once per attempt, and have no descriptor left for anyone. Here a listener that
+cannot accept pauses while its clients wait in the kernel's queue; one whose clients must be answered all the same
+(health) has one descriptor in reserve, for one connection at a time.
+"""
+
+import asyncio
+import errno
+import logging
+import os
+import resource
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from ssl import SSLContext
+from typing import TYPE_CHECKING, Any
+
+from weir.model.errors import AddressInUseError, ConnectFailedError, ConnectionLostError
+
+if TYPE_CHECKING:
+    from weir.runtime.real_net import RealConnection
+
+log = logging.getLogger(__name__)
+
+#: Connections accepted by the kernel that no session has taken yet.
+BACKLOG = 1024
+#: How long a client may take for the TLS handshake.
+_HANDSHAKE_S = 10.0
+_PER_TURN = 64
+_PAUSE_S = 0.1
+#: So long without trouble, and the limit is said again when it is reached.
+_CALM_S = 60.0
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+class DescriptorLimit:
+    """Of one process: how often a connection could not be accepted for it, and the descriptor in reserve."""
+
+    def __init__(self) -> None:
+        self._users = 0
+        self._reserve: int | None = None
+        self._reached_at: float | None = None
+        #: Times that a connection had to wait for a descriptor.
+        self.reached = 0
+
+    def keep_one(self) -> None:
+        """One more listener has the descriptor in reserve."""
+        self._users += 1
+        self._fill()
+
+    def forget_one(self) -> None:
+        self._users -= 1
+        if not self._users and self._reserve is not None:
+            os.close(self._reserve)
+            self._reserve = None
+
+    def accept_on_reserve(self, listening: socket.socket) -> socket.socket | None:
+        """A connection in place of the descriptor in reserve; None if that is in use."""
+        if self._reserve is None:
+            return None
+        os.close(self._reserve)
+        self._reserve = None
+        try:
+            return listening.accept()[0]
+        except OSError:
+            self.refill()
+            return None
+
+    def refill(self) -> bool:
+        """Whether there is one in reserve, if there should be; the first descriptor that is free goes there."""
+        return not self._users or self._fill()
+
+    def note_reached(self, failure: OSError) -> None:
+        """A connection waits for a descriptor."""
+        self.reached += 1
+        now = asyncio.get_running_loop().time()
+        if self._reached_at is None or now - self._reached_at > _CALM_S:
+            log.warning(
+                "no file descriptor is left for new connections (%s; the limit is %d): they wait until others "
+                "end; raise the limit (ulimit -n), or lower limits.*connections",
+                failure.strerror,
+                resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+            )
+        self._reached_at = now
+
+    def _fill(self) -> bool:
+        if self._reserve is None:
+            try:
+                self._reserve = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:
+                return False
+        return True
+
+
+async def bind(host: str, port: int) -> list[socket.socket]:
+    """Sockets that listen on all addresses of a name (port 0: on the first), or AddressInUseError."""
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        addresses = list(dict.fromkeys((each[0], each[4]) for each in found))
+        return _bound(addresses[:1] if port == 0 else addresses)
+    except OSError as refused:
+        if refused.errno == errno.EADDRINUSE:
+            raise AddressInUseError(f"{host}:{port} is in use") from refused
+        raise ConnectFailedError(f"cannot listen on {host}:{port}: {refused}") from refused
+
+
+def _bound(addresses: Sequence[tuple[int, Any]]) -> list[socket.socket]:
+    sockets: list[socket.socket] = []
+    try:
+        for family, address in addresses:
+            sock = socket.socket(family, socket.SOCK_STREAM)
+            sockets.append(sock)
+            sock.setblocking(False)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            sock.bind(address)
+            sock.listen(BACKLOG)
+    except BaseException:
+        for sock in sockets:
+            sock.close()
+        raise
+    return sockets
+
+
+class RealListener:
+    """A bound address and the connections that nobody has accepted yet."""
+
+    def __init__(
+        self,
+        sockets: list[socket.socket],
+        connection: "Callable[[RealListener, bool], RealConnection]",
+        limit: DescriptorLimit,
+        *,
+        tls: SSLContext | None,
+        reserve: bool,
+    ) -> None:
+        """`connection` makes one; told whether it has the descriptor in reserve. `reserve`: whether it may."""
+        self._sockets = sockets
+        self._connection = connection
+        self._limit = limit
+        self._tls = tls
+        self._reserve = reserve
+        self._address = sockets[0].getsockname()[:2]
+        self._loop = asyncio.get_running_loop()
+        self._opening: set[asyncio.Task[None]] = set()
+        self._waiting: deque[RealConnection] = deque()
+        self._arrived = asyncio.Event()
+        self._closed = False
+        if reserve:
+            limit.keep_one()
+        for sock in sockets:
+            self._loop.add_reader(sock, self._accept_some, sock)
+
+    @property
+    def host(self) -> str:
+        return str(self._address[0])
+
+    @property
+    def port(self) -> int:
+        return int(self._address[1])
+
+    async def accept(self) -> "RealConnection":
+        while not self._waiting:
+            if self._closed:
+                raise ConnectionLostError("the listener is closed")
+            self._arrived.clear()
+            await self._arrived.wait()
+        return self._waiting.popleft()
+
+    def take(self, connection: "RealConnection") -> None:
+        """A connection is made, with TLS if there is any."""
+        if self._closed or len(self._waiting) >= BACKLOG:
+            connection.abort()
+            return
+        self._waiting.append(connection)
+        self._arrived.set()
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        for sock in self._sockets:
+            self._loop.remove_reader(sock)
+            sock.close()
+        if self._reserve:
+            self._limit.forget_one()
+        while self._waiting:
+            self._waiting.popleft().abort()
+        self._arrived.set()
+
+    def gone(self) -> None:
+        """A connection that had the descriptor in reserve is gone."""
+        self._loop.call_soon(self._limit.refill)  # its socket is closed after this call
+
+    def _accept_some(self, listening: socket.socket) -> None:
+        if not self._limit.refill():  # the one in reserve is in use
+            self._pause(listening)
+            return
+        for _ in range(_PER_TURN):
+            on_reserve = False
+            try:
+                sock: socket.socket | None = listening.accept()[0]
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as failure:
+                if failure.errno not in _EXHAUSTED:
+                    log.warning("cannot accept a connection: %s", failure)
+                    self._pause(listening)
+                    return
+                self._limit.note_reached(failure)
+                sock = self._limit.accept_on_reserve(listening) if self._reserve else None
+                on_reserve = True
+            if sock is None:
+                self._pause(listening)
+                return
+            sock.setblocking(False)
+            opening = self._loop.create_task(self._open(sock, on_reserve), name="accept")
+            self._opening.add(opening)
+            opening.add_done_callback(self._opening.discard)
+
+    def _pause(self, listening: socket.socket) -> None:
+        self._loop.remove_reader(listening)
+        self._loop.call_later(_PAUSE_S, self._resume, listening)
+
+    def _resume(self, listening: socket.socket) -> None:
+        if not self._closed:
+            self._loop.add_reader(listening, self._accept_some, listening)
+
+    async def _open(self, sock: socket.socket, on_reserve: bool) -> None:
+        try:
+            await self._loop.connect_accepted_socket(
+                lambda: self._connection(self, on_reserve),
+                sock,
+                ssl=self._tls,
+                ssl_handshake_timeout=None if self._tls is None else _HANDSHAKE_S,
+            )
+        except OSError as failed:  # TLS errors are such, too
+            log.debug("a connection is not made: %r", failed)
+            sock.close()
+            if on_reserve:
+                self.gone()
