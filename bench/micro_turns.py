@@ -29,6 +29,7 @@ from weir.wire.pulsar.message import seal_message
 from weir.wire.pulsar.proto import Message, api
 
 BATCH = 100_000
+MANY = 100_000
 
 
 class Held:
@@ -311,6 +312,296 @@ class Kafka:
         return await self.hear()
 
 
+async def _kafka(broker: Broker) -> Kafka:
+    return await Kafka(broker.port("kafka")).open()
+
+
+def _names(count: int) -> list[str]:
+    return [f"t{number}" for number in range(count)]
+
+
+async def metadata_of_named(broker: Broker) -> None:
+    """100,000 topics that are not there."""
+    client = await _kafka(broker)
+    wanted = [m.MetadataRequest.MetadataRequestTopic(name=name) for name in _names(MANY)]
+    HELD.reset()
+    await client.ask(ApiKey.METADATA, 9, m.MetadataRequest(topics=wanted, allow_auto_topic_creation=False))
+
+
+async def _topics(client: Kafka, count: int, partitions: int = 1) -> list[str]:
+    names = _names(count)
+    for first in range(0, count, 1000):
+        made = [
+            m.CreateTopicsRequest.CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
+            for name in names[first : first + 1000]
+        ]
+        await client.ask(ApiKey.CREATE_TOPICS, 5, m.CreateTopicsRequest(topics=made, timeout_ms=60_000))
+    return names
+
+
+async def metadata_of_all(broker: Broker) -> None:
+    """5,000 topics of four partitions each, asked for ten times."""
+    client = await _kafka(broker)
+    await _topics(client, 5000, 4)
+    HELD.reset()
+    for _ in range(10):
+        client.say(ApiKey.METADATA, 9, m.MetadataRequest(topics=None))
+    for _ in range(10):
+        await client.hear()
+
+
+async def create_many(broker: Broker) -> None:
+    client = await _kafka(broker)
+    HELD.reset()
+    made = [
+        m.CreateTopicsRequest.CreatableTopic(name="t", num_partitions=1, replication_factor=1) for _ in range(MANY)
+    ]
+    await client.ask(ApiKey.CREATE_TOPICS, 5, m.CreateTopicsRequest(topics=made, timeout_ms=60_000))
+
+
+async def delete_many(broker: Broker) -> None:
+    client = await _kafka(broker)
+    HELD.reset()
+    await client.ask(ApiKey.DELETE_TOPICS, 4, m.DeleteTopicsRequest(topic_names=_names(MANY), timeout_ms=60_000))
+
+
+async def describe_configs(broker: Broker) -> None:
+    """One topic, 100,000 times, and then 100,000 names of one topic's configs."""
+    client = await _kafka(broker)
+    await _topics(client, 1)
+    HELD.reset()
+    resource = m.DescribeConfigsRequest.DescribeConfigsResource
+    many = [resource(resource_type=2, resource_name="t0", configuration_keys=None) for _ in range(2000)]
+    await client.ask(ApiKey.DESCRIBE_CONFIGS, 1, m.DescribeConfigsRequest(resources=many))
+    keys = [resource(resource_type=2, resource_name="t0", configuration_keys=_names(MANY))]
+    await client.ask(ApiKey.DESCRIBE_CONFIGS, 1, m.DescribeConfigsRequest(resources=keys))
+
+
+async def alter_configs(broker: Broker) -> None:
+    client = await _kafka(broker)
+    await _topics(client, 1)
+    HELD.reset()
+    request = m.IncrementalAlterConfigsRequest
+    configs = [request.AlterableConfig(name=name, config_operation=0, value="1") for name in _names(MANY)]
+    await client.ask(
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        0,
+        request(resources=[request.AlterConfigsResource(resource_type=2, resource_name="t0", configs=configs)]),
+    )
+
+
+async def list_offsets(broker: Broker) -> None:
+    client = await _kafka(broker)
+    await _topics(client, 1)
+    HELD.reset()
+    request = m.ListOffsetsRequest
+    parts = [request.ListOffsetsPartition(partition_index=at, timestamp=-1) for at in range(MANY)]
+    topics = [request.ListOffsetsTopic(name="t0", partitions=parts)]
+    await client.ask(ApiKey.LIST_OFFSETS, 3, request(replica_id=-1, topics=topics))
+
+
+async def offset_commit(broker: Broker) -> None:
+    client = await _kafka(broker)
+    await _topics(client, 1)
+    HELD.reset()
+    request = m.OffsetCommitRequest
+    parts = [
+        request.OffsetCommitRequestPartition(partition_index=at, committed_offset=1, committed_metadata="")
+        for at in range(MANY)
+    ]
+    topics = [request.OffsetCommitRequestTopic(name="t0", partitions=parts)]
+    await client.ask(
+        ApiKey.OFFSET_COMMIT,
+        5,
+        request(group_id="g", generation_id_or_member_epoch=-1, member_id="", topics=topics),
+    )
+    topics = [request.OffsetCommitRequestTopic(name=name, partitions=parts[:1]) for name in _names(MANY)]
+    await client.ask(
+        ApiKey.OFFSET_COMMIT,
+        5,
+        request(group_id="g", generation_id_or_member_epoch=-1, member_id="", topics=topics),
+    )
+
+
+async def offset_fetch(broker: Broker) -> None:
+    client = await _kafka(broker)
+    await _topics(client, 1)
+    HELD.reset()
+    request = m.OffsetFetchRequest
+    topics = [request.OffsetFetchRequestTopic(name="t0", partition_indexes=list(range(MANY)))]
+    await client.ask(ApiKey.OFFSET_FETCH, 5, request(group_id="g", topics=topics))
+    topics = [request.OffsetFetchRequestTopic(name=name, partition_indexes=[0]) for name in _names(MANY)]
+    await client.ask(ApiKey.OFFSET_FETCH, 5, request(group_id="g", topics=topics))
+
+
+async def add_partitions_to_txn(broker: Broker) -> None:
+    client = await _kafka(broker)
+    await _topics(client, 1)
+    frame = await client.ask(
+        ApiKey.INIT_PRODUCER_ID, 1, m.InitProducerIdRequest(transactional_id="tx", transaction_timeout_ms=60_000)
+    )
+    producer = int.from_bytes(frame[10:18], "big")
+    HELD.reset()
+    request = m.AddPartitionsToTxnRequest
+    topics = [request.AddPartitionsToTxnTopic(name=name, partitions=[0]) for name in _names(MANY // 2)] + [
+        request.AddPartitionsToTxnTopic(name="t0", partitions=list(range(MANY // 2)))
+    ]
+    await client.ask(
+        ApiKey.ADD_PARTITIONS_TO_TXN,
+        1,
+        request(
+            v3_and_below_transactional_id="tx",
+            v3_and_below_producer_id=producer,
+            v3_and_below_producer_epoch=0,
+            v3_and_below_topics=topics,
+        ),
+    )
+
+
+async def fetch_many(broker: Broker) -> None:
+    client = await _kafka(broker)
+    await _topics(client, 1)
+    HELD.reset()
+    request = m.FetchRequest
+    parts = [request.FetchPartition(partition=at, fetch_offset=0, partition_max_bytes=1000) for at in range(MANY)]
+    topics = [request.FetchTopic(topic="t0", partitions=parts)]
+    await client.ask(ApiKey.FETCH, 4, request(replica_id=-1, max_wait_ms=0, min_bytes=0, topics=topics))
+    topics = [request.FetchTopic(topic=name, partitions=parts[:1]) for name in _names(MANY)]
+    await client.ask(ApiKey.FETCH, 4, request(replica_id=-1, max_wait_ms=0, min_bytes=0, topics=topics))
+
+
+def _records(count: int, size: int = 10, keyed: bool = False) -> bytes:
+    return bytes(
+        build_batch([Record(at, 1, b"%d" % at if keyed else None, bytes(size), []) for at in range(count)])
+    )
+
+
+async def produce_many(broker: Broker) -> None:
+    """50,000 partitions that are not there, and batches of 100,000 records for one that is."""
+    client = await _kafka(broker)
+    await _topics(client, 1)
+    HELD.reset()
+    request = m.ProduceRequest
+    one = _records(1)
+    parts = [request.PartitionProduceData(index=at, records=one) for at in range(MANY // 2)]
+    topics = [request.TopicProduceData(name="t0", partition_data=parts)]
+    await client.ask(ApiKey.PRODUCE, 5, request(acks=-1, timeout_ms=1000, topic_data=topics))
+    large = [request.PartitionProduceData(index=0, records=_records(MANY))]
+    for _ in range(3):
+        client.say(
+            ApiKey.PRODUCE,
+            5,
+            request(
+                acks=-1, timeout_ms=1000, topic_data=[request.TopicProduceData(name="t0", partition_data=large)]
+            ),
+        )
+    for _ in range(3):
+        await client.hear()
+
+
+async def many_keys_for_key_shared(broker: Broker) -> None:
+    """A batch of 50,000 records with a key each, for a consumer of a key-shared subscription."""
+    client = await _kafka(broker)
+    await _topics(client, 1)
+    consumer = await Pulsar(broker.port("pulsar")).open()
+    topic = "persistent://public/default/t0-partition-0"
+    await consumer.subscribe(topic, api.CommandSubscribe.Key_Shared)
+    HELD.reset()
+    request = m.ProduceRequest
+    large = [request.PartitionProduceData(index=0, records=_records(50_000, keyed=True))]
+    await client.ask(
+        ApiKey.PRODUCE,
+        5,
+        request(acks=-1, timeout_ms=1000, topic_data=[request.TopicProduceData(name="t0", partition_data=large)]),
+    )
+    (at,) = await consumer.take()
+    consumer.ack([_with_set(at, [0x5555555555555555] * -(-50_000 // 64))])
+    await consumer.answered()
+
+
+async def kafka_batch_for_pulsar(broker: Broker) -> None:
+    """Batches of 100,000 records, translated for one of the other protocol."""
+    client = await _kafka(broker)
+    await _topics(client, 1)
+    request = m.ProduceRequest
+    large = [request.PartitionProduceData(index=0, records=_records(MANY))]
+    for _ in range(3):
+        await client.ask(
+            ApiKey.PRODUCE,
+            5,
+            request(
+                acks=-1, timeout_ms=1000, topic_data=[request.TopicProduceData(name="t0", partition_data=large)]
+            ),
+        )
+    consumer = await Pulsar(broker.port("pulsar")).open()
+    await consumer.subscribe("persistent://public/default/t0-partition-0", api.CommandSubscribe.Exclusive)
+    HELD.reset()
+    await consumer.take(3)
+
+
+async def join_group(broker: Broker) -> None:
+    client = await _kafka(broker)
+    HELD.reset()
+    request = m.JoinGroupRequest
+    protocols = [request.JoinGroupRequestProtocol(name=name, metadata=b"x") for name in _names(MANY)]
+    await client.ask(
+        ApiKey.JOIN_GROUP,
+        2,
+        request(
+            group_id="g",
+            session_timeout_ms=10_000,
+            rebalance_timeout_ms=10_000,
+            member_id="",
+            protocol_type="consumer",
+            protocols=protocols,
+        ),
+    )
+
+
+async def groups_by_name(broker: Broker) -> None:
+    client = await _kafka(broker)
+    HELD.reset()
+    await client.ask(ApiKey.DESCRIBE_GROUPS, 3, m.DescribeGroupsRequest(groups=_names(MANY)))
+    await client.ask(ApiKey.DELETE_GROUPS, 1, m.DeleteGroupsRequest(groups_names=_names(MANY)))
+    await client.ask(ApiKey.FIND_COORDINATOR, 4, m.FindCoordinatorRequest(coordinator_keys=_names(MANY)))
+
+
+async def lists_of_topics(broker: Broker) -> None:
+    """10,000 topics: the lists of Pulsar's clients, a hundred times at once, and the pages of the admin API."""
+    await _topics(await _kafka(broker), 10_000)
+    client = await Pulsar(broker.port("pulsar")).open()
+    HELD.reset()
+    for at in range(50):
+        client.say(api.CommandGetTopicsOfNamespace(request_id=at, namespace="public/default"))
+    for _ in range(50):
+        await client.until(api.CommandGetTopicsOfNamespaceResponse)
+    for at in range(20):
+        client.say(
+            api.CommandWatchTopicList(
+                request_id=at, watcher_id=at, namespace="public/default", topics_pattern="public/default/t.*"
+            )
+        )
+    for _ in range(20):
+        await client.until(api.CommandWatchTopicListSuccess)
+
+
+async def admin_pages(broker: Broker) -> None:
+    await _topics(await _kafka(broker), 10_000)
+    HELD.reset()
+    for path in (
+        "/admin/v2/persistent/public/default",
+        "/admin/v2/persistent/public/default/partitioned",
+        "/admin/v2/namespaces/public/default/topics",
+        "/metrics",
+        "/openapi.json",
+        "/admin/v2/namespaces/public",
+    ):
+        reader, writer = await asyncio.open_connection("127.0.0.1", broker.port("http"))
+        writer.write(f"GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".encode())
+        await reader.read()
+        writer.close()
+
+
 async def _turn() -> None:
     pass
 
@@ -335,7 +626,6 @@ async def main() -> None:
             broker.stop()
 
 
-_ = (Record, build_batch, Kafka)
 ATTACKS: dict[str, Callable[[Broker], Coroutine[Any, Any, None]]] = {
     work.__name__: work
     for work in (
@@ -348,6 +638,24 @@ ATTACKS: dict[str, Callable[[Broker], Coroutine[Any, Any, None]]] = {
         redeliver_many,
         redeliver_with_inbox,
         properties_of_a_producer,
+        metadata_of_named,
+        metadata_of_all,
+        create_many,
+        delete_many,
+        describe_configs,
+        alter_configs,
+        list_offsets,
+        offset_commit,
+        offset_fetch,
+        add_partitions_to_txn,
+        fetch_many,
+        produce_many,
+        many_keys_for_key_shared,
+        kafka_batch_for_pulsar,
+        join_group,
+        groups_by_name,
+        lists_of_topics,
+        admin_pages,
     )
 }
 

@@ -3,7 +3,6 @@
 import asyncio
 import http.client
 import json
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from weir.model.errors import NotAuthenticatedError
 from weir.runtime.real import real_runtime
 from weir.server.config_load import load
 from weir.server.standalone import Standalone
+from weir.testing.loop_thread import LoopThread
 
 Talk = Callable[[bytes], Awaitable[bytes]]
 
@@ -84,9 +84,7 @@ class Weir:
     """A whole Weir on a thread of its own, asked over HTTP."""
 
     def __init__(self, folder: Path, *settings: str) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
+        self._loop = LoopThread()
         config = load(
             assignments=[
                 f"data={folder}",
@@ -101,13 +99,11 @@ class Weir:
         self.run(self.up.start)
 
     def run(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        return asyncio.run_coroutine_threadsafe(work(), self._loop).result(60)
+        return self._loop.call(work, 60)
 
     def stop(self) -> None:
         self.run(self.up.close)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
-        self._loop.close()
+        self._loop.stop()
 
     @property
     def http(self) -> str:

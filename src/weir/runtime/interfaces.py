@@ -7,7 +7,7 @@ sockets or threads. Every failure is an error from `weir.model.errors`.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from ssl import SSLContext
 from typing import Protocol
@@ -178,6 +178,17 @@ class Disk(Protocol):
         """Take the exclusive lock on this (created if missing) file, or raise FileLockedError."""
 
 
+@dataclass(slots=True)
+class LoopHolds:
+    """For how long one thing after the other ran on the event loop without a pause, as whoever watches it says."""
+
+    #: In CPU time of the loop's thread, and where that was, if somebody saw it.
+    longest_s: float = 0.0
+    longest_at: str = ""
+    #: How many were longer than a quarter of a second.
+    count: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Runtime:
     """What one node sees of the world."""
@@ -186,3 +197,4 @@ class Runtime:
     net: Network
     disk: Disk
     rng: Random
+    loop_holds: LoopHolds = field(default_factory=LoopHolds)

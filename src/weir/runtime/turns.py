@@ -59,3 +59,8 @@ class Turns:
         for units in work:
             if self.spend(units):
                 await self.next()
+
+    async def pause(self, units: int = 1) -> None:
+        """So much was done, of something that is not `Work`; wait if the turn is over by that."""
+        if self.spend(units):
+            await self.next()

@@ -11,6 +11,7 @@ from weir.model.errors import ConfigError
 from weir.model.ids import BookieId
 from weir.runtime.interfaces import Runtime
 from weir.runtime.real import run
+from weir.runtime.real_watch import LoopWatch
 from weir.server.addresses import parse_address
 from weir.server.bookie import BookieNode, BookieNodeSettings
 from weir.server.sync_policy import parse_sync
@@ -104,4 +105,5 @@ async def _serve(runtime: Runtime, settings: BookieNodeSettings, ready_file: Pat
     def on_ready() -> None:
         log.info("bookie %s serves at %s", settings.bookie.bookie_id, node.address)
 
-    await serve_until_signal(node, ready_file=ready_file, on_ready=on_ready)
+    with LoopWatch(runtime.loop_holds):
+        await serve_until_signal(node, ready_file=ready_file, on_ready=on_ready)

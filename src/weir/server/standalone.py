@@ -51,6 +51,7 @@ from weir.server.config import Config
 from weir.server.config_parts import TokenSettings
 from weir.server.kafka_metrics import kafka_families
 from weir.server.listening import BoundNetwork
+from weir.server.loop_metrics import loop_families
 from weir.server.schema_port import GuardedSchemas
 from weir.server.storage import LocalStorage
 from weir.stream.context import StreamContext
@@ -155,7 +156,11 @@ class Standalone:
             authoriser,
             self._urls(),
             probe=self._probe,
-            gateways=lambda: [*budget_families(self._request_budget), *kafka_families(self._kafka_metrics)],
+            gateways=lambda: [
+                *loop_families(self._runtime.loop_holds),
+                *budget_families(self._request_budget),
+                *kafka_families(self._kafka_metrics),
+            ],
             transactions=transactions,
             sql_streams=SqlStreams(self._storage.meta, self._runtime),
         )

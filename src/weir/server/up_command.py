@@ -9,6 +9,7 @@ import click
 from weir.model.errors import ConfigError
 from weir.runtime.interfaces import Runtime
 from weir.runtime.real import run
+from weir.runtime.real_watch import LoopWatch
 from weir.server.config import Config
 from weir.server.config_load import load
 from weir.server.config_options import config_options
@@ -86,4 +87,5 @@ async def _up(runtime: Runtime, config: Config, ready_file: Path | None, *, acce
         where = ", ".join(f"{name} {address}" for name, address in node.addresses.items())
         click.echo(f"weir is up: {where}; try: weir produce hello world; weir consume hello")
 
-    await serve_until_signal(node, ready_file=ready_file, on_ready=on_ready)
+    with LoopWatch(runtime.loop_holds):
+        await serve_until_signal(node, ready_file=ready_file, on_ready=on_ready)

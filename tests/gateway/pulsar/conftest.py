@@ -1,7 +1,5 @@
 """A whole Weir in this process, on a thread of its own, for the official client to talk to."""
 
-import asyncio
-import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
@@ -29,6 +27,7 @@ from weir.server.config_load import load
 from weir.server.schema_port import GuardedSchemas
 from weir.server.standalone import Standalone
 from weir.testing.broker.fake import FakeBroker
+from weir.testing.loop_thread import Call, LoopThread
 from weir.testing.world.world import World, simulate
 from weir.wire.pulsar.frames import Frame, decode_frame, encode_command, encode_with_message, splitter
 from weir.wire.pulsar.message import seal_message
@@ -36,7 +35,6 @@ from weir.wire.pulsar.proto import Message, api
 
 TIMEOUT_MS = 60_000
 TIMEOUT_S = TIMEOUT_MS / 1000
-Call = Callable[[], Coroutine[Any, Any, Any]]
 
 
 class Composed(Standalone):
@@ -78,14 +76,12 @@ class Node:
         self._folder = folder
         self._settings = settings
         self._limits = limits
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
+        self._loop = LoopThread()
         self._address = "127.0.0.1:0"
 
     def call(self, work: Call, timeout_s: float = TIMEOUT_S) -> Any:
         """Run a coroutine on the broker's loop, and wait for it."""
-        return asyncio.run_coroutine_threadsafe(work(), self._loop).result(timeout_s)
+        return self._loop.call(work, timeout_s)
 
     def start(self) -> None:
         self.call(self._start)
@@ -108,9 +104,7 @@ class Node:
 
     def stop(self) -> None:
         self.call(self.up.close)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
-        self._loop.close()
+        self._loop.stop()
 
     def restart(self) -> None:
         """It goes down and comes back on the same port; what was stored is there."""
@@ -128,7 +122,7 @@ class Node:
 
     def begin(self, work: Call) -> "Future[Any]":
         """Run a coroutine on the broker's loop, without waiting for it."""
-        return asyncio.run_coroutine_threadsafe(work(), self._loop)
+        return self._loop.begin(work)
 
     async def peer(self) -> "Peer":
         """A client that speaks frames, connected over a socket; to be used on the broker's loop."""

@@ -1,8 +1,5 @@
 """A whole Weir in this process, on a thread of its own, whose Kafka gateway's insides are in reach."""
 
-import asyncio
-import threading
-from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -22,9 +19,9 @@ from weir.server import config_parts
 from weir.server.config_load import load
 from weir.server.standalone import Standalone
 from weir.testing.kafka.stage import Peer
+from weir.testing.loop_thread import Call, LoopThread
 
 _TIMEOUT_S = 120.0
-Call = Callable[[], Coroutine[Any, Any, Any]]
 
 
 class _Composed(Standalone):
@@ -80,17 +77,15 @@ class KafkaNode:
         self._settings = settings
         self._changes = changes or {}
         self._limits = limits or {}
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
+        self._loop = LoopThread()
 
     def call(self, work: Call, timeout_s: float = _TIMEOUT_S) -> Any:
         """Run a coroutine on the broker's loop, and wait for it."""
-        return self.begin(work).result(timeout_s)
+        return self._loop.call(work, timeout_s)
 
     def begin(self, work: Call) -> "Future[Any]":
         """Run a coroutine on the broker's loop, without waiting for it."""
-        return asyncio.run_coroutine_threadsafe(work(), self._loop)
+        return self._loop.begin(work)
 
     def start(self) -> "KafkaNode":
         self.call(self._start)
@@ -112,9 +107,7 @@ class KafkaNode:
 
     def stop(self) -> None:
         self.call(self._up.close)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(_TIMEOUT_S)
-        self._loop.close()
+        self._loop.stop()
 
     @property
     def bootstrap(self) -> str:

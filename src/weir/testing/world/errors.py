@@ -13,5 +13,9 @@ class LivelockError(SimulationError):
     """The scenario took more steps or more virtual time than its limit."""
 
 
+class LoopHeldError(SimulationError):
+    """One call took longer than its limit, in real CPU time: everyone else of its node would have waited."""
+
+
 class NodeCrashedError(SimulationError):
     """The node is down, or went down before it could answer."""

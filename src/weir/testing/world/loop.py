@@ -9,6 +9,7 @@ import asyncio
 import gc
 import sys
 import threading
+import time
 import warnings
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
@@ -16,7 +17,7 @@ from contextvars import Context
 from heapq import heapify, heappop, heappush
 from typing import Any, NoReturn, TypeVar, TypeVarTuple
 
-from weir.testing.world.errors import DeadlockError, LivelockError
+from weir.testing.world.errors import DeadlockError, LivelockError, LoopHeldError
 from weir.testing.world.incarnation import Incarnation, current_incarnation
 
 _T = TypeVar("_T")
@@ -29,14 +30,24 @@ _PURGE_AT = 128
 #: on what ran before in this process, and as it can close an abandoned generator, two runs of one seed would
 #: differ.
 _COLLECT_EVERY = 500_000
+#: So long may one thing hold a loop, in CPU time of its thread, which does not pass while other programs have the
+#: processor: no machine is so slow that what is done in turns takes this long.
+HELD_LIMIT_S = 2.0
+_LOOK_EVERY_S = 0.05
 
 
 class SimLoop(asyncio.BaseEventLoop):
     """The event loop of a simulation. `max_steps`, `max_instant_steps` (while time stands still) and
-    `max_seconds` (virtual) turn a livelock into an error."""
+    `max_seconds` (virtual) turn a livelock into an error; `held_limit_s` (of real CPU time), a call that holds
+    the loop."""
 
     def __init__(
-        self, *, max_steps: int = 20_000_000, max_instant_steps: int = 1_000_000, max_seconds: float = 86_400.0
+        self,
+        *,
+        max_steps: int = 20_000_000,
+        max_instant_steps: int = 1_000_000,
+        max_seconds: float = 86_400.0,
+        held_limit_s: float = HELD_LIMIT_S,
     ) -> None:
         super().__init__()
         self.set_debug(False)
@@ -55,6 +66,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self._max_steps = max_steps
         self._max_instant_steps = max_instant_steps
         self._max_seconds = max_seconds
+        self._held_limit_s = held_limit_s
+        self._computed = self._look_at = 0.0
         self._asyncgen_owner: dict[int, Incarnation] = {}
 
     # --- time and calls -----------------------------------------------------------------------------------
@@ -187,6 +200,7 @@ class SimLoop(asyncio.BaseEventLoop):
             sys.set_asyncgen_hooks(*hooks)
 
     def _turn_until_stopped(self) -> None:
+        self._look(None)
         queue = self._queue
         last_step = self.steps + self._max_steps
         collect_at = self.steps + _COLLECT_EVERY
@@ -201,6 +215,7 @@ class SimLoop(asyncio.BaseEventLoop):
             if self.steps > collect_at:
                 collect_at = self.steps + _COLLECT_EVERY
                 gc.collect()
+                self._look(None)
             if self.steps > last_step:
                 raise LivelockError(f"more than {self._max_steps} steps; {self._describe_pending()}")
             if self.steps - instant_began > self._max_instant_steps:
@@ -210,7 +225,7 @@ class SimLoop(asyncio.BaseEventLoop):
                 )
 
     def _turn(self, queue: deque[asyncio.Handle]) -> None:
-        """Run what is ready now, but not what that makes ready."""
+        """Run what is ready now, but not what that makes ready. LoopHeldError if a call took too long."""
         for _ in range(len(queue)):
             handle = queue.popleft()
             if handle._cancelled:
@@ -231,6 +246,18 @@ class SimLoop(asyncio.BaseEventLoop):
                 self.call_exception_handler(
                     {"message": "a callback failed", "exception": failure, "handle": handle}
                 )
+            if time.monotonic() > self._look_at:
+                self._look(handle)
+
+    def _look(self, handle: asyncio.Handle | None) -> None:
+        """How much was computed since the last look: at most what came before within the interval, and the call
+        just now. The clock on the wall, which is cheaper to ask, says when to look."""
+        computed = time.thread_time()
+        held_s, self._computed = computed - self._computed, computed
+        self._look_at = time.monotonic() + _LOOK_EVERY_S
+        if handle is not None and held_s > self._held_limit_s + _LOOK_EVERY_S:
+            what = handle._callback  # type: ignore[attr-defined]
+            raise LoopHeldError(f"{what!r} held the loop for {held_s:.2f} s of CPU time")
 
     def _jump(self) -> None:
         """Move time to the next timer."""
