@@ -16,9 +16,11 @@ from weir.admin.metrics import (
 )
 from weir.broker.api import BOUNDS_S, Flow, Latency, QueryProgress, SubscriptionStats, SubscriptionType, TopicStats
 from weir.gateway.kafka.connection.metrics import KafkaMetrics
+from weir.runtime.interfaces import LoopHolds
 from weir.runtime.request_budget import RequestBudget
 from weir.server.budget_metrics import budget_families
 from weir.server.kafka_metrics import kafka_families
+from weir.server.loop_metrics import loop_families
 
 
 def topic(name: str) -> TopicStats:
@@ -81,7 +83,11 @@ def test_every_family_has_one_name_and_a_help_text() -> None:
 def test_the_documentation_names_every_family_as_it_is() -> None:
     page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
     told = re.findall(r"^\| `(\w+)` \| (\w+) \| (.+) \|$", page, re.MULTILINE)
-    gateways = [*budget_families(RequestBudget(1)), *kafka_families(KafkaMetrics())]
+    gateways = [
+        *loop_families(LoopHolds()),
+        *budget_families(RequestBudget(1)),
+        *kafka_families(KafkaMetrics()),
+    ]
     families = (*PROCESS_FAMILIES, *gateways, *TOPIC_FAMILIES, *SUBSCRIPTION_FAMILIES)
     kinds = [(f.name, f.kind, f.help) for f in families]
     assert told == kinds + [(f.name, "histogram", f.help) for f in LATENCY_FAMILIES]
