@@ -1,4 +1,4 @@
-# Two commands matter: `make demo` and `make test`. Both set everything up themselves.
+# Two commands matter: `make demo` and `make test`; for every edit there is `make quick`. All set everything up themselves.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
@@ -7,7 +7,7 @@ SCENARIO ?= cluster
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint sim bench clean
+.PHONY: help setup demo quick test lint sim bench clean
 
 help:  ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -29,8 +29,11 @@ lint: setup  ## formatting, lint, strict types, the import rule
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: setup  ## everything: lint, unit, protocol, process and simulation tests
-	$(BIN)/pytest -n 3 --dist worksteal
+quick: lint  ## for every edit: lint, types and the tests that need no process and no Spark; under two minutes
+	$(BIN)/pytest -n 3 --dist worksteal --hypothesis-profile=quick -m 'not process and not spark and not slow'
+
+test: setup  ## everything: lint, unit, protocol, process and simulation tests; prints its ten slowest
+	$(BIN)/pytest -n 3 --dist worksteal --durations=10
 
 sim: setup  ## SEEDS=N random seeds of SCENARIO=cluster (the storage), broker (over it) or kafka (its clients)
 	$(BIN)/python -m weir.testing.sim --scenario $(SCENARIO) --seeds $(SEEDS)
@@ -39,5 +42,5 @@ bench: setup  ## storage beside the raw limits, the broker beside Apache Pulsar;
 	$(BIN)/python -m bench.run
 	$(BIN)/python -m bench.kafka_tools || test $$? -eq 77
 
-clean:  ## remove the virtual environment and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis build
+clean:  ## remove the virtual environments and caches
+	rm -rf $(VENV) .venv-* .mypy_cache .ruff_cache .hypothesis build

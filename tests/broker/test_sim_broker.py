@@ -314,6 +314,7 @@ def check(outside: Outside, batches: list[Batch]) -> None:
                 assert mine == sorted(mine), f"key {key} out of order: {mine}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, SEEDS, _CHUNK))
 def test_order_loss_duplicates_and_cursors_in_seeds_from(first: int) -> None:
     logging.disable(logging.ERROR)

@@ -14,6 +14,8 @@ from weir.model.diagnosis import State
 from weir.model.errors import SparkSetupError
 from weir.spark import checks as spark
 
+pytestmark = pytest.mark.process
+
 
 def by_name(*arguments: str) -> dict[str, dict[str, str]]:
     found = CliRunner().invoke(doctor, ["--json", *arguments]).stdout

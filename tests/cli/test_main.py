@@ -64,6 +64,7 @@ def test_every_command_can_be_loaded_and_has_help(name: str, capsys: pytest.Capt
     assert f"weir {name}" in capsys.readouterr().out
 
 
+@pytest.mark.process
 def test_listing_the_commands_loads_none_of_them() -> None:
     program = "import sys; from weir.cli.main import cli; cli(['--help'], standalone_mode=False)"
     program += (

@@ -57,7 +57,7 @@ class Driver:
             await client.close()
 
 
-@pytest.fixture(params=["memory", "embedded", "etcd", "faulty"])
+@pytest.fixture(params=["memory", "embedded", pytest.param("etcd", marks=pytest.mark.process), "faulty"])
 async def driver(request: pytest.FixtureRequest, runtime: Runtime, tmp_path: Path) -> AsyncIterator[Driver]:
     # A test that needs clients of different processes names its drivers, all but the embedded one.
     match request.param:

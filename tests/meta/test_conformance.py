@@ -13,7 +13,9 @@ from weir.runtime import Runtime
 
 pytestmark = pytest.mark.timeout(60)
 #: Where a client can end while the store lives on. The embedded store ends with its client: see test_embedded.
-SHARED = pytest.mark.parametrize("driver", ["memory", "etcd", "faulty"], indirect=True)
+SHARED = pytest.mark.parametrize(
+    "driver", ["memory", pytest.param("etcd", marks=pytest.mark.process), "faulty"], indirect=True
+)
 
 COUNTER: Codec[int] = Codec(lambda n: str(n).encode(), int)
 

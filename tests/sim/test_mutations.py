@@ -112,6 +112,7 @@ _ALL = [(name, mutation) for name in sorted(SCENARIOS) for mutation in sorted(SC
 _EACH = pytest.mark.parametrize("scenario", sorted(SCENARIOS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "mutation"), _ALL, ids=[f"{name}-{mutation}" for name, mutation in _ALL])
 def test_a_broken_promise_is_found_by_its_checkers_and_only_then(name: str, mutation: str) -> None:
     scenario, first = SCENARIOS[name], FIRST_SEED[name][mutation]

@@ -17,7 +17,9 @@ _EACH = pytest.mark.parametrize("scenario", sorted(SCENARIOS))
 
 
 @_EACH
-@pytest.mark.parametrize("first", range(0, SEEDS, _CHUNK))
+@pytest.mark.parametrize(
+    "first", [pytest.param(first, marks=pytest.mark.slow if first else ()) for first in range(0, SEEDS, _CHUNK)]
+)
 def test_every_promise_holds_in_seeds_from(first: int, scenario: str) -> None:
     for seed in range(first, first + _CHUNK):
         report = report_seed(seed, scenario=SCENARIOS[scenario])
@@ -32,6 +34,8 @@ def test_a_seed_gives_the_same_run_to_the_byte_of_its_trace(scenario: str) -> No
 
 
 @_EACH
+@pytest.mark.process
+@pytest.mark.slow
 def test_a_seed_does_not_depend_on_the_hash_seed_of_its_process(scenario: str) -> None:
     program = (
         "from weir.testing.scenario_table import SCENARIOS; "

@@ -10,6 +10,8 @@ import pytest
 from weir.model.errors import SparkSetupError
 from weir.spark import java
 
+pytestmark = pytest.mark.process
+
 
 def fake_java(home: Path, version: str) -> Path:
     """A folder that looks like a Java of this version."""
@@ -94,7 +96,6 @@ def test_an_installation_without_the_extra_can_ask_the_doctor() -> None:
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-@pytest.mark.process
 @pytest.mark.xdist_group("spark")
 def test_spark_runs_on_a_machine_with_no_java(tmp_path: Path) -> None:
     program = """

@@ -236,6 +236,7 @@ def verdict(seed: int) -> str:
     return ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, SEEDS, _CHUNK))
 def test_every_held_message_is_released_once_and_on_time_in_seeds_from(first: int) -> None:
     for seed in range(first, first + _CHUNK):

@@ -5,6 +5,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from weir.testing.world.disk import DiskFaults
 from weir.testing.world.net import NetFaults
 from weir.testing.world.trace import Trace
@@ -83,6 +85,7 @@ def test_another_seed_gives_another_trace():
     assert run_once(11)[0] != run_once(12)[0]
 
 
+@pytest.mark.process
 def test_the_trace_is_the_same_across_processes_whatever_their_hash_seed():
     program = f"import runpy; print(runpy.run_path({__file__!r})['run_once'](13)[0])"
     running = [

@@ -258,6 +258,7 @@ def quiet() -> Iterator[None]:
         logging.disable(logging.NOTSET)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, SEEDS, _CHUNK))
 def test_all_or_nothing_once_and_in_order_in_seeds_from(bench_type: Any, first: int) -> None:
     decided = 0

@@ -19,6 +19,8 @@ from weir.broker.access.tokens import create_secret, create_token
 from weir.testing.certificates import make_certificate
 from weir.testing.processes.up import UpProcess
 
+pytestmark = pytest.mark.process
+
 SECRET = create_secret()
 WITH_TOKENS = (
     "auth.authenticate=true",

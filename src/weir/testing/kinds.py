@@ -1,0 +1,51 @@
+"""Kinds of tests, as a pytest plugin: what `make quick` leaves out is marked here, or by the tests themselves.
+
+`process` starts an operating-system process, `spark` needs a Spark session, `slow` takes more than about two
+seconds of a core. The first two follow from the fixtures that a test uses; whatever else starts a process says
+so, and is skipped with a word about it where it does not. Of a test that has a parameter `seed`, all but the first
+few seeds are slow.
+"""
+
+import os
+import subprocess
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+# Fewer examples for every edit; `make test` has all of them.
+settings.register_profile("quick", max_examples=20)
+
+#: Fixtures that start Spark, and such that start some other process.
+_SPARK = frozenset({"spark", "sql", "read"})
+_PROCESS = frozenset({"bootstrap", "etcd_server", "own_etcd", "secured", "start_weir", "up", "weir", "weir_up"})
+
+#: So many seeds of a test are for every edit.
+_QUICK_SEEDS = 5
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        fixtures = frozenset(getattr(item, "fixturenames", ()))
+        if fixtures & _SPARK:
+            item.add_marker(pytest.mark.spark)
+        if fixtures & (_SPARK | _PROCESS):
+            item.add_marker(pytest.mark.process)
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
+            seed = item.callspec.params.get("seed", 0)
+            if isinstance(seed, int) and seed >= _QUICK_SEEDS:
+                item.add_marker(pytest.mark.slow)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if "not process" not in str(config.getoption("markexpr")):
+        return
+    start = subprocess.Popen.__init__
+
+    def start_outside_of_tests(self: "subprocess.Popen[Any]", *args: Any, **options: Any) -> None:
+        if running := os.environ.get("PYTEST_CURRENT_TEST"):
+            self.returncode = 0  # of one that never was
+            pytest.skip(f"{running} starts a process, and should say so: pytest.mark.process")
+        start(self, *args, **options)
+
+    subprocess.Popen.__init__ = start_outside_of_tests  # type: ignore[method-assign]
