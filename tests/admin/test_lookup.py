@@ -53,10 +53,10 @@ async def look(owner: Owner, *, authoritative: bool = False) -> Any:
 async def test_a_topic_of_this_broker_is_reached_by_every_listener() -> None:
     told = await look(Owner(True))
     assert (told.brokerUrl, told.brokerUrlTls, told.httpUrl, told.httpUrlTls) == (
-        HERE.pulsar,
-        HERE.pulsar_tls,
-        HERE.http,
-        HERE.https,
+        HERE.url("pulsar"),
+        HERE.url("pulsar_tls"),
+        HERE.url("http"),
+        HERE.url("https"),
     )
 
 

@@ -7,6 +7,8 @@ from typing import Any
 import pulsar
 import pytest
 
+from weir.broker.api import SchemaData
+from weir.gateway.pulsar.values import schema_to_wire
 from weir.model.topics import NamespaceName, TopicName
 from weir.wire.pulsar.ids import ack_set_from_bits, bits_from_ack_set
 from weir.wire.pulsar.proto import api
@@ -65,6 +67,8 @@ def test_bytes_have_no_schema_to_register(weir_broker: Any, client: pulsar.Clien
         assert (answer.schema_version, answer.error_message) == (b"", "")
 
     weir_broker.call(ask)
+    posted = schema_to_wire(SchemaData("BYTES", b""))  # by an administrator: the protocol has no other word for it
+    assert posted.type == api.Schema.Type.Value("None")
 
 
 def test_a_delayed_message_has_an_id_of_its_own_once_it_is_seen(
