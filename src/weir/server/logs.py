@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from weir.runtime.log_context import log_fields
+from weir.server.log_repeats import CountingHandler
 
 #: What the logging library puts on every record; all else came by `extra`.
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -25,7 +26,8 @@ def fields_of(record: logging.LogRecord) -> dict[str, Any]:
         "part": record.name.removeprefix("weir."),
         "msg": record.getMessage(),
     }
-    fields |= log_fields()
+    if not hasattr(record, "repeated"):  # a count of many is about none of them
+        fields |= log_fields()
     fields.update((name, value) for name, value in vars(record).items() if name not in _OWN)
     if record.exc_info and record.exc_info[0] is not None:
         fields["error"] = logging.Formatter().formatException(record.exc_info)
@@ -53,7 +55,7 @@ def _quoted(text: str) -> str:
 
 def set_up_logs(level: str, form: str) -> None:
     """All logs of this process, from here on."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = CountingHandler(sys.stderr)
     handler.setFormatter(JsonLines() if form == "json" else Logfmt())
     root = logging.getLogger()
     for old in root.handlers[:]:
