@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.model.batch import Batch, BatchFlags, BatchFormat, HeldId, MovedFrom, Origin
+from weir.model.batch import Batch, BatchFlags, BatchFormat, HeldId, MovedFrom, Origin, Stamp
 from weir.model.errors import InvariantError, WireError
 from weir.wire.batch import MAX_COUNT, decode_batch, encode_batch
 
@@ -50,6 +50,15 @@ def test_what_was_moved_before_it_had_a_form_of_its_own_is_told_from_a_producer_
     origin = Origin(" committed", 7)
     old = b"".join(encode_batch(Batch(3, 1, format_, 0, b"x", origin=origin)))
     assert decode_batch(old).origin == (MovedFrom(7) if moved else origin)
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_a_stamped_batch_keeps_the_checksum_of_what_was_sent(checksum: int) -> None:
+    batch = Batch(3, 1, BatchFormat.KAFKA, 0, b"x", stamp=Stamp(1, 2, 3, checksum))
+    again = decode_batch(b"".join(encode_batch(batch)))
+    assert again == batch
+    assert again.stamp is not None
+    assert again.stamp.checksum == checksum
 
 
 def test_a_name_of_any_length_is_not_taken_for_what_was_moved() -> None:

@@ -1,6 +1,6 @@
 """A producer's batch as the log keeps it: opaque bytes with a few facts beside them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum, IntFlag
 
 from weir.model.ids import Buffer
@@ -62,6 +62,9 @@ class Stamp:
     producer_id: int
     epoch: int
     sequence: int = -1
+    #: Of the bytes as the producer sent them: what repeats its numbers is the same batch only if this is the same.
+    #: 0 where it is not known.
+    checksum: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

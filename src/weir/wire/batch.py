@@ -5,8 +5,9 @@
     stamp producer id i64, epoch i16, sequence i32 | origin producer (utf-8) | payload
 
 The entry around it has the checksum, so the batch needs none of its own. Fields that a flag bit
-leaves out are not stored. An origin length of 0xFFFF says that the batch was not sent but moved: no name follows,
-and the sequence is the offset that it was moved from.
+leaves out are not stored. What is stamped has no origin: in its place, of length 4, stands the checksum (u32) of
+what the producer sent, if it is known. An origin length of 0xFFFF says that the batch was not sent but moved: no
+name follows, and the sequence is the offset that it was moved from.
 """
 
 from struct import Struct
@@ -20,6 +21,7 @@ _FIXED = Struct("<BBHIQq")
 _SEQUENCE = Struct("<q")
 _HELD = Struct("<QQ")
 _STAMP = Struct("<qhi")
+_CHECKSUM = Struct("<I")
 
 #: Header flags of this layout, above those of `BatchFlags`.
 _HAS_ORIGIN = 0x80
@@ -66,6 +68,9 @@ def encode_head(batch: Batch, base_offset: int, append_ms: int) -> bytes:
     if batch.stamp is not None:
         layout_flags |= _HAS_STAMP
         tail += _STAMP.pack(batch.stamp.producer_id, batch.stamp.epoch, batch.stamp.sequence)
+        if origin is None and batch.stamp.checksum:
+            name = _CHECKSUM.pack(batch.stamp.checksum)
+            name_bytes = len(name)
     fixed = _FIXED.pack(batch.format, layout_flags, name_bytes, batch.count, base_offset, append_ms)
     return fixed + tail + name
 
@@ -87,8 +92,11 @@ def decode_batch(data: Buffer) -> Batch:
         name_bytes = 0
     if place + name_bytes > len(view):
         raise WireError("a stored batch ends within its producer's name")
+    checksum = 0
+    if stamp is not None and sequence is None and name_bytes == _CHECKSUM.size:
+        (checksum,) = _CHECKSUM.unpack_from(view, place)
     try:
-        name = str(view[place : place + name_bytes], "utf-8")
+        name = "" if sequence is None else str(view[place : place + name_bytes], "utf-8")
         known = BatchFormat(tag)
         if sequence is not None and name == _MOVED_BEFORE and known is BatchFormat.KAFKA:
             is_moved = True
@@ -103,7 +111,7 @@ def decode_batch(data: Buffer) -> Batch:
         flags=BatchFlags(layout_flags & _MODEL_FLAGS),
         origin=None if sequence is None else MovedFrom(sequence[0]) if is_moved else Origin(name, sequence[0]),
         held=None if held is None else HeldId(*held),
-        stamp=None if stamp is None else Stamp(*stamp),
+        stamp=None if stamp is None else Stamp(stamp[0], stamp[1], stamp[2], checksum),
     )
 
 

@@ -1,7 +1,10 @@
 """Idempotent producers: duplicates are answered, gaps refused, old epochs fenced, across restarts and failures."""
 
 import asyncio
+import zlib
 from collections.abc import Callable
+from dataclasses import replace
+from struct import Struct
 
 import pytest
 from hypothesis import given
@@ -104,7 +107,94 @@ def test_a_marker_of_the_same_epoch_leaves_the_sequence_alone() -> None:
     known.learn(stored(0, 0, 3))
     known.learn(marker(3, 0))
     assert known.judge(Stamp(P, 0, 3), 1) is None
-    assert isinstance(known.judge(Stamp(P, 0, 0), 3), Stored)
+
+
+@pytest.mark.parametrize("under_way", [False, True])
+def test_what_repeats_something_from_before_the_last_marker_is_no_duplicate(under_way: bool) -> None:
+    known = states()
+    for sequence in (0, 3):
+        known.push(Stamp(P, 0, sequence), 3, transactional=True)
+    known.push(Stamp(P, 0), 1, transactional=True, marker=True)
+    known.push(Stamp(P, 0, 6), 2, transactional=True)
+    if not under_way:
+        for batch in (stored(0, 0, 3), stored(3, 3, 3), marker(6, 0), stored(7, 6, 2)):
+            known.learn(batch)
+        snapshot, known = known.to_bytes(9), states()
+        assert known.load(snapshot) == 9
+    for sequence in (0, 3):
+        with pytest.raises(OutOfOrderSequenceError, match="in a transaction that is over"):
+            known.judge(Stamp(P, 0, sequence), 3)
+        assert known.covered(Stamp(P, 0, sequence), 8 - sequence) == 0
+    assert isinstance(known.judge(Stamp(P, 0, 6), 2), Pending if under_way else Stored)
+    assert known.judge(Stamp(P, 0, 8), 1) is None
+
+
+@pytest.mark.parametrize("under_way", [False, True])
+def test_what_repeats_sequence_numbers_with_other_bytes_is_no_duplicate(under_way: bool) -> None:
+    known = states()
+    known.push(Stamp(P, 0, 0, 11), 3, transactional=False)
+    known.push(Stamp(P, 0, 3), 1, transactional=False)
+    if not under_way:
+        known.learn(replace(stored(0, 0, 3), stamp=Stamp(P, 0, 0, 11)))
+        known.learn(stored(3, 3))
+        snapshot, known = known.to_bytes(4), states()
+        known.load(snapshot)
+    kind = Pending if under_way else Stored
+    assert isinstance(known.judge(Stamp(P, 0, 0, 11), 3), kind)
+    assert isinstance(known.judge(Stamp(P, 0, 0), 3), kind)  # of a client whose checksum is not known
+    with pytest.raises(OutOfOrderSequenceError, match="for other messages"):
+        known.judge(Stamp(P, 0, 0, 12), 3)
+    assert isinstance(known.judge(Stamp(P, 0, 3, 12), 1), kind)
+
+
+def test_snapshots_of_the_first_version_are_read() -> None:
+    old = Struct("<BqI").pack(1, 9, 1) + Struct("<qhiqB").pack(P, 2, 6, 77, 1) + Struct("<hiiq").pack(2, 3, 5, 40)
+    known = states()
+    assert known.load(old) == 9
+    assert known.judge(Stamp(P, 2, 3, 55), 3) == Stored(2, 3, 5, 40)
+    assert known.judge(Stamp(P, 2, 6), 1) is None
+    again = states()
+    assert again.load(known.to_bytes(9)) == 9
+    assert again.infos(lambda _: -1) == known.infos(lambda _: -1)
+
+
+@pytest.mark.parametrize("commit", [False, True])
+@pytest.mark.parametrize("crashed", [False, True])
+def test_after_an_end_no_record_is_swallowed_that_has_a_number_of_an_earlier_one(
+    run: Callable, commit: bool, crashed: bool
+) -> None:
+    """The same epoch, other bytes, a number already used: what is told to be stored is in the commit."""
+
+    async def scenario(bench) -> None:
+        topic = await bench.topic()
+
+        def sent(text: str, sequence: int):
+            return bench.out(text, stamp=Stamp(P, 0, sequence, zlib.crc32(text.encode())), transactional=True)
+
+        producer = await bench.producer(topic)
+        for sequence, text in enumerate("ab"):
+            await producer.publish(sent(text, sequence))
+        with pytest.raises(OutOfOrderSequenceError, match="for other messages"):
+            await producer.publish(sent("x", 1))
+        assert (await producer.publish(sent("b", 1))).duplicate
+        await topic.end_transaction(P, 0, commit=commit)
+        if crashed:
+            topic = await bench.topic()
+            producer = await bench.producer(topic)
+        await producer.publish(sent("c", 2))
+        for text, sequence in (("x", 0), ("x", 1), ("b", 1)):
+            with pytest.raises(OutOfOrderSequenceError, match="a transaction that is over"):
+                await producer.publish(sent(text, sequence))
+        assert (await producer.publish(sent("c", 2))).duplicate
+        await producer.publish(sent("d", 3))
+        await topic.end_transaction(P, 0, commit=True)
+        consumer = await bench.consumer(topic)
+        wanted = ["a", "b", "c", "d"] if commit else ["c", "d"]
+        assert await bench.receive(consumer, len(wanted)) == wanted
+        assert await bench.nothing(consumer)
+        await topic.close()
+
+    run(scenario)
 
 
 def test_parts_that_are_known_to_be_stored_after_the_marker_behind_them_do_not_count_in_its_epoch() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import zlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -115,6 +116,7 @@ class Life:
         writer.steps = [
             ("add", parts),
             *(("write", self.dice.choice(parts), f"{number}:{at}") for at in range(self.dice.randint(1, 4))),
+            *([("write over", self.dice.choice(parts))] if self.dice.random() < 0.5 else []),
             ("offsets",),
             ("positions",),
             ("end", self.dice.random() < 0.6),
@@ -128,6 +130,8 @@ class Life:
                 await transactions.add_partitions(name, who, more[0])
             case "write":
                 await self.write(writer, who, more[0], f"{name}:{more[1]}")
+            case "write over":
+                await self.write_over(writer, who, more[0])
             case "offsets":
                 await transactions.add_offsets(name, who, name)
             case "positions":
@@ -139,11 +143,24 @@ class Life:
     async def write(self, writer: Writer, who: ProducerIdentity, part: TopicName, text: str) -> None:
         sequence = writer.sequences.get(part, 0)
         producer = await (await self.topic(part)).produce(ProducerRequest("r"))
-        stamp = Stamp(who.producer_id, who.epoch, sequence)
+        stamp = Stamp(who.producer_id, who.epoch, sequence, zlib.crc32(text.encode()))
         async with asyncio.timeout(30):
             await producer.publish(self.bench.out(text, stamp=stamp, transactional=True))
         writer.sequences[part] = sequence + 1
         writer.sent[writer.number].append((part, text))
+
+    async def write_over(self, writer: Writer, who: ProducerIdentity, part: TopicName) -> None:
+        """Something else with a number that was used, in this transaction or an earlier one: never taken for what
+        had the number, nor stored."""
+        used = writer.sequences.get(part, 0)
+        if not used:
+            return
+        producer = await (await self.topic(part)).produce(ProducerRequest("r"))
+        stamp = Stamp(who.producer_id, who.epoch, self.dice.randrange(used), 1)
+        with suppress(OutOfOrderSequenceError):
+            async with asyncio.timeout(30):
+                await producer.publish(self.bench.out("over", stamp=stamp, transactional=True))
+            raise InvariantError(f"{stamp} was taken for what had its number")
 
     async def check(self, writers: list[Writer]) -> None:
         for writer in writers:

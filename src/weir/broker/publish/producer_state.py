@@ -22,9 +22,12 @@ _LAST_SEQUENCE = 0x7FFFFFFF
 _NONE = -1
 
 _HEAD = Struct("<BqI")
-_PRODUCER = Struct("<qhiqB")
-_BATCH = Struct("<hiiq")
-_VERSION = 1
+_PRODUCER = Struct("<qhiqBi")
+_BATCH = Struct("<hiiqI")
+_VERSION = 2
+#: The first version knew neither where a marker stood nor what checksum a batch had.
+_PRODUCER_1 = Struct("<qhiqB")
+_BATCH_1 = Struct("<hiiq")
 
 
 def following(sequence: int) -> int:
@@ -33,18 +36,29 @@ def following(sequence: int) -> int:
 
 @value
 class Stored:
-    """A batch in the log: its first and last sequence number, and where it begins."""
+    """A batch in the log: its first and last sequence number, where it begins, and its checksum if it is known."""
 
     epoch: int
     first: int
     last: int
     offset: int
+    checksum: int = 0
 
 
 class Pending:
     """A batch, or a transaction's marker, on its way into the log."""
 
-    __slots__ = ("_waiting", "epoch", "first", "last", "marker", "parted", "producer_id", "transactional")
+    __slots__ = (
+        "_waiting",
+        "checksum",
+        "epoch",
+        "first",
+        "last",
+        "marker",
+        "parted",
+        "producer_id",
+        "transactional",
+    )
 
     def __init__(
         self, stamp: Stamp, count: int, *, transactional: bool, marker: bool = False, parted: bool = False
@@ -52,6 +66,7 @@ class Pending:
         self.producer_id = stamp.producer_id
         self.epoch = stamp.epoch
         self.first = stamp.sequence
+        self.checksum = stamp.checksum
         self.last = _last_of(stamp.sequence, count)
         self.transactional = transactional
         self.marker = marker
@@ -79,10 +94,12 @@ class Pending:
 class _Known:
     """What is known of one producer id."""
 
-    __slots__ = ("epoch", "next", "pending", "resume", "seen_ms", "stored")
+    __slots__ = ("epoch", "marked", "next", "pending", "resume", "seen_ms", "stored")
 
     def __init__(self, epoch: int, sequence: int, seen_ms: int) -> None:
         self.epoch = epoch
+        #: The sequence number that followed when a transaction of this epoch was decided last; -1 if none was.
+        self.marked = _NONE
         #: The sequence number that follows what is stored.
         self.next = sequence
         self.seen_ms = seen_ms
@@ -92,17 +109,20 @@ class _Known:
         #: for the first.
         self.resume: tuple[int, int] | None = None
 
-    def tip(self) -> tuple[int, int]:
-        """The epoch of what was sent last, and the sequence number that follows it."""
-        epoch, sequence = self.epoch, self.next
+    def tip(self) -> tuple[int, int, int]:
+        """The epoch of what was sent last, the sequence number that follows it, and the one that followed the last
+        marker of the epoch (-1: there is none)."""
+        epoch, sequence, marked = self.epoch, self.next, self.marked
         if self.resume is not None and self.resume[0] >= epoch:
             epoch, sequence = self.resume
         for pending in self.pending:
             if pending.epoch > epoch:
-                epoch, sequence = pending.epoch, 0
+                epoch, sequence, marked = pending.epoch, 0, _NONE
+            if pending.marker:
+                marked = sequence
             if pending.first >= 0:
                 sequence = following(pending.last)
-        return epoch, sequence
+        return epoch, sequence, marked
 
     def find(self, epoch: int, first: int, last: int) -> Stored | Pending | None:
         for pending in self.pending:
@@ -133,7 +153,7 @@ class ProducerStates:
         known = self._known.get(stamp.producer_id)
         if known is None:
             return None  # forgotten, or never seen: any beginning is as good as another
-        epoch, expected = known.tip()
+        epoch, expected, marked = known.tip()
         if stamp.epoch < epoch:
             raise StaleEpochError(f"producer {stamp.producer_id} is at epoch {epoch}, the batch at {stamp.epoch}")
         if stamp.sequence < 0:
@@ -146,6 +166,15 @@ class ProducerStates:
         if found is None:
             raise OutOfOrderSequenceError(
                 f"producer {stamp.producer_id} sent sequence number {stamp.sequence}, {expected} follows"
+            )
+        if _is_before(stamp.sequence, marked):
+            # Its transaction is decided, and nobody waits for it. Whoever uses its numbers means something else.
+            raise OutOfOrderSequenceError(
+                f"producer {stamp.producer_id} used sequence number {stamp.sequence} in a transaction that is over"
+            )
+        if stamp.checksum and found.checksum and stamp.checksum != found.checksum:
+            raise OutOfOrderSequenceError(
+                f"producer {stamp.producer_id} used sequence number {stamp.sequence} for other messages"
             )
         return found
 
@@ -200,6 +229,8 @@ class ProducerStates:
             return
         if batch.flags & BatchFlags.CONTROL:
             known = self._entry(stamp, batch.append_ms, 0)
+            if stamp.epoch >= known.epoch:
+                known.marked = known.next
             self._land(known, stamp, _NONE, batch.base_offset)
         else:
             self._store(stamp, batch.count, batch.base_offset, batch.append_ms)
@@ -225,6 +256,8 @@ class ProducerStates:
         known = self._known.get(stamp.producer_id)
         if known is None or known.pending or known.epoch != stamp.epoch or known.next < 0:
             return 0
+        if _is_before(stamp.sequence, known.marked):
+            return 0
         taken = (known.next - stamp.sequence) & _LAST_SEQUENCE
         return taken if 0 < taken <= count else 0
 
@@ -240,7 +273,7 @@ class ProducerStates:
             head = known.pending[0] if known.pending else None
             whole = head is None or not head.parted or (head.first, head.last) == (stamp.sequence, last)
             if whole and known.find(stamp.epoch, stamp.sequence, last) in (None, head):
-                known.stored.append(Stored(stamp.epoch, stamp.sequence, last, offset))
+                known.stored.append(Stored(stamp.epoch, stamp.sequence, last, offset, stamp.checksum))
             known.next = following(last)
         known.resume = None
         self._land(known, stamp, last, offset)
@@ -252,6 +285,7 @@ class ProducerStates:
         elif stamp.epoch > known.epoch:
             known.stored.clear()
             known.next = first_of_epoch if known.epoch >= 0 else _NONE
+            known.marked = _NONE
             known.epoch = stamp.epoch
         known.seen_ms = seen_ms
         return known
@@ -304,23 +338,30 @@ class ProducerStates:
         kept = [(producer_id, known) for producer_id, known in self._known.items() if known.epoch >= 0]
         parts = [_HEAD.pack(_VERSION, known_to, len(kept))]
         for producer_id, known in kept:
-            parts.append(_PRODUCER.pack(producer_id, known.epoch, known.next, known.seen_ms, len(known.stored)))
-            parts += [_BATCH.pack(one.epoch, one.first, one.last, one.offset) for one in known.stored]
+            batches = len(known.stored)
+            parts.append(
+                _PRODUCER.pack(producer_id, known.epoch, known.next, known.seen_ms, batches, known.marked)
+            )
+            parts += [
+                _BATCH.pack(one.epoch, one.first, one.last, one.offset, one.checksum) for one in known.stored
+            ]
         return b"".join(parts)
 
     def load(self, data: bytes) -> int:
         """Begin with a snapshot; answers its `known_to`."""
         try:
             version, known_to, count = _HEAD.unpack_from(data)
-            if version != _VERSION:
+            if not 1 <= version <= _VERSION:
                 raise WireError(f"a snapshot of producers has unknown version {version}")
+            producer, batch = (_PRODUCER_1, _BATCH_1) if version == 1 else (_PRODUCER, _BATCH)
             place = _HEAD.size
             for _ in range(count):
-                producer_id, epoch, sequence, seen_ms, batches = _PRODUCER.unpack_from(data, place)
-                place += _PRODUCER.size
+                producer_id, epoch, sequence, seen_ms, batches, *marked = producer.unpack_from(data, place)
+                place += producer.size
                 known = self._known[producer_id] = _Known(epoch, sequence, seen_ms)
-                known.stored.extend(_batches(data, place, batches))
-                place += batches * _BATCH.size
+                known.marked = marked[0] if marked else _NONE
+                known.stored.extend(_batches(batch, data, place, batches))
+                place += batches * batch.size
         except error as bad:
             raise WireError(f"a snapshot of producers is malformed: {bad}") from bad
         if place != len(data):
@@ -328,9 +369,14 @@ class ProducerStates:
         return int(known_to)
 
 
-def _batches(data: bytes, place: int, count: int) -> Iterable[Stored]:
+def _batches(layout: Struct, data: bytes, place: int, count: int) -> Iterable[Stored]:
     for number in range(count):
-        yield Stored(*_BATCH.unpack_from(data, place + number * _BATCH.size))
+        yield Stored(*layout.unpack_from(data, place + number * layout.size))
+
+
+def _is_before(sequence: int, marked: int) -> bool:
+    """Whether the sequence number was used before the marker that this one followed; none if -1."""
+    return marked >= 0 and (sequence - marked) & _LAST_SEQUENCE > _LAST_SEQUENCE // 2
 
 
 def _last_of(first: int, count: int) -> int:

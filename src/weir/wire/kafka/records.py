@@ -101,7 +101,7 @@ class BatchHeader:
         """The mark of its idempotent producer, if it has one."""
         if self.producer_id < 0:
             return None
-        return Stamp(self.producer_id, self.producer_epoch, self.base_sequence)
+        return Stamp(self.producer_id, self.producer_epoch, self.base_sequence, self.checksum)
 
 
 def parse_header(data: Buffer) -> BatchHeader:

@@ -144,7 +144,7 @@ def _parts(
         first = records[0].offset_delta
         stamp = outgoing.stamp
         if stamp is not None:
-            stamp = Stamp(stamp.producer_id, stamp.epoch, (stamp.sequence + first) & _LAST_SEQUENCE)
+            stamp = replace(stamp, sequence=(stamp.sequence + first) & _LAST_SEQUENCE)
         kept = LOG_APPEND_TIME
         inner = stamp
         if outgoing.transactional and wish == _NOTHING:
