@@ -33,25 +33,28 @@ from weir.stream.state import StateLog
 from weir.stream.tail import TailCache
 from weir.testing.storage.fakes import FakeBookiePool
 from weir.testing.world.world import World, simulate
+from weir.wire.formats import FORMATS
+from weir.wire.formats.pulsar import PulsarFormat
 from weir.wire.metadata import BookieInfo, encode_bookie_info
 
 
-def keys_of(batch: Batch) -> "bytes | Sequence[bytes | None] | None":
-    """The tests' batches are texts; what stands before a colon is the key, words with several are several keys."""
-    words = bytes(batch.payload).split()
-    found = [word.partition(b":")[0] if b":" in word else None for word in words]
-    return found[0] if len(found) == 1 or len(found) != batch.count else found
+class TextFormat(PulsarFormat):
+    """The tests' batches are texts."""
 
+    def keys(self, batch: Batch) -> Any:
+        """What stands before a colon is the key, words with several are several keys."""
+        words = bytes(batch.payload).split()
+        found = [word.partition(b":")[0] if b":" in word else None for word in words]
+        return found[0] if len(found) == 1 or len(found) != batch.count else found
 
-def keyed(batch: Batch) -> list[tuple[bytes | None, bool]]:
-    """For compaction: words are `key:value`, or `key:` for one that is gone."""
-    parts = [word.partition(b":") for word in bytes(batch.payload).split()]
-    return [(key if colon else None, bool(value)) for key, colon, value in parts]
+    def keyed(self, batch: Batch) -> list[tuple[bytes | None, bool]]:
+        """For compaction: words are `key:value`, or `key:` for one that is gone."""
+        parts = [word.partition(b":") for word in bytes(batch.payload).split()]
+        return [(key if colon else None, bool(value)) for key, colon, value in parts]
 
-
-def name_of(batch: Batch) -> str | None:
-    """For cancelling: what stands behind a hash sign."""
-    return bytes(batch.payload).decode().partition("#")[2] or None
+    def delay_id(self, batch: Batch) -> str | None:
+        """For cancelling: what stands behind a hash sign."""
+        return bytes(batch.payload).decode().partition("#")[2] or None
 
 
 async def open_holding(context: StreamContext, stream: Stream, state: StateLog) -> HoldingArea:
@@ -84,9 +87,7 @@ class Bench:
             streams,
             settings,
             budget,
-            {BatchFormat.PULSAR: keys_of},
-            {BatchFormat.PULSAR: keyed},
-            names={BatchFormat.PULSAR: name_of},
+            formats={**FORMATS, BatchFormat.PULSAR: TextFormat()},
             open_holding=open_holding,
         )
 

@@ -16,6 +16,8 @@ class BatchFormat(IntEnum):
     KAFKA = 2
     #: Weir's own, for protocols that send one message at a time.
     MESSAGES = 3
+    #: Weir's own, for the marker that decides a transaction.
+    MARKER = 4
 
 
 class BatchFlags(IntFlag):

@@ -4,10 +4,14 @@ N protocols need N decoders to this and N encoders from it. Only where producer 
 a batch must be opened (to compact it, to hold a part of it back), does a message become one of these.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from weir.model.ids import Buffer
 from weir.model.value import value
+
+#: The header by which a producer names what it delays, so that it can be cancelled.
+DELAY_ID = b"weir-delay-id"
+_MAX_ID_BYTES = 256
 
 
 @value
@@ -23,3 +27,18 @@ class Message:
     publish_ms: int = 0
     #: Decides the partition and the order within a key-shared subscription, where that is not the key's business.
     ordering_key: bytes | None = None
+    #: What only the protocol of this name can say, opaque to all others.
+    native: tuple[str, bytes] | None = None
+
+
+def delay_id_in(headers: Iterable[tuple[Buffer, Buffer | None]]) -> str | None:
+    """The name of a delayed message among its headers; None if it has none that holds."""
+    for name, text in headers:
+        if name == DELAY_ID:
+            if text is None or not 0 < len(text) <= _MAX_ID_BYTES:
+                return None
+            try:
+                return str(text, "utf-8")
+            except UnicodeDecodeError:
+                return None
+    return None

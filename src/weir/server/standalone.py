@@ -26,20 +26,15 @@ from weir.broker.registry.sql_streams import SqlStreams
 from weir.broker.schemas.registry import SchemaRegistry
 from weir.broker.transactions.coordinator import Transactions
 from weir.broker.transactions.owned import TransactionAccess
-from weir.broker.upkeep.keyed import kafka_keyed, pulsar_keyed
 from weir.gateway.kafka.catalog import Catalog
 from weir.gateway.kafka.connection.metrics import KafkaMetrics
 from weir.gateway.kafka.connection.server import KafkaServer, unread_budget_of
 from weir.gateway.kafka.connection.settings import KafkaSettings
 from weir.gateway.kafka.grouping import topics_read
-from weir.gateway.kafka.keys import keys_of as kafka_keys_of
-from weir.gateway.kafka.produce.delaying import delay_id_of
 from weir.gateway.kafka.services import Services as KafkaServices
-from weir.gateway.pulsar.keys import keys_of
 from weir.gateway.pulsar.server import PulsarServer
 from weir.ledger.idblocks import IdBlocks
 from weir.meta import keys
-from weir.model.batch import BatchFormat
 from weir.model.registry import STANDALONE, BrokerInfo
 from weir.runtime.byte_budget import ByteBudget
 from weir.runtime.interfaces import Disk, Runtime
@@ -217,9 +212,6 @@ class Standalone:
             ),
             settings,
             ByteBudget(settings.in_flight_bytes),
-            keys={BatchFormat.PULSAR: keys_of, BatchFormat.KAFKA: kafka_keys_of},
-            keyed={BatchFormat.PULSAR: pulsar_keyed, BatchFormat.KAFKA: kafka_keyed},
-            names={BatchFormat.KAFKA: delay_id_of},
             guard=guard,
             schemas=schemas,
             open_holding=_open_holding,

@@ -26,9 +26,9 @@ from weir.stream.log import Stream
 from weir.stream.positions import Places, find_entry, find_time
 from weir.stream.state import StateLog
 from weir.wire.batch import decode_batch, encode_batch
+from weir.wire.formats import Keyed
 
 #: What a message of a batch is to a compaction: its key, and whether it has a value. No key: not kept.
-Keyed = tuple[bytes | None, bool]
 KeyedOf = Callable[[Batch], Sequence[Keyed]]
 
 _DONE_KEY = "compacted"

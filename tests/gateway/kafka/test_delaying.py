@@ -16,10 +16,10 @@ from weir.gateway.kafka.produce.delaying import (
     DELIVER_AT,
     MOST_PARTS,
     Delaying,
-    delay_id_of,
 )
 from weir.model.batch import Batch, BatchFormat, Stamp
 from weir.testing.codecs.record_samples import compressed
+from weir.wire.formats import FORMATS
 from weir.wire.kafka.records import (
     NO_STAMP,
     TRANSACTIONAL,
@@ -132,7 +132,9 @@ def test_a_named_record_is_alone_so_that_cancelling_it_cancels_nothing_else() ->
     named = [record(n, at(NOW + 9), (DELAY_ID, b"id-%d" % n)) for n in range(2)]
     cut = heeded(*named, record(2, at(NOW + 9)), kind=Compression.ZSTD)
     assert [part.delay_id for part in cut.parts] == ["id-0", "id-1", None]
-    found = [delay_id_of(Batch(0, 1, BatchFormat.KAFKA, 0, part.payload)) for part in cut.parts]
+    found = [
+        FORMATS[BatchFormat.KAFKA].delay_id(Batch(0, 1, BatchFormat.KAFKA, 0, part.payload)) for part in cut.parts
+    ]
     assert found == ["id-0", "id-1", None]
 
 

@@ -13,13 +13,14 @@ from typing import NamedTuple
 
 from weir.model.batch import Batch
 from weir.model.errors import HashRangesError
+from weir.wire.formats import Keys
 
 HASHES = 65536
 #: Points of the ring per consumer: enough for shares within some ten per cent of each other.
 POINTS = 100
 
 #: The keys of a batch: one for all of its messages, or one for each; None where there is no key.
-KeysOf = Callable[[Batch], "bytes | Sequence[bytes | None] | None"]
+KeysOf = Callable[[Batch], Keys]
 
 _M32 = 0xFFFFFFFF
 

@@ -13,6 +13,7 @@ from weir.model.batch import Batch, BatchFlags, BatchFormat, Stamp
 from weir.model.errors import ProducerClosedError, WeirError
 from weir.runtime.byte_budget import ByteShare
 from weir.stream.log import Stream
+from weir.wire.marker import encode_marker
 
 #: What a duplicate is answered with where it is not known where the first one went.
 _NOWHERE = (-1, -1)
@@ -135,13 +136,14 @@ class StampedPublishing:
     def _duplicate_of(self, offset: int) -> Receipt:
         return Receipt(offset, self._stream.position_of(offset) or _NOWHERE, duplicate=True)
 
-    def mark(self, stamp: Stamp, *, abort: bool, payload: bytes, format: BatchFormat) -> "asyncio.Future[Receipt]":  # noqa: A002
+    def mark(self, stamp: Stamp, *, abort: bool, decided_ms: int) -> "asyncio.Future[Receipt]":
         """Append the marker that ends the producer's open transaction."""
         flags = BatchFlags.CONTROL | BatchFlags.TRANSACTIONAL
         if abort:
             flags |= BatchFlags.ABORT
         receipt: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
         pending = self._stamps.states.push(stamp, 1, transactional=True, marker=True)
+        payload = encode_marker(decided_ms)
         self._budget.acquire(len(payload))
-        self._send(Batch(-1, 1, format, 0, payload, flags, stamp=stamp), pending, receipt)
+        self._send(Batch(-1, 1, BatchFormat.MARKER, 0, payload, flags, stamp=stamp), pending, receipt)
         return receipt

@@ -37,7 +37,7 @@ from weir.broker.topic.stamps import Stamps
 from weir.broker.topic.stats import backlog_bytes, internal_stats, topic_stats
 from weir.broker.topic.subscriptions import Subscriptions
 from weir.broker.transactions.delayed_moves import DelayedMoves
-from weir.model.batch import Batch, BatchFormat, Stamp
+from weir.model.batch import Batch, Stamp
 from weir.model.errors import (
     NotAllowedError,
     QuotaExceededError,
@@ -58,7 +58,6 @@ from weir.stream.holding.ledger import LEDGER_KEYS
 from weir.stream.log import Stream
 from weir.stream.retention import bytes_from
 from weir.stream.state import StateLog
-from weir.wire.kafka.records_build import control_batch
 
 log = logging.getLogger(__name__)
 
@@ -276,9 +275,8 @@ class BrokerTopic:
         await self._settled()
         self._check_alive()
         if self.stamps.is_open(producer_id):
-            payload = control_batch(producer_id, epoch, commit, self._clock.wall_ms())
             stamp = Stamp(producer_id, epoch)
-            await self._publisher.stamped.mark(stamp, abort=not commit, payload=payload, format=BatchFormat.KAFKA)
+            await self._publisher.stamped.mark(stamp, abort=not commit, decided_ms=self._clock.wall_ms())
 
     def _new_name(self) -> str:
         self._name_count += 1

@@ -10,14 +10,10 @@ from weir.broker.ownership import Ownership, OwnershipSettings
 from weir.broker.ports import NoSchemas
 from weir.broker.registry.registry import Registry
 from weir.broker.settings import BrokerSettings
-from weir.broker.upkeep.keyed import kafka_keyed, pulsar_keyed
-from weir.gateway.kafka.keys import keys_of as kafka_keys_of
-from weir.gateway.pulsar.keys import keys_of
 from weir.gateway.pulsar.server import PulsarServer
 from weir.gateway.pulsar.settings import PulsarSettings, SessionLimits
 from weir.ledger.client import LedgerClient
 from weir.meta.interfaces import MetaStore
-from weir.model.batch import BatchFormat
 from weir.model.policies import DEFAULT_POLICIES, Policies
 from weir.model.registry import BrokerInfo
 from weir.runtime.byte_budget import ByteBudget
@@ -97,8 +93,6 @@ async def compose(
         StreamContext(runtime, meta, ledgers, TailCache(_TAIL_BYTES), how.streams),
         how.broker,
         ByteBudget(how.broker.in_flight_bytes),
-        keys={BatchFormat.PULSAR: keys_of, BatchFormat.KAFKA: kafka_keys_of},
-        keyed={BatchFormat.PULSAR: pulsar_keyed, BatchFormat.KAFKA: kafka_keyed},
         schemas=NoSchemas(),
         open_holding=how.open_holding,
     )

@@ -7,10 +7,11 @@ from struct import pack_into
 
 from weir.model.batch import Batch, BatchFlags, BatchFormat, HeldId, MovedFrom, Origin, Stamp
 from weir.model.ids import LedgerId
+from weir.model.message import Message
 from weir.model.stream import Chain, Span
 from weir.testing.codecs.fuzzing import Codec, reseal_rest
 from weir.testing.codecs.samples import sample_entry, sample_id
-from weir.wire import batch, checkpoint, entrylog, etcd, held, journal, metalog, state, stream
+from weir.wire import batch, checkpoint, entrylog, etcd, held, journal, marker, messages, metalog, state, stream
 from weir.wire.checksum import crc32c
 
 # --- a bookie's files ---------------------------------------------------------------------------------------
@@ -166,6 +167,23 @@ def sample_holding_record(dice: Random) -> bytes:
     return held.encode_record(record)
 
 
+def sample_messages(dice: Random) -> bytes:
+    return messages.encode_messages(
+        [
+            Message(
+                dice.choice((None, b"", b"key")),
+                dice.choice((None, dice.randbytes(dice.randrange(30)))),
+                [("name-ä", dice.choice((None, dice.randbytes(3)))) for _ in range(dice.randrange(3))],
+                dice.choice((None, 5)),
+                dice.getrandbits(40),
+                dice.choice((None, b"order")),
+                dice.choice((None, ("amqp", dice.randbytes(4)))),
+            )
+            for _ in range(dice.randrange(4))
+        ]
+    )
+
+
 FILE_CODECS: list[Codec] = [
     Codec("journal record", sample_record, decode_record, reseal_record),
     Codec("index head", sample_index_head, decode_index_head, reseal_index_head),
@@ -175,6 +193,8 @@ FILE_CODECS: list[Codec] = [
     Codec("etcd stream", sample_etcd, decode_etcd),
     Codec("etcd answer", sample_etcd_range, etcd.decode_range),
     Codec("stored batch", sample_batch, batch.decode_batch),
+    Codec("messages", sample_messages, messages.decode_messages),
+    Codec("transaction marker", lambda dice: marker.encode_marker(dice.getrandbits(62)), marker.decode_marker),
     Codec("held batch", sample_held, lambda data: (held.peek_held(data), held.decode_held(data))),
     Codec("holding record", sample_holding_record, held.decode_record),
     Codec("progress of releases", lambda dice: held.encode_covered(dice.getrandbits(50)), held.decode_covered),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from weir.broker.api import LogReader
 from weir.gateway.kafka.errors import Code, code_of
+from weir.gateway.kafka.fetch.markers import MARKER_BYTES, marker_records
 from weir.gateway.kafka.fetch.parts import FetchPart, FetchParts
 from weir.model.batch import Batch, BatchFlags, BatchFormat
 from weir.model.errors import TooManyError, WeirError
@@ -30,6 +31,8 @@ _LOADED_AT_ONCE = 64
 _LEADER_EPOCH = 0
 #: Nearly every batch: an identity is cheaper than arithmetic on flags.
 _PLAIN = BatchFlags.NONE
+#: Formats whose batches need not be opened.
+_AS_IT_CAME = (BatchFormat.KAFKA, BatchFormat.MARKER)
 
 
 class Fetching:
@@ -218,7 +221,7 @@ class Fetching:
             if size > share and (taken or self._size):
                 break
             part.batches.append(batch)
-            part.opens = part.opens or batch.format is not BatchFormat.KAFKA
+            part.opens = part.opens or batch.format not in _AS_IT_CAME
             part.next = batch.base_offset + batch.count
             taken = size
         part.size += taken
@@ -236,8 +239,8 @@ class Fetching:
         log, pieces = part.log, []
         for batch in part.batches:
             wanted = None if log is None else log.visible(batch)
-            if wanted is None and batch.format is BatchFormat.KAFKA and not batch.flags & BatchFlags.HIDDEN:
-                pieces += patched(batch.payload, batch.base_offset)
+            if wanted is None and batch.format in _AS_IT_CAME:
+                pieces += _as_it_came(batch)
             else:
                 pieces += kafka_records(batch, wanted)
                 await self._session.clock.sleep(0)
@@ -283,16 +286,25 @@ def _records(part: FetchPart) -> list[Buffer]:
         return part.pieces
     out: list[Buffer] = []
     for batch in part.batches:
-        if batch.flags is not _PLAIN and batch.flags & BatchFlags.HIDDEN:
-            out += kafka_records(batch, 0)
-        else:
-            out += patched(batch.payload, batch.base_offset)
+        out += _as_it_came(batch)
     return out
+
+
+def _as_it_came(batch: Batch) -> list[Buffer]:
+    """What need not be opened: Kafka's own batches, and markers."""
+    if batch.flags is not _PLAIN:
+        if batch.format is BatchFormat.MARKER:
+            return marker_records(batch)
+        if batch.flags & BatchFlags.HIDDEN:
+            return kafka_records(batch, 0)
+    return patched(batch.payload, batch.base_offset)
 
 
 def _size_of(batch: Batch) -> int:
     """Of what its reader will get: a batch of another protocol is opened for it, and may have been packed well."""
-    return len(batch.payload) if batch.format is BatchFormat.KAFKA else opened_size(batch)
+    if batch.format is BatchFormat.KAFKA:
+        return len(batch.payload)
+    return MARKER_BYTES if batch.format is BatchFormat.MARKER else opened_size(batch)
 
 
 def _wake(waiter: "asyncio.Future[None]") -> None:

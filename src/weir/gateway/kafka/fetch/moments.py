@@ -17,9 +17,9 @@ from weir.model.errors import WireError
 from weir.model.topics import TopicName
 from weir.model.value import value
 from weir.runtime.interfaces import Clock
+from weir.wire.formats import messages_of
 from weir.wire.kafka.records import parse_header
 from weir.wire.kafka.records_read import iter_records
-from weir.wire.translation import messages_of
 
 _READ_BYTES = 1024 * 1024
 #: Stretches per topic; when there are more, each two become one.

@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 from weir.broker.api import Outgoing
 from weir.gateway.kafka.errors import Code, RefusedError
-from weir.model.batch import Batch, Stamp
+from weir.model.batch import Stamp
 from weir.model.errors import WireError
+from weir.model.message import DELAY_ID
 from weir.wire.kafka.records import LOG_APPEND_TIME, NO_STAMP, TRANSACTIONAL, BatchHeader, parse_header
 from weir.wire.kafka.records_build import Record, build_batch
 from weir.wire.kafka.records_read import iter_records
@@ -24,7 +25,6 @@ from weir.wire.kafka.records_search import Searcher
 
 DELIVER_AT = b"weir-deliver-at"
 DELIVER_AFTER = b"weir-deliver-after"
-DELAY_ID = b"weir-delay-id"
 CANCEL = b"weir-cancel"
 #: A part costs memory while it is on its way; librdkafka sends no more records in a batch unless told to.
 MOST_PARTS = 10_000
@@ -73,18 +73,6 @@ class Delaying:
             whole = replace(outgoing, deliver_at_ms=_due(runs[0][0], now_ms))
             return whole if outgoing.stamp is None else replace(outgoing, parts=(whole,))
         return replace(outgoing, parts=tuple(_parts(outgoing, parse_header(payload), runs, now_ms)))
-
-
-def delay_id_of(batch: Batch) -> str | None:
-    """The name of a held batch, if its one record has one."""
-    payload = bytes(batch.payload)
-    if DELAY_ID not in payload:
-        return None
-    try:
-        records = list(iter_records(payload))
-        return _wish_of(records[0]).delay_id if len(records) == 1 else None
-    except WireError:
-        return None
 
 
 def _runs_of(payload: bytes) -> list[tuple[_Wish, list[Record]]]:

@@ -1,13 +1,15 @@
 """The keys of Kafka's records: each record has its own, and a batch may go to several consumers."""
 
-from weir.gateway.kafka.keys import keys_of
-from weir.gateway.pulsar.keys import keys_of as pulsar_keys_of
 from weir.model.batch import Batch, BatchFormat
 from weir.testing.codecs.record_samples import compressed
+from weir.wire.formats import FORMATS
 from weir.wire.kafka.records import Compression
 from weir.wire.kafka.records_build import Record, build_batch
 from weir.wire.kafka.translation import ORDERING_KEY
 from weir.wire.translation import pulsar_entry
+
+keys_of = FORMATS[BatchFormat.KAFKA].keys
+pulsar_keys_of = FORMATS[BatchFormat.PULSAR].keys
 
 
 def stored(*records: Record, kind: Compression = Compression.NONE) -> Batch:

@@ -1,14 +1,17 @@
 """What compaction sees of Pulsar's and Kafka's batches."""
 
-from weir.broker.upkeep.keyed import kafka_keyed, pulsar_keyed
 from weir.model.batch import Batch, BatchFormat
 from weir.testing.codecs.record_samples import compressed
+from weir.wire.formats import FORMATS
 from weir.wire.kafka import records as kafka
 from weir.wire.kafka.records_build import Record, build_batch
 from weir.wire.pulsar.batch import encode_batch
 from weir.wire.pulsar.compression import Compression, compress
 from weir.wire.pulsar.message import seal_message
 from weir.wire.pulsar.proto import api
+
+pulsar_keyed = FORMATS[BatchFormat.PULSAR].keyed
+kafka_keyed = FORMATS[BatchFormat.KAFKA].keyed
 
 
 def metadata(**more: object) -> api.MessageMetadata:

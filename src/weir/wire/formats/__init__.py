@@ -1,0 +1,46 @@
+"""Every format in which batches are stored, and batches of one translated for readers of another.
+
+A batch is opened only here, and only where it was written by another protocol than it is read by, or where a part
+of it is no longer to be seen. Every message keeps its offset. What cannot be opened is not lost: it is one message
+that stands for all, with the stored bytes and the reason in a header.
+"""
+
+from collections.abc import Mapping
+
+from weir.model.batch import Batch, BatchFormat
+from weir.model.errors import WireError
+from weir.model.message import Message
+from weir.wire.formats.form import Format, Keyed, Keys, Translated
+from weir.wire.formats.kafka import KafkaFormat
+from weir.wire.formats.marker import MarkerFormat
+from weir.wire.formats.messages import MessagesFormat
+from weir.wire.formats.pulsar import PulsarFormat
+
+__all__ = ["FORMATS", "UNREADABLE", "Format", "Keyed", "Keys", "Translated", "messages_of", "translated"]
+
+#: Why a batch could not be opened.
+UNREADABLE = "weir-unreadable"
+
+_ALL: tuple[Format, ...] = (PulsarFormat(), KafkaFormat(), MessagesFormat(), MarkerFormat())
+FORMATS: Mapping[BatchFormat, Format] = {known.tag: known for known in _ALL}
+
+
+def messages_of(batch: Batch) -> list[Message]:
+    """The messages of a batch, one for each of its offsets; or a single one that stands for all of them."""
+    try:
+        found = FORMATS[batch.format].split(batch)
+        if len(found) not in (1, batch.count):
+            raise WireError(f"{len(found)} messages have {batch.count} offsets")
+    except WireError as bad:
+        reason = str(bad).encode()
+        return [Message(None, batch.payload, [(UNREADABLE, reason)], publish_ms=batch.append_ms)]
+    return found
+
+
+def translated(batch: Batch, into: BatchFormat, wanted: int | None = None) -> Translated:
+    """The batch for readers of a format; as it came if it is of that format. `wanted`: a bit per message that is
+    to be seen (None: all)."""
+    reader = FORMATS[into]
+    if batch.format is into:
+        return reader.own(batch, wanted)
+    return reader.join(batch, messages_of(batch), wanted)
