@@ -116,6 +116,57 @@ def test_every_route_asks_for_the_right_that_it_needs(guarded) -> None:
     assert {"anyone", "open", "superuser", "admin", "lookup", "consume", "produce"} == set(levels)
 
 
+#: Names that there are, and of the same length names that there are not; each row names more that is missing.
+THERE = {"tenant": "acme", "namespace": "orders", "topic": "there", "subscription": "sub", "sink": "sink0"}
+MISSING = [
+    {**THERE, "subscription": "bus", "sink": "sink1"},
+    {**THERE, "topic": "gone!", "subscription": "bus", "sink": "sink2"},
+    {**THERE, "namespace": "sredro", "topic": "gone!", "subscription": "bus", "sink": "sink3"},
+    {"tenant": "emca", "namespace": "sredro", "topic": "gone!", "subscription": "bus", "sink": "sink4"},
+]
+
+
+def unnamed(answer: Any, names: dict[str, str]) -> str:
+    """An answer with what it was asked for left out."""
+    text = f"{answer.status} {answer.body.decode()}"
+    for word in names.values():
+        text = text.replace(word, "NAME")
+    return text
+
+
+@pytest.mark.parametrize("role", ["stranger", "neighbour"])
+def test_what_is_not_allowed_looks_like_what_is_not_there(guarded, role: str) -> None:
+    """Every route, asked for names that there are, and for names that there are not, by a role without grants, and
+    by one that was granted something else."""
+    prepare(guarded)
+    guarded.ask("PUT", "namespaces/public/default", token=token("admin"))
+    for action in ("produce", "consume"):
+        path = f"persistent/public/default/{action}/permissions/neighbour"
+        assert guarded.ask("POST", path, [action], token=token("admin")).status == 204
+    guarded.ask("PUT", "persistent/acme/orders/there", token=token("owner"))
+    guarded.ask("PUT", "persistent/acme/orders/there/subscription/sub", token=token("owner"))
+    guarded.ask("POST", "/admin/weir/v1/sinks/sink0/epochs/7", {"transactions": []}, token=token("owner"))
+    document = guarded.ask("GET", "/openapi.json").json
+    wrong, asked = [], 0
+    for template, verbs in document["paths"].items():
+        if "{" not in template:
+            continue
+        for verb, operation in verbs.items():
+            content = operation.get("requestBody", {}).get("content", {}).get("application/json")
+            body = None if content is None else sample(content["schema"], document["components"]["schemas"])
+
+            def ask(names: dict[str, str], verb: str = verb, template: str = template, body: Any = body) -> str:
+                path = re.sub(r"{(\w+)}", lambda found: {**PATH, **names}.get(found[1], "x"), template)
+                return unnamed(guarded.ask(verb.upper(), path, body, token=token(role)), names)
+
+            there = ask(THERE)
+            told = [(there, ask(names)) for names in MISSING]
+            wrong += [f"{verb.upper()} {template}: {one} {other}" for one, other in told if one != other]
+            asked += 1
+    assert not wrong, "\n".join(wrong)
+    assert asked > 100
+
+
 def test_every_role_has_its_own_sinks_and_a_stranger_none(guarded) -> None:
     """Nobody can take a sink's name so that another is refused, and nobody learns of another's."""
     prepare(guarded)

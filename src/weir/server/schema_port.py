@@ -15,6 +15,10 @@ class GuardedSchemas:
         self._schemas = schemas
         self._guard = guard
 
+    @property
+    def guard(self) -> TopicGuard:
+        return self._guard
+
     async def get(self, topic: TopicName, version: bytes | None, *, role: str) -> tuple[SchemaData, bytes] | None:
         """Whoever may find the topic may see its schemas."""
         self._guard.check(role, topic, None)

@@ -14,6 +14,7 @@ from weir.admin.routing import Route
 from weir.admin.server import AdminServer, Authenticate
 from weir.broker.access.security import Authenticator, Authoriser, TopicGuard
 from weir.broker.access.tokens import TokenVerifier, load_public_key, load_secret, read_key
+from weir.broker.access.topic_lists import GuardedTopicLists
 from weir.broker.broker import Broker
 from weir.broker.context import BrokerContext
 from weir.broker.coordinator_shards import CoordinatorShards
@@ -230,7 +231,7 @@ class Standalone:
                 broker,
                 parts.pulsar_settings(self._config, bound, secure=secure),
                 schemas=schemas,
-                lists=registry,
+                lists=GuardedTopicLists(registry, schemas.guard),
                 tls=tls if secure else None,
                 request_budget=self._request_budget,
             )

@@ -13,6 +13,7 @@ from uuid import uuid4
 import pulsar
 import pytest
 
+from weir.broker.access.topic_lists import GuardedTopicLists
 from weir.broker.api import Owner
 from weir.broker.broker import Broker
 from weir.broker.registry.registry import Registry
@@ -61,7 +62,7 @@ class Composed(Standalone):
                 broker,
                 replace(settings, limits=limits, sweep_interval_s=0.05),
                 schemas=schemas,
-                lists=registry,
+                lists=GuardedTopicLists(registry, schemas.guard),
                 tls=tls if secure else None,
             )
             await server.start()

@@ -211,6 +211,60 @@ def test_without_its_grant_a_consumer_neither_seeks_nor_unsubscribes(guarded: An
     assert list(served.subscriptions) == ["s"]
 
 
+def test_who_may_only_produce_makes_no_subscriptions(guarded: Any, connect: Any, topic: str) -> None:
+    """By `initial_subscription_name`, which is answered the same whether there is one or not."""
+    name = TopicName.parse(topic)
+    grant(guarded, name, "writer", Action.PRODUCE)
+    grant(guarded, name, "both", Action.PRODUCE, Action.CONSUME)
+
+    async def say() -> None:
+        writer, both = await guarded.peer(), await guarded.peer()
+        for peer, role in ((writer, "writer"), (both, "both")):
+            await peer.greet(auth_method_name="token", auth_data=token(role).encode())
+        command = api.CommandProducer(
+            topic=topic, producer_id=1, request_id=1, initial_subscription_name="planted"
+        )
+        writer.say(command)
+        before = await writer.hear(api.CommandError)
+        assert before.error == api.ServerError.AuthorizationError
+        (served,) = guarded.broker.loaded
+        assert list(served.subscriptions) == []
+        both.say(command)
+        await both.hear(api.CommandProducerSuccess)
+        assert list(served.subscriptions) == ["planted"]
+        writer.say(command)
+        assert (await writer.hear(api.CommandError)) == before
+
+    guarded.call(say)
+    producer = as_role(connect, guarded, "writer").create_producer(topic)
+    producer.send(b"x")
+
+
+def test_a_watch_on_topic_names_ends_with_its_grant(guarded: Any, topic: str) -> None:
+    namespace = NamespaceName.parse("public/default")
+    grant(guarded, namespace, "watcher", Action.CONSUME)
+
+    async def say() -> None:
+        peer = await guarded.peer()
+        await peer.greet(auth_method_name="token", auth_data=token("watcher").encode())
+        peer.say(
+            api.CommandWatchTopicList(
+                request_id=1, watcher_id=5, namespace="public/default", topics_pattern=f"{topic}.*"
+            )
+        )
+        await peer.hear(api.CommandWatchTopicListSuccess)
+        await guarded.registry.grants.revoke(namespace, "watcher")
+        await guarded.registry.topics.create(TopicName.parse(f"{topic}-secret"))
+        for _ in range(10):  # the watch has had its turn by then
+            peer.say(api.CommandPing())
+            await peer.hear(api.CommandPong)
+        await guarded.registry.grants.grant(namespace, "watcher", [Action.CONSUME])
+        change = await peer.hear(api.CommandWatchTopicUpdate)
+        assert list(change.new_topics) == [f"{topic}-secret"]
+
+    guarded.call(say)
+
+
 # --- TLS ------------------------------------------------------------------------------------------------
 
 

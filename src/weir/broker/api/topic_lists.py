@@ -38,7 +38,9 @@ class TopicLists(Protocol):
         self,
         namespace: NamespaceName,
         *,
+        role: str,
         pattern: str | None = None,
         domain: Domain | None = None,
         known_hash: str = "",
-    ) -> TopicListWatch: ...
+    ) -> TopicListWatch:
+        """NotAuthorisedError; and nothing is told any more once the role may not know."""

@@ -49,11 +49,13 @@ class TopicListWatch:
         changed: Callable[[], Awaitable[None]],
         *,
         known_hash: str = "",
+        may_see: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`changed` waits until `current` may answer something else. `known_hash`: of the list that the watcher
-        has already; if it is right, `names` need not be sent."""
+        """`changed` waits until `current` or `may_see` may answer something else. `known_hash`: of the list that
+        the watcher has already; if it is right, `names` need not be sent."""
         self._current = current
         self._changed = changed
+        self._may_see = may_see
         self.names = current()
         self.hash = topics_hash([str(name) for name in self.names])
         self.is_news = self.hash != known_hash
@@ -61,8 +63,7 @@ class TopicListWatch:
     async def next(self) -> TopicListChange:
         """Wait for a change. Cancelling loses nothing."""
         while True:
-            now = self._current()
-            if now != self.names:
+            if self._may_see() and (now := self._current()) != self.names:
                 return self._take(now)
             await self._changed()
 

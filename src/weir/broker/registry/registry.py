@@ -232,14 +232,16 @@ class Registry:
         pattern: str | None = None,
         domain: Domain | None = None,
         known_hash: str = "",
+        may_see: Callable[[], bool] = lambda: True,
     ) -> TopicListWatch:
         """The list that `topic_names` gives, and then what changes in it; a namespace that is not there, or not
-        any more, is an empty one."""
+        any more, is an empty one. While `may_see` says no, nothing changes for the watcher."""
         compiled = None if pattern is None else TopicPattern(pattern)
         return TopicListWatch(
             lambda: self._names(namespace, compiled, domain),
-            lambda: self._bells.wait([keys.topics_of(namespace)]),
+            lambda: self._bells.wait([keys.topics_of(namespace), *(() if may_see() else (_ACCESS,))]),
             known_hash=known_hash,
+            may_see=may_see,
         )
 
     # --- access -------------------------------------------------------------------------------------------------

@@ -241,8 +241,11 @@ class BrokerTopic:
         self._check_alive()
         self._context.guard.check(request.role, self._name, Action.PRODUCE)
         version = await self._context.schemas.for_producer(self._name, request.schema, role=request.role)
-        if request.initial_subscription is not None and request.initial_subscription not in self.subscriptions:
-            await self.create_subscription(request.initial_subscription, StartAt(latest=False))
+        first = request.initial_subscription
+        if first is not None:  # a subscription is for who may consume, whether there is one or not
+            self._context.guard.check(request.role, self._name, Action.CONSUME, subscription=first)
+            if first not in self.subscriptions:
+                await self.create_subscription(first, StartAt(latest=False))
         await self._settled()
         self._check_alive()
         self._context.guard.check(request.role, self._name, Action.PRODUCE)  # it may be taken back meanwhile

@@ -22,6 +22,7 @@ class NoTopicLists:
         self,
         namespace: NamespaceName,
         *,
+        role: str,
         pattern: str | None = None,
         domain: Domain | None = None,
         known_hash: str = "",

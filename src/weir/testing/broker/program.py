@@ -4,6 +4,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from weir.broker.access.security import Authenticator, SecuritySettings
+from weir.broker.access.topic_lists import GuardedTopicLists
 from weir.broker.broker import Broker
 from weir.broker.context import BrokerContext
 from weir.broker.ownership import Ownership, OwnershipSettings
@@ -66,7 +67,9 @@ class Composed:
             sweep_interval_s=0.5,
             close_grace_s=1.0,
         )
-        server = PulsarServer(self.runtime, self.broker, settings, lists=self.registry)
+        server = PulsarServer(
+            self.runtime, self.broker, settings, lists=GuardedTopicLists(self.registry, self.context.guard)
+        )
         await server.start()
         self.stack.push_async_callback(server.close)
 

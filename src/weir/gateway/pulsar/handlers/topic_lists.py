@@ -31,9 +31,9 @@ async def watch_topic_list(
 ) -> api.CommandWatchTopicListSuccess | None:
     opening = session.watches.begin(command.watcher_id)
     try:
-        await session.broker.topics(command.namespace, role=session.role)  # may the client see them?
         topics = session.services.lists.watch_topics(
             NamespaceName.parse(command.namespace),
+            role=session.role,
             pattern=command.topics_pattern,
             domain=Domain.PERSISTENT,  # as in Pulsar: of the others a client learns by asking
             known_hash=command.topics_hash,
