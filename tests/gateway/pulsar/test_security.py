@@ -240,6 +240,50 @@ def test_who_may_only_produce_makes_no_subscriptions(guarded: Any, connect: Any,
     producer.send(b"x")
 
 
+@pytest.mark.parametrize("role", ["stranger", "neighbour"])
+def test_what_is_not_allowed_looks_like_what_is_not_there(guarded: Any, topic: str, role: str) -> None:
+    """Every command that names a topic or a namespace: not a byte differs, but for the names."""
+    grant(guarded, TopicName.parse(f"{topic}-other"), "neighbour", Action.PRODUCE, Action.CONSUME)
+    local = TopicName.parse(topic).local
+
+    def commands(name: str, namespace: str) -> list[Any]:
+        named = f"persistent://{namespace}/{name}"
+        schema = api.Schema(name="s", schema_data=b"", type=api.Schema.String)
+        kind = api.CommandSubscribe.Exclusive
+        return [
+            api.CommandPartitionedTopicMetadata(topic=named, request_id=1),
+            api.CommandPartitionedTopicMetadata(topic=f"{named}-partition-0", request_id=1),
+            api.CommandLookupTopic(topic=named, request_id=1),
+            api.CommandProducer(topic=named, producer_id=1, request_id=1),
+            api.CommandSubscribe(topic=named, subscription="s", subType=kind, consumer_id=1, request_id=1),
+            api.CommandGetSchema(topic=named, request_id=1),
+            api.CommandGetOrCreateSchema(topic=named, request_id=1, schema=schema),
+            api.CommandGetTopicsOfNamespace(namespace=namespace, request_id=1),
+            api.CommandWatchTopicList(namespace=namespace, topics_pattern=".*", watcher_id=1, request_id=1),
+        ]
+
+    async def say() -> None:
+        await guarded.registry.topics.create(TopicName.parse(topic))
+        peer = await guarded.peer()
+        await peer.greet(auth_method_name="token", auth_data=token(role).encode())
+
+        async def told(name: str, namespace: str) -> list[str]:
+            found = []
+            for command in commands(name, namespace):
+                peer.say(command)
+                frame = await peer.frame()
+                assert frame is not None
+                found.append(str(frame.command).replace(name, "NAME").replace(namespace, "NAMESPACE"))
+            return found
+
+        there = await told(local, "public/default")
+        assert await told(local.replace("t", "u", 1), "public/default") == there
+        assert await told(local, "public/nowhere") == there
+        assert await told(local, "nobody/default") == there
+
+    guarded.call(say)
+
+
 def test_a_watch_on_topic_names_ends_with_its_grant(guarded: Any, topic: str) -> None:
     namespace = NamespaceName.parse("public/default")
     grant(guarded, namespace, "watcher", Action.CONSUME)
