@@ -1,7 +1,7 @@
 """What `weir peek` makes of the admin REST's answer: one message, or a batch of them."""
 
 from weir.cli.peek import messages_of
-from weir.client.http import Answer
+from weir.runtime.http_client import HttpAnswer
 from weir.wire.pulsar.batch import encode_batch
 from weir.wire.pulsar.proto import api
 
@@ -14,7 +14,7 @@ def test_a_single_message_has_its_properties_in_headers() -> None:
         "x-pulsar-property": '{"A": "b"}',
         "x-pulsar-partition-key": "k",
     }
-    assert messages_of(Answer(200, headers, b"hello")) == [
+    assert messages_of(HttpAnswer(200, headers, b"hello")) == [
         {
             "id": "7:0",
             "key": "k",
@@ -29,7 +29,7 @@ def test_a_batch_is_taken_apart() -> None:
     payload = encode_batch(
         (api.SingleMessageMetadata(partition_key=f"k{at}"), f"m{at}".encode()) for at in range(3)
     )
-    found = messages_of(Answer(200, HEADERS | {"x-pulsar-num-batch-message": "3"}, payload))
+    found = messages_of(HttpAnswer(200, HEADERS | {"x-pulsar-num-batch-message": "3"}, payload))
     assert [(item["id"], item["key"], item["payload"]) for item in found] == [
         ("7:0:0", "k0", "m0"),
         ("7:0:1", "k1", "m1"),
@@ -38,7 +38,7 @@ def test_a_batch_is_taken_apart() -> None:
 
 
 def test_an_answer_without_headers_is_still_shown() -> None:
-    (found,) = messages_of(Answer(200, {}, b"\xff"))
+    (found,) = messages_of(HttpAnswer(200, {}, b"\xff"))
     assert (found["payload_base64"], found["published"]) == ("/w==", "")
 
 
@@ -48,5 +48,5 @@ def test_an_older_server_gives_properties_one_by_one_and_keys_as_base64() -> Non
         "x-pulsar-partition-key": "AP8=",
         "x-pulsar-partition-key-b64-encoded": "true",
     }
-    (found,) = messages_of(Answer(200, headers, b""))
+    (found,) = messages_of(HttpAnswer(200, headers, b""))
     assert (found["properties"], found["key_base64"]) == ({"a": "b"}, "AP8=")

@@ -13,9 +13,9 @@ from weir.cli.message_views import message_json, readable
 from weir.cli.output import print_table
 from weir.cli.remote import Remote, remote_options
 from weir.client.admin import AdminClient, topic_path
-from weir.client.http import Answer
 from weir.model.errors import BrokerError, NotAllowedError
 from weir.model.topics import TopicName
+from weir.runtime.http_client import HttpAnswer
 from weir.wire.pulsar.batch import iter_batch
 from weir.wire.pulsar.message import message_key
 
@@ -65,7 +65,7 @@ def peek(topic: str, subscription: str, count: int, remote: Remote, as_json: boo
         print_table(("id", "key", "published", "payload"), rows)
 
 
-def messages_of(answer: Answer) -> list[dict[str, Any]]:
+def messages_of(answer: HttpAnswer) -> list[dict[str, Any]]:
     """The message that an answer holds, or the messages if it is a batch."""
     headers = answer.headers
     at = headers.get("x-pulsar-message-id", "")

@@ -1,20 +1,22 @@
 """The admin REST under `/admin/v2`, with Pulsar's paths: JSON in and out, refusals as errors of the one tree."""
 
+import asyncio
 import json
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote, urlencode
 
-from weir.client.addresses import parse_url
-from weir.client.http import Answer, HttpClient
+from weir.client.addresses import ServerUrl, parse_url
 from weir.client.refusals import error_of_status
 from weir.client.settings import ClientSettings
-from weir.model.errors import ConfigError, WireError
+from weir.model.errors import ConfigError, ConnectFailedError, ConnectionLostError, WireError
 from weir.model.topics import NamespaceName, TopicName
-from weir.runtime.interfaces import Runtime
+from weir.runtime.http_client import HttpAnswer, HttpEndpoint
+from weir.runtime.interfaces import Network, Runtime
 
 _MAX_REDIRECTS = 5
+_MAX_BODY_BYTES = 64 * 1024 * 1024
 
 Query = Mapping[str, str | int | bool]
 
@@ -36,6 +38,41 @@ def join(*parts: str | int) -> str:
     return "/".join(quote(str(part), safe="") for part in parts)
 
 
+class _Rest:
+    """One server, asked by whoever the settings say."""
+
+    def __init__(self, net: Network, url: ServerUrl, settings: ClientSettings) -> None:
+        self._url = url
+        self._settings = settings
+        self._endpoint = HttpEndpoint(net, url.host, url.port, tls=settings.tls if url.secure else None, idle=1)
+
+    async def request(self, method: str, target: str, body: bytes | None) -> HttpAnswer:
+        """Ask, and wait for the whole answer."""
+        settings = self._settings
+        if self._url.secure and settings.tls is None:
+            raise ConnectFailedError(f"{self._url} wants TLS", hint="give the CA of the server with --ca")
+        headers = {"Accept": "*/*", "User-Agent": "Weir"}
+        if settings.token is not None:
+            headers["Authorization"] = f"Bearer {settings.token}"
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        try:
+            async with asyncio.timeout(settings.request_timeout_s):
+                return await self._endpoint.request(
+                    method,
+                    target,
+                    headers=headers,
+                    body=body,
+                    max_bytes=_MAX_BODY_BYTES,
+                    connect_timeout_s=settings.connect_timeout_s,
+                )
+        except TimeoutError:
+            raise ConnectionLostError(f"{self._url} did not answer {method} {target}") from None
+
+    def close(self) -> None:
+        self._endpoint.close()
+
+
 class AdminClient:
     """`get`, `put`, `post`, `delete` of paths below `/admin/v2/`; a refusal is raised."""
 
@@ -45,7 +82,7 @@ class AdminClient:
         self._url = parse_url(url)
         if not self._url.http:
             raise ConfigError(f"{url} is not the URL of the admin REST", hint="write http://host:8080")
-        self._http = HttpClient(runtime.net, self._url, self._settings)
+        self._http = _Rest(runtime.net, self._url, self._settings)
 
     async def __aenter__(self) -> Self:
         return self
@@ -67,7 +104,7 @@ class AdminClient:
     async def delete(self, path: str, query: Query | None = None, body: Any = None) -> Any:
         return _decoded(await self.call("DELETE", path, query, body))
 
-    async def call(self, method: str, path: str, query: Query | None = None, body: Any = None) -> Answer:
+    async def call(self, method: str, path: str, query: Query | None = None, body: Any = None) -> HttpAnswer:
         """The answer as it came, for those that are not JSON."""
         return await self._ask(method, f"/admin/v2/{path}{_query(query)}", body)
 
@@ -89,17 +126,17 @@ class AdminClient:
     def close(self) -> None:
         self._http.close()
 
-    async def _ask(self, method: str, target: str, body: Any) -> Answer:
+    async def _ask(self, method: str, target: str, body: Any) -> HttpAnswer:
         data = None if body is None else json.dumps(body).encode()
-        answer = await self._http.request(method, target, body=data)
+        answer = await self._http.request(method, target, data)
         for _ in range(_MAX_REDIRECTS):
             if answer.status != 307 or "location" not in answer.headers:
                 break
             scheme, _, rest = answer.headers["location"].partition("://")
             authority, _, path = rest.partition("/")
-            other = HttpClient(self._runtime.net, parse_url(f"{scheme}://{authority}"), self._settings)
+            other = _Rest(self._runtime.net, parse_url(f"{scheme}://{authority}"), self._settings)
             try:
-                answer = await other.request(method, f"/{path}", body=data)
+                answer = await other.request(method, f"/{path}", data)
             finally:
                 other.close()
         if answer.status >= 300:
@@ -113,7 +150,7 @@ def _query(query: Query | None) -> str:
     return "?" + urlencode({k: str(v).lower() if isinstance(v, bool) else v for k, v in query.items()})
 
 
-def _decoded(answer: Answer) -> Any:
+def _decoded(answer: HttpAnswer) -> Any:
     if not answer.body:
         return None
     try:
@@ -122,7 +159,7 @@ def _decoded(answer: Answer) -> Any:
         raise WireError("the server's answer is not JSON", hint="check --url: is this the admin REST?") from None
 
 
-def _reason(answer: Answer) -> str:
+def _reason(answer: HttpAnswer) -> str:
     """What the server says of its refusal."""
     try:
         found = json.loads(answer.body)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from ssl import SSLContext
 from typing import TypeVar
 
-from weir.meta.http import Endpoint, HttpConnection
 from weir.meta.interfaces import Listing, Versioned
 from weir.model.errors import (
     ConnectFailedError,
@@ -18,12 +17,14 @@ from weir.model.errors import (
     WireError,
 )
 from weir.runtime import Runtime
+from weir.runtime.http_client import HttpConnection, HttpEndpoint
 from weir.wire import etcd as wire
 from weir.wire.etcd import Failure
 
 T = TypeVar("T")
 
 _HTTP_OK = 200
+_JSON = {"Content-Type": "application/json"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class EtcdClient:
         self.settings = settings
         self._runtime = runtime
         self._endpoints = [
-            Endpoint(runtime.net, host, port, tls=settings.tls) for host, port in settings.endpoints
+            HttpEndpoint(runtime.net, host, port, tls=settings.tls) for host, port in settings.endpoints
         ]
         self._preferred = 0
         self._streams: dict[HttpConnection, None] = {}
@@ -72,10 +73,10 @@ class EtcdClient:
         """The decoded answer, or etcd's refusal. MetaUnavailableError if there is none; a request that is not
         `repeatable` is sent once at most, as it may have been carried out."""
 
-        async def exchange(endpoint: Endpoint, connection: HttpConnection) -> T | Failure:
-            await connection.send(path, body)
-            status = await connection.status()
-            data = await connection.body()
+        async def exchange(endpoint: HttpEndpoint, connection: HttpConnection) -> T | Failure:
+            await connection.send("POST", path, headers=_JSON, body=body)
+            status, _ = await connection.head()
+            data = await connection.body(wire.MAX_MESSAGE_BYTES)
             answer = decode(data) if status == _HTTP_OK else wire.decode_failure(status, data)
             endpoint.give_back(connection)
             return answer
@@ -87,12 +88,12 @@ class EtcdClient:
     async def stream(self, path: str, body: bytes) -> HttpConnection:
         """Send a request whose answer is a stream; the connection is the caller's, until `end_stream`."""
 
-        async def begin(endpoint: Endpoint, connection: HttpConnection) -> HttpConnection | Failure:
-            await connection.send(path, body)
-            status = await connection.status()
+        async def begin(endpoint: HttpEndpoint, connection: HttpConnection) -> HttpConnection | Failure:
+            await connection.send("POST", path, headers=_JSON, body=body)
+            status, _ = await connection.head()
             if status == _HTTP_OK:
                 return connection
-            failure = wire.decode_failure(status, await connection.body())
+            failure = wire.decode_failure(status, await connection.body(wire.MAX_MESSAGE_BYTES))
             connection.close()
             return failure
 
@@ -107,7 +108,7 @@ class EtcdClient:
 
     async def _at_any_endpoint(
         self,
-        work: Callable[[Endpoint, HttpConnection], Awaitable[T | Failure]],
+        work: Callable[[HttpEndpoint, HttpConnection], Awaitable[T | Failure]],
         *,
         repeatable: bool,
         timeout_s: float,
@@ -175,7 +176,7 @@ class EtcdClient:
         except TimeoutError:
             return
 
-    def _in_turn(self) -> Iterator[Endpoint]:
+    def _in_turn(self) -> Iterator[HttpEndpoint]:
         first = self._preferred
         for step in range(len(self._endpoints)):
             self._preferred = (first + step) % len(self._endpoints)

@@ -5,10 +5,10 @@ from collections import deque
 from collections.abc import AsyncIterator
 
 from weir.meta.etcd_client import EtcdClient, refused
-from weir.meta.http import HttpConnection
 from weir.meta.interfaces import Change
 from weir.meta.watching import WatchTracker
 from weir.model.errors import MetaUnavailableError, NetworkError, WireError
+from weir.runtime.http_client import HttpConnection
 from weir.wire import etcd as wire
 from weir.wire.etcd import Failure, JsonLines, WatchAnswer
 

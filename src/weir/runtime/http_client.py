@@ -1,21 +1,34 @@
-"""HTTP/1.1 as the etcd driver needs it: POST, keep-alive, streamed answers; h11 on `runtime.net`."""
+"""The one HTTP/1.1 client, for etcd and the admin REST: keep-alive, whole answers and streams; h11 on a network."""
 
 import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
 from ssl import SSLContext
 
 import h11
 
 from weir.model.errors import ConnectionLostError, FrameTooLargeError, WireError
 from weir.model.ids import Buffer
-from weir.runtime import Connection, Network
-from weir.wire.etcd import MAX_MESSAGE_BYTES
+from weir.runtime.interfaces import Connection, Network
+
+#: Requests that may be sent again when nobody knows what became of the first.
+_REPEATABLE = ("GET", "HEAD")
 
 
-class Endpoint:
+@dataclass(frozen=True, slots=True)
+class HttpAnswer:
+    """What a server said. Header names are in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class HttpEndpoint:
     """A server's address and a few idle connections to it."""
 
     def __init__(self, net: Network, host: str, port: int, *, tls: SSLContext | None, idle: int = 8) -> None:
-        self.address = f"{host}:{port}"
+        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._net = net
         self._host = host
         self._port = port
@@ -39,6 +52,36 @@ class Endpoint:
         else:
             connection.close()
 
+    async def request(
+        self,
+        method: str,
+        target: str,
+        *,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        max_bytes: int,
+        connect_timeout_s: float,
+    ) -> HttpAnswer:
+        """Ask, and wait for the whole answer. A kept connection may end just when it is used: then a request that
+        can be repeated is, on a fresh one."""
+        while True:
+            connection = await self.connect(timeout_s=connect_timeout_s)
+            fresh = not connection.used
+            try:
+                await connection.send(method, target, headers=headers, body=body)
+                status, told = await connection.head()
+                answer = HttpAnswer(status, told, await connection.body(max_bytes))
+            except ConnectionLostError:
+                connection.close()
+                if fresh or method not in _REPEATABLE:
+                    raise
+            except BaseException:
+                connection.close()
+                raise
+            else:
+                self.give_back(connection)
+                return answer
+
     def close(self) -> None:
         """Keep no connection from here on."""
         self._limit = 0
@@ -53,34 +96,35 @@ class HttpConnection:
         self._raw = raw
         self._host = host
         self._http = h11.Connection(h11.CLIENT)
+        #: Whether it took a request before.
+        self.used = False
         # While idle, someone must listen: or a server that has closed is only noticed after a request was sent,
         # when it is unknown whether it was carried out.
         self._listening: asyncio.Task[Buffer] | None = None
 
-    async def send(self, path: str, body: bytes) -> None:
-        """Send a POST."""
-        request = h11.Request(
-            method="POST",
-            target=path,
-            headers=[
-                ("Host", self._host),
-                ("Content-Type", "application/json"),
-                ("Content-Length", str(len(body))),
-            ],
-        )
-        events = (request, h11.Data(data=body), h11.EndOfMessage())
+    async def send(
+        self, method: str, target: str, *, headers: Mapping[str, str] | None = None, body: bytes | None = None
+    ) -> None:
+        """Send a request."""
+        told = [("Host", self._host), *(headers or {}).items()]
+        if body is not None or method in ("POST", "PUT"):
+            told.append(("Content-Length", str(len(body or b""))))
+        events = (h11.Request(method=method, target=target, headers=told), h11.Data(data=body or b""))
+        self.used = True
         try:
-            self._raw.write([b"".join(self._http.send(event) or b"" for event in events)])
+            self._raw.write([b"".join(self._http.send(event) or b"" for event in (*events, h11.EndOfMessage()))])
         except h11.LocalProtocolError as wrong:
             raise ConnectionLostError(f"the connection to {self._host} cannot take a request: {wrong}") from wrong
         await self._raw.drain()
 
-    async def status(self) -> int:
-        """The answer's status."""
+    async def head(self) -> tuple[int, dict[str, str]]:
+        """The answer's status and headers."""
         while True:
             event = await self._next()
             if isinstance(event, h11.Response):
-                return event.status_code
+                return event.status_code, {
+                    name.decode().lower(): value.decode("latin-1") for name, value in event.headers
+                }
             if not isinstance(event, h11.InformationalResponse):
                 raise WireError(f"{self._host} answered with {type(event).__name__} before a status")
 
@@ -96,7 +140,7 @@ class HttpConnection:
             else:
                 raise WireError(f"{self._host} sent {type(event).__name__} amid an answer")
 
-    async def body(self, limit: int = MAX_MESSAGE_BYTES) -> bytes:
+    async def body(self, limit: int) -> bytes:
         """The whole of the answer's body."""
         parts = []
         size = 0
@@ -108,22 +152,24 @@ class HttpConnection:
         return b"".join(parts)
 
     async def _next(self) -> object:
+        ended = False
         while True:
             try:
                 event = self._http.next_event()
+                if event is h11.NEED_DATA:
+                    received = bytes(await self._receive())
+                    ended = not received
+                    self._http.receive_data(received)
+                    continue
             except h11.RemoteProtocolError as wrong:
+                if ended:  # an end amid an answer is not bad grammar
+                    raise ConnectionLostError(f"{self._host} closed the connection") from wrong
                 raise WireError(f"{self._host} does not speak HTTP as we do: {wrong}") from wrong
             if event is h11.PAUSED:
                 raise WireError(f"{self._host} sent more than was asked for")
-            if event is not h11.NEED_DATA:
-                if isinstance(event, h11.ConnectionClosed):
-                    raise ConnectionLostError(f"{self._host} closed the connection")
-                return event
-            received = await self._receive()
-            try:
-                self._http.receive_data(bytes(received))
-            except h11.RemoteProtocolError as wrong:
-                raise WireError(f"{self._host} does not speak HTTP as we do: {wrong}") from wrong
+            if isinstance(event, h11.ConnectionClosed):
+                raise ConnectionLostError(f"{self._host} closed the connection")
+            return event
 
     async def _receive(self) -> Buffer:
         if self._listening is None:
@@ -157,8 +203,10 @@ class HttpConnection:
         return True
 
     def close(self) -> None:
-        """Break the connection off."""
+        """End an idle connection, break off a busy one."""
         if self._listening is not None:
             self._listening.cancel()
             self._listening = None
-        self._raw.abort()
+            self._raw.close()
+        else:
+            self._raw.abort()
