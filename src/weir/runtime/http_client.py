@@ -1,4 +1,4 @@
-"""The one HTTP/1.1 client, for etcd and the admin REST: keep-alive, whole answers and streams; h11 on a network."""
+"""The one HTTP/1.1 client, for etcd and the admin REST: keep-alive, whole answers and streams, by h11."""
 
 import asyncio
 from collections.abc import Mapping
