@@ -3,11 +3,11 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass
 
 from weir.bookie.batches import checked_batch
 from weir.bookie.checkpoints import load_checkpoint
 from weir.bookie.damage import DamagedEntry
+from weir.bookie.doubts import Copies, Doubts, no_copies
 from weir.bookie.flush import Flusher
 from weir.bookie.gc import GarbageCollector
 from weir.bookie.identity import claim_folder
@@ -20,6 +20,7 @@ from weir.bookie.opening import load_logs, remove_leftovers, settle_names
 from weir.bookie.reading import Reader
 from weir.bookie.settings import BookieSettings
 from weir.bookie.space import BookieState, SpaceMonitor, StateBox
+from weir.bookie.stats import BookieStats
 from weir.bookie.store import Store
 from weir.model.errors import (
     BookieBusyError,
@@ -29,6 +30,7 @@ from weir.model.errors import (
     DiskError,
     EntryCorruptError,
     LedgerFencedError,
+    NoSuchEntryError,
     NoSuchLedgerError,
 )
 from weir.model.ids import Buffer, EntryId, LedgerId
@@ -43,36 +45,6 @@ from weir.wire.journal import RecordKind
 from weir.wire.metadata import Cookie
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class BookieStats:
-    """Numbers for people and graphs."""
-
-    state: BookieState
-    ledgers: int
-    fenced_ledgers: int
-    queued_bytes: int
-    journal_writes: int
-    journal_bytes: int
-    write_cache_bytes: int
-    write_cache_entries: int
-    read_cache_bytes: int
-    read_cache_hits: int
-    read_cache_misses: int
-    flushes: int
-    logs: int
-    log_bytes: int
-    live_bytes: int
-    removed_logs: int
-    rewritten_bytes: int
-    damaged_logs: int
-    #: Entries known to be damaged now; entries that were and are whole again; indexes that were made anew.
-    damaged_entries: int
-    healed_entries: int
-    mended_indexes: int
-    free_bytes: int
-    polls: int
 
 
 class Bookie:
@@ -112,13 +84,17 @@ class Bookie:
         self.cookie = cookie
         #: What was given up when the journal was replayed.
         self.losses: tuple[Loss, ...] = ()
+        self.doubts = Doubts(runtime.disk, layout)
 
     # --- life -------------------------------------------------------------------------------------------------
 
     @classmethod
-    async def open(cls, runtime: Runtime, settings: BookieSettings, *, accept_loss: bool = False) -> "Bookie":
+    async def open(
+        cls, runtime: Runtime, settings: BookieSettings, *, accept_loss: bool = False, copies: Copies = no_copies
+    ) -> "Bookie":
         """Open the folder, formatting it if it is new, and replay the journal. JournalCorruptError if acknowledged
-        records are missing from it, unless `accept_loss` says to go on without them."""
+        records are missing from it, unless `accept_loss` says to go on without them; `copies` then tells which
+        ledgers others hold too, so that nothing of those is denied."""
         layout = Layout(settings.directory)
         for folder in (layout.root, layout.journal, layout.logs):
             await runtime.disk.make_dirs(folder)
@@ -130,18 +106,20 @@ class Bookie:
             bookie = cls(runtime, settings, lock, cookie, Store(checkpoint, settings.cache.write_bytes))
             await remove_leftovers(runtime.disk, layout, checkpoint)
             await load_logs(runtime.disk, layout, checkpoint, store=bookie._store, files=bookie._files)
-            await bookie._start(layout, checkpoint.position, accept_loss=accept_loss)
+            await bookie._start(layout, checkpoint.position, copies if accept_loss else None)
         except BaseException:
             await lock.release()
             raise
         return bookie
 
-    async def _start(self, layout: Layout, checkpoint: Position, *, accept_loss: bool) -> None:
+    async def _start(self, layout: Layout, checkpoint: Position, copies: Copies | None) -> None:
+        await self.doubts.load()
         end = await load_end_record(self._runtime.disk, layout.journal_end)
         scan = await JournalReplay(
-            self._runtime.disk, layout, checkpoint, self._store.replay, end=end, accept_loss=accept_loss
+            self._runtime.disk, layout, checkpoint, self._store.replay, end=end, accept_loss=copies is not None
         ).run()
-        if scan.losses:
+        if scan.losses and copies is not None:
+            await self.doubts.begin(await copies())
             await record_accepted(self._runtime, layout.root, scan.losses)
             self.losses = tuple(scan.losses)
         self._end_file.start(end)
@@ -228,7 +206,10 @@ class Bookie:
     async def read(self, ledger_id: LedgerId, first: EntryId, last: EntryId, *, max_bytes: int) -> ReadResult:
         self._require_open()
         self._require_known(ledger_id)
-        entries = await self._reader.read(ledger_id, first, last, max_bytes)
+        try:
+            entries = await self._reader.read(ledger_id, first, last, max_bytes)
+        except NoSuchEntryError as denial:
+            raise self.doubts.instead_of(denial, ledger_id) from None
         return ReadResult(entries, self._store.ledgers.last_confirmed(ledger_id))
 
     async def poll(self, ledger_id: LedgerId, after: EntryId, *, timeout_s: float) -> ReadResult:
@@ -374,11 +355,13 @@ class Bookie:
     def _require_known(self, ledger_id: LedgerId) -> None:
         ledgers = self._store.ledgers
         if not ledgers.is_known(ledger_id) and not ledgers.is_fenced(ledger_id):
-            raise NoSuchLedgerError(f"ledger {ledger_id} is not on bookie {self._settings.bookie_id}")
+            denial = NoSuchLedgerError(f"ledger {ledger_id} is not on bookie {self._settings.bookie_id}")
+            raise self.doubts.instead_of(denial, ledger_id)
 
     def _require_admission(self, ledger_id: LedgerId, recovery: bool) -> None:
         ledgers = self._store.ledgers
-        fenced = not recovery and (ledgers.is_fenced(ledger_id) or ledgers.is_gone(ledger_id))
+        refused = ledgers.is_fenced(ledger_id) or ledgers.is_gone(ledger_id) or ledger_id in self.doubts.ledgers
+        fenced = refused and not recovery
         if not fenced and self._state.state is BookieState.WRITABLE:
             return
         self._require_open()

@@ -38,6 +38,11 @@ class Layout:
         return f"{self.root}/journal-end"
 
     @property
+    def doubtful(self) -> str:
+        """Ledgers of which an accepted loss may have taken a part."""
+        return f"{self.root}/doubtful-ledgers"
+
+    @property
     def logs(self) -> str:
         return f"{self.root}/logs"
 

@@ -22,6 +22,7 @@ from weir.runtime.accepted_losses import record_accepted
 from weir.runtime.interfaces import Runtime
 from weir.runtime.tasks import TaskScope
 from weir.server.addresses import Address, advertised
+from weir.server.doubts import end_doubts, replicated_ledgers
 from weir.server.repair import RepairService
 from weir.wire.metadata import BookieInfo
 
@@ -41,6 +42,8 @@ class BookieNodeSettings:
     registration: RegistrationSettings = field(default_factory=RegistrationSettings)
     #: How often ledgers that the metadata no longer has are looked for.
     orphan_interval_s: float = 600.0
+    #: How often ledgers that an accepted loss left in doubt are looked after.
+    doubt_interval_s: float = 10.0
     #: Whether this node also looks for lost bookies and copies what they held, and with which settings.
     auto_repair: LedgerSettings | None = None
     #: Go on without what was acknowledged and is gone from the journal.
@@ -106,7 +109,13 @@ class BookieNode:
     async def _start(self) -> None:
         settings, runtime = self._settings, self._runtime
         meta = self._meta or await self._open_meta()
-        bookie = await Bookie.open(runtime, settings.bookie, accept_loss=settings.accept_loss)
+        me = settings.bookie.bookie_id
+        bookie = await Bookie.open(
+            runtime,
+            settings.bookie,
+            accept_loss=settings.accept_loss,
+            copies=lambda: replicated_ledgers(meta, me),
+        )
         self._started.push_async_callback(bookie.close)
         await check_cookie(meta, bookie.cookie, holds_ledgers=bool(bookie.ledgers()))
         await self._check_ids(meta, bookie)
@@ -117,6 +126,9 @@ class BookieNode:
         tasks.spawn(self._follow_state(bookie, registration), "state")
         interval_s = settings.orphan_interval_s
         tasks.spawn(watch_for_orphans(bookie, meta, runtime.clock, interval_s=interval_s), "orphans")
+        tasks.spawn(
+            end_doubts(bookie, meta, runtime, me, interval_s=settings.doubt_interval_s), "ledgers in doubt"
+        )
         if settings.auto_repair is not None:
             repair = RepairService(runtime, meta, settings.bookie.bookie_id, settings.auto_repair)
             self._started.push_async_callback(repair.close)

@@ -11,7 +11,21 @@ from weir.model.message import Message
 from weir.model.stream import Chain, Span
 from weir.testing.codecs.fuzzing import Codec, reseal_rest
 from weir.testing.codecs.samples import sample_entry, sample_id
-from weir.wire import batch, checkpoint, entrylog, etcd, held, journal, marker, messages, metalog, state, stream
+from weir.wire import (
+    batch,
+    checkpoint,
+    doubtful,
+    end_record,
+    entrylog,
+    etcd,
+    held,
+    journal,
+    marker,
+    messages,
+    metalog,
+    state,
+    stream,
+)
 from weir.wire.checksum import crc32c
 
 # --- a bookie's files ---------------------------------------------------------------------------------------
@@ -79,6 +93,10 @@ def sample_checkpoint(dice: Random) -> bytes:
             dice.randbytes(dice.randrange(20)),
         )
     )
+
+
+def sample_end_record(dice: Random) -> bytes:
+    return end_record.encode_end_record(end_record.EndRecord(*(dice.getrandbits(64) for _ in range(6))))
 
 
 # --- metadata -----------------------------------------------------------------------------------------------
@@ -188,6 +206,12 @@ FILE_CODECS: list[Codec] = [
     Codec("journal record", sample_record, decode_record, reseal_record),
     Codec("index head", sample_index_head, decode_index_head, reseal_index_head),
     Codec("checkpoint", sample_checkpoint, checkpoint.decode_checkpoint, reseal_rest),
+    Codec("end record", sample_end_record, end_record.decode_end_record),
+    Codec(
+        "ledgers in doubt",
+        lambda dice: doubtful.encode_doubtful([LedgerId(sample_id(dice))]),
+        doubtful.decode_doubtful,
+    ),
     Codec("metadata record", sample_meta_record, decode_meta_record, reseal_meta_record),
     Codec("metadata header", sample_meta_header, lambda data: metalog.decode_header(metalog.LOG_MAGIC, data)),
     Codec("etcd stream", sample_etcd, decode_etcd),
