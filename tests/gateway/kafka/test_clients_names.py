@@ -92,7 +92,7 @@ def test_a_group_in_use_is_nobody_elses(
     producer.produce(orders, b"x")
     assert producer.flush(TIMEOUT_S) == 0
     consumer = confluent_kafka.Consumer(
-        confluent(up, "ann", **{"group.id": group, "auto.offset.reset": "earliest"})
+        confluent(up, "ann", **{"group.id": group, "auto.offset.reset": "earliest", "enable.auto.commit": False})
     )
     consumer.subscribe([orders])
     got: list[Any] = []
