@@ -131,6 +131,13 @@ def test_a_producer_that_is_refused_for_no_reason_is_found(story: KafkaStory) ->
     assert "p#0 of p was refused" in story.rejected_by(kafka_logs.producers_can_go_on)
 
 
+def test_something_else_that_is_taken_for_what_had_its_numbers_is_found(story: KafkaStory) -> None:
+    story.tell("p", LogOpKind.OVERWRITE, payload="p.1|over0").failed(ConnectionLostError("away"))
+    assert story.broken() == []
+    story.tell("p", LogOpKind.OVERWRITE, payload="p.2|over0").ok()
+    assert "p.2|over0 of p was taken" in story.rejected_by(kafka_logs.numbers_are_used_once)
+
+
 def test_a_hole_between_offsets_is_found(story: KafkaStory) -> None:
     for offset in (0, 2):
         story.tell(FINAL, LogOpKind.CONTENT, offset=offset, payload=f"p#{offset}").ok()

@@ -86,6 +86,7 @@ FIRST_SEED = {
         "marker-in-one-partition": 0,
         "never-timed-out": 0,
         "new-group-at-the-end": 1,
+        "numbers-alone-tell": 0,
         "offsets-shifted": 0,
         "only-the-last-batch-known": 0,
         "open-forgotten": 1,

@@ -46,6 +46,8 @@ class LogOpKind(Enum):
     # --- of Kafka's clients
     #: The first of what an idempotent producer has under way was refused as being out of order.
     REFUSED = "refused"
+    #: Something else was sent under sequence numbers that were used before.
+    OVERWRITE = "overwrite"
     #: A partition told how far it goes (`high`, `stable`).
     MARKS = "marks"
     #: A member joined, was told its share (`owned`), had a heartbeat answered, or wanted to leave.

@@ -75,6 +75,8 @@ class KafkaPlan:
     holding: HoldingSettings
     #: How many lives of transactional producers have an epoch for each transaction, which begins by what is sent.
     modern: float
+    #: How many transactions also send something else under sequence numbers that were used before.
+    overwrites: float
 
     @property
     def skew_s(self) -> float:
@@ -144,6 +146,7 @@ def make_kafka_plan(rng: Random) -> KafkaPlan:
         table=rng.random() < 0.15,
         holding=make_holding(rng),
         modern=rng.choice((0.0, 0.5, 1.0)),
+        overwrites=rng.choice((0.0, 0.3)),
     )
 
 

@@ -21,6 +21,7 @@ CHECKERS: tuple[Checker, ...] = (
     logs.stored_once,
     logs.producers_order_is_kept,
     kafka_logs.producers_can_go_on,
+    kafka_logs.numbers_are_used_once,
     kafka_logs.offsets_are_dense,
     logs.what_was_seen_stays,
     kafka_logs.only_committed_is_read,

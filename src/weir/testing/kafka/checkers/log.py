@@ -19,6 +19,16 @@ def producers_can_go_on(ops: Sequence[KafkaOp]) -> list[Violation]:
     ]
 
 
+def numbers_are_used_once(ops: Sequence[KafkaOp]) -> list[Violation]:
+    """What has the sequence numbers of something else is not acknowledged as if it were that."""
+    promise = "what is acknowledged is what was sent, and not something else with its numbers"
+    return [
+        Violation(promise, f"{op.payload} of {op.client} was taken by {op.part} for what it is not", (op,))
+        for op in of(ops, LogOpKind.OVERWRITE)
+        if op.ok
+    ]
+
+
 def offsets_are_dense(ops: Sequence[KafkaOp]) -> list[Violation]:
     """Each offset of a partition has a message or a marker, and only one; but for what transactions delay, whose
     place in the log nobody sees."""

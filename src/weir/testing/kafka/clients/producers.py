@@ -166,12 +166,19 @@ class Numbers:
         self.who = who
         self._first = first
         self._next: dict[Part, int] = {}
+        #: Sequence number and length of the batches before.
+        self._used: dict[Part, list[tuple[int, int]]] = {}
 
     def batch(
         self, part: Part, items: list[Item], token: str = "", *, kind: LogOpKind = LogOpKind.PUBLISH
     ) -> Sending:
         sequence = self._next.get(part, self._first)
         self._next[part] = (sequence + len(items)) & _LAST_SEQUENCE
+        self._used[part] = [*self._used.get(part, [])[-1:], (sequence, len(items))]
         stamp = Stamp(self.who.producer_id, self.who.epoch, sequence)
         data = calls.batch_of(items, stamp, transactional=bool(token))
         return Sending(part, items, data, kind, token=token, once=True)
+
+    def used(self, part: Part) -> list[tuple[int, int]]:
+        """Sequence number and length of the last two batches: what is not theirs must not pass for them."""
+        return self._used[part]

@@ -7,6 +7,7 @@ be read from the topic that it writes.
 from collections.abc import Mapping, Sequence
 
 from weir.gateway.kafka.errors import Code
+from weir.model.batch import Stamp
 from weir.model.errors import WeirError
 from weir.testing.kafka.clients import calls
 from weir.testing.kafka.clients import calls_groups as groups
@@ -102,6 +103,8 @@ class Transactor(Worker):
         ]
         sender = Sender(self, self._handle, name, version=12 if self._modern else 9)
         await sender.send(batches, self._patience())
+        if self.plan.overwrites and not self._modern and self.rng.random() < self.plan.overwrites:
+            await self._overwrite(token, numbers, self.rng.choice(parts))
         if moved:
             await self._move(token, group, member, moved)
         await self.pause(self.rng.choice((0.0, 0.0, 0.0, 0.3, 1.2)))
@@ -115,6 +118,28 @@ class Transactor(Worker):
             await self.recorded([pending], ending)
         self.in_transaction = False
         return commits
+
+    async def _overwrite(self, token: str, numbers: Numbers, part: Part) -> None:
+        """Send something else under the numbers of a batch of this transaction, or of one before: it must be
+        refused, since it would be missing if it were taken for that batch."""
+        sequence, count = self.rng.choice(numbers.used(part))
+        items = [Item(f"{token}|over{at}") for at in range(count)]
+        stamp = Stamp(numbers.who.producer_id, numbers.who.epoch, sequence)
+        data = calls.batch_of(items, stamp, transactional=True)
+        pending = self.story.begin(
+            self._handle, LogOpKind.OVERWRITE, part=str(part), payload=items[0].payload, token=token
+        )
+
+        async def send() -> int:
+            link = await self.link()
+            answer = calls.produce(link, part, data, self.transactional_id)
+            return calls.produced(await link.within(calls.LONG_S, answer))
+
+        try:
+            await self.recorded([pending], send())
+        except KafkaRefusedError as refused:
+            if refused.code is not Code.OUT_OF_ORDER_SEQUENCE_NUMBER:
+                raise
 
     def _item(self, payload: str) -> Item:
         """Some are to be seen later."""

@@ -1,11 +1,13 @@
 """Promises to Kafka's clients broken on purpose: each patches one seam of the product (see `mutations`)."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
 from weir.broker.api import Receipt
-from weir.broker.publish.producer_state import ProducerStates
+from weir.broker.publish import producer_state
+from weir.broker.publish.producer_state import Pending, ProducerStates, Stored
 from weir.broker.publish.stamped import StampedPublishing
 from weir.broker.topic.stamps import Stamps
 from weir.gateway.kafka.fetch.parts import FetchParts
@@ -23,6 +25,7 @@ from weir.testing.kafka.mutations.entered import (
     QUICK_STATE,
     SLOW_STATE,
     SNAPSHOTS,
+    WRITERS,
     mutation,
 )
 from weir.testing.log_mutations import receipt_before_stored, seen_before_stored
@@ -124,6 +127,22 @@ def _only_the_last_batch_known() -> Iterator[None]:
 
     with patch.object(ProducerStates, "learn", forgetful):
         yield
+
+
+@mutation("numbers-alone-tell", kafka_logs.numbers_are_used_once, **{**WRITERS, "overwrites": 1.0})
+def _numbers_alone_tell() -> Iterator[None]:
+    """Whatever has the sequence numbers of a known batch is taken for it, whatever it is and whenever it comes."""
+    judge = ProducerStates.judge
+
+    def lenient(self: ProducerStates, stamp: Stamp, count: int) -> Stored | Pending | None:
+        return judge(self, replace(stamp, checksum=0), count)
+
+    with patch.object(ProducerStates, "judge", lenient), patch.object(producer_state, "_is_before", _never):
+        yield
+
+
+def _never(sequence: int, marked: int) -> bool:
+    return False
 
 
 @mutation("duplicate-answered-wrongly", logs.receipts_say_where, storage=LOST, **IDEMPOTENT)

@@ -33,6 +33,7 @@ NOBODY: dict[str, Any] = {
     "deletes": False,
     "table": False,
     "modern": 0.0,
+    "overwrites": 0.0,
 }
 IDEMPOTENT = {**NOBODY, "idempotent": 2, "messages": 40, "in_parts": 1}
 WRITERS = {**NOBODY, "writers": 2, "readers": 3, "aborts": 0.4, "in_parts": 2}
