@@ -17,7 +17,9 @@ def test_every_row_of_the_table(quorum: Quorum) -> None:
         may_hold = sum(answer is not Answer.DENIED for answer in answers)
         if Answer.HELD in answers:
             assert verdict is Verdict.EXISTS
-        elif may_hold >= quorum.ack:
+        elif may_hold >= quorum.ack and Answer.UNKNOWN in answers:
             assert verdict is Verdict.UNDECIDED, "an ack quorum may lie among the silent"
+        elif may_hold >= quorum.ack:
+            assert verdict is Verdict.LOST, "it may have been acknowledged, and all who hold it have it damaged"
         else:
             assert verdict is Verdict.ABSENT, "no ack quorum can ever hold it"

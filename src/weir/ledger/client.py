@@ -7,6 +7,8 @@ from weir.ledger.bookies import BookieDirectory, Quarantine
 from weir.ledger.context import LedgerContext
 from weir.ledger.idblocks import IdBlocks
 from weir.ledger.interfaces import BookiePool
+from weir.ledger.losses import Losses
+from weir.ledger.marks import Marks
 from weir.ledger.placement import choose_ensemble
 from weir.ledger.reader import LedgerReader
 from weir.ledger.records import LedgerRecords
@@ -16,14 +18,17 @@ from weir.ledger.rounds import Rounds
 from weir.ledger.settings import LedgerSettings
 from weir.ledger.writer import LedgerWriter
 from weir.meta.interfaces import MetaStore
-from weir.model.errors import BookieError, LedgerNotFoundError
+from weir.model.errors import BookieError, LedgerNotFoundError, MetaError
 from weir.model.ids import BookieId, EntryId, LedgerId
 from weir.model.ledger import Fragment, LedgerMetadata, Quorum
 from weir.runtime.interfaces import Runtime
+from weir.runtime.tasks import TaskScope
 
 log = logging.getLogger(__name__)
 
 _DELETE_TIMEOUT_S = 5.0
+#: A damaged copy that is found again after so long is marked again: the repair may have come to nothing.
+_MARK_AGAIN_S = 60.0
 #: Overdue answers are looked for this many times per time-out.
 _ROUNDS_PER_TIMEOUT = 8
 
@@ -43,6 +48,9 @@ class LedgerClient:
     ) -> None:
         settings = settings or LedgerSettings()
         self._owns_directory = directory is None
+        self._tasks = TaskScope("ledgers")
+        #: Copies that were found damaged where another one is whole, and are marked for repair.
+        self._marked: dict[tuple[LedgerId, BookieId], None] = {}
         self._ids = IdBlocks(runtime.clock, meta, size=settings.id_block)
         self.context = LedgerContext(
             runtime=runtime,
@@ -51,18 +59,21 @@ class LedgerClient:
             directory=directory or BookieDirectory(runtime.clock, meta),
             quarantine=Quarantine(runtime.clock, for_s=settings.quarantine_s),
             pool=pool,
-            reads=ReplicaReads(runtime.clock, pool, settings.reader),
+            reads=ReplicaReads(runtime.clock, pool, settings.reader, damaged=self._damaged),
             settings=settings,
+            losses=Losses(runtime, meta, pause_s=settings.reader.second_look_s),
             confirming=Rounds(runtime.clock, settings.writer.confirm_idle_s / 2),
             watching=Rounds(runtime.clock, settings.writer.add_timeout_s / _ROUNDS_PER_TIMEOUT),
         )
 
     async def start(self) -> None:
-        """Know which bookies there are."""
+        """Know which bookies there are, and what is lost."""
         await self.context.directory.start()
+        await self.context.losses.start()
 
     async def close(self) -> None:
         """Stop following the bookies. Writers and readers are closed by whoever opened them."""
+        await self._tasks.close()
         if self._owns_directory:
             await self.context.directory.close()
 
@@ -118,7 +129,24 @@ class LedgerClient:
         except LedgerNotFoundError:
             return
         await self.context.records.delete(ledger_id)
+        await self.context.losses.forget(ledger_id)
         await asyncio.gather(*(self._delete_on(bookie_id, ledger_id) for bookie_id in ledger.bookies()))
+
+    def _damaged(self, ledger_id: LedgerId, bookie_id: BookieId) -> None:
+        """A copy is damaged and another one is whole: have it written again. The mark is a hint."""
+        key = (ledger_id, bookie_id)
+        if key in self._marked:
+            return
+        log.warning("%s has a damaged copy of ledger %s: it is marked for repair", bookie_id, ledger_id)
+        self._marked[key] = None
+        self.context.runtime.clock.call_later(_MARK_AGAIN_S, lambda: self._marked.pop(key, None))
+        self._tasks.spawn(self._mark(ledger_id, bookie_id), "mark")
+
+    async def _mark(self, ledger_id: LedgerId, bookie_id: BookieId) -> None:
+        try:
+            await Marks(self.context.runtime, self.context.meta).add(ledger_id, (bookie_id,))
+        except MetaError as failure:
+            log.warning("ledger %s is not marked for repair: %s", ledger_id, failure)
 
     async def _delete_on(self, bookie_id: BookieId, ledger_id: LedgerId) -> None:
         try:

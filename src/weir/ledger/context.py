@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from weir.ledger.bookies import BookieDirectory, Quarantine
 from weir.ledger.interfaces import BookiePool
+from weir.ledger.losses import Losses
 from weir.ledger.records import LedgerRecords
 from weir.ledger.replicas import ReplicaReads
 from weir.ledger.rounds import Rounds
@@ -24,6 +25,8 @@ class LedgerContext:
     pool: BookiePool
     reads: ReplicaReads
     settings: LedgerSettings
+    #: What readers left out because it is damaged everywhere.
+    losses: Losses
     #: For writers: to say the last-add-confirmed of a ledger that went idle, and to look for overdue answers.
     confirming: Rounds
     watching: Rounds

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from weir.ledger.adds import recovery_add
 from weir.ledger.context import LedgerContext
 from weir.ledger.throttle import Throttle
+from weir.model.errors import EntryLostError
 from weir.model.ids import BookieId, Buffer, EntryId, LedgerId
 from weir.model.ledger import Fragment, LedgerMetadata, LedgerState, Quorum
 from weir.wire.entry import Entry, encode_entry
@@ -67,19 +68,27 @@ class Copier:
 
     async def copy(
         self, stretch: Stretch, entries: Iterator[EntryId], target: BookieId, *, progress: Progress | None = None
-    ) -> None:
-        """Store the entries (ascending) on the target. EntryUnreadableError if no replica has one whole;
-        BookieError if the target does not take it."""
+    ) -> list[EntryId]:
+        """Store the entries (ascending) on the target; answers those that are damaged everywhere, which stay away.
+        EntryUnreadableError if one cannot be read now; BookieError if the target does not take it."""
+        lost: list[EntryId] = []
         wanted = next(entries, None)
         while wanted is not None:
             chunk: list[Entry] = []
-            for entry in await self._read(stretch, wanted, target):
+            try:
+                found = await self._read(stretch, wanted, target)
+            except EntryLostError:
+                lost.append(wanted)
+                wanted = next(entries, None)
+                continue
+            for entry in found:
                 if entry.entry_id == wanted:
                     chunk.append(entry)
                     wanted = next(entries, None)
                 elif wanted is None or entry.entry_id > wanted:
                     break
             await self._store(stretch.ledger_id, chunk, target, progress)
+        return lost
 
     async def _read(self, stretch: Stretch, first: EntryId, target: BookieId) -> list[Entry]:
         """Entries from `first` on as some replica holds them; the target itself, if it is one, is asked last."""

@@ -17,6 +17,7 @@ from weir.ledger.records import Record
 from weir.ledger.replicas import Reply
 from weir.model.errors import (
     BookieError,
+    EntryLostError,
     EntryUnreadableError,
     LedgerError,
     LedgerNotFoundError,
@@ -109,6 +110,35 @@ class LedgerReader:
                 async for chunk in chunks:
                     yield chunk
 
+    async def stream_around(
+        self, first: EntryId = FIRST_ENTRY, last: EntryId | None = None
+    ) -> AsyncGenerator[list[Entry], None]:
+        """The same, behind entries that are damaged everywhere: they are left out, and that is written down."""
+        if last is None:
+            last = await self.last_confirmed()
+        while first <= last:
+            try:
+                async with aclosing(self.stream(first, last)) as chunks:
+                    async for chunk in chunks:
+                        first = EntryId(chunk[-1].entry_id + 1)
+                        yield chunk
+                return
+            except EntryLostError as lost:
+                if await self.leave_out(lost):
+                    first = EntryId(lost.entry_id + 1)
+
+    async def leave_out(self, lost: EntryLostError) -> bool:
+        """Whether the entry is lost: known to be, or at the second look too, and then written down. A reader goes
+        on behind it only after this."""
+        losses, entry_id = self._context.losses, EntryId(lost.entry_id)
+        if losses.is_known(self.ledger_id, entry_id):
+            return True
+        again = await losses.second_look(lambda: self.read(entry_id, entry_id))
+        if again is None:
+            return False
+        await losses.record(self.ledger_id, entry_id, entry_id, again.what)
+        return True
+
     async def _need_confirmed(self, last: EntryId) -> None:
         if last > self._confirmed and last > await self.last_confirmed():
             raise EntryUnreadableError(
@@ -121,7 +151,13 @@ class LedgerReader:
         got: dict[EntryId, Entry] = {}
         wanted = first
         while wanted <= last:
-            reply = await self._read_replicas(wanted, last, max_bytes)
+            try:
+                reply = await self._read_replicas(wanted, last, max_bytes)
+            except EntryLostError:
+                if wanted == first:
+                    raise
+                last = EntryId(wanted - 1)  # whoever goes on there hears of it
+                break
             if wanted == first:
                 last = reply.entries[-1].entry_id
                 if len(reply.entries) == last - first + 1:

@@ -9,6 +9,7 @@ Whoever closes first decides, and everyone's decision would be right:
    that was surely never acknowledged (`weir.ledger.tail`) ends the ledger, since entries are acknowledged in
    order. A bookie's denial counts only if it was fenced before it was asked: an unfenced one may take the
    entry right after denying it, and make it acknowledged (found in BookKeeper with TLA+, its issue 2614).
+   One that all who hold it have damaged (LOST, and so twice) may have been acknowledged: it keeps its place.
 4. What was found is written back to whole write sets, then the end is written down.
 """
 
@@ -25,6 +26,8 @@ from weir.ledger.transforms import begin_recovery, close_recovered
 from weir.ledger.writeback import WriteBack
 from weir.model.errors import (
     BookieError,
+    EntryCorruptError,
+    EntryLostError,
     EntryUnreadableError,
     LedgerClosedError,
     NoSuchEntryError,
@@ -70,6 +73,7 @@ class Recovery:
         self._fencing = Fencing(context, ledger)
         self._back = WriteBack(context, ledger)
         self._found: dict[EntryId, Entry] = {}
+        self._lost: dict[EntryId, None] = {}
         #: What keeps it, for an error message.
         self.doing = "nothing was asked yet"
 
@@ -98,6 +102,10 @@ class Recovery:
         last, length = confirmed, None
         while True:
             chunk = await self._next_chunk(EntryId(last + 1))
+            if not chunk and EntryId(last + 1) in self._lost:
+                last = EntryId(last + 1)
+                log.warning("entry %s of ledger %s is damaged everywhere, and lost", last, self._ledger.ledger_id)
+                continue
             if not chunk:
                 break
             self.doing = f"entry {chunk[0].entry_id} and following cannot be written back"
@@ -108,7 +116,7 @@ class Recovery:
         return last, length
 
     async def _next_chunk(self, first: EntryId) -> list[Entry]:
-        """Entries from `first` on that exist; none if `first` is the first that does not."""
+        """Entries from `first` on that exist and are whole; none if `first` is the first that is not."""
         chunk: list[Entry] = []
         size = 0
         while len(chunk) < self._settings.chunk_entries:
@@ -123,17 +131,22 @@ class Recovery:
         return chunk
 
     async def _find(self, entry_id: EntryId) -> Entry | None:
-        """The entry, or None once it is certain that it was never acknowledged."""
-        while entry_id not in self._found:
+        """The entry; None once it is certain that it was never acknowledged, or is lost."""
+        doubted = False  # what damaged it may have been the way from the disk: it counts once it is said twice
+        while entry_id not in self._found and entry_id not in self._lost:
             answers = dict.fromkeys(self._ledger.write_set(entry_id), Answer.UNKNOWN)
             verdict = await self._ask_all(entry_id, answers)
             if verdict is Verdict.ABSENT:
                 return None
-            if verdict is Verdict.UNDECIDED:
+            if verdict is Verdict.LOST:
+                if doubted:
+                    self._lost[entry_id] = None
+                doubted = True
+            if verdict in (Verdict.LOST, Verdict.UNDECIDED):
                 said = ", ".join(f"{bookie_id}: {answer.value}" for bookie_id, answer in answers.items())
                 self.doing = f"entry {entry_id} may have been acknowledged ({said})"
                 await self._context.runtime.clock.sleep(self._settings.retry_pause_s)
-        return self._found.pop(entry_id)
+        return self._found.pop(entry_id, None)
 
     async def _ask_all(self, entry_id: EntryId, answers: dict[BookieId, Answer]) -> Verdict:
         """Ask the whole write set at once; stop as soon as the verdict is clear."""
@@ -163,6 +176,8 @@ class Recovery:
             reply = whole(self._ledger.ledger_id, entry_id, last, result)
         except (NoSuchEntryError, NoSuchLedgerError):
             return Answer.DENIED
+        except EntryCorruptError:
+            return Answer.DAMAGED
         except (BookieError, TimeoutError):
             return Answer.UNKNOWN
         for entry in reply.entries:
@@ -180,6 +195,10 @@ class Recovery:
             try:
                 reply = await reads.read(ledger.ledger_id, entry_id, entry_id, order)
                 return reply.entries[0].ledger_length
+            except EntryLostError:  # about as long as up to the last that is whole
+                if entry_id <= 0:
+                    return 0
+                entry_id = EntryId(entry_id - 1)
             except EntryUnreadableError as unreadable:
                 self.doing = f"its last entry, {entry_id}, cannot be read: {unreadable.what}"
                 await self._context.runtime.clock.sleep(self._settings.retry_pause_s)

@@ -9,11 +9,12 @@ from weir.ledger.checking import check_replica
 from weir.ledger.context import LedgerContext
 from weir.ledger.copying import Copier, Progress, Stretch, stretches
 from weir.ledger.placement import choose_replacement
+from weir.ledger.reader import LedgerReader
 from weir.ledger.recovery import recover
 from weir.ledger.throttle import Throttle
 from weir.ledger.transforms import replace_replica
 from weir.model.errors import BookieError, LedgerError, NotEnoughBookiesError, WeirError
-from weir.model.ids import BookieId, LedgerId
+from weir.model.ids import BookieId, EntryId, LedgerId
 from weir.model.ledger import LedgerMetadata, LedgerState
 
 log = logging.getLogger(__name__)
@@ -31,6 +32,8 @@ class RepairReport:
     #: (first entry of the fragment, bookie, how many entries it got again)
     filled: list[tuple[int, BookieId, int]] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
+    #: Entries that are damaged in every copy: nothing can be done for them.
+    lost: list[EntryId] = field(default_factory=list)
     #: The last fragment is still being written, so its bookies were left alone.
     waits_for_close: bool = False
 
@@ -60,7 +63,7 @@ class Repair:
         that the ledger is still written to, `fence_open` says whether to recover it first, fencing its writer."""
         report = RepairReport(ledger_id)
         ledger = await self._closed_if_needed(ledger_id, suspects, report, fence_open=fence_open)
-        for stretch in stretches(ledger):
+        for stretch in stretches(ledger, await self._confirmed(ledger, suspects)):
             for bookie_id in [b for b in stretch.fragment.bookies if b in suspects]:
                 try:
                     stretch = await self._repair_replica(stretch, bookie_id, report, progress)
@@ -80,6 +83,18 @@ class Repair:
             return await recover(self._context, ledger_id)
         report.waits_for_close = True
         return ledger
+
+    async def _confirmed(self, ledger: LedgerMetadata, suspects: Sequence[BookieId]) -> EntryId | None:
+        """Up to where an open ledger can be mended: what is confirmed changes no more, and a copy of it that its
+        bookie has damaged is written again under its writer's hands. None: its last fragment is not concerned."""
+        present = [b for b in ledger.fragments[-1].bookies if self._context.directory.resolve(b) is not None]
+        if ledger.state is LedgerState.CLOSED or not any(b in suspects for b in present):
+            return None
+        reader = LedgerReader(self._context, await self._context.records.get(ledger.ledger_id))
+        try:
+            return await reader.last_confirmed()
+        finally:
+            await reader.close()
 
     async def _repair_replica(
         self, stretch: Stretch, bookie_id: BookieId, report: RepairReport, progress: Progress | None
@@ -106,8 +121,10 @@ class Repair:
             raise LedgerError(f"{bookie_id} cannot be checked: {found.unreachable}")
         wanting = found.wanting()
         if wanting:
-            await self._copier.copy(stretch, iter(wanting), bookie_id, progress=progress)
-            report.filled.append((stretch.fragment.first_entry, bookie_id, len(wanting)))
+            lost = await self._copier.copy(stretch, iter(wanting), bookie_id, progress=progress)
+            report.lost += lost
+            if len(lost) < len(wanting):
+                report.filled.append((stretch.fragment.first_entry, bookie_id, len(wanting) - len(lost)))
 
     async def _copy_elsewhere(self, stretch: Stretch, lost: BookieId, progress: Progress | None) -> BookieId:
         """Copy what the lost bookie held to one that takes its place; another, if that one fails."""

@@ -1,7 +1,7 @@
 """Reading from any replica: the likely fastest first, a second one if it is slow, the next if it fails."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from weir.ledger.interfaces import BookiePool
@@ -10,7 +10,10 @@ from weir.model.errors import (
     BookieError,
     BookieUnavailableError,
     EntryCorruptError,
+    EntryLostError,
     EntryUnreadableError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
     WireError,
 )
 from weir.model.ids import BookieId, EntryId, LedgerId
@@ -18,6 +21,8 @@ from weir.model.reading import ReadResult
 from weir.runtime.interfaces import Clock
 from weir.wire.entry import Entry, decode_entry
 
+#: What a bookie says that knows: asking again brings nothing else.
+_ANSWERS = (EntryCorruptError, NoSuchEntryError, NoSuchLedgerError)
 #: How much of the past stays in a bookie's mean latency with each new answer.
 _INERTIA = 0.8
 #: After so long a failure or a latency says nothing any more, and the bookie gets another chance.
@@ -66,7 +71,16 @@ class Reply(NamedTuple):
 class ReplicaReads:
     """Asks bookies for entries until one gives them whole."""
 
-    def __init__(self, clock: Clock, pool: BookiePool, settings: ReaderSettings) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        pool: BookiePool,
+        settings: ReaderSettings,
+        *,
+        damaged: Callable[[LedgerId, BookieId], None] = lambda _ledger, _bookie: None,
+    ) -> None:
+        """`damaged` is told of bookies whose copy is damaged where another one is whole."""
+        self._damaged = damaged
         self._clock = clock
         self._pool = pool
         self._settings = settings
@@ -82,7 +96,7 @@ class ReplicaReads:
     ) -> Reply:
         """What one of the replicas holds in [first, last], from `first` on, within a chunk and `max_bytes`; the
         replicas are asked in the order given. EntryUnreadableError, with what each said, if none has `first`
-        whole."""
+        whole; EntryLostError if each of them answered, and one that its copy is damaged."""
         chunk_bytes = self._settings.chunk_bytes
         most = chunk_bytes if max_bytes is None else min(max_bytes, chunk_bytes)
         said: dict[BookieId, BookieError] = {}
@@ -99,13 +113,22 @@ class ReplicaReads:
                 for task in [task for task in asked if task.done()]:
                     reply = task.result()
                     if isinstance(reply, Reply):
+                        for bookie_id, failure in said.items():
+                            if isinstance(failure, EntryCorruptError):
+                                self._damaged(ledger_id, bookie_id)
                         return reply
                     said[asked.pop(task)] = reply
         finally:
             for task in asked:
                 task.cancel()
         reasons = "; ".join(f"{bookie_id}: {reason.what}" for bookie_id, reason in said.items())
-        raise EntryUnreadableError(f"no replica gave entry {first} of ledger {ledger_id} whole ({reasons})")
+        what = f"no replica gave entry {first} of ledger {ledger_id} whole ({reasons})"
+        answers = list(said.values())
+        if all(isinstance(answer, _ANSWERS) for answer in answers) and any(
+            isinstance(answer, EntryCorruptError) for answer in answers
+        ):
+            raise EntryLostError(what, ledger_id=ledger_id, entry_id=first)
+        raise EntryUnreadableError(what)
 
     async def _ask(
         self, bookie_id: BookieId, ledger_id: LedgerId, first: EntryId, last: EntryId, most: int

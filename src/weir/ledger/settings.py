@@ -40,6 +40,8 @@ class ReaderSettings:
     poll_s: float = 2.0
     #: Wait so long after a poll that brought nothing new before its time.
     poll_pause_s: float = 0.05
+    #: A loss is believed when the copies are looked at again after so long, and are as damaged as before.
+    second_look_s: float = 0.2
     #: Replicas with this rack label are asked first.
     rack: str = ""
 

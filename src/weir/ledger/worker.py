@@ -67,6 +67,8 @@ class ReplicationWorker:
             return False
         for left in report.failures:
             log.warning("ledger %s is not whole: %s", mark.ledger_id, left)
+        if report.lost:
+            log.warning("ledger %s: entries %s are damaged in every copy", mark.ledger_id, report.lost)
         if report.complete:
             await self._marks.clear(mark)
         return report.complete

@@ -20,6 +20,8 @@ UNDERREPLICATED = "/weir/underreplicated/"
 AUDITOR = "/weir/auditor"
 #: Held under a lease by the worker that repairs the ledger.
 REPAIR_LOCKS = "/weir/repair-locks/"
+#: What readers of a ledger had to leave out because it is damaged everywhere.
+LOST_ENTRIES = "/weir/lost-entries/"
 #: Chains of ledgers, one per stream.
 STREAMS = "/weir/streams/"
 
@@ -30,7 +32,7 @@ def ledger(ledger_id: LedgerId) -> str:
 
 
 def ledger_id_of(key: str) -> LedgerId:
-    """The ledger that a key from under LEDGERS, UNDERREPLICATED or REPAIR_LOCKS names."""
+    """The ledger that a key from under LEDGERS, UNDERREPLICATED, REPAIR_LOCKS or LOST_ENTRIES names."""
     return LedgerId(int(key.rpartition("/")[2]))
 
 
@@ -56,6 +58,10 @@ def underreplicated(ledger_id: LedgerId) -> str:
 
 def repair_lock(ledger_id: LedgerId) -> str:
     return f"{REPAIR_LOCKS}{ledger_id:020d}"
+
+
+def lost_entries(ledger_id: LedgerId) -> str:
+    return f"{LOST_ENTRIES}{ledger_id:020d}"
 
 
 def stream(name: str) -> str:

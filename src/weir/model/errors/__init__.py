@@ -38,6 +38,7 @@ from weir.model.errors.groups import (
     UnstablePositionError,
 )
 from weir.model.errors.ledger import (
+    EntryLostError,
     EntryTooLargeError,
     EntryUnreadableError,
     LedgerClosedError,
@@ -147,6 +148,7 @@ __all__ = [
     "DuplicateInDoubtError",
     "EntryCorruptError",
     "EntryLogMissingError",
+    "EntryLostError",
     "EntryTooLargeError",
     "EntryUnreadableError",
     "FileLockedError",

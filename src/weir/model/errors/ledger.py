@@ -33,6 +33,20 @@ class EntryUnreadableError(LedgerError):
     """No replica could give the entry whole."""
 
 
+class EntryLostError(EntryUnreadableError):
+    """Every replica of the entry answered, at least one that its copy is damaged, and none has it whole. Unlike an
+    entry that was never there it leaves a gap in its ledger; unlike one out of reach it will not come back."""
+
+    hint = (
+        "`weir bookie verify` names the damaged files; readers go on behind it, and what they skip is written down"
+    )
+
+    def __init__(self, what: str, *, hint: str | None = None, ledger_id: int = -1, entry_id: int = -1) -> None:
+        super().__init__(what, hint=hint)
+        self.ledger_id = ledger_id
+        self.entry_id = entry_id
+
+
 class EntryTooLargeError(LedgerError):
     """The entry is larger than the limit."""
 
