@@ -149,8 +149,9 @@ def test_recovery_keeps_the_place_of_a_tail_entry_that_is_damaged(simulated: Sim
 
 def test_records_are_merged_and_a_malformed_one_is_an_error() -> None:
     one = LostRun(4, 4, -1, -1, 1, "x")
-    assert merged((one,), LostRun(4, 4, 10, 12, 2, "y")) == (one,)
-    wide = LostRun(3, 6, 10, 20, 2, "y")
+    assert merged((one,), LostRun(4, 4, -1, -1, 2, "y")) == (one,)
+    assert merged((one,), LostRun(4, 4, 10, 12, 2, "y")) == (LostRun(4, 4, 10, 12, 1, "y"),), "now with offsets"
+    wide = LostRun(3, 6, 10, 20, 1, "y")
     assert merged((one, LostRun(9, 9, -1, -1, 1, "x")), wide) == (wide, LostRun(9, 9, -1, -1, 1, "x"))
     with pytest.raises(WireError):
         decode_runs(b'{"runs": [[1]]}')

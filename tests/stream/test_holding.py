@@ -22,6 +22,7 @@ from weir.stream.context import StreamContext
 from weir.stream.holding.area import HoldingArea, HoldingSettings
 from weir.stream.log import Stream
 from weir.stream.state import StateLog
+from weir.testing.storage.fakes import FakeLedger
 
 DAY_MS = 24 * 3600 * 1000
 #: What the requirement allows.
@@ -616,16 +617,33 @@ def test_what_cannot_be_read_now_is_released_later_and_holds_up_nothing_else(run
             [ledger] = list(held.area._shelf)
             await held.area._shelf.close_writer(ledger)
             await held.hold("fine", 1000)
-            for bookie in bench.bookies.bookies.values():
-                if bad.ledger in bookie.ledgers:
-                    bookie.damage(bad.ledger, bad.entry)
+            copies = [b.ledgers[bad.ledger] for b in bench.bookies.bookies.values() if bad.ledger in b.ledgers]
+            away = [(copy, copy.entries.pop(bad.entry)) for copy in copies if bad.entry in copy.entries]
             await held.sleep(1000 + PROMPT_MS)
             assert await held.texts() == ["fine"]
-            for bookie in bench.bookies.bookies.values():
-                if bad.ledger in bookie.ledgers:
-                    bookie.damage(bad.ledger, bad.entry)  # the same bit again: whole
+            for copy, data in away:
+                copy.entries[bad.entry] = data
             await held.sleep(5000)
             assert await held.texts() == ["fine", "unreadable for a while"]
+
+    run(scenario)
+
+
+def test_a_held_message_that_is_damaged_everywhere_is_given_up_and_the_rest_is_released(run: Run) -> None:
+    async def scenario(bench: Any) -> None:
+        async with held_on(bench, window_s=3600) as held:
+            bad = await held.hold("damaged", 1000)
+            await held.hold("fine", 1000)
+            for bookie in bench.bookies.bookies.values():
+                if bad.entry in bookie.ledgers.get(bad.ledger, FakeLedger()).entries:
+                    bookie.damage(bad.ledger, bad.entry)
+            await held.sleep(5000)
+            assert await held.texts() == ["fine"]
+            assert (await held.area.count()).batches == 0
+            with pytest.raises(NotHeldError):
+                await held.area.get(bad)
+            losses = held.area._context.ledgers.context.losses
+            assert [(run.first, run.last) for run in losses.of(bad.ledger)] == [(bad.entry, bad.entry)]
 
     run(scenario)
 

@@ -55,11 +55,18 @@ _CODEC: Codec[tuple[LostRun, ...]] = Codec(encode_runs, decode_runs)
 
 
 def merged(runs: tuple[LostRun, ...], run: LostRun) -> tuple[LostRun, ...]:
-    """With one more, which takes the place of those that it covers; as they are if it is covered."""
-    if any(known.first <= run.first and run.last <= known.last for known in runs):
-        return runs
-    kept = (known for known in runs if not (run.first <= known.first and known.last <= run.last))
-    return tuple(sorted((*kept, run)))
+    """With one more, which takes the place of those that it covers; as they are if it is covered, and says no more
+    about offsets."""
+    for known in runs:
+        if (
+            known.first <= run.first
+            and run.last <= known.last
+            and (known.first_offset >= 0 or run.first_offset < 0)
+        ):
+            return runs
+    covered = [known for known in runs if run.first <= known.first and known.last <= run.last]
+    run = run._replace(found_ms=min([run.found_ms, *(known.found_ms for known in covered)]))
+    return tuple(sorted([*(known for known in runs if known not in covered), run]))
 
 
 class Losses:
@@ -113,6 +120,7 @@ class Losses:
         run = LostRun(first, last, *offsets, self._runtime.clock.wall_ms(), what)
         if merged(self.of(ledger_id), run) == self.of(ledger_id):
             return
+        news = not all(self.is_known(ledger_id, entry) for entry in range(first, last + 1))
         record = await upsert(
             self._meta,
             keys.lost_entries(ledger_id),
@@ -121,6 +129,8 @@ class Losses:
             runtime=self._runtime,
         )
         self._known[ledger_id] = record.value
+        if not news:
+            return
         where = f", offsets {offsets[0]} to {offsets[1] - 1}," if offsets[0] >= 0 else ""
         log.warning(
             "entries %d to %d of ledger %d%s are damaged and left out from now on: %s",

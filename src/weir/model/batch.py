@@ -32,6 +32,9 @@ class BatchFlags(IntFlag):
     ABORT = 8
     #: With TRANSACTIONAL: delayed messages, which nobody sees here. They are held when it is committed.
     HIDDEN = 16
+    #: With CONTROL: a stand-in for messages that are lost, because every copy of them is damaged. Never stored: it
+    #: has no room in a stored batch's flags, so that storing one fails.
+    LOST = 256
     #: Either of these: there is nothing in it for consumers.
     UNSEEN = CONTROL | HIDDEN
 

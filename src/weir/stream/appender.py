@@ -28,9 +28,10 @@ from weir.model.stream import Chain, Span
 from weir.runtime.tasks import TaskScope
 from weir.runtime.waiters import Waiters
 from weir.stream.context import StreamContext
+from weir.stream.gaps import End, last_whole, stand_in
 from weir.stream.held_chain import HeldChain
 from weir.stream.tail import StreamTail
-from weir.wire.batch import decode_batch, encode_head
+from weir.wire.batch import MAX_COUNT, encode_head
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +62,7 @@ class Appender:
         self._tail = tail
         self._writer: LedgerWriter | None = None
         self._writer_opened_at = 0.0
+        self._stored_entries = 0  # acknowledged in the open ledger; moves together with the end
         self.roll_bytes, self.roll_s = self._settings.roll_bytes, self._settings.roll_s
         self._next_offset = chain.value.end_offset  # given to the next batch that is sent
         self._end_offset = chain.value.end_offset  # after the last acknowledged batch
@@ -109,10 +111,10 @@ class Appender:
         self.roll_bytes = min(size_bytes or self._settings.roll_bytes, self._settings.roll_bytes)
         self.roll_s = min(max(age_s, _LEAST_ROLL_S) if age_s else self._settings.roll_s, self._settings.roll_s)
 
-    def written_entries(self, ledger_id: LedgerId) -> int | None:
-        """For reading the open ledger: how many of its entries are acknowledged."""
+    def written(self, ledger_id: LedgerId) -> End | None:
+        """For reading the open ledger: how far it is acknowledged."""
         if self._writer is not None and self._writer.ledger_id == ledger_id:
-            return self._writer.last_confirmed + 1
+            return End(self._stored_entries, self._end_offset)
         return None
 
     def append(self, batch: Batch) -> "asyncio.Future[int]":
@@ -227,7 +229,8 @@ class Appender:
         self._changed()
 
     async def _recover(self, span: Span) -> tuple[Batch | None, int]:
-        """Fence the ledger and find its end: its last batch and its length."""
+        """Fence the ledger and find its end: its last batch and its length. Where the last entries are lost nobody
+        knows how many messages they had: the end is as far as it can be, so that no offset is given out twice."""
         try:
             reader = await self._context.ledgers.open(span.ledger_id, recover=True)
         except LedgerNotFoundError as gone:
@@ -236,7 +239,12 @@ class Appender:
             end = reader.metadata.last_entry
             if end < 0:
                 return None, 0
-            return decode_batch((await reader.read(end, end))[0].payload), reader.metadata.length
+            entry, last = await last_whole(reader, end)
+            if entry < end:
+                base = span.first_offset if last is None else last.end_offset
+                append_ms = span.first_ms if last is None else last.append_ms
+                last = stand_in(base, (end - entry) * MAX_COUNT, append_ms)
+            return last, reader.metadata.length
         finally:
             await reader.close()
 
@@ -317,6 +325,7 @@ class Appender:
             for append in sent:
                 self._tail.push(append.batch)
             self._end_offset = sent[-1].batch.end_offset
+            self._stored_entries += len(sent)
             if self._on_stored is not None:
                 self._on_stored([append.batch for append in sent])
             for append in sent:
@@ -382,7 +391,7 @@ class Appender:
             await writer.abandon()
             await self._context.ledgers.delete(writer.ledger_id)
             raise
-        self._writer = writer
+        self._writer, self._stored_entries = writer, 0
         self._writer_opened_at = self._clock.monotonic()
 
     async def _roll_ledger(self) -> None:

@@ -17,11 +17,12 @@ from pyroaring import BitMap64
 
 from weir.ledger.reader import LedgerReader
 from weir.model.batch import Batch, BatchFlags
-from weir.model.errors import LedgerNotFoundError
+from weir.model.errors import EntryLostError, LedgerNotFoundError
 from weir.model.ids import EntryId, LedgerId
 from weir.model.value import value
 from weir.stream.compacted import Compacted, next_generations
 from weir.stream.context import StreamContext
+from weir.stream.gaps import last_whole, stand_in
 from weir.stream.log import Stream
 from weir.stream.positions import Places, find_entry, find_time
 from weir.stream.state import StateLog
@@ -175,7 +176,12 @@ class CompactedView:
         found: list[Batch] = []
         size = 0
         while first < compacted.entries and size < max_bytes:
-            for entry in await reader.read_some(EntryId(first), last, max_bytes - size):
+            try:
+                entries = await reader.read_some(EntryId(first), last, max_bytes - size)
+            except EntryLostError as lost:
+                first += await reader.leave_out(lost)
+                continue
+            for entry in entries:
                 first = entry.entry_id + 1
                 batch = decode_batch(entry.payload)
                 if batch.end_offset > offset and (not found or size + len(batch) <= max_bytes):
@@ -314,4 +320,8 @@ class CompactedView:
 
 
 async def _batch_at(reader: LedgerReader, entry: int) -> Batch:
-    return decode_batch((await reader.read(EntryId(entry), EntryId(entry)))[0].payload)
+    """The batch of an entry; for one that is lost, a stand-in right behind the last whole one before it."""
+    found, batch = await last_whole(reader, entry)
+    if batch is None:
+        return stand_in(0, 1, 0)
+    return batch if found == entry else stand_in(batch.end_offset, 1, batch.append_ms)

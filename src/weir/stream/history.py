@@ -6,36 +6,51 @@ from collections.abc import Callable
 from weir.ledger.client import LedgerClient
 from weir.ledger.reader import LedgerReader
 from weir.model.batch import Batch
+from weir.model.errors import EntryLostError
 from weir.model.ids import EntryId, LedgerId
 from weir.model.stream import Chain, Span
+from weir.stream.gaps import End, Gaps
 from weir.stream.positions import Places, find_entry, find_time
 from weir.wire.batch import decode_batch
 
 
 class History:
-    """The readers of one stream's ledgers, and what reading them taught about offsets.
+    """The readers of one stream's ledgers, and what reading them taught about offsets. Where entries are lost, it
+    answers stand-ins for them (`weir.stream.gaps`).
 
-    `written_entries` answers how many entries of the open ledger are acknowledged, which its writer knows best.
+    `written` answers how far the open ledger is acknowledged, which its writer knows best.
     """
 
     def __init__(
-        self, ledgers: LedgerClient, kept_readers: int, written_entries: Callable[[LedgerId], int | None]
+        self, ledgers: LedgerClient, kept_readers: int, written: Callable[[LedgerId], End | None]
     ) -> None:
         self._ledgers = ledgers
         self._kept = kept_readers
-        self._written_entries = written_entries
+        self._written = written
+        self._gaps = Gaps(ledgers.context.losses)
         self._readers: OrderedDict[LedgerId, LedgerReader] = OrderedDict()
         self._places: dict[LedgerId, Places] = {}
 
     async def read(self, span: Span, offset: int, max_bytes: int) -> list[Batch]:
         """Batches of one ledger from the one that holds `offset` on."""
         reader = await self._reader(span)
-        end_entry = self._end_entry(span, reader)
+        while (gap := self._gaps.at_offset(span.ledger_id, offset)) is None:
+            end = self._end(span, reader)
+            try:
+                return await self._read(span, reader, end, offset, max_bytes)
+            except EntryLostError as lost:
+                gap = await self._gaps.find(reader, span, lost, end)
+                if gap is not None and not gap.base_offset <= offset < gap.end_offset:
+                    raise
+        self._places_of(span).learn(gap.end_offset, gap.last + 1)
+        return gap.batches(offset)
+
+    async def _read(self, span: Span, reader: LedgerReader, end: End, offset: int, max_bytes: int) -> list[Batch]:
         places = self._places_of(span)
-        first = await find_entry(places, offset, end_entry, lambda entry: self._probe(reader, entry))
+        first = await find_entry(places, offset, end.entries, lambda entry: self._probe(span, reader, end, entry))
         found: list[Batch] = []
         size = 0
-        for entry in await reader.read_some(EntryId(first), EntryId(end_entry - 1), max_bytes):
+        for entry in await reader.read_some(EntryId(first), EntryId(end.entries - 1), max_bytes):
             batch = decode_batch(entry.payload)
             if found and size + len(batch) > max_bytes:
                 break
@@ -47,15 +62,9 @@ class History:
     async def offset_at(self, span: Span, moment_ms: int) -> int | None:
         """The offset of the first batch of the ledger that was appended at or after the moment."""
         reader = await self._reader(span)
-        end_entry = self._end_entry(span, reader)
-        entry = await find_time(moment_ms, end_entry, lambda entry: self._probe(reader, entry))
-        return None if entry >= end_entry else (await self._probe(reader, entry)).base_offset
-
-    async def last_batch(self, span: Span) -> Batch | None:
-        """The last batch of a closed ledger, if it has any."""
-        reader = await self._reader(span)
-        end_entry = self._end_entry(span, reader)
-        return await self._probe(reader, end_entry - 1) if end_entry else None
+        end = self._end(span, reader)
+        entry = await find_time(moment_ms, end.entries, lambda entry: self._probe(span, reader, end, entry))
+        return None if entry >= end.entries else (await self._probe(span, reader, end, entry)).base_offset
 
     async def forget(self, chain: Chain) -> None:
         """Close the readers of ledgers that left the chain."""
@@ -63,6 +72,7 @@ class History:
         for ledger_id in [known for known in self._readers if known not in kept]:
             await self._readers.pop(ledger_id).close()
         self._places = {ledger_id: p for ledger_id, p in self._places.items() if ledger_id in kept}
+        self._gaps.keep(kept)
 
     async def close(self) -> None:
         while self._readers:
@@ -81,16 +91,20 @@ class History:
         self._readers.move_to_end(span.ledger_id)
         return reader
 
-    def _end_entry(self, span: Span, reader: LedgerReader) -> int:
-        written = self._written_entries(span.ledger_id)
+    def _end(self, span: Span, reader: LedgerReader) -> End:
+        written = self._written(span.ledger_id)
         if written is None:
-            return reader.metadata.last_entry + 1
-        reader.confirm(EntryId(written - 1))
+            return End(reader.metadata.last_entry + 1, span.end_offset)
+        reader.confirm(EntryId(written.entries - 1))
         return written
 
     def _places_of(self, span: Span) -> Places:
         return self._places.setdefault(span.ledger_id, Places(span.first_offset))
 
-    async def _probe(self, reader: LedgerReader, entry: int) -> Batch:
-        found = await reader.read(EntryId(entry), EntryId(entry))
-        return decode_batch(found[0].payload)
+    async def _probe(self, span: Span, reader: LedgerReader, end: End, entry: int) -> Batch:
+        while (gap := self._gaps.at_entry(span.ledger_id, entry)) is None:
+            try:
+                return decode_batch((await reader.read(EntryId(entry), EntryId(entry)))[0].payload)
+            except EntryLostError as lost:
+                await self._gaps.find(reader, span, lost, end)
+        return gap.batches(gap.base_offset)[0]

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from weir.ledger.losses import LostRun
 from weir.model.batch import Batch
 from weir.model.errors import (
     LedgerNotFoundError,
@@ -38,7 +39,7 @@ class Stream:
         self._chain = chain
         self._tail = context.tails.tail()
         self._appender = Appender(context, name, chain, self._tail)
-        self._history = History(context.ledgers, context.settings.readers, self._appender.written_entries)
+        self._history = History(context.ledgers, context.settings.readers, self._appender.written)
         self._ahead = ReadAhead(name, context.ahead, context.settings.ahead_bytes, self._read_old)
 
     @classmethod
@@ -87,6 +88,12 @@ class Stream:
     def open_bytes(self) -> int:
         """Payload bytes in the open ledger, which the chain does not count yet."""
         return self._appender.open_bytes
+
+    @property
+    def lost(self) -> list[tuple[LedgerId, LostRun]]:
+        """What of it is damaged everywhere, as far as somebody wanted it: left out, and written down."""
+        losses = self._context.ledgers.context.losses
+        return [(span.ledger_id, run) for span in self.chain.spans for run in losses.of(span.ledger_id)]
 
     @property
     def now_ms(self) -> int:

@@ -4,15 +4,20 @@ Changes are made in memory at once and written in batches, one entry for everyth
 one: no metadata write, and no ledger write, per acknowledgement. When the ledger holds much more than the live
 state, or was left by a former holder, a new one begins with all of it, and the chain's pointer moves by
 compare-and-set, so only the stream's holder can move it.
+
+A ledger with one copy of each entry is written with each entry twice, one after the other: a flipped byte must not
+take cursors along. Reading an entry twice changes nothing.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import aclosing
 from dataclasses import replace
 
+from weir.ledger.reader import LedgerReader
 from weir.ledger.writer import LedgerWriter
-from weir.model.errors import StreamClosedError, StreamFencedError, WeirError, WriterFencedError
+from weir.model.errors import EntryLostError, StreamClosedError, StreamFencedError, WeirError, WriterFencedError
 from weir.model.ids import EntryId
 from weir.runtime.tasks import TaskScope
 from weir.stream.context import StreamContext
@@ -33,8 +38,11 @@ class StateLog:
 
     def __init__(self, context: StreamContext, name: str, chain: HeldChain, values: dict[str, bytes]) -> None:
         self._name = name
+        #: Whether changes that the former holder made are lost: what else is here may be older than it should be.
+        self.damaged = False
         self._context = context
         self._settings = context.settings
+        self._twice = context.settings.quorum.write == 1
         self._clock = context.runtime.clock
         self._chain = chain
         self._values = values  # as last written, or as they will be with the next write
@@ -53,15 +61,18 @@ class StateLog:
     async def open(cls, context: StreamContext, name: str, chain: HeldChain) -> "StateLog":
         """Read what the former holder left, fencing it first."""
         values: dict[str, bytes] = {}
+        lost: list[EntryLostError] = []
         if chain.value.state_ledger is not None:
             reader = await context.ledgers.open(chain.value.state_ledger, recover=True)
             try:
-                async for entries in reader.stream(EntryId(0)):
-                    for entry in entries:
-                        _apply(values, decode_changes(entry.payload))
+                lost = await _load(reader, values)
+                if lost:
+                    log.warning("changes of the state of %s are lost: it may be older than it was", name)
             finally:
                 await reader.close()
-        return cls(context, name, chain, values)
+        state = cls(context, name, chain, values)
+        state.damaged = bool(lost)
+        return state
 
     def get(self, key: str) -> bytes | None:
         """The key's bytes, as of the last `put` (a `mark` shows once it is written)."""
@@ -193,7 +204,7 @@ class StateLog:
             await self._context.ledgers.delete(former)
 
     async def _append(self, writer: LedgerWriter, payload: bytes) -> None:
-        await writer.append(payload)
+        await asyncio.gather(*(writer.append(payload) for _ in range(2 if self._twice else 1)))
         self._written_bytes += len(payload)
 
     def _failed(self, failure: BaseException) -> None:
@@ -201,6 +212,39 @@ class StateLog:
             wrapped = StreamFencedError(f"the state of {self._name} failed: {failure!r}")
             self._failure = failure if isinstance(failure, WeirError) else wrapped
         self._on_failure(self._failure)
+
+
+async def _load(reader: LedgerReader, values: dict[str, bytes]) -> list[EntryLostError]:
+    """Apply all changes in their order; answers those that are lost. One whose twin is whole is not."""
+    lost: list[EntryLostError] = []
+    first, last = EntryId(0), await reader.last_confirmed()
+    while first <= last:
+        try:
+            async with aclosing(reader.stream(first, last)) as chunks:
+                async for entries in chunks:
+                    for entry in entries:
+                        _apply(values, decode_changes(entry.payload))
+                    first = EntryId(entries[-1].entry_id + 1)
+        except EntryLostError as failure:
+            lost.append(failure)
+            first = EntryId(failure.entry_id + 1)
+    if not lost:
+        return []
+    gone = {failure.entry_id: None for failure in lost}
+    twins = await _has_twins(reader, gone, last)
+    lost = [
+        failure for failure in lost if not twins or failure.entry_id ^ 1 in gone or failure.entry_id ^ 1 > last
+    ]
+    return [failure for failure in lost if await reader.leave_out(failure)]
+
+
+async def _has_twins(reader: LedgerReader, gone: dict[int, None], last: int) -> bool:
+    """Whether each entry of the ledger was written twice: told by the first pair that is whole."""
+    for entry in range(0, last, 2):
+        if entry not in gone and entry + 1 not in gone:
+            one, other = await reader.read(EntryId(entry), EntryId(entry + 1))
+            return one.payload == other.payload
+    return last % 2 == 1 and len(gone) <= 1  # one pair, and one of it is whole
 
 
 def _in_entries(values: dict[str, bytes]) -> Iterator[dict[str, bytes]]:

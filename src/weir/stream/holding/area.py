@@ -89,7 +89,7 @@ class HoldingArea:
         if not len(self._shelf):
             return
         covered = self._state.get(_COVERED)
-        start = 0 if covered is None else decode_covered(covered)
+        start = 0 if covered is None or self._state.damaged else decode_covered(covered)
         async with aclosing(released_since(self._stream, start)) as released:
             async for held, batch in released:
                 home = self._shelf.with_id(held.ledger)
@@ -181,9 +181,10 @@ class HoldingArea:
     async def get(self, held: HeldId) -> tuple[int, Batch]:
         """When a held batch is due, and the batch; NotHeldError."""
         ledger = await self._find(held)
-        due_ms, batch = decode_held((await self._reads.fetch(ledger, [held.entry]))[held.entry])
-        if held.entry in ledger.done:
+        payload = (await self._reads.fetch(ledger, [held.entry])).get(held.entry)
+        if payload is None or held.entry in ledger.done:
             raise _not_held(held)
+        due_ms, batch = decode_held(payload)
         return due_ms, batch
 
     async def cancel(self, held: HeldId) -> None:

@@ -214,16 +214,21 @@ class Loader:
         try:
             metadata = await self._ledgers.recover(ledger.ledger_id)
             await self._reads.forget(ledger)
-            found: list[tuple[int, int, int]] = []
+            found: dict[int, tuple[int, int, int]] = {}
             async with aclosing(self._reads.scan(ledger, ledger.entries, metadata.last_entry + 1)) as chunks:
                 async for chunk in chunks:
-                    found += [(*peek_held(entry.payload), len(entry.payload)) for entry in chunk]
+                    for entry in chunk:
+                        found[entry.entry_id] = (*peek_held(entry.payload), len(entry.payload))
         except LedgerNotFoundError:
             log.info("%s: holding ledger %s was drained and deleted", self._name, ledger.ledger_id)
             ledger.vanish()
         else:
-            for due_ms, messages, size_bytes in found:
-                self.stored(ledger, ledger.grow(messages, size_bytes), due_ms)
+            for number in range(ledger.entries, metadata.last_entry + 1):
+                if number in found:
+                    due_ms, messages, size_bytes = found[number]
+                    self.stored(ledger, ledger.grow(messages, size_bytes), due_ms)
+                else:  # lost
+                    ledger.finish(ledger.grow(1, 0), 1)
             ledger.closed = True
             self._recovered[ledger.serial] = self._clock.monotonic()
         self._shelf.touch(ledger)

@@ -40,19 +40,27 @@ class HeldReads:
         self._readers: OrderedDict[LedgerId, LedgerReader] = OrderedDict()
 
     async def scan(self, ledger: HeldLedger, first: int, end: int) -> AsyncGenerator[list[Entry], None]:
-        """The entries in [first, end), in chunks. Close the iterator when leaving it early."""
+        """The entries in [first, end), in chunks, without those that are lost: these are done with. Close the
+        iterator when leaving it early."""
         if first >= end:
             return
         reader = await self._reader(ledger)
-        chunks = reader.stream(EntryId(first), EntryId(end - 1))
+        chunks = reader.stream_around(EntryId(first), EntryId(end - 1))
         async with aclosing(chunks):
             async for chunk in chunks:
                 yield chunk
+        self._give_up_lost(ledger)
+
+    def _give_up_lost(self, ledger: HeldLedger) -> None:
+        for run in self._ledgers.context.losses.of(ledger.ledger_id):
+            for entry in range(run.first, min(run.last + 1, ledger.entries)):
+                ledger.finish(entry, 1)
 
     async def fetch(self, ledger: HeldLedger, wanted: Sequence[int]) -> dict[int, bytes]:
-        """The payloads of some entries, copied out of what was read with them."""
+        """The payloads of some entries, copied out of what was read with them; those that are lost are missing."""
         reader = await self._reader(ledger)
         parts = await asyncio.gather(*(_fetch(reader, run) for run in runs(sorted(wanted), ledger.mean_bytes)))
+        self._give_up_lost(ledger)
         return {entry: payload for part in parts for entry, payload in part.items()}
 
     async def forget(self, ledger: HeldLedger) -> None:
@@ -90,5 +98,8 @@ class HeldReads:
 
 async def _fetch(reader: LedgerReader, run: list[int]) -> dict[int, bytes]:
     wanted = dict.fromkeys(run)
-    read = await reader.read(EntryId(run[0]), EntryId(run[-1]))
-    return {entry.entry_id: bytes(entry.payload) for entry in read if entry.entry_id in wanted}
+    found: dict[int, bytes] = {}
+    async with aclosing(reader.stream_around(EntryId(run[0]), EntryId(run[-1]))) as chunks:
+        async for chunk in chunks:
+            found |= {entry.entry_id: bytes(entry.payload) for entry in chunk if entry.entry_id in wanted}
+    return found

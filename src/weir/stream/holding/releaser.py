@@ -129,7 +129,8 @@ class Releaser:
             batch = batches[ledger.serial].get(entry_of(place))
             if batch is None:
                 ledger.taken.discard(entry_of(place))
-                self._loader.lost(ledger, place)
+                if entry_of(place) not in ledger.done:
+                    self._loader.lost(ledger, place)
                 continue
             await self._releases.wait_capacity()
             self._releases.append(Release(ledger, entry_of(place), place, batch))
