@@ -79,6 +79,18 @@ class CompactionBody(Struct):
     lastCompactionDurationTimeInMills: int = 0
 
 
+class LostEntriesBody(Struct):
+    """Entries that are damaged in every copy: `firstOffset` up to and without `endOffset`, -1 if not known."""
+
+    ledgerId: int
+    firstEntry: int
+    lastEntry: int
+    firstOffset: int
+    endOffset: int
+    found: str
+    what: str
+
+
 class TopicStatsBody(Struct):
     msgRateIn: float = 0.0
     msgThroughputIn: float = 0.0
@@ -103,6 +115,7 @@ class TopicStatsBody(Struct):
     replication: dict[str, Properties] = field(default_factory=dict)
     compaction: CompactionBody = field(default_factory=CompactionBody)
     ownerBroker: str = ""
+    lostEntries: list[LostEntriesBody] = field(default_factory=list)
 
 
 class PartitionedStatsBody(TopicStatsBody, kw_only=True):

@@ -59,6 +59,12 @@ TOPIC_FAMILIES = (
     TopicFamily("weir_topic_storage_bytes", "gauge", "Bytes in the topic's ledgers.", lambda t: t.storage_bytes),
     TopicFamily("weir_topic_ledgers", "gauge", "Ledgers of the topic.", lambda t: t.ledgers),
     TopicFamily("weir_topic_end_offset", "gauge", "The offset after the last message.", lambda t: t.end_offset),
+    TopicFamily(
+        "weir_topic_lost_entries",
+        "gauge",
+        "Entries of the topic that are damaged in every copy, and left out by readers.",
+        lambda t: t.lost_entries,
+    ),
     TopicFamily("weir_topic_producers", "gauge", "Connected producers.", lambda t: len(t.producers)),
     TopicFamily("weir_topic_subscriptions", "gauge", "Subscriptions.", lambda t: len(t.subscriptions)),
     TopicFamily(

@@ -81,6 +81,18 @@ def topic_stats(
         publishers=[_publisher(producer) for producer in stats.producers] if wanted.publishers else [],
         subscriptions=subscriptions,
         ownerBroker=owner,
+        lostEntries=[
+            b.LostEntriesBody(
+                lost.ledger_id,
+                lost.first,
+                lost.last,
+                lost.first_offset,
+                lost.end_offset,
+                moment(lost.found_ms),
+                lost.what,
+            )
+            for lost in stats.lost
+        ],
     )
 
 

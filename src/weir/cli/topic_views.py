@@ -49,6 +49,18 @@ def topic_fields(name: str, stats: dict[str, Any]) -> Iterator[tuple[str, object
     yield "messages in", stats.get("msgInCounter", 0)
     yield "storage", f"{stats.get('storageSize', 0)} bytes"
     yield "backlog", f"{stats.get('backlogSize', 0)} bytes"
+    for number, lost in enumerate(_lost(stats), 1):
+        yield (
+            f"damaged {number}",
+            f"entries {lost['firstEntry']} to {lost['lastEntry']} of ledger {lost['ledgerId']} are left out since "
+            f"{lost['found']}: offsets {lost['firstOffset']} to {lost['endOffset'] - 1}",
+        )
+
+
+def _lost(stats: dict[str, Any]) -> list[dict[str, Any]]:
+    """What is damaged in every copy, of the topic or of its partitions."""
+    parts = (stats.get("partitions") or {}).values()
+    return [*(stats.get("lostEntries") or ()), *(lost for part in parts for lost in _lost(part))]
 
 
 def subscription_rows(stats: dict[str, Any]) -> Iterator[tuple[object, ...]]:

@@ -50,6 +50,7 @@ from weir.server.listening import BoundNetwork
 from weir.server.loop_metrics import loop_families
 from weir.server.schema_port import GuardedSchemas
 from weir.server.storage import LocalStorage
+from weir.server.storage_metrics import damage_families
 from weir.stream.context import StreamContext
 from weir.stream.holding.area import HoldingArea
 from weir.stream.log import Stream
@@ -156,6 +157,7 @@ class Standalone:
                 *loop_families(self._runtime.loop_holds),
                 *budget_families(self._request_budget),
                 *kafka_families(self._kafka_metrics),
+                *damage_families(self._storage.bookie.stats(), self._storage.ledgers.context.losses.entries),
             ],
             transactions=transactions,
             sql_streams=SqlStreams(self._storage.meta, self._runtime),

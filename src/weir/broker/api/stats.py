@@ -112,6 +112,20 @@ class SubscriptionStats:
 
 
 @dataclass(frozen=True, slots=True)
+class LostEntries:
+    """Entries [first, last] of a ledger that are damaged in every copy; readers go on behind them."""
+
+    ledger_id: int
+    first: int
+    last: int
+    #: The offsets that they had, [first_offset, end_offset); -1 where that is not known.
+    first_offset: int
+    end_offset: int
+    found_ms: int
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
 class TopicStats:
     name: str
     published: Flow
@@ -132,6 +146,11 @@ class TopicStats:
     #: Messages that nobody was there for, of a topic that stores none.
     dropped: int = 0
     epoch: int | None = None
+    lost: tuple[LostEntries, ...] = ()
+
+    @property
+    def lost_entries(self) -> int:
+        return sum(lost.last - lost.first + 1 for lost in self.lost)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from enum import Enum, auto
 from typing import Protocol
 
-from weir.model.batch import Batch, HeldId, MovedFrom, Origin
+from weir.model.batch import Batch, BatchFlags, HeldId, MovedFrom, Origin
 from weir.model.errors import UnknownVersionError, WireError
 
 KEY = "dedup"
@@ -172,7 +172,7 @@ class Deduplication:
         length = log.end_offset - log.start_offset
         if length > _ALWAYS_READ:
             last = await log.read(log.end_offset - 1, 1)
-            if last and last[0].origin is None:
+            if last and last[0].origin is None and not last[0].flags & BatchFlags.LOST:
                 self.known_to = log.end_offset
         await self.catch_up(log, now_ms)
 

@@ -31,7 +31,7 @@ class DedupSwitch:
             forget_ms=int(self._settings.dedup_forget_s * 1000),
         )
         snapshot = self._state.get(KEY)
-        if snapshot is not None:
+        if snapshot is not None and not self._state.damaged:  # else the log itself says all that is left to say
             dedup.load(snapshot)
         else:
             await dedup.begin(self._stream, self._clock.wall_ms())

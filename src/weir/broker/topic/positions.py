@@ -2,6 +2,7 @@
 
 from weir.broker.api import Position
 from weir.broker.topic.stamps import Stamps
+from weir.model.batch import BatchFlags
 from weir.stream.log import Stream
 
 
@@ -31,10 +32,16 @@ def offset_of(stream: Stream, ledger: int, entry: int) -> int:
 
 
 async def last_position(stream: Stream, stamps: Stamps) -> Position:
-    """Of the last message that consumers see, with its index in its batch."""
-    last = stamps.index.last_visible(stream.start_offset, stamps.stable_offset)
-    if last is None:
-        return Position(-1, -1)
-    batch = (await stream.read(last, 1))[0]
+    """Of the last message that consumers see, with its index in its batch. What is lost nobody sees: a reader that
+    goes on until it has the last message would wait for it for ever."""
+    end = stamps.stable_offset
+    while True:
+        last = stamps.index.last_visible(stream.start_offset, end)
+        if last is None:
+            return Position(-1, -1)
+        batch = (await stream.read(last, 1))[0]
+        if not batch.flags & BatchFlags.LOST:
+            break
+        end = batch.base_offset
     ledger, entry = position_of(stream, batch.base_offset)
     return Position(ledger, entry, batch.count - 1 if batch.count > 1 else -1)

@@ -82,6 +82,12 @@ class Stamps:
     async def open(self) -> None:
         """Load the last snapshot, if there ever was one, and read on from it."""
         snapshot = self._state.get(_PRODUCERS_KEY)
+        if self._state.damaged:
+            # What is left of the snapshot may not fit together: all of it is learnt again, from the log's start.
+            self.armed = True
+            self._follow()
+            await self.catch_up()
+            return
         if snapshot is None:
             return
         self._known_to = self._saved_to = self.states.load(snapshot)

@@ -8,6 +8,7 @@ from weir.broker.api import (
     InternalStats,
     Latency,
     LedgerStats,
+    LostEntries,
     SubscriptionStats,
     TopicStats,
 )
@@ -43,6 +44,7 @@ def topic_stats(
         start_offset=stream.start_offset,
         end_offset=stream.end_offset,
         ledgers=len(stream.chain.spans),
+        lost=tuple(LostEntries(ledger_id, *run) for ledger_id, run in stream.lost),
         terminated=stream.chain.terminated_at is not None,
         duplicates=publisher.duplicates,
         cache_hits=hits,

@@ -114,6 +114,9 @@ class DelayedMoves:
             except OffsetTrimmedError:  # somebody has deleted it
                 self._delays.trim(self._stream.start_offset)
                 return
+            for batch in batches:
+                if batch.flags & BatchFlags.LOST:
+                    self._delays.lost(batch.base_offset, batch.end_offset)
             await self._move(holding, [batch for batch in batches if batch.base_offset in self._delays.unmoved])
             offset = self._delays.first
 

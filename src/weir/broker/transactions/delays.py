@@ -58,6 +58,12 @@ class TransactionDelays:
             self.unmoved.discard(offset)
             self.unsaved = True
 
+    def lost(self, first: int, end: int) -> None:
+        """What lies in [first, end) is damaged everywhere: nothing of it will be held."""
+        if self.unmoved.range_cardinality(first, end):
+            self.unmoved.remove_range(first, end)
+            self.unsaved = True
+
     def trim(self, start_offset: int) -> None:
         """Forget what lies before the offset."""
         self.unmoved.remove_range(0, start_offset)
