@@ -14,6 +14,7 @@ from weir.admin.metrics import (
     UP_SECONDS,
     render,
 )
+from weir.bookie.damage import Damages
 from weir.broker.api import BOUNDS_S, Flow, Latency, QueryProgress, SubscriptionStats, SubscriptionType, TopicStats
 from weir.gateway.kafka.connection.metrics import KafkaMetrics
 from weir.runtime.interfaces import LoopHolds
@@ -21,6 +22,7 @@ from weir.runtime.request_budget import RequestBudget
 from weir.server.budget_metrics import budget_families
 from weir.server.kafka_metrics import kafka_families
 from weir.server.loop_metrics import loop_families
+from weir.server.storage_metrics import damage_families
 
 
 def topic(name: str) -> TopicStats:
@@ -86,6 +88,7 @@ def test_the_documentation_names_every_family_as_it_is() -> None:
     gateways = [
         *loop_families(LoopHolds()),
         *budget_families(RequestBudget(1)),
+        *damage_families(Damages(), skipped_entries=0),
         *kafka_families(KafkaMetrics()),
     ]
     families = (*PROCESS_FAMILIES, *gateways, *TOPIC_FAMILIES, *SUBSCRIPTION_FAMILIES)

@@ -67,7 +67,7 @@ def _after(flips: Callable[[SimDisk], None]) -> tuple[Damaged, Verification, int
         bookie = await Bookie.open(runtime, SETTINGS)
         damaged = await _read_all(bookie)
         assert await _read_all(bookie) == damaged
-        assert [(d.ledger_id, d.entry_id) for d in bookie.damages()] == damaged
+        assert [(d.ledger_id, d.entry_id) for d in bookie.damages.entries()] == damaged
         seen.append((damaged, verified, bookie.stats().mended_indexes))
         await bookie.close()
 

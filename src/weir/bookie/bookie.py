@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from weir.bookie.batches import checked_batch
 from weir.bookie.checkpoints import load_checkpoint
-from weir.bookie.damage import DamagedEntry
 from weir.bookie.doubts import Copies, Doubts, no_copies
+from weir.bookie.damage import Damages
 from weir.bookie.flush import Flusher
 from weir.bookie.gc import GarbageCollector
 from weir.bookie.identity import claim_folder
@@ -285,9 +285,10 @@ class Bookie:
         """Wait until the state is another than `seen`, and answer it."""
         return await self._state.changed_from(seen)
 
-    def damages(self) -> list[DamagedEntry]:
-        """The entries known to be damaged now, by ledger and entry."""
-        return self._store.damages.entries()
+    @property
+    def damages(self) -> Damages:
+        """What is known to be damaged now."""
+        return self._store.damages
 
     def ledgers(self) -> list[LedgerId]:
         """Every ledger that has entries or a fence here, sorted."""

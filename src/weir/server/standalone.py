@@ -156,8 +156,8 @@ class Standalone:
             gateways=lambda: [
                 *loop_families(self._runtime.loop_holds),
                 *budget_families(self._request_budget),
+                *damage_families(self._storage.bookie.damages, self._storage.ledgers.context.losses.entries),
                 *kafka_families(self._kafka_metrics),
-                *damage_families(self._storage.bookie.stats(), self._storage.ledgers.context.losses.entries),
             ],
             transactions=transactions,
             sql_streams=SqlStreams(self._storage.meta, self._runtime),
