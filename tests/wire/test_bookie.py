@@ -164,6 +164,8 @@ def test_codes_are_for_ever() -> None:
         9: "BookieCookieError",
         10: "JournalCorruptError",
         11: "EntryLogMissingError",
+        12: "EntryInDoubtError",
+        13: "LedgersUnknownError",
         32: "WireError",
         33: "FrameTooLargeError",
         34: "ChecksumError",

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from weir.bookie.batches import checked_batch
 from weir.bookie.checkpoints import load_checkpoint
-from weir.bookie.doubts import Copies, Doubts, no_copies
 from weir.bookie.damage import Damages
+from weir.bookie.doubts import Copies, Doubts, no_copies
 from weir.bookie.flush import Flusher
 from weir.bookie.gc import GarbageCollector
 from weir.bookie.identity import claim_folder

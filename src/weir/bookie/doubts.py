@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Collection
 
 from weir.bookie.layout import Layout
 from weir.bookie.small_files import read_small, write_small
-from weir.model.errors import BookieError, EntryCorruptError, FileMissingError, JournalCorruptError, WireError
+from weir.model.errors import BookieError, EntryInDoubtError, FileMissingError, JournalCorruptError, WireError
 from weir.model.ids import LedgerId
 from weir.runtime.interfaces import Disk
 from weir.wire.doubtful import decode_doubtful, encode_doubtful
@@ -56,4 +56,4 @@ class Doubts:
         """What to say where the bookie would deny something."""
         if ledger_id not in self.ledgers:
             return denial
-        return EntryCorruptError(f"{denial.what}, but this bookie lost a part of its journal and may have held it")
+        return EntryInDoubtError(f"{denial.what}, but this bookie lost a part of its journal and may have held it")

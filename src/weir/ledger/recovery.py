@@ -27,6 +27,7 @@ from weir.ledger.writeback import WriteBack
 from weir.model.errors import (
     BookieError,
     EntryCorruptError,
+    EntryInDoubtError,
     EntryLostError,
     EntryUnreadableError,
     LedgerClosedError,
@@ -176,6 +177,8 @@ class Recovery:
             reply = whole(self._ledger.ledger_id, entry_id, last, result)
         except (NoSuchEntryError, NoSuchLedgerError):
             return Answer.DENIED
+        except EntryInDoubtError:
+            return Answer.UNKNOWN
         except EntryCorruptError:
             return Answer.DAMAGED
         except (BookieError, TimeoutError):

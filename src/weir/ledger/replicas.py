@@ -10,6 +10,7 @@ from weir.model.errors import (
     BookieError,
     BookieUnavailableError,
     EntryCorruptError,
+    EntryInDoubtError,
     EntryLostError,
     EntryUnreadableError,
     NoSuchEntryError,
@@ -124,8 +125,11 @@ class ReplicaReads:
         reasons = "; ".join(f"{bookie_id}: {reason.what}" for bookie_id, reason in said.items())
         what = f"no replica gave entry {first} of ledger {ledger_id} whole ({reasons})"
         answers = list(said.values())
-        if all(isinstance(answer, _ANSWERS) for answer in answers) and any(
-            isinstance(answer, EntryCorruptError) for answer in answers
+        certain = not any(isinstance(answer, EntryInDoubtError) for answer in answers)
+        if (
+            certain
+            and all(isinstance(answer, _ANSWERS) for answer in answers)
+            and any(isinstance(answer, EntryCorruptError) for answer in answers)
         ):
             raise EntryLostError(what, ledger_id=ledger_id, entry_id=first)
         raise EntryUnreadableError(what)

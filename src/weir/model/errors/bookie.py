@@ -23,6 +23,10 @@ class EntryCorruptError(BookieError):
     """The entry is here, but its bytes are damaged; another replica may have it whole."""
 
 
+class EntryInDoubtError(EntryCorruptError):
+    """The bookie does not have the entry, and cannot say whether it once had: it lost a part of what it held."""
+
+
 class BookieReadOnlyError(BookieError):
     """The bookie takes no new entries for now."""
 
