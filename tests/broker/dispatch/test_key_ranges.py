@@ -5,6 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.broker.dispatch.key_ranges import HASHES, auto_split, hash_of, murmur3_32, split_by_hash, sticky
+from weir.broker.dispatch.pieces import Pieces, piece_at, union_of
+from weir.model.batch import Batch, BatchFormat
+from weir.model.bits import bits_at
 from weir.model.errors import HashRangesError
 
 
@@ -64,8 +67,28 @@ def test_a_batch_of_many_keys_is_divided_without_loss(keys: list[bytes | None], 
     parts = split_by_hash(keys, mask)
     seen = 0
     for key_hash, part in parts:
-        bits = whole if part is None else part
+        bits = whole if part is None else bits_at(part, len(keys))
         assert not seen & bits
         seen |= bits
         assert all(hash_of(key or b"") == key_hash for i, key in enumerate(keys) if bits >> i & 1)
     assert seen == (whole if mask is None else mask)
+
+
+def test_a_batch_with_a_key_for_each_of_its_messages_has_pieces_no_larger_than_itself() -> None:
+    """Else 50,000 keys in one batch were 50,000 masks of 50,000 bits, and looking for each among all others took
+    minutes of the event loop."""
+    count = 50_000
+    batch = Batch(7, count, BatchFormat.KAFKA, 0, b"")
+    parts = split_by_hash([b"%d" % at for at in range(count)], None)
+    pieces = Pieces()
+    for key_hash, at in parts:
+        piece = piece_at(batch, at, key_hash)
+        assert piece.at is not None
+        pieces.add(piece)
+    assert len(list(pieces)) == len(parts) > 20_000
+    assert pieces.messages == count
+    gone = pieces.cut_all([(7 + at, 8 + at) for at in range(0, count, 2)])
+    assert sum(piece.cost for piece in gone) == pieces.messages == count // 2
+    assert union_of(gone) == bits_at(range(0, count, 2), count)
+    assert sum(piece.cost for piece in pieces.cut(7, 7 + count)) == count // 2
+    assert not len(pieces)

@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.broker.dispatch.pieces import Piece, Pieces
+from weir.model.bits import indices_of
 
 #: A log of batches with these counts.
 COUNTS = [1, 3, 1, 1, 5, 2, 8, 1]
@@ -13,6 +14,13 @@ END = sum(COUNTS)
 
 def offsets(piece: Piece) -> set[tuple[int, int]]:
     return {(piece.base + i, piece.hash) for i in range(piece.count) if piece.whole >> i & 1}
+
+
+def made(place: int, mask: int | None, key: int) -> Piece:
+    """A piece; those of one key are kept as indices, those of the other as a mask."""
+    if key and mask is not None:
+        return Piece(BASES[place], COUNTS[place], None, key, indices_of(mask))
+    return Piece(BASES[place], COUNTS[place], mask, key)
 
 
 steps = st.lists(
@@ -33,7 +41,7 @@ def test_pieces_hold_what_was_put_in_and_not_taken_out(moves: list[tuple[str, in
         if what == "add":
             full = (1 << COUNTS[a]) - 1
             mask = b & full or full
-            piece = Piece(BASES[a], COUNTS[a], None if mask == full else mask, key)
+            piece = made(a, None if mask == full else mask, key)
             model |= offsets(piece)
             pieces.add(piece)
         elif what == "cut":
@@ -72,7 +80,7 @@ def test_many_ranges_at_once_are_what_they_are_one_by_one(
         for place, bits, key in added:
             full = (1 << COUNTS[place]) - 1
             mask = bits & full or full
-            pieces.add(Piece(BASES[place], COUNTS[place], None if mask == full else mask, key))
+            pieces.add(made(place, None if mask == full else mask, key))
     ranges = [(min(pair), max(pair)) for pair in ranges]
     for some in (ranges, sorted(ranges)):
         gone = set().union(*map(offsets, at_once.cut_all(some)), set())

@@ -107,6 +107,10 @@ class BrokerConsumer:
         """What is left of the credit of the `next()` that waits; zero if none does."""
         return self._demand
 
+    def charge(self, cost: int) -> None:
+        """So many messages of its credit are spent on what it will be given at once."""
+        self._demand -= cost
+
     def give(self, delivery: Delivery, cost: int) -> None:
         """Put a delivery into its hands; messages of the batch that it was just given come on top."""
         self._demand -= cost

@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from weir.model.batch import Batch
+from weir.model.bits import indices_of
 from weir.model.errors import HashRangesError
 from weir.wire.formats import Keys
 
@@ -102,16 +103,16 @@ def sticky(consumers: Sequence[tuple[int, Sequence[tuple[int, int]]]]) -> Ranges
     return Ranges(tuple(w[0] for w in whole), tuple(w[1] for w in whole), tuple(w[2] for w in whole))
 
 
-def split_by_hash(
-    keys: "bytes | Sequence[bytes | None] | None", wanted: int | None
-) -> list[tuple[int, int | None]]:
-    """The hashes in a batch, and which of its wanted messages each has (None: all); in the order of messages."""
+#: The indices of a hash's messages in a batch; None for all of them.
+Indices = list[int] | None
+
+
+def split_by_hash(keys: "bytes | Sequence[bytes | None] | None", wanted: int | None) -> list[tuple[int, Indices]]:
+    """The hashes in a batch, and which of its wanted messages each has; in the order of messages. Takes time
+    linear in the batch, however many hashes it has."""
     if keys is None or isinstance(keys, bytes):
-        return [(hash_of(keys or b""), wanted)]
-    masks: dict[int, int] = {}
-    for index, key in enumerate(keys):
-        if wanted is None or wanted >> index & 1:
-            key_hash = hash_of(key or b"")
-            masks[key_hash] = masks.get(key_hash, 0) | 1 << index
-    whole = (1 << len(keys)) - 1
-    return [(key_hash, None if mask == whole else mask) for key_hash, mask in masks.items()]
+        return [(hash_of(keys or b""), None if wanted is None else indices_of(wanted))]
+    found: dict[int, list[int]] = {}
+    for index in range(len(keys)) if wanted is None else indices_of(wanted):
+        found.setdefault(hash_of(keys[index] or b""), []).append(index)
+    return [(key_hash, None if len(at) == len(keys) else at) for key_hash, at in found.items()]

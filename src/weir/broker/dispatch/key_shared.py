@@ -12,7 +12,7 @@ from weir.broker.api import KeyShared as KeySharedMode
 from weir.broker.dispatch.consumer import BrokerConsumer
 from weir.broker.dispatch.dispatcher import DispatchParts, ack_invisible, count_again, returned, wanted_of
 from weir.broker.dispatch.key_ranges import KeysOf, Ranges, Ring, auto_split, split_by_hash, sticky
-from weir.broker.dispatch.pieces import Piece, Pieces
+from weir.broker.dispatch.pieces import Piece, Pieces, piece_at, union_of
 from weir.model.batch import Batch
 from weir.model.bits import Run
 from weir.model.check import check
@@ -120,13 +120,19 @@ class KeyShared:
         parked = consumer.parked
         while len(parked) and self._room(consumer) > 0:
             parked.cut(0, self._feed.start_offset)
-            piece = parked.first()
-            batches = self._parked_feed.get(piece.base, 1) if piece is not None else None
-            if piece is None or not batches:
+            first = parked.first()
+            batches = self._parked_feed.get(first.base, 1) if first is not None else None
+            if first is None or not batches:
                 return
-            check(batches[0].base_offset == piece.base, "a parked piece is read where it was found")
-            parked.remove(piece)
-            self._give(consumer, batches[0], piece)
+            check(batches[0].base_offset == first.base, "a parked piece is read where it was found")
+            taken: list[Piece] = []
+            for piece in parked.of(first.base):
+                if self._room(consumer) <= 0:
+                    break
+                parked.remove(piece)
+                self._hold(consumer, piece)
+                taken.append(piece)
+            self._give(consumer, batches[0], taken)
 
     def _read_on(self) -> bool:
         """The next batches of the log, to their consumers or to where they wait; answers whether any came."""
@@ -140,18 +146,20 @@ class KeyShared:
             if wanted == 0:
                 ack_invisible(desk, batch)
                 continue
-            parts = split_by_hash(self._keys_of(batch), wanted)
-            room = False
-            for key_hash, mask in parts:
-                room |= self._place(batch, Piece(batch.base_offset, batch.count, mask, key_hash))
+            given: dict[BrokerConsumer, list[Piece]] = {}
+            for key_hash, at in split_by_hash(self._keys_of(batch), wanted):
+                self._place(piece_at(batch, at, key_hash), given)
+            for consumer, pieces in given.items():
+                self._give(consumer, batch, pieces)
+            room = bool(given)
             if not room and self._waiting() >= desk.settings.look_ahead:
                 break
             if room and not any(self._room(consumer) > 0 for consumer in self._consumers.values()):
                 break
         return True
 
-    def _place(self, batch: Batch, piece: Piece) -> bool:
-        """Give a new piece to its consumer if nothing stands before it, else let it wait; answers which."""
+    def _place(self, piece: Piece, given: dict[BrokerConsumer, list[Piece]]) -> None:
+        """A new piece is for its consumer if nothing stands before it, else it waits."""
         owner = self._owner(piece.hash)
         if (
             owner is None
@@ -160,9 +168,9 @@ class KeyShared:
             or self._room(owner) <= 0
         ):
             self._park(piece)
-            return False
-        self._give(owner, batch, piece)
-        return True
+        else:
+            self._hold(owner, piece)
+            given.setdefault(owner, []).append(piece)
 
     def _park(self, piece: Piece) -> None:
         owner = self._owner(piece.hash)
@@ -181,15 +189,20 @@ class KeyShared:
         holder = self._holders.get(key_hash)
         return holder is not None and holder.consumer is not owner and not self._mode.allow_out_of_order
 
-    def _give(self, consumer: BrokerConsumer, batch: Batch, piece: Piece) -> None:
-        cost = piece.cost
+    def _hold(self, consumer: BrokerConsumer, piece: Piece) -> None:
+        """The piece is the consumer's from now on."""
         holder = self._holders.get(piece.hash)
         if holder is None or holder.consumer is not consumer:
             holder = self._holders[piece.hash] = _Holder(consumer)
-        holder.messages += cost
+        holder.messages += piece.cost
         consumer.pending.add(piece)
-        consumer.give(Delivery(batch, piece.mask, self._desk.counts.get(piece.base, 0)), cost)
-        self._brake.spend(cost, len(batch.payload))
+        consumer.charge(piece.cost)
+
+    def _give(self, consumer: BrokerConsumer, batch: Batch, pieces: Sequence[Piece]) -> None:
+        """Pieces of one batch that the consumer holds, as one delivery."""
+        wanted = union_of(pieces)
+        consumer.give(Delivery(batch, wanted, self._desk.counts.get(batch.base_offset, 0)), 0)
+        self._brake.spend(sum(piece.cost for piece in pieces), len(batch.payload))
 
     # --- what comes back --------------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ from weir.broker.topic.meters import Histogram, Meter
 from weir.broker.topic.readable import WholeLog
 from weir.broker.topic.stats_of import flow_of, producer_stats, subscription_stats
 from weir.model.batch import Batch
+from weir.model.bits import bits_at
 from weir.model.errors import (
     MessageTooLargeError,
     NotAllowedError,
@@ -135,13 +136,24 @@ class PassingSubscription:
                 chosen, self._turn = share_out([batch.count], seats, self._turn)
                 self._give(there[chosen[0]] if chosen else None, batch, None)
             case SubscriptionType.KEY_SHARED:
-                for key_hash, mask in split_by_hash(self._topic.keys_of(batch), None):
-                    number = self._map.owner(key_hash)
-                    self._give(None if number is None else self._consumers[number], batch, mask)
+                for owner, mask in self._shares(batch).items():
+                    self._give(None if owner is None else self._consumers[owner], batch, mask)
             case SubscriptionType.FAILOVER:
                 self._give(self._active, batch, None)
             case _:
                 self._give(next(iter(self._consumers.values())), batch, None)
+
+    def _shares(self, batch: Batch) -> dict[int | None, int | None]:
+        """Which messages of a batch, as bits, are for which consumer; None for all of them."""
+        shares: dict[int | None, list[int]] = {}
+        for key_hash, at in split_by_hash(self._topic.keys_of(batch), None):
+            number = self._map.owner(key_hash)
+            if at is None:
+                return {number: None}
+            shares.setdefault(number, []).extend(at)
+        return {
+            number: None if len(at) == batch.count else bits_at(at, batch.count) for number, at in shares.items()
+        }
 
     def _give(self, consumer: BrokerConsumer | None, batch: Batch, mask: int | None) -> None:
         cost = batch.count if mask is None else mask.bit_count()
