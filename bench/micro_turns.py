@@ -30,6 +30,8 @@ from weir.wire.pulsar.proto import Message, api
 
 BATCH = 100_000
 MANY = 100_000
+#: Topics need two elements of a request, with a partition each; a request has 131,072.
+PARTS = 60_000
 
 
 class Held:
@@ -323,7 +325,7 @@ def _names(count: int) -> list[str]:
 async def metadata_of_named(broker: Broker) -> None:
     """100,000 topics that are not there."""
     client = await _kafka(broker)
-    wanted = [m.MetadataRequest.MetadataRequestTopic(name=name) for name in _names(MANY)]
+    wanted = [m.MetadataRequest.MetadataRequestTopic(name=name) for name in _names(PARTS)]
     HELD.reset()
     await client.ask(ApiKey.METADATA, 9, m.MetadataRequest(topics=wanted, allow_auto_topic_creation=False))
 
@@ -354,7 +356,8 @@ async def create_many(broker: Broker) -> None:
     client = await _kafka(broker)
     HELD.reset()
     made = [
-        m.CreateTopicsRequest.CreatableTopic(name="t", num_partitions=1, replication_factor=1) for _ in range(MANY)
+        m.CreateTopicsRequest.CreatableTopic(name="t", num_partitions=1, replication_factor=1)
+        for _ in range(PARTS)
     ]
     await client.ask(ApiKey.CREATE_TOPICS, 5, m.CreateTopicsRequest(topics=made, timeout_ms=60_000))
 
@@ -362,7 +365,7 @@ async def create_many(broker: Broker) -> None:
 async def delete_many(broker: Broker) -> None:
     client = await _kafka(broker)
     HELD.reset()
-    await client.ask(ApiKey.DELETE_TOPICS, 4, m.DeleteTopicsRequest(topic_names=_names(MANY), timeout_ms=60_000))
+    await client.ask(ApiKey.DELETE_TOPICS, 4, m.DeleteTopicsRequest(topic_names=_names(PARTS), timeout_ms=60_000))
 
 
 async def describe_configs(broker: Broker) -> None:
@@ -373,7 +376,7 @@ async def describe_configs(broker: Broker) -> None:
     resource = m.DescribeConfigsRequest.DescribeConfigsResource
     many = [resource(resource_type=2, resource_name="t0", configuration_keys=None) for _ in range(2000)]
     await client.ask(ApiKey.DESCRIBE_CONFIGS, 1, m.DescribeConfigsRequest(resources=many))
-    keys = [resource(resource_type=2, resource_name="t0", configuration_keys=_names(MANY))]
+    keys = [resource(resource_type=2, resource_name="t0", configuration_keys=_names(PARTS))]
     await client.ask(ApiKey.DESCRIBE_CONFIGS, 1, m.DescribeConfigsRequest(resources=keys))
 
 
@@ -382,7 +385,7 @@ async def alter_configs(broker: Broker) -> None:
     await _topics(client, 1)
     HELD.reset()
     request = m.IncrementalAlterConfigsRequest
-    configs = [request.AlterableConfig(name=name, config_operation=0, value="1") for name in _names(MANY)]
+    configs = [request.AlterableConfig(name=name, config_operation=0, value="1") for name in _names(PARTS)]
     await client.ask(
         ApiKey.INCREMENTAL_ALTER_CONFIGS,
         0,
@@ -415,7 +418,7 @@ async def offset_commit(broker: Broker) -> None:
         5,
         request(group_id="g", generation_id_or_member_epoch=-1, member_id="", topics=topics),
     )
-    topics = [request.OffsetCommitRequestTopic(name=name, partitions=parts[:1]) for name in _names(MANY)]
+    topics = [request.OffsetCommitRequestTopic(name=name, partitions=parts[:1]) for name in _names(PARTS)]
     await client.ask(
         ApiKey.OFFSET_COMMIT,
         5,
@@ -430,7 +433,7 @@ async def offset_fetch(broker: Broker) -> None:
     request = m.OffsetFetchRequest
     topics = [request.OffsetFetchRequestTopic(name="t0", partition_indexes=list(range(MANY)))]
     await client.ask(ApiKey.OFFSET_FETCH, 5, request(group_id="g", topics=topics))
-    topics = [request.OffsetFetchRequestTopic(name=name, partition_indexes=[0]) for name in _names(MANY)]
+    topics = [request.OffsetFetchRequestTopic(name=name, partition_indexes=[0]) for name in _names(PARTS)]
     await client.ask(ApiKey.OFFSET_FETCH, 5, request(group_id="g", topics=topics))
 
 
@@ -443,7 +446,7 @@ async def add_partitions_to_txn(broker: Broker) -> None:
     producer = int.from_bytes(frame[10:18], "big")
     HELD.reset()
     request = m.AddPartitionsToTxnRequest
-    topics = [request.AddPartitionsToTxnTopic(name=name, partitions=[0]) for name in _names(MANY // 2)] + [
+    topics = [request.AddPartitionsToTxnTopic(name=name, partitions=[0]) for name in _names(PARTS // 2)] + [
         request.AddPartitionsToTxnTopic(name="t0", partitions=list(range(MANY // 2)))
     ]
     await client.ask(
@@ -466,7 +469,7 @@ async def fetch_many(broker: Broker) -> None:
     parts = [request.FetchPartition(partition=at, fetch_offset=0, partition_max_bytes=1000) for at in range(MANY)]
     topics = [request.FetchTopic(topic="t0", partitions=parts)]
     await client.ask(ApiKey.FETCH, 4, request(replica_id=-1, max_wait_ms=0, min_bytes=0, topics=topics))
-    topics = [request.FetchTopic(topic=name, partitions=parts[:1]) for name in _names(MANY)]
+    topics = [request.FetchTopic(topic=name, partitions=parts[:1]) for name in _names(PARTS)]
     await client.ask(ApiKey.FETCH, 4, request(replica_id=-1, max_wait_ms=0, min_bytes=0, topics=topics))
 
 
@@ -543,7 +546,7 @@ async def join_group(broker: Broker) -> None:
     client = await _kafka(broker)
     HELD.reset()
     request = m.JoinGroupRequest
-    protocols = [request.JoinGroupRequestProtocol(name=name, metadata=b"x") for name in _names(MANY)]
+    protocols = [request.JoinGroupRequestProtocol(name=name, metadata=b"x") for name in _names(PARTS)]
     await client.ask(
         ApiKey.JOIN_GROUP,
         2,
@@ -561,9 +564,9 @@ async def join_group(broker: Broker) -> None:
 async def groups_by_name(broker: Broker) -> None:
     client = await _kafka(broker)
     HELD.reset()
-    await client.ask(ApiKey.DESCRIBE_GROUPS, 3, m.DescribeGroupsRequest(groups=_names(MANY)))
-    await client.ask(ApiKey.DELETE_GROUPS, 1, m.DeleteGroupsRequest(groups_names=_names(MANY)))
-    await client.ask(ApiKey.FIND_COORDINATOR, 4, m.FindCoordinatorRequest(coordinator_keys=_names(MANY)))
+    await client.ask(ApiKey.DESCRIBE_GROUPS, 3, m.DescribeGroupsRequest(groups=_names(PARTS)))
+    await client.ask(ApiKey.DELETE_GROUPS, 1, m.DeleteGroupsRequest(groups_names=_names(PARTS)))
+    await client.ask(ApiKey.FIND_COORDINATOR, 4, m.FindCoordinatorRequest(coordinator_keys=_names(PARTS)))
 
 
 async def lists_of_topics(broker: Broker) -> None:

@@ -23,6 +23,8 @@ UNITS = 256
 UNIT_BYTES = 4096
 #: Elements of a list that cost as much as a unit, where each of them takes about a microsecond.
 UNIT_ELEMENTS = 8
+#: Units of looking something up by its name, and of answering that there is none such.
+LOOK_UP_UNITS = 4
 #: No turn is longer, in seconds, once the command at hand is done.
 LONGEST_S = 0.005
 

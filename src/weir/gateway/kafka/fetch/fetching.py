@@ -68,6 +68,7 @@ class Fetching:
         await self._load(wanted)
         for part in wanted:
             await self._look(part)
+            await self._session.turns.pause()
         if self._enough() or self._max_wait_s <= 0 or not len(self._parts):
             return
         clock, pressure = self._session.clock, self._session.unread.budget.on_pressure
@@ -85,6 +86,7 @@ class Fetching:
                 return  # others wait for what this one holds: what there is must do
             for part in grown:
                 await self._look(part)
+                await self._session.turns.pause()
             if self._enough():
                 return
 
@@ -110,6 +112,7 @@ class Fetching:
         catalog, topics = self._session.services.catalog, self._session.topics
         missing: list[TopicName] = []
         for part in parts:
+            await self._session.turns.pause()
             with suppress(WeirError):
                 name = part.name or catalog.known(self._session.role, *part.key)
                 if topics.get(name) is None:

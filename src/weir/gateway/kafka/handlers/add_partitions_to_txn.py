@@ -12,6 +12,7 @@ from weir.gateway.kafka.registry import handler
 from weir.gateway.kafka.transacting import fenced_code, find_parts, identity, transaction_code, transactions_of
 from weir.model.errors import WeirError
 from weir.model.topics import TopicName
+from weir.runtime.turns import LOOK_UP_UNITS
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey
 
@@ -49,9 +50,12 @@ async def _add(session: Session, asked: _Transaction, version: int) -> list[_Top
     parts: list[TopicName] = []
     refused: dict[tuple[str, int], int] = {}
     for topic in asked.topics:
-        found, codes = find_parts(session, topic.name, topic.partitions)
-        parts += found.values()
-        refused |= {(topic.name, index): code for index, code in codes.items()}
+        for index in topic.partitions:
+            await session.turns.pause(LOOK_UP_UNITS)
+            found, codes = find_parts(session, topic.name, [index])
+            parts += found.values()
+            for code in codes.values():
+                refused[topic.name, index] = code
     if refused:
         return _answer(asked.topics, Code.OPERATION_NOT_ATTEMPTED, refused)
     transactions = transactions_of(session)

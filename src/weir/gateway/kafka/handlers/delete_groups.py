@@ -6,6 +6,7 @@ from weir.gateway.kafka.errors import text_of
 from weir.gateway.kafka.grouping import group_code, groups_of
 from weir.gateway.kafka.registry import handler
 from weir.model.errors import WeirError
+from weir.runtime.turns import LOOK_UP_UNITS
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey
 
@@ -14,7 +15,10 @@ _Result = m.DeleteGroupsResponse.DeletableGroupResult
 
 @handler(ApiKey.DELETE_GROUPS, versions=(0, 2))
 async def delete_groups(session: Session, request: m.DeleteGroupsRequest, version: int) -> m.DeleteGroupsResponse:
-    results = [await _delete(session, name) for name in dict.fromkeys(request.groups_names)]
+    results = []
+    for name in dict.fromkeys(request.groups_names):
+        results.append(await _delete(session, name))
+        await session.turns.pause(LOOK_UP_UNITS)
     return m.DeleteGroupsResponse(results=results)
 
 

@@ -30,7 +30,7 @@ async def describe_configs(
     for number, resource in enumerate(request.resources, 1):
         results.append(_described(session, request, resource))
         if not number % _AT_ONCE:
-            await session.clock.sleep(0)
+            await session.turns.next()
     return m.DescribeConfigsResponse(results=results)
 
 

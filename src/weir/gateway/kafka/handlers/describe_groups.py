@@ -7,6 +7,7 @@ from weir.gateway.kafka.errors import Code, text_of
 from weir.gateway.kafka.grouping import STATES, group_code, groups_of
 from weir.gateway.kafka.registry import handler
 from weir.model.errors import UnknownGroupError, WeirError
+from weir.runtime.turns import LOOK_UP_UNITS
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey
 
@@ -20,7 +21,10 @@ _Member = m.DescribeGroupsResponse.DescribedGroupMember
 async def describe_groups(
     session: Session, request: m.DescribeGroupsRequest, version: int
 ) -> m.DescribeGroupsResponse:
-    told = [await _describe(session, name, version) for name in dict.fromkeys(request.groups)]
+    told = []
+    for name in dict.fromkeys(request.groups):
+        told.append(await _describe(session, name, version))
+        await session.turns.pause(LOOK_UP_UNITS)
     if request.include_authorized_operations:
         for group in told:
             group.authorized_operations = _ALLOWED if group.error_code == Code.NONE else NOT_ASKED

@@ -5,6 +5,7 @@ from weir.gateway.kafka.errors import code_of, text_of
 from weir.gateway.kafka.registry import handler
 from weir.model.errors import WeirError
 from weir.model.registry import Action
+from weir.runtime.turns import LOOK_UP_UNITS
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey
 
@@ -32,6 +33,7 @@ async def describe_producers(
 
 async def _describe(session: Session, name: str, index: int) -> _Partition:
     services = session.services
+    await session.turns.pause(LOOK_UP_UNITS)
     try:
         services.guard.check(session.role, services.catalog.base(name), Action.CONSUME)
         part = services.catalog.part(name, index)

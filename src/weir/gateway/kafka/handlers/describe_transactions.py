@@ -5,6 +5,7 @@ from weir.gateway.kafka.registry import handler
 from weir.gateway.kafka.transacting import transaction_code, transactions_of
 from weir.model.errors import NotAuthorisedError, TopicNotFoundError, WeirError
 from weir.model.topics import TopicName
+from weir.runtime.turns import LOOK_UP_UNITS
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey
 
@@ -23,6 +24,7 @@ async def describe_transactions(
 
 async def _describe(session: Session, name: str) -> _Told:
     transactions = transactions_of(session)
+    await session.turns.pause(LOOK_UP_UNITS)
     try:
         found = await transactions.describe(name)
     except WeirError as failure:

@@ -6,6 +6,7 @@ from weir.gateway.kafka.grouping import group_code, groups_of
 from weir.gateway.kafka.registry import handler
 from weir.gateway.kafka.transacting import transaction_code, transactions_of
 from weir.model.errors import WeirError
+from weir.runtime.turns import LOOK_UP_UNITS
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey
 
@@ -19,7 +20,10 @@ async def find_coordinator(
     session: Session, request: m.FindCoordinatorRequest, version: int
 ) -> m.FindCoordinatorResponse:
     keys = request.coordinator_keys if version >= _SEVERAL_SINCE else [request.key]
-    found = [await _find(session, request.key_type, key) for key in keys]
+    found = []
+    for key in keys:
+        found.append(await _find(session, request.key_type, key))
+        await session.turns.pause(LOOK_UP_UNITS)
     if version >= _SEVERAL_SINCE:
         return m.FindCoordinatorResponse(coordinators=found)
     one = found[0]

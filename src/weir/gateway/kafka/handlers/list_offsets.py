@@ -28,7 +28,7 @@ async def list_offsets(session: Session, request: m.ListOffsetsRequest, version:
         for number, asked in enumerate(topic.partitions, 1):
             told.append(await _answer(session, topic.name, asked, committed, version))
             if not number % _AT_ONCE:
-                await session.clock.sleep(0)
+                await session.turns.next()
         response.topics.append(m.ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name, partitions=told))
     return response
 

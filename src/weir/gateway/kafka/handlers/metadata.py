@@ -55,7 +55,7 @@ async def _all(session: Session) -> list[_Topic]:
     for number, record in enumerate(session.services.catalog.all(session.role), 1):
         topics.append(_described(session, record))
         if not number % _AT_ONCE:
-            await session.clock.sleep(0)
+            await session.turns.next()
     return topics
 
 
@@ -66,7 +66,7 @@ async def _all_named(session: Session, wanted: list[_Wanted], create: bool, *, b
     for number, each in enumerate(named.values(), 1):
         topics.append(await _named(session, each, create, by_id=by_id))
         if not number % _AT_ONCE:
-            await session.clock.sleep(0)
+            await session.turns.next()
     return topics
 
 

@@ -7,6 +7,7 @@ from weir.gateway.kafka.grouping import group_code, groups_of, part_of, position
 from weir.gateway.kafka.registry import handler
 from weir.model.errors import TopicNotFoundError, UnknownGroupError, WeirError
 from weir.model.topics import TopicName
+from weir.runtime.turns import LOOK_UP_UNITS
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey
 
@@ -24,6 +25,7 @@ async def offset_commit(session: Session, request: m.OffsetCommitRequest, versio
     for topic in request.topics:
         answer.begin(topic)
         for partition in topic.partitions:
+            await session.turns.pause(LOOK_UP_UNITS)
             try:
                 part = _part(session, request.group_id, topic, partition.partition_index, version)
             except WeirError as refused:

@@ -14,6 +14,7 @@ from weir.gateway.kafka.grouping import (
 from weir.gateway.kafka.registry import handler
 from weir.model.errors import GroupNotEmptyError, GroupSubscribedError, WeirError
 from weir.model.topics import TopicName
+from weir.runtime.turns import LOOK_UP_UNITS
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey
 
@@ -36,6 +37,7 @@ async def offset_delete(session: Session, request: m.OffsetDeleteRequest, versio
     for topic in request.topics:
         topics.append(_ToldTopic(name=topic.name, partitions=[]))
         for index in [partition.partition_index for partition in topic.partitions]:
+            await session.turns.pause(LOOK_UP_UNITS)
             told = _Told(partition_index=index, error_code=Code.NONE)
             topics[-1].partitions.append(told)
             try:

@@ -10,6 +10,7 @@ from weir.gateway.kafka.grouping import group_code, groups_of, may_use, part_of,
 from weir.gateway.kafka.registry import handler
 from weir.model.errors import TopicNotFoundError, WeirError
 from weir.model.topics import TopicName
+from weir.runtime.turns import LOOK_UP_UNITS
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey
 from weir.wire.kafka.primitives import NO_UUID
@@ -67,6 +68,7 @@ async def _everything(session: Session, group: str, version: int, stable: bool) 
     found = await groups_of(session).fetch(group, stable=stable)
     topics: dict[TopicName, _Topic] = {}
     for part, position in found.items():
+        await session.turns.pause()
         base = part.base
         try:
             if base not in topics:
@@ -87,7 +89,9 @@ async def _some(session: Session, group: str, wanted: Sequence[_Wanted], version
     for asked in wanted:
         topic = _Topic(name=asked.name, topic_id=asked.topic_id, partitions=[])
         topics.append(topic)
-        awaited += [(topic, index, _part(session, group, asked, index, version)) for index in asked.indexes]
+        for index in asked.indexes:
+            awaited.append((topic, index, _part(session, group, asked, index, version)))
+            await session.turns.pause(LOOK_UP_UNITS)
     parts = [part for _, _, part in awaited if isinstance(part, TopicName)]
     found = await groups_of(session).fetch(group, parts, stable=stable)
     for topic, index, part in awaited:

@@ -35,7 +35,7 @@ async def offset_for_leader_epoch(
 
 async def _end_of(session: Session, name: str, part: _Partition) -> _Result:
     services = session.services
-    await session.clock.sleep(0)  # there may be many, and all of them at hand
+    await session.turns.next()  # there may be many, and all of them at hand
     try:
         services.guard.check(session.role, services.catalog.base(name), None)
         where = services.catalog.part(name, part.partition)

@@ -8,6 +8,7 @@ from weir.gateway.kafka.registry import handler
 from weir.gateway.kafka.transacting import identity, transaction_code, transactions_of
 from weir.model.errors import WeirError
 from weir.model.topics import TopicName
+from weir.runtime.turns import LOOK_UP_UNITS
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey
 
@@ -29,6 +30,7 @@ async def txn_offset_commit(
         told = _Topic(name=topic.name, partitions=[])
         topics.append(told)
         for partition in topic.partitions:
+            await session.turns.pause(LOOK_UP_UNITS)
             answer = _Partition(partition_index=partition.partition_index)
             told.partitions.append(answer)
             try:

@@ -30,6 +30,7 @@ from weir.model.errors import (
 from weir.model.ids import Buffer
 from weir.model.registry import Action
 from weir.model.topics import TopicName
+from weir.runtime.turns import LOOK_UP_UNITS, UNIT_BYTES, Work
 from weir.runtime.waiters import Waiters
 from weir.wire.kafka import messages as m
 
@@ -45,6 +46,8 @@ Answer = Callable[[m.ProduceResponse | None], None]
 _BY_ID_SINCE = 13
 #: Producers that one request opens at a time.
 _OPENED_AT_ONCE = 64
+#: Partitions of one request that are published at once; those of a larger one in turns, before the next request.
+_PUBLISHED_AT_ONCE = 256
 _PartResponse = m.ProduceResponse.PartitionProduceResponse
 _TopicResponse = m.ProduceResponse.TopicProduceResponse
 #: What a topic refuses because it knows the producer: that leaves no gap that only the connection would know of.
@@ -134,14 +137,21 @@ class Publishing:
             self._forget_dead()
         by_id = version >= _BY_ID_SINCE
         missing: dict[Key, None] = {}
+        parts = 0
         for topic in request.topic_data:
             name = topic.topic_id if by_id else topic.name
+            parts += len(topic.partition_data)
             for data in topic.partition_data:
                 if (name, data.index) not in self._links:
                     missing[name, data.index] = None
-        if missing or (_joins(request, version) and self._unjoined(request, version)):
+        if (
+            missing
+            or parts > _PUBLISHED_AT_ONCE
+            or (_joins(request, version) and self._unjoined(request, version))
+        ):
             return self._open_and_publish(list(missing), request, version, answer)
-        self._publish(request, version, answer, {})
+        for _ in self._publish(request, version, answer, {}):
+            pass
         return None
 
     async def _open_and_publish(
@@ -158,7 +168,7 @@ class Publishing:
                     raise failure
         if _joins(request, version):
             failures |= await self._join(request, version)
-        self._publish(request, version, answer, failures)
+        await self._session.turns.through(self._publish(request, version, answer, failures))
 
     def _unjoined(self, request: m.ProduceRequest, version: int) -> Unjoined:
         by_id = version >= _BY_ID_SINCE
@@ -191,7 +201,7 @@ class Publishing:
 
     def _publish(
         self, request: m.ProduceRequest, version: int, answer: Answer, failures: dict[Key, WeirError]
-    ) -> None:
+    ) -> Work:
         by_id = version >= _BY_ID_SINCE
         deadline = self._session.heard_at + max(1, request.timeout_ms) / 1000
         pending = _Pending(request, version, answer, deadline)
@@ -202,6 +212,7 @@ class Publishing:
                 part = _PartResponse(index=data.index, base_offset=-1, log_append_time_ms=-1, log_start_offset=-1)
                 parts.append(part)
                 self._publish_part((name, data.index), data.records, pending, part, failures)
+                yield LOOK_UP_UNITS + len(data.records or b"") // UNIT_BYTES
             pending.response.responses.append(
                 _TopicResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=parts)
             )
