@@ -17,7 +17,9 @@ from weir.admin.metrics import (
 from weir.bookie.damage import Damages
 from weir.broker.api import BOUNDS_S, Flow, Latency, QueryProgress, SubscriptionStats, SubscriptionType, TopicStats
 from weir.gateway.kafka.connection.metrics import KafkaMetrics
+from weir.runtime.byte_budget import ByteBudget
 from weir.runtime.interfaces import LoopHolds
+from weir.runtime.real import real_runtime
 from weir.runtime.request_budget import RequestBudget
 from weir.server.budget_metrics import budget_families
 from weir.server.kafka_metrics import kafka_families
@@ -87,7 +89,7 @@ def test_the_documentation_names_every_family_as_it_is() -> None:
     told = re.findall(r"^\| `(\w+)` \| (\w+) \| (.+) \|$", page, re.MULTILINE)
     gateways = [
         *loop_families(LoopHolds()),
-        *budget_families(RequestBudget(1)),
+        *budget_families(RequestBudget(1), ByteBudget(1), real_runtime().net),
         *damage_families(Damages(), skipped_entries=0),
         *kafka_families(KafkaMetrics()),
     ]

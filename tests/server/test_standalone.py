@@ -159,7 +159,7 @@ async def test_tls_serves_beside_the_plain_listener(make: MakeWeir, runtime: Run
 async def test_a_tls_handshake_that_never_ends_is_ended(
     make: MakeWeir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("weir.runtime.real_net._HANDSHAKE_S", 0.2)
+    monkeypatch.setattr("weir.runtime.real_listening._HANDSHAKE_S", 0.2)
     made = make_certificate(tmp_path)
     certificate, key = made.file, made.key_file
     node = make("listeners.kafka_tls=127.0.0.1:0", f"tls.certificate={certificate}", f"tls.key={key}")

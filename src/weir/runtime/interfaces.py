@@ -95,6 +95,10 @@ class Listener(Protocol):
 class Network(Protocol):
     """Connections to and from other nodes."""
 
+    @property
+    def descriptor_waits(self) -> int:
+        """Times that a connection could not be accepted for want of a file descriptor, and had to wait."""
+
     async def connect(
         self, host: str, port: int, *, timeout_s: float = 10.0, tls: SSLContext | None = None
     ) -> Connection:

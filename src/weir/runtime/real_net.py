@@ -185,6 +185,10 @@ class RealNetwork:
         self._pool = BufferPool()
         self._descriptors = DescriptorLimit()
 
+    @property
+    def descriptor_waits(self) -> int:
+        return self._descriptors.reached
+
     async def connect(
         self, host: str, port: int, *, timeout_s: float = 10.0, tls: SSLContext | None = None
     ) -> RealConnection:

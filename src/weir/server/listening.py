@@ -24,6 +24,10 @@ class BoundNetwork:
         self._bound[bound] = listener
         return bound
 
+    @property
+    def descriptor_waits(self) -> int:
+        return self._net.descriptor_waits
+
     async def connect(
         self, host: str, port: int, *, timeout_s: float = 10.0, tls: SSLContext | None = None
     ) -> Connection:

@@ -88,6 +88,7 @@ class Standalone:
         self._bound: dict[str, Address] = {}
         self._kafka_metrics = KafkaMetrics()
         self._request_budget = RequestBudget(config.limits.received_bytes)
+        self._unread_budget = unread_budget_of(KafkaSettings())
 
     @property
     def addresses(self) -> dict[str, Address]:
@@ -155,7 +156,7 @@ class Standalone:
             probe=self._probe,
             gateways=lambda: [
                 *loop_families(self._runtime.loop_holds),
-                *budget_families(self._request_budget),
+                *budget_families(self._request_budget, self._unread_budget, self._net),
                 *damage_families(self._storage.bookie.damages, self._storage.ledgers.context.losses.entries),
                 *kafka_families(self._kafka_metrics),
             ],
@@ -304,7 +305,6 @@ class Standalone:
             groups=groups,
             transactions=transactions,
         )
-        unread = unread_budget_of(shared.settings)
         for name in ("kafka", "kafka_tls"):
             bound = self._bound.get(name)
             if bound is None:
@@ -320,7 +320,7 @@ class Standalone:
                 metrics=self._kafka_metrics,
                 tls=tls if secure else None,
                 request_budget=self._request_budget,
-                unread_budget=unread,
+                unread_budget=self._unread_budget,
             )
             await server.start()
             self._started.push_async_callback(server.close)

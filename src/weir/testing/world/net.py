@@ -244,6 +244,10 @@ class NodeNetwork:
         self._net = net
         self._owner = owner
 
+    @property
+    def descriptor_waits(self) -> int:
+        return 0
+
     async def connect(
         self, host: str, port: int, *, timeout_s: float = 10.0, tls: SSLContext | None = None
     ) -> SimConnection:
