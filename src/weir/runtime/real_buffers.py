@@ -24,8 +24,6 @@ _KEPT_CHUNKS = 64
 _CROWDED_BYTES = 128 * 1024 * 1024
 #: How many retired chunks one `lend` looks at before it allocates.
 _LOOK_AT = 4
-#: References to a chunk's bytes that nobody else looks at: the chunk's own, and that of the question.
-_UNSHARED = 2 if sys.implementation.name == "cpython" else 0
 
 
 class Chunk:
@@ -39,9 +37,18 @@ class Chunk:
 
     def recycle(self) -> bool:
         """Begin anew, if nobody looks; whether there is room enough for a read."""
-        if sys.getrefcount(self.data) == _UNSHARED:
+        if self.references() == _UNSHARED:
             self.end = 0
         return self.end <= _LAST_START
+
+    def references(self) -> int:
+        """How many there are to its bytes: its own, that of the question, and one for each view."""
+        return sys.getrefcount(self.data)
+
+
+#: Those to a chunk's bytes that nobody else looks at. Asked, because interpreters count the question differently;
+#: what is no CPython counts nothing, and there a chunk is filled once.
+_UNSHARED = Chunk().references() if sys.implementation.name == "cpython" else 0
 
 
 class BufferPool:

@@ -363,8 +363,7 @@ def join(group: str, member: str = "", name: str = "range") -> m.JoinGroupReques
 
 def test_a_flood_of_groups_is_refused_beyond_what_there_may_be(start_node: Start) -> None:
     node = start_node()
-    groups = node.services.groups
-    assert groups is not None
+    groups = node.services.groups._groups
     groups.settings = replace(groups.settings, max_groups=20)
 
     async def flood() -> list[int]:
@@ -420,8 +419,7 @@ def test_a_client_with_the_longest_name_there_is_joins_a_group(node: KafkaNode) 
 
 def test_a_flood_of_transactional_ids_is_refused_beyond_what_there_may_be(start_node: Start) -> None:
     node = start_node()
-    transactions = node.services.transactions
-    assert transactions is not None
+    transactions = node.services.transactions._transactions
     transactions.settings = replace(transactions.settings, most=20)
 
     async def flood() -> list[int]:
