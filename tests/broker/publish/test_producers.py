@@ -248,8 +248,10 @@ def test_a_terminated_topic_takes_nothing_more_and_is_read_to_its_end(run: Calla
         await bench.publish(producer, "last")
         last = await topic.terminate()
         assert (last.ledger, last.entry) == topic.position_of(0)
-        with pytest.raises(StreamTerminatedError):
+        with pytest.raises(ProducerClosedError):  # it is told that it is over, and looks again
             await producer.publish(bench.out("more"))
+        with pytest.raises(StreamTerminatedError):
+            await (await bench.producer(topic)).publish(bench.out("more"))
         assert await bench.receive(await bench.consumer(topic), 1) == ["last"]
 
     run(scenario)
