@@ -10,12 +10,15 @@ more than its units say is noticed after it, and ends the turn as well.
 """
 
 import asyncio
-from collections.abc import Generator
+from typing import TypeVar
 
+from weir.model.steps import Steps
 from weir.runtime.interfaces import Clock
 
+T = TypeVar("T")
+
 #: Work that yields the units it has spent wherever it may be interrupted: plain code, which its caller cuts.
-Work = Generator[int, None, None]
+Work = Steps[None]
 
 #: Units of one turn; one is about what a small command costs, some microseconds.
 UNITS = 256
@@ -56,9 +59,14 @@ class Turns:
             await self._clock.sleep(0)
             self.begin()
 
-    async def through(self, work: Work) -> None:
+    async def through(self, work: Steps[T]) -> T:
         """Do work that says where it may pause; the next turn is waited for wherever one is over."""
-        for units in work:
+        while True:
+            try:
+                units = next(work)
+            except StopIteration as end:
+                result: T = end.value
+                return result
             if self.spend(units):
                 await self.next()
 

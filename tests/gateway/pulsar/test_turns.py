@@ -4,6 +4,12 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from weir.broker.api import Outgoing
+from weir.model.batch import BatchFormat
+from weir.model.steps import STEP_MESSAGES
+from weir.wire.kafka.records_build import Record, build_batch
+from weir.wire.pulsar.batch import iter_batch, open_payload
+from weir.wire.pulsar.message import parse_metadata, split_message
 from weir.wire.pulsar.proto import api
 
 TOPIC = "persistent://public/default/t"
@@ -151,5 +157,25 @@ def test_commands_that_are_served_by_tasks_are_taken_a_few_at_a_time(play: Play)
         for _ in range(500):
             await peer.hear(api.CommandLookupTopicResponse)
         assert most_per_step(begun) <= 64
+
+    play(conversation)
+
+
+def test_a_large_batch_of_another_protocol_is_translated_in_turns(play: Play) -> None:
+    async def conversation(stage: Any) -> None:
+        topic = await stage.fill(1)
+        records = build_batch([Record(at, 1, None, b"x") for at in range(5000)])
+        topic.append(Outgoing(records, 5000, BatchFormat.KAFKA))
+        peer = await stage.peer()
+        await peer.subscribe(TOPIC)
+        begun = step()
+        peer.say(api.CommandFlow(consumer_id=1, messagePermits=10_000))
+        await peer.message()
+        _, message = await peer.message()
+        parts = split_message(memoryview(message))
+        metadata = parse_metadata(parts)
+        found = list(iter_batch(open_payload(metadata, parts.payload), 5000))
+        assert [bytes(single.payload) for single in found] == [b"x"] * 5000
+        assert step() - begun > 2 * 5000 // STEP_MESSAGES  # opened and put together, a few hundred at a time
 
     play(conversation)

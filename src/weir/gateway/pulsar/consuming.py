@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from weir.broker.api import Consumer, Delivery, SubscriptionType, Topic
 from weir.gateway.pulsar.acking import Acking
-from weir.gateway.pulsar.translate import translate
+from weir.gateway.pulsar.translate import is_long, translate, translate_in_steps
 from weir.gateway.pulsar.unacked import EntryPosition, Unacked
 from weir.model.errors import ConnectionLostError, ConsumerClosedError, WeirError
 from weir.model.ids import Buffer
@@ -16,6 +16,7 @@ from weir.wire.pulsar.frames import encode_command
 from weir.wire.pulsar.hot import BrokerEntries, Deliveries
 from weir.wire.pulsar.proto import api
 from weir.wire.pulsar.refusals import NO_REQUEST
+from weir.wire.translation import PulsarEntry
 
 if TYPE_CHECKING:
     from weir.gateway.pulsar.session import Session
@@ -96,7 +97,14 @@ class ConsumerLink:
                 size = sum(len(delivery.batch.payload) for delivery in deliveries)
                 units = 1 + len(deliveries) // _DELIVERIES_PER_UNIT + size // UNIT_BYTES
                 try:
-                    while (done := self._say(deliveries)) < len(deliveries):
+                    while True:
+                        first: PulsarEntry | None = None
+                        if is_long(deliveries[0].batch):
+                            first = await turns.through(translate_in_steps(deliveries[0].batch))
+                        done = self._say(deliveries, first)
+                        del first
+                        if done == len(deliveries):
+                            break
                         del deliveries[:done]
                         await outbox.drain()  # what was packed well is much when it is opened
                         await turns.next()  # others have their turn between translations
@@ -112,20 +120,24 @@ class ConsumerLink:
             log.warning("consumer %s of %s is closed: %s", self.consumer.name, self.topic.name, failed)
             await self.shut()
 
-    def _say(self, deliveries: list[Delivery]) -> int:
-        """Say the first of the deliveries, as far as they may be translated in one go; how many those are."""
+    def _say(self, deliveries: list[Delivery], first: PulsarEntry | None) -> int:
+        """Say the first of the deliveries, as far as they may be translated in one go; how many those are.
+        `first`: the first one, if it is translated already."""
         buffers: list[Buffer] = []
         places = self._places(deliveries)
         said = work = 0
         for delivery in deliveries:
-            said += 1
             batch = delivery.batch
+            if said and is_long(batch):
+                break
+            said += 1
             base = batch.base_offset
             ledger, entry = place = places(base)
             if ledger < 0:  # trimmed away on its way here
                 self.consumer.ack([(base, batch.end_offset)])
                 continue
-            payload, messages = translate(batch)
+            payload, messages = translate(batch) if first is None else first
+            first = None
             size = len(payload)
             broker_entry = b""
             if self._with_broker_entry:

@@ -1,7 +1,8 @@
 """A stored batch as the bytes of a Pulsar message: as it came, or translated, lazily, for whoever reads it."""
 
 from weir.model.batch import Batch, BatchFormat
-from weir.wire.translation import PulsarEntry, pulsar_entry
+from weir.model.steps import STEP_MESSAGES
+from weir.wire.translation import PulsarEntry, pulsar_entry, pulsar_entry_in_steps
 
 #: Half the cost of calling the class, which matters once per entry.
 _new = tuple.__new__
@@ -12,3 +13,11 @@ def translate(batch: Batch) -> PulsarEntry:
     if batch.format is BatchFormat.PULSAR:
         return _new(PulsarEntry, (batch.payload, batch.count))
     return pulsar_entry(batch)
+
+
+def is_long(batch: Batch) -> bool:
+    """Whether others should have their turn while the batch is translated."""
+    return batch.format is not BatchFormat.PULSAR and batch.count > STEP_MESSAGES
+
+
+translate_in_steps = pulsar_entry_in_steps

@@ -10,13 +10,24 @@ from collections.abc import Mapping
 from weir.model.batch import Batch, BatchFormat
 from weir.model.errors import WireError
 from weir.model.message import Message
+from weir.model.steps import STEP_MESSAGES, Steps, finish
 from weir.wire.formats.form import Format, Keyed, Keys, Translated
 from weir.wire.formats.kafka import KafkaFormat
 from weir.wire.formats.marker import MarkerFormat
 from weir.wire.formats.messages import MessagesFormat
 from weir.wire.formats.pulsar import PulsarFormat
 
-__all__ = ["FORMATS", "UNREADABLE", "Format", "Keyed", "Keys", "Translated", "messages_of", "translated"]
+__all__ = [
+    "FORMATS",
+    "UNREADABLE",
+    "Format",
+    "Keyed",
+    "Keys",
+    "Translated",
+    "messages_of",
+    "translated",
+    "translation",
+]
 
 #: Why a batch could not be opened.
 UNREADABLE = "weir-unreadable"
@@ -27,8 +38,16 @@ FORMATS: Mapping[BatchFormat, Format] = {known.tag: known for known in _ALL}
 
 def messages_of(batch: Batch) -> list[Message]:
     """The messages of a batch, one for each of its offsets; or a single one that stands for all of them."""
+    return finish(_opened(batch))
+
+
+def _opened(batch: Batch) -> Steps[list[Message]]:
+    found: list[Message] = []
     try:
-        found = FORMATS[batch.format].split(batch)
+        for message in FORMATS[batch.format].split(batch):
+            found.append(message)
+            if not len(found) % STEP_MESSAGES:
+                yield STEP_MESSAGES
         if len(found) not in (1, batch.count):
             raise WireError(f"{len(found)} messages have {batch.count} offsets")
     except WireError as bad:
@@ -40,7 +59,13 @@ def messages_of(batch: Batch) -> list[Message]:
 def translated(batch: Batch, into: BatchFormat, wanted: int | None = None) -> Translated:
     """The batch for readers of a format; as it came if it is of that format. `wanted`: a bit per message that is
     to be seen (None: all)."""
+    return finish(translation(batch, into, wanted))
+
+
+def translation(batch: Batch, into: BatchFormat, wanted: int | None = None) -> Steps[Translated]:
+    """The same in steps: a batch may have hundreds of thousands of messages."""
     reader = FORMATS[into]
     if batch.format is into:
         return reader.own(batch, wanted)
-    return reader.join(batch, messages_of(batch), wanted)
+    messages = yield from _opened(batch)
+    return (yield from reader.join(batch, messages, wanted))

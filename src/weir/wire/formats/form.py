@@ -1,12 +1,13 @@
 """What the rest of Weir asks of a stored format: one object for each, registered in `weir.wire.formats`."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from weir.model.batch import Batch, BatchFormat
 from weir.model.errors import WireError
 from weir.model.ids import Buffer
 from weir.model.message import Message
+from weir.model.steps import Steps
 
 #: A message as compaction sees it: its key, and whether it has a value.
 Keyed = tuple[bytes | None, bool]
@@ -26,8 +27,9 @@ class Format(Protocol):
 
     tag: BatchFormat
 
-    def split(self, batch: Batch) -> list[Message]:
-        """The messages, one for each offset; or a single one that stands for all of them."""
+    def split(self, batch: Batch) -> Iterable[Message]:
+        """The messages, one for each offset; or a single one that stands for all of them. They may be read one by
+        one while they are asked for, and fail then."""
 
     def keys(self, batch: Batch) -> Keys:
         """What decides the consumers of the messages on a key-shared subscription."""
@@ -45,7 +47,7 @@ class Format(Protocol):
         """A batch of this format for readers of it: as it came, where all of it is wanted. `wanted`: a bit per
         message that is to be seen (None: all)."""
 
-    def join(self, batch: Batch, messages: list[Message], wanted: int | None) -> Translated:
+    def join(self, batch: Batch, messages: list[Message], wanted: int | None) -> Steps[Translated]:
         """A batch of another format, split into these messages, for readers of this one."""
 
 

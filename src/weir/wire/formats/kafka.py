@@ -3,12 +3,13 @@
 An empty value is a value like any other in Kafka: compaction goes by each protocol's own word.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from weir.model.batch import Batch, BatchFormat
 from weir.model.errors import WireError
 from weir.model.ids import Buffer
 from weir.model.message import DELAY_ID, Message, delay_id_in
+from weir.model.steps import Steps
 from weir.wire.formats.form import Keyed, Translated, unkeyed
 from weir.wire.kafka import records
 from weir.wire.kafka.records_build import build_batch
@@ -20,7 +21,7 @@ from weir.wire.kafka.translation import messages_of_records, records_of_messages
 class KafkaFormat:
     tag = BatchFormat.KAFKA
 
-    def split(self, batch: Batch) -> list[Message]:
+    def split(self, batch: Batch) -> Iterable[Message]:
         return messages_of_records(batch.payload, batch.append_ms)
 
     def keys(self, batch: Batch) -> Sequence[bytes | None] | None:
@@ -58,12 +59,14 @@ class KafkaFormat:
         """At its offset. The offsets of what is not wanted stay empty."""
         return Translated(_own_records(batch, wanted), batch.count)
 
-    def join(self, batch: Batch, messages: list[Message], wanted: int | None) -> Translated:
+    def join(self, batch: Batch, messages: list[Message], wanted: int | None) -> Steps[Translated]:
         if wanted == 0:
             return Translated([empty_records(batch)], 0)
         if len(messages) != batch.count:
             wanted = None  # it stands for all of them
-        made = records_of_messages(messages, base_offset=batch.base_offset, count=batch.count, wanted=wanted)
+        made = yield from records_of_messages(
+            messages, base_offset=batch.base_offset, count=batch.count, wanted=wanted
+        )
         return Translated([made], len(messages))
 
 

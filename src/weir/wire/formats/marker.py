@@ -2,6 +2,7 @@
 
 from weir.model.batch import Batch, BatchFormat
 from weir.model.message import Message
+from weir.model.steps import Steps
 from weir.wire.formats.form import Keyed, Translated, not_read, unkeyed
 
 
@@ -26,5 +27,5 @@ class MarkerFormat:
     def own(self, batch: Batch, wanted: int | None) -> Translated:
         raise not_read(self.tag)
 
-    def join(self, batch: Batch, messages: list[Message], wanted: int | None) -> Translated:
+    def join(self, batch: Batch, messages: list[Message], wanted: int | None) -> Steps[Translated]:
         raise not_read(self.tag)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from weir.model.batch import Batch, BatchFormat
 from weir.model.errors import WireError
 from weir.model.message import Message, delay_id_in
+from weir.model.steps import Steps
 from weir.wire.formats.form import Keyed, Translated, unkeyed
 from weir.wire.messages import decode_messages, encode_messages
 
@@ -39,7 +40,8 @@ class MessagesFormat:
         """Which messages are wanted is for the reader to heed: each is acknowledged on its own."""
         return Translated([batch.payload], batch.count)
 
-    def join(self, batch: Batch, messages: list[Message], wanted: int | None) -> Translated:
+    def join(self, batch: Batch, messages: list[Message], wanted: int | None) -> Steps[Translated]:
+        yield len(messages)
         return Translated([encode_messages(messages)], len(messages))
 
     def _messages(self, batch: Batch) -> list[Message] | None:

@@ -3,9 +3,12 @@
 An empty value is none in Pulsar: compaction goes by each protocol's own word.
 """
 
+from collections.abc import Iterable
+
 from weir.model.batch import Batch, BatchFormat
 from weir.model.errors import WireError
 from weir.model.message import Message
+from weir.model.steps import Steps
 from weir.wire.formats.form import Keyed, Translated, unkeyed
 from weir.wire.kafka import records
 from weir.wire.pulsar.batch import iter_batch, open_payload
@@ -29,7 +32,7 @@ _COMPRESSIONS = {
 class PulsarFormat:
     tag = BatchFormat.PULSAR
 
-    def split(self, batch: Batch) -> list[Message]:
+    def split(self, batch: Batch) -> Iterable[Message]:
         return messages_of_entry(batch.payload, batch.count)
 
     def keys(self, batch: Batch) -> bytes | None:
@@ -69,9 +72,9 @@ class PulsarFormat:
         """Which messages are wanted is said beside the entry, which is never cut up."""
         return Translated([batch.payload], batch.count)
 
-    def join(self, batch: Batch, messages: list[Message], wanted: int | None) -> Translated:
+    def join(self, batch: Batch, messages: list[Message], wanted: int | None) -> Steps[Translated]:
         stamp, protocol = batch.stamp, batch.format.name.lower()
-        payload = entry_of_messages(
+        payload = yield from entry_of_messages(
             messages,
             producer=protocol if stamp is None else f"{protocol}-{stamp.producer_id}",
             sequence=batch.base_offset if stamp is None or stamp.sequence < 0 else stamp.sequence,

@@ -20,6 +20,8 @@ def keep_records(batch: Buffer, wanted: int, base_offset: int = 0, limit: int = 
     header = parse_header(batch)
     data = bytes(open_records(batch, header, limit))
     kept: list[bytes] = []
+    flags = wanted.to_bytes(-(-wanted.bit_length() // 8), "little")  # looked at in constant time
+    most = 8 * len(flags)
     at = 0
     try:
         for _ in range(header.records):
@@ -30,7 +32,7 @@ def keep_records(batch: Buffer, wanted: int, base_offset: int = 0, limit: int = 
             _, place = number(data, at + 1)
             delta, _ = number(data, place)
             at += size
-            if delta >= 0 and wanted >> delta & 1:
+            if 0 <= delta < most and flags[delta >> 3] >> (delta & 7) & 1:
                 kept.append(data[start:at])
     except IndexError:
         raise WireError("a record ends beyond the end of its batch") from None

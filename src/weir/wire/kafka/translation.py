@@ -1,11 +1,13 @@
 """Kafka's records as messages, and messages as Kafka's records."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from weir.model.bits import indices_of
 from weir.model.ids import Buffer
 from weir.model.message import Message
-from weir.wire.kafka.records import parse_header
-from weir.wire.kafka.records_build import Header, Record, build_batch
+from weir.model.steps import STEP_MESSAGES, Steps
+from weir.wire.kafka.records import NO_STAMP, NO_TIMESTAMP, Compression, parse_header, sealed
+from weir.wire.kafka.records_build import Header, Record, encode_record
 from weir.wire.kafka.records_read import iter_records
 
 #: A header that is the message's ordering key, which Kafka knows nothing of.
@@ -14,10 +16,10 @@ ORDERING_KEY = "weir-ordering-key"
 _MAX_TIME = (1 << 63) - 1
 
 
-def messages_of_records(batch: Buffer, append_ms: int) -> list[Message]:
+def messages_of_records(batch: Buffer, append_ms: int) -> Iterator[Message]:
     """The messages of a record batch, `append_ms` for those without a time; WireError if it cannot be opened."""
     by_producer = not parse_header(batch).log_append_time
-    return [_message(record, append_ms, by_producer) for record in iter_records(batch)]
+    return (_message(record, append_ms, by_producer) for record in iter_records(batch))
 
 
 def _message(record: Record, append_ms: int, by_producer: bool) -> Message:
@@ -57,22 +59,33 @@ def sticky_keys(batch: Buffer) -> list[bytes | None]:
 
 def records_of_messages(
     messages: Sequence[Message], *, base_offset: int, count: int, wanted: int | None = None
-) -> bytes:
+) -> Steps[bytes]:
     """A record batch on `count` offsets, with the messages whose bits are set in `wanted` (None: all)."""
-    return build_batch(
-        [
-            _record(delta, message)
-            for delta, message in enumerate(messages)
-            if wanted is None or wanted >> delta & 1
-        ],
+    seen = range(len(messages)) if wanted is None else [at for at in indices_of(wanted) if at < len(messages)]
+    moments = [_moment(messages[delta]) for delta in seen]
+    first_ms = moments[0] if moments else NO_TIMESTAMP
+    body: list[bytes] = []
+    for start in range(0, len(seen), STEP_MESSAGES):
+        some = seen[start : start + STEP_MESSAGES]
+        body.append(b"".join([encode_record(_record(delta, messages[delta]), first_ms) for delta in some]))
+        yield len(some)
+    return sealed(
+        b"".join(body),
         base_offset=base_offset,
+        attributes=Compression.NONE,
         last_offset_delta=count - 1,
+        times=(first_ms, max(moments, default=NO_TIMESTAMP)),
+        stamp=NO_STAMP,
+        records=len(seen),
     )
+
+
+def _moment(message: Message) -> int:
+    return min(message.publish_ms if message.event_ms is None else message.event_ms, _MAX_TIME)
 
 
 def _record(delta: int, message: Message) -> Record:
     headers: list[Header] = [(name.encode(), value) for name, value in message.headers]
     if message.ordering_key is not None:
         headers.append((ORDERING_KEY.encode(), message.ordering_key))
-    moment = message.publish_ms if message.event_ms is None else message.event_ms
-    return Record(delta, min(moment, _MAX_TIME), message.key, message.value, headers)
+    return Record(delta, _moment(message), message.key, message.value, headers)

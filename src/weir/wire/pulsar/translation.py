@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from weir.model.errors import WireError
 from weir.model.ids import Buffer
 from weir.model.message import Message
+from weir.model.steps import STEP_MESSAGES, Steps
 from weir.wire.entry import MAX_PAYLOAD_BYTES
 from weir.wire.pulsar.batch import encode_batch, iter_batch, open_payload
 from weir.wire.pulsar.compression import Compression, compress
@@ -35,7 +36,7 @@ Metadata = api.MessageMetadata | api.SingleMessageMetadata
 # --- from Pulsar ----------------------------------------------------------------------------------------------
 
 
-def messages_of_entry(entry: Buffer, count: int) -> list[Message]:
+def messages_of_entry(entry: Buffer, count: int) -> Iterable[Message]:
     """The `count` messages of an entry. One that stands for all where only a Pulsar consumer can open it: it is
     encrypted, or a part of a larger message. WireError if it cannot be read at all."""
     parts = split_message(memoryview(entry), verify=False)
@@ -46,10 +47,10 @@ def messages_of_entry(entry: Buffer, count: int) -> list[Message]:
     about = _schema_version(metadata.schema_version)
     if not is_batch(metadata):
         return [_message(metadata, payload, metadata.publish_time, about)]
-    return [
+    return (
         _message(single.metadata, single.payload, metadata.publish_time, about)
         for single in iter_batch(payload, count)
-    ]
+    )
 
 
 def announced_size(entry: Buffer) -> int:
@@ -142,7 +143,7 @@ def entry_of_messages(
     sequence: int,
     most_bytes: int | None = None,
     compression: Compression = Compression.LZ4,
-) -> bytes:
+) -> Steps[bytes]:
     """Messages as one entry: a plain message if there is one of them, else a batch. It is compressed only if it
     would have more than `most_bytes`."""
     outer = api.MessageMetadata(producer_name=producer, sequence_id=sequence, publish_time=messages[0].publish_ms)
@@ -151,7 +152,12 @@ def entry_of_messages(
         payload = _describe(outer, messages[0])
     else:
         outer.num_messages_in_batch = len(messages)
-        payload = encode_batch(_singles(messages, sequence))
+        parts: list[bytes] = []
+        for start in range(0, len(messages), STEP_MESSAGES):
+            some = messages[start : start + STEP_MESSAGES]
+            parts.append(encode_batch(_singles(some, sequence + start)))
+            yield len(some)
+        payload = b"".join(parts)
     if most_bytes is not None and len(payload) > most_bytes:
         outer.compression = int(compression)  # type: ignore[assignment]
         outer.uncompressed_size = len(payload)

@@ -16,7 +16,7 @@ from weir.model.registry import Action
 from weir.model.topics import TopicName
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.records import patched
-from weir.wire.translation import kafka_records, opened_size
+from weir.wire.translation import kafka_records, kafka_records_in_steps, opened_size
 
 if TYPE_CHECKING:
     from weir.gateway.kafka.connection.session import Session
@@ -245,8 +245,8 @@ class Fetching:
             if wanted is None and batch.format in _AS_IT_CAME:
                 pieces += _as_it_came(batch)
             else:
-                pieces += kafka_records(batch, wanted)
-                await self._session.clock.sleep(0)
+                pieces += await self._session.turns.through(kafka_records_in_steps(batch, wanted))
+                await self._session.turns.next()
         part.pieces = pieces
 
     # --- the answer -------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from weir.model.batch import Batch
 from weir.stream.compaction import CompactedView
 from weir.testing.kafka.checkers import contents
 from weir.testing.kafka.mutations.entered import IDEMPOTENT, NOBODY, QUICK_STATE, mutation
-from weir.wire.translation import kafka_records
+from weir.wire.translation import kafka_records_in_steps
 
 _DELETES = {**IDEMPOTENT, "deletes": True, "readers": 3}
 _TABLE = {**NOBODY, "table": True, "messages": 40, "streams": QUICK_STATE, "readers": 0}
@@ -64,7 +64,8 @@ def _rows_moved() -> Iterator[None]:
 
     def behind(batch: Batch, wanted: int | None = None) -> Any:
         thinned = wanted is not None and wanted.bit_count() < batch.count
-        return kafka_records(replace(batch, base_offset=batch.base_offset + 1) if thinned else batch, wanted)
+        moved = replace(batch, base_offset=batch.base_offset + 1) if thinned else batch
+        return kafka_records_in_steps(moved, wanted)
 
-    with patch("weir.gateway.kafka.fetch.fetching.kafka_records", behind):
+    with patch("weir.gateway.kafka.fetch.fetching.kafka_records_in_steps", behind):
         yield
