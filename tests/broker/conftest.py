@@ -21,7 +21,7 @@ from weir.meta.memory import MemoryCore, MemoryMeta
 from weir.model.batch import Batch, BatchFormat
 from weir.model.ids import BookieId
 from weir.model.ledger import Quorum
-from weir.model.policies import DEFAULT_POLICIES, Policies
+from weir.model.policies import DEFAULT_POLICIES, Policies, Retention
 from weir.model.topics import TopicName
 from weir.runtime import Runtime
 from weir.runtime.byte_budget import ByteBudget
@@ -36,6 +36,9 @@ from weir.testing.world.world import World, simulate
 from weir.wire.formats import FORMATS
 from weir.wire.formats.pulsar import PulsarFormat
 from weir.wire.metadata import BookieInfo, encode_bookie_info
+
+#: Where a test says nothing, what is acknowledged goes at once.
+UNRETAINED = Policies(retention=Retention()).over(DEFAULT_POLICIES)
 
 
 class TextFormat(PulsarFormat):
@@ -102,12 +105,10 @@ class Bench:
     ) -> BrokerTopic:
         """The topic, on one more broker."""
         context = await self.context(tail_bytes=tail_bytes, broker=broker, **changes)
-        return await BrokerTopic.open(
-            context, TopicName.parse(name), (policies or Policies()).over(DEFAULT_POLICIES)
-        )
+        return await BrokerTopic.open(context, TopicName.parse(name), (policies or Policies()).over(UNRETAINED))
 
     async def broker(self, **changes: Any) -> Broker:
-        return Broker(await self.context(**changes), PlainRegistry(), SoleOwner())
+        return Broker(await self.context(**changes), PlainRegistry(UNRETAINED), SoleOwner())
 
     @staticmethod
     async def consumer(

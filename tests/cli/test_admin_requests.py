@@ -151,6 +151,16 @@ def run(*arguments: str) -> int:
             f"POST {N}/retention",
             {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1},
         ),
+        (
+            "topics set-retention orders --time 30d --size 2G",
+            "POST /admin/v2/persistent/public/default/orders/retention",
+            {"retentionTimeInMinutes": 43200, "retentionSizeInMB": 2048},
+        ),
+        (
+            "topics set-retention orders --time 90s",
+            "POST /admin/v2/persistent/public/default/orders/retention",
+            {"retentionTimeInMinutes": 2, "retentionSizeInMB": -1},
+        ),
         ("namespaces set-message-ttl acme/orders 1h", f"POST {N}/messageTTL", 3600),
         (
             "namespaces set-backlog-quota acme/orders --size 1M --policy producer_exception",

@@ -195,6 +195,8 @@ def test_a_querys_positions_are_kept_under_its_subscription() -> None:
     assert stream(kafka__group__id="g").subscription == "g"
     assert stream(kafka__group__id="g", subscription="s").subscription == "s"
     assert stream(subscription="s", retain="true").retain
+    assert stream(subscription="s", retain="false").retain is False
+    assert stream(subscription="s").retain is None  # then its name decides
     with pytest.raises(ConfigError, match="no subscription"):
         stream(retain="true")
 

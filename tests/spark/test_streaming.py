@@ -123,7 +123,7 @@ def test_a_restarted_query_reads_every_message_once_and_keeps_its_position_as_a_
     assert report["msgBacklog"] == 7
     assert (report["query"]["batch"], report["query"]["rows"], report["query"]["lost"]) == (2, 20, 0)
     assert report["query"]["rowsPerSecond"] > 0
-    assert report["subscriptionProperties"] == {"weir.retains": "false"}
+    assert report["subscriptionProperties"] == {"weir.retains": "true"}
 
 
 def test_a_query_without_a_subscription_of_its_own_is_one_under_its_name_or_id(topics, stream) -> None:
@@ -136,11 +136,13 @@ def test_a_query_without_a_subscription_of_its_own_is_one_under_its_name_or_id(t
     query.drain()  # a restart goes on counting
     found = shown_of(topics, topic)["spark-daily"]
     assert (found["msgBacklog"], found["query"]["batch"], found["query"]["rows"]) == (0, 2, 5)
-    assert found["subscriptionProperties"] == {"weir.retains": "false"}
+    assert found["subscriptionProperties"] == {"weir.retains": "true"}
     other = stream(topic, groupIdPrefix="jobs").start()
     other.caught_up()
     assert other.query is not None
-    assert set(shown_of(topics, topic)) == {"spark-daily", f"jobs-{other.query.id}"}
+    unnamed = f"jobs-{other.query.id}"  # which nobody would find again, so it holds nothing back
+    assert set(shown_of(topics, topic)) == {"spark-daily", unnamed}
+    assert shown_of(topics, topic)[unnamed]["subscriptionProperties"] == {"weir.retains": "false"}
     assert stream(topic, subscription="").drain() == numbered("a", 10) + numbered("b", 5)
     assert len(shown_of(topics, topic)) == 2
 
@@ -163,10 +165,11 @@ def test_what_a_task_finds_lost_is_counted_with_its_query(topics, stream) -> Non
     reader.stop()
 
 
-def test_a_query_that_retains_holds_the_topic_from_its_beginning_on(topics) -> None:
+@pytest.mark.parametrize("said", [{}, {"retain": "true"}], ids=["by its name", "as asked"])
+def test_a_query_that_retains_holds_the_topic_from_its_beginning_on(topics, said) -> None:
     topic = topics.create()
     topics.fill(topic, numbered("a", 5))
-    reader = stream_reader(topics, topic, subscription="keeper", retain="true")
+    reader = stream_reader(topics, topic, subscription="keeper", **said)
     assert reader.initialOffset() == {topic: {"0": 0}}
     reader.stop()
     kept = shown_of(topics, topic)["keeper"]

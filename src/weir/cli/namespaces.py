@@ -6,6 +6,7 @@ import click
 
 from weir.cli.output import done, print_fields, print_json, print_names
 from weir.cli.remote import Remote, remote_options
+from weir.cli.retention import retention_body, retention_options, retention_text
 from weir.cli.values import parse_size, parse_span_ms
 from weir.client.admin import AdminClient, join, namespace_path
 from weir.model.topics import NamespaceName
@@ -71,17 +72,13 @@ def policies(namespace: str, remote: Remote, as_json: bool) -> None:
 
 @namespaces.command("set-retention")
 @click.argument("namespace")
-@click.option("--time", "time_", required=True, metavar="SPAN", help="As in 12h or 7d; 0: none; -1: without end.")
-@click.option("--size", required=True, metavar="SIZE", help="As in 500M or 10G; 0: none; -1: without end.")
+@retention_options
 @remote_options
 def set_retention(namespace: str, time_: str, size: str, remote: Remote, as_json: bool) -> None:
     """Keep acknowledged messages for a time and up to a size, whichever ends first."""
-    minutes = -1 if time_ == "-1" else -(-parse_span_ms(time_) // 60_000)
-    whole = parse_size(size)
-    megabytes = -1 if whole == -1 else -(-whole // 1024**2)
-    body = {"retentionTimeInMinutes": minutes, "retentionSizeInMB": megabytes}
+    body = retention_body(time_, size)
     _act(remote, "POST", namespace, "retention", body=body)
-    done(f"{namespace} keeps acknowledged messages for {minutes} min, {megabytes} MB", as_json=as_json, **body)
+    done(f"{namespace} keeps acknowledged messages {retention_text(body)}", as_json=as_json, **body)
 
 
 @namespaces.command("set-message-ttl")

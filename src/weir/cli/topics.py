@@ -7,6 +7,7 @@ import click
 from weir.cli import topic_views as views
 from weir.cli.output import done, print_fields, print_json, print_table
 from weir.cli.remote import Remote, remote_options
+from weir.cli.retention import retention_body, retention_options, retention_text
 from weir.cli.values import parse_pairs
 from weir.client.admin import AdminClient, join, topic_path
 from weir.model.topics import Domain, NamespaceName, TopicName
@@ -22,6 +23,7 @@ Examples:
   weir topics list
   weir topics create orders -p 4
   weir topics stats orders
+  weir topics set-retention orders --time 30d --size 50G
   weir topics delete orders --force
 """
 )
@@ -69,6 +71,21 @@ def create(topic: str, partitions: int, properties: tuple[str, ...], remote: Rem
 
     remote.admin(work)
     done(f"topic {name} created", as_json=as_json, partitions=partitions)
+
+
+@topics.command("set-retention")
+@click.argument("topic")
+@retention_options
+@remote_options
+def set_retention(topic: str, time_: str, size: str, remote: Remote, as_json: bool) -> None:
+    """Keep a topic's acknowledged messages for a time and up to a size, whichever ends first.
+
+    What a subscription has not acknowledged stays in any case. Topics that were told nothing keep theirs as their
+    namespace says, and else for a week.
+    """
+    name, body = TopicName.parse(topic), retention_body(time_, size)
+    remote.admin(lambda admin: admin.post(topic_path(name, "retention"), body))
+    done(f"{name} keeps acknowledged messages {retention_text(body)}", as_json=as_json, **body)
 
 
 @topics.command()

@@ -180,9 +180,12 @@ class Policies:
         )
 
 
+#: Nothing vanishes by default, whichever protocol made the topic: a week, however much that is, as in Kafka.
+DEFAULT_RETENTION = Retention(minutes=7 * 24 * 60, megabytes=-1)
+
 #: What holds where nobody said anything.
 DEFAULT_POLICIES = Policies(
-    retention=Retention(),
+    retention=DEFAULT_RETENTION,
     message_ttl_s=0,
     backlog_quota=BacklogQuota(),
     publish_rate=Rate(),

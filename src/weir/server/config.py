@@ -6,6 +6,7 @@ The tree is for people. No part of Weir receives it: `config_parts` makes each p
 
 from dataclasses import dataclass, field
 
+from weir.model.policies import DEFAULT_RETENTION
 from weir.server.addresses import Address
 from weir.server.config_keys import keys_of, setting
 from weir.server.config_types import (
@@ -180,8 +181,12 @@ class Limits:
 class Defaults:
     """The policies of namespaces and topics that have none of their own."""
 
-    retention_minutes: int = setting(BOUND, 0, "Acknowledged messages stay so long; -1: without end.")
-    retention_megabytes: int = setting(BOUND, 0, "Acknowledged messages stay up to so much; -1: without end.")
+    retention_minutes: int = setting(
+        BOUND, DEFAULT_RETENTION.minutes, "Acknowledged messages stay so long; 0: not at all; -1: without end."
+    )
+    retention_megabytes: int = setting(
+        BOUND, DEFAULT_RETENTION.megabytes, "Acknowledged messages stay up to so much; -1: without end."
+    )
     message_ttl: float = setting(SECONDS, 0.0, "Unacknowledged messages expire after so long; 0: never.")
     backlog_bytes: int = setting(BOUNDED_SIZE, -1, "A topic's backlog quota; -1: none.")
     backlog_seconds: int = setting(BOUND, -1, "The age that the oldest unacknowledged message may have; -1: any.")

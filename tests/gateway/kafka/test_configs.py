@@ -27,7 +27,9 @@ LONG_MAX = str(2**63 - 1)
 
 def made(**said: str) -> TopicRecord:
     """A topic made by a Kafka client; configs with _ for each dot."""
-    policies, properties = new_topic({name.replace("_", "."): value for name, value in said.items()})
+    policies, properties = new_topic(
+        {name.replace("_", "."): value for name, value in said.items()}, DEFAULT_POLICIES
+    )
     return TopicRecord(NAME, 1, policies, properties)
 
 
@@ -73,7 +75,7 @@ def test_a_new_topic_has_kafkas_defaults_and_says_so() -> None:
 )
 def test_an_honoured_config_is_a_policy_and_shown_as_it_was_said(name: str, text: str, expected: Policies) -> None:
     assert CONFIGS[name].honoured
-    record = TopicRecord(NAME, 1, *new_topic({name: text}))
+    record = TopicRecord(NAME, 1, *new_topic({name: text}, DEFAULT_POLICIES))
     assert record.policies == expected.over(Policies(retention=Retention(7 * 24 * 60, -1)))
     assert values(record)[name] == (text, Source.TOPIC)
     back = changed(record, record.policies.over(DEFAULT_POLICIES), {name: None})
@@ -138,7 +140,7 @@ def test_words_are_appended_to_what_holds() -> None:
 )
 def test_a_wrong_value_is_refused_by_name(name: str, text: str) -> None:
     with pytest.raises(ConfigError, match=name):
-        new_topic({name: text})
+        new_topic({name: text}, DEFAULT_POLICIES)
 
 
 def test_values_that_contradict_one_another_are_refused() -> None:

@@ -9,12 +9,9 @@ from weir.broker.api import Guard, Registry
 from weir.gateway.kafka.errors import UnknownTopicIdError
 from weir.gateway.kafka.names import kafka_name, topic_of
 from weir.model.errors import NotAuthorisedError, TopicExistsError, TopicNotFoundError
-from weir.model.policies import Policies, Retention
 from weir.model.registry import SYSTEM_TENANTS, TopicRecord
 from weir.model.topics import TopicName
 
-#: What Kafka keeps a topic's messages for unless it is told otherwise.
-KAFKA_RETENTION = Retention(minutes=7 * 24 * 60, megabytes=-1)
 #: A topic config that Kafka's clients set is kept as a property of the topic, under its name behind this.
 CONFIG_PREFIX = "kafka."
 #: Ids of deleted topics that are remembered before all are forgotten.
@@ -58,9 +55,7 @@ class Catalog:
             if policy is None or not policy.allowed:
                 raise TopicNotFoundError(f"there is no topic {name[:80]}", hint="create it")
             try:
-                return await self._registry.topics.create(
-                    base, partitions=max(1, policy.partitions), policies=Policies(retention=KAFKA_RETENTION)
-                )
+                return await self._registry.topics.create(base, partitions=max(1, policy.partitions))
             except TopicExistsError:
                 found = await self._registry.topics.look(base)
         if found is None or found.deleting:

@@ -9,7 +9,7 @@ import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from pyspark import TaskContext
 
@@ -37,7 +37,7 @@ class Teller:
     """What a task needs to tell something of its query; travels there."""
 
     kafka: KafkaSettings
-    retain: bool
+    retain: bool | None
     #: The reader's mark.
     run: str
     #: What comes before the name that Spark knows, of a query that gave itself none.
@@ -54,7 +54,9 @@ class Teller:
 
     def _place(self, cluster: Cluster, name: str, start: Offsets) -> None:
         before = from_metadata(positions.described(cluster, name, start).values())
-        positions.commit(cluster, name, start, before.metadata(retain=self.retain, run=self.run))
+        positions.commit(
+            cluster, name, start, before.metadata(retain=retains(self.retain, name, self.prefix), run=self.run)
+        )
 
     def _tell(self, work: Callable[[Cluster, str], None]) -> None:
         name = self.name or query_name(self.prefix)
@@ -81,6 +83,18 @@ def query_name(prefix: str) -> str | None:
     before, found, _ = (context.getLocalProperty(_DESCRIPTION) or "").partition(f"id = {identity}")
     name = re.sub(r"[^\w.-]+", "-", before.removesuffix("<br/>").strip()) if found else ""
     return f"{prefix}-{name or identity}"
+
+
+def retains(wanted: bool | None, name: str, prefix: str) -> bool:
+    """Whether the topics keep what the query has not read. Unless it says so itself: if it has a name, by which it
+    is started again, and by which somebody can find what holds a topic back."""
+    if wanted is not None:
+        return wanted
+    try:
+        UUID(name.removeprefix(f"{prefix}-"))
+    except ValueError:
+        return True
+    return False
 
 
 class Keeper:
@@ -142,7 +156,8 @@ class Keeper:
             lost += sum(one.lost_by_tasks for one in told)
         self._progress = self._progress.after(batch, lost)
         self._kept = offsets
-        positions.commit(cluster, name, offsets, self._progress.metadata(retain=self._options.retain))
+        retain = retains(self._options.retain, name, self._options.group_prefix)
+        positions.commit(cluster, name, offsets, self._progress.metadata(retain=retain))
         return True
 
     def _find(self, cluster: Cluster, offsets: Offsets) -> str | None:

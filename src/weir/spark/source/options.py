@@ -81,7 +81,8 @@ class SourceOptions:
     subscription: str | None = None
     group_prefix: str = "spark"
     #: Whether messages stay in the topics until the query has read them.
-    retain: bool = False
+    #: Whether messages stay until the query has read them; None: if it has a name.
+    retain: bool | None = None
     #: Whether the query says that times grow along each partition, so that a latest one is an end.
     ordered: bool = False
     fetch_bytes: int = _DEFAULT_FETCH_BYTES
@@ -249,7 +250,9 @@ def _min_per_trigger(options: Mapping[str, str]) -> int | None:
     return least
 
 
-def _retain(options: Mapping[str, str]) -> bool:
+def _retain(options: Mapping[str, str]) -> bool | None:
+    if "retain" not in options:
+        return None
     wanted = _flag(options, "retain", False)
     if wanted and not (options.get("subscription") or options.get("kafka.group.id")):
         raise ConfigError("retain is set, and the query has no subscription", hint="name one with subscription")

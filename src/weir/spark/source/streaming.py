@@ -64,7 +64,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> Json:
         partitions = partitions_of(self._brokers(), self._options)
         found = to_json(start_offsets(self._brokers(), self._options, partitions))
-        if self._options.retain:  # what is there now is the first that must stay
+        if self._options.retain is not False:  # what is there now is the first that must stay
             self.commit(found)
         return found
 

@@ -5,16 +5,12 @@ from dataclasses import dataclass, replace
 from weir.broker.api import Registry
 from weir.gateway.kafka.admin.config_table import TABLE, ConfigType
 from weir.gateway.kafka.admin.configs import BrokerDefaults
-from weir.gateway.kafka.catalog import KAFKA_RETENTION
 from weir.gateway.kafka.connection.settings import KafkaSettings
-from weir.model.policies import DEFAULT_POLICIES, AutoTopicCreation
+from weir.model.policies import DEFAULT_POLICIES, DEFAULT_RETENTION, AutoTopicCreation, Policies
 from weir.model.topics import DEFAULT_NAMESPACE
 
 #: Where the admin API is: with it a client that was given a bootstrap address needs nothing else.
 HTTP_URL = "weir.http.url"
-
-
-_CREATION = DEFAULT_POLICIES.auto_topic_creation or AutoTopicCreation()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +34,17 @@ def broker_configs(
     settings: KafkaSettings, registry: Registry, *, advertised_host: str, advertised_port: int
 ) -> list[BrokerConfig]:
     """In the order of their names."""
-    creation = registry.policies(DEFAULT_NAMESPACE).auto_topic_creation or AutoTopicCreation()
-    found = _configs(settings, creation, f"PLAINTEXT://{advertised_host}:{advertised_port}")
-    unsaid = {config.name: config.value for config in _configs(KafkaSettings(), _CREATION, "")}
+    found = _configs(
+        settings, registry.policies(DEFAULT_NAMESPACE), f"PLAINTEXT://{advertised_host}:{advertised_port}"
+    )
+    unsaid = {config.name: config.value for config in _configs(KafkaSettings(), DEFAULT_POLICIES, "")}
     return [replace(config, default=config.value == unsaid[config.name]) for config in found]
 
 
-def _configs(settings: KafkaSettings, creation: AutoTopicCreation, address: str) -> list[BrokerConfig]:
+def _configs(settings: KafkaSettings, holds: Policies, address: str) -> list[BrokerConfig]:
+    """`holds`: the policies of topics that say nothing."""
     defaults = defaults_of(settings)
+    creation, retention = holds.auto_topic_creation or AutoTopicCreation(), holds.retention or DEFAULT_RETENTION
     found = [
         BrokerConfig("advertised.listeners", ConfigType.STRING, address),
         BrokerConfig("auto.create.topics.enable", ConfigType.BOOLEAN, str(creation.allowed).lower()),
@@ -54,7 +53,9 @@ def _configs(settings: KafkaSettings, creation: AutoTopicCreation, address: str)
         BrokerConfig("default.replication.factor", ConfigType.INT, "1"),
         BrokerConfig("delete.topic.enable", ConfigType.BOOLEAN, "true"),
         BrokerConfig("listeners", ConfigType.STRING, address),
-        BrokerConfig("log.retention.hours", ConfigType.INT, str(KAFKA_RETENTION.minutes // 60)),
+        BrokerConfig(
+            "log.retention.hours", ConfigType.INT, str(-1 if retention.minutes < 0 else retention.minutes // 60)
+        ),
         BrokerConfig("max.connections", ConfigType.INT, str(settings.max_connections)),
         BrokerConfig("node.id", ConfigType.INT, str(settings.node_id)),
         BrokerConfig("num.partitions", ConfigType.INT, str(max(1, creation.partitions))),

@@ -6,7 +6,7 @@ from enum import IntEnum
 from typing import Any
 
 from weir.gateway.kafka.admin.config_table import CONFIGS, TABLE, ConfigType, TopicConfig, config_named
-from weir.gateway.kafka.catalog import CONFIG_PREFIX, KAFKA_RETENTION
+from weir.gateway.kafka.catalog import CONFIG_PREFIX
 from weir.model.errors import ConfigError
 from weir.model.policies import LogCompaction, Policies
 from weir.model.registry import TopicRecord
@@ -104,15 +104,15 @@ def text_of(config: TopicConfig, value: Any) -> str:
 # --- changing -----------------------------------------------------------------------------------------------
 
 
-def new_topic(said: Mapping[str, str]) -> tuple[Policies, dict[str, str]]:
-    """The policies and properties of a topic that is created with these configs; ConfigError."""
-    start = Policies(retention=KAFKA_RETENTION)
-    policies, properties = start, {}
+def new_topic(said: Mapping[str, str], holds: Policies) -> tuple[Policies, dict[str, str]]:
+    """The policies and properties of a topic that is created with these configs; ConfigError. `holds`: in its
+    namespace, for what the configs do not say."""
+    policies, properties = Policies(), {}
     for name, text in said.items():
         config = config_named(name)
-        policies = _set(config, text, policies, policies)
+        policies = _set(config, text, policies, policies.over(holds))
         properties[CONFIG_PREFIX + name] = _kept(config, text)
-    check_together(policies)
+    check_together(policies.over(holds))
     return policies, properties
 
 

@@ -43,7 +43,7 @@ async def _create(session: Session, topic: _Topic, *, validate_only: bool) -> _R
     there = services.registry.topics.find(base)
     if there is not None and not there.deleting:  # whatever else is wrong
         raise TopicExistsError(f"Topic '{topic.name}' already exists.")
-    policies, properties = new_topic(_configs(topic))
+    policies, properties = new_topic(_configs(topic), services.registry.policies(base.namespace))
     partitions = _partitions(session, topic, base)
     check_count(services.registry, partitions)
     if validate_only:
