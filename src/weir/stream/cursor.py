@@ -5,15 +5,11 @@ bitmap, all of them above it. Holes cost a bit or less each (roaring), so a hund
 A plain value with plain functions; who persists it, and when, is the state log's job.
 """
 
-from struct import Struct
-
 from pyroaring import BitMap64
 
 from weir.model.bits import bits_at
-from weir.model.errors import WireError
+from weir.wire.snapshots.subscriptions import decode_cursor, encode_cursor
 
-_HEADER = Struct("<Bq")
-_VERSION = 1
 #: No acknowledged offset yet: the stream starts at zero.
 BEFORE_FIRST = -1
 
@@ -145,23 +141,12 @@ class Cursor:
     def to_bytes(self) -> bytes:
         """The cursor as it is persisted."""
         self._above.run_optimize()
-        return _HEADER.pack(_VERSION, self._mark_delete) + self._above.serialize()
+        return encode_cursor(self._mark_delete, self._above)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Cursor":
         """A persisted cursor; WireError if it is none."""
-        if len(data) < _HEADER.size:
-            raise WireError("a cursor ends within its header")
-        version, mark_delete = _HEADER.unpack_from(data)
-        if version != _VERSION:
-            raise WireError(f"a cursor has unknown version {version}")
-        try:
-            above = BitMap64.deserialize(bytes(data[_HEADER.size :]))
-        except (ValueError, IndexError, MemoryError, OverflowError) as bad:
-            raise WireError(f"a cursor's bitmap is malformed: {bad}") from bad
-        if above and above.min() <= mark_delete:
-            raise WireError("a cursor's bitmap reaches below its mark")
-        return cls(mark_delete, above)
+        return cls(*decode_cursor(data))
 
 
 def _range(first: int, end: int) -> BitMap64:

@@ -12,7 +12,6 @@ from weir.broker.coordinator_shards import CoordinatorShards
 from weir.broker.groups.coordinator import GroupCoordinator
 from weir.broker.groups.model import STATES, GroupEvent, GroupSettings, next_state
 from weir.broker.groups.offsets import GroupOffsets
-from weir.broker.groups.records import decode_group
 from weir.model.errors import (
     GroupFullError,
     GroupNotEmptyError,
@@ -33,6 +32,7 @@ from weir.model.errors import (
     WireError,
 )
 from weir.model.topics import TopicName
+from weir.wire.snapshots.groups import decode_group
 
 T = TopicName.parse("t")
 ASK = JoinRequest("consumer", {"range": b"mine"}, session_s=10, rebalance_s=60, client_id="c", client_host="here")

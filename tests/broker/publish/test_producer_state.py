@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.broker.api import Receipt
-from weir.broker.publish.producer_state import KEPT, Pending, ProducerStates, Stored
+from weir.broker.publish.producer_state import KEPT, Pending, ProducerStates
 from weir.broker.settings import BrokerSettings
 from weir.model.batch import Batch, BatchFlags, BatchFormat, Stamp
 from weir.model.errors import (
@@ -22,6 +22,7 @@ from weir.model.errors import (
     WeirError,
     WireError,
 )
+from weir.model.producers import Stored
 
 P = 7
 LAST = 2**31 - 1

@@ -202,7 +202,8 @@ def test_a_member_shows_only_on_topics_that_its_role_may_consume() -> None:
 def test_a_restarted_coordinator_knows_whose_groups_are() -> None:
     from weir.broker.groups.group import Group
     from weir.broker.groups.model import GroupSettings
-    from weir.broker.groups.records import decode_group, encode_group
+    from weir.broker.groups.records import encode_group, restore
+    from weir.wire.snapshots.groups import decode_group
 
     async def conversation(table: Table) -> None:
         def group() -> Group:
@@ -213,7 +214,7 @@ def test_a_restarted_coordinator_knows_whose_groups_are() -> None:
         waiter = made.join(JoinRequest("connect", {"x": b""}, 10, 10, role="ann"), lambda: "m")
         record = decode_group(encode_group(made))
         again = group()
-        record.put_into(again)
+        restore(again, record)
         assert (again.role, [member.role for member in again.members]) == ("ann", ["ann"])
         waiter.cancel()
 

@@ -12,7 +12,6 @@ from weir.broker.api.access import Authoriser, Guard, Identity, Scope
 from weir.broker.api.broker import Broker, Owner
 from weir.broker.api.consuming import Consumer, Delivery, KeyShared, StartAt, SubscribeRequest, SubscriptionType
 from weir.broker.api.groups import (
-    CommittedOffset,
     GroupAdmin,
     GroupInfo,
     GroupMembership,
@@ -66,8 +65,9 @@ from weir.broker.api.transactions import (
     TransactionIds,
     TransactionInfo,
     Transactions,
-    TransactionState,
 )
+from weir.model.positions import CommittedOffset
+from weir.model.transactions import TransactionState
 
 __all__ = [
     "BOUNDS_S",

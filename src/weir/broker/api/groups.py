@@ -6,6 +6,7 @@ from enum import Enum
 from typing import Protocol
 
 from weir.model.errors import WeirError
+from weir.model.positions import CommittedOffset
 from weir.model.topics import TopicName
 
 
@@ -110,17 +111,6 @@ class GroupInfo:
     protocol: str = ""
     generation: int = 0
     members: Sequence[MemberInfo] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class CommittedOffset:
-    """A position: the offset of the next message to process, and what the group wants kept with it."""
-
-    offset: int
-    leader_epoch: int = -1
-    metadata: str = ""
-    #: When it was committed, in milliseconds since 1970; 0 if it was placed by other means.
-    commit_ms: int = 0
 
 
 class GroupMembership(Protocol):

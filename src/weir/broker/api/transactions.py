@@ -2,22 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Protocol
 
-from weir.broker.api.groups import CommittedOffset
+from weir.model.positions import CommittedOffset
 from weir.model.topics import TopicName
-
-
-class TransactionState(Enum):
-    """By Kafka's names."""
-
-    EMPTY = "Empty"
-    ONGOING = "Ongoing"
-    PREPARE_COMMIT = "PrepareCommit"
-    PREPARE_ABORT = "PrepareAbort"
-    COMPLETE_COMMIT = "CompleteCommit"
-    COMPLETE_ABORT = "CompleteAbort"
+from weir.model.transactions import TransactionState
 
 
 @dataclass(frozen=True, slots=True)

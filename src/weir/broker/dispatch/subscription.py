@@ -1,7 +1,6 @@
 """A subscription: a cursor, the consumers that share it, and the dispatcher that serves them."""
 
 import asyncio
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,13 +18,14 @@ from weir.broker.settings import BrokerSettings
 from weir.broker.topic.meters import Histogram, Meter
 from weir.broker.transactions.decided_log import DecidedLog
 from weir.model.batch import Batch
-from weir.model.errors import NotAllowedError, SubscriptionBusyError, WireError
+from weir.model.errors import NotAllowedError, SubscriptionBusyError
 from weir.model.policies import Rate
 from weir.runtime.byte_budget import ByteShare
 from weir.runtime.interfaces import Clock
 from weir.runtime.tasks import TaskScope
 from weir.stream.cursor import Cursor
 from weir.stream.state import StateLog
+from weir.wire.snapshots.subscriptions import decode_subscription, encode_subscription
 
 _INDIVIDUAL = (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)
 #: A property: "false" if what the subscription has not acknowledged may be trimmed, expires for others only, and
@@ -400,7 +400,7 @@ class Subscription:
     def save(self) -> None:
         """Write the record of a durable subscription, new or changed; durable with the next flush."""
         if self.durable:
-            self._around.state.put(record_key(self.name), json.dumps({"properties": self.properties}).encode())
+            self._around.state.put(record_key(self.name), encode_subscription(self.properties))
             self._note()
 
 
@@ -429,13 +429,7 @@ def load_subscriptions(around: SubscriptionParts) -> dict[str, Subscription]:
         name = key.removeprefix(record_key(""))
         cursor_bytes = around.state.get(cursor_key(name))
         cursor = Cursor() if cursor_bytes is None else Cursor.from_bytes(cursor_bytes)
-        found[name] = Subscription(around, name, cursor, durable=True, properties=_properties(around, key))
+        found[name] = Subscription(
+            around, name, cursor, durable=True, properties=decode_subscription(around.state.get(key) or b"{}")
+        )
     return found
-
-
-def _properties(around: SubscriptionParts, key: str) -> dict[str, str]:
-    try:
-        record = json.loads(around.state.get(key) or b"{}")
-        return {str(name): str(value) for name, value in record.get("properties", {}).items()}
-    except (ValueError, AttributeError) as bad:
-        raise WireError(f"{key} is malformed: {bad}") from bad

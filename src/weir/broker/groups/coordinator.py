@@ -17,7 +17,7 @@ from weir.broker.groups.group import Group
 from weir.broker.groups.model import GroupClaims, GroupSettings
 from weir.broker.groups.offsets import GroupOffsets
 from weir.broker.groups.recheck import follow_access
-from weir.broker.groups.records import decode_group, encode_group
+from weir.broker.groups.records import encode_group, restore
 from weir.broker.ports import OpenGuard
 from weir.model.errors import (
     GroupNotEmptyError,
@@ -34,6 +34,7 @@ from weir.model.owned_names import full_name
 from weir.model.topics import TopicName
 from weir.runtime.interfaces import Runtime
 from weir.runtime.tasks import TaskScope
+from weir.wire.snapshots.groups import decode_group
 
 log = logging.getLogger(__name__)
 
@@ -309,7 +310,7 @@ class GroupCoordinator:
             groups = self._groups[shard] = {}
             for name, record in records.items():
                 groups[name] = self._new_group(shard, name)
-                record.put_into(groups[name])
+                restore(groups[name], record)
                 self._show(groups[name])
             self._made[shard] = Counter(group.role for group in groups.values())
             shard.on_death(lambda: self._lost(shard))

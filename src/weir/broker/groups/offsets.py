@@ -7,21 +7,18 @@ these are is kept with the group.
 """
 
 import asyncio
-import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from struct import error
 from typing import Protocol
 
 from weir.broker.api import CommittedOffset, StartAt
 from weir.broker.coordinator_shards import CoordinatorShard, CoordinatorShards
 from weir.broker.dispatch.subscription import RETAINS, Subscription, commit_key
-from weir.broker.groups.query_progress import COMMIT_HEADER, parse_progress
+from weir.broker.groups.query_progress import parse_progress
 from weir.broker.topic.opening import AnyTopic
 from weir.broker.topic.topic import BrokerTopic
 from weir.model.errors import (
     CommitTooLargeError,
-    InvalidNameError,
     NotAllowedError,
     SubscriptionBusyError,
     TopicNotFoundError,
@@ -33,13 +30,13 @@ from weir.model.owned_names import full_name, plain_name
 from weir.model.topics import TopicName
 from weir.runtime.interfaces import Clock
 from weir.stream.state import StateLog
+from weir.wire.snapshots.groups import decode_parts, encode_parts
+from weir.wire.snapshots.positions import StoredPosition, decode_position, encode_position
 
 #: Topics that are loaded at the same time for one request.
 _AT_ONCE = 64
 #: Characters, as Kafka counts.
 _MAX_METADATA = 4096
-_VERSION = 1
-_HEADER = COMMIT_HEADER
 
 
 class _Broker(Protocol):
@@ -216,7 +213,7 @@ class GroupOffsets:
         known = self._known.get(group)
         if known is not None and known[0] is shard:
             return known[1]
-        parts = dict.fromkeys(_decode_parts(shard.state.get(_PARTS + group)))
+        parts = dict.fromkeys(decode_parts(shard.state.get(_PARTS + group) or b"[]"))
         if parts:  # of groups that nobody ever heard of, nothing is remembered
             self._known[group] = (shard, parts)
         return parts
@@ -227,7 +224,7 @@ class GroupOffsets:
         known.update(dict.fromkeys(new))
         if new:
             self._known[group] = (shard, known)
-            shard.state.put(_PARTS + group, _encode_parts(known))
+            shard.state.put(_PARTS + group, encode_parts(known))
         return bool(new)
 
     def _forget(self, shard: CoordinatorShard, group: str, parts: Iterable[TopicName]) -> bool:
@@ -237,7 +234,7 @@ class GroupOffsets:
             shard.state.delete(_PARTS + group)
             self._known.pop(group, None)
         elif gone:
-            shard.state.put(_PARTS + group, _encode_parts(known))
+            shard.state.put(_PARTS + group, encode_parts(known))
         return bool(gone)
 
     async def _load(
@@ -267,17 +264,6 @@ _PARTS = "positions/"
 _MISSING = object()
 
 
-def _encode_parts(parts: Iterable[TopicName]) -> bytes:
-    return json.dumps([str(part) for part in parts]).encode()
-
-
-def _decode_parts(data: bytes | None) -> list[TopicName]:
-    try:
-        return [TopicName.parse(name) for name in json.loads(data or b"[]")]
-    except (ValueError, TypeError, AttributeError, InvalidNameError) as bad:
-        raise WireError(f"the list of a group's partitions is malformed: {bad}") from bad
-
-
 def _place(topic: BrokerTopic, group: str, position: CommittedOffset) -> None:
     if len(position.metadata) > _MAX_METADATA:
         raise CommitTooLargeError(f"a position may have {_MAX_METADATA} characters of metadata")
@@ -291,10 +277,8 @@ def _place(topic: BrokerTopic, group: str, position: CommittedOffset) -> None:
         subscription.properties[RETAINS] = "true"
         subscription.save()
     subscription.place(at)
-    header = _HEADER.pack(
-        _VERSION, position.offset, subscription.cursor.mark_delete + 1, position.leader_epoch, position.commit_ms
-    )
-    topic.state.put(commit_key(plain_name(group)), header + position.metadata.encode())
+    stored = StoredPosition(position, subscription.cursor.mark_delete + 1)
+    topic.state.put(commit_key(plain_name(group)), encode_position(stored))
 
 
 def _subscription(topic: BrokerTopic, group: str) -> Subscription | None:
@@ -308,18 +292,8 @@ def _committed(topic: BrokerTopic, subscription: Subscription) -> CommittedOffse
     data = topic.state.get(commit_key(subscription.name))
     if data is None:
         return CommittedOffset(at)
-    try:
-        version, offset, placed, leader_epoch, commit_ms = _HEADER.unpack_from(data)
-        metadata = data[_HEADER.size :].decode()
-    except (error, UnicodeDecodeError) as bad:
-        raise WireError(f"the position of {subscription.name!r} is malformed: {bad}") from bad
-    if version != _VERSION:
-        raise WireError(f"the position of {subscription.name!r} has unknown version {version}")
-    return (
-        CommittedOffset(offset, leader_epoch, metadata, commit_ms)
-        if placed == at
-        else CommittedOffset(at, commit_ms=commit_ms)
-    )
+    stored = decode_position(data, f"the position of {subscription.name!r}")
+    return stored.said if stored.placed == at else CommittedOffset(at, commit_ms=stored.said.commit_ms)
 
 
 async def _flushed(states: Mapping[TopicName, StateLog]) -> dict[TopicName, WeirError]:

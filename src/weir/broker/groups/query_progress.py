@@ -4,13 +4,11 @@ It comes as the metadata of the position, as JSON with a mark; metadata of other
 """
 
 import json
-from struct import Struct
 
 from weir.broker.api import QueryProgress
+from weir.model.errors import WireError
+from weir.wire.snapshots.positions import decode_position
 
-#: What comes before the metadata of a group's position: version, offset, where the cursor was placed, leader
-#: epoch, when.
-COMMIT_HEADER = Struct("<Bqqiq")
 _MARK = '{"weir.query"'
 _MOST = 1 << 53
 
@@ -35,6 +33,7 @@ def _count(value: object) -> int:
 
 def progress_of_commit(data: bytes | None) -> QueryProgress | None:
     """Of a group's position as it is stored."""
-    if data is None:
-        return None
-    return parse_progress(data[COMMIT_HEADER.size :].decode(errors="replace"))
+    try:
+        return None if data is None else parse_progress(decode_position(data).said.metadata)
+    except WireError:
+        return None  # who asks for the position itself is told

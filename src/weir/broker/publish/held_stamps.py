@@ -5,15 +5,14 @@ sequence number of each producer that was taken so, and up to where the holding 
 the topic reads the area from there on.
 """
 
-import json
 from collections import OrderedDict
 from contextlib import aclosing
 
 from weir.broker.ports import Holding
 from weir.broker.publish.producer_state import ProducerStates
 from weir.model.batch import HeldId, Stamp
-from weir.model.errors import WireError
 from weir.stream.state import StateLog
+from weir.wire.snapshots.producers import HeldStampsRecord, decode_held_stamps, encode_held_stamps
 
 KEY = "producers/held"
 #: Producers that are remembered: the latest to have something held.
@@ -77,16 +76,8 @@ class HeldStamps:
             self._state.mark(KEY, self._to_bytes)
 
     def _to_bytes(self) -> bytes:
-        last = {str(producer_id): list(taken) for producer_id, taken in self._last.items()}
-        return json.dumps({"last": last, "known": {str(k): v for k, v in self._known.items()}}).encode()
+        return encode_held_stamps(HeldStampsRecord(self._last, self._known))
 
     def _load(self, data: bytes) -> None:
-        try:
-            fields = json.loads(data)
-            self._last = OrderedDict(
-                (int(producer_id), (int(epoch), int(last)))
-                for producer_id, (epoch, last) in fields["last"].items()
-            )
-            self._known = {int(ledger): int(entries) for ledger, entries in fields["known"].items()}
-        except (ValueError, KeyError, TypeError, AttributeError) as bad:
-            raise WireError(f"what is known of held stamps is malformed: {bad!r}") from bad
+        record = decode_held_stamps(data)
+        self._last, self._known = OrderedDict(record.last), dict(record.known)

@@ -16,11 +16,12 @@ from weir.broker.ports import Holding
 from weir.broker.publish.held_names import HeldNames
 from weir.broker.publish.held_stamps import HeldStamps
 from weir.broker.publish.lanes import Lanes, Waiting
-from weir.broker.publish.producer_state import Pending, Stored
+from weir.broker.publish.producer_state import Pending
 from weir.broker.publish.producers import BrokerProducer
 from weir.broker.topic.stamps import Stamps
 from weir.model.batch import Batch, BatchFlags, HeldId, Stamp
 from weir.model.errors import NotAllowedError, OutOfOrderSequenceError, ProducerClosedError, WeirError
+from weir.model.producers import Stored
 from weir.runtime.tasks import TaskScope
 from weir.stream.state import StateLog
 from weir.wire.held import encode_held

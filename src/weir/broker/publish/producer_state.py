@@ -6,13 +6,13 @@ the log itself, whose batches carry their stamps, in its order; so nothing is wr
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
-from struct import Struct, error
+from collections.abc import Callable
 
 from weir.broker.api import ProducerInfo
 from weir.model.batch import Batch, BatchFlags, Stamp
-from weir.model.errors import DuplicateInDoubtError, OutOfOrderSequenceError, StaleEpochError, WireError
-from weir.model.value import value
+from weir.model.errors import DuplicateInDoubtError, OutOfOrderSequenceError, StaleEpochError
+from weir.model.producers import Stored
+from weir.wire.snapshots.producers import ProducerRecord, decode_producers, encode_producers
 
 #: Duplicates of so many batches are told from gaps; clients have no more of them under way.
 KEPT = 5
@@ -21,28 +21,9 @@ _LAST_SEQUENCE = 0x7FFFFFFF
 #: The sequence of what has none, and "any" as the next one of a producer of which nothing is known.
 _NONE = -1
 
-_HEAD = Struct("<BqI")
-_PRODUCER = Struct("<qhiqBi")
-_BATCH = Struct("<hiiqI")
-_VERSION = 2
-#: The first version knew neither where a marker stood nor what checksum a batch had.
-_PRODUCER_1 = Struct("<qhiqB")
-_BATCH_1 = Struct("<hiiq")
-
 
 def following(sequence: int) -> int:
     return (sequence + 1) & _LAST_SEQUENCE
-
-
-@value
-class Stored:
-    """A batch in the log: its first and last sequence number, where it begins, and its checksum if it is known."""
-
-    epoch: int
-    first: int
-    last: int
-    offset: int
-    checksum: int = 0
 
 
 class Pending:
@@ -335,43 +316,21 @@ class ProducerStates:
 
     def to_bytes(self, known_to: int) -> bytes:
         """The snapshot: everything stored before `known_to` is taken into account."""
-        kept = [(producer_id, known) for producer_id, known in self._known.items() if known.epoch >= 0]
-        parts = [_HEAD.pack(_VERSION, known_to, len(kept))]
-        for producer_id, known in kept:
-            batches = len(known.stored)
-            parts.append(
-                _PRODUCER.pack(producer_id, known.epoch, known.next, known.seen_ms, batches, known.marked)
-            )
-            parts += [
-                _BATCH.pack(one.epoch, one.first, one.last, one.offset, one.checksum) for one in known.stored
-            ]
-        return b"".join(parts)
+        kept = [
+            ProducerRecord(who, known.epoch, known.next, known.seen_ms, known.marked, known.stored)
+            for who, known in self._known.items()
+            if known.epoch >= 0
+        ]
+        return encode_producers(known_to, kept)
 
     def load(self, data: bytes) -> int:
         """Begin with a snapshot; answers its `known_to`."""
-        try:
-            version, known_to, count = _HEAD.unpack_from(data)
-            if not 1 <= version <= _VERSION:
-                raise WireError(f"a snapshot of producers has unknown version {version}")
-            producer, batch = (_PRODUCER_1, _BATCH_1) if version == 1 else (_PRODUCER, _BATCH)
-            place = _HEAD.size
-            for _ in range(count):
-                producer_id, epoch, sequence, seen_ms, batches, *marked = producer.unpack_from(data, place)
-                place += producer.size
-                known = self._known[producer_id] = _Known(epoch, sequence, seen_ms)
-                known.marked = marked[0] if marked else _NONE
-                known.stored.extend(_batches(batch, data, place, batches))
-                place += batches * batch.size
-        except error as bad:
-            raise WireError(f"a snapshot of producers is malformed: {bad}") from bad
-        if place != len(data):
-            raise WireError(f"a snapshot of producers has {len(data) - place} bytes too many")
-        return int(known_to)
-
-
-def _batches(layout: Struct, data: bytes, place: int, count: int) -> Iterable[Stored]:
-    for number in range(count):
-        yield Stored(*layout.unpack_from(data, place + number * layout.size))
+        known_to, producers = decode_producers(data)
+        for record in producers:
+            known = self._known[record.producer_id] = _Known(record.epoch, record.next, record.seen_ms)
+            known.marked = record.marked
+            known.stored.extend(record.stored)
+        return known_to
 
 
 def _is_before(sequence: int, marked: int) -> bool:

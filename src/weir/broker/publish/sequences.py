@@ -5,24 +5,17 @@ snapshot now and then says up to which offset it is right, and an opening topic 
 """
 
 import asyncio
-import json
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping
 from enum import Enum, auto
 from typing import Protocol
 
 from weir.model.batch import Batch, BatchFlags, HeldId, MovedFrom, Origin
-from weir.model.errors import UnknownVersionError, WireError
+from weir.wire.snapshots.producers import DedupSnapshot, decode_dedup, encode_dedup
 
 KEY = "dedup"
 #: A log of so many messages is read to its end, whatever the last of them looks like.
 _ALWAYS_READ = 100_000
-_VERSION = 2
-_HINT = "written by a newer Weir?"
-#: Snapshots that do not say their version have, among the producers' names, this one of the broker's own. What it
-#: says of a producer is wrong, and would have its messages taken for duplicates.
-_SHARED_NAMES = 1
-_OWN_NAME = " committed"
 
 
 class Verdict(Enum):
@@ -201,23 +194,11 @@ class Deduplication:
 
     def to_bytes(self) -> bytes:
         """The snapshot."""
-        names = {name: [known.stored, known.seen_ms] for name, known in self._names.items() if known.stored >= 0}
-        held = {str(ledger): entries for ledger, entries in self.known_held.items()}
-        return json.dumps({"version": _VERSION, "to": self.known_to, "held": held, "names": names}).encode()
+        names = {name: (known.stored, known.seen_ms) for name, known in self._names.items() if known.stored >= 0}
+        return encode_dedup(DedupSnapshot(self.known_to, self.known_held, names))
 
     def load(self, data: bytes) -> None:
         """Begin with a snapshot."""
-        try:
-            fields = json.loads(data)
-            version = int(fields.get("version", _SHARED_NAMES))
-            if version > _VERSION:
-                raise UnknownVersionError(f"a deduplication snapshot has version {version}", hint=_HINT)
-            self.known_to = int(fields["to"])
-            self.known_held = {int(ledger): int(entries) for ledger, entries in fields["held"].items()}
-            self._names = {
-                str(name): _Known(int(stored), int(seen)) for name, (stored, seen) in fields["names"].items()
-            }
-            if version == _SHARED_NAMES:
-                self._names.pop(_OWN_NAME, None)
-        except (ValueError, KeyError, TypeError, AttributeError) as bad:
-            raise WireError(f"a deduplication snapshot is malformed: {bad!r}") from bad
+        snapshot = decode_dedup(data)
+        self.known_to, self.known_held = snapshot.known_to, dict(snapshot.held)
+        self._names = {name: _Known(stored, seen_ms) for name, (stored, seen_ms) in snapshot.names.items()}

@@ -6,11 +6,12 @@ from functools import partial
 
 from weir.broker.api import Outgoing, Receipt
 from weir.broker.publish.lanes import Lanes, Waiting
-from weir.broker.publish.producer_state import Pending, Stored
+from weir.broker.publish.producer_state import Pending
 from weir.broker.publish.producers import BrokerProducer
 from weir.broker.topic.stamps import Stamps
 from weir.model.batch import Batch, BatchFlags, BatchFormat, Stamp
 from weir.model.errors import ProducerClosedError, WeirError
+from weir.model.producers import Stored
 from weir.runtime.byte_budget import ByteShare
 from weir.stream.log import Stream
 from weir.wire.marker import encode_marker

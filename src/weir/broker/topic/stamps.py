@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from weir.broker.api import Outgoing, ProducerInfo
 from weir.broker.context import BrokerContext
-from weir.broker.publish.producer_state import Pending, ProducerStates, Stored
+from weir.broker.publish.producer_state import Pending, ProducerStates
 from weir.broker.transactions.index import PIECE, TransactionIndex
 from weir.model.batch import Batch, BatchFlags, Stamp
 from weir.model.errors import (
@@ -21,6 +21,7 @@ from weir.model.errors import (
     TransactionStateError,
     WeirError,
 )
+from weir.model.producers import Stored
 from weir.model.topics import TopicName
 from weir.runtime.tasks import TaskScope
 from weir.stream.log import Stream

@@ -58,6 +58,7 @@ from weir.stream.holding.ledger import LEDGER_KEYS
 from weir.stream.log import Stream
 from weir.stream.retention import bytes_from
 from weir.stream.state import StateLog
+from weir.wire.snapshots.producers import decode_epoch, encode_epoch
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +93,7 @@ class BrokerTopic:
         self._dead: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._closing = False
         epoch = state.get(_EPOCH_KEY)
-        self._producers = Producers(None if epoch is None else int(epoch), self._epoch_moved)
+        self._producers = Producers(None if epoch is None else decode_epoch(epoch), self._epoch_moved)
         self.stamps = Stamps(
             context, name, stream=stream, state=state, tasks=self._tasks, changed=self._stream_changed
         )
@@ -304,7 +305,7 @@ class BrokerTopic:
         await self._state.flush()
 
     def _epoch_moved(self, epoch: int) -> None:
-        self._state.put(_EPOCH_KEY, str(epoch).encode())
+        self._state.put(_EPOCH_KEY, encode_epoch(epoch))
 
     async def leave(self, producer: BrokerProducer) -> None:
         self.expel_producer(producer, "closed by the client")

@@ -4,17 +4,10 @@ Part of what the topic learns from its log, and of the snapshot that goes with i
 the log is read on from.
 """
 
-from struct import Struct, error
-
 from pyroaring import BitMap64
 
 from weir.model.batch import Batch, BatchFlags, MovedFrom
-from weir.model.errors import WireError
-
-_HEAD = Struct("<BIII")
-_OPEN = Struct("<qI")
-_KNOWN = Struct("<qq")
-_VERSION = 1
+from weir.wire.snapshots.transaction_index import Delays, decode_delays, encode_delays
 
 
 class TransactionDelays:
@@ -82,39 +75,9 @@ class TransactionDelays:
         self.unsaved = False
         if not self._open and not self.unmoved and not self.known:
             return None
-        unmoved = self.unmoved.serialize()
-        parts = [_HEAD.pack(_VERSION, len(self._open), len(self.known), len(unmoved))]
-        for producer_id, offsets in self._open.items():
-            data = offsets.serialize()
-            parts += [_OPEN.pack(producer_id, len(data)), data]
-        parts += [_KNOWN.pack(ledger, entries) for ledger, entries in self.known.items()]
-        return b"".join([*parts, unmoved])
+        return encode_delays(Delays(self._open, self.unmoved, self.known))
 
     def load(self, data: bytes) -> None:
         """Begin with a snapshot."""
-        try:
-            version, opened, ledgers, size = _HEAD.unpack_from(data)
-            if version != _VERSION:
-                raise WireError(f"delays of transactions have unknown version {version}")
-            place = _HEAD.size
-            for _ in range(opened):
-                producer_id, length = _OPEN.unpack_from(data, place)
-                place += _OPEN.size
-                self._open[producer_id] = _bitmap(data, place, length)
-                place += length
-            for _ in range(ledgers):
-                ledger, entries = _KNOWN.unpack_from(data, place)
-                place += _KNOWN.size
-                self.known[ledger] = entries
-        except error as bad:
-            raise WireError(f"delays of transactions are malformed: {bad}") from bad
-        self.unmoved = _bitmap(data, place, size)
-        if place + size != len(data):
-            raise WireError(f"delays of transactions have {len(data) - place - size} bytes too many")
-
-
-def _bitmap(data: bytes, place: int, size: int) -> BitMap64:
-    try:
-        return BitMap64.deserialize(data[place : place + size])
-    except (ValueError, IndexError, MemoryError, OverflowError) as bad:
-        raise WireError(f"a bitmap of delays is malformed: {bad}") from bad
+        delays = decode_delays(data)
+        self._open, self.unmoved, self.known = dict(delays.open), delays.unmoved, dict(delays.known)

@@ -6,23 +6,24 @@ snapshot writes only those that have changed; the log's trimming takes them away
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Sequence
-from struct import Struct, error
 
 from pyroaring import BitMap64
 
 from weir.broker.api import AbortedTransaction
 from weir.broker.transactions.delays import TransactionDelays
 from weir.model.batch import Batch, BatchFlags
-from weir.model.errors import WireError
+from weir.wire.snapshots.transaction_index import (
+    Aborted,
+    OpenTransaction,
+    Piece,
+    decode_open,
+    decode_piece,
+    encode_open,
+    encode_piece,
+)
 
 #: Offsets that one kept piece covers.
 PIECE = 1 << 18
-
-_HEAD = Struct("<BI")
-_OPEN = Struct("<qqI")
-_ABORTED = Struct("<qqqq")
-_VERSION = 1
 
 
 class _Open:
@@ -147,23 +148,12 @@ class TransactionIndex:
 
     def open_bytes(self) -> bytes:
         """The open transactions, for a snapshot."""
-        parts = [_HEAD.pack(_VERSION, len(self._open))]
-        for producer_id, transaction in self._open.items():
-            offsets = transaction.offsets.serialize()
-            parts += [_OPEN.pack(producer_id, transaction.first, len(offsets)), offsets]
-        return b"".join(parts)
+        return encode_open(OpenTransaction(who, one.first, one.offsets) for who, one in self._open.items())
 
     def load_open(self, data: bytes) -> None:
-        try:
-            place, count = _head(data)
-            for _ in range(count):
-                producer_id, first, size = _OPEN.unpack_from(data, place)
-                place += _OPEN.size
-                transaction = self._open[producer_id] = _Open(first)
-                transaction.offsets = _bitmap(data[place : place + size])
-                place += size
-        except error as bad:
-            raise WireError(f"a snapshot of transactions is malformed: {bad}") from bad
+        for producer_id, first, offsets in decode_open(data):
+            transaction = self._open[producer_id] = _Open(first)
+            transaction.offsets = offsets
 
     def changed_pieces(self) -> dict[int, bytes]:
         """What is decided, in pieces: those that have changed since the last time."""
@@ -173,41 +163,15 @@ class TransactionIndex:
     def _piece_bytes(self, piece: int) -> bytes:
         low, high = piece * PIECE, (piece + 1) * PIECE
         rows = range(bisect_left(self._last, low), bisect_left(self._last, high))
-        columns: Sequence[array[int]] = (self._producer, self._first, self._last, self._stable)
-        hidden = self.hidden & BitMap64(range(low, high))
-        return b"".join(
-            [
-                _HEAD.pack(_VERSION, len(rows)),
-                *(_ABORTED.pack(*(column[row] for column in columns)) for row in rows),
-                hidden.serialize(),
-            ]
-        )
+        aborted = (Aborted(self._producer[n], self._first[n], self._last[n], self._stable[n]) for n in rows)
+        return encode_piece(Piece(tuple(aborted), self.hidden & BitMap64(range(low, high))))
 
     def load_piece(self, data: bytes) -> None:
         """What was kept, piece after piece."""
-        try:
-            place, count = _head(data)
-            for _ in range(count):
-                producer_id, first, last, stable = _ABORTED.unpack_from(data, place)
-                place += _ABORTED.size
-                self._producer.append(producer_id)
-                self._first.append(first)
-                self._last.append(last)
-                self._stable.append(stable)
-        except error as bad:
-            raise WireError(f"a piece of a transaction index is malformed: {bad}") from bad
-        self.hidden |= _bitmap(data[place:])
-
-
-def _head(data: bytes) -> tuple[int, int]:
-    version, count = _HEAD.unpack_from(data)
-    if version != _VERSION:
-        raise WireError(f"a transaction index has unknown version {version}")
-    return _HEAD.size, count
-
-
-def _bitmap(data: bytes) -> BitMap64:
-    try:
-        return BitMap64.deserialize(data)
-    except (ValueError, IndexError, MemoryError, OverflowError) as bad:
-        raise WireError(f"a bitmap of a transaction index is malformed: {bad}") from bad
+        piece = decode_piece(data)
+        for producer_id, first, last, stable in piece.aborted:
+            self._producer.append(producer_id)
+            self._first.append(first)
+            self._last.append(last)
+            self._stable.append(stable)
+        self.hidden |= piece.hidden

@@ -7,16 +7,15 @@ A transaction is decided once its Prepare state is durable; the rest can be done
 may also skip one: give it up without having begun it, for the sake of a new epoch (`transaction_epochs`).
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
 from weir.broker.api import CommittedOffset, ProducerIdentity, TransactionInfo, TransactionState
-from weir.model.errors import InvalidNameError, TransactionStateError, UnknownVersionError, WireError
+from weir.model.errors import TransactionStateError
 from weir.model.topics import TopicName
+from weir.wire.snapshots import transactions as records
 
-_VERSION = 1
 #: Epochs have 15 bits. The last one is left to fence with.
 MAX_EPOCH = 0x7FFF - 1
 
@@ -155,54 +154,41 @@ class Transaction:
 
 
 def encode_transaction(transaction: Transaction) -> bytes:
-    record = {
-        "version": _VERSION,
-        "producer": [transaction.producer_id, transaction.epoch, transaction.last_epoch],
-        "ids": [transaction.last_id, transaction.next_id],
-        "role": transaction.role,
-        "state": transaction.state.value,
-        "ms": [transaction.timeout_ms, transaction.started_ms, transaction.updated_ms],
-        "parts": [str(part) for part in transaction.parts],
-        "groups": {
-            group: [[str(part), at.offset, at.leader_epoch, at.metadata] for part, at in positions.items()]
-            for group, positions in transaction.groups.items()
-        },
-    }
-    return json.dumps(record, separators=(",", ":")).encode()
+    return records.encode_transaction(
+        records.TransactionRecord(
+            transaction.producer_id,
+            transaction.epoch,
+            transaction.last_epoch,
+            transaction.last_id,
+            transaction.next_id,
+            transaction.role,
+            transaction.state,
+            transaction.timeout_ms,
+            transaction.started_ms,
+            transaction.updated_ms,
+            tuple(transaction.parts),
+            transaction.groups,
+        )
+    )
 
 
 def decode_transaction(name: str, data: bytes) -> Transaction:
-    """WireError if it is none."""
-    try:
-        record = json.loads(data)
-        if record["version"] != _VERSION:
-            raise UnknownVersionError(f"a transaction has version {record['version']}", hint="of a newer Weir?")
-        producer_id, epoch, last_epoch = map(int, record["producer"])
-        last_id, next_id = map(int, record.get("ids", (-1, -1)))
-        timeout_ms, started_ms, updated_ms = map(int, record["ms"])
-        parts = {TopicName.parse(part): None for part in record["parts"]}
-        groups = {
-            str(group): {
-                TopicName.parse(part): CommittedOffset(int(offset), int(leader), str(metadata))
-                for part, offset, leader, metadata in positions
-            }
-            for group, positions in record["groups"].items()
-        }
-        return Transaction(
-            name,
-            producer_id,
-            epoch,
-            timeout_ms,
-            str(record["role"]),
-            TransactionState(record["state"]),
-            last_epoch,
-            started_ms,
-            updated_ms,
-            parts,
-            groups,
-            dict(parts),
-            last_id=last_id,
-            next_id=next_id,
-        )
-    except (ValueError, KeyError, TypeError, AttributeError, InvalidNameError) as bad:
-        raise WireError(f"the transaction of {name[:80]!r} is malformed: {bad!r}") from bad
+    """The transactional id's; WireError if it is none."""
+    record = records.decode_transaction(data, f"the transaction of {name[:80]!r}")
+    parts = dict.fromkeys(record.parts)
+    return Transaction(
+        name,
+        record.producer_id,
+        record.epoch,
+        record.timeout_ms,
+        record.role,
+        record.state,
+        record.last_epoch,
+        record.started_ms,
+        record.updated_ms,
+        parts,
+        {group: dict(positions) for group, positions in record.groups.items()},
+        dict(parts),
+        last_id=record.last_id,
+        next_id=record.next_id,
+    )

@@ -32,6 +32,7 @@ from weir.model.errors import (
 from weir.model.topics import TopicName
 from weir.runtime.interfaces import Clock
 from weir.runtime.tasks import TaskScope
+from weir.wire.snapshots.transactions import decode_sink, encode_sink
 
 log = logging.getLogger(__name__)
 
@@ -143,17 +144,14 @@ class TransactionShard:
     def sink(self, sink: str) -> tuple[int, str] | None:
         """The last epoch that the sink has written, and the role whose sink it is."""
         data = self.shard.state.get(_SINK + sink)
-        if data is None:
-            return None
-        epoch, _, role = data.decode().partition(" ")
-        return int(epoch), role
+        return None if data is None else decode_sink(data)
 
     def put_sink(self, sink: str, epoch: int, role: str) -> None:
         known = self.sink(sink)
         if known is not None:
             self._sinks_of[known[1]] -= 1
         self._sinks_of[role] += 1
-        self.shard.state.put(_SINK + sink, f"{epoch} {role}".encode())
+        self.shard.state.put(_SINK + sink, encode_sink(epoch, role))
 
     def forget_sink(self, sink: str) -> None:
         known = self.sink(sink)

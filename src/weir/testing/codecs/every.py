@@ -16,6 +16,7 @@ from weir.testing.codecs.fuzzing import Codec, reseal_rest
 from weir.testing.codecs.kafka_samples import KAFKA_CODECS
 from weir.testing.codecs.record_samples import RECORD_CODECS
 from weir.testing.codecs.samples import sample_entry, sample_id
+from weir.testing.codecs.snapshots import SNAPSHOT_CODECS
 from weir.wire import bookie, bookie_hello, metadata
 from weir.wire.bookie_errors import error_from, failed_from
 from weir.wire.bookie_layout import CRC_BYTES
@@ -146,6 +147,7 @@ CODECS: list[Codec] = [
     Codec("bookie registration", sample_bookie_info, metadata.decode_bookie_info),
     Codec("cookie", sample_cookie, metadata.decode_cookie),
     *FILE_CODECS,
+    *SNAPSHOT_CODECS,
     *RECORD_CODECS,
     *KAFKA_CODECS,
 ]

@@ -1,0 +1,115 @@
+"""A consumer group as it is written down, and the partitions that it has positions on. JSON."""
+
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from weir.model.topics import TopicName
+from weir.wire.snapshots.fields import check_version, dump, each, load, seconds, text, topic, whole
+
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class MemberRecord:
+    id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_s: float
+    rebalance_s: float
+    joined_ms: int
+    protocols: Mapping[str, bytes]
+    assignment: bytes = b""
+    parts: tuple[TopicName, ...] = ()
+    role: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRecord:
+    """As of the last time that its shares were divided, or that its last member left."""
+
+    generation: int
+    protocol_type: str
+    protocol: str
+    leader: str
+    empty_since_ms: int
+    members: tuple[MemberRecord, ...] = ()
+    role: str = ""
+
+
+def encode_group(group: GroupRecord) -> bytes:
+    return dump(
+        {
+            "version": _VERSION,
+            "generation": group.generation,
+            "protocol_type": group.protocol_type,
+            "protocol": group.protocol,
+            "leader": group.leader,
+            "empty_since_ms": group.empty_since_ms,
+            "members": [_member_fields(member) for member in group.members],
+            "role": group.role,
+        }
+    )
+
+
+def decode_group(data: bytes) -> GroupRecord:
+    return load(data, "a group record", _group)
+
+
+def _group(fields: Any) -> GroupRecord:
+    check_version(fields["version"], _VERSION, "a group record")
+    return GroupRecord(
+        whole(fields["generation"]),
+        text(fields["protocol_type"]),
+        text(fields["protocol"]),
+        text(fields["leader"]),
+        whole(fields["empty_since_ms"]),
+        tuple(_member(member) for member in each(fields["members"])),
+        text(fields.get("role", "")),
+    )
+
+
+def _member_fields(member: MemberRecord) -> dict[str, Any]:
+    return {
+        "id": member.id,
+        "instance_id": member.instance_id,
+        "client_id": member.client_id,
+        "client_host": member.client_host,
+        "session_s": member.session_s,
+        "rebalance_s": member.rebalance_s,
+        "joined_ms": member.joined_ms,
+        "protocols": [[name, b64encode(data).decode()] for name, data in member.protocols.items()],
+        "assignment": b64encode(member.assignment).decode(),
+        "parts": [str(part) for part in member.parts],
+        "role": member.role,
+    }
+
+
+def _member(fields: Any) -> MemberRecord:
+    instance_id = fields["instance_id"]
+    return MemberRecord(
+        text(fields["id"]),
+        None if instance_id is None else text(instance_id),
+        text(fields["client_id"]),
+        text(fields["client_host"]),
+        seconds(fields["session_s"]),
+        seconds(fields["rebalance_s"]),
+        whole(fields["joined_ms"]),
+        {text(name): b64decode(text(data)) for name, data in each(fields["protocols"])},
+        b64decode(text(fields["assignment"])),
+        tuple(map(topic, each(fields["parts"]))),
+        text(fields.get("role", "")),
+    )
+
+
+# --- where a group has positions ---------------------------------------------------------------------------------
+
+
+def encode_parts(parts: Iterable[TopicName]) -> bytes:
+    return dump([str(part) for part in parts])
+
+
+def decode_parts(data: bytes) -> list[TopicName]:
+    return load(data, "the list of a group's partitions", lambda found: [topic(name) for name in each(found)])
