@@ -5,65 +5,40 @@ import os
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from functools import partial
 from ssl import SSLContext
 
 from weir.admin.http import Request
 from weir.admin.routes import AdminContext, ServiceUrls, admin_routes
-from weir.admin.routing import Route
 from weir.admin.server import AdminServer, Authenticate
-from weir.broker.access.security import Authenticator, Authoriser, TopicGuard
 from weir.broker.access.tokens import TokenVerifier, load_public_key, load_secret, read_key
-from weir.broker.access.topic_lists import GuardedTopicLists
 from weir.broker.broker import Broker
-from weir.broker.context import BrokerContext
-from weir.broker.coordinator_shards import CoordinatorShards
-from weir.broker.groups.coordinator import GroupCoordinator
-from weir.broker.groups.offsets import GroupOffsets
-from weir.broker.groups.owned import GroupAccess
-from weir.broker.ownership import Ownership
-from weir.broker.registry.registry import Registry
 from weir.broker.registry.sql_streams import SqlStreams
-from weir.broker.schemas.registry import SchemaRegistry
-from weir.broker.transactions.coordinator import Transactions
-from weir.broker.transactions.owned import TransactionAccess
-from weir.gateway.kafka.catalog import Catalog
 from weir.gateway.kafka.connection.metrics import KafkaMetrics
 from weir.gateway.kafka.connection.server import KafkaServer, unread_budget_of
 from weir.gateway.kafka.connection.settings import KafkaSettings
-from weir.gateway.kafka.grouping import topics_read
-from weir.gateway.kafka.services import Services as KafkaServices
 from weir.gateway.pulsar.server import PulsarServer
-from weir.ledger.idblocks import IdBlocks
+from weir.gateway.pulsar.settings import PulsarSettings
 from weir.meta import keys
-from weir.model.registry import STANDALONE, BrokerInfo
-from weir.runtime.byte_budget import ByteBudget
+from weir.model.registry import STANDALONE
 from weir.runtime.interfaces import Disk, Runtime
 from weir.runtime.request_budget import RequestBudget
 from weir.server import config_parts as parts
 from weir.server.addresses import Address
 from weir.server.budget_metrics import budget_families
+from weir.server.compose import ComposedBroker, Composition, compose_broker
 from weir.server.config import Config
 from weir.server.config_parts import TokenSettings
 from weir.server.kafka_metrics import kafka_families
 from weir.server.listening import BoundNetwork
 from weir.server.loop_metrics import loop_families
-from weir.server.schema_port import GuardedSchemas
 from weir.server.storage import LocalStorage
 from weir.server.storage_metrics import damage_families
-from weir.stream.context import StreamContext
-from weir.stream.holding.area import HoldingArea
-from weir.stream.log import Stream
-from weir.stream.state import StateLog
-from weir.stream.tail import TailCache
 
 log = logging.getLogger(__name__)
 
 _BROKER_ID = "standalone"
 #: How clients write the addresses of listeners; Kafka's need no scheme.
 _SCHEMES = {"pulsar": "pulsar://", "pulsar_tls": "pulsar+ssl://", "http": "http://", "https": "https://"}
-#: Ids of producers that are taken from the metadata at a time.
-_PRODUCER_IDS = 1000
 
 
 class Standalone:
@@ -76,9 +51,13 @@ class Standalone:
         *,
         on_locked: Callable[[], None] | None = None,
         accept_loss: bool = False,
+        adjust_pulsar: Callable[[PulsarSettings], PulsarSettings] = lambda settings: settings,
+        adjust_kafka: Callable[[KafkaSettings], KafkaSettings] = lambda settings: settings,
+        request_budget: RequestBudget | None = None,
     ) -> None:
         """`on_locked` is called when the data folder is known to be nobody else's; `accept_loss`: go on without
-        what was acknowledged and is gone from it."""
+        what was acknowledged and is gone from it; `adjust_*`: change the settings of each listener, and
+        `request_budget` what all may receive, beyond what the configuration offers."""
         self._net = BoundNetwork(runtime.net)
         self._runtime = replace(runtime, net=self._net)
         self._config = config
@@ -86,9 +65,16 @@ class Standalone:
         self._storage = LocalStorage(self._runtime, storage, on_locked=on_locked)
         self._started = AsyncExitStack()
         self._bound: dict[str, Address] = {}
+        self._adjust_pulsar = adjust_pulsar
+        self._adjust_kafka = adjust_kafka
+        #: The broker with its parts, from the start on.
+        self.composed: ComposedBroker
+        #: The gateways' servers that are started, by the name of their listener.
+        self.pulsar_servers: dict[str, PulsarServer] = {}
+        self.kafka_servers: dict[str, KafkaServer] = {}
         self._kafka_metrics = KafkaMetrics()
-        self._request_budget = RequestBudget(config.limits.received_bytes)
-        self._unread_budget = unread_budget_of(KafkaSettings())
+        self._request_budget = request_budget or RequestBudget(config.limits.received_bytes)
+        self._unread_budget = unread_budget_of(adjust_kafka(KafkaSettings()))
 
     @property
     def addresses(self) -> dict[str, Address]:
@@ -119,51 +105,26 @@ class Standalone:
         await self._bind(tls)
         await self._storage.start()
         self._started.push_async_callback(self._storage.close)
-        registry = Registry(self._storage.meta, self._runtime, parts.default_policies(config))
-        await registry.start()
-        self._started.push_async_callback(registry.close)
-        ownership = await self._own()
-        security = parts.security_settings(config)
-        authoriser = Authoriser(registry, security)
-        guard = TopicGuard(authoriser)
-        schemas = SchemaRegistry(self._storage.meta, self._runtime, registry)
-        authenticator = Authenticator(self._runtime.clock, security, tokens=tokens)
-        context = self._context(guard, schemas)
-        broker = Broker(context, registry, ownership, authenticator)
-        broker.start()
-        self._started.push_async_callback(broker.close)
-        shards = CoordinatorShards(broker)
-        catalog = Catalog(registry, guard)
-        groups = self._coordinate(broker, shards, context, catalog)
-        transactions = TransactionAccess(self._transact(broker, shards, context, groups, authoriser), authoriser)
-        await self._serve_pulsar(broker, GuardedSchemas(schemas, guard), registry, tls)
-        await self._serve_kafka(
-            broker,
-            registry,
-            authoriser,
-            catalog,
-            tls,
-            groups=GroupAccess(groups, authoriser, registry, self._runtime.clock),
-            transactions=transactions,
+        self.composed = await compose_broker(
+            self._runtime, self._storage.meta, self._storage.ledgers, self._composition(tokens), self._started
         )
-        admin = AdminContext(
-            self._runtime.clock,
-            broker,
-            registry,
-            schemas,
-            authoriser,
-            self._urls(),
-            probe=self._probe,
-            gateways=lambda: [
-                *loop_families(self._runtime.loop_holds),
-                *budget_families(self._request_budget, self._unread_budget, self._net),
-                *damage_families(self._storage.bookie.damages, self._storage.ledgers.context.losses.entries),
-                *kafka_families(self._kafka_metrics),
-            ],
-            transactions=transactions,
-            sql_streams=SqlStreams(self._storage.meta, self._runtime),
+        await self._serve_pulsar(tls)
+        await self._serve_kafka(tls)
+        await self._serve_http(tls)
+
+    def _composition(self, tokens: TokenVerifier | None) -> Composition:
+        config = self._config
+        return Composition(
+            _BROKER_ID,
+            self._listeners(),
+            parts.default_policies(config),
+            parts.security_settings(config),
+            tokens,
+            streams=parts.stream_settings(config),
+            broker=parts.broker_settings(config),
+            groups=parts.group_settings(config),
+            tail_bytes=config.storage.cache_bytes,
         )
-        await self._serve_http(broker, admin_routes(admin), tls)
 
     async def _bind(self, tls: SSLContext | None) -> None:
         listeners = self._config.listeners
@@ -180,14 +141,6 @@ class Standalone:
                 reserve = name in ("http", "https")  # health is answered even without file descriptors
                 self._bound[name] = await self._net.bind(address, tls=tls_of, reserve=reserve)
 
-    async def _own(self) -> Ownership:
-        instance = f"{self._runtime.rng.getrandbits(64):016x}"
-        info = BrokerInfo(_BROKER_ID, instance, self._listeners())
-        ownership = Ownership(self._storage.meta, self._runtime, info)
-        await ownership.start()
-        self._started.push_async_callback(ownership.close)
-        return ownership
-
     def _urls(self) -> ServiceUrls:
         return ServiceUrls(self._listeners(), data=os.path.abspath(self._config.data))
 
@@ -203,140 +156,68 @@ class Standalone:
         await self._storage.meta.get(keys.cluster(STANDALONE))
         self._storage.check_writable()
 
-    def _context(self, guard: TopicGuard, schemas: SchemaRegistry) -> BrokerContext:
-        settings = parts.broker_settings(self._config)
-        return BrokerContext(
-            self._runtime,
-            StreamContext(
-                self._runtime,
-                self._storage.meta,
-                self._storage.ledgers,
-                TailCache(self._config.storage.cache_bytes),
-                parts.stream_settings(self._config),
-            ),
-            settings,
-            ByteBudget(settings.in_flight_bytes),
-            guard=guard,
-            schemas=schemas,
-            open_holding=_open_holding,
-        )
-
-    async def _serve_pulsar(
-        self, broker: Broker, schemas: GuardedSchemas, registry: Registry, tls: SSLContext | None
-    ) -> None:
+    async def _serve_pulsar(self, tls: SSLContext | None) -> None:
         for name in ("pulsar", "pulsar_tls"):
             bound = self._bound.get(name)
             if bound is None:
                 continue
             secure = _secure(name)
-            server = PulsarServer(
-                self._runtime,
-                broker,
-                parts.pulsar_settings(self._config, bound, secure=secure),
-                schemas=schemas,
-                lists=GuardedTopicLists(registry, schemas.guard),
+            self.pulsar_servers[name] = await self.composed.serve_pulsar(
+                self._adjust_pulsar(parts.pulsar_settings(self._config, bound, secure=secure)),
                 tls=tls if secure else None,
                 request_budget=self._request_budget,
             )
-            await server.start()
-            self._started.push_async_callback(server.close)
 
-    def _coordinate(
-        self, broker: Broker, shards: CoordinatorShards, context: BrokerContext, catalog: Catalog
-    ) -> GroupCoordinator:
-        """Consumer groups, of whatever protocol has them."""
-        offsets = GroupOffsets(broker, shards, self._runtime.clock)
-        groups = GroupCoordinator(
-            self._runtime,
-            shards,
-            offsets,
-            context.members,
-            parts.group_settings(self._config),
-            topics_read=partial(topics_read, catalog),
-            guard=context.guard,
-        )
-        groups.start()
-        self._started.push_async_callback(groups.close)
-        return groups
-
-    def _transact(
-        self,
-        broker: Broker,
-        shards: CoordinatorShards,
-        context: BrokerContext,
-        groups: GroupCoordinator,
-        authoriser: Authoriser,
-    ) -> Transactions:
-        """Transactions, of whatever protocol has them."""
-        clock = self._runtime.clock
-        transactions = Transactions(
-            clock,
-            shards,
-            topics=broker,
-            positions=groups.offsets,
-            ids=IdBlocks(clock, self._storage.meta, size=_PRODUCER_IDS, counter=keys.PRODUCER_COUNTER),
-            gate=context.transactions,
-            may_use_all=authoriser.is_superuser,
-        )
-        transactions.start()
-        self._started.push_async_callback(transactions.close)
-        return transactions
-
-    async def _serve_kafka(
-        self,
-        broker: Broker,
-        registry: Registry,
-        authoriser: Authoriser,
-        catalog: Catalog,
-        tls: SSLContext | None,
-        *,
-        groups: GroupAccess,
-        transactions: TransactionAccess,
-    ) -> None:
-        guard = TopicGuard(authoriser)
-        shared = KafkaServices(
-            self._runtime.clock,
-            broker,
-            registry,
-            catalog,
-            guard,
-            authoriser,
-            KafkaSettings(),
-            groups=groups,
-            transactions=transactions,
-        )
+    async def _serve_kafka(self, tls: SSLContext | None) -> None:
+        urls = self._urls()
         for name in ("kafka", "kafka_tls"):
             bound = self._bound.get(name)
             if bound is None:
                 continue
             secure = _secure(name)
-            urls = self._urls()
             http_url = urls.url("https", "http") if secure else urls.url("http", "https")
             settings = replace(parts.kafka_settings(self._config, bound), http_url=http_url)
-            services = replace(shared, settings=settings)
-            server = KafkaServer(
-                self._runtime,
-                services,
+            self.kafka_servers[name] = await self.composed.serve_kafka(
+                self._adjust_kafka(settings),
                 metrics=self._kafka_metrics,
                 tls=tls if secure else None,
                 request_budget=self._request_budget,
                 unread_budget=self._unread_budget,
             )
-            await server.start()
-            self._started.push_async_callback(server.close)
 
-    async def _serve_http(self, broker: Broker, routes: list[Route], tls: SSLContext | None) -> None:
+    def _admin(self) -> AdminContext:
+        composed = self.composed
+        return AdminContext(
+            self._runtime.clock,
+            composed.broker,
+            composed.registry,
+            composed.schemas,
+            composed.authoriser,
+            self._urls(),
+            probe=self._probe,
+            gateways=lambda: [
+                *loop_families(self._runtime.loop_holds),
+                *budget_families(self._request_budget, self._unread_budget, self._net),
+                *damage_families(self._storage.bookie.damages, self._storage.ledgers.context.losses.entries),
+                *kafka_families(self._kafka_metrics),
+            ],
+            transactions=composed.transaction_access,
+            sql_streams=SqlStreams(self._storage.meta, self._runtime),
+        )
+
+    async def _serve_http(self, tls: SSLContext | None) -> None:
+        routes = admin_routes(self._admin())
+        authenticate = _authenticate(self.composed.broker)
         for name in ("http", "https"):
             bound = self._bound.get(name)
             if bound is None:
                 continue
-            settings = parts.http_settings(self._config, bound)
             secure = _secure(name)
             server = AdminServer(
                 self._runtime,
-                settings,
+                parts.http_settings(self._config, bound),
                 routes,
-                _authenticate(broker),
+                authenticate,
                 tls=tls if secure else None,
                 request_budget=self._request_budget,
             )
@@ -355,10 +236,6 @@ def _authenticate(broker: Broker) -> Authenticate:
         return found.role
 
     return authenticate
-
-
-async def _open_holding(context: StreamContext, stream: Stream, state: StateLog) -> HoldingArea:
-    return await HoldingArea.open(context, stream.name, stream, state)
 
 
 async def _verifier(disk: Disk, settings: TokenSettings) -> TokenVerifier | None:

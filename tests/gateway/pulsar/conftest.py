@@ -6,14 +6,12 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from ssl import SSLContext
 from typing import Any
 from uuid import uuid4
 
 import pulsar
 import pytest
 
-from weir.broker.access.topic_lists import GuardedTopicLists
 from weir.broker.api import Owner
 from weir.broker.broker import Broker
 from weir.broker.registry.registry import Registry
@@ -23,9 +21,7 @@ from weir.model.policies import Policies
 from weir.model.topics import TopicName
 from weir.runtime import Runtime
 from weir.runtime.real import real_runtime
-from weir.server import config_parts
 from weir.server.config_load import load
-from weir.server.schema_port import GuardedSchemas
 from weir.server.standalone import Standalone
 from weir.testing.broker.fake import FakeBroker
 from weir.testing.loop_thread import Call, LoopThread
@@ -36,38 +32,6 @@ from weir.wire.pulsar.proto import Message, api
 
 TIMEOUT_MS = 60_000
 TIMEOUT_S = TIMEOUT_MS / 1000
-
-
-class Composed(Standalone):
-    """As `weir up` composes it, with its parts in reach, and limits of our own."""
-
-    limits: dict[str, Any]
-    broker: Broker
-    registry: Registry
-    servers: dict[str, PulsarServer]
-
-    async def _serve_pulsar(
-        self, broker: Broker, schemas: GuardedSchemas, registry: Registry, tls: SSLContext | None
-    ) -> None:
-        self.broker, self.registry, self.servers = broker, registry, {}
-        for name in ("pulsar", "pulsar_tls"):
-            bound = self._bound.get(name)
-            if bound is None:
-                continue
-            secure = name == "pulsar_tls"
-            settings = config_parts.pulsar_settings(self._config, bound, secure=secure)
-            limits = replace(settings.limits, linger_s=0.1, **self.limits)
-            server = PulsarServer(
-                self._runtime,
-                broker,
-                replace(settings, limits=limits, sweep_interval_s=0.05),
-                schemas=schemas,
-                lists=GuardedTopicLists(registry, schemas.guard),
-                tls=tls if secure else None,
-            )
-            await server.start()
-            self._started.push_async_callback(server.close)
-            self.servers[name] = server
 
 
 class Node:
@@ -98,10 +62,13 @@ class Node:
                 *self._settings,
             ]
         ).config
-        self.up = Composed(real_runtime(), config)
-        self.up.limits = self._limits
+        self.up = Standalone(real_runtime(), config, adjust_pulsar=self._adjust)
         await self.up.start()
         self._address = str(self.up.addresses["pulsar"])
+
+    def _adjust(self, settings: PulsarSettings) -> PulsarSettings:
+        limits = replace(settings.limits, linger_s=0.1, **self._limits)
+        return replace(settings, limits=limits, sweep_interval_s=0.05)
 
     def stop(self) -> None:
         self.call(self.up.close)
@@ -131,19 +98,19 @@ class Node:
         return Peer(await real_runtime().net.connect(address.host, address.port))
 
     def sessions(self) -> list[Any]:
-        return list(self.up.servers["pulsar"].sessions)
+        return list(self.up.pulsar_servers["pulsar"].sessions)
 
     @property
     def url(self) -> str:
-        return self.up.servers["pulsar"].service_url
+        return self.up.pulsar_servers["pulsar"].service_url
 
     @property
     def broker(self) -> Broker:
-        return self.up.broker
+        return self.up.composed.broker
 
     @property
     def registry(self) -> Registry:
-        return self.up.registry
+        return self.up.composed.registry
 
     def partition(self, topic: str, count: int) -> None:
         self.call(lambda: self.registry.topics.create(TopicName.parse(topic), partitions=count))

@@ -420,7 +420,7 @@ def test_over_tls(start_broker: Any, connect: Any, talk: Any, topic: str, certif
     assert talk.receive(consumer, 200) == talk.numbered(200, 1000)
     plain = connect(node).subscribe(topic, "other", initial_position=pulsar.InitialPosition.Earliest)
     assert talk.receive(plain, 200) == talk.numbered(200, 1000)
-    assert len(node.up.servers["pulsar_tls"].sessions) == 1
+    assert len(node.up.pulsar_servers["pulsar_tls"].sessions) == 1
 
 
 def test_a_client_that_does_not_trust_the_certificate(
@@ -428,7 +428,7 @@ def test_a_client_that_does_not_trust_the_certificate(
 ) -> None:
     chain, key = certificate
     node = start_broker("listeners.pulsar_tls=127.0.0.1:0", f"tls.certificate={chain}", f"tls.key={key}")
-    url = node.up.servers["pulsar_tls"].service_url
+    url = node.up.pulsar_servers["pulsar_tls"].service_url
     client = pulsar.Client(url, operation_timeout_seconds=1, logger=quiet())
     with pytest.raises(pulsar.PulsarException):
         client.create_producer(topic)

@@ -19,10 +19,11 @@ from weir.model.policies import Policies, Retention
 from weir.model.topics import TopicName
 from weir.runtime.interfaces import Runtime
 from weir.runtime.tasks import TaskScope
+from weir.server.compose import Composition, compose_broker
 from weir.stream.holding.area import HoldingArea
 from weir.testing.broker.history import BrokerHistory, MessagePosition
+from weir.testing.broker.node_settings import TAIL_BYTES, pulsar_settings, pulsar_url
 from weir.testing.broker.plan import BrokerPlan
-from weir.testing.broker.program import Composition, compose, pulsar_url
 from weir.testing.log_history import LogOpKind
 from weir.testing.storage.cluster import LEDGER_SETTINGS, Cluster
 from weir.testing.world.world import World
@@ -90,9 +91,20 @@ class BrokerCluster(Cluster):
         policies = Policies(
             deduplication=plan.deduplication, retention=Retention(-1, -1), max_unacked_per_consumer=30
         )
-        how = Composition(policies, _OWNERSHIP, plan.streams, plan.broker, plan.holding)
-        composed = await compose(runtime, name, await self.ledger_client(runtime, name), how, stack)
-        await composed.serve_pulsar()
+        how = Composition(
+            name,
+            {"pulsar": pulsar_url(name)},
+            policies,
+            ownership=_OWNERSHIP,
+            streams=plan.streams,
+            broker=plan.broker,
+            holding=plan.holding,
+            tail_bytes=TAIL_BYTES,
+        )
+        ledgers = await self.ledger_client(runtime, name)
+        stack.push_async_callback(ledgers.close)
+        composed = await compose_broker(runtime, ledgers.context.meta, ledgers, how, stack)
+        await composed.serve_pulsar(pulsar_settings(name))
         return composed.broker
 
     # --- what only an administrator can do ---------------------------------------------------------------------

@@ -1,47 +1,29 @@
 """Consumer groups over a real broker in simulated time, and members that speak to it request by request."""
 
 from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-from weir.broker.access.security import Authoriser, SecuritySettings, TopicGuard
+from weir.broker.access.security import SecuritySettings
 from weir.broker.broker import Broker
-from weir.broker.context import BrokerContext
-from weir.broker.coordinator_shards import CoordinatorShards
 from weir.broker.groups.coordinator import GroupCoordinator
 from weir.broker.groups.model import GroupSettings
-from weir.broker.groups.offsets import GroupOffsets
-from weir.broker.groups.owned import GroupAccess
-from weir.broker.ports import SoleOwner
 from weir.broker.registry.registry import Registry
-from weir.broker.settings import BrokerSettings
 from weir.gateway.kafka.catalog import Catalog
 from weir.gateway.kafka.connection.server import KafkaServer
 from weir.gateway.kafka.connection.settings import KafkaSettings
 from weir.gateway.kafka.errors import Code
-from weir.gateway.kafka.grouping import topics_read
-from weir.gateway.kafka.services import Services
-from weir.ledger.client import LedgerClient
-from weir.meta import keys
-from weir.meta.memory import MemoryCore, MemoryMeta
-from weir.model.ids import BookieId
 from weir.model.ledger import Quorum
-from weir.model.policies import DEFAULT_POLICIES
 from weir.model.topics import TopicName
 from weir.runtime import Runtime
-from weir.runtime.byte_budget import ByteBudget
-from weir.stream.context import StreamContext
 from weir.stream.settings import StreamSettings
-from weir.stream.tail import TailCache
-from weir.testing.kafka.roles import PasswordRoles
+from weir.testing.broker.fake_storage import compose_on_fakes, stage_composition
 from weir.testing.kafka.stage import Peer
-from weir.testing.storage.fakes import FakeBookiePool
 from weir.testing.world.world import World, simulate
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey
 from weir.wire.kafka.consumer import encode_assignment, encode_subscription
-from weir.wire.metadata import BookieInfo, encode_bookie_info
 
 _Commit = m.OffsetCommitRequest
 _Fetch = m.OffsetFetchRequest
@@ -230,54 +212,20 @@ def play(
 ) -> None:
     async def scenario(world: World) -> None:
         async def main(runtime: Runtime) -> None:
-            core = MemoryCore(runtime.clock)
-            meta = MemoryMeta(core, runtime)
-            for number in range(3):
-                info = BookieInfo(BookieId(f"b{number}"), "nowhere", 1)
-                await meta.put(keys.bookie_writable(info.bookie_id), encode_bookie_info(info))
-            registry = Registry(meta, runtime, DEFAULT_POLICIES)
-            await registry.start()
-            ledgers = LedgerClient(runtime, meta, FakeBookiePool())
-            await ledgers.start()
-            streams = StreamContext(
-                runtime, meta, ledgers, TailCache(1 << 20), StreamSettings(quorum=Quorum(3, 2, 2))
+            how = stage_composition(
+                security, groups=GroupSettings(**settings), streams=StreamSettings(quorum=Quorum(3, 2, 2))
             )
-            authoriser = Authoriser(registry, security or SecuritySettings())
-            guard = TopicGuard(authoriser)
-            context = BrokerContext(runtime, streams, BrokerSettings(), ByteBudget(1 << 20), guard=guard)
-            broker = Broker(context, registry, SoleOwner(), PasswordRoles(open_to_all=security is None))
-            shards = CoordinatorShards(broker)
-            offsets = GroupOffsets(broker, shards, runtime.clock)
-            catalog = Catalog(registry, guard)
-            groups = GroupCoordinator(
-                runtime,
-                shards,
-                offsets,
-                context.members,
-                GroupSettings(**settings),
-                topics_read=partial(topics_read, catalog),
-            )
-            services = Services(
-                runtime.clock,
-                broker,
-                registry,
-                catalog,
-                guard,
-                authoriser,
-                KafkaSettings(host="server", port=9092),
-                groups=GroupAccess(groups, authoriser, registry, runtime.clock),
-            )
-            server = KafkaServer(runtime, services)
-            await server.start()
+            async with AsyncExitStack() as stack:
+                composed = await compose_on_fakes(runtime, how, stack, bookies=3)
+                server = await composed.serve_kafka(KafkaSettings(host="server", port=9092))
 
-            async def client(its: Runtime) -> None:
-                await conversation(Table(server, registry, broker, catalog, groups, its))
+                async def client(its: Runtime) -> None:
+                    table = Table(
+                        server, composed.registry, composed.broker, composed.catalog, composed.groups, its
+                    )
+                    await conversation(table)
 
-            await world.node("client").start(client)
-            await server.close()
-            await groups.close()
-            await broker.close()
-            await registry.close()
+                await world.node("client").start(client)
 
         await world.node("server").start(main)
 

@@ -12,12 +12,10 @@ from weir.broker.ports import PlainRegistry, SoleOwner
 from weir.broker.topic.topic import BrokerTopic
 from weir.broker.transactions.coordinator import Transactions
 from weir.broker.transactions.model import TransactionSettings
-from weir.ledger.idblocks import IdBlocks
-from weir.meta import keys
-from weir.meta.memory import MemoryMeta
 from weir.model.batch import Stamp
 from weir.model.errors import WeirError
 from weir.model.topics import TopicName
+from weir.server.compose import compose_transactions
 from weir.testing.broker.crashing import Life, crashing_lives
 
 T0, T1, T2 = (TopicName.parse(name) for name in ("t0", "t1", "t2"))
@@ -42,19 +40,12 @@ class Coordinator:
         **more: Any,
     ) -> "Coordinator":
         clock = bench.runtime.clock
-        broker = Broker(await bench.context(), registry or PlainRegistry(), SoleOwner())
+        context = await bench.context()
+        broker = Broker(context, registry or PlainRegistry(), SoleOwner())
         shards = CoordinatorShards(broker)
         offsets = GroupOffsets(broker, shards, clock)
-        meta = MemoryMeta(bench.core, bench.runtime)
-        transactions = Transactions(
-            clock,
-            shards,
-            topics=broker,
-            positions=offsets,
-            ids=IdBlocks(clock, meta, size=10, counter=keys.PRODUCER_COUNTER),
-            gate=broker._context.transactions,
-            settings=settings,
-            **more,
+        transactions = compose_transactions(
+            context, broker, shards, offsets, settings=settings, ids_at_once=10, **more
         )
         transactions.start()
         return cls(bench, broker, offsets, transactions)

@@ -9,25 +9,14 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from random import Random
 
-from weir.broker.access.security import Authoriser, SecuritySettings, TopicGuard
-from weir.broker.coordinator_shards import CoordinatorShards
-from weir.broker.groups.coordinator import GroupCoordinator
 from weir.broker.groups.model import GroupSettings
-from weir.broker.groups.offsets import GroupOffsets
-from weir.broker.groups.owned import GroupAccess
 from weir.broker.ownership import OwnershipSettings
-from weir.broker.transactions.coordinator import Transactions
 from weir.broker.transactions.model import TransactionSettings
-from weir.broker.transactions.owned import TransactionAccess
-from weir.gateway.kafka.catalog import Catalog
-from weir.gateway.kafka.connection.server import KafkaServer
 from weir.gateway.kafka.connection.settings import KafkaSettings, SessionLimits
-from weir.gateway.kafka.services import Services
-from weir.ledger.idblocks import IdBlocks
-from weir.meta import keys
 from weir.model.policies import Policies, Retention
 from weir.runtime.interfaces import Runtime
-from weir.testing.broker.program import Composed, Composition, compose
+from weir.server.compose import Composition, compose_broker
+from weir.testing.broker.node_settings import TAIL_BYTES, pulsar_settings, pulsar_url
 from weir.testing.kafka.clients.client import PORT
 from weir.testing.kafka.history import KafkaHistory
 from weir.testing.kafka.plan import KafkaPlan
@@ -126,49 +115,23 @@ class KafkaCluster(Cluster):
     async def _compose(self, runtime: Runtime, name: str, stack: AsyncExitStack) -> None:
         plan = self.kafka_plan
         policies = Policies(retention=Retention(-1, -1))
-        how = Composition(policies, _OWNERSHIP, plan.streams, plan.broker, plan.holding)
-        composed = await compose(runtime, name, await self.ledger_client(runtime, name), how, stack)
-        coordinators = _coordinators(composed)
+        how = Composition(
+            name,
+            {"pulsar": pulsar_url(name)},
+            policies,
+            ownership=_OWNERSHIP,
+            streams=plan.streams,
+            broker=plan.broker,
+            holding=plan.holding,
+            groups=_GROUPS,
+            transactions=_TRANSACTIONS,
+            tail_bytes=TAIL_BYTES,
+            producer_ids=_PRODUCER_IDS,
+        )
+        ledgers = await self.ledger_client(runtime, name)
+        stack.push_async_callback(ledgers.close)
+        composed = await compose_broker(runtime, ledgers.context.meta, ledgers, how, stack)
         if plan.pulsar:
-            await composed.serve_pulsar()
-        await _serve_kafka(composed, *coordinators)
-
-
-def _coordinators(composed: Composed) -> tuple[GroupCoordinator, Transactions]:
-    clock, context = composed.runtime.clock, composed.context
-    shards = CoordinatorShards(composed.broker)
-    offsets = GroupOffsets(composed.broker, shards, clock)
-    groups = GroupCoordinator(composed.runtime, shards, offsets, context.members, _GROUPS)
-    groups.start()
-    composed.stack.push_async_callback(groups.close)
-    transactions = Transactions(
-        clock,
-        shards,
-        topics=composed.broker,
-        positions=offsets,
-        ids=IdBlocks(clock, composed.meta, size=_PRODUCER_IDS, counter=keys.PRODUCER_COUNTER),
-        gate=context.transactions,
-        settings=_TRANSACTIONS,
-    )
-    transactions.start()
-    composed.stack.push_async_callback(transactions.close)
-    return groups, transactions
-
-
-async def _serve_kafka(composed: Composed, groups: GroupCoordinator, transactions: Transactions) -> None:
-    authoriser = Authoriser(composed.registry, SecuritySettings())
-    guard = TopicGuard(authoriser)
-    services = Services(
-        composed.runtime.clock,
-        composed.broker,
-        composed.registry,
-        Catalog(composed.registry, guard),
-        guard,
-        authoriser,
-        KafkaSettings(host=composed.name, port=PORT, limits=_LIMITS, sweep_interval_s=0.5, close_grace_s=1.0),
-        groups=GroupAccess(groups, authoriser, composed.registry, composed.runtime.clock),
-        transactions=TransactionAccess(transactions, authoriser),
-    )
-    server = KafkaServer(composed.runtime, services)
-    await server.start()
-    composed.stack.push_async_callback(server.close)
+            await composed.serve_pulsar(pulsar_settings(name))
+        settings = KafkaSettings(host=name, port=PORT, limits=_LIMITS, sweep_interval_s=0.5, close_grace_s=1.0)
+        await composed.serve_kafka(settings)

@@ -3,63 +3,19 @@
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from ssl import SSLContext
 from typing import Any
 
-from weir.broker.access.security import Authoriser, TopicGuard
-from weir.broker.broker import Broker
-from weir.broker.groups.owned import GroupAccess
-from weir.broker.registry.registry import Registry
-from weir.broker.transactions.owned import TransactionAccess
-from weir.gateway.kafka.catalog import Catalog
 from weir.gateway.kafka.connection.server import KafkaServer
+from weir.gateway.kafka.connection.settings import KafkaSettings
 from weir.gateway.kafka.services import Services
 from weir.runtime.real import real_runtime
-from weir.server import config_parts
+from weir.runtime.request_budget import PATIENCE_S, RequestBudget
 from weir.server.config_load import load
 from weir.server.standalone import Standalone
 from weir.testing.kafka.stage import Peer
 from weir.testing.loop_thread import Call, LoopThread
 
 _TIMEOUT_S = 120.0
-
-
-class _Composed(Standalone):
-    """As `weir up` composes it, with its parts in reach, and settings and limits of our own."""
-
-    changes: dict[str, Any]
-    limits: dict[str, Any]
-    server: KafkaServer
-    services: Services
-
-    async def _serve_kafka(
-        self,
-        broker: Broker,
-        registry: Registry,
-        authoriser: Authoriser,
-        catalog: Catalog,
-        tls: SSLContext | None,
-        *,
-        groups: GroupAccess,
-        transactions: TransactionAccess,
-    ) -> None:
-        guard = TopicGuard(authoriser)
-        settings = config_parts.kafka_settings(self._config, self._bound["kafka"])
-        settings = replace(settings, limits=replace(settings.limits, **self.limits), **self.changes)
-        self.services = Services(
-            self._runtime.clock,
-            broker,
-            registry,
-            catalog,
-            guard,
-            authoriser,
-            settings,
-            groups=groups,
-            transactions=transactions,
-        )
-        self.server = KafkaServer(self._runtime, self.services)
-        await self.server.start()
-        self._started.push_async_callback(self.server.close)
 
 
 class KafkaNode:
@@ -101,9 +57,16 @@ class KafkaNode:
             "storage.high_water_bytes=0",
             *self._settings,
         ]
-        self._up = _Composed(real_runtime(), load(assignments=assignments).config)
-        self._up.changes, self._up.limits = self._changes, self._limits
+        config = load(assignments=assignments).config
+        budget = RequestBudget(
+            self._changes.get("max_received_bytes", config.limits.received_bytes),
+            self._changes.get("receive_patience_s", PATIENCE_S),
+        )
+        self._up = Standalone(real_runtime(), config, adjust_kafka=self._adjust, request_budget=budget)
         await self._up.start()
+
+    def _adjust(self, settings: KafkaSettings) -> KafkaSettings:
+        return replace(settings, limits=replace(settings.limits, **self._limits), **self._changes)
 
     def stop(self) -> None:
         self.call(self._up.close)
@@ -120,11 +83,11 @@ class KafkaNode:
 
     @property
     def server(self) -> KafkaServer:
-        return self._up.server
+        return self._up.kafka_servers["kafka"]
 
     @property
     def services(self) -> Services:
-        return self._up.services
+        return self.server.services
 
     async def peer(self) -> Peer:
         """A client that speaks requests, connected over a socket; to be used on the broker's loop."""

@@ -1,50 +1,28 @@
 """A Kafka gateway over a real broker with coordinators, and transactional clients of it, in simulated time."""
 
 from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-from weir.broker.access.security import Authoriser, SecuritySettings, TopicGuard
+from weir.broker.access.security import SecuritySettings
 from weir.broker.broker import Broker
-from weir.broker.context import BrokerContext
-from weir.broker.coordinator_shards import CoordinatorShards
-from weir.broker.groups.coordinator import GroupCoordinator
-from weir.broker.groups.offsets import GroupOffsets
-from weir.broker.groups.owned import GroupAccess
-from weir.broker.ports import SoleOwner
 from weir.broker.registry.registry import Registry
-from weir.broker.settings import BrokerSettings
 from weir.broker.transactions.coordinator import Transactions
-from weir.broker.transactions.owned import TransactionAccess
-from weir.gateway.kafka.catalog import Catalog
 from weir.gateway.kafka.connection.server import KafkaServer
 from weir.gateway.kafka.connection.settings import KafkaSettings
 from weir.gateway.kafka.errors import Code
-from weir.gateway.kafka.grouping import topics_read
-from weir.gateway.kafka.services import Services
-from weir.ledger.client import LedgerClient
-from weir.ledger.idblocks import IdBlocks
-from weir.meta import keys
-from weir.meta.memory import MemoryCore, MemoryMeta
 from weir.model.batch import Stamp
-from weir.model.ids import BookieId
 from weir.model.ledger import Quorum
-from weir.model.policies import DEFAULT_POLICIES
 from weir.model.topics import TopicName
 from weir.runtime import Runtime
-from weir.runtime.byte_budget import ByteBudget
-from weir.stream.context import StreamContext
 from weir.stream.settings import StreamSettings
-from weir.stream.tail import TailCache
-from weir.testing.kafka.roles import PasswordRoles
+from weir.testing.broker.fake_storage import compose_on_fakes, stage_composition
 from weir.testing.kafka.stage import Peer, batch_of
-from weir.testing.storage.fakes import FakeBookiePool
 from weir.testing.world.world import World, simulate
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey
 from weir.wire.kafka.records import TRANSACTIONAL
-from weir.wire.metadata import BookieInfo, encode_bookie_info
 
 _EPOCH_SINCE = 5
 SECURE = SecuritySettings(authentication=True, authorisation=True, superusers=("root",))
@@ -205,52 +183,12 @@ def play(
     conversation: Callable[[Stage], Coroutine[Any, Any, None]], *, security: SecuritySettings | None = None
 ) -> None:
     async def main(runtime: Runtime) -> None:
-        core = MemoryCore(runtime.clock)
-        meta = MemoryMeta(core, runtime)
-        info = BookieInfo(BookieId("b0"), "nowhere", 1)
-        await meta.put(keys.bookie_writable(info.bookie_id), encode_bookie_info(info))
-        registry = Registry(meta, runtime, DEFAULT_POLICIES)
-        await registry.start()
-        ledgers = LedgerClient(runtime, meta, FakeBookiePool())
-        await ledgers.start()
-        streams = StreamContext(runtime, meta, ledgers, TailCache(1 << 20), StreamSettings(quorum=Quorum(1, 1, 1)))
-        authoriser = Authoriser(registry, security or SecuritySettings())
-        guard = TopicGuard(authoriser)
-        context = BrokerContext(runtime, streams, BrokerSettings(), ByteBudget(1 << 20), guard=guard)
-        broker = Broker(context, registry, SoleOwner(), PasswordRoles(open_to_all=security is None))
-        shards = CoordinatorShards(broker)
-        offsets = GroupOffsets(broker, shards, runtime.clock)
-        catalog = Catalog(registry, guard)
-        groups = GroupCoordinator(
-            runtime, shards, offsets, context.members, topics_read=partial(topics_read, catalog)
-        )
-        transactions = Transactions(
-            runtime.clock,
-            shards,
-            topics=broker,
-            positions=offsets,
-            ids=IdBlocks(runtime.clock, meta, size=100, counter=keys.PRODUCER_COUNTER),
-            gate=context.transactions,
-            may_use_all=authoriser.is_superuser,
-        )
-        transactions.start()
-        services = Services(
-            runtime.clock,
-            broker,
-            registry,
-            catalog,
-            guard,
-            authoriser,
-            KafkaSettings(host="server", port=0),
-            groups=GroupAccess(groups, authoriser, registry, runtime.clock),
-            transactions=TransactionAccess(transactions, authoriser),
-        )
-        server = KafkaServer(runtime, services)
-        await server.start()
-        await conversation(Stage(server, registry, broker, transactions, runtime))
-        await server.close()
-        await transactions.close()
-        await broker.close()
+        how = stage_composition(security, streams=StreamSettings(quorum=Quorum(1, 1, 1)), producer_ids=100)
+        async with AsyncExitStack() as stack:
+            composed = await compose_on_fakes(runtime, how, stack, bookies=1)
+            server = await composed.serve_kafka(KafkaSettings(host="server", port=0))
+            stage = Stage(server, composed.registry, composed.broker, composed.transactions, runtime)
+            await conversation(stage)
 
     async def scenario(world: World) -> None:
         await world.node("server").start(main)

@@ -40,7 +40,7 @@ class KafkaServer:
         have left unread; None: as the settings say, for this one."""
         load_handlers()
         settings = services.settings
-        self._services = services
+        self.services = services
         self._settings = settings
         self.metrics = metrics if metrics is not None else KafkaMetrics()
         self._fetch_sessions = FetchSessions(
@@ -90,7 +90,7 @@ class KafkaServer:
 
     def _session(self, connection: Connection) -> Session:
         return Session(
-            self._services,
+            self.services,
             connection,
             advertised=self.advertised,
             metrics=self.metrics,

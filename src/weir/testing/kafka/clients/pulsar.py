@@ -8,7 +8,7 @@ from weir.client.pulsar import PulsarClient
 from weir.client.settings import ClientSettings, ConsumerSettings
 from weir.model.topics import TopicName
 from weir.testing.broker.consumers import RecordingInbox
-from weir.testing.broker.program import pulsar_url
+from weir.testing.broker.node_settings import pulsar_url
 from weir.testing.kafka.clients.calls import Part
 from weir.testing.kafka.clients.workload import KafkaShared, Worker
 from weir.testing.log_history import LogOpKind

@@ -1,0 +1,275 @@
+"""The composition root: a broker with all its parts and gateways, over any runtime, metadata and ledgers.
+
+`weir up`, the simulations and the stages of tests differ in the runtime, the metadata and the ledgers that they
+give, and in the values of `Composition`; what is wired to what is said here alone.
+"""
+
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from functools import partial
+from ssl import SSLContext
+
+from weir.broker import ports
+from weir.broker.access.security import Authenticator, Authoriser, SecuritySettings, TopicGuard
+from weir.broker.access.tokens import TokenVerifier
+from weir.broker.access.topic_lists import GuardedTopicLists
+from weir.broker.broker import Broker
+from weir.broker.context import BrokerContext
+from weir.broker.coordinator_shards import CoordinatorShards
+from weir.broker.groups.coordinator import GroupCoordinator
+from weir.broker.groups.model import GroupSettings
+from weir.broker.groups.offsets import GroupOffsets
+from weir.broker.groups.owned import GroupAccess
+from weir.broker.ownership import Ownership, OwnershipSettings
+from weir.broker.registry.registry import Registry
+from weir.broker.schemas.registry import SchemaRegistry
+from weir.broker.settings import BrokerSettings
+from weir.broker.transactions.coordinator import Transactions
+from weir.broker.transactions.model import TransactionSettings
+from weir.broker.transactions.owned import TransactionAccess
+from weir.gateway.kafka.catalog import Catalog
+from weir.gateway.kafka.connection.metrics import KafkaMetrics
+from weir.gateway.kafka.connection.server import KafkaServer
+from weir.gateway.kafka.connection.settings import KafkaSettings
+from weir.gateway.kafka.grouping import topics_read
+from weir.gateway.kafka.services import Services as KafkaServices
+from weir.gateway.pulsar.server import PulsarServer
+from weir.gateway.pulsar.settings import PulsarSettings
+from weir.ledger.client import LedgerClient
+from weir.ledger.idblocks import IdBlocks
+from weir.meta import keys
+from weir.meta.interfaces import MetaStore
+from weir.model.policies import Policies
+from weir.model.registry import BrokerInfo
+from weir.runtime.byte_budget import ByteBudget
+from weir.runtime.interfaces import Runtime
+from weir.runtime.request_budget import RequestBudget
+from weir.server.schema_port import GuardedSchemas
+from weir.stream.context import StreamContext
+from weir.stream.holding.area import HoldingArea
+from weir.stream.holding.settings import HoldingSettings
+from weir.stream.log import Stream
+from weir.stream.settings import StreamSettings
+from weir.stream.state import StateLog
+from weir.stream.tail import TailCache
+
+
+@dataclass(frozen=True, slots=True)
+class Composition:
+    """What is decided about a broker from outside."""
+
+    name: str
+    #: Where its clients find it, by the name of the listener.
+    listeners: dict[str, str] = field(default_factory=dict)
+    #: What holds where nobody has said otherwise; what these leave open is as Weir has it.
+    policies: Policies = field(default_factory=Policies)
+    security: SecuritySettings = field(default_factory=SecuritySettings)
+    tokens: TokenVerifier | None = None
+    ownership: OwnershipSettings = field(default_factory=OwnershipSettings)
+    streams: StreamSettings = field(default_factory=StreamSettings)
+    broker: BrokerSettings = field(default_factory=BrokerSettings)
+    holding: HoldingSettings = field(default_factory=HoldingSettings)
+    groups: GroupSettings = field(default_factory=GroupSettings)
+    transactions: TransactionSettings = field(default_factory=TransactionSettings)
+    #: What was just written and is kept in memory for those who read at the end, over all topics.
+    tail_bytes: int = 1 << 20
+    #: Ids of producers that are taken from the metadata at a time.
+    producer_ids: int = 1000
+    #: Stands in for the one that goes by tokens and certificates.
+    authenticator: ports.Authenticator | None = None
+    #: Stands in for ownership by a lease in the metadata.
+    owner: ports.Ownership | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ComposedBroker:
+    """A broker that is started; its stack ends it, and the gateways that were added to it before."""
+
+    runtime: Runtime
+    stack: AsyncExitStack
+    registry: Registry
+    authoriser: Authoriser
+    guard: TopicGuard
+    schemas: SchemaRegistry
+    context: BrokerContext
+    broker: Broker
+    groups: GroupCoordinator
+    transactions: Transactions
+    #: The transactions, for every role.
+    transaction_access: TransactionAccess
+    #: What all listeners for Kafka share, with settings that each has of its own.
+    _kafka: KafkaServices
+
+    @property
+    def catalog(self) -> Catalog:
+        return self._kafka.catalog
+
+    def kafka_services(self, settings: KafkaSettings) -> KafkaServices:
+        """What stands behind a listener for Kafka's clients."""
+        return replace(self._kafka, settings=settings)
+
+    async def serve_pulsar(
+        self,
+        settings: PulsarSettings,
+        *,
+        tls: SSLContext | None = None,
+        request_budget: RequestBudget | None = None,
+    ) -> PulsarServer:
+        """One more listener for Pulsar's clients."""
+        server = PulsarServer(
+            self.runtime,
+            self.broker,
+            settings,
+            schemas=GuardedSchemas(self.schemas, self.guard),
+            lists=GuardedTopicLists(self.registry, self.guard),
+            tls=tls,
+            request_budget=request_budget,
+        )
+        await server.start()
+        self.stack.push_async_callback(server.close)
+        return server
+
+    async def serve_kafka(
+        self,
+        settings: KafkaSettings,
+        *,
+        metrics: KafkaMetrics | None = None,
+        tls: SSLContext | None = None,
+        request_budget: RequestBudget | None = None,
+        unread_budget: ByteBudget | None = None,
+    ) -> KafkaServer:
+        """One more listener for Kafka's clients."""
+        server = KafkaServer(
+            self.runtime,
+            self.kafka_services(settings),
+            metrics=metrics,
+            tls=tls,
+            request_budget=request_budget,
+            unread_budget=unread_budget,
+        )
+        await server.start()
+        self.stack.push_async_callback(server.close)
+        return server
+
+
+async def compose_broker(
+    runtime: Runtime, meta: MetaStore, ledgers: LedgerClient, how: Composition, stack: AsyncExitStack
+) -> ComposedBroker:
+    """Start a broker, part by part; the stack ends them in the opposite order. Metadata and ledgers are the
+    caller's, and outlive it."""
+    registry = Registry(meta, runtime, how.policies)
+    await registry.start()
+    stack.push_async_callback(registry.close)
+    ownership = how.owner or await _own(runtime, meta, how, stack)
+    authoriser = Authoriser(registry, how.security)
+    guard = TopicGuard(authoriser)
+    schemas = SchemaRegistry(meta, runtime, registry)
+    context = BrokerContext(
+        runtime,
+        StreamContext(runtime, meta, ledgers, TailCache(how.tail_bytes), how.streams),
+        how.broker,
+        ByteBudget(how.broker.in_flight_bytes),
+        guard=guard,
+        schemas=schemas,
+        open_holding=partial(_open_holding, how.holding),
+    )
+    authenticator = how.authenticator or Authenticator(runtime.clock, how.security, tokens=how.tokens)
+    broker = Broker(context, registry, ownership, authenticator)
+    broker.start()
+    stack.push_async_callback(broker.close)
+    catalog = Catalog(registry, guard)
+    shards = CoordinatorShards(broker)
+    groups = _coordinate_groups(context, broker, shards, catalog, how)
+    groups.start()
+    stack.push_async_callback(groups.close)
+    transactions = compose_transactions(
+        context,
+        broker,
+        shards,
+        groups.offsets,
+        may_use_all=authoriser.is_superuser,
+        settings=how.transactions,
+        ids_at_once=how.producer_ids,
+    )
+    transactions.start()
+    stack.push_async_callback(transactions.close)
+    transaction_access = TransactionAccess(transactions, authoriser)
+    kafka = KafkaServices(
+        runtime.clock,
+        broker,
+        registry,
+        catalog,
+        guard,
+        authoriser,
+        KafkaSettings(),
+        groups=GroupAccess(groups, authoriser, registry, runtime.clock),
+        transactions=transaction_access,
+    )
+    return ComposedBroker(
+        runtime,
+        stack,
+        registry,
+        authoriser,
+        guard,
+        schemas,
+        context,
+        broker,
+        groups,
+        transactions,
+        transaction_access,
+        kafka,
+    )
+
+
+def compose_transactions(
+    context: BrokerContext,
+    broker: Broker,
+    shards: CoordinatorShards,
+    offsets: GroupOffsets,
+    *,
+    may_use_all: Callable[[str], bool] = lambda role: True,
+    settings: TransactionSettings | None = None,
+    ids_at_once: int,
+) -> Transactions:
+    """Transactions, of whatever protocol has them."""
+    clock = context.runtime.clock
+    return Transactions(
+        clock,
+        shards,
+        topics=broker,
+        positions=offsets,
+        ids=IdBlocks(clock, context.streams.meta, size=ids_at_once, counter=keys.PRODUCER_COUNTER),
+        gate=context.transactions,
+        settings=settings,
+        may_use_all=may_use_all,
+    )
+
+
+def _coordinate_groups(
+    context: BrokerContext, broker: Broker, shards: CoordinatorShards, catalog: Catalog, how: Composition
+) -> GroupCoordinator:
+    """Consumer groups, of whatever protocol has them."""
+    return GroupCoordinator(
+        context.runtime,
+        shards,
+        GroupOffsets(broker, shards, context.runtime.clock),
+        context.members,
+        how.groups,
+        topics_read=partial(topics_read, catalog),
+        guard=context.guard,
+    )
+
+
+async def _own(runtime: Runtime, meta: MetaStore, how: Composition, stack: AsyncExitStack) -> Ownership:
+    info = BrokerInfo(how.name, f"{runtime.rng.getrandbits(64):016x}", how.listeners)
+    ownership = Ownership(meta, runtime, info, how.ownership)
+    await ownership.start()
+    stack.push_async_callback(ownership.close)
+    return ownership
+
+
+async def _open_holding(
+    settings: HoldingSettings, context: StreamContext, stream: Stream, state: StateLog
+) -> HoldingArea:
+    return await HoldingArea.open(context, stream.name, stream, state, settings)
