@@ -154,6 +154,14 @@ def test_damaged_messages_are_what_the_runtime_makes_of_them(
     assert repr(found) == repr(wanted_flat(message))  # a float may be none that equals itself
 
 
+@pytest.mark.parametrize("name", [name for name in Flat.DESCRIPTOR.fields_by_name if name in NUMBERS])
+@pytest.mark.parametrize("number", [b"\xff" * 9 + b"\x01", b"\x81\x80\x80\x80\x70", b"\xaa\xaa\xaa\xaa\xaa\x2a"])
+def test_a_number_too_long_for_its_field_is_cut_as_the_runtime_cuts_it(name: str, number: bytes) -> None:
+    tag = Flat.DESCRIPTOR.fields_by_name[name].number << 3
+    raw = (bytes([tag & 0x7F | 0x80, tag >> 7]) if tag > 0x7F else bytes([tag])) + number
+    assert repr(column("Flat", [raw])) == repr([wanted_flat(Flat.FromString(raw))])
+
+
 @pytest.mark.parametrize(
     "raw", [b"\x0b\x08\x01\x0c\x08\x05", b"\x0d\x01\x00\x00\x00\x08\x05"], ids=["group", "other"]
 )

@@ -126,6 +126,8 @@ def _column(  # noqa: PLR0911 (one per kind of number)
         case _F.TYPE_BOOL:
             return pa.array(found != 0, mask=null)
         case _F.TYPE_SINT32 | _F.TYPE_SINT64:
+            if field.type == _F.TYPE_SINT32:
+                found = found & 0xFFFFFFFF  # as the runtime does: what a longer number has above is cut off first
             found = ((found >> 1) & 0x7FFFFFFFFFFFFFFF) ^ -(found & 1)
         case _F.TYPE_ENUM:
             return _words(found.astype(np.int32), null, field.enum_type)
