@@ -4,7 +4,7 @@ Each has a form that allows everything and remembers nothing but names, for a br
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import replace
 from typing import Protocol
 
@@ -99,12 +99,27 @@ class Ownership(Protocol):
     async def owner(self, topic: TopicName) -> Owner: ...
 
 
+class GateKeeper(Protocol):
+    """What `weir.broker.transactions.shard_set.TransactionShards` offers, as far as topics need it."""
+
+    def refusal(self, stamp: Stamp, topic: TopicName) -> WeirError | None:
+        """Why a producer may not begin to write to the topic in a transaction, if so."""
+
+
 class TransactionGate:
     """Asked before the first batch of a producer's transaction is stored in a topic: one that came too late, when
-    the transaction is over, would open another that nobody ends. Open until a coordinator stands at it."""
+    the transaction is over, would open another that nobody ends. Open while nobody keeps it. Topics have it before
+    there is a coordinator, which stores what it knows in a topic itself."""
 
-    def __init__(self) -> None:
-        self.refusal: Callable[[Stamp, TopicName], WeirError | None] = lambda stamp, topic: None
+    def __init__(self, keeper: GateKeeper | None = None) -> None:
+        self._keeper = keeper
+
+    def kept_by(self, keeper: GateKeeper) -> None:
+        """The coordinator answers from now on."""
+        self._keeper = keeper
+
+    def refusal(self, stamp: Stamp, topic: TopicName) -> WeirError | None:
+        return None if self._keeper is None else self._keeper.refusal(stamp, topic)
 
 
 class OpenGuard:

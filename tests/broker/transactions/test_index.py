@@ -319,13 +319,14 @@ def test_the_first_batch_of_a_transaction_passes_the_gate_or_is_refused(run: Cal
         broker = await bench.broker()
         asked: list[tuple[Stamp, str]] = []
 
-        def refusal(stamp, topic) -> WeirError | None:
-            asked.append((stamp, str(topic)))
-            return TransactionStateError("over") if stamp.producer_id == 2 else None
+        class Keeper:
+            def refusal(self, stamp, topic) -> WeirError | None:
+                asked.append((stamp, str(topic)))
+                return TransactionStateError("over") if stamp.producer_id == 2 else None
 
         from weir.model.topics import TopicName
 
-        broker._context.transactions.refusal = refusal
+        broker._context.transactions.kept_by(Keeper())
         topic = await broker.topic(TopicName.parse("t"), role="r")
         writer = await writer_of(bench, topic)
         await writer.send(1, "a", "b")

@@ -8,6 +8,7 @@ from typing import Any
 from weir.broker.api import Outgoing, Receipt
 from weir.broker.context import BrokerContext
 from weir.broker.ports import Holding
+from weir.broker.publish.dedup_switch import DedupSwitch
 from weir.broker.publish.held_names import HeldNames
 from weir.broker.publish.lanes import Lanes, Waiting
 from weir.broker.publish.limits import RateLimit
@@ -61,7 +62,7 @@ class Publisher:
         self._stream = stream
         self._stamps = stamps
         self._shut_all = shut_all
-        self.dedup: Deduplication | None = None
+        self.dedup_switch = DedupSwitch(context, stream, state, lambda: self.holding)
         self.holding: Holding | None = None
         self.meter = Meter(self._clock)
         self.latency = Histogram()
@@ -86,6 +87,11 @@ class Publisher:
         )
         names = HeldNames(context.name_of)
         self.parting = Parting(ways, self._lanes, stamps, state=state, names=names, tasks=tasks)
+
+    @property
+    def dedup(self) -> Deduplication | None:
+        """None while it is off."""
+        return self.dedup_switch.current
 
     def moved(self, batch: Batch, place: HeldId) -> None:
         """A delayed batch of a committed transaction is held."""

@@ -43,7 +43,8 @@ Armed = Callable[[WeirError | None], None]
 
 
 class Stamps:
-    """Of one topic. `changed` is called when the stable offset has moved without the log having grown."""
+    """Of one topic. `changed` is called when the stable offset has moved without the log having grown, `committed`
+    when there are delayed messages that are committed, which are to be held now."""
 
     def __init__(
         self,
@@ -54,6 +55,7 @@ class Stamps:
         state: StateLog,
         tasks: TaskScope,
         changed: Callable[[], None],
+        committed: Callable[[], None],
     ) -> None:
         settings = context.settings
         self._gate = context.transactions
@@ -68,8 +70,7 @@ class Stamps:
         self._changed = changed
         self.states = ProducerStates(forget_ms=int(settings.stamps_forget_s * 1000), most=settings.stamps_most)
         self._index = TransactionIndex()
-        #: Called when delayed messages are committed, which are to be held now.
-        self.on_committed: Callable[[], None] = lambda: None
+        self._committed = committed
         #: Whether stamped batches can be taken: the state says from where on to look for them.
         self.armed = False
         self._following = False  # the log tells what it stores
@@ -202,7 +203,7 @@ class Stamps:
             self.states.learn(batch)
             self._index.learn(batch)
             if self._index.delays.unmoved:
-                self.on_committed()
+                self._committed()
         self._since_saved += 1
         self._bytes_since_saved += len(batch)
         if self._since_saved >= self._every or self._bytes_since_saved >= self._every_bytes:

@@ -30,7 +30,6 @@ from weir.broker.publish.producers import BrokerProducer, Producers
 from weir.broker.publish.publishing import Publisher
 from weir.broker.topic import positions
 from weir.broker.topic.compaction import Compaction, compaction_rules
-from weir.broker.topic.dedup import DedupSwitch
 from weir.broker.topic.held import HeldInTopic
 from weir.broker.topic.readable import CompactedLog, WholeLog
 from weir.broker.topic.stamps import Stamps
@@ -95,7 +94,13 @@ class BrokerTopic:
         epoch = state.get(_EPOCH_KEY)
         self._producers = Producers(None if epoch is None else decode_epoch(epoch), self._epoch_moved)
         self.stamps = Stamps(
-            context, name, stream=stream, state=state, tasks=self._tasks, changed=self._stream_changed
+            context,
+            name,
+            stream=stream,
+            state=state,
+            tasks=self._tasks,
+            changed=self._stream_changed,
+            committed=self._delays_committed,
         )
         self._publisher = Publisher(
             context,
@@ -116,7 +121,7 @@ class BrokerTopic:
             pause_s=context.settings.read_pause_s,
         )
         self._policies = policies
-        self._dedup = DedupSwitch(context, stream, state, self._publisher)
+        self._dedup = self._publisher.dedup_switch
         self._subscriptions = Subscriptions(
             context, name, policies, stream=stream, state=state, view=view, stamps=self.stamps, tasks=self._tasks
         )
@@ -524,6 +529,9 @@ class BrokerTopic:
         if not self.alive:
             why = self._dead.result() if self._dead.done() else "it is being closed"
             raise TopicClosedError(f"{self._name} is not served here any more: {why}")
+
+    def _delays_committed(self) -> None:
+        self._moves.wake()
 
     def _stream_changed(self) -> None:
         """The stream has grown, or it has died."""

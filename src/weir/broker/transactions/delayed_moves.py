@@ -60,15 +60,17 @@ class DelayedMoves:
         self._task: asyncio.Task[None] | None = None
         #: Whether something that counts as unmoved may be held all the same.
         self._in_doubt = False
+        self._open = False
 
     def open(self) -> None:
         """Go on where the former broker stopped; the log is known, and the holding area open, if there is one."""
         self._in_doubt = bool(self._delays.unmoved)
-        self._stamps.on_committed = self._wake
-        self._wake()
+        self._open = True
+        self.wake()
 
-    def _wake(self) -> None:
-        if self._task is None and self._delays.unmoved:
+    def wake(self) -> None:
+        """Something is committed; before `open` it waits."""
+        if self._open and self._task is None and self._delays.unmoved:
             self._task = self._tasks.spawn(self._run(), "hold what is committed")
 
     async def before_trim(self, offset: int) -> None:

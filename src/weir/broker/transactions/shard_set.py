@@ -38,7 +38,7 @@ class TransactionShards:
         self._loaded: dict[CoordinatorShard, TransactionShard] = {}
         self._tasks = TaskScope("transactions")
         self._loading: asyncio.Task[None] | None = None
-        gate.refusal = self.refusal
+        gate.kept_by(self)
         shards.on_load(self._load)
 
     def start(self) -> None:

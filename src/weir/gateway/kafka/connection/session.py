@@ -18,6 +18,7 @@ from weir.gateway.kafka.connection.credentials import Credentials
 from weir.gateway.kafka.connection.load import Load
 from weir.gateway.kafka.connection.metrics import KafkaMetrics
 from weir.gateway.kafka.connection.slots import BARE, Slot, stores
+from weir.gateway.kafka.connection.states import NEXT, READING, Event, State
 from weir.gateway.kafka.connection.strangers import protocol_of
 from weir.gateway.kafka.connection.unread import UnreadAnswers
 from weir.gateway.kafka.connection.versions import api_versions
@@ -71,6 +72,7 @@ class Session:
         unread_budget: ByteBudget,
         request_budget: RequestBudget,
     ) -> None:
+        self.state = State.NAMELESS
         self.services = services
         self.clock: Clock = services.clock
         self.limits = services.settings.limits
@@ -100,7 +102,6 @@ class Session:
         self._work_to_do = Waiters()
         self._came_at = self.heard_at = services.clock.monotonic()
         self._held_back = False
-        self._aborted = False
         self._unheard = False
         self._farewell: WeirError | None = None
         self._ended = asyncio.Event()
@@ -125,11 +126,11 @@ class Session:
             self.tasks.spawn(self._receive(), "receive")
             working = self.tasks.spawn(self._work(), "work")
             await self._ended.wait()
-            if not self._aborted:
+            if self.state is not State.CLOSED:
                 await self._finish_up(working)
         finally:
             self._metrics.connections -= 1
-            self._ended.set()
+            self._move(Event.GONE)
             self.credentials.forget()
             self.fetch_sessions.close_of(self)
             self._unread_answers.close()
@@ -160,10 +161,10 @@ class Session:
 
     def end(self, why: WeirError) -> None:
         """Take nothing more, store what was taken, and end. Kafka has no way to say why."""
-        if not self._ended.is_set():
+        if self.state in READING:
             level = logging.WARNING if isinstance(why, WireError) else logging.INFO
             log.log(level, "connection of %s is closed: %s", self.peer, why)
-            self._ended.set()
+            self._move(Event.ENDING)
 
     def end_after_answer(self, why: WeirError) -> None:
         """The answer to the request at hand is the last."""
@@ -171,13 +172,18 @@ class Session:
 
     def abort(self) -> None:
         """End at once."""
-        self._aborted = True
         self._connection.abort()
-        self._ended.set()
+        self._move(Event.GONE)
+
+    def _move(self, event: Event) -> None:
+        self.state = NEXT[self.state][event]
+        if self.state not in READING:
+            self._ended.set()
 
     def known(self) -> None:
         """Whoever it is may send requests of full size, once it is known who it is."""
         if self.credentials.valid:
+            self._move(Event.KNOWN)
             self.topics.role = self.role
             self._splitter.limit = self.limits.max_request_bytes
 
@@ -210,14 +216,14 @@ class Session:
                 if first:
                     first = False
                     self._greet(data)
-                if not self._ended.is_set():
+                if self.state in READING:
                     await self._take(data)
                 data = b""  # an idle connection keeps no buffer
                 if self._splitter.announced > self._request_share.arriving:
                     await self._room_for_the_rest()
         except NetworkError as lost:
             log.debug("connection of %s broke: %s", self.peer, lost)
-        self._ended.set()
+        self._move(Event.ENDING)
 
     def _greet(self, data: Buffer) -> None:
         """The first bytes of the connection; those of another protocol end it with a word in the log."""
@@ -239,7 +245,7 @@ class Session:
                     await self._hold_back()
                 if turns.spend(_REQUEST_UNITS + size // UNIT_BYTES):
                     await turns.next()
-                if self._ended.is_set():
+                if self.state not in READING:
                     return
         except WeirError as bad:
             self._metrics.refused += 1
@@ -295,7 +301,7 @@ class Session:
             self._working = True
             while self._waiting:
                 self._current = slot = self._waiting.popleft()
-                if (self._unheard or self._ended.is_set()) and not stores(slot):
+                if (self._unheard or self.state not in READING) and not stores(slot):
                     self._answers.put(slot, [])
                     continue
                 try:
@@ -309,14 +315,14 @@ class Session:
                 else:
                     await self._let_read()
             self._working, self._current = False, None
-            if self._ended.is_set():
+            if self.state not in READING:
                 return
             await self._work_to_do.wait()
 
     async def _let_read(self) -> None:
         """Go on when the client has read most of what it was told, and others had their turn."""
         try:
-            if not self._ended.is_set():
+            if self.state in READING:
                 await self._unread_answers.let_read(self.outbox)
         except NetworkError:
             self._unheard = True  # there is an end to the connection, which is found where it is read

@@ -1,27 +1,33 @@
 """Deduplication of one topic switched on and off, brought up to date, and remembered in the topic's state."""
 
+from collections.abc import Callable
+
 from weir.broker.context import BrokerContext
-from weir.broker.publish.publishing import Publisher
+from weir.broker.ports import Holding
 from weir.broker.publish.sequences import KEY, Deduplication
 from weir.stream.log import Stream
 from weir.stream.state import StateLog
 
 
 class DedupSwitch:
-    """The publisher has the deduplication itself while it is on."""
+    """Has the deduplication while it is on, for the publisher to ask."""
 
-    def __init__(self, context: BrokerContext, stream: Stream, state: StateLog, publisher: Publisher) -> None:
+    def __init__(
+        self, context: BrokerContext, stream: Stream, state: StateLog, holding: Callable[[], Holding | None]
+    ) -> None:
+        #: None while it is off.
+        self.current: Deduplication | None = None
         self._settings = context.settings
         self._clock = context.runtime.clock
         self._stream = stream
         self._state = state
-        self._publisher = publisher
+        self._holding = holding
 
     async def turn(self, on: bool) -> None:
         if not on:
-            self._publisher.dedup = None
+            self.current = None
             self._state.delete(KEY)  # it would not know what is stored from now on
-        elif self._publisher.dedup is None:
+        elif self.current is None:
             await self._start()
 
     async def _start(self) -> None:
@@ -36,20 +42,20 @@ class DedupSwitch:
         else:
             await dedup.begin(self._stream, self._clock.wall_ms())
         await self._catch_up(dedup)
-        self._publisher.dedup = dedup  # nothing was stored since it caught up: there was no wait in between
+        self.current = dedup  # nothing was stored since it caught up: there was no wait in between
 
     async def catch_up(self) -> None:
         """Bring deduplication, if it is on, up to date with what is held and stored."""
-        if self._publisher.dedup is not None:
-            await self._catch_up(self._publisher.dedup)
+        if self.current is not None:
+            await self._catch_up(self.current)
 
     async def _catch_up(self, dedup: Deduplication) -> None:
-        holding, now_ms = self._publisher.holding, self._clock.wall_ms()
+        holding, now_ms = self._holding(), self._clock.wall_ms()
         if holding is not None:
             await dedup.catch_up_held(holding, now_ms)
         await dedup.catch_up(self._stream, now_ms)
 
     def mark(self) -> None:
         """Have the state write a snapshot with what it writes next."""
-        if self._publisher.dedup is not None:
-            self._state.mark(KEY, self._publisher.dedup.to_bytes)
+        if self.current is not None:
+            self._state.mark(KEY, self.current.to_bytes)
