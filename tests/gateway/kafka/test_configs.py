@@ -45,7 +45,7 @@ def values(record: TopicRecord) -> dict[str, tuple[str, Source]]:
 
 def test_a_new_topic_has_kafkas_defaults_and_says_so() -> None:
     record = made()
-    assert record.policies.retention == Retention(7 * 24 * 60, -1)
+    assert record.policies == Policies()  # its namespace's hold
     found = values(record)
     assert list(found) == sorted(CONFIGS)
     assert {source for _, source in found.values()} == {Source.DEFAULT}
@@ -76,7 +76,7 @@ def test_a_new_topic_has_kafkas_defaults_and_says_so() -> None:
 def test_an_honoured_config_is_a_policy_and_shown_as_it_was_said(name: str, text: str, expected: Policies) -> None:
     assert CONFIGS[name].honoured
     record = TopicRecord(NAME, 1, *new_topic({name: text}, DEFAULT_POLICIES))
-    assert record.policies == expected.over(Policies(retention=Retention(7 * 24 * 60, -1)))
+    assert record.policies == expected
     assert values(record)[name] == (text, Source.TOPIC)
     back = changed(record, record.policies.over(DEFAULT_POLICIES), {name: None})
     assert values(back) == values(made())
@@ -98,8 +98,9 @@ def test_a_policy_that_was_set_by_another_way_is_what_is_shown() -> None:
     assert found["retention.ms"] == ("300000", Source.TOPIC)
     assert found["retention.bytes"] == (str(6 * 1024 * 1024), Source.TOPIC)
     assert change(record, min_insync_replicas="2").policies.retention == Retention(5, 6)
-    plain = TopicRecord(NAME)
-    assert values(plain)["retention.ms"] == ("0", Source.DYNAMIC_DEFAULT_BROKER)
+    holds = Policies(retention=Retention(1, -1)).over(DEFAULT_POLICIES)
+    by_namespace = {one.config.name: one for one in shown(made(), holds, BrokerDefaults())}["retention.ms"]
+    assert (by_namespace.value, by_namespace.source) == ("60000", Source.DYNAMIC_DEFAULT_BROKER)
 
 
 def test_saying_all_at_once_puts_the_rest_back() -> None:
