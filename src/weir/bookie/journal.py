@@ -250,6 +250,7 @@ class Journal:
     def _done_with(self, records: list[FormingRecord], error: Callable[[], BookieError] | None) -> None:
         for record in records:
             self._queued_bytes -= record.length
+            check(self._queued_bytes >= 0, "what is queued for the journal is answered once")
             if error is not None:
                 record.fail(error)
         if not self._queue and not self._in_flight:
@@ -327,6 +328,7 @@ class Journal:
         if current.end + size > current.allocated or current.end == 0:
             current = await self._file_with_room(size)
         buffers, end = current.encoded(records)
+        check(current.end < end <= current.allocated, "the journal grows, within what is allocated")
         try:
             await current.file.write_at(current.end, buffers, sync=sync)
         except DiskError as failed:
@@ -359,6 +361,7 @@ class Journal:
             except DiskError as failed:
                 self._fail(failed)
                 raise
+        check(former is None or sequence == former.sequence + 1, "journal files follow one another")
         nonce = self._runtime.rng.getrandbits(64)
         self._current = OpenFile(
             file, sequence, nonce, previous, self._settings.file_bytes, self._settings.file_bytes
@@ -383,6 +386,7 @@ class Journal:
                 self._synced(current, end)
 
     def _synced(self, current: OpenFile, end: int) -> None:
+        check(end <= current.end, "no more of the journal is durable than was written")
         if end > current.synced:
             current.synced = end
             self._on_synced(Position(current.sequence, end, current.nonce))

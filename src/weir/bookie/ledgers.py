@@ -4,6 +4,7 @@ import asyncio
 
 from pyroaring import BitMap64
 
+from weir.model.check import check
 from weir.model.ids import NO_ENTRY, EntryId, LedgerId
 
 
@@ -95,6 +96,7 @@ class LedgerTable:
 
     def stop_waiting(self, ledger_id: LedgerId, future: "asyncio.Future[bool]") -> None:
         self.waiters -= 1
+        check(self.waiters >= 0, "who waits for a ledger stops once")
         waiting = self._waiting.get(ledger_id)
         if waiting is not None:
             waiting.pop(future, None)

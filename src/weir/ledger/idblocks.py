@@ -4,6 +4,7 @@ import asyncio
 
 from weir.meta import keys
 from weir.meta.interfaces import ABSENT, MetaStore
+from weir.model.check import check
 from weir.model.errors import MetaConflictError, MetaUnavailableError
 from weir.model.ids import LedgerId
 from weir.runtime.interfaces import Clock
@@ -58,6 +59,7 @@ class IdBlocks:
                     raise
                 await self._clock.sleep(_RETRY_PAUSE_S)
                 continue
+            check(last + 1 >= self._end, f"ids are given out once: the counter {self._counter} never goes back")
             self._next, self._end = last + 1, wanted + 1
             return
         raise MetaConflictError(f"the counter {self._counter} changes faster than {_ATTEMPTS} attempts")

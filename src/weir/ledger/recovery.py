@@ -24,6 +24,7 @@ from weir.ledger.replicas import whole
 from weir.ledger.tail import Answer, Verdict, decide
 from weir.ledger.transforms import begin_recovery, close_recovered
 from weir.ledger.writeback import WriteBack
+from weir.model.check import check
 from weir.model.errors import (
     BookieError,
     EntryCorruptError,
@@ -86,6 +87,7 @@ class Recovery:
             # A fragment starts after what was acknowledged when it was written down; its bookies may not know.
             confirmed = max(confirmed, EntryId(base.first_entry - 1))
             last, length = await self._recover_tail(confirmed)
+            check(last >= confirmed, "a recovered ledger holds everything that was confirmed")
         finally:
             await self._fencing.close()
         end = partial(
@@ -109,6 +111,10 @@ class Recovery:
                 continue
             if not chunk:
                 break
+            check(
+                chunk[0].entry_id == last + 1 and chunk[-1].entry_id == last + len(chunk),
+                "a recovery writes entries back in order, without gaps",
+            )
             self.doing = f"entry {chunk[0].entry_id} and following cannot be written back"
             await self._back.write([(entry.entry_id, _encoded(entry)) for entry in chunk])
             last, length = chunk[-1].entry_id, chunk[-1].ledger_length

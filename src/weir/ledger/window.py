@@ -59,6 +59,7 @@ class Slot:
     def answered(self, batch: Batch) -> None:
         """The bookie holds its share of the batch."""
         self.outstanding_bytes -= self.outstanding.pop(batch.first)[1]
+        check(self.outstanding_bytes >= 0, "a bookie answers no more than was sent to it")
 
     def waiting_since(self) -> float | None:
         """When the oldest unanswered batch was sent."""
@@ -96,6 +97,8 @@ class Window:
 
     def push(self, batch: Batch) -> None:
         """A batch was sent; it comes after all before it."""
+        last = self._batches[-1].entries[-1][0] if self._batches else self.last_confirmed
+        check(batch.first == last + 1, "entries are sent in order, without gaps")
         self._batches.append(batch)
 
     def pop_acknowledged(self) -> list[Batch]:

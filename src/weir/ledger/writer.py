@@ -15,6 +15,7 @@ from weir.ledger.marks import mark_if_suspect
 from weir.ledger.quorum import Stripes
 from weir.ledger.transforms import close_at, replace_bookies
 from weir.ledger.window import Batch, Slot, Window
+from weir.model.check import check
 from weir.model.errors import (
     BookieBusyError,
     BookieError,
@@ -313,6 +314,11 @@ class LedgerWriter:
             for future, entry_id in batch.waiters:
                 if not future.done():
                     future.set_result(entry_id)
+        check(self._unacknowledged_bytes >= 0, "no more is acknowledged than was sent")
+        check(
+            self._confirmed_to_bookies <= self._window.last_confirmed < self._next_entry,
+            "the last-add-confirmed never goes back, nor beyond what was appended",
+        )
         if len(self._waiters) and not (self._window and self._over(1)):
             self._waiters.wake()
         if not self._confirm_due and self._confirmed_to_bookies < self._window.last_confirmed:

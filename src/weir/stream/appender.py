@@ -221,6 +221,7 @@ class Appender:
         last, length = await self._recover(span)
         end = span.first_offset if last is None else last.end_offset
         last_ms = span.first_ms if last is None else last.append_ms
+        check(end >= self._end_offset, "a recovered ledger holds everything that was acknowledged")
         await self._chain.change(lambda now: _closed(now, span, end, length, last_ms))
         if last is None:
             await self._context.ledgers.delete(span.ledger_id)
@@ -306,7 +307,8 @@ class Appender:
                 draft.stamp,
             )
             offset += draft.count
-        self._next_offset = offset
+        if not done.done():  # what the ledger refuses at once has used up no entry, and uses up no offset
+            self._next_offset = offset
         self._in_flight += 1
         done.add_done_callback(partial(self._sent, sent))
 
@@ -314,6 +316,7 @@ class Appender:
         """In the order of sending, since the ledger acknowledges in order."""
         self._in_flight -= 1
         self._waiting_bytes -= sum(len(append.batch) for append in sent)
+        check(self._in_flight >= 0 and self._waiting_bytes >= 0, "an append is answered once")
         failure = done.exception()
         if failure is not None:
             self.failures += 1
@@ -322,6 +325,7 @@ class Appender:
             self._strand(failure if isinstance(failure, WeirError) else StreamBusyError(repr(failure)))
             self._kick()
         else:
+            check(sent[0].batch.base_offset == self._end_offset, "offsets are acknowledged in order, without gaps")
             for append in sent:
                 self._tail.push(append.batch)
             self._end_offset = sent[-1].batch.end_offset
@@ -385,6 +389,11 @@ class Appender:
         above = spans[-1].ledger_id if spans else None
         writer = await self._context.ledgers.create(self._settings.quorum, above=above)
         now_ms = max(self._last_ms, self._clock.wall_ms())
+        check(above is None or writer.ledger_id > above, "ids of ledgers grow along a stream")
+        check(
+            self._next_offset == self._end_offset == self._chain.value.end_offset,
+            "a ledger begins at the offset where the one before it ends",
+        )
         try:
             await self._chain.change(lambda chain: chain.with_opened(writer.ledger_id, now_ms))
         except StreamFencedError:

@@ -17,6 +17,7 @@ from pyroaring import BitMap64
 
 from weir.ledger.reader import LedgerReader
 from weir.model.batch import Batch, BatchFlags
+from weir.model.check import check
 from weir.model.errors import EntryLostError, LedgerNotFoundError
 from weir.model.ids import EntryId, LedgerId
 from weir.model.value import value
@@ -277,7 +278,10 @@ class CompactedView:
 
     async def _replace(self, compacted: Compacted) -> None:
         """This is the view from now on; the ledger that it no longer needs goes."""
-        before, self._compacted = self._compacted, compacted
+        before = self._compacted
+        check(compacted.horizon >= before.horizon, "what is compacted stays compacted")
+        check(compacted.start >= before.start, "what a compacted view has forgotten never comes back")
+        self._compacted = compacted
         self._state.put(_DONE_KEY, compacted.to_bytes())
         if before.ledger_id is not None and before.ledger_id != compacted.ledger_id:
             self._state.put(_LEFT_KEY, _LEFT.pack(before.ledger_id))

@@ -8,6 +8,7 @@ A plain value with plain functions; who persists it, and when, is the state log'
 from pyroaring import BitMap64
 
 from weir.model.bits import bits_at
+from weir.model.check import check
 from weir.wire.snapshots.subscriptions import decode_cursor, encode_cursor
 
 #: No acknowledged offset yet: the stream starts at zero.
@@ -56,6 +57,7 @@ class Cursor:
 
     def reset(self, next_offset: int) -> None:
         """Forget everything: the next offset to deliver is this one."""
+        check(next_offset > BEFORE_FIRST, "a cursor stands at an offset")
         self.version += 1
         self._mark_delete = next_offset - 1
         self._above = BitMap64()
@@ -121,6 +123,7 @@ class Cursor:
         following = self._mark_delete + 1
         if following in self._above:
             end = self._end_of_run(following)
+            check(end > following, "the mark-delete position goes back by a reset alone")
             self._above.remove_range(following, end)
             self._mark_delete = end - 1
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from weir.meta import keys
 from weir.meta.update import Codec, VersionedValue, create, read, update
+from weir.model.check import check
 from weir.model.errors import MetaConflictError, MetaKeyMissingError, StreamFencedError, StreamNotFoundError
 from weir.model.ids import LedgerId
 from weir.model.stream import Chain
@@ -77,6 +78,9 @@ class HeldChain:
     async def _changed(self, transform: Callable[[Chain], Chain]) -> VersionedValue[Chain]:
         mine = self._record.value
         wanted = transform(mine)
+        check(wanted.epoch >= mine.epoch, "the epoch of a stream never goes back")
+        check(wanted.start_offset >= mine.start_offset, "what was trimmed away never comes back")
+        check(wanted.end_offset >= mine.end_offset, "a stream never gets shorter at its end")
 
         def unless_taken(now: Chain) -> Chain:
             if now == wanted:

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from weir.ledger.losses import LostRun
 from weir.model.batch import Batch
+from weir.model.check import check
 from weir.model.errors import (
     LedgerNotFoundError,
     OffsetTrimmedError,
@@ -229,6 +230,7 @@ class Stream:
             return
         before = self.chain.spans
         await self._chain.change(lambda chain: chain.trimmed(start_offset))
+        check(self.start_offset <= self.end_offset, "nothing is trimmed that was not acknowledged yet")
         await self._history.forget(self.chain)
         kept = {span.ledger_id: None for span in self.chain.spans}
         for span in before:

@@ -17,6 +17,7 @@ from dataclasses import replace
 
 from weir.ledger.reader import LedgerReader
 from weir.ledger.writer import LedgerWriter
+from weir.model.check import check
 from weir.model.errors import EntryLostError, StreamClosedError, StreamFencedError, WeirError, WriterFencedError
 from weir.model.ids import EntryId
 from weir.runtime.tasks import TaskScope
@@ -171,6 +172,7 @@ class StateLog:
                 await self._begin_ledger()
             else:
                 await self._append(self._writer, payload)
+            check(noted >= self._durable, "what is durable of a state stays durable")
             self._durable = noted
         except (StreamFencedError, WriterFencedError) as fenced:
             self._failure = StreamFencedError(f"the state of {self._name} is held by another broker")

@@ -2,6 +2,7 @@
 
 from weir.broker.groups.group import Group
 from weir.broker.groups.member import Member
+from weir.model.check import check
 from weir.wire.snapshots import groups as records
 from weir.wire.snapshots.groups import GroupRecord, MemberRecord
 
@@ -22,6 +23,7 @@ def encode_group(group: Group) -> bytes:
 
 def restore(group: Group, record: GroupRecord) -> None:
     """The group goes on from here."""
+    check(record.generation >= group.generation, "the generation of a group never goes back")
     group.generation, group.protocol_type, group.protocol = (
         record.generation,
         record.protocol_type,

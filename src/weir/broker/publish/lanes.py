@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from weir.model.check import check
+
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
@@ -60,6 +62,7 @@ class Lanes:
 
     def _ended(self, producer: LaneKey, lane: _Lane, done: "asyncio.Future[Any]") -> None:
         lane.under_way -= 1
+        check(lane.under_way >= 0, "a batch in a lane ends once")
         failure = asyncio.CancelledError() if done.cancelled() else done.exception()
         if failure is not None:
             stranded, lane.queue = lane.queue, deque()

@@ -8,6 +8,7 @@ from weir.broker.api import AccessMode, Outgoing, ProducerRequest, Receipt
 from weir.broker.publish.receipts import ReceiptOrder
 from weir.broker.topic.meters import Meter
 from weir.model.batch import MAX_PRODUCER_NAME_BYTES
+from weir.model.check import check
 from weir.model.errors import InvalidNameError, ProducerBusyError, ProducerClosedError, ProducerFencedError
 from weir.runtime.interfaces import Clock
 
@@ -177,7 +178,9 @@ class Producers:
     def _make_exclusive(self, producer: BrokerProducer) -> None:
         """A producer that comes back with the epoch it had keeps it; any other begins a new one."""
         asked = producer.request.topic_epoch
-        self._epoch = asked if asked is not None else (-1 if self._epoch is None else self._epoch) + 1
+        before = -1 if self._epoch is None else self._epoch
+        self._epoch = asked if asked is not None else before + 1
+        check(self._epoch >= before, "the epoch of a topic never goes back")
         self._epoch_moved(self._epoch)
         self._exclusive = producer
         self._by_name[producer.name] = producer

@@ -14,6 +14,7 @@ from weir.broker.context import BrokerContext
 from weir.broker.publish.producer_state import Pending, ProducerStates
 from weir.broker.transactions.index import PIECE, TransactionIndex
 from weir.model.batch import Batch, BatchFlags, Stamp
+from weir.model.check import check
 from weir.model.errors import (
     OffsetTrimmedError,
     StreamClosedError,
@@ -192,6 +193,7 @@ class Stamps:
             self._learn(batch)
 
     def _learn(self, batch: Batch) -> None:
+        check(batch.end_offset > self._known_to, "stamps are learnt from the log in its order, each once")
         self._known_to = batch.end_offset
         if batch.stamp is None:
             if batch.flags is not _PLAIN:
@@ -254,6 +256,7 @@ class Stamps:
 
     def _save(self) -> None:
         self._since_saved = self._bytes_since_saved = 0
+        check(self._known_to >= self._saved_to, "a snapshot of stamps is never older than the one before it")
         self._saved_to = self._known_to
         self._state.put(_PRODUCERS_KEY, self.states.to_bytes(self._known_to))
         self._state.put(_OPEN_KEY, self._index.open_bytes())

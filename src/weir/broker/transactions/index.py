@@ -12,6 +12,7 @@ from pyroaring import BitMap64
 from weir.broker.api import AbortedTransaction
 from weir.broker.transactions.delays import TransactionDelays
 from weir.model.batch import Batch, BatchFlags
+from weir.model.check import check
 from weir.wire.snapshots.transaction_index import (
     Aborted,
     OpenTransaction,
@@ -65,6 +66,7 @@ class TransactionIndex:
         transaction = self._open.get(stamp.producer_id)
         if transaction is None:
             transaction = self._open[stamp.producer_id] = _Open(batch.base_offset)
+        check(transaction.first <= batch.base_offset, "a transaction's first offset is its lowest")
         transaction.offsets.add_range(batch.base_offset, batch.end_offset)
         if batch.flags & BatchFlags.HIDDEN:
             self._hide(BitMap64(range(batch.base_offset, batch.end_offset)))
@@ -77,6 +79,10 @@ class TransactionIndex:
         if transaction is None or not aborted:
             return
         self._hide(transaction.offsets)
+        check(
+            not self._last or self._last[-1] < marker.base_offset,
+            "aborted transactions are kept in the order of their markers",
+        )
         self._producer.append(producer_id)
         self._first.append(transaction.first)
         self._last.append(marker.base_offset)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from weir.broker.api import CommittedOffset, ProducerIdentity, TransactionInfo, TransactionState
+from weir.model.check import check
 from weir.model.errors import TransactionStateError
 from weir.model.topics import TopicName
 from weir.wire.snapshots import transactions as records
@@ -111,11 +112,13 @@ class Transaction:
 
     def count_epoch(self, *, asked: bool) -> None:
         """Those before are fenced. `asked`: by the producer itself, which goes on."""
+        check(self.epoch <= MAX_EPOCH, "an epoch is counted on as long as it fits into 15 bits")
         self.last_id, self.last_epoch = -1, self.epoch if asked else -1
         self.epoch += 1
 
     def rename(self, producer_id: int, last_epoch: int) -> None:
         """Go on under another producer id. `last_epoch`: of the producer that goes on so; -1 if none does."""
+        check(0 <= producer_id != self.producer_id, "epochs begin anew under another producer id alone")
         self.last_id, self.last_epoch = self.producer_id, last_epoch
         self.producer_id, self.epoch, self.next_id = producer_id, 0, -1
 

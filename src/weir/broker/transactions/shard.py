@@ -17,6 +17,7 @@ from weir.broker.transactions.model import (
     decode_transaction,
     encode_transaction,
 )
+from weir.model.check import check
 from weir.model.errors import (
     BrokerError,
     NamespaceNotFoundError,
@@ -127,6 +128,7 @@ class TransactionShard:
 
     def rename(self, transaction: Transaction, producer_id: int, last_epoch: int) -> None:
         """It goes on under another producer id."""
+        check(producer_id not in self.by_producer, "a producer id belongs to one transactional id")
         del self.by_producer[transaction.producer_id]
         transaction.rename(producer_id, last_epoch)
         self.by_producer[producer_id] = transaction
@@ -148,6 +150,7 @@ class TransactionShard:
 
     def put_sink(self, sink: str, epoch: int, role: str) -> None:
         known = self.sink(sink)
+        check(known is None or epoch > known[0], "a sink writes each epoch once, in their order")
         if known is not None:
             self._sinks_of[known[1]] -= 1
         self._sinks_of[role] += 1

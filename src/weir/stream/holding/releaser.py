@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 
 from weir.model.batch import Batch
+from weir.model.check import check
 from weir.model.errors import InvariantError, StreamTerminatedError, WeirError
 from weir.stream.holding.appends import Release, Releases
 from weir.stream.holding.context import HoldingContext
@@ -87,6 +88,7 @@ class Releaser:
         while (first := loader.first()) is not None and first[1] < end:
             ledger, place = first
             loader.index.pop()
+            check(ledger.is_free(entry_of(place)), "a held message is released once")
             ledger.taken.add(entry_of(place))
             taken.append(first)
             size += ledger.mean_bytes
@@ -138,6 +140,7 @@ class Releaser:
     async def release_now(self, ledger: HeldLedger, place: DuePosition, batch: Batch) -> int:
         """Release one entry that is free, whatever its moment; answers its offset in the stream."""
         entry = entry_of(place)
+        check(ledger.is_free(entry), "a held message is released once")
         ledger.taken.add(entry)
         try:
             await self._releases.wait_capacity()

@@ -197,6 +197,7 @@ class HoldingWriter:
         """In the order of sending, since the ledger acknowledges in order."""
         self._waiting -= 1
         self._waiting_bytes -= len(hold.payload)
+        check(self._waiting >= 0 and self._waiting_bytes >= 0, "a hold is answered once")
         failure = answer.exception()
         if failure is None:
             entry = ledger.grow(hold.count, len(hold.payload))
