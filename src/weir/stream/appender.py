@@ -6,7 +6,7 @@ be renumbered when a ledger rolls or fails. They are acknowledged in order.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -187,7 +187,7 @@ class Appender:
         """Close the open ledger now, so that it can be trimmed; the next append opens another."""
         await self._quiet()
         if self._writer is not None and self._failure is None:
-            self._start_turnover(self._close_ledger())
+            self._start_turnover(self._close_ledger)
             await self._quiet()
 
     async def finish(self, reason: WeirError) -> None:
@@ -272,13 +272,13 @@ class Appender:
         if self._turnover is not None or self._failure is not None:
             return
         if self._writer is not None and self._writer.failure is not None:
-            self._start_turnover(self._replace_failed_ledger())
+            self._start_turnover(self._replace_failed_ledger)
         elif not self._queue:
             return
         elif self._writer is None:
-            self._start_turnover(self._open_ledger())
+            self._start_turnover(self._open_ledger)
         elif self._is_full(self._writer):
-            self._start_turnover(self._roll_ledger())
+            self._start_turnover(self._roll_ledger)
         else:
             self._send(self._writer)
 
@@ -356,12 +356,12 @@ class Appender:
 
     # --- opening, rolling, recovering the ledger --------------------------------------------------------
 
-    def _start_turnover(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start_turnover(self, work: Callable[[], Awaitable[None]]) -> None:
         self._turnover = self._tasks.spawn(self._turn_over(work), "turnover")
 
-    async def _turn_over(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _turn_over(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
-            await work
+            await work()
         except (StreamFencedError, WriterFencedError) as fenced:
             self.die(StreamFencedError(f"stream {self._name} was taken over: {fenced.what}"))
         except InvariantError:
