@@ -477,12 +477,12 @@ def test_idle_producers_are_forgotten_by_the_upkeep(run: Callable) -> None:
     async def scenario(bench) -> None:
         topic = await bench.topic(broker=BrokerSettings(stamps_forget_s=10.0))
         await send(bench, await bench.producer(topic), 0, 1)
-        assert [info.last_sequence for info in topic.stamps.infos()] == [1]
+        assert [info.last_sequence for info in topic.producer_state.infos()] == [1]
         await bench.runtime.clock.sleep(11)
         await maintain(topic, bench.runtime.clock.wall_ms())
-        assert topic.stamps.infos() == []
+        assert topic.producer_state.infos() == []
         again = await bench.topic(broker=BrokerSettings(stamps_forget_s=10.0))
-        assert isinstance(again.stamps.states, ProducerStates)
+        assert isinstance(again.producer_state.states, ProducerStates)
 
     run(scenario)
 

@@ -51,7 +51,7 @@ async def held(topic: Any) -> int:
 
 async def moved(topic: Any) -> None:
     """Wait until everything that is committed is held."""
-    while topic.stamps.index.delays.unmoved:
+    while topic.producer_state.index.delays.unmoved:
         await topic._clock.sleep(0.01)
 
 

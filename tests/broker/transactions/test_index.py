@@ -389,13 +389,13 @@ def test_what_failed_and_is_there_all_the_same_is_not_seen_before_it_is_decided(
         await writer.abort(1)
         consumer = await bench.consumer(topic, type=kind)
         assert await bench.receive(consumer, 1) == ["k:0"]
-        catch_up = topic.stamps.catch_up
+        catch_up = topic.producer_state.catch_up
 
         async def late() -> None:
             await bench.runtime.clock.sleep(1)
             await catch_up()
 
-        topic.stamps.catch_up = late
+        topic.producer_state.catch_up = late
         for bookie in bench.bookies.bookies.values():
             bookie.hold()
         doubtful = writer.producer.publish(bench.out("k:1", stamp=Stamp(2, 0, 0), transactional=True))
@@ -441,7 +441,7 @@ def test_what_is_not_decided_is_not_trimmed_and_the_index_goes_with_the_log(run:
         assert topic.aborted(0, 100) == []
         again = await bench.topic(policies=policies)
         assert again.stable_offset == 10
-        assert len(again.stamps.index.hidden) == 0
+        assert len(again.producer_state.index.hidden) == 0
 
     run(scenario)
 

@@ -12,12 +12,12 @@ from weir.broker.publish.dedup_switch import DedupSwitch
 from weir.broker.publish.held_names import HeldNames
 from weir.broker.publish.lanes import Lanes, Waiting
 from weir.broker.publish.limits import RateLimit
-from weir.broker.publish.parting import Parting, Ways
+from weir.broker.publish.split_batches import SplitPublisher, Ways
 from weir.broker.publish.producers import BrokerProducer
 from weir.broker.publish.sequences import Deduplication, Verdict
 from weir.broker.publish.stamped import StampedPublishing
 from weir.broker.topic.meters import Histogram, Meter
-from weir.broker.topic.stamps import Stamps
+from weir.broker.topic.producer_state_manager import ProducerStateManager
 from weir.model.batch import Batch, BatchFlags, HeldId, Origin
 from weir.model.check import check
 from weir.model.errors import (
@@ -48,7 +48,7 @@ class Publisher:
         self,
         context: BrokerContext,
         stream: Stream,
-        stamps: Stamps,
+        producer_state: ProducerStateManager,
         *,
         state: StateLog,
         tasks: TaskScope,
@@ -60,7 +60,7 @@ class Publisher:
         self._budget = context.publish_budget.share()
         self._loop = asyncio.get_running_loop()
         self._stream = stream
-        self._stamps = stamps
+        self._producer_state = producer_state
         self._shut_all = shut_all
         self.dedup_switch = DedupSwitch(context, stream, state, lambda: self.holding)
         self.holding: Holding | None = None
@@ -73,7 +73,7 @@ class Publisher:
         self.rate = RateLimit(self._clock, policies.publish_rate or Rate(), context.settings.rate_burst_s)
         self.policies = policies
         self.stamped = StampedPublishing(
-            stream, stamps, self._lanes, append=self._append, count=self._count, budget=self._budget
+            stream, producer_state, self._lanes, append=self._append, count=self._count, budget=self._budget
         )
         ways = Ways(
             append=self._append,
@@ -86,7 +86,7 @@ class Publisher:
             now_ms=self._clock.wall_ms,
         )
         names = HeldNames(context.name_of)
-        self.parting = Parting(ways, self._lanes, stamps, state=state, names=names, tasks=tasks)
+        self.split = SplitPublisher(ways, self._lanes, producer_state, state=state, names=names, tasks=tasks)
 
     @property
     def dedup(self) -> Deduplication | None:
@@ -95,7 +95,7 @@ class Publisher:
 
     def moved(self, batch: Batch, place: HeldId) -> None:
         """A delayed batch of a committed transaction is held."""
-        self.parting.moved(batch, place)
+        self.split.moved(batch, place)
         if self.dedup is not None:
             self.dedup.passed_held(place)
 
@@ -116,7 +116,7 @@ class Publisher:
             receipt.set_exception(refusal)
             return False
         if outgoing.parts:
-            self.parting.publish(producer, outgoing, receipt)
+            self.split.publish(producer, outgoing, receipt)
             return False
         if outgoing.stamp is not None:
             return self.stamped.publish(producer, outgoing, outgoing.stamp, receipt)
@@ -359,7 +359,7 @@ class Publisher:
             self._shut_all(f"a batch could not be held: {failure}")
             return
         held = done.result()
-        self.parting.landed(held)
+        self.split.landed(held)
         if self.dedup is not None:
             if isinstance(batch.origin, Origin):
                 self.dedup.held(batch.origin.producer, batch.origin.sequence, held)

@@ -8,7 +8,7 @@ from weir.broker.api import Outgoing, Receipt
 from weir.broker.publish.lanes import Lanes, Waiting
 from weir.broker.publish.producer_state import Pending
 from weir.broker.publish.producers import BrokerProducer
-from weir.broker.topic.stamps import Stamps
+from weir.broker.topic.producer_state_manager import ProducerStateManager
 from weir.model.batch import Batch, BatchFlags, BatchFormat, Stamp
 from weir.model.errors import ProducerClosedError, WeirError
 from weir.model.producers import Stored
@@ -26,7 +26,7 @@ class StampedPublishing:
     def __init__(
         self,
         stream: Stream,
-        stamps: Stamps,
+        producer_state: ProducerStateManager,
         lanes: Lanes,
         *,
         append: "Callable[[Batch, asyncio.Future[Receipt]], asyncio.Future[int]]",
@@ -34,7 +34,7 @@ class StampedPublishing:
         budget: ByteShare,
     ) -> None:
         self._stream = stream
-        self._stamps = stamps
+        self._producer_state = producer_state
         self._lanes = lanes
         self._append = append
         self._count = count
@@ -45,16 +45,16 @@ class StampedPublishing:
         self, producer: BrokerProducer, outgoing: Outgoing, stamp: Stamp, receipt: "asyncio.Future[Receipt]"
     ) -> bool:
         """Answers whether it is being appended to the log, which ends in the order of the calls."""
-        stamps = self._stamps
+        producer_state = self._producer_state
         try:
-            known = stamps.judge(stamp, outgoing)
+            known = producer_state.judge(stamp, outgoing)
         except WeirError as refused:
             receipt.set_exception(refused)
             return False
         if known is not None:
             self.answer_repeated(known, receipt)
             return False
-        pending = stamps.states.push(stamp, outgoing.count, transactional=outgoing.transactional)
+        pending = producer_state.states.push(stamp, outgoing.count, transactional=outgoing.transactional)
         flags = BatchFlags.TRANSACTIONAL if outgoing.transactional else BatchFlags.NONE
         batch = Batch(-1, outgoing.count, outgoing.format, 0, outgoing.payload, flags, stamp=stamp)
         self._count(producer, outgoing)
@@ -68,7 +68,7 @@ class StampedPublishing:
 
         def give_up(failure: BaseException) -> None:
             self._budget.release(len(batch.payload))
-            self._stamps.states.failed(pending)
+            self._producer_state.states.failed(pending)
             if not receipt.done():
                 receipt.set_exception(failure)
 
@@ -79,10 +79,10 @@ class StampedPublishing:
         has any."""
         if batch.stamp is not None and self._lanes.has(batch.stamp.producer_id):
             self._await_turn(batch, pending, receipt)
-        elif self._stamps.armed:
+        elif self._producer_state.armed:
             return not self._append_one(batch, pending, receipt).done()
         else:
-            self._stamps.arm(partial(self._armed, self._stream.failures, batch, pending, receipt))
+            self._producer_state.arm(partial(self._armed, self._stream.failures, batch, pending, receipt))
         return False
 
     def _armed(
@@ -93,14 +93,14 @@ class StampedPublishing:
         receipt: "asyncio.Future[Receipt]",
         failure: WeirError | None,
     ) -> None:
-        lost = not self._stamps.states.awaits(pending)  # with one before it, which waited for longer
+        lost = not self._producer_state.states.awaits(pending)  # with one before it, which waited for longer
         if failure is None and (lost or failures_seen != self._stream.failures):
             failure = ProducerClosedError("a batch before this one could not be stored")
         if failure is None:
             self._append_one(batch, pending, receipt)
             return
         self._budget.release(len(batch.payload))
-        self._stamps.states.failed(pending)
+        self._producer_state.states.failed(pending)
         if not receipt.done():
             receipt.set_exception(failure)
 
@@ -109,14 +109,14 @@ class StampedPublishing:
     ) -> "asyncio.Future[int]":
         stored = self._append(batch, receipt)
         if stored.done():  # refused at once: what comes next must not pass for its successor
-            self._stamps.states.failed(pending)
+            self._producer_state.states.failed(pending)
         else:
             stored.add_done_callback(partial(self._answered, pending))
         return stored
 
     def _answered(self, pending: Pending, done: "asyncio.Future[int]") -> None:
         if done.exception() is not None:  # what is stored was learnt from the log
-            self._stamps.states.failed(pending)
+            self._producer_state.states.failed(pending)
 
     def answer_repeated(self, known: Stored | Pending, receipt: "asyncio.Future[Receipt]") -> None:
         self.duplicates += 1
@@ -143,7 +143,7 @@ class StampedPublishing:
         if abort:
             flags |= BatchFlags.ABORT
         receipt: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
-        pending = self._stamps.states.push(stamp, 1, transactional=True, marker=True)
+        pending = self._producer_state.states.push(stamp, 1, transactional=True, marker=True)
         payload = encode_marker(decided_ms)
         self._budget.acquire(len(payload))
         self._send(Batch(-1, 1, BatchFormat.MARKER, 0, payload, flags, stamp=stamp), pending, receipt)

@@ -1,7 +1,7 @@
 """Offsets of a stream as positions, (ledger, distance), and back."""
 
 from weir.broker.api import Position
-from weir.broker.topic.stamps import Stamps
+from weir.broker.topic.producer_state_manager import ProducerStateManager
 from weir.model.batch import BatchFlags
 from weir.stream.log import Stream
 
@@ -31,12 +31,12 @@ def offset_of(stream: Stream, ledger: int, entry: int) -> int:
     return end
 
 
-async def last_position(stream: Stream, stamps: Stamps) -> Position:
+async def last_position(stream: Stream, producer_state: ProducerStateManager) -> Position:
     """Of the last message that consumers see, with its index in its batch. What is lost nobody sees: a reader that
     goes on until it has the last message would wait for it for ever."""
-    end = stamps.stable_offset
+    end = producer_state.stable_offset
     while True:
-        last = stamps.index.last_visible(stream.start_offset, end)
+        last = producer_state.index.last_visible(stream.start_offset, end)
         if last is None:
             return Position(-1, -1)
         batch = (await stream.read(last, 1))[0]

@@ -8,7 +8,7 @@ from weir.broker.dispatch.consumer import BrokerConsumer
 from weir.broker.dispatch.subscription import Subscription, SubscriptionParts, load_subscriptions
 from weir.broker.publish.limits import RateLimit
 from weir.broker.topic.meters import Histogram
-from weir.broker.topic.stamps import Stamps
+from weir.broker.topic.producer_state_manager import ProducerStateManager
 from weir.broker.transactions.decided_log import DecidedLog
 from weir.model.errors import SubscriptionBusyError, SubscriptionNotFoundError, TooManyError
 from weir.model.policies import Policies, Rate
@@ -33,7 +33,7 @@ class Subscriptions:
         stream: Stream,
         state: StateLog,
         view: CompactedView,
-        stamps: Stamps,
+        producer_state: ProducerStateManager,
         tasks: TaskScope,
     ) -> None:
         self._topic = topic
@@ -49,8 +49,8 @@ class Subscriptions:
             clock,
             settings,
             stream,
-            DecidedLog(stream, stamps),
-            DecidedLog(view, stamps, view.visible),
+            DecidedLog(stream, producer_state),
+            DecidedLog(view, producer_state, view.visible),
             state,
             tasks,
             context.keys_of,

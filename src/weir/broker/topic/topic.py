@@ -32,7 +32,7 @@ from weir.broker.topic import positions
 from weir.broker.topic.compaction import Compaction, compaction_rules
 from weir.broker.topic.held import HeldInTopic
 from weir.broker.topic.readable import CompactedLog, WholeLog
-from weir.broker.topic.stamps import Stamps
+from weir.broker.topic.producer_state_manager import ProducerStateManager
 from weir.broker.topic.stats import backlog_bytes, internal_stats, topic_stats
 from weir.broker.topic.subscriptions import Subscriptions
 from weir.broker.transactions.delayed_moves import DelayedMoves
@@ -93,7 +93,7 @@ class BrokerTopic:
         self._closing = False
         epoch = state.get(_EPOCH_KEY)
         self._producers = Producers(None if epoch is None else decode_epoch(epoch), self._epoch_moved)
-        self.stamps = Stamps(
+        self.producer_state = ProducerStateManager(
             context,
             name,
             stream=stream,
@@ -105,7 +105,7 @@ class BrokerTopic:
         self._publisher = Publisher(
             context,
             stream,
-            self.stamps,
+            self.producer_state,
             state=state,
             tasks=self._tasks,
             policies=policies,
@@ -113,7 +113,7 @@ class BrokerTopic:
         )
         self._moves = DelayedMoves(
             stream,
-            self.stamps,
+            self.producer_state,
             holding=lambda: self._publisher.holding,
             landed=self._publisher.moved,
             tasks=self._tasks,
@@ -123,7 +123,7 @@ class BrokerTopic:
         self._policies = policies
         self._dedup = self._publisher.dedup_switch
         self._subscriptions = Subscriptions(
-            context, name, policies, stream=stream, state=state, view=view, stamps=self.stamps, tasks=self._tasks
+            context, name, policies, stream=stream, state=state, view=view, producer_state=self.producer_state, tasks=self._tasks
         )
         self._compaction = Compaction(name, view, context.keyed_of, self._tasks, context.compactions)
         self._name_count = 0
@@ -143,9 +143,9 @@ class BrokerTopic:
             state = await stream.open_state()
             view = await CompactedView.open(context.streams, stream, state)
             topic = cls(context, name, policies, stream=stream, state=state, view=view)
-            await topic.stamps.open()
+            await topic.producer_state.open()
             await topic._open_holding()
-            await topic._publisher.parting.open()
+            await topic._publisher.split.open()
             topic._moves.open()
             await topic.apply(policies)
         except BaseException:
@@ -161,7 +161,7 @@ class BrokerTopic:
             return
         streams, stream, state = self._context.streams, self._stream, self._state
         holding = LazyHolding(
-            str(self._name), lambda: open_area(streams, stream, state), before_cancel=self.stamps.save_moves
+            str(self._name), lambda: open_area(streams, stream, state), before_cancel=self.producer_state.save_moves
         )
         self._publisher.holding = holding
         if state.keys(LEDGER_KEYS):
@@ -273,8 +273,8 @@ class BrokerTopic:
             failures = self._stream.failures
             await self._stream.settled()
             await self._dedup.catch_up()
-            await self.stamps.catch_up()
-            await self._publisher.parting.catch_up()
+            await self.producer_state.catch_up()
+            await self._publisher.split.catch_up()
             self._publisher.failed = self._stream.failures != failures
 
     async def end_transaction(self, producer_id: int, epoch: int, *, commit: bool) -> None:
@@ -283,7 +283,7 @@ class BrokerTopic:
         self._check_alive()
         await self._settled()
         self._check_alive()
-        if self.stamps.is_open(producer_id):
+        if self.producer_state.is_open(producer_id):
             stamp = Stamp(producer_id, epoch)
             await self._publisher.stamped.mark(stamp, abort=not commit, decided_ms=self._clock.wall_ms())
 
@@ -367,7 +367,7 @@ class BrokerTopic:
         return positions.offset_of(self._stream, ledger, entry)
 
     async def last_position(self) -> Position:
-        return await positions.last_position(self._stream, self.stamps)
+        return await positions.last_position(self._stream, self.producer_state)
 
     async def read(self, offset: int, max_bytes: int) -> list[Batch]:
         return await self._stream.read(offset, max_bytes)
@@ -377,13 +377,13 @@ class BrokerTopic:
 
     @property
     def stable_offset(self) -> int:
-        return self.stamps.stable_offset
+        return self.producer_state.stable_offset
 
     def aborted(self, first: int, end: int) -> list[AbortedTransaction]:
-        return self.stamps.index.aborted(first, end)
+        return self.producer_state.index.aborted(first, end)
 
     def idempotent_producers(self) -> list[ProducerInfo]:
-        return self.stamps.infos()
+        return self.producer_state.infos()
 
     def on_growth(self, callback: Callable[[], None]) -> Callable[[], None]:
         self._growth_count += 1
@@ -431,10 +431,10 @@ class BrokerTopic:
         if self._publisher.holding is not None:
             await self._publisher.holding.before_trim(offset)
         self._dedup.mark()
-        self.stamps.save()
+        self.producer_state.save()
         await self._state.flush()
         await self._stream.trim(offset)
-        self.stamps.trimmed()
+        self.producer_state.trimmed()
 
     @property
     def view(self) -> CompactedView:
@@ -507,7 +507,7 @@ class BrokerTopic:
     @property
     def held(self) -> HeldMessages | None:
         area = self.holding
-        return HeldInTopic(area, self.stamps.save_moves) if isinstance(area, HoldingArea) else None
+        return HeldInTopic(area, self.producer_state.save_moves) if isinstance(area, HoldingArea) else None
 
     def internal_stats(self) -> InternalStats:
         return internal_stats(self._stream, self._publisher, self._subscriptions)
@@ -539,8 +539,8 @@ class BrokerTopic:
         if failure is not None:
             self._die(failure)
         else:
-            if self.stamps.behind:
-                self.stamps.catch_up_soon()
+            if self.producer_state.behind:
+                self.producer_state.catch_up_soon()
             self._subscriptions.pump()
         if self._growth:
             self._tell_growth()
@@ -575,5 +575,5 @@ class BrokerTopic:
     def _mark_all(self) -> None:
         """What must be in the state before it is closed."""
         self._dedup.mark()
-        self.stamps.save()
-        self._publisher.parting.save()
+        self.producer_state.save()
+        self._publisher.split.save()

@@ -12,7 +12,7 @@ from contextlib import aclosing
 from functools import partial
 
 from weir.broker.ports import Holding
-from weir.broker.topic.stamps import Stamps
+from weir.broker.topic.producer_state_manager import ProducerStateManager
 from weir.model.batch import Batch, BatchFlags, HeldId, MovedFrom
 from weir.model.errors import (
     InvariantError,
@@ -41,7 +41,7 @@ class DelayedMoves:
     def __init__(
         self,
         stream: Stream,
-        stamps: Stamps,
+        producer_state: ProducerStateManager,
         *,
         holding: Callable[[], Holding | None],
         landed: Callable[[Batch, HeldId], None],
@@ -50,8 +50,8 @@ class DelayedMoves:
         pause_s: float,
     ) -> None:
         self._stream = stream
-        self._stamps = stamps
-        self._delays = stamps.index.delays
+        self._producer_state = producer_state
+        self._delays = producer_state.index.delays
         self._holding = holding
         self._landed = landed
         self._tasks = tasks
@@ -75,7 +75,7 @@ class DelayedMoves:
 
     async def before_trim(self, offset: int) -> None:
         """Wait until everything before the offset is moved."""
-        while self._stamps.unmoved_from < offset:
+        while self._producer_state.unmoved_from < offset:
             if self._task is None:
                 raise StreamClosedError("what is committed can no longer be held here")
             await asyncio.wait([self._task])
@@ -128,7 +128,7 @@ class DelayedMoves:
                 self._delays.found(batch)
         # What was released since, and is no longer there, is in the log.
         await self._stream.settled()
-        await self._stamps.catch_up()
+        await self._producer_state.catch_up()
 
     async def _move(self, holding: Holding, batches: list[Batch]) -> None:
         """All of them, in their order; raises if one failed, once it is known of each."""

@@ -22,8 +22,8 @@ async def maintain(topic: BrokerTopic, now_ms: int) -> None:
     dedup = topic.publisher.dedup
     if dedup is not None:
         dedup.forget_idle(now_ms, topic.has_producer)
-    stream, stamps = topic.stream, topic.stamps
-    stamps.forget_idle(now_ms, bytes_from(stream.chain, stamps.saved_to, stream.end_offset, stream.open_bytes))
+    stream, producer_state = topic.stream, topic.producer_state
+    producer_state.forget_idle(now_ms, bytes_from(stream.chain, producer_state.saved_to, stream.end_offset, stream.open_bytes))
 
 
 async def _expire(topic: BrokerTopic, subscription: Subscription, policies: Policies, now_ms: int) -> None:
@@ -98,7 +98,7 @@ async def trim(topic: BrokerTopic, retention: Retention, now_ms: int) -> None:
         default=stream.end_offset,
     )
     # What is not decided yet nobody could see, nor what is yet to be held.
-    acknowledged = min(acknowledged, topic.stable_offset, topic.stamps.unmoved_from)
+    acknowledged = min(acknowledged, topic.stable_offset, topic.producer_state.unmoved_from)
     point = stream.start_offset
     if cleanup.compacts:  # nobody sees the log behind the horizon any more
         behind = min(acknowledged, view.horizon)

@@ -9,7 +9,7 @@ from weir.broker.api import Receipt
 from weir.broker.publish import producer_state
 from weir.broker.publish.producer_state import Pending, ProducerStates
 from weir.broker.publish.stamped import StampedPublishing
-from weir.broker.topic.stamps import Stamps
+from weir.broker.topic.producer_state_manager import ProducerStateManager
 from weir.gateway.kafka.fetch.parts import FetchParts
 from weir.gateway.kafka.produce.gaps import Gaps
 from weir.model.batch import Batch, Stamp
@@ -182,8 +182,8 @@ def _producers_forgotten() -> Iterator[None]:
 def _tail_not_read() -> Iterator[None]:
     """What was stored after the last snapshot is not looked at when the topic is opened."""
 
-    async def skip(self: Stamps) -> None:
+    async def skip(self: ProducerStateManager) -> None:
         self._known_to = self._stream.end_offset
 
-    with patch.object(Stamps, "catch_up", skip):
+    with patch.object(ProducerStateManager, "catch_up", skip):
         yield

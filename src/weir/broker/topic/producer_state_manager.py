@@ -43,7 +43,7 @@ _PLAIN = BatchFlags.NONE
 Armed = Callable[[WeirError | None], None]
 
 
-class Stamps:
+class ProducerStateManager:
     """Of one topic. `changed` is called when the stable offset has moved without the log having grown, `committed`
     when there are delayed messages that are committed, which are to be held now."""
 

@@ -18,7 +18,7 @@ from weir.broker.publish.held_stamps import HeldStamps
 from weir.broker.publish.lanes import Lanes, Waiting
 from weir.broker.publish.producer_state import Pending
 from weir.broker.publish.producers import BrokerProducer
-from weir.broker.topic.stamps import Stamps
+from weir.broker.topic.producer_state_manager import ProducerStateManager
 from weir.model.batch import Batch, BatchFlags, HeldId, Stamp
 from weir.model.errors import NotAllowedError, OutOfOrderSequenceError, ProducerClosedError, WeirError
 from weir.model.producers import Stored
@@ -44,35 +44,35 @@ class Ways:
     now_ms: Callable[[], int]
 
 
-class Parting:
+class SplitPublisher:
     """Of one topic."""
 
     def __init__(
-        self, ways: Ways, lanes: Lanes, stamps: Stamps, *, state: StateLog, names: HeldNames, tasks: TaskScope
+        self, ways: Ways, lanes: Lanes, producer_state: ProducerStateManager, *, state: StateLog, names: HeldNames, tasks: TaskScope
     ) -> None:
         self._ways = ways
         self._lanes = lanes
-        self._stamps = stamps
+        self._producer_state = producer_state
         self._state = state
         self._names = names
         self._tasks = tasks
-        self._held_stamps = HeldStamps(state, stamps.states)
+        self._held_stamps = HeldStamps(state, producer_state.states)
 
     async def open(self) -> None:
         """Take into account what was held before this broker had the topic."""
         holding = self._ways.holding()
         self._names.incomplete = holding is not None and bool(holding.positions())
-        if self._stamps.armed:  # else no stamped batch ever came
+        if self._producer_state.armed:  # else no stamped batch ever came
             await self._held_stamps.open(holding, self._ways.now_ms())
 
     async def catch_up(self) -> None:
         """Find out what failed attempts left in the holding area."""
-        if self._stamps.armed:
+        if self._producer_state.armed:
             await self._held_stamps.catch_up(self._ways.holding(), self._ways.now_ms())
 
     def landed(self, place: HeldId) -> None:
         """A batch was held, by whichever way it came."""
-        if self._stamps.armed:
+        if self._producer_state.armed:
             self._held_stamps.landed(place)
 
     def moved(self, batch: Batch, place: HeldId) -> None:
@@ -82,7 +82,7 @@ class Parting:
 
     def save(self) -> None:
         """Keep the next opening of the topic short."""
-        if self._stamps.armed:
+        if self._producer_state.armed:
             self._held_stamps.save()
 
     def publish(self, producer: BrokerProducer, outgoing: Outgoing, receipt: "asyncio.Future[Receipt]") -> None:
@@ -118,12 +118,12 @@ class Parting:
     def _judge(self, stamp: Stamp, outgoing: Outgoing) -> tuple[Stored | Pending | None, Sequence[Outgoing]]:
         """The batch that it repeats, if it does, or the parts that are left to be stored."""
         try:
-            return self._stamps.judge(stamp, outgoing), outgoing.parts
+            return self._producer_state.judge(stamp, outgoing), outgoing.parts
         except OutOfOrderSequenceError:
-            covered = self._stamps.states.covered(stamp, outgoing.count)
+            covered = self._producer_state.states.covered(stamp, outgoing.count)
             if not covered:
                 raise
-            self._stamps.check_transaction(stamp, outgoing)
+            self._producer_state.check_transaction(stamp, outgoing)
         left = []
         for part in outgoing.parts:
             if covered <= 0:
@@ -156,10 +156,10 @@ class Parting:
         answers: "Sequence[asyncio.Future[Receipt]]",
     ) -> Pending:
         lane = stamp.producer_id
-        before = [] if self._lanes.has(lane) else self._stamps.states.under_way(stamp.producer_id)
+        before = [] if self._lanes.has(lane) else self._producer_state.states.under_way(stamp.producer_id)
         transactional = outgoing.transactional
-        pending = self._stamps.states.push(stamp, outgoing.count, transactional=transactional, parted=True)
-        if not self._stamps.armed:
+        pending = self._producer_state.states.push(stamp, outgoing.count, transactional=transactional, parted=True)
+        if not self._producer_state.armed:
             self._lanes.enter(lane, Waiting(True, self._arm, lambda failure: None), before)
         for part, answer in zip(parts, answers, strict=True):
             give_up = partial(self._give_up, part, answer)
@@ -177,10 +177,10 @@ class Parting:
             else:
                 armed.set_exception(failure)
 
-        if self._stamps.armed:
+        if self._producer_state.armed:
             then(None)
         else:
-            self._stamps.arm(then)
+            self._producer_state.arm(then)
         return armed
 
     def _give_up(self, part: Outgoing, answer: "asyncio.Future[Receipt]", failure: BaseException) -> None:
@@ -207,7 +207,7 @@ class Parting:
             return
         if part.stamp is not None:
             self._held_stamps.taken(part.stamp, part.count)
-            self._stamps.states.passed(part.stamp, part.count, self._ways.now_ms())
+            self._producer_state.states.passed(part.stamp, part.count, self._ways.now_ms())
         if part.delay_id is not None:
             self._names.held(part.delay_id, done.result())
 
@@ -239,7 +239,7 @@ class Parting:
             if part.stamp is not None:
                 self._held_stamps.taken(part.stamp, part.count)
                 await self._state.flush()
-                self._stamps.states.passed(part.stamp, part.count, self._ways.now_ms())
+                self._producer_state.states.passed(part.stamp, part.count, self._ways.now_ms())
         finally:
             self._ways.give_back(len(part.payload))
 
@@ -249,9 +249,9 @@ class Parting:
         if stamp is None or pending is None:
             return
         if failed:
-            self._stamps.states.failed(pending)
+            self._producer_state.states.failed(pending)
         else:
-            self._stamps.states.passed(stamp, count, self._ways.now_ms())
+            self._producer_state.states.passed(stamp, count, self._ways.now_ms())
 
 
 class _Whole:
