@@ -33,7 +33,7 @@ def seen_before_stored() -> Iterator[None]:
 
 def receipt_before_stored() -> Iterator[None]:
     """A producer gets its receipt when the batch is sent on, not when it is stored."""
-    append = Publisher._append
+    append = Publisher.append
 
     def at_once(self: Publisher, batch: Batch, receipt: Any, answer: Any = None) -> Any:
         stored = append(self, batch, receipt, answer)
@@ -42,5 +42,5 @@ def receipt_before_stored() -> Iterator[None]:
         return stored
 
     one_by_one = patch.object(Publisher, "publish_all", lambda self, producer, outgoings: None)
-    with patch.object(Publisher, "_append", at_once), one_by_one:
+    with patch.object(Publisher, "append", at_once), one_by_one:
         yield

@@ -12,9 +12,9 @@ from weir.broker.publish.dedup_switch import DedupSwitch
 from weir.broker.publish.held_names import HeldNames
 from weir.broker.publish.lanes import Lanes, Waiting
 from weir.broker.publish.limits import RateLimit
-from weir.broker.publish.split_batches import SplitPublisher, Ways
 from weir.broker.publish.producers import BrokerProducer
 from weir.broker.publish.sequences import Deduplication, Verdict
+from weir.broker.publish.split_batches import SplitPublisher
 from weir.broker.publish.stamped import StampedPublishing
 from weir.broker.topic.meters import Histogram, Meter
 from weir.broker.topic.producer_state_manager import ProducerStateManager
@@ -38,7 +38,7 @@ _NOWHERE = (-1, -1)
 
 
 class Publisher:
-    """Of one topic. Decides at once; receipts of one producer come in the order of its batches.
+    """Decides at once; receipts of one producer come in the order of its batches.
 
     When an append fails, every producer that was there is shut (`shut_all`): what they sent behind the failed
     batch must not be stored without it. They connect anew and send again.
@@ -60,7 +60,6 @@ class Publisher:
         self._budget = context.publish_budget.share()
         self._loop = asyncio.get_running_loop()
         self._stream = stream
-        self._producer_state = producer_state
         self._shut_all = shut_all
         self.dedup_switch = DedupSwitch(context, stream, state, lambda: self.holding)
         self.holding: Holding | None = None
@@ -72,21 +71,18 @@ class Publisher:
         self.failed = False
         self.rate = RateLimit(self._clock, policies.publish_rate or Rate(), context.settings.rate_burst_s)
         self.policies = policies
-        self.stamped = StampedPublishing(
-            stream, producer_state, self._lanes, append=self._append, count=self._count, budget=self._budget
-        )
-        ways = Ways(
-            append=self._append,
-            hold=self._hold,
-            is_to_wait=self._is_to_wait,
-            holding=lambda: self.holding,
-            count=self._count,
-            give_back=self._budget.release,
-            answer_repeated=self.stamped.answer_repeated,
-            now_ms=self._clock.wall_ms,
-        )
+        self.stamped = StampedPublishing(self, stream, producer_state, self._lanes)
         names = HeldNames(context.name_of)
-        self.split = SplitPublisher(ways, self._lanes, producer_state, state=state, names=names, tasks=tasks)
+        self.split = SplitPublisher(
+            self,
+            self.stamped,
+            self._lanes,
+            producer_state,
+            state=state,
+            names=names,
+            tasks=tasks,
+            clock=self._clock,
+        )
 
     @property
     def dedup(self) -> Deduplication | None:
@@ -129,7 +125,7 @@ class Publisher:
                 return False
             origin = Origin(producer.name, highest)
         batch = Batch(-1, outgoing.count, outgoing.format, 0, outgoing.payload, BatchFlags.NONE, origin)
-        self._count(producer, outgoing)
+        self.count(producer, outgoing)
         return self._send_on(batch, outgoing.deliver_at_ms, receipt)
 
     def publish_all(
@@ -184,7 +180,7 @@ class Publisher:
             self.failed = True
             self._shut_all(f"a batch could not be stored: {failure}")
 
-    def _count(self, producer: BrokerProducer, outgoing: Outgoing) -> None:
+    def count(self, producer: BrokerProducer, outgoing: Outgoing) -> None:
         self._note_counts(producer, outgoing.count, len(outgoing.payload))
 
     def _note_counts(self, producer: BrokerProducer, count: int, size: int) -> None:
@@ -192,6 +188,12 @@ class Publisher:
         self.rate.spend(count, size)
         self.meter.count(count, size)
         producer.meter.count(count, size)
+
+    def take_room(self, size: int) -> None:
+        self._budget.acquire(size)
+
+    def give_back(self, size: int) -> None:
+        self._budget.release(size)
 
     async def wait_capacity(self) -> None:
         """Wait while the budget, the stream's window or the publish rate say so."""
@@ -215,7 +217,7 @@ class Publisher:
             return MessageTooLargeError(f"a message has {len(outgoing.payload)} bytes, {limit} are allowed")
         return None
 
-    def _is_to_wait(self, deliver_at_ms: int) -> bool:
+    def is_to_wait(self, deliver_at_ms: int) -> bool:
         delays = self.holding is not None and bool(self.policies.delayed_delivery)
         return delays and deliver_at_ms > self._clock.wall_ms()
 
@@ -223,19 +225,19 @@ class Publisher:
 
     def _send_on(self, batch: Batch, due_ms: int | None, receipt: "asyncio.Future[Receipt]") -> bool:
         origin = batch.origin if isinstance(batch.origin, Origin) else None
-        if due_ms is not None and not self._is_to_wait(due_ms):
+        if due_ms is not None and not self.is_to_wait(due_ms):
             due_ms = None
         if origin is not None and (due_ms is not None or self._lanes.has(origin.producer)):
             self._take_turn(origin, batch, due_ms, receipt)
             return False
         if due_ms is not None:
-            self._hold(batch, due_ms, receipt)
+            self.hold(batch, due_ms, receipt)
             return False
-        stored = self._append(batch, receipt)
+        stored = self.append(batch, receipt)
         self._note_push(origin, stored)
         return not stored.done()  # else it was refused at once
 
-    def _append(
+    def append(
         self, batch: Batch, receipt: "asyncio.Future[Receipt]", answer: "asyncio.Future[int] | None" = None
     ) -> "asyncio.Future[int]":
         stored = self._stream.append(batch)
@@ -246,7 +248,7 @@ class Publisher:
         )
         return stored
 
-    def _hold(
+    def hold(
         self,
         batch: Batch,
         due_ms: int,
@@ -272,8 +274,8 @@ class Publisher:
 
         def send() -> "asyncio.Future[Any]":
             if due_ms is None:
-                return self._append(batch, receipt, answer)
-            return self._hold(batch, due_ms, receipt, answer)
+                return self.append(batch, receipt, answer)
+            return self.hold(batch, due_ms, receipt, answer)
 
         give_up = partial(self._stranded, receipt, batch, answer)
         self._lanes.enter(origin.producer, Waiting(due_ms is not None, send, give_up), before)

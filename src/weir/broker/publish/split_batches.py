@@ -7,21 +7,23 @@ beginning: sent again after a failure or a crash, the batch goes on behind it.
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from weir.broker.api import Outgoing, Receipt
-from weir.broker.ports import Holding
 from weir.broker.publish.held_names import HeldNames
 from weir.broker.publish.held_stamps import HeldStamps
 from weir.broker.publish.lanes import Lanes, Waiting
 from weir.broker.publish.producer_state import Pending
 from weir.broker.publish.producers import BrokerProducer
+from weir.broker.publish.stamped import StampedPublishing
+from weir.broker.publish.steps import PublishSteps
 from weir.broker.topic.producer_state_manager import ProducerStateManager
 from weir.model.batch import Batch, BatchFlags, HeldId, Stamp
 from weir.model.errors import NotAllowedError, OutOfOrderSequenceError, ProducerClosedError, WeirError
 from weir.model.producers import Stored
+from weir.runtime.interfaces import Clock
 from weir.runtime.tasks import TaskScope
 from weir.stream.state import StateLog
 from weir.wire.held import encode_held
@@ -29,46 +31,42 @@ from weir.wire.held import encode_held
 _NOWHERE = (-1, -1)
 
 
-@dataclass(frozen=True, slots=True)
-class Ways:
-    """How the publisher does what every batch needs."""
-
-    append: "Callable[[Batch, asyncio.Future[Receipt]], asyncio.Future[int]]"
-    hold: "Callable[[Batch, int, asyncio.Future[Receipt]], asyncio.Future[HeldId]]"
-    is_to_wait: Callable[[int], bool]
-    holding: Callable[[], Holding | None]
-    #: Counts a part, which takes room; gives the room back if it is not sent on after all.
-    count: Callable[[BrokerProducer, Outgoing], None]
-    give_back: Callable[[int], None]
-    answer_repeated: "Callable[[Stored | Pending, asyncio.Future[Receipt]], None]"
-    now_ms: Callable[[], int]
-
-
 class SplitPublisher:
-    """Of one topic."""
+    """Counts a part's room before the part waits for its turn: a producer cannot fill memory by waiting."""
 
     def __init__(
-        self, ways: Ways, lanes: Lanes, producer_state: ProducerStateManager, *, state: StateLog, names: HeldNames, tasks: TaskScope
+        self,
+        steps: PublishSteps,
+        stamped: StampedPublishing,
+        lanes: Lanes,
+        producer_state: ProducerStateManager,
+        *,
+        state: StateLog,
+        names: HeldNames,
+        tasks: TaskScope,
+        clock: Clock,
     ) -> None:
-        self._ways = ways
+        self._steps = steps
+        self._stamped = stamped
         self._lanes = lanes
         self._producer_state = producer_state
         self._state = state
         self._names = names
         self._tasks = tasks
+        self._clock = clock
         self._held_stamps = HeldStamps(state, producer_state.states)
 
     async def open(self) -> None:
         """Take into account what was held before this broker had the topic."""
-        holding = self._ways.holding()
+        holding = self._steps.holding
         self._names.incomplete = holding is not None and bool(holding.positions())
         if self._producer_state.armed:  # else no stamped batch ever came
-            await self._held_stamps.open(holding, self._ways.now_ms())
+            await self._held_stamps.open(holding, self._clock.wall_ms())
 
     async def catch_up(self) -> None:
         """Find out what failed attempts left in the holding area."""
         if self._producer_state.armed:
-            await self._held_stamps.catch_up(self._ways.holding(), self._ways.now_ms())
+            await self._held_stamps.catch_up(self._steps.holding, self._clock.wall_ms())
 
     def landed(self, place: HeldId) -> None:
         """A batch was held, by whichever way it came."""
@@ -98,13 +96,13 @@ class SplitPublisher:
                 receipt.set_exception(refused)
                 return
             if known is not None:
-                self._ways.answer_repeated(known, receipt)
+                self._stamped.answer_repeated(known, receipt)
                 return
             if not parts:
                 receipt.set_result(Receipt(-1, _NOWHERE, duplicate=True))
                 return
         for part in parts:
-            self._ways.count(producer, part)
+            self._steps.count(producer, part)
         answers = [self._answer() for _ in parts]
         if stamp is None:
             for part, answer in zip(parts, answers, strict=True):
@@ -138,7 +136,7 @@ class SplitPublisher:
             raise NotAllowedError("a transaction cannot cancel what is held")
         if part.deliver_at_ms is None:
             return part
-        if self._ways.holding() is None:
+        if self._steps.holding is None:
             raise NotAllowedError("nothing can be held here")
         batch = Batch(0, part.count, part.format, 0, part.payload)
         return replace(part, payload=encode_held(max(part.deliver_at_ms, 0), batch))
@@ -184,7 +182,7 @@ class SplitPublisher:
         return armed
 
     def _give_up(self, part: Outgoing, answer: "asyncio.Future[Receipt]", failure: BaseException) -> None:
-        self._ways.give_back(len(part.payload))
+        self._steps.give_back(len(part.payload))
         if not answer.done():
             answer.set_exception(failure)
 
@@ -193,21 +191,21 @@ class SplitPublisher:
         due_ms = part.deliver_at_ms
         if part.transactional:
             flags = BatchFlags.TRANSACTIONAL if due_ms is None else BatchFlags.TRANSACTIONAL | BatchFlags.HIDDEN
-            return self._ways.append(replace(batch, flags=flags), answer)
+            return self._steps.append(replace(batch, flags=flags), answer)
         if part.cancels is not None:
             return self._spawn(self._cancel(part, part.cancels), answer)
-        if due_ms is not None and self._ways.is_to_wait(due_ms):
-            held = self._ways.hold(batch, due_ms, answer)
+        if due_ms is not None and self._steps.is_to_wait(due_ms):
+            held = self._steps.hold(batch, due_ms, answer)
             held.add_done_callback(partial(self._held, part))
             return held
-        return self._ways.append(batch, answer)
+        return self._steps.append(batch, answer)
 
     def _held(self, part: Outgoing, done: "asyncio.Future[HeldId]") -> None:
         if done.cancelled() or done.exception() is not None:
             return
         if part.stamp is not None:
             self._held_stamps.taken(part.stamp, part.count)
-            self._producer_state.states.passed(part.stamp, part.count, self._ways.now_ms())
+            self._producer_state.states.passed(part.stamp, part.count, self._clock.wall_ms())
         if part.delay_id is not None:
             self._names.held(part.delay_id, done.result())
 
@@ -233,15 +231,15 @@ class SplitPublisher:
     async def _cancel(self, part: Outgoing, name: str) -> None:
         """Cancel what is held; a stamped cancellation is known for good before it is acknowledged."""
         try:
-            holding = self._ways.holding()
+            holding = self._steps.holding
             if holding is not None:
                 await self._names.cancel(name, holding)
             if part.stamp is not None:
                 self._held_stamps.taken(part.stamp, part.count)
                 await self._state.flush()
-                self._producer_state.states.passed(part.stamp, part.count, self._ways.now_ms())
+                self._producer_state.states.passed(part.stamp, part.count, self._clock.wall_ms())
         finally:
-            self._ways.give_back(len(part.payload))
+            self._steps.give_back(len(part.payload))
 
     # --- what comes back --------------------------------------------------------------------------------
 
@@ -251,7 +249,7 @@ class SplitPublisher:
         if failed:
             self._producer_state.states.failed(pending)
         else:
-            self._producer_state.states.passed(stamp, count, self._ways.now_ms())
+            self._producer_state.states.passed(stamp, count, self._clock.wall_ms())
 
 
 class _Whole:

@@ -1,18 +1,17 @@
 """The path of an idempotent producer's batch, and of a transaction's marker: judged, kept in order, appended."""
 
 import asyncio
-from collections.abc import Callable
 from functools import partial
 
 from weir.broker.api import Outgoing, Receipt
 from weir.broker.publish.lanes import Lanes, Waiting
 from weir.broker.publish.producer_state import Pending
 from weir.broker.publish.producers import BrokerProducer
+from weir.broker.publish.steps import PublishSteps
 from weir.broker.topic.producer_state_manager import ProducerStateManager
 from weir.model.batch import Batch, BatchFlags, BatchFormat, Stamp
 from weir.model.errors import ProducerClosedError, WeirError
 from weir.model.producers import Stored
-from weir.runtime.byte_budget import ByteShare
 from weir.stream.log import Stream
 from weir.wire.marker import encode_marker
 
@@ -21,24 +20,15 @@ _NOWHERE = (-1, -1)
 
 
 class StampedPublishing:
-    """Of one topic; a part of its publisher, whose way of appending and counting it uses."""
+    """Judges before anything is awaited: so the order of the calls is the order of the sequence numbers."""
 
     def __init__(
-        self,
-        stream: Stream,
-        producer_state: ProducerStateManager,
-        lanes: Lanes,
-        *,
-        append: "Callable[[Batch, asyncio.Future[Receipt]], asyncio.Future[int]]",
-        count: Callable[[BrokerProducer, Outgoing], None],
-        budget: ByteShare,
+        self, steps: PublishSteps, stream: Stream, producer_state: ProducerStateManager, lanes: Lanes
     ) -> None:
+        self._steps = steps
         self._stream = stream
         self._producer_state = producer_state
         self._lanes = lanes
-        self._append = append
-        self._count = count
-        self._budget = budget
         self.duplicates = 0
 
     def publish(
@@ -57,7 +47,7 @@ class StampedPublishing:
         pending = producer_state.states.push(stamp, outgoing.count, transactional=outgoing.transactional)
         flags = BatchFlags.TRANSACTIONAL if outgoing.transactional else BatchFlags.NONE
         batch = Batch(-1, outgoing.count, outgoing.format, 0, outgoing.payload, flags, stamp=stamp)
-        self._count(producer, outgoing)
+        self._steps.count(producer, outgoing)
         return self._send(batch, pending, receipt)
 
     def _await_turn(self, batch: Batch, pending: Pending, receipt: "asyncio.Future[Receipt]") -> None:
@@ -67,7 +57,7 @@ class StampedPublishing:
             return self._append_one(batch, pending, receipt)
 
         def give_up(failure: BaseException) -> None:
-            self._budget.release(len(batch.payload))
+            self._steps.give_back(len(batch.payload))
             self._producer_state.states.failed(pending)
             if not receipt.done():
                 receipt.set_exception(failure)
@@ -99,7 +89,7 @@ class StampedPublishing:
         if failure is None:
             self._append_one(batch, pending, receipt)
             return
-        self._budget.release(len(batch.payload))
+        self._steps.give_back(len(batch.payload))
         self._producer_state.states.failed(pending)
         if not receipt.done():
             receipt.set_exception(failure)
@@ -107,7 +97,7 @@ class StampedPublishing:
     def _append_one(
         self, batch: Batch, pending: Pending, receipt: "asyncio.Future[Receipt]"
     ) -> "asyncio.Future[int]":
-        stored = self._append(batch, receipt)
+        stored = self._steps.append(batch, receipt)
         if stored.done():  # refused at once: what comes next must not pass for its successor
             self._producer_state.states.failed(pending)
         else:
@@ -145,6 +135,6 @@ class StampedPublishing:
         receipt: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
         pending = self._producer_state.states.push(stamp, 1, transactional=True, marker=True)
         payload = encode_marker(decided_ms)
-        self._budget.acquire(len(payload))
+        self._steps.take_room(len(payload))
         self._send(Batch(-1, 1, BatchFormat.MARKER, 0, payload, flags, stamp=stamp), pending, receipt)
         return receipt

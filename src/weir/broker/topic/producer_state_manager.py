@@ -44,8 +44,11 @@ Armed = Callable[[WeirError | None], None]
 
 
 class ProducerStateManager:
-    """Of one topic. `changed` is called when the stable offset has moved without the log having grown, `committed`
-    when there are delayed messages that are committed, which are to be held now."""
+    """Learns in the order of the log only: a batch before which something is not known waits to be read.
+
+    `changed` is called when the stable offset has moved without the log having grown, `committed` when there are
+    delayed messages that are committed, which are to be held now.
+    """
 
     def __init__(
         self,

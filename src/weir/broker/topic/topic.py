@@ -31,8 +31,8 @@ from weir.broker.publish.publishing import Publisher
 from weir.broker.topic import positions
 from weir.broker.topic.compaction import Compaction, compaction_rules
 from weir.broker.topic.held import HeldInTopic
-from weir.broker.topic.readable import CompactedLog, WholeLog
 from weir.broker.topic.producer_state_manager import ProducerStateManager
+from weir.broker.topic.readable import CompactedLog, WholeLog
 from weir.broker.topic.stats import backlog_bytes, internal_stats, topic_stats
 from weir.broker.topic.subscriptions import Subscriptions
 from weir.broker.transactions.delayed_moves import DelayedMoves
@@ -123,7 +123,14 @@ class BrokerTopic:
         self._policies = policies
         self._dedup = self._publisher.dedup_switch
         self._subscriptions = Subscriptions(
-            context, name, policies, stream=stream, state=state, view=view, producer_state=self.producer_state, tasks=self._tasks
+            context,
+            name,
+            policies,
+            stream=stream,
+            state=state,
+            view=view,
+            producer_state=self.producer_state,
+            tasks=self._tasks,
         )
         self._compaction = Compaction(name, view, context.keyed_of, self._tasks, context.compactions)
         self._name_count = 0
@@ -161,7 +168,9 @@ class BrokerTopic:
             return
         streams, stream, state = self._context.streams, self._stream, self._state
         holding = LazyHolding(
-            str(self._name), lambda: open_area(streams, stream, state), before_cancel=self.producer_state.save_moves
+            str(self._name),
+            lambda: open_area(streams, stream, state),
+            before_cancel=self.producer_state.save_moves,
         )
         self._publisher.holding = holding
         if state.keys(LEDGER_KEYS):

@@ -23,7 +23,9 @@ async def maintain(topic: BrokerTopic, now_ms: int) -> None:
     if dedup is not None:
         dedup.forget_idle(now_ms, topic.has_producer)
     stream, producer_state = topic.stream, topic.producer_state
-    producer_state.forget_idle(now_ms, bytes_from(stream.chain, producer_state.saved_to, stream.end_offset, stream.open_bytes))
+    producer_state.forget_idle(
+        now_ms, bytes_from(stream.chain, producer_state.saved_to, stream.end_offset, stream.open_bytes)
+    )
 
 
 async def _expire(topic: BrokerTopic, subscription: Subscription, policies: Policies, now_ms: int) -> None:
