@@ -6,6 +6,7 @@ Each has a form that allows everything and remembers nothing but names, for a br
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import replace
+from enum import Enum
 from typing import Protocol
 
 from weir.broker.api import Identity, Owner, SchemaData
@@ -99,11 +100,25 @@ class Ownership(Protocol):
     async def owner(self, topic: TopicName) -> Owner: ...
 
 
+class Fate(Enum):
+    """What became of a transaction that a topic has open."""
+
+    #: It may go on, or is being ended: its marker will come.
+    OPEN = "open"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    #: It is over, and nobody knows how it ended.
+    UNKNOWN = "unknown"
+
+
 class GateKeeper(Protocol):
     """What `weir.broker.transactions.shard_set.TransactionShards` offers, as far as topics need it."""
 
     def refusal(self, stamp: Stamp, topic: TopicName) -> WeirError | None:
         """Why a producer may not begin to write to the topic in a transaction, if so."""
+
+    def fate(self, producer_id: int, topic: TopicName, seen_ms: int) -> Fate:
+        """What became of what the producer has open in the topic, to which it wrote last at `seen_ms`."""
 
 
 class TransactionGate:
@@ -120,6 +135,9 @@ class TransactionGate:
 
     def refusal(self, stamp: Stamp, topic: TopicName) -> WeirError | None:
         return None if self._keeper is None else self._keeper.refusal(stamp, topic)
+
+    def fate(self, producer_id: int, topic: TopicName, seen_ms: int) -> Fate:
+        return Fate.OPEN if self._keeper is None else self._keeper.fate(producer_id, topic, seen_ms)
 
 
 class OpenGuard:

@@ -201,6 +201,11 @@ class ProducerStates:
         known = self._known.get(producer_id)
         return _NONE if known is None else known.tip()[0]
 
+    def seen_ms(self, producer_id: int) -> int:
+        """When the producer's last batch was stored; -1 if none was."""
+        known = self._known.get(producer_id)
+        return -1 if known is None else known.seen_ms
+
     # --- learning -----------------------------------------------------------------------------------------------
 
     def learn(self, batch: Batch) -> None:

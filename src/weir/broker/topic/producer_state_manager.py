@@ -47,7 +47,8 @@ class ProducerStateManager:
     """Learns in the order of the log only: a batch before which something is not known waits to be read.
 
     `changed` is called when the stable offset has moved without the log having grown, `committed` when there are
-    delayed messages that are committed, which are to be held now.
+    delayed messages that are committed, which are to be held now, `lost` when messages are found lost, and perhaps
+    markers among them.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class ProducerStateManager:
         tasks: TaskScope,
         changed: Callable[[], None],
         committed: Callable[[], None],
+        lost: Callable[[], None],
     ) -> None:
         settings = context.settings
         self._gate = context.transactions
@@ -75,6 +77,7 @@ class ProducerStateManager:
         self.states = ProducerStates(forget_ms=int(settings.stamps_forget_s * 1000), most=settings.stamps_most)
         self._index = TransactionIndex()
         self._committed = committed
+        self._lost = lost
         #: Whether stamped batches can be taken: the state says from where on to look for them.
         self.armed = False
         self._following = False  # the log tells what it stores
@@ -201,6 +204,8 @@ class ProducerStateManager:
         if batch.stamp is None:
             if batch.flags is not _PLAIN:
                 self._index.delays.released(batch)
+                if batch.flags & BatchFlags.LOST:
+                    self._lost()
             return
         if batch.flags & BatchFlags.RELEASED:  # its sequence numbers are long used up, as far as that is known
             self.states.catch_up(batch.stamp, batch.count, batch.append_ms)

@@ -36,6 +36,7 @@ from weir.broker.topic.readable import CompactedLog, WholeLog
 from weir.broker.topic.stats import backlog_bytes, internal_stats, topic_stats
 from weir.broker.topic.subscriptions import Subscriptions
 from weir.broker.transactions.delayed_moves import DelayedMoves
+from weir.broker.transactions.lost_markers import LostMarkers
 from weir.model.batch import Batch, Stamp
 from weir.model.errors import (
     NotAllowedError,
@@ -101,6 +102,7 @@ class BrokerTopic:
             tasks=self._tasks,
             changed=self._stream_changed,
             committed=self._delays_committed,
+            lost=self._messages_lost,
         )
         self._publisher = Publisher(
             context,
@@ -119,6 +121,9 @@ class BrokerTopic:
             tasks=self._tasks,
             clock=self._clock,
             pause_s=context.settings.read_pause_s,
+        )
+        self._lost_markers = LostMarkers(
+            context, name, stream, self._publisher, self.producer_state, tasks=self._tasks, settled=self._settled
         )
         self._policies = policies
         self._dedup = self._publisher.dedup_switch
@@ -154,6 +159,7 @@ class BrokerTopic:
             await topic._open_holding()
             await topic._publisher.split.open()
             topic._moves.open()
+            topic._lost_markers.open()
             await topic.apply(policies)
         except BaseException:
             if state is not None:
@@ -538,6 +544,9 @@ class BrokerTopic:
         if not self.alive:
             why = self._dead.result() if self._dead.done() else "it is being closed"
             raise TopicClosedError(f"{self._name} is not served here any more: {why}")
+
+    def _messages_lost(self) -> None:
+        self._lost_markers.look_soon()
 
     def _delays_committed(self) -> None:
         self._moves.wake()

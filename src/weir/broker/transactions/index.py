@@ -127,6 +127,10 @@ class TransactionIndex:
         transaction = self._open.get(producer_id)
         return -1 if transaction is None else transaction.first
 
+    def open_before(self, offset: int) -> list[int]:
+        """Producers whose open transactions began before the offset."""
+        return [producer_id for producer_id, transaction in self._open.items() if transaction.first < offset]
+
     def aborted(self, first: int, end: int) -> list[AbortedTransaction]:
         """Those with messages in [first, end), as far as somebody who reads there must know of them."""
         found: list[AbortedTransaction] = []

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from weir.broker.api import CommittedOffset, ProducerIdentity, TransactionInfo, TransactionState
+from weir.broker.ports import Fate
 from weir.model.check import check
 from weir.model.errors import TransactionStateError
 from weir.model.topics import TopicName
@@ -98,6 +99,9 @@ class Transaction:
     last_id: int = -1
     #: The producer id that it goes on under once it has ended, since epochs are used up; -1 if that is the same.
     next_id: int = -1
+    #: When the last transaction that has ended was begun (-1: there was none), and whether it was committed.
+    ended_ms: int = -1
+    committed: bool = False
 
     def move(self, event: TransactionEvent, now_ms: int) -> None:
         """TransactionStateError if the state does not allow it."""
@@ -105,6 +109,8 @@ class Transaction:
         if event is E.BEGIN and self.state is not S.ONGOING:
             self.serial += 1
             self.started_ms = now_ms
+        if event is E.DONE:
+            self.ended_ms, self.committed = self.started_ms, state is S.COMPLETE_COMMIT
         if event in (E.DONE, E.INIT):
             self.parts, self.groups, self.confirmed = {}, {}, {}
         self.state = state
@@ -137,6 +143,14 @@ class Transaction:
     def following(self) -> ProducerIdentity:
         """Who the producer is from the end of the transaction on."""
         return self.identity if self.next_id < 0 else ProducerIdentity(self.next_id, 0)
+
+    def fate(self, topic: TopicName, seen_ms: int) -> Fate:
+        """Of what the producer has open in a topic to which it wrote last at `seen_ms`."""
+        if topic in self.parts and (self.state is S.ONGOING or self.decided):
+            return Fate.OPEN
+        if not 0 <= self.ended_ms <= seen_ms:
+            return Fate.UNKNOWN
+        return Fate.COMMITTED if self.committed else Fate.ABORTED
 
     @property
     def decided(self) -> bool:
@@ -171,6 +185,8 @@ def encode_transaction(transaction: Transaction) -> bytes:
             transaction.updated_ms,
             tuple(transaction.parts),
             transaction.groups,
+            transaction.ended_ms,
+            transaction.committed,
         )
     )
 
@@ -194,4 +210,6 @@ def decode_transaction(name: str, data: bytes) -> Transaction:
         dict(parts),
         last_id=record.last_id,
         next_id=record.next_id,
+        ended_ms=record.ended_ms,
+        committed=record.committed,
     )

@@ -5,7 +5,7 @@ import logging
 
 from weir.broker.api import TransactionState
 from weir.broker.coordinator_shards import CoordinatorShard, CoordinatorShards
-from weir.broker.ports import TransactionGate
+from weir.broker.ports import Fate, TransactionGate
 from weir.broker.transactions.model import Transaction, TransactionSettings
 from weir.broker.transactions.shard import Positions, Topics, TransactionShard
 from weir.model.batch import Stamp
@@ -93,6 +93,18 @@ class TransactionShards:
         if found[0].state is not TransactionState.ONGOING or topic not in found[0].confirmed:
             return NotInTransactionError(f"{topic} is not part of an open transaction of {found[0].id!r}")
         return None
+
+    def fate(self, producer_id: int, topic: TopicName, seen_ms: int) -> Fate:
+        """What became of what the producer has open in the topic, to which it wrote last at `seen_ms`."""
+        shards = self._alive()
+        if not shards:
+            self._load_soon()
+            return Fate.OPEN
+        for shard in shards:
+            for transaction in shard.by_id.values():
+                if producer_id in (transaction.producer_id, transaction.last_id):
+                    return transaction.fate(topic, seen_ms)
+        return Fate.UNKNOWN
 
     # --- loading and losing -----------------------------------------------------------------------------
 

@@ -31,6 +31,8 @@ class TransactionRecord:
     updated_ms: int
     parts: tuple[TopicName, ...] = ()
     groups: Mapping[str, Mapping[TopicName, CommittedOffset]] = field(default_factory=dict)
+    ended_ms: int = -1
+    committed: bool = False
 
 
 def encode_transaction(transaction: TransactionRecord) -> bytes:
@@ -42,6 +44,7 @@ def encode_transaction(transaction: TransactionRecord) -> bytes:
             "role": transaction.role,
             "state": transaction.state.value,
             "ms": [transaction.timeout_ms, transaction.started_ms, transaction.updated_ms],
+            "ended": [transaction.ended_ms, int(transaction.committed)],
             "parts": [str(part) for part in transaction.parts],
             "groups": {
                 group: [[str(part), at.offset, at.leader_epoch, at.metadata] for part, at in positions.items()]
@@ -60,6 +63,10 @@ def _transaction(fields: Any) -> TransactionRecord:
     producer_id, epoch, last_epoch = map(whole, each(fields["producer"]))
     last_id, next_id = map(whole, each(fields.get("ids", [-1, -1])))
     timeout_ms, started_ms, updated_ms = map(whole, each(fields["ms"]))
+    state = TransactionState(fields["state"])
+    # Records from before this was kept: the last one is known as long as nothing came behind it.
+    ended = [started_ms, 1] if state is TransactionState.COMPLETE_COMMIT else [-1, 0]
+    ended_ms, committed = map(whole, each(fields.get("ended", ended)))
     return TransactionRecord(
         producer_id,
         epoch,
@@ -67,7 +74,7 @@ def _transaction(fields: Any) -> TransactionRecord:
         last_id,
         next_id,
         text(fields["role"]),
-        TransactionState(fields["state"]),
+        state,
         timeout_ms,
         started_ms,
         updated_ms,
@@ -79,6 +86,8 @@ def _transaction(fields: Any) -> TransactionRecord:
             }
             for group, positions in fields["groups"].items()
         },
+        ended_ms,
+        bool(committed),
     )
 
 
