@@ -74,3 +74,33 @@ def test_what_a_client_never_acknowledges_does_not_grow_without_end() -> None:
     assert len(unacked) == MOST_BATCHES
     assert unacked.get((1, 9)) is None
     assert unacked.get((1, 10)) is not None
+
+
+def test_parts_of_a_batch_that_come_one_after_the_other_are_acknowledged_once_all_are_answered() -> None:
+    """The second one took the place of the first: acknowledging that acknowledged what was not processed."""
+    unacked = Unacked()
+    unacked.delivered((1, 0), 100, 4, 0b0011)
+    unacked.delivered((1, 0), 100, 4, 0b1100)  # keys of a consumer that has left
+    assert unacked.messages == 4
+    assert unacked.ack((1, 0)) == []  # of which part only the client knows
+    assert unacked.ack((1, 0)) == [(100, 104)]
+    assert len(unacked) == 0
+
+
+def test_an_ack_set_tells_which_part_of_a_batch_it_is_about() -> None:
+    unacked = Unacked()
+    unacked.delivered((1, 0), 100, 4, 0b0011)
+    unacked.delivered((1, 0), 100, 4, 0b1100)
+    assert unacked.ack((1, 0), 0b1000) == [(102, 103)]
+    assert unacked.ack((1, 0), 0b0010) == [(100, 101)]
+    assert (unacked.ack((1, 0)), unacked.ack((1, 0))) == ([], [(101, 102), (103, 104)])
+
+
+def test_all_parts_of_a_batch_are_given_back_together() -> None:
+    unacked = Unacked()
+    unacked.delivered((1, 0), 100, 4, 0b0001)
+    unacked.delivered((1, 0), 100, 4, 0b1000)
+    unacked.ack((1, 0))
+    assert unacked.give_back((1, 0)) == [(100, 101), (103, 104)]
+    unacked.delivered((1, 0), 100, 4, 0b1001)
+    assert unacked.ack((1, 0)) == [(100, 101), (103, 104)]

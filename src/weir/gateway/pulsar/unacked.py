@@ -18,11 +18,16 @@ EntryPosition = tuple[int, int]
 
 
 class Delivered(NamedTuple):
-    """A batch: its first offset and size, and a bit for each message that awaits its answer (None: all)."""
+    """A batch: its first offset and size, and a bit for each message that awaits its answer (None: all).
+
+    `parts`: what each delivery of it had, where there were several, as when keys of one batch come from a consumer
+    that has left. `whole`: how many of them were acknowledged as a whole."""
 
     base: int
     size: int
     mask: int | None = None
+    parts: tuple[int, ...] = ()
+    whole: int = 0
 
     @property
     def waiting(self) -> int:
@@ -62,7 +67,10 @@ class Unacked:
         self._batches: OrderedDict[EntryPosition, Delivered] = OrderedDict()
 
     def delivered(self, place: EntryPosition, base: int, size: int, wanted: int | None) -> None:
-        self._batches[place] = _new(Delivered, (base, size, wanted))
+        if place in self._batches:
+            self._batches[place] = _with_part(self._batches[place], wanted)
+            return
+        self._batches[place] = _new(Delivered, (base, size, wanted, (), 0))
         if len(self._batches) > MOST_BATCHES:
             self._batches.popitem(last=False)
 
@@ -83,6 +91,8 @@ class Unacked:
         batch = self._batches.get(place)
         if batch is None:
             return None
+        if batch.parts:
+            return self._ack_part(place, batch, unacked)
         if not unacked:
             del self._batches[place]
             return batch.ranges()
@@ -93,6 +103,24 @@ class Unacked:
         else:
             del self._batches[place]
         return ranges_of(batch.base, before & ~unacked)
+
+    def _ack_part(self, place: EntryPosition, batch: Delivered, unacked: int) -> list[Range]:
+        """Of a batch that came in several deliveries, a client's answer to one of them. Which one it means only a
+        set that is not empty tells; whole ones count once all are answered, so that nothing is taken for processed
+        that may not be."""
+        waiting = batch.mask or 0
+        whole = batch.whole
+        if unacked:
+            meant = [part for part in batch.parts if not unacked & ~part]
+            acked = waiting & meant[0] & ~unacked if len(meant) == 1 else 0
+        else:
+            whole += 1
+            acked = waiting if whole >= len(batch.parts) else 0
+        if acked == waiting:
+            del self._batches[place]
+        else:
+            self._batches[place] = batch._replace(mask=waiting & ~acked, whole=whole)
+        return ranges_of(batch.base, acked)
 
     def ack_before(self, offset: int) -> None:
         """Everything before the offset is acknowledged. Batches that were delivered out of order may stay; they
@@ -111,3 +139,10 @@ class Unacked:
 
     def clear(self) -> None:
         self._batches.clear()
+
+
+def _with_part(known: Delivered, wanted: int | None) -> Delivered:
+    """The batch with one more delivery."""
+    every = unacknowledged(known.size)
+    before, more = every if known.mask is None else known.mask, every if wanted is None else wanted
+    return known._replace(mask=before | more, parts=(*(known.parts or (before,)), more))
