@@ -109,7 +109,7 @@ class Node:
         topic = await self.open(runtime)
         for name in KINDS:
             if name not in topic.subscriptions:
-                await topic.create_subscription(name, StartAt())
+                await topic.stored.create_subscription(name, StartAt())
         tasks = TaskScope(self._name)
         for name in PRODUCERS:
             tasks.spawn(self._produce(runtime, topic, name), name)
@@ -234,7 +234,7 @@ class Node:
             await self._produce(runtime, topic, name, rounds=3)
         for name, kind in KINDS.items():
             if name not in topic.subscriptions:
-                await topic.create_subscription(name, StartAt())
+                await topic.stored.create_subscription(name, StartAt())
             consumer = await topic.subscribe(SubscribeRequest("r", name, kind, "last"))
             while consumer.backlog:
                 async with asyncio.timeout(30):

@@ -10,7 +10,7 @@ from weir.admin.message_answer import message_answer
 from weir.admin.names import ABOUT_ONE_TOPIC, CONFLICT, subscription_of, topic_of, topic_path
 from weir.admin.positions import batch_at, id_at, id_body, offset_at
 from weir.admin.routing import BYTES, Call, Long, Positive, Query, RefusedError, Route
-from weir.broker.api import CompactionStatus, StoredTopic
+from weir.broker.api import CompactionStatus, Topic
 from weir.model.batch import Batch, BatchFlags
 from weir.model.registry import Action
 from weir.model.topics import Domain, TopicName
@@ -150,22 +150,23 @@ class Messages:
     # --- reading ------------------------------------------------------------------------------------------------
 
     async def _peek(self, call: Call) -> Response:
-        topic = await self._context.stored_one(self._consumed(call))
-        subscription = topic.subscription(subscription_of(call.path))
+        stored = await self._context.stored_one(self._consumed(call))
+        subscription = stored.subscription(subscription_of(call.path))
         number = call.path["position"]
         if number > _MAX_LOOK:
             raise RefusedError(412, f"a peek looks at {_MAX_LOOK} messages at the most", hint="use a consumer")
-        return _answer(topic, await subscription.waiting_batch(number))
+        return _answer(stored.topic, await subscription.waiting_batch(number))
 
     async def _by_id(self, call: Call) -> Response:
-        topic = await self._context.stored_one(self._consumed(call))
-        offsets, entry = topic.ledger_range(call.path["ledger"]), call.path["entry"]
+        stored = await self._context.stored_one(self._consumed(call))
+        topic = stored.topic
+        offsets, entry = stored.ledger_range(call.path["ledger"]), call.path["entry"]
         if offsets is None or not 0 <= entry < offsets[1] - offsets[0]:
             return _answer(topic, None)
         return _answer(topic, await batch_at(topic, offsets[0] + entry))
 
     async def _examine(self, call: Call) -> Response:
-        topic = await self._context.stored_one(self._consumed(call))
+        topic = (await self._context.stored_one(self._consumed(call))).topic
         nth = call.query["messagePosition"]
         if call.query["initialPosition"] == "earliest":
             offset = topic.start_offset + nth - 1
@@ -176,11 +177,11 @@ class Messages:
     # --- positions ----------------------------------------------------------------------------------------------
 
     async def _last(self, call: Call) -> MessageIdBody:
-        topic = await self._context.stored_one(self._found(call))
+        topic = (await self._context.stored_one(self._found(call))).topic
         return id_body(topic, await topic.last_position())
 
     async def _since(self, call: Call) -> MessageIdBody:
-        topic = await self._context.stored_one(self._consumed(call))
+        topic = (await self._context.stored_one(self._consumed(call))).topic
         return id_at(topic, await topic.offset_at(call.path["timestamp"]))
 
     def _found(self, call: Call) -> TopicName:
@@ -189,16 +190,17 @@ class Messages:
         return name
 
     async def _backlog_size(self, call: Call) -> int:
-        topic = await self._context.stored_one(self._consumed(call))
-        return topic.bytes_from(await offset_at(topic, call.body))
+        stored = await self._context.stored_one(self._consumed(call))
+        return stored.bytes_from(await offset_at(stored.topic, call.body))
 
     async def _backlog(self, call: Call) -> OfflineStatsBody:
-        topic = await self._context.stored_one(self._consumed(call))
-        waiting = {name: subscription.backlog for name, subscription in topic.subscriptions.items()}
+        stored = await self._context.stored_one(self._consumed(call))
+        topic = stored.topic
+        waiting = {name: subscription.backlog for name, subscription in stored.subscriptions.items()}
         return OfflineStatsBody(
             totalMessages=topic.end_offset - topic.start_offset,
             messageBacklog=sum(waiting.values()),
-            storageSize=topic.log_bytes,
+            storageSize=stored.log_bytes,
             cursorDetails=waiting,
             topicName=str(topic.name),
         )
@@ -206,8 +208,8 @@ class Messages:
     # --- ending -------------------------------------------------------------------------------------------------
 
     async def _terminate(self, call: Call) -> MessageIdBody:
-        topic = await self._context.stored_one(self._administered(call))
-        return id_body(topic, await topic.terminate())
+        stored = await self._context.stored_one(self._administered(call))
+        return id_body(stored.topic, await stored.terminate())
 
     async def _terminate_parts(self, call: Call) -> dict[str, MessageIdBody]:
         name = self._administered(call)
@@ -215,8 +217,8 @@ class Messages:
         if not record.partitions or name.partition is not None:
             raise RefusedError(405, f"{name} is not partitioned", hint="terminate it as a whole")
         return {
-            str(topic.name.partition): id_body(topic, await topic.terminate())
-            for topic in await self._context.stored(name)
+            str(stored.topic.name.partition): id_body(stored.topic, await stored.terminate())
+            for stored in await self._context.stored(name)
         }
 
     async def _truncate(self, call: Call) -> None:
@@ -237,7 +239,7 @@ class Messages:
         return LongRunningProcessStatus(status.value, failed)
 
 
-def _answer(topic: StoredTopic, batch: Batch | None) -> Response:
+def _answer(topic: Topic, batch: Batch | None) -> Response:
     if batch is None or batch.flags & BatchFlags.UNSEEN:
         raise RefusedError(404, f"{topic.name} has no such message")
     return message_answer(batch, id_at(topic, batch.base_offset))

@@ -1,11 +1,11 @@
 """Message ids of the admin API and offsets, both ways."""
 
 from weir.admin.bodies import MessageIdBody, ResetCursorData
-from weir.broker.api import Position, StoredTopic
+from weir.broker.api import Position, Topic
 from weir.model.batch import Batch
 
 
-async def offset_at(topic: StoredTopic, at: ResetCursorData, *, after: bool = False) -> int:
+async def offset_at(topic: Topic, at: ResetCursorData, *, after: bool = False) -> int:
     """The offset of a message, or of the one after it if the id says so, or `after` does."""
     base = topic.offset_of(at.ledgerId, at.entryId)
     if at.ledgerId < 0:
@@ -20,7 +20,7 @@ async def offset_at(topic: StoredTopic, at: ResetCursorData, *, after: bool = Fa
     return base if batch is None else batch.end_offset
 
 
-async def batch_at(topic: StoredTopic, offset: int) -> Batch | None:
+async def batch_at(topic: Topic, offset: int) -> Batch | None:
     """The batch that holds an offset; None if there is none."""
     if not topic.start_offset <= offset < topic.end_offset:
         return None
@@ -28,11 +28,11 @@ async def batch_at(topic: StoredTopic, offset: int) -> Batch | None:
     return found[0] if found else None
 
 
-def id_body(topic: StoredTopic, position: Position) -> MessageIdBody:
+def id_body(topic: Topic, position: Position) -> MessageIdBody:
     partition = -1 if topic.name.partition is None else topic.name.partition
     return MessageIdBody(position.ledger, position.entry, partition, position.batch_index)
 
 
-def id_at(topic: StoredTopic, offset: int) -> MessageIdBody:
+def id_at(topic: Topic, offset: int) -> MessageIdBody:
     """Of an offset; of the end: where the next message will be."""
     return id_body(topic, Position(*topic.position_of(offset)))

@@ -144,7 +144,7 @@ class Subscriptions:
         if not missing:
             raise SubscriptionExistsError(f"{name} has a subscription {wanted[:80]!r}")
         for topic in missing:
-            start = StartAt(offset=await offset_at(topic, body))
+            start = StartAt(offset=await offset_at(topic.topic, body))
             if wanted not in topic.subscriptions:  # nobody made it while we looked
                 await topic.create_subscription(wanted, start, properties=properties)
 
@@ -184,18 +184,18 @@ class Subscriptions:
 
     async def _expire_one(self, topic: StoredTopic, subscription: SubscriptionControl, seconds: int) -> None:
         before_ms = max(0, self._context.clock.wall_ms() - seconds * 1000)
-        subscription.expire_before(await topic.offset_at(before_ms))
+        subscription.expire_before(await topic.topic.offset_at(before_ms))
         await subscription.persisted()
 
     async def _expire_to(self, call: Call) -> None:
         for topic, subscription in await self._each(call):
-            subscription.expire_before(await offset_at(topic, call.body, after=True))
+            subscription.expire_before(await offset_at(topic.topic, call.body, after=True))
             await subscription.persisted()
 
     async def _reset_to_moment(self, call: Call) -> None:
         for topic, subscription in await self._each(call):
-            await subscription.seek(await topic.offset_at(call.path["timestamp"]))
+            await subscription.seek(await topic.topic.offset_at(call.path["timestamp"]))
 
     async def _reset_to_message(self, call: Call) -> None:
         for topic, subscription in await self._each(call):
-            await subscription.seek(await offset_at(topic, call.body))
+            await subscription.seek(await offset_at(topic.topic, call.body))

@@ -22,7 +22,7 @@ def test_a_hundred_thousand_holes_survive_a_restart(run: Callable) -> None:
         consumer.ack([(offset, offset + 1) for offset in range(1, 200_000, 2)])
         await consumer.persisted()
         again = await bench.topic()
-        subscription = again.subscription("s")
+        subscription = again.stored.subscription("s")
         assert subscription.cursor.holes == 100_000
         assert subscription.backlog == 100_000
         (first, *_) = await (await bench.consumer(again, type=SHARED)).next(500)
@@ -57,7 +57,7 @@ def test_redelivered_messages_come_first_in_order_and_are_counted(run: Callable)
         (only,) = await other.next(100)
         assert only.redelivered == 2
         other.ack([(1, 2)])
-        assert topic.subscription("s").backlog == 0
+        assert topic.stored.subscription("s").backlog == 0
 
     run(scenario)
 
@@ -238,9 +238,9 @@ def test_limits_on_consumers_and_subscriptions_hold(run: Callable) -> None:
         await bench.consumer(topic, "one", type=SHARED)
         with pytest.raises(TooManyError):
             await bench.consumer(topic, "one", type=SHARED)
-        await topic.create_subscription("two", StartAt(latest=True))
+        await topic.stored.create_subscription("two", StartAt(latest=True))
         with pytest.raises(TooManyError):
-            await topic.create_subscription("three", StartAt(latest=True))
+            await topic.stored.create_subscription("three", StartAt(latest=True))
 
     run(scenario)
 
@@ -251,9 +251,9 @@ def test_consumers_make_no_subscription_where_policies_forbid_it(run: Callable) 
         with pytest.raises(SubscriptionNotFoundError):
             await bench.consumer(topic)
         await bench.consumer(topic, durable=False)
-        await topic.create_subscription("made", StartAt(latest=True), properties={"k": "v"})
+        await topic.stored.create_subscription("made", StartAt(latest=True), properties={"k": "v"})
         await bench.consumer(topic, "made")
-        assert (await bench.topic()).subscription("made").properties == {"k": "v"}
+        assert (await bench.topic()).stored.subscription("made").properties == {"k": "v"}
 
     run(scenario)
 
@@ -281,7 +281,7 @@ def test_skip_peek_and_reset_move_the_cursor(run: Callable) -> None:
             moments.append(bench.runtime.clock.wall_ms())
             await bench.publish(producer, text, count=2)
             await bench.runtime.clock.sleep(10)
-        subscription = await topic.create_subscription("s", StartAt())
+        subscription = await topic.stored.create_subscription("s", StartAt())
         subscription.ack(None, [(2, 3)])
         batch, index = await subscription.peek(3)
         assert (bytes(batch.payload), index) == (b"b", 1)

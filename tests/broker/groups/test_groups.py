@@ -703,10 +703,10 @@ def test_members_show_as_consumers_of_the_subscription_with_their_lag(tell: Call
             (a.member_id, "here", {"weir.client_id": "app", "weir.generation": "1"})
         ]
         with pytest.raises(SubscriptionBusyError):
-            await topic.delete_subscription("g")
+            await topic.stored.delete_subscription("g")
         await party.groups.leave("g", [(a.member_id, None)])
         assert topic.stats().subscriptions[0].consumers == ()
-        await topic.delete_subscription("g")
+        await topic.stored.delete_subscription("g")
 
     tell(story)
 

@@ -48,7 +48,7 @@ def test_a_position_is_fetched_as_it_was_committed_and_is_the_cursor_of_a_subscr
         assert await offsets.commit("g", {T: CommittedOffset(3, 0, "note")}) == {T: None}
         assert plain(await offsets.fetch("g", [T, U])) == {T: CommittedOffset(3, 0, "note")}
         assert plain(await offsets.fetch("g")) == {T: CommittedOffset(3, 0, "note")}
-        subscription = topic.subscription("g")
+        subscription = topic.stored.subscription("g")
         assert (subscription.cursor.mark_delete, subscription.backlog) == (2, 2)
         assert subscription.properties == {"weir.retains": "false"}
         assert await offsets.parts("g") == [T]
@@ -65,7 +65,7 @@ def test_positions_go_back_when_asked_and_a_number_beyond_the_end_is_kept_as_it_
         for offset, cursor in ((5, 4), (2, 1), (100, 4), (0, -1)):
             await offsets.commit("g", {T: CommittedOffset(offset)})
             assert plain(await offsets.fetch("g", [T])) == {T: CommittedOffset(offset)}
-            assert topic.subscription("g").cursor.mark_delete == cursor
+            assert topic.stored.subscription("g").cursor.mark_delete == cursor
 
     run(scenario)
 
@@ -102,10 +102,10 @@ def test_a_group_holds_back_neither_trimming_nor_expiry_nor_producers(run: Calla
         await bench.runtime.clock.sleep(60)
         await maintain(topic, bench.runtime.clock.wall_ms())
         assert topic.start_offset == 8
-        assert topic.over_quota is None
+        assert topic.producers.over_quota is None
         # It is behind the start, and says so: who comes back with it is told that it is out of range.
         assert plain(await offsets.fetch("g", [T])) == {T: CommittedOffset(1)}
-        assert topic.subscription("g").backlog == 2
+        assert topic.stored.subscription("g").backlog == 2
 
     run(scenario)
 
@@ -115,7 +115,7 @@ def test_a_subscription_of_other_consumers_goes_on_holding_back_when_a_group_pla
         broker = await bench.broker(roll_entries=2)
         offsets = await offsets_of(bench, broker)
         topic = await broker.load(T)
-        await topic.create_subscription("g", StartAt())
+        await topic.stored.create_subscription("g", StartAt())
         producer = await bench.producer(topic)
         for i in range(10):
             await bench.publish(producer, f"m{i}")
@@ -194,7 +194,7 @@ def test_a_position_below_zero_is_kept_and_told_and_nothing_counts_as_read(run: 
         for group in ("g", "new"):
             told = (await offsets.fetch(group))[T]
             assert isinstance(told, CommittedOffset)
-            assert (told.offset, topic.subscription(group).backlog) == (offset, 2)
+            assert (told.offset, topic.stored.subscription(group).backlog) == (offset, 2)
         assert await bench.receive(await bench.consumer(topic, "g"), 2) == ["a", "b"]
 
     run(scenario)

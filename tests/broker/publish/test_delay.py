@@ -12,7 +12,7 @@ from weir.model.policies import Policies
 def test_a_delayed_message_is_delivered_in_its_time(run: Callable, kind: SubscriptionType) -> None:
     async def scenario(bench) -> None:
         topic = await bench.topic()
-        assert topic.holding is None
+        assert topic.stored.area is None
         producer, consumer = await bench.producer(topic), await bench.consumer(topic, type=kind)
         now = bench.runtime.clock.wall_ms()
         receipts = [

@@ -246,7 +246,7 @@ def test_a_terminated_topic_takes_nothing_more_and_is_read_to_its_end(run: Calla
         topic = await bench.topic()
         producer = await bench.producer(topic)
         await bench.publish(producer, "last")
-        last = await topic.terminate()
+        last = await topic.stored.terminate()
         assert (last.ledger, last.entry) == topic.position_of(0)
         with pytest.raises(ProducerClosedError):  # it is told that it is over, and looks again
             await producer.publish(bench.out("more"))

@@ -46,7 +46,7 @@ def plain(text: str, stamp: Stamp) -> Outgoing:
 
 
 async def held(topic: Any) -> int:
-    return 0 if topic.holding is None else (await topic.holding.count()).batches
+    return 0 if topic.stored.area is None else (await topic.stored.area.count()).batches
 
 
 def test_parts_are_seen_in_their_time_and_have_one_receipt(run: Callable) -> None:

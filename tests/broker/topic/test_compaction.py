@@ -37,22 +37,22 @@ def test_the_view_has_the_latest_of_each_key_and_everything_since(run: Callable,
     async def scenario(bench) -> None:
         topic = await bench.topic(roll_entries=3, tail_bytes=tail_bytes)
         producer = await bench.producer(topic)
-        assert topic.compaction is CompactionStatus.NOT_RUN
+        assert topic.stored.compaction is CompactionStatus.NOT_RUN
         await bench.publish(producer, "a:1", "b:1", "a:2", "c:1", "b:", "nokey", "d:1")
         await bench.publish(producer, "a:3 e:1 e:2", count=3)
         assert len(await values(bench, topic)) == 10
-        topic.compact()
+        topic.stored.compact()
         with pytest.raises(NotAllowedError):
-            topic.compact()
-        await topic.compacted()
-        assert topic.compaction is CompactionStatus.SUCCESS
+            topic.stored.compact()
+        await topic.compaction.ended()
+        assert topic.stored.compaction is CompactionStatus.SUCCESS
         assert await values(bench, topic) == ["c:1", "d:1", "a:3", "e:2"]
         await bench.publish(producer, "c:2", "f:1")
         assert await values(bench, topic) == ["c:1", "d:1", "a:3", "e:2", "c:2", "f:1"]
         again = await bench.topic(tail_bytes=tail_bytes)
         assert await values(bench, again) == ["c:1", "d:1", "a:3", "e:2", "c:2", "f:1"]
-        again.compact()
-        await again.compacted()
+        again.stored.compact()
+        await again.compaction.ended()
         assert await values(bench, again) == ["d:1", "a:3", "e:2", "c:2", "f:1"]
         assert len(await bench.receive(await bench.consumer(again, "plain"), 10)) == 10
 
@@ -67,10 +67,10 @@ def test_compacted_messages_outlive_retention_and_what_is_not_compacted_is_kept_
             await bench.publish(producer, f"k{i % 3}:{i}")
         await maintain(topic, bench.runtime.clock.wall_ms())
         assert topic.start_offset == 0
-        assert topic.compaction is CompactionStatus.NOT_RUN
+        assert topic.stored.compaction is CompactionStatus.NOT_RUN
         await bench.publish(producer, "big:" + "x" * 1000)
         await maintain(topic, bench.runtime.clock.wall_ms())
-        await topic.compacted()
+        await topic.compaction.ended()
         await topic.stream.roll()
         await maintain(topic, bench.runtime.clock.wall_ms())
         assert topic.start_offset > 9
@@ -84,8 +84,8 @@ def test_a_cursor_moves_over_what_was_compacted_away(run: Callable) -> None:
         topic = await bench.topic()
         producer = await bench.producer(topic)
         await bench.publish(producer, *[f"k{i % 2}:{i}" for i in range(10)])
-        topic.compact()
-        await topic.compacted()
+        topic.stored.compact()
+        await topic.compaction.ended()
         consumer = await bench.consumer(topic, read_compacted=True)
         assert await bench.receive(consumer, 2, ack=True) == ["k0:8", "k1:9"]
         assert (consumer.backlog, consumer.mark_delete) == (0, 9)
@@ -100,7 +100,7 @@ def test_a_crash_while_compacting_leaves_the_old_view_and_no_ledger(run: Callabl
         topic = await bench.topic()
         producer = await bench.producer(topic)
         await bench.publish(producer, "a:1", "a:2")
-        topic.compact()
+        topic.stored.compact()
         await bench.runtime.clock.sleep(0)
         for _ in range(30):  # somewhere in the middle: another broker takes over
             await bench.runtime.clock.sleep(0)
@@ -108,8 +108,8 @@ def test_a_crash_while_compacting_leaves_the_old_view_and_no_ledger(run: Callabl
                 break
         again = await bench.topic()
         assert (await values(bench, again))[-1] == "a:2"
-        again.compact()
-        await again.compacted()
+        again.stored.compact()
+        await again.compaction.ended()
         assert await values(bench, again) == ["a:2"]
         await again.close()
         await erase((await bench.context()).streams, again.stream.name, confirm=nothing_against_it)
@@ -133,12 +133,12 @@ def test_a_compaction_that_could_not_be_stored_leaves_the_old_view(run: Callable
             return made[-1]
 
         with patch.object(LedgerClient, "create", create_and_lose_bookies):
-            topic.compact()
-            await topic.compacted()
-        assert topic.compaction is CompactionStatus.ERROR
+            topic.stored.compact()
+            await topic.compaction.ended()
+        assert topic.stored.compaction is CompactionStatus.ERROR
         assert await values(bench, topic) == ["a:1", "b:1", "a:2"]
-        topic.compact()
-        await topic.compacted()
+        topic.stored.compact()
+        await topic.compaction.ended()
         assert await values(bench, topic) == ["b:1", "a:2"]
         await topic.close()
 
@@ -158,11 +158,11 @@ def test_few_compactions_run_at_the_same_time_and_the_others_wait_for_their_turn
         await bench.publish(await bench.producer(topic), "a:1", "a:2")
         while not context.compactions.locked():
             await context.compactions.acquire()
-        topic.compact()
+        topic.stored.compact()
         await bench.runtime.clock.sleep(60)
-        assert (topic.compaction, topic.view.horizon) == (CompactionStatus.RUNNING, 0)
+        assert (topic.stored.compaction, topic.view.horizon) == (CompactionStatus.RUNNING, 0)
         context.compactions.release()
-        await topic.compacted()
-        assert (topic.compaction, topic.view.horizon) == (CompactionStatus.SUCCESS, 2)
+        await topic.compaction.ended()
+        assert (topic.stored.compaction, topic.view.horizon) == (CompactionStatus.SUCCESS, 2)
 
     run(scenario)

@@ -173,7 +173,7 @@ def test_cumulative_acknowledgement_is_not_for_shared_subscriptions(run: Callabl
         await bench.publish(producer, *"abc")
         one = await bench.consumer(topic, "one")
         one.ack_up_to(1)
-        assert topic.subscription("one").backlog == 1
+        assert topic.stored.subscription("one").backlog == 1
         many = await bench.consumer(topic, "many", type=SHARED)
         with pytest.raises(NotAllowedError):
             many.ack_up_to(1)

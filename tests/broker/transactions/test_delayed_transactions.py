@@ -46,7 +46,7 @@ def cancel(name: str) -> Outgoing:
 
 
 async def held(topic: Any) -> int:
-    return 0 if topic.holding is None else (await topic.holding.count()).batches
+    return 0 if topic.stored.area is None else (await topic.stored.area.count()).batches
 
 
 async def moved(topic: Any) -> None:
@@ -57,7 +57,7 @@ async def moved(topic: Any) -> None:
 
 async def waiting(topic: Any) -> list[str]:
     """What is held."""
-    area = topic.holding
+    area = topic.stored.area
     if area is None:
         return []
     return [bytes((await area.get(item.id))[1].payload).decode() async for item in area.items()]
@@ -82,7 +82,7 @@ def test_what_is_delayed_is_seen_after_the_commit_at_its_moment_and_the_rest_at_
         assert await bench.receive(consumer, 3, ack=True) == ["a", "b", "c"]
         await moved(topic)
         assert await held(topic) == 2
-        assert topic.subscription("s").backlog == 0
+        assert topic.stored.subscription("s").backlog == 0
         assert clock.wall_ms() < due
         assert await bench.receive(consumer, 1) == ["late"]
         assert due <= clock.wall_ms() < due + 5_000
@@ -282,8 +282,8 @@ def test_compaction_and_readers_of_the_compacted_view_do_not_see_what_is_hidden(
         await producer.publish(whole([part("k:1"), part("k:2", due)], Stamp(7, 0, 0)))
         await topic.end_transaction(7, 0, commit=True)
         await bench.publish(producer, "other:1")
-        topic.compact()
-        await topic.compacted()
+        topic.stored.compact()
+        await topic.compaction.ended()
         consumer = await bench.consumer(topic, read_compacted=True)
         assert await bench.receive(consumer, 2) == ["k:1", "other:1"]
         assert await bench.receive(consumer, 1) == ["k:2"]
@@ -295,7 +295,7 @@ def test_compaction_and_readers_of_the_compacted_view_do_not_see_what_is_hidden(
 def test_the_log_keeps_what_is_yet_to_be_held(run: Callable) -> None:
     async def scenario(bench: Any) -> None:
         topic = await bench.topic(policies=Policies(retention=Retention(0, 0)), roll_entries=2)
-        clock, holding = bench.runtime.clock, topic._publisher.holding
+        clock, holding = bench.runtime.clock, topic.publisher.holding
         producer, consumer = await bench.producer(topic), await bench.consumer(topic)
         await producer.publish(whole([part("late", clock.wall_ms() + 5_000)], Stamp(7, 0, 0)))
         hold, stuck = holding.hold, asyncio.get_running_loop().create_future()
@@ -305,7 +305,7 @@ def test_the_log_keeps_what_is_yet_to_be_held(run: Callable) -> None:
         await bench.receive(consumer, 8, ack=True)
         await maintain(topic, clock.wall_ms())
         assert topic.start_offset == 0
-        truncating = asyncio.create_task(topic.truncate())
+        truncating = asyncio.create_task(topic.stored.truncate())
         await clock.sleep(10)
         assert not truncating.done()
         holding.hold = hold

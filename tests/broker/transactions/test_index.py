@@ -227,8 +227,8 @@ def test_backlogs_of_those_who_are_away_count_what_they_will_see(run: Callable) 
     async def scenario(bench) -> None:
         topic = await bench.topic()
         writer = await writer_of(bench, topic)
-        await topic.create_subscription("away", StartAt(offset=0))
-        subscription = topic.subscription("away")
+        await topic.stored.create_subscription("away", StartAt(offset=0))
+        subscription = topic.stored.subscription("away")
         await writer.send(1, "a b c", count=3)
         assert subscription.backlog == 0
         await writer.commit(1)
@@ -452,7 +452,7 @@ def test_what_an_open_transaction_wrote_may_be_deleted_and_the_rest_of_it_still_
         writer = await writer_of(bench, topic)
         consumer = await bench.consumer(topic)
         await writer.send(1, "gone")
-        await topic.truncate()
+        await topic.stored.truncate()
         assert topic.start_offset == topic.stable_offset == topic.end_offset == 1
         await writer.send(1, "kept")
         assert topic.stable_offset == 1
@@ -477,15 +477,15 @@ def test_a_compacted_view_has_neither_aborted_nor_undecided_messages(run: Callab
         await writer.commit(2)
         await writer.send(3, "a:open")
         await writer.plain("c:1")
-        topic.compact()
-        await topic.compacted()
+        topic.stored.compact()
+        await topic.compaction.ended()
         consumer = await bench.consumer(topic, read_compacted=True)
         assert await bench.receive(consumer, 2, ack=True) == ["a:1", "b:2"]
         assert await bench.nothing(consumer)
         await writer.abort(3)
         assert await bench.receive(consumer, 1, ack=True) == ["c:1"]
-        topic.compact()
-        await topic.compacted()
+        topic.stored.compact()
+        await topic.compaction.ended()
         other = await bench.consumer(topic, "other", read_compacted=True)
         assert await bench.receive(other, 3) == ["a:1", "b:2", "c:1"]
 

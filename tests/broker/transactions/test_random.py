@@ -169,7 +169,7 @@ class Life:
         for part in PARTS:
             topic = await self.topic(part)
             assert topic.stable_offset == topic.end_offset, f"{part} has something undecided"
-            subscription = await topic.create_subscription("look", StartAt(offset=0))
+            subscription = await topic.stored.create_subscription("look", StartAt(offset=0))
             wanted = subscription.backlog
             consumer = await self.bench.consumer(topic, "look")
             texts = await self.bench.receive(consumer, wanted) if wanted else []

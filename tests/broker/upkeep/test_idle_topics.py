@@ -24,7 +24,7 @@ async def filled(bench, context, retention: Retention, subscription: str | None 
     broker = Broker(context, PlainRegistry(Policies(retention=retention)), SoleOwner())
     topic = await broker.load(NAME)
     if subscription is not None:
-        await topic.create_subscription(subscription, StartAt())
+        await topic.stored.create_subscription(subscription, StartAt())
     producer = await bench.producer(topic)
     for n in range(6):
         await bench.publish(producer, f"m{n}" + "x" * 1000)

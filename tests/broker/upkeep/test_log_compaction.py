@@ -27,7 +27,7 @@ async def rounds(bench, topic, number: int = 1, seconds: float = 2) -> None:
     for _ in range(number):
         await bench.runtime.clock.sleep(seconds)
         await maintain(topic, bench.runtime.clock.wall_ms())
-        await topic.compacted()
+        await topic.compaction.ended()
 
 
 async def seen(topic, offset: int | None = None) -> dict[int, str]:
@@ -59,7 +59,7 @@ def test_a_topic_compacts_itself_and_readers_see_only_live_messages_at_their_off
         await bench.publish(producer, "z:1")
         assert len(await seen(topic)) == 9
         await rounds(bench, topic)
-        assert topic.compaction is CompactionStatus.SUCCESS
+        assert topic.stored.compaction is CompactionStatus.SUCCESS
         assert await seen(topic) == {4: "c:1", 5: "a:3", 7: "b:3", 8: "z:1"}
         assert topic.reader().start_offset == 0
         await rounds(bench, topic)  # what lies behind the horizon is gone from the log
@@ -110,9 +110,9 @@ def test_a_quiet_topic_is_compacted_once_and_a_little_dirt_waits(run: Callable) 
         producer = await bench.producer(topic)
         await bench.publish(producer, "a:1", "a:2", "z:1")
         await rounds(bench, topic)
-        assert topic.compaction is CompactionStatus.NOT_RUN
+        assert topic.stored.compaction is CompactionStatus.NOT_RUN
         await rounds(bench, topic, 1, 3601)
-        assert topic.compaction is CompactionStatus.SUCCESS
+        assert topic.stored.compaction is CompactionStatus.SUCCESS
         ledger = topic.view.compacted.ledger_id
         await rounds(bench, topic, 2, 4000)
         assert topic.view.compacted.ledger_id == ledger
@@ -135,7 +135,7 @@ def test_young_messages_are_not_compacted_and_old_ones_are_whatever_the_ratio(ru
         producer = await bench.producer(other)
         await bench.publish(producer, "a:1", "a:2", "z:1")
         await rounds(bench, other)
-        assert other.compaction is CompactionStatus.NOT_RUN
+        assert other.stored.compaction is CompactionStatus.NOT_RUN
         await rounds(bench, other, 1, 5)
         assert await seen(other) == {1: "a:2", 2: "z:1"}
 
@@ -194,7 +194,7 @@ def test_turned_into_a_plain_topic_it_keeps_what_was_compacted_for_as_long_as_re
         await bench.publish(producer, "x:1")
         await rounds(bench, topic, 2)
         assert (await seen(topic))[6] == "x:1"
-        assert not topic.compacts_itself
+        assert topic.reader().whole
         assert topic.reader().start_offset >= 4
 
     run(scenario)
@@ -204,7 +204,7 @@ def test_a_subscription_that_has_not_read_all_holds_the_log_back_behind_the_hori
     async def scenario(bench) -> None:
         topic = await bench.topic(policies=POLICIES, roll_entries=2)
         producer = await bench.producer(topic)
-        await topic.create_subscription("slow", StartAt())
+        await topic.stored.create_subscription("slow", StartAt())
         for text in ("a:1", "a:2", "a:3", "a:4", "z:1"):
             await bench.publish(producer, text)
         await rounds(bench, topic, 2)
@@ -223,11 +223,11 @@ def test_deleting_records_moves_the_start_of_what_was_compacted_and_of_the_log(r
         producer = await bench.producer(topic)
         await bench.publish(producer, *[f"k{n}:1" for n in range(8)])
         await rounds(bench, topic, 2)
-        await topic.delete_before(3)
+        await topic.stored.delete_before(3)
         assert (topic.reader().start_offset, min(await seen(topic))) == (3, 3)
         again = await bench.topic(policies=with_compaction(cleanup=Cleanup.BOTH))
         assert (again.reader().start_offset, min(await seen(again))) == (3, 3)
-        await again.delete_before(8)
+        await again.stored.delete_before(8)
         assert (again.reader().start_offset, await seen(again)) == (8, {})
 
     run(scenario)
@@ -364,10 +364,10 @@ def test_a_crash_at_any_step_of_a_compaction_leaves_the_old_view_or_the_new_one(
                 await bench.publish(producer, text, count=3)
                 if text.startswith("d"):
                     await rounds(bench, topic)
-            topic.compact()
+            topic.stored.compact()
             for _ in range(steps):
                 await bench.runtime.clock.sleep(0)
-            cut_short += topic.compaction is CompactionStatus.RUNNING
+            cut_short += topic.stored.compaction is CompactionStatus.RUNNING
             again = await bench.topic(name, policies=POLICIES, roll_entries=2)
             model.check(await seen(again))
             await rounds(bench, again, 2)

@@ -21,13 +21,13 @@ def test_messages_expire_for_every_subscription_after_their_time_to_live(run: Ca
         await bench.runtime.clock.sleep(50)
         await bench.publish(producer, "new")
         consumer = await bench.consumer(topic, type=SHARED)
-        await topic.create_subscription("other", StartAt())
+        await topic.stored.create_subscription("other", StartAt())
         await bench.receive(consumer, 2)
         await bench.runtime.clock.sleep(15)
         await maintain(topic, bench.runtime.clock.wall_ms())
         for name in ("s", "other"):
-            assert topic.subscription(name).backlog == 1
-            assert topic.subscription(name).expired == 3
+            assert topic.stored.subscription(name).backlog == 1
+            assert topic.stored.subscription(name).expired == 3
         assert consumer.unacked == 1
 
     run(scenario)
@@ -44,7 +44,7 @@ def test_a_backlog_over_its_quota_holds_or_fails_producers_or_gives_up_the_oldes
         )
         topic = await bench.topic(policies=Policies(backlog_quota=quota))
         producer = await bench.producer(topic)
-        subscription = await topic.create_subscription("s", StartAt())
+        subscription = await topic.stored.create_subscription("s", StartAt())
         await bench.publish(producer, *["x" * 90] * 20)
         if unit == "seconds":
             await bench.runtime.clock.sleep(31)
@@ -68,7 +68,7 @@ def test_ledgers_go_once_everyone_acknowledged_them_and_retention_is_over(run: C
     async def scenario(bench) -> None:
         topic = await bench.topic(policies=Policies(retention=Retention(10, -1)), roll_entries=2)
         producer = await bench.producer(topic)
-        one, two = [await topic.create_subscription(name, StartAt()) for name in ("one", "two")]
+        one, two = [await topic.stored.create_subscription(name, StartAt()) for name in ("one", "two")]
         for i in range(10):
             await bench.publish(producer, f"m{i}")
         one.skip_all()
@@ -81,7 +81,7 @@ def test_ledgers_go_once_everyone_acknowledged_them_and_retention_is_over(run: C
         with pytest.raises(OffsetTrimmedError):
             await topic.read(3, 1)
         again = await bench.topic()  # the cursors were persisted before
-        assert [again.subscription(name).backlog for name in ("one", "two")] == [0, 6]
+        assert [again.stored.subscription(name).backlog for name in ("one", "two")] == [0, 6]
 
     run(scenario)
 
@@ -107,9 +107,9 @@ def test_truncating_forgets_every_message(run: Callable) -> None:
     async def scenario(bench) -> None:
         topic = await bench.topic()
         producer = await bench.producer(topic)
-        subscription = await topic.create_subscription("s", StartAt())
+        subscription = await topic.stored.create_subscription("s", StartAt())
         await bench.publish(producer, *"abc")
-        await topic.truncate()
+        await topic.stored.truncate()
         assert (topic.start_offset, subscription.backlog, topic.stats().storage_bytes) == (3, 0, 0)
         await bench.publish(producer, "d")
         assert await bench.receive(await bench.consumer(topic), 1) == ["d"]
@@ -120,7 +120,7 @@ def test_truncating_forgets_every_message(run: Callable) -> None:
 def test_subscriptions_that_nobody_uses_are_dropped_if_policies_say_so(run: Callable) -> None:
     async def scenario(bench) -> None:
         topic = await bench.topic(policies=Policies(subscription_expiry_min=5))
-        await topic.create_subscription("unused", StartAt())
+        await topic.stored.create_subscription("unused", StartAt())
         await bench.consumer(topic, "used")
         await bench.runtime.clock.sleep(301)
         await maintain(topic, bench.runtime.clock.wall_ms())

@@ -213,7 +213,7 @@ def test_a_terminated_topic_is_read_to_its_end(
     talk.send(producer, talk.numbered(5))
 
     async def terminate() -> None:
-        await (await weir_broker.broker.topic(TopicName.parse(topic), role="")).terminate()
+        await (await weir_broker.broker.topic(TopicName.parse(topic), role="")).stored.terminate()
 
     weir_broker.call(terminate)
     assert talk.receive(consumer, 5) == talk.numbered(5)

@@ -39,7 +39,7 @@ class Revoking:
         """Send everyone away who may not be there. They come back at once, and are told why not."""
         for producer in list(topic.producers):
             if denied := self._denied(producer.request.role, topic.name, Action.PRODUCE):
-                topic.expel_producer(producer, denied.what)
+                topic.producers.remove(producer, denied.what)
         subscriptions: list[Subscription | PassingSubscription] = [*topic.subscriptions.values()]
         for subscription in subscriptions:
             for consumer in list(subscription.consumers):

@@ -82,7 +82,7 @@ class Topic(Protocol):
 
     @property
     def stored(self) -> "StoredTopic | None":
-        """The same as a topic that keeps its messages; None of one that keeps none."""
+        """What administrators ask of a topic that keeps its messages; None of one that keeps none."""
 
     def reader(self) -> LogReader:
         """What readers by offset see now. Cheap: ask for each read, since a topic's policies may change."""
@@ -185,8 +185,12 @@ class HeldMessages(Protocol):
         """Let it be seen now; NotHeldError if it is too late."""
 
 
-class StoredTopic(Topic, Protocol):
-    """A topic that keeps its messages, as administrators see it."""
+class StoredTopic(Protocol):
+    """What a topic that keeps its messages shows to administrators."""
+
+    @property
+    def topic(self) -> Topic:
+        """The topic itself: `topic.stored` is this."""
 
     @property
     def deduplicates(self) -> bool: ...

@@ -4,10 +4,14 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 
+from weir.broker.context import BrokerContext
 from weir.broker.ports import Holding
 from weir.model.batch import Batch, HeldId, Origin
 from weir.model.errors import NotHeldError, StreamClosedError, WeirError
 from weir.runtime.tasks import TaskScope
+from weir.stream.holding.ledger import LEDGER_KEYS
+from weir.stream.log import Stream
+from weir.stream.state import StateLog
 
 
 class LazyHolding:
@@ -115,3 +119,16 @@ def _chain(source: "asyncio.Future[HeldId]", target: "asyncio.Future[HeldId]") -
             target.set_result(source.result())
 
     source.add_done_callback(done)
+
+
+async def open_lazily(
+    context: BrokerContext, name: str, stream: Stream, state: StateLog, *, before_cancel: Callable[[], None]
+) -> LazyHolding | None:
+    """A topic's holding area, opened at once if a former holder left something; None where nothing is held."""
+    open_area = context.open_holding
+    if open_area is None:
+        return None
+    holding = LazyHolding(name, lambda: open_area(context.streams, stream, state), before_cancel=before_cancel)
+    if state.keys(LEDGER_KEYS):
+        await holding.open()
+    return holding

@@ -1,7 +1,7 @@
 """Producers of a topic: who may be one beside whom, and the path of a batch from a producer into the log."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from weir.broker.api import AccessMode, Outgoing, ProducerRequest, Receipt
@@ -9,12 +9,18 @@ from weir.broker.publish.receipts import ReceiptOrder
 from weir.broker.topic.meters import Meter
 from weir.model.batch import MAX_PRODUCER_NAME_BYTES
 from weir.model.check import check
-from weir.model.errors import InvalidNameError, ProducerBusyError, ProducerClosedError, ProducerFencedError
+from weir.model.errors import (
+    InvalidNameError,
+    ProducerBusyError,
+    ProducerClosedError,
+    ProducerFencedError,
+    QuotaExceededError,
+)
 from weir.runtime.interfaces import Clock
 
 
 class PublishesTo(Protocol):
-    """What a producer asks of its topic."""
+    """Where a producer's batches go. Decides at once, so that the order of the calls is the order of the log."""
 
     def publish(self, producer: "BrokerProducer", outgoing: Outgoing) -> "asyncio.Future[Receipt]": ...
 
@@ -26,20 +32,35 @@ class PublishesTo(Protocol):
 
     async def wait_capacity(self) -> None: ...
 
-    async def epoch_persisted(self) -> None: ...
 
-    async def leave(self, producer: "BrokerProducer") -> None: ...
+class KeepsEpoch(Protocol):
+    """Where the epoch of exclusive producers survives a crash. `load`: None before there was one; what is saved is
+    durable after `persisted`."""
+
+    def load(self) -> int | None: ...
+
+    def save(self, epoch: int) -> None: ...
+
+    async def persisted(self) -> None: ...
 
 
 class BrokerProducer:
     """Fills `api.Producer`."""
 
     def __init__(
-        self, topic: PublishesTo, name: str, request: ProducerRequest, schema_version: bytes, clock: Clock
+        self,
+        publisher: PublishesTo,
+        producers: "Producers",
+        name: str,
+        request: ProducerRequest,
+        schema_version: bytes,
+        *,
+        clock: Clock,
     ) -> None:
         if len(name.encode()) > MAX_PRODUCER_NAME_BYTES:  # every batch carries it
             raise InvalidNameError(f"a producer's name has at most {MAX_PRODUCER_NAME_BYTES} bytes")
-        self._topic = topic
+        self._publisher = publisher
+        self._producers = producers
         self._name = name
         self.request = request
         self.meter = Meter(clock)
@@ -59,7 +80,7 @@ class BrokerProducer:
 
     @property
     def last_sequence(self) -> int:
-        return self._topic.last_sequence(self._name)
+        return self._publisher.last_sequence(self._name)
 
     @property
     def topic_epoch(self) -> int | None:
@@ -89,22 +110,22 @@ class BrokerProducer:
             await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
         self.check_open()
         if self.epoch is not None:
-            await self._topic.epoch_persisted()
+            await self._producers.epoch_persisted()
 
     def publish(self, outgoing: Outgoing) -> "asyncio.Future[Receipt]":
-        return self._topic.publish(self, outgoing)
+        return self._publisher.publish(self, outgoing)
 
     def publish_all(self, outgoings: Sequence[Outgoing]) -> "asyncio.Future[Receipt] | None":
-        return self._topic.publish_all(self, outgoings)
+        return self._publisher.publish_all(self, outgoings)
 
     async def wait_capacity(self) -> None:
-        await self._topic.wait_capacity()
+        await self._publisher.wait_capacity()
 
     async def closed(self) -> str:
         return await asyncio.shield(self._closed)
 
     async def close(self) -> None:
-        await self._topic.leave(self)
+        self._producers.remove(self, "closed by the client")
 
     def shut(self, reason: str) -> None:
         """The broker closes it."""
@@ -117,14 +138,19 @@ class BrokerProducer:
 
 
 class Producers:
-    """Those of one topic. `epoch_moved` is told of each new epoch, so that it can be persisted."""
+    """Who may be there beside whom. `store`: None where epochs need not survive."""
 
-    def __init__(self, epoch: int | None, epoch_moved: Callable[[int], None]) -> None:
+    def __init__(self, store: KeepsEpoch | None = None) -> None:
         self._by_name: dict[str, BrokerProducer] = {}
         self._exclusive: BrokerProducer | None = None
         self._waiting: list[BrokerProducer] = []
-        self._epoch = epoch
-        self._epoch_moved = epoch_moved
+        self._store = store
+        self._epoch = None if store is None else store.load()
+        #: Why none is let in, while the backlog is over its quota.
+        self.over_quota: QuotaExceededError | None = None
+
+    def __iter__(self) -> Iterator[BrokerProducer]:
+        return iter(self.all)
 
     def __len__(self) -> int:
         return len(self._by_name) + len(self._waiting)
@@ -136,6 +162,16 @@ class Producers:
     @property
     def epoch(self) -> int | None:
         return self._epoch
+
+    async def epoch_persisted(self) -> None:
+        """Wait until no crash can bring an epoch of before back."""
+        if self._store is not None:
+            await self._store.persisted()
+
+    def refuse(self, why: QuotaExceededError) -> None:
+        """The backlog is over its quota: all are closed, and may not come back until it is not."""
+        self.over_quota = why
+        self.close(why.what)
 
     def has(self, name: str) -> bool:
         return name in self._by_name
@@ -181,7 +217,8 @@ class Producers:
         before = -1 if self._epoch is None else self._epoch
         self._epoch = asked if asked is not None else before + 1
         check(self._epoch >= before, "the epoch of a topic never goes back")
-        self._epoch_moved(self._epoch)
+        if self._store is not None:
+            self._store.save(self._epoch)
         self._exclusive = producer
         self._by_name[producer.name] = producer
         producer.admit(self._epoch)

@@ -13,7 +13,7 @@ from weir.broker.publish.held_names import HeldNames
 from weir.broker.publish.lanes import Lanes, Waiting
 from weir.broker.publish.limits import RateLimit
 from weir.broker.publish.producers import BrokerProducer
-from weir.broker.publish.sequences import Deduplication, Verdict
+from weir.broker.publish.sequences import Deduplication, Verdict, answer_duplicate, mirror
 from weir.broker.publish.split_batches import SplitPublisher
 from weir.broker.publish.stamped import StampedPublishing
 from weir.broker.topic.meters import Histogram, Meter
@@ -195,6 +195,10 @@ class Publisher:
     def give_back(self, size: int) -> None:
         self._budget.release(size)
 
+    def last_sequence(self, producer: str) -> int:
+        """-1 of a name that stored nothing, or while deduplication is off."""
+        return -1 if self.dedup is None else self.dedup.last_stored(producer)
+
     async def wait_capacity(self) -> None:
         """Wait while the budget, the stream's window or the publish rate say so."""
         if self._budget.exhausted:
@@ -242,7 +246,7 @@ class Publisher:
     ) -> "asyncio.Future[int]":
         stored = self._stream.append(batch)
         if answer is not None:  # told first: whoever looks at what is under way next must see it done
-            stored.add_done_callback(partial(_mirror, answer))
+            stored.add_done_callback(partial(mirror, answer))
         stored.add_done_callback(
             partial(self._stored, receipt, batch, len(batch.payload), self._clock.monotonic())
         )
@@ -258,7 +262,7 @@ class Publisher:
         check(self.holding is not None, "what is to be held has a place to be held in")
         held = self.holding.hold(batch, due_ms)  # type: ignore[union-attr]
         if answer is not None:
-            held.add_done_callback(partial(_mirror, answer))
+            held.add_done_callback(partial(mirror, answer))
         held.add_done_callback(partial(self._held, receipt, batch, len(batch.payload)))
         return held
 
@@ -317,7 +321,7 @@ class Publisher:
         if answer is None:
             receipt.set_exception(DuplicateInDoubtError("whether the message is stored is not known yet"))
         else:
-            answer.add_done_callback(partial(_answer_duplicate, receipt))
+            answer.add_done_callback(partial(answer_duplicate, receipt))
 
     # --- what comes back --------------------------------------------------------------------------------
 
@@ -378,21 +382,3 @@ def _is_plain(outgoing: Outgoing, limit: int) -> bool:
         and not outgoing.parts
         and not 0 < limit < len(outgoing.payload)
     )
-
-
-def _answer_duplicate(receipt: "asyncio.Future[Receipt]", first: "asyncio.Future[int]") -> None:
-    if receipt.done():
-        return
-    if first.cancelled() or first.exception() is not None:
-        receipt.set_exception(DuplicateInDoubtError("whether the message is stored is not known"))
-    else:
-        receipt.set_result(Receipt(-1, _NOWHERE, duplicate=True))
-
-
-def _mirror(answer: "asyncio.Future[int]", done: "asyncio.Future[Any]") -> None:
-    """Tell deduplication. A held batch is as good as stored."""
-    if done.cancelled() or done.exception() is not None:
-        answer.set_exception(done.exception() or DuplicateInDoubtError("it was not stored"))
-        answer.exception()
-    else:
-        answer.set_result(-1)

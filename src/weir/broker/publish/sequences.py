@@ -8,9 +8,11 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping
 from enum import Enum, auto
-from typing import Protocol
+from typing import Any, Protocol
 
+from weir.broker.api import Receipt
 from weir.model.batch import Batch, BatchFlags, HeldId, MovedFrom, Origin
+from weir.model.errors import DuplicateInDoubtError
 from weir.wire.snapshots.producers import DedupSnapshot, decode_dedup, encode_dedup
 
 KEY = "dedup"
@@ -202,3 +204,22 @@ class Deduplication:
         snapshot = decode_dedup(data)
         self.known_to, self.known_held = snapshot.known_to, dict(snapshot.held)
         self._names = {name: _Known(stored, seen_ms) for name, (stored, seen_ms) in snapshot.names.items()}
+
+
+def answer_duplicate(receipt: "asyncio.Future[Receipt]", first: "asyncio.Future[int]") -> None:
+    """Once the first one is stored, the second is a duplicate of it."""
+    if receipt.done():
+        return
+    if first.cancelled() or first.exception() is not None:
+        receipt.set_exception(DuplicateInDoubtError("whether the message is stored is not known"))
+    else:
+        receipt.set_result(Receipt(-1, (-1, -1), duplicate=True))
+
+
+def mirror(answer: "asyncio.Future[int]", done: "asyncio.Future[Any]") -> None:
+    """Tell deduplication. A held batch is as good as stored."""
+    if done.cancelled() or done.exception() is not None:
+        answer.set_exception(done.exception() or DuplicateInDoubtError("it was not stored"))
+        answer.exception()
+    else:
+        answer.set_result(-1)

@@ -15,6 +15,8 @@ from weir.stream.log import Stream
 
 
 class Compaction:
+    """`rules` is asked when a compaction has its turn: policies and transactions may have moved meanwhile."""
+
     def __init__(
         self,
         name: TopicName,
@@ -22,12 +24,15 @@ class Compaction:
         keyed_of: KeyedOf,
         tasks: TaskScope,
         turns: asyncio.Semaphore,
+        *,
+        rules: Callable[[], Awaitable[Rules]],
     ) -> None:
         self._name = name
         self._view = view
         self._keyed_of = keyed_of
         self._tasks = tasks
         self._turns = turns
+        self._rules = rules
         self._last: asyncio.Task[None] | None = None
         #: Where the log ended when the last one was begun: nothing that came since, nothing to compact.
         self.begun_at = -1
@@ -43,16 +48,16 @@ class Compaction:
         failed = task.cancelled() or task.exception() is not None
         return CompactionStatus.ERROR if failed else CompactionStatus.SUCCESS
 
-    def start(self, rules: Callable[[], Awaitable[Rules]]) -> None:
+    def start(self) -> None:
         """Begin one, by the rules as they are then; NotAllowedError while one is running."""
         if self.status is CompactionStatus.RUNNING:
             raise NotAllowedError(f"{self._name} is being compacted already")
         self.begun_at = self._view.end_offset
-        self._last = self._tasks.spawn(self._compact(rules), "compact")
+        self._last = self._tasks.spawn(self._compact(), "compact")
 
-    async def _compact(self, rules: Callable[[], Awaitable[Rules]]) -> None:
+    async def _compact(self) -> None:
         async with self._turns:
-            await self._view.compact(self._keyed_of, await rules())
+            await self._view.compact(self._keyed_of, await self._rules())
 
     async def ended(self) -> None:
         """Wait until the one that is running has ended."""

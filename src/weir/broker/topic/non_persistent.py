@@ -203,7 +203,7 @@ class NonPersistentTopic:
         self.clock: Clock = context.runtime.clock
         self._name = name
         self.policies = policies
-        self._producers = Producers(None, lambda epoch: None)
+        self.producers = Producers()
         self._subscriptions: dict[str, PassingSubscription] = {}
         self._rate = RateLimit(self.clock, policies.publish_rate or Rate(), context.settings.rate_burst_s)
         self._meter = Meter(self.clock)
@@ -244,10 +244,6 @@ class NonPersistentTopic:
     def subscriptions(self) -> Mapping[str, PassingSubscription]:
         return self._subscriptions
 
-    @property
-    def producers(self) -> Sequence[BrokerProducer]:
-        return self._producers.all
-
     # --- producing --------------------------------------------------------------------------------------
 
     async def produce(self, request: ProducerRequest) -> BrokerProducer:
@@ -256,12 +252,12 @@ class NonPersistentTopic:
         version = await self._context.schemas.for_producer(self._name, request.schema, role=request.role)
         self._check_alive()
         self._context.guard.check(request.role, self._name, Action.PRODUCE)  # it may be taken back meanwhile
-        if 0 < (self.policies.max_producers or 0) <= len(self._producers):
+        if 0 < (self.policies.max_producers or 0) <= len(self.producers):
             raise TooManyError(f"{self._name} has as many producers as it may have")
         self._name_count += 1
         name = request.name or f"weir-{self._context.runtime.rng.getrandbits(48):012x}-{self._name_count}"
-        producer = BrokerProducer(self, name, request, version, self.clock)
-        self._producers.join(producer)
+        producer = BrokerProducer(self, self.producers, name, request, version, clock=self.clock)
+        self.producers.join(producer)
         return producer
 
     def publish(self, producer: BrokerProducer, outgoing: Outgoing) -> "asyncio.Future[Receipt]":
@@ -298,15 +294,6 @@ class NonPersistentTopic:
     async def wait_capacity(self) -> None:
         while self._rate.limits and (delay := self._rate.delay_s()) > 0:
             await self.clock.sleep(delay)
-
-    async def epoch_persisted(self) -> None:
-        pass
-
-    async def leave(self, producer: BrokerProducer) -> None:
-        self.expel_producer(producer, "closed by the client")
-
-    def expel_producer(self, producer: BrokerProducer, reason: str) -> None:
-        self._producers.remove(producer, reason)
 
     # --- consuming --------------------------------------------------------------------------------------
 
@@ -394,14 +381,14 @@ class NonPersistentTopic:
 
     def check_unused(self) -> None:
         """NotAllowedError while someone is connected."""
-        if len(self._producers) or self._subscriptions:
+        if len(self.producers) or self._subscriptions:
             raise NotAllowedError(f"{self._name} has producers or consumers")
 
     async def close(self, reason: str = "the topic is unloaded") -> None:
         if self._dead.done():
             return
         self._dead.set_result(reason)
-        self._producers.close(reason)
+        self.producers.close(reason)
         for subscription in list(self._subscriptions.values()):
             for consumer in subscription.consumers:
                 subscription.expel(consumer, reason)
@@ -424,7 +411,7 @@ class NonPersistentTopic:
             cache_misses=0,
             publish_latency=Latency(),
             dispatch_latency=Latency(*self._latency.snapshot()),
-            producers=tuple(producer_stats(producer) for producer in self._producers.all),
+            producers=tuple(producer_stats(producer) for producer in self.producers.all),
             subscriptions=tuple(subscriptions),
             dropped=self._dropped + sum(s.dropped for s in self._subscriptions.values()),
         )

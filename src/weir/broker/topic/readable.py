@@ -2,9 +2,11 @@
 
 from typing import Protocol
 
-from weir.broker.api import AbortedTransaction, Topic
+from weir.broker.api import AbortedTransaction, LogReader, Topic
 from weir.model.batch import Batch
+from weir.model.policies import Policies
 from weir.stream.compaction import CompactedView
+from weir.stream.log import Stream
 
 
 class _Cached(Protocol):
@@ -69,3 +71,10 @@ class CompactedLog:
         """Compaction took the aborted messages with their markers. A reader that was told of a transaction whose
         marker never comes would take all that its producer sent later for aborted, too."""
         return [found for found in self._topic.aborted(first, end) if found.last_offset >= self._view.horizon]
+
+
+def reader_of(topic: Topic, stream: Stream, view: CompactedView, policies: Policies) -> LogReader:
+    """By the policies as they are now. What was compacted once stays so until retention has taken it."""
+    policy = policies.log_compaction
+    compacts = (policy is not None and policy.cleanup.compacts) or view.compacted.own
+    return CompactedLog(topic, view) if compacts else WholeLog(topic, stream)

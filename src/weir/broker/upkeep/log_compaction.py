@@ -14,12 +14,12 @@ def is_due(topic: BrokerTopic, now_ms: int) -> bool:
     enough. A few messages on a quiet topic wait until they would have filled a ledger, or are as old as one
     may get: each compaction writes all that is live anew."""
     policy, view, stream = topic.policies.log_compaction or LogCompaction(), topic.view, topic.stream
-    if not policy.cleanup.compacts or topic.compaction is CompactionStatus.RUNNING:
+    if not policy.cleanup.compacts or topic.compaction.status is CompactionStatus.RUNNING:
         return False
     expires_ms = view.compacted.tombstone_end_ms(policy.tombstone_ms)
     if expires_ms is not None and expires_ms <= now_ms:
         return True
-    if topic.compaction_begun_at >= stream.end_offset or stream.end_offset <= view.horizon:
+    if topic.compaction.begun_at >= stream.end_offset or stream.end_offset <= view.horizon:
         return False
     dirty = bytes_from(stream.chain, view.horizon, stream.end_offset, stream.open_bytes)
     age_ms = now_ms - _oldest_ms(topic)

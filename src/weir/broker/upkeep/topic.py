@@ -2,6 +2,7 @@
 
 from weir.broker.api import CompactionStatus
 from weir.broker.dispatch.subscription import Subscription
+from weir.broker.topic.stats import backlog_bytes
 from weir.broker.topic.topic import BrokerTopic
 from weir.broker.upkeep.log_compaction import forget_expired, is_due
 from weir.model.errors import ProducersHeldError, QuotaExceededError
@@ -21,7 +22,7 @@ async def maintain(topic: BrokerTopic, now_ms: int) -> None:
     await trim(topic, policies.retention or Retention(), now_ms)
     dedup = topic.publisher.dedup
     if dedup is not None:
-        dedup.forget_idle(now_ms, topic.has_producer)
+        dedup.forget_idle(now_ms, topic.producers.has)
     stream, producer_state = topic.stream, topic.producer_state
     producer_state.forget_idle(
         now_ms, bytes_from(stream.chain, producer_state.saved_to, stream.end_offset, stream.open_bytes)
@@ -38,7 +39,7 @@ async def _expire(topic: BrokerTopic, subscription: Subscription, policies: Poli
 
 def _drop_unused(topic: BrokerTopic, subscription: Subscription, policies: Policies, now_ms: int) -> None:
     idle_ms = (policies.subscription_expiry_min or 0) * 60_000
-    used = subscription.consumers or topic.members(subscription.name)
+    used = subscription.consumers or topic.stored.members(subscription.name)
     if idle_ms and not used and now_ms - subscription.last_active_ms >= idle_ms:
         subscription.end("nobody used it for long")
 
@@ -46,19 +47,19 @@ def _drop_unused(topic: BrokerTopic, subscription: Subscription, policies: Polic
 async def _keep_quota(topic: BrokerTopic, quota: BacklogQuota, now_ms: int) -> None:
     over = _exceeded(topic, quota, now_ms)
     if over is None:
-        topic.over_quota = None
+        topic.producers.over_quota = None
     elif quota.action is BacklogAction.EVICT_OLDEST:
         await _evict(topic, quota, now_ms)
     else:
         kind = ProducersHeldError if quota.action is BacklogAction.HOLD_PRODUCERS else QuotaExceededError
-        topic.refuse_producers(kind(f"the backlog of {topic.name} is over its quota: {over}"))
+        topic.producers.refuse(kind(f"the backlog of {topic.name} is over its quota: {over}"))
 
 
 def _exceeded(topic: BrokerTopic, quota: BacklogQuota, now_ms: int) -> str | None:
     for subscription in topic.subscriptions.values():
         if not (subscription.durable and subscription.retains):
             continue
-        size = topic.backlog_bytes(subscription) if quota.bytes >= 0 else 0
+        size = backlog_bytes(topic.stream, subscription) if quota.bytes >= 0 else 0
         if 0 <= quota.bytes < size:
             return f"{size} bytes wait for {subscription.name!r}"
         if subscription.oldest is not None and 0 <= quota.seconds * 1000 < now_ms - subscription.oldest[1]:
@@ -83,11 +84,11 @@ def _compact(topic: BrokerTopic, policies: Policies, now_ms: int) -> None:
     """Once enough has come since the last time."""
     threshold, stream = policies.compaction_threshold or 0, topic.stream
     if is_due(topic, now_ms):
-        topic.compact()
-    elif threshold <= 0 or topic.compaction is CompactionStatus.RUNNING:
+        topic.compaction.start()
+    elif threshold <= 0 or topic.compaction.status is CompactionStatus.RUNNING:
         return
     elif bytes_from(stream.chain, topic.view.horizon, stream.end_offset, stream.open_bytes) >= threshold:
-        topic.compact()
+        topic.compaction.start()
 
 
 async def trim(topic: BrokerTopic, retention: Retention, now_ms: int) -> None:
@@ -112,8 +113,8 @@ async def trim(topic: BrokerTopic, retention: Retention, now_ms: int) -> None:
             await stream.roll()  # nothing comes, so nothing else would ever let the last ledger go
         point = max(point, trim_point(stream.chain, acknowledged, retention, now_ms, stream.open_bytes))
     if point > stream.start_offset:
-        await topic.forget_before(point)
-    if cleanup.deletes and view.compacted.own and topic.compaction is not CompactionStatus.RUNNING:
+        await topic.trimming.forget_before(point)
+    if cleanup.deletes and view.compacted.own and topic.compaction.status is not CompactionStatus.RUNNING:
         await forget_expired(topic, retention, now_ms)
         if not cleanup.compacts and view.horizon <= min(view.start_offset, stream.start_offset):
             await view.whole_again()

@@ -142,10 +142,14 @@ class BrokerCluster(Cluster):
             await runtime.clock.sleep(0.2)
             for topic in broker.loaded:
                 wanted = self.to_cancel.get(topic.name.local, {})
-                if not isinstance(topic, BrokerTopic) or not isinstance(topic.holding, HoldingArea) or not wanted:
+                if (
+                    not isinstance(topic, BrokerTopic)
+                    or not isinstance(topic.stored.area, HoldingArea)
+                    or not wanted
+                ):
                     continue
                 held = next(iter(wanted))
-                await self._cancel(name, topic.name.local, topic.holding, held, wanted.pop(held))
+                await self._cancel(name, topic.name.local, topic.stored.area, held, wanted.pop(held))
 
     async def _cancel(self, name: str, topic: str, holding: HoldingArea, held: HeldId, payload: str) -> None:
         place = MessagePosition(held.ledger, held.entry)

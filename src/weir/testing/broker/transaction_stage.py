@@ -74,7 +74,7 @@ class Coordinator:
     async def seen(self, part: TopicName) -> list[str]:
         """What a consumer that wants decided messages only gets."""
         topic = await self.topic(part)
-        subscription = await topic.create_subscription("look", StartAt(offset=0))
+        subscription = await topic.stored.create_subscription("look", StartAt(offset=0))
         wanted = subscription.backlog
         consumer = await self.bench.consumer(topic, "look")
         texts: list[str] = await self.bench.receive(consumer, wanted) if wanted else []

@@ -50,13 +50,14 @@ async def _delete(session: Session, name: str, part: _Part) -> int:
             f"{name} is compacted, and its records go by their keys only",
             hint="set cleanup.policy=compact,delete",
         )
-    topic = (await services.broker.topic(where, role=session.role, create=False)).stored
-    if topic is None:
+    topic = await services.broker.topic(where, role=session.role, create=False)
+    stored = topic.stored
+    if stored is None:
         raise RefusedError(Code.INVALID_REQUEST, f"{name} stores nothing")
     offset = topic.end_offset if part.offset == _ALL else part.offset
     if not 0 <= offset <= topic.end_offset:
         raise RefusedError(Code.OFFSET_OUT_OF_RANGE, f"{name} ends at {topic.end_offset}, not at {offset}")
-    await to_its_end(topic.delete_before(offset))
+    await to_its_end(stored.delete_before(offset))
     return topic.reader().start_offset
 
 

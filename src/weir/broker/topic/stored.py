@@ -1,0 +1,152 @@
+"""What administrators ask of a topic: what it takes, its subscriptions, and that messages be forgotten."""
+
+from collections.abc import Mapping, Sequence
+
+from weir.broker.api import (
+    CompactionStatus,
+    ConsumerStats,
+    HeldMessages,
+    InternalStats,
+    Position,
+    StartAt,
+    Topic,
+)
+from weir.broker.dispatch.subscription import Subscription
+from weir.broker.groups.assigned import GroupMembers
+from weir.broker.ports import Holding
+from weir.broker.publish.lazy_holding import LazyHolding
+from weir.broker.publish.producers import Producers
+from weir.broker.publish.publishing import Publisher
+from weir.broker.topic.compaction import Compaction
+from weir.broker.topic.held import HeldInTopic
+from weir.broker.topic.producer_state_manager import ProducerStateManager
+from weir.broker.topic.stats import internal_stats
+from weir.broker.topic.subscriptions import Subscriptions
+from weir.broker.topic.trimming import Trimming
+from weir.model.errors import SubscriptionBusyError
+from weir.model.ids import LedgerId
+from weir.stream.compaction import CompactedView
+from weir.stream.holding.area import HoldingArea
+from weir.stream.log import Stream
+from weir.stream.retention import bytes_from
+
+
+class BrokerStoredTopic:
+    """Fills `api.StoredTopic`. Keeps nothing of its own: everything is asked of the topic's parts."""
+
+    def __init__(
+        self,
+        topic: Topic,
+        stream: Stream,
+        view: CompactedView,
+        *,
+        publisher: Publisher,
+        producers: Producers,
+        producer_state: ProducerStateManager,
+        subscriptions: Subscriptions,
+        members: GroupMembers,
+        compaction: Compaction,
+        trimming: Trimming,
+    ) -> None:
+        self.topic = topic
+        self._stream = stream
+        self._view = view
+        self._publisher = publisher
+        self._producers = producers
+        self._producer_state = producer_state
+        self._subscriptions = subscriptions
+        self._members = members
+        self._compaction = compaction
+        self._trimming = trimming
+
+    # --- what it takes ----------------------------------------------------------------------------------
+
+    @property
+    def deduplicates(self) -> bool:
+        return bool(self._publisher.policies.deduplication)
+
+    @property
+    def size_bytes(self) -> int:
+        return self._stream.size_bytes + self._view.size_bytes
+
+    @property
+    def log_bytes(self) -> int:
+        return self._stream.size_bytes
+
+    def bytes_from(self, offset: int) -> int:
+        stream = self._stream
+        return bytes_from(stream.chain, offset, stream.end_offset, stream.open_bytes)
+
+    def ledger_range(self, ledger: int) -> tuple[int, int] | None:
+        span = self._stream.chain.span_of(LedgerId(ledger))
+        if span is None:
+            return None
+        return span.first_offset, self._stream.end_offset if span.end_offset is None else span.end_offset
+
+    def internal_stats(self) -> InternalStats:
+        return internal_stats(self._stream, self._publisher, self._subscriptions)
+
+    # --- subscriptions ----------------------------------------------------------------------------------
+
+    @property
+    def subscriptions(self) -> Mapping[str, Subscription]:
+        return self._subscriptions.by_name
+
+    def subscription(self, name: str) -> Subscription:
+        return self._subscriptions.get(name)
+
+    def members(self, subscription: str) -> Sequence[ConsumerStats]:
+        """Members of the consumer group of this name that were given the topic."""
+        return self._members.of(self.topic.name, subscription)
+
+    @property
+    def groups(self) -> Sequence[str]:
+        return list(self._members.on(self.topic.name))
+
+    async def create_subscription(
+        self, name: str, start: StartAt, *, properties: Mapping[str, str] | None = None
+    ) -> Subscription:
+        return await self._subscriptions.create(name, start, properties=properties)
+
+    async def delete_subscription(self, name: str, *, force: bool = False) -> None:
+        if self.members(name) and not force:
+            raise SubscriptionBusyError(f"{self.topic.name} is read by members of the group {name!r}")
+        await self._subscriptions.delete(name, force=force)
+
+    # --- messages ---------------------------------------------------------------------------------------
+
+    @property
+    def area(self) -> Holding | None:
+        """Where messages wait that may not be seen yet; None while none ever did."""
+        holding = self._publisher.holding
+        return holding.area if isinstance(holding, LazyHolding) else holding
+
+    @property
+    def held(self) -> HeldMessages | None:
+        area = self.area
+        return HeldInTopic(area, self._producer_state.save_moves) if isinstance(area, HoldingArea) else None
+
+    async def terminate(self) -> Position:
+        """Producers are closed: coming back, each is told why."""
+        await self._stream.terminate()
+        self._producers.close("the topic is terminated")
+        return await self.topic.last_position()
+
+    async def truncate(self) -> None:
+        await self._stream.roll()
+        end = self._stream.end_offset
+        self._subscriptions.skip_all()
+        await self._trimming.forget_before(end)
+
+    async def delete_before(self, offset: int) -> None:
+        """Once the compaction that is running has ended: it would bring back what is deleted."""
+        await self._compaction.ended()
+        await self._view.forget_before(offset)
+        await self._trimming.forget_before(offset)
+
+    @property
+    def compaction(self) -> CompactionStatus:
+        return self._compaction.status
+
+    def compact(self) -> None:
+        self._compaction.start()
