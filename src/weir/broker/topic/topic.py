@@ -112,7 +112,7 @@ class BrokerTopic:
             pause_s=context.settings.read_pause_s,
         )
         self._lost_markers = LostMarkers(
-            context, name, stream, self._publisher, self.producer_state, tasks=self._tasks, settled=self._settled
+            context, name, stream, self.publisher, self.producer_state, tasks=self._tasks, settled=self._settled
         )
         self._policies = policies
         self._dedup = self.publisher.dedup_switch
