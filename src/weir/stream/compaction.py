@@ -279,8 +279,9 @@ class CompactedView:
     async def _replace(self, compacted: Compacted) -> None:
         """This is the view from now on; the ledger that it no longer needs goes."""
         before = self._compacted
-        check(compacted.horizon >= before.horizon, "what is compacted stays compacted")
-        check(compacted.start >= before.start, "what a compacted view has forgotten never comes back")
+        if compacted.horizon:  # else there is no view any more (`whole_again`)
+            check(compacted.horizon >= before.horizon, "what is compacted stays compacted")
+            check(compacted.start >= before.start, "what a compacted view has forgotten never comes back")
         self._compacted = compacted
         self._state.put(_DONE_KEY, compacted.to_bytes())
         if before.ledger_id is not None and before.ledger_id != compacted.ledger_id:
