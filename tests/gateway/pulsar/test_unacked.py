@@ -104,3 +104,11 @@ def test_all_parts_of_a_batch_are_given_back_together() -> None:
     assert unacked.give_back((1, 0)) == [(100, 101), (103, 104)]
     unacked.delivered((1, 0), 100, 4, 0b1001)
     assert unacked.ack((1, 0)) == [(100, 101), (103, 104)]
+
+
+def test_the_same_messages_again_are_a_delivery_anew_and_one_answer_is_enough() -> None:
+    unacked = Unacked()
+    for wanted in (None, None, 0b1110, 0b1100):
+        unacked.delivered((1, 0), 100, 4, wanted)
+    assert unacked.ack((1, 0)) == [(102, 104)]
+    assert len(unacked) == 0

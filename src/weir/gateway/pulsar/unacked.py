@@ -67,8 +67,9 @@ class Unacked:
         self._batches: OrderedDict[EntryPosition, Delivered] = OrderedDict()
 
     def delivered(self, place: EntryPosition, base: int, size: int, wanted: int | None) -> None:
-        if place in self._batches:
-            self._batches[place] = _with_part(self._batches[place], wanted)
+        known = self._batches.get(place)
+        if known is not None and wanted is not None and not _mask(known) & wanted:
+            self._batches[place] = _with_part(known, wanted)
             return
         self._batches[place] = _new(Delivered, (base, size, wanted, (), 0))
         if len(self._batches) > MOST_BATCHES:
@@ -141,8 +142,11 @@ class Unacked:
         self._batches.clear()
 
 
-def _with_part(known: Delivered, wanted: int | None) -> Delivered:
-    """The batch with one more delivery."""
-    every = unacknowledged(known.size)
-    before, more = every if known.mask is None else known.mask, every if wanted is None else wanted
+def _mask(batch: Delivered) -> int:
+    return unacknowledged(batch.size) if batch.mask is None else batch.mask
+
+
+def _with_part(known: Delivered, more: int) -> Delivered:
+    """The batch with one more delivery, of other messages than before: the same ones are a delivery anew."""
+    before = _mask(known)
     return known._replace(mask=before | more, parts=(*(known.parts or (before,)), more))
