@@ -143,19 +143,28 @@ def groups_read_everything(ops: Sequence[KafkaOp]) -> list[Violation]:
 
 
 def what_is_owned_stays(ops: Sequence[KafkaOp]) -> list[Violation]:
-    """What a member has when it joins a generation is nobody else's in that generation."""
+    """What a member has when it joins a generation is nobody else's in that generation.
+
+    A coordinator that is lost before a generation is written down leaves its number to the next one, which gathers
+    anew: only joins that were asked for at the same time belong to one generation."""
     promise = "members that rebalance cooperatively keep what they have until they give it up"
-    owners = {(op.group, op.generation, part): op for op in of(ops, LogOpKind.JOIN) if op.ok for part in op.owned}
+    joins = [op for op in of(ops, LogOpKind.JOIN) if op.ok]
+    owners = {(op.group, op.generation, part): op for op in joins for part in op.owned}
+    joined = {(op.group, op.generation, _who(op)): op for op in joins}
     found = []
     for op in of(ops, LogOpKind.ASSIGNED):
+        own = joined.get((op.group, op.generation, _who(op)))
         for part in op.owned:
             owner = owners.get((op.group, op.generation, part))
-            if owner is not None and _who(owner) != _who(op):
-                sentence = (
-                    f"{part} was given to {op.client} in generation {op.generation} of {op.group}, which "
-                    f"{owner.client} joined with it"
-                )
-                found.append(Violation(promise, sentence, (owner, op)))
+            if owner is None or _who(owner) == _who(op):
+                continue
+            if own is not None and (owner.over < own.began or own.over < owner.began):
+                continue
+            sentence = (
+                f"{part} was given to {op.client} in generation {op.generation} of {op.group}, which "
+                f"{owner.client} joined with it"
+            )
+            found.append(Violation(promise, sentence, (owner, op)))
     return found
 
 
