@@ -34,6 +34,8 @@ from weir.stream.settings import StreamSettings
 from weir.stream.tail import TailCache
 from weir.testing.storage.cluster import Cluster, sound_cluster
 from weir.testing.world.world import World, simulate
+from weir.wire.formats import FORMATS
+from weir.wire.formats.pulsar import PulsarFormat
 
 SEEDS = int(os.environ.get("WEIR_BROKER_SEEDS", "20"))
 _CHUNK = 5
@@ -46,8 +48,11 @@ STREAMS = StreamSettings(
 POLICIES = Policies(deduplication=True, retention=Retention(-1, -1), max_unacked_per_consumer=40)
 
 
-def keys_of(batch: Batch) -> "bytes | Sequence[bytes | None] | None":
-    return bytes(batch.payload).partition(b":")[0]
+class KeyedTexts(PulsarFormat):
+    """Batches are texts."""
+
+    def keys(self, batch: Batch) -> "bytes | Sequence[bytes | None] | None":
+        return bytes(batch.payload).partition(b":")[0]
 
 
 @dataclass
@@ -91,7 +96,7 @@ class Node:
             streams,
             self._settings,
             ByteBudget(self._settings.in_flight_bytes),
-            {BatchFormat.PULSAR: keys_of},
+            formats={**FORMATS, BatchFormat.PULSAR: KeyedTexts()},
         )
         topic = await BrokerTopic.open(context, NAME, POLICIES.over(DEFAULT_POLICIES))
         self._outside.term += 1

@@ -65,7 +65,7 @@ def _stored(node: Any, topic: str) -> tuple[int, int]:
 
     async def look() -> tuple[int, int]:
         found = await node.broker.load(TopicName.parse(topic))
-        held = 0 if found.holding is None else (await found.holding.count()).messages
+        held = 0 if found.stored.held is None else (await found.stored.held.count()).messages
         return found.end_offset, held
 
     counted: tuple[int, int] = node.call(look)

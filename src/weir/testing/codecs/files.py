@@ -148,6 +148,11 @@ def sample_etcd_range(dice: Random) -> bytes:
 # --- streams ------------------------------------------------------------------------------------------------
 
 
+_STORED_FLAGS = (
+    BatchFlags.RELEASED | BatchFlags.CONTROL | BatchFlags.TRANSACTIONAL | BatchFlags.ABORT | BatchFlags.HIDDEN
+)
+
+
 def sample_batch(dice: Random) -> bytes:
     value = Batch(
         base_offset=dice.getrandbits(40),
@@ -155,7 +160,7 @@ def sample_batch(dice: Random) -> bytes:
         format=dice.choice(tuple(BatchFormat)),
         append_ms=dice.getrandbits(40),
         payload=dice.randbytes(20),
-        flags=dice.choice((BatchFlags.NONE, BatchFlags.RELEASED, ~BatchFlags.NONE)),
+        flags=dice.choice((BatchFlags.NONE, BatchFlags.RELEASED, _STORED_FLAGS)),
         origin=dice.choice((None, Origin("producer-ö", 5), MovedFrom(6))),
         held=dice.choice((None, HeldId(3, 4))),
         stamp=dice.choice((None, Stamp(1 << 40, 7, 9))),
