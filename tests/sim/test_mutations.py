@@ -46,7 +46,6 @@ FIRST_SEED = {
         "done-before-appended": 9,
         "ids-go-back": 3,
         "key-taken-over": 3,
-        "no-fencing": 6,
         "one-too-many": 0,
         "receipt-before-stored": 2,
         "receipts-as-they-end": 0,

@@ -16,10 +16,8 @@ from weir.broker.topic.topic import BrokerTopic
 from weir.gateway.pulsar.acking import Acking
 from weir.gateway.pulsar.unacked import Unacked
 from weir.ledger.client import LedgerClient
-from weir.model.batch import Batch
 from weir.model.ledger import Quorum
 from weir.stream import appender
-from weir.stream.appender import Appender
 from weir.stream.cursor import Cursor
 from weir.stream.holding.appends import Releases
 from weir.stream.holding.area import HoldingArea
@@ -30,7 +28,6 @@ from weir.testing.broker import checkers
 from weir.testing.log_mutations import receipt_before_stored, seen_before_stored
 from weir.testing.mutation import Mutations, often
 from weir.testing.storage.plan import Fault
-from weir.wire.batch import decode_batch
 from weir.wire.pulsar.hot import Receipts
 
 BROKER_MUTATIONS = Mutations()
@@ -48,31 +45,6 @@ _QUICK_STATE = replace(_SLOW_STATE, state_pause_s=0.05)
 
 
 # --- the log --------------------------------------------------------------------------------------------------
-
-
-@_mutation(
-    "no-fencing",
-    checkers.acknowledged_comes_no_more,
-    storage=_often(Fault.PAUSE, Fault.LEASES),
-    streams=_QUICK_STATE,
-    messages=60,
-    **_PLAIN,
-)
-def _no_fencing() -> Iterator[None]:
-    """A broker that takes a topic over believes what the open ledger says of its end, and fences nobody."""
-
-    async def just_read(self: Appender, span: Any) -> tuple[Batch | None, int]:
-        reader = await self._context.ledgers.open(span.ledger_id, recover=False)
-        try:
-            end = await reader.last_confirmed()
-            if end < 0:
-                return None, 0
-            return decode_batch((await reader.read(end, end))[0].payload), 0
-        finally:
-            await reader.close()
-
-    with patch.object(Appender, "_recover", just_read), patch.object(appender, "check", lambda *_: None):
-        yield
 
 
 @_mutation(
