@@ -44,6 +44,9 @@ _AT_ONCE = 16
 class Fed:
     """A connection whose client has sent everything already."""
 
+    #: Everything that is written is taken at once.
+    unsent_bytes = 0
+
     peer = "bench:1"
     certificate = None
 
