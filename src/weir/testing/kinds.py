@@ -11,10 +11,14 @@ import subprocess
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # Fewer examples for every edit; `make test` has all of them.
-settings.register_profile("quick", max_examples=20)
+#: How long an example takes is the machine's business: a slow one must not fail a test.
+_ANY_MACHINE = [HealthCheck.too_slow]
+settings.register_profile("whole", deadline=None, suppress_health_check=_ANY_MACHINE)
+settings.register_profile("quick", max_examples=20, deadline=None, suppress_health_check=_ANY_MACHINE)
+settings.load_profile("whole")
 
 #: Fixtures that start Spark, and such that start some other process.
 _SPARK = frozenset({"spark", "sql", "read"})
