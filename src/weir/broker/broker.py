@@ -22,7 +22,7 @@ from weir.model.errors import (
     TopicNotFoundError,
     WeirError,
 )
-from weir.model.registry import SYSTEM_NAMESPACE
+from weir.model.registry import SYSTEM_NAMESPACE, BrokerInfo
 from weir.model.topics import NamespaceName, TopicName
 from weir.runtime.log_context import log_about
 from weir.runtime.tasks import TaskScope
@@ -314,6 +314,13 @@ class Broker:
     async def holder(self, name: TopicName) -> Owner:
         """`owner`, whoever asks."""
         return await self._ownership.owner(name)
+
+    def owner_now(self, name: TopicName) -> Owner:
+        """`holder`, from memory."""
+        return self._ownership.owner_now(name)
+
+    def brokers(self) -> list[BrokerInfo]:
+        return self._ownership.brokers()
 
     async def is_stored(self, name: TopicName) -> bool:
         """Whether there is anything of the topic, loaded or not."""

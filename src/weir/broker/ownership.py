@@ -204,8 +204,10 @@ class Ownership:
     # --- looking up ---------------------------------------------------------------------------------------------
 
     def brokers(self) -> list[BrokerInfo]:
-        """Every registered broker."""
-        return list(self._brokers.items().values())
+        """Every registered broker, this one among them, in the order of their node ids."""
+        live = {broker.broker_id: broker for broker in self._brokers.items().values()}
+        live.setdefault(self._info.broker_id, self._info)
+        return sorted(live.values(), key=lambda broker: (broker.node_id, broker.broker_id))
 
     async def owner(self, topic: TopicName) -> Owner:
         """Who serves the topic, or, if nobody does, who should. From memory: it may be a moment out of date."""
@@ -213,15 +215,13 @@ class Ownership:
 
     def owner_now(self, topic: TopicName) -> Owner:
         """`owner`, without waiting."""
-        live = {broker.broker_id: broker for broker in self._brokers.items().values()}
-        live.setdefault(self._info.broker_id, self._info)
+        live = {broker.broker_id: broker for broker in self.brokers()}
         claimed = self._owners.get(keys.owner(topic))
         holder = live.get(claimed.broker_id) if claimed is not None else None
         if holder is None:
             holder = live[choose(topic, list(live)) or self._info.broker_id]
-        if holder.broker_id == self._info.broker_id:
-            return Owner(True, self._info.listeners)
-        return Owner(False, holder.listeners)
+        here = holder.broker_id == self._info.broker_id
+        return Owner(here, holder.listeners, holder.broker_id, holder.node_id)
 
     # --- registration -------------------------------------------------------------------------------------------
 

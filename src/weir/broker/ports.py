@@ -13,7 +13,7 @@ from weir.broker.api import Identity, Owner, SchemaData
 from weir.model.batch import Batch, HeldId, Origin, Stamp
 from weir.model.errors import TopicNotFoundError, WeirError
 from weir.model.policies import DEFAULT_POLICIES, Policies
-from weir.model.registry import Action, TopicRecord
+from weir.model.registry import Action, BrokerInfo, TopicRecord
 from weir.model.topics import NamespaceName, TopicName
 
 
@@ -99,6 +99,12 @@ class Ownership(Protocol):
 
     async def owner(self, topic: TopicName) -> Owner: ...
 
+    def owner_now(self, topic: TopicName) -> Owner:
+        """`owner`, from memory."""
+
+    def brokers(self) -> list[BrokerInfo]:
+        """Every broker that is registered, this one among them, in the order of their node ids."""
+
 
 class Fate(Enum):
     """What became of a transaction that a topic has open."""
@@ -177,7 +183,7 @@ class SoleOwner:
     """This broker serves every topic."""
 
     def __init__(self, listeners: Mapping[str, str] | None = None) -> None:
-        self._owner = Owner(True, listeners or {})
+        self._owner = Owner(True, listeners or {}, "sole", 0)
 
     async def own(self, topic: TopicName) -> Claim:
         return _ForEver()
@@ -187,6 +193,12 @@ class SoleOwner:
 
     async def owner(self, topic: TopicName) -> Owner:
         return self._owner
+
+    def owner_now(self, topic: TopicName) -> Owner:
+        return self._owner
+
+    def brokers(self) -> list[BrokerInfo]:
+        return [BrokerInfo(self._owner.broker_id, "", self._owner.listeners)]
 
 
 class PlainRegistry:

@@ -98,12 +98,16 @@ class Grants:
 
 @dataclass(frozen=True, slots=True)
 class BrokerInfo:
-    """How clients reach a broker, by the names of its listeners. `instance` differs from one start of it to the
-    next."""
+    """How clients and other brokers reach a broker, by the names of its listeners. `instance` differs from one
+    start of it to the next, `node_id` never: it is the number that protocols know the broker by. `features`: what
+    it can do that brokers of before could not; a cluster uses what all of its brokers have."""
 
     broker_id: str
     instance: str
     listeners: Mapping[str, str] = field(default_factory=dict)
+    node_id: int = 0
+    rack: str = ""
+    features: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -290,7 +290,14 @@ def decode_broker(data: bytes) -> BrokerInfo:
     return _decode(
         data,
         "a broker's registration",
-        lambda f: BrokerInfo(_text(f["broker_id"]), _text(f["instance"]), _listeners(f)),
+        lambda f: BrokerInfo(
+            _text(f["broker_id"]),
+            _text(f["instance"]),
+            _listeners(f),
+            _number(f.get("node_id", 0)),
+            _text(f.get("rack", "")),
+            tuple(_text(name) for name in _list(f.get("features", []))),
+        ),
     )
 
 

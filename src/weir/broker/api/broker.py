@@ -6,16 +6,21 @@ from typing import Protocol
 
 from weir.broker.api.access import Identity
 from weir.broker.api.topics import Topic
+from weir.model.registry import BrokerInfo
 from weir.model.topics import TopicName
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
     """The broker that serves a topic; `here` if it is this one. `listeners`: where it is reached, by the name of
-    each listener in the configuration; empty if nobody knows."""
+    each listener in the configuration; empty if nobody knows. `node_id`: its number, -1 if nobody knows. `epoch`
+    grows whenever the topic gets another owner, and never goes back."""
 
     here: bool
     listeners: Mapping[str, str] = field(default_factory=dict)
+    broker_id: str = ""
+    node_id: int = -1
+    epoch: int = 0
 
     def url(self, *names: str) -> str:
         """The first of these listeners that it has; "" if it has none."""
@@ -32,6 +37,12 @@ class Broker(Protocol):
 
     async def owner(self, name: TopicName, *, role: str) -> Owner:
         """Who serves the topic, or will."""
+
+    def owner_now(self, name: TopicName) -> Owner:
+        """`owner`, whoever asks, from memory: it may be a moment out of date."""
+
+    def brokers(self) -> Sequence[BrokerInfo]:
+        """Every broker that is registered, this one among them, in the order of their node ids."""
 
     async def topics(self, namespace: str, *, role: str, pattern: str | None = None) -> list[TopicName]:
         """Every topic (each partition on its own) of the namespace."""

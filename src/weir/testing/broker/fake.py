@@ -35,6 +35,7 @@ from weir.model.errors import (
     SubscriptionBusyError,
     WeirError,
 )
+from weir.model.registry import BrokerInfo
 from weir.model.topics import TopicName
 from weir.runtime.byte_budget import ByteShare
 from weir.runtime.waiters import Waiters
@@ -349,7 +350,13 @@ class FakeBroker:
 
     async def owner(self, name: TopicName, *, role: str) -> Owner:
         await self._answer()
-        return self.elsewhere.get(name, Owner(True))
+        return self.owner_now(name)
+
+    def owner_now(self, name: TopicName) -> Owner:
+        return self.elsewhere.get(name, Owner(True, broker_id="fake", node_id=0))
+
+    def brokers(self) -> list[BrokerInfo]:
+        return [BrokerInfo("fake", "")]
 
     async def topics(self, namespace: str, *, role: str, pattern: str | None = None) -> list[TopicName]:
         return [name for name in self.served if str(name.namespace) == namespace]
