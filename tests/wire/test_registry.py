@@ -114,7 +114,15 @@ VALUES: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], bytes], Callable
         codec.decode_grants,
     ),
     "broker": (
-        st.builds(BrokerInfo, texts, texts, st.dictionaries(texts, texts.filter(bool))),
+        st.builds(
+            BrokerInfo,
+            texts,
+            texts,
+            st.dictionaries(texts, texts.filter(bool)),
+            st.integers(0),
+            texts,
+            st.lists(texts).map(tuple),
+        ),
         codec.encode_broker,
         codec.decode_broker,
     ),
@@ -161,6 +169,10 @@ SAMPLES = [
 ]
 
 
+#: What brokers of before do not say of themselves.
+ADDED_LATER = ("node_id", "rack", "features")
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 @pytest.mark.parametrize("kind", VALUES)
@@ -186,7 +198,7 @@ def test_a_value_with_a_field_replaced_or_missing_is_read_or_refused(kind: str, 
     with suppress(WireError):
         decode(json.dumps(sample).encode())
     del sample[name]
-    with pytest.raises(WireError):
+    with suppress(WireError) if name in ADDED_LATER else pytest.raises(WireError):
         decode(json.dumps(sample).encode())
 
 
