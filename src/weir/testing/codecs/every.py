@@ -11,6 +11,7 @@ from struct import pack_into
 from weir.model.errors import BookieError
 from weir.model.ids import NO_ENTRY, BookieId, Buffer, EntryId, LedgerId
 from weir.model.ledger import Fragment, LedgerMetadata, LedgerState, Quorum
+from weir.model.load import BrokerLoad, BundleLoad
 from weir.testing.codecs.files import FILE_CODECS
 from weir.testing.codecs.fuzzing import Codec, reseal_rest
 from weir.testing.codecs.kafka_samples import KAFKA_CODECS
@@ -23,6 +24,7 @@ from weir.wire.bookie_layout import CRC_BYTES
 from weir.wire.checksum import crc32c
 from weir.wire.entry import decode_entry
 from weir.wire.frames import PREFIX_BYTES, FrameSplitter
+from weir.wire.load import decode_load, encode_load
 
 # --- samples ------------------------------------------------------------------------------------------------
 
@@ -108,6 +110,14 @@ def sample_cookie(dice: Random) -> bytes:
     return metadata.encode_cookie(metadata.Cookie(BookieId("b1"), dice.randbytes(8).hex()))
 
 
+def sample_load(dice: Random) -> bytes:
+    bundles = tuple(
+        BundleLoad(f"t/n/0x{n:08x}_0xffffffff", dice.random(), 2.0, 3.0, 4.0, dice.randrange(9))
+        for n in range(dice.randrange(4))
+    )
+    return encode_load(BrokerLoad("b1", bundles, dice.random(), 0.25, 1.0, 2.0, 3.0, 4.0, 7))
+
+
 # --- decoders and seals --------------------------------------------------------------------------------------
 
 
@@ -146,6 +156,7 @@ CODECS: list[Codec] = [
     Codec("ledger metadata", sample_ledger, metadata.decode_ledger),
     Codec("bookie registration", sample_bookie_info, metadata.decode_bookie_info),
     Codec("cookie", sample_cookie, metadata.decode_cookie),
+    Codec("load report", sample_load, decode_load),
     *FILE_CODECS,
     *SNAPSHOT_CODECS,
     *RECORD_CODECS,
