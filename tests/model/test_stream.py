@@ -1,5 +1,7 @@
 """A chain of ledgers as a value."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -58,3 +60,34 @@ def test_a_chain_survives_the_metadata_store(
     chain = chain_of(counts, open_last=open_last)
     chain = Chain(chain.spans, 3, None, LedgerId(4), properties, epoch=5)
     assert decode_chain(encode_chain(chain)) == chain
+
+
+def led_chain() -> Chain:
+    """Epoch 2 wrote 0 to 10, 5 wrote 10 to 25 into two ledgers, 7 holds it and wrote nothing."""
+    chain = Chain()
+    for number, (leader, count) in enumerate([(2, 10), (5, 5), (5, 10)]):
+        chain = replace(chain, leader=leader).with_opened(LedgerId(number), 0)
+        chain = chain.with_closed(chain.end_offset + count, count, 0)
+    return replace(chain, leader=7)
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (-1, (-1, -1)),
+        (0, (0, 0)),
+        (2, (2, 10)),
+        (3, (2, 10)),
+        (5, (5, 25)),
+        (6, (5, 25)),
+        (7, (7, 25)),
+        (8, (-1, -1)),
+    ],
+)
+def test_a_leader_epoch_ends_where_the_next_one_began(asked: int, told: tuple[int, int]) -> None:
+    assert led_chain().leader_end(asked, 25) == told
+    assert decode_chain(encode_chain(led_chain())) == led_chain()
+
+
+def test_each_offset_was_written_in_one_leader_epoch() -> None:
+    assert [led_chain().leader_at(offset) for offset in (0, 9, 10, 24, 25)] == [2, 2, 5, 5, 7]

@@ -5,7 +5,8 @@ import logging
 from contextlib import suppress
 
 from weir.broker.access.revoking import Revoking
-from weir.broker.api import Identity, Owner
+from weir.broker.api import Bundles, Identity, Owner
+from weir.broker.bundles.sole import SoleBundles
 from weir.broker.context import BrokerContext
 from weir.broker.ports import Authenticator, Claim, Ownership, Registry
 from weir.broker.topic.opening import AnyTopic, open_topic
@@ -49,7 +50,9 @@ class Broker:
         registry: Registry,
         ownership: Ownership,
         authenticator: Authenticator | None = None,
+        bundles: Bundles | None = None,
     ) -> None:
+        self._bundles = bundles or SoleBundles()
         self._context = context
         self._registry = registry
         self._ownership = ownership
@@ -81,6 +84,10 @@ class Broker:
         self._tasks.spawn(self._revoking.run(), "revoking")
         self._tasks.spawn(self._leftovers.run(), "leftovers")
         self._tasks.spawn(self._idle.run(), "idle topics")
+
+    @property
+    def bundles(self) -> Bundles:
+        return self._bundles
 
     @property
     def loaded(self) -> list[AnyTopic]:
@@ -139,7 +146,7 @@ class Broker:
         claim = self._claims[name] = await self._ownership.own(name)
         try:
             await self._confirm(name)
-            topic = await open_topic(self._context, name, self._registry.policies(name))
+            topic = await open_topic(self._context, name, self._registry.policies(name), claim.epoch)
         except BaseException:
             await self._ownership.release(name, claim)
             raise

@@ -47,6 +47,8 @@ class OwnershipSettings:
 class Claim:
     """A topic that this broker holds, until it lets go of it or loses its lease."""
 
+    epoch = 0
+
     def __init__(self, topic: TopicName, key: str, version: int, lease: Lease) -> None:
         self.topic = topic
         self.key = key

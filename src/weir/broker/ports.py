@@ -89,6 +89,10 @@ class Claim(Protocol):
     def held(self) -> bool:
         """Whether it still has it."""
 
+    @property
+    def epoch(self) -> int:
+        """The leader epoch that comes with it."""
+
 
 class Ownership(Protocol):
     async def own(self, topic: TopicName) -> Claim:
@@ -177,6 +181,7 @@ class NoSchemas:
 
 class _ForEver:
     held = True
+    epoch = 0
 
 
 class SoleOwner:

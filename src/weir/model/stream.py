@@ -18,6 +18,8 @@ class Span:
     #: When its first and last batches were appended, as the broker's clock said.
     first_ms: int = 0
     last_ms: int = 0
+    #: The leader epoch in which it was written.
+    leader: int = 0
 
     @property
     def closed(self) -> bool:
@@ -41,6 +43,8 @@ class Chain:
     #: Set once the stream is deleted: every ledger that goes with it. Nobody opens it any more; whoever finds it
     #: deletes these ledgers and then the record, so that a crash in between leaves no ledger behind.
     doomed: tuple[LedgerId, ...] | None = None
+    #: The leader epoch of the present holder: that of the bundle that a topic is in. It never goes back.
+    leader: int = 0
 
     @property
     def end_offset(self) -> int:
@@ -66,7 +70,8 @@ class Chain:
         """A new ledger at the end; the one before must be closed."""
         check(not self.spans or self.spans[-1].closed, "a chain has one open ledger at the most")
         check(self.terminated_at is None, "a terminated stream opens no ledger")
-        return replace(self, spans=(*self.spans, Span(ledger_id, self.end_offset, None, 0, now_ms, now_ms)))
+        opened = Span(ledger_id, self.end_offset, None, 0, now_ms, now_ms, self.leader)
+        return replace(self, spans=(*self.spans, opened))
 
     def with_closed(self, end_offset: int, size_bytes: int, last_ms: int) -> "Chain":
         """The open last span ends here; one that stayed empty leaves the chain."""
@@ -82,9 +87,26 @@ class Chain:
         """Nothing but what is to be deleted: its own ledgers, and `also` those that only its state names."""
         state = () if self.state_ledger is None else (self.state_ledger,)
         doomed = (*(span.ledger_id for span in self.spans), *state, *also)
-        return Chain(start_offset=self.end_offset, epoch=self.epoch, doomed=doomed)
+        return Chain(start_offset=self.end_offset, epoch=self.epoch, doomed=doomed, leader=self.leader)
 
     def trimmed(self, start_offset: int) -> "Chain":
         """Without the closed ledgers that lie wholly before `start_offset`, which never moves back."""
         kept = tuple(s for s in self.spans if s.end_offset is None or s.end_offset > start_offset)
         return replace(self, spans=kept, start_offset=max(self.start_offset, start_offset))
+
+    def leader_end(self, epoch: int, end_offset: int) -> tuple[int, int]:
+        """The largest leader epoch up to this one that wrote, and where the next one began; `end_offset`, where
+        the stream ends now, of the last one. (-1, -1) of one that is yet to come; of one before all that is
+        known, itself and where what is known begins."""
+        if epoch > self.leader or epoch < 0:
+            return -1, -1
+        if epoch == self.leader:
+            return epoch, end_offset
+        later = next((span.first_offset for span in self.spans if span.leader > epoch), end_offset)
+        wrote = [span.leader for span in self.spans if span.leader <= epoch]
+        return (wrote[-1] if wrote else epoch), later
+
+    def leader_at(self, offset: int) -> int:
+        """The leader epoch in which an offset was written; the present one of what is yet to be."""
+        span = self.span_at(offset)
+        return self.leader if span is None else span.leader

@@ -28,8 +28,11 @@ class HeldChain:
         self._changing = asyncio.Lock()
 
     @classmethod
-    async def take(cls, context: StreamContext, name: str, *, create_missing: bool) -> "HeldChain":
-        """Become the holder: count the epoch on, so that every older holder can change nothing more."""
+    async def take(
+        cls, context: StreamContext, name: str, *, create_missing: bool, leader: int = 0
+    ) -> "HeldChain":
+        """Become the holder: count the epoch on, so that every older holder can change nothing more. What it
+        writes is written in this leader epoch, or in the one that was, if that is later."""
         key = keys.stream(name)
         record = await read(context.meta, key, CHAIN)
         if record is not None and record.value.doomed is not None:  # its deletion was cut short
@@ -43,7 +46,7 @@ class HeldChain:
             record = await read(context.meta, key, CHAIN)
         if record is None or record.value.doomed is not None:
             raise StreamNotFoundError(f"stream {name} was deleted while it was being opened")
-        wanted = replace(record.value, epoch=record.value.epoch + 1)
+        wanted = replace(record.value, epoch=record.value.epoch + 1, leader=max(leader, record.value.leader))
         held = cls(context, name, record)
         await held.change(lambda _: wanted)
         return held
@@ -79,6 +82,7 @@ class HeldChain:
         mine = self._record.value
         wanted = transform(mine)
         check(wanted.epoch >= mine.epoch, "the epoch of a stream never goes back")
+        check(wanted.leader >= mine.leader, "the leader epoch of a stream never goes back")
         check(wanted.start_offset >= mine.start_offset, "what was trimmed away never comes back")
         check(wanted.end_offset >= mine.end_offset, "a stream never gets shorter at its end")
 

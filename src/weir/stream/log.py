@@ -44,11 +44,14 @@ class Stream:
         self._ahead = ReadAhead(name, context.ahead, context.settings.ahead_bytes, self._read_old)
 
     @classmethod
-    async def open(cls, context: StreamContext, name: str, *, create_missing: bool = False) -> "Stream":
-        """Take the stream over: fence its former holder, find its end, be its one writer from now on."""
+    async def open(
+        cls, context: StreamContext, name: str, *, create_missing: bool = False, leader: int = 0
+    ) -> "Stream":
+        """Take the stream over: fence its former holder, find its end, be its one writer from now on, in this
+        leader epoch."""
         for attempt in range(1, _OPEN_ATTEMPTS + 1):
             try:
-                chain = await HeldChain.take(context, name, create_missing=create_missing)
+                chain = await HeldChain.take(context, name, create_missing=create_missing, leader=leader)
                 stream = cls(context, name, chain)
                 await stream._appender.settle()
             except StreamFencedError:  # another opener was faster; take it over from that one

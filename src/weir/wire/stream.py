@@ -11,6 +11,7 @@ def encode_chain(chain: Chain) -> bytes:
         {
             "spans": [
                 [s.ledger_id, s.first_offset, s.end_offset, s.size_bytes, s.first_ms, s.last_ms]
+                + ([s.leader] if s.leader else [])
                 for s in chain.spans
             ],
             "start": chain.start_offset,
@@ -18,6 +19,7 @@ def encode_chain(chain: Chain) -> bytes:
             "state": chain.state_ledger,
             "properties": chain.properties,
             "epoch": chain.epoch,
+            **({"leader": chain.leader} if chain.leader else {}),
             **({} if chain.doomed is None else {"doomed": list(chain.doomed)}),
         }
     )
@@ -28,8 +30,16 @@ def decode_chain(data: bytes) -> Chain:
     try:
         return Chain(
             spans=tuple(
-                Span(LedgerId(int(ledger)), int(first), _optional(end), int(size), int(begun), int(last))
-                for ledger, first, end, size, begun, last in fields["spans"]
+                Span(
+                    LedgerId(int(ledger)),
+                    int(first),
+                    _optional(end),
+                    int(size),
+                    int(begun),
+                    int(last),
+                    *map(int, leader),
+                )
+                for ledger, first, end, size, begun, last, *leader in fields["spans"]
             ),
             start_offset=int(fields["start"]),
             terminated_at=_optional(fields["terminated"]),
@@ -37,6 +47,7 @@ def decode_chain(data: bytes) -> Chain:
             properties={str(key): str(value) for key, value in fields["properties"].items()},
             epoch=int(fields["epoch"]),
             doomed=_doomed(fields.get("doomed")),
+            leader=int(fields.get("leader", 0)),
         )
     except (KeyError, ValueError, TypeError, AttributeError, OverflowError, InvariantError) as bad:
         raise WireError(f"a stream's chain is malformed: {bad!r}") from bad

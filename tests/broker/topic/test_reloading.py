@@ -15,6 +15,7 @@ class Deed:
     """A claim that can be lost."""
 
     held = True
+    epoch = 0
 
 
 class Deeds:

@@ -10,6 +10,7 @@ An import contract holds it: `gateway` and `admin` import nothing else of `weir.
 
 from weir.broker.api.access import Authoriser, Guard, Identity, Scope
 from weir.broker.api.broker import Broker, Owner
+from weir.broker.api.cluster import BundleInfo, Bundles
 from weir.broker.api.consuming import Consumer, Delivery, KeyShared, StartAt, SubscribeRequest, SubscriptionType
 from weir.broker.api.groups import (
     GroupAdmin,
@@ -66,6 +67,7 @@ from weir.broker.api.transactions import (
     TransactionInfo,
     Transactions,
 )
+from weir.model.bundles import BundleName
 from weir.model.positions import CommittedOffset
 from weir.model.transactions import TransactionState
 
@@ -76,6 +78,9 @@ __all__ = [
     "AccessMode",
     "Authoriser",
     "Broker",
+    "BundleInfo",
+    "BundleName",
+    "Bundles",
     "CommittedOffset",
     "CompactionStatus",
     "Consumer",

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from weir.broker.api.access import Identity
+from weir.broker.api.cluster import Bundles
 from weir.broker.api.topics import Topic
 from weir.model.registry import BrokerInfo
 from weir.model.topics import TopicName
@@ -39,10 +40,16 @@ class Broker(Protocol):
         """Who serves the topic, or will."""
 
     def owner_now(self, name: TopicName) -> Owner:
-        """`owner`, whoever asks, from memory: it may be a moment out of date."""
+        """`owner`, whoever asks, from memory: it may be a moment out of date. While a topic is handed over, and
+        after, it is the broker that gets it: whoever finds a producer or consumer closed asks this to know where
+        to go."""
 
     def brokers(self) -> Sequence[BrokerInfo]:
         """Every broker that is registered, this one among them, in the order of their node ids."""
+
+    @property
+    def bundles(self) -> Bundles:
+        """What brokers have, and give each other."""
 
     async def topics(self, namespace: str, *, role: str, pattern: str | None = None) -> list[TopicName]:
         """Every topic (each partition on its own) of the namespace."""

@@ -123,6 +123,18 @@ class Topic(Protocol):
     async def wait_beyond(self, offset: int) -> None: ...
 
     @property
+    def leader_epoch(self) -> int:
+        """Grows whenever the topic gets another owner, and never goes back."""
+
+    def epoch_end(self, epoch: int) -> tuple[int, int]:
+        """The largest epoch up to this one in which something was written, and where the next one began; the
+        end, if none did. (-1, -1) of an epoch that is yet to come; of one before all that is known, itself and
+        the first offset that is."""
+
+    def epoch_at(self, offset: int) -> int:
+        """The epoch in which the message at the offset was written; of the end: the current one."""
+
+    @property
     def stable_offset(self) -> int:
         """Before it every transaction is decided; the end where none is open."""
 

@@ -198,8 +198,9 @@ class PassingSubscription:
 class NonPersistentTopic:
     """Fills `api.Topic`. Offsets count what was published since it was loaded."""
 
-    def __init__(self, context: BrokerContext, name: TopicName, policies: Policies) -> None:
+    def __init__(self, context: BrokerContext, name: TopicName, policies: Policies, epoch: int = 0) -> None:
         self._context = context
+        self.leader_epoch = epoch
         self.clock: Clock = context.runtime.clock
         self._name = name
         self.policies = policies
@@ -359,6 +360,12 @@ class NonPersistentTopic:
         while self._end <= offset:
             self._check_alive()
             await self._growth.wait()
+
+    def epoch_end(self, epoch: int) -> tuple[int, int]:
+        return (epoch, self._end) if 0 <= epoch <= self.leader_epoch else (-1, -1)
+
+    def epoch_at(self, offset: int) -> int:
+        return self.leader_epoch
 
     @property
     def stable_offset(self) -> int:

@@ -9,7 +9,7 @@ from weir.model.topics import TopicName
 AnyTopic = BrokerTopic | NonPersistentTopic
 
 
-async def open_topic(context: BrokerContext, name: TopicName, policies: Policies) -> AnyTopic:
+async def open_topic(context: BrokerContext, name: TopicName, policies: Policies, epoch: int) -> AnyTopic:
     if name.persistent:
-        return await BrokerTopic.open(context, name, policies)
-    return NonPersistentTopic(context, name, policies)
+        return await BrokerTopic.open(context, name, policies, epoch)
+    return NonPersistentTopic(context, name, policies, epoch)

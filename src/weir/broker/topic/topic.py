@@ -155,9 +155,11 @@ class BrokerTopic:
         state.on_failure(self._die)
 
     @classmethod
-    async def open(cls, context: BrokerContext, name: TopicName, policies: Policies) -> "BrokerTopic":
-        """Take the topic over from whoever had it, and bring its state up to date."""
-        stream = await Stream.open(context.streams, stream_name(name), create_missing=True)
+    async def open(
+        cls, context: BrokerContext, name: TopicName, policies: Policies, epoch: int = 0
+    ) -> "BrokerTopic":
+        """Take the topic over from whoever had it, in this leader epoch, and bring its state up to date."""
+        stream = await Stream.open(context.streams, stream_name(name), create_missing=True, leader=epoch)
         state: StateLog | None = None
         try:
             state = await stream.open_state()
@@ -312,6 +314,16 @@ class BrokerTopic:
 
     async def wait_beyond(self, offset: int) -> None:
         await self.stream.wait_beyond(offset)
+
+    @property
+    def leader_epoch(self) -> int:
+        return self.stream.chain.leader
+
+    def epoch_end(self, epoch: int) -> tuple[int, int]:
+        return self.stream.chain.leader_end(epoch, self.stream.end_offset)
+
+    def epoch_at(self, offset: int) -> int:
+        return self.stream.chain.leader_at(offset)
 
     @property
     def stable_offset(self) -> int:

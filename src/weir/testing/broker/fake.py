@@ -26,6 +26,7 @@ from weir.broker.api import (
     SubscriptionType,
     TopicStats,
 )
+from weir.broker.bundles.sole import SoleBundles
 from weir.broker.topic.readable import WholeLog
 from weir.model.batch import Batch
 from weir.model.errors import (
@@ -207,6 +208,7 @@ class FakeTopic:
         self.busy = False
         self.start_offset = 0
         self.terminated = False
+        self.leader_epoch = 0
         self._waiters = Waiters()
         self._listeners: list[Callable[[], None]] = []
 
@@ -297,6 +299,12 @@ class FakeTopic:
         while self.end_offset <= offset:
             await self.change()
 
+    def epoch_end(self, epoch: int) -> tuple[int, int]:
+        return (epoch, self.end_offset) if 0 <= epoch <= self.leader_epoch else (-1, -1)
+
+    def epoch_at(self, offset: int) -> int:
+        return self.leader_epoch
+
     @property
     def stable_offset(self) -> int:
         return self.end_offset
@@ -316,6 +324,7 @@ class FakeBroker:
     """Topics that come to be when they are asked for."""
 
     def __init__(self) -> None:
+        self._bundles = SoleBundles("fake")
         self.served: dict[TopicName, FakeTopic] = {}
         self.partitioned: dict[TopicName, int] = {}
         self.elsewhere: dict[TopicName, Owner] = {}
@@ -357,6 +366,10 @@ class FakeBroker:
 
     def brokers(self) -> list[BrokerInfo]:
         return [BrokerInfo("fake", "")]
+
+    @property
+    def bundles(self) -> SoleBundles:
+        return self._bundles
 
     async def topics(self, namespace: str, *, role: str, pattern: str | None = None) -> list[TopicName]:
         return [name for name in self.served if str(name.namespace) == namespace]

@@ -1,0 +1,66 @@
+"""Which broker serves which topics: by bundle, a range of a namespace's topic names by hash."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from weir.model.bundles import BundleName
+from weir.model.topics import NamespaceName, TopicName
+
+
+@dataclass(frozen=True, slots=True)
+class BundleInfo:
+    """A bundle and who has it. `owner`: a broker's id, "" if nobody has it now: then it goes to the broker that
+    all of them would choose as soon as somebody asks for one of its topics. `epoch` grows with each change of
+    hands, and never goes back: it is the leader epoch of the bundle's topics. `next`: who is to have it next,
+    while it is handed over. `topics`: how many of its topics are loaded, as far as this broker serves them; else
+    0."""
+
+    name: BundleName
+    owner: str = ""
+    epoch: int = 0
+    next: str = ""
+    topics: int = 0
+
+
+class Bundles(Protocol):
+    """From memory, where nothing is awaited: it may be a moment out of date."""
+
+    def bundle_of(self, topic: TopicName) -> BundleName:
+        """The one that the topic is in. Each partition is in one by its own name."""
+
+    def of(self, namespace: NamespaceName) -> Sequence[BundleInfo]:
+        """Every bundle of the namespace, in the order of their ranges."""
+
+    def all(self) -> Sequence[BundleInfo]:
+        """Every bundle that somebody has or had, of every namespace."""
+
+    def info(self, bundle: BundleName) -> BundleInfo:
+        """NotAllowedError if its namespace has no such bundle."""
+
+    async def hand_over(self, bundle: BundleName, to: str) -> None:
+        """Give a bundle of this broker's to another broker, by its id, with the topics that are loaded: done
+        when that one has it. NotOwnerError if it is not this broker's; NotAllowedError if there is no such
+        broker that may have it."""
+
+    async def let_go(self, bundle: BundleName) -> None:
+        """Close its topics here and let whoever is asked next have it, this broker or another. NotOwnerError if it
+        is not this broker's."""
+
+    async def split(self, bundle: BundleName, at: int | None = None) -> tuple[BundleName, BundleName]:
+        """Make two of one of this broker's, in the middle or at a hash; its topics stay loaded, and both are this
+        broker's. NotOwnerError if it is not this broker's."""
+
+    async def divide(self, namespace: NamespaceName, bundles: int) -> None:
+        """So many bundles of about the same size, for a namespace that was never divided and of which nobody has
+        anything yet; NotAllowedError else."""
+
+    async def drain(self, reason: str = "the broker is drained") -> None:
+        """Hand everything over to the other brokers, and take nothing from now on."""
+
+    def resume(self) -> None:
+        """Take bundles again after `drain`."""
+
+    @property
+    def draining(self) -> bool:
+        """Whether this broker takes nothing new."""

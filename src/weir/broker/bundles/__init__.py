@@ -1,0 +1,1 @@
+"""Ownership by bundle: boundaries, claims, splits, and handing over."""
