@@ -5,8 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
-from weir.broker.coordinator_shards import COORDINATOR, CoordinatorShards
+from weir.broker.coordinator_shards import COORDINATOR, CoordinatorShards, ShardCount, shard_key
+from weir.meta.memory import MemoryMeta
 from weir.model.errors import StreamFencedError, TopicNotFoundError
+from weir.model.owned_names import kept_name
 from weir.model.topics import NamespaceName
 
 
@@ -62,3 +64,64 @@ def test_users_neither_see_nor_get_it(run: Callable) -> None:
         assert await broker.topics(str(NamespaceName("public", "default")), role="r") == []
 
     run(scenario)
+
+
+def test_how_many_shards_there_are_is_said_once(run: Callable) -> None:
+    async def scenario(bench) -> None:
+        def shards(broker, wanted: int) -> CoordinatorShards:
+            return CoordinatorShards(broker, ShardCount(MemoryMeta(bench.core, bench.runtime), wanted))
+
+        broker = await bench.broker()
+        assert await shards(broker, 4).used() == []  # who only looks decides nothing
+        assert len(await shards(broker, 2).names()) == 2
+        second = shards(broker, 16)
+        assert [name.partition for name in await second.names()] == [0, 1]
+        found = {key: await second.of(key) for key in ("a", "b", "c", "d")}
+        assert {shard.number for shard in found.values()} == {0, 1}
+        for key, shard in found.items():
+            shard.state.put(key, key.encode())
+            await shard.state.flush()
+        later = shards(await bench.broker(), 1)
+        assert [shard.number for shard in await later.used()] == [0, 1]
+        for key in found:
+            assert (await later.of(key)).state.get(key) == key.encode()
+
+    run(scenario)
+
+
+def test_what_was_kept_before_there_were_several_shards_is_in_the_one_shard(run: Callable) -> None:
+    async def scenario(bench) -> None:
+        shard = await CoordinatorShards(await bench.broker()).of("group/a")
+        shard.state.put("a", b"1")
+        await shard.state.flush()
+        count = ShardCount(MemoryMeta(bench.core, bench.runtime), 16)
+        shards = CoordinatorShards(await bench.broker(), count)
+        assert [one.state.get("a") for one in await shards.used()] == [b"1"]
+        assert (await shards.of("group/a")).state.get("a") == b"1"
+        assert await count.known() == 1
+
+    run(scenario)
+
+
+def test_a_producer_id_tells_its_shard(run: Callable) -> None:
+    async def scenario(bench) -> None:
+        shards = CoordinatorShards(await bench.broker(), ShardCount(MemoryMeta(bench.core, bench.runtime), 16))
+        assert await shards.of_producer(await shards.producer_id(5, 77)) == 5
+        ids = {await shards.producer_id(number, taken) for number in range(16) for taken in (1, 2)}
+        assert len(ids) == 32
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("billing", kept_name("acme", "billing"), "acme/billing", kept_name("other", "acme/billing")),
+        ("a/b", kept_name("acme", "a/b"), "acme/a/b"),
+        ("hourly", kept_name("me", "hourly"), "weir-sink/hourly/7", kept_name("me", "weir-sink/hourly/7")),
+        ("hourly", "me/hourly", "me/weir-sink/hourly/7"),
+        ("spark-/tmp/checkpoint", "weir-sink/spark-/tmp/checkpoint/7"),
+    ],
+)
+def test_whatever_may_be_meant_by_a_name_is_in_one_shard(names: tuple[str, ...]) -> None:
+    assert len({shard_key(name) for name in names}) == 1, names

@@ -1,22 +1,31 @@
-"""Where coordinators keep what they know: the small state of a system topic, owned like any topic.
+"""Where coordinators keep what they know: the small states of system topics, each owned like any topic.
 
 A shard is loaded by the broker that owns it and fenced when another takes it over, so a coordinator that has lost
 its shard can make nothing durable any more. What is set before one flush becomes durable together or not at all.
+
+How many shards there are is said once, in the metadata, and never changes: which shard a name, or a producer id,
+belongs to follows from it (docs/adr/0025-cluster.md).
 """
 
 from collections.abc import Callable
 from typing import Protocol
+from zlib import crc32
 
 from weir.broker.api import Owner
 from weir.broker.topic.opening import AnyTopic
 from weir.broker.topic.topic import BrokerTopic
-from weir.model.errors import InvariantError
+from weir.meta import keys
+from weir.meta.interfaces import ABSENT, MetaStore
+from weir.model.errors import InvariantError, MetaConflictError, NotOwnerError, WeirError
+from weir.model.owned_names import SINK_PREFIX, plain_name
 from weir.model.registry import SYSTEM_NAMESPACE
 from weir.model.topics import TopicName
 from weir.stream.state import StateLog
 
-#: One shard today. More would be partitions of this topic, chosen by the key's hash in `CoordinatorShards.of`.
+#: The one shard where there is only one; else its partitions are the shards.
 COORDINATOR = TopicName(SYSTEM_NAMESPACE, "coordinator")
+#: Of a cluster.
+CLUSTER_SHARDS = 16
 
 
 class _Broker(Protocol):
@@ -27,11 +36,22 @@ class _Broker(Protocol):
     async def is_stored(self, name: TopicName) -> bool: ...
 
 
+def shard_key(name: str) -> str:
+    """What decides on the shard of a group, a transactional id or a sink, by whatever name it is known: kept for a
+    tenant or a role, as its clients say it, or with the tenant or role before it, as others do."""
+    segments = plain_name(name).split("/")
+    if len(segments) > 2 and SINK_PREFIX in segments[:-2]:
+        return segments[-2]
+    return segments[-1]
+
+
 class CoordinatorShard:
     """A coordinator's state while this broker has it. After its death `CoordinatorShards.of` loads another."""
 
-    def __init__(self, topic: BrokerTopic) -> None:
+    def __init__(self, topic: BrokerTopic, number: int = 0) -> None:
         self._topic = topic
+        #: Which of all shards it is.
+        self.number = number
 
     @property
     def state(self) -> StateLog:
@@ -46,11 +66,41 @@ class CoordinatorShard:
         self._topic.on_death(callback)
 
 
-class CoordinatorShards:
-    """The shards of all keys. The same `CoordinatorShard` is answered for as long as it lives."""
+class ShardCount:
+    """How many shards there are, as the metadata say; `wanted` where nobody has said so yet, unless the one shard
+    of before there were several is there."""
 
-    def __init__(self, broker: _Broker) -> None:
+    def __init__(self, meta: MetaStore, wanted: int) -> None:
+        self._meta = meta
+        self._wanted = wanted
+
+    async def known(self) -> int | None:
+        found = await self._meta.get(keys.COORDINATOR_SHARDS)
+        return None if found is None else int(found.value)
+
+    async def decided(self, broker: _Broker) -> int:
+        """Decide, if nobody has yet."""
+        while True:
+            found = await self.known()
+            if found is not None:
+                return found
+            wanted = 1 if await broker.is_stored(COORDINATOR) else self._wanted
+            try:
+                await self._meta.put(keys.COORDINATOR_SHARDS, str(wanted).encode(), expect=ABSENT)
+            except MetaConflictError:
+                continue
+            return wanted
+
+
+class CoordinatorShards:
+    """The shards of all keys. The same `CoordinatorShard` is answered for as long as it lives. Without a count
+    there is one."""
+
+    def __init__(self, broker: _Broker, count: ShardCount | None = None) -> None:
         self._broker = broker
+        self._count = count
+        #: All of them, once it is known how many there are.
+        self._names: list[TopicName] = [] if count is not None else [COORDINATOR]
         self._shards: dict[TopicName, tuple[BrokerTopic, CoordinatorShard]] = {}
         self._on_load: list[Callable[[CoordinatorShard], None]] = []
 
@@ -61,40 +111,98 @@ class CoordinatorShards:
             if topic.alive:
                 callback(shard)
 
+    # --- which shard ------------------------------------------------------------------------------------
+
+    async def names(self) -> list[TopicName]:
+        """The topics of all shards, by their numbers."""
+        if not self._names and self._count is not None:
+            self._names = _names_of(await self._count.decided(self._broker))
+        return self._names
+
+    async def number_of(self, key: str) -> int:
+        names = await self.names()
+        return crc32(shard_key(key).encode(errors="replace")) % len(names)
+
+    async def producer_id(self, number: int, taken: int) -> int:
+        """The producer id that a shard makes of a number that was taken for it: it tells whose it is."""
+        return taken * len(await self.names()) + number
+
+    async def of_producer(self, producer_id: int) -> int:
+        """The number of the shard that has the transactional id of the producer, if it has any."""
+        return producer_id % len(await self.names())
+
+    def of_producer_now(self, producer_id: int) -> int:
+        """The same, from memory; -1 if it is not known yet how many shards there are."""
+        return producer_id % len(self._names) if self._names else -1
+
+    # --- finding ----------------------------------------------------------------------------------------
+
     async def of(self, key: str) -> CoordinatorShard:
         """Where this key's state is; NotOwnerError if another broker has it."""
-        return await self._load(_name_of(key))
+        return await self.at(await self.number_of(key))
+
+    async def at(self, number: int) -> CoordinatorShard:
+        """The shard of this number; NotOwnerError if another broker has it."""
+        return await self._load(number, (await self.names())[number])
 
     async def owner(self, key: str) -> Owner:
         """The broker to ask for this key."""
-        return await self._broker.holder(_name_of(key))
+        return await self.owner_at(await self.number_of(key))
+
+    async def owner_at(self, number: int) -> Owner:
+        """The broker to ask for the shard of this number."""
+        return await self._broker.holder((await self.names())[number])
 
     async def here(self) -> list[CoordinatorShard]:
         """Every shard that is, or should be, this broker's."""
-        return [await self._load(name) for name in (COORDINATOR,) if (await self._broker.holder(name)).here]
+        return [
+            await self._load(number, name)
+            for number, name in enumerate(await self.names())
+            if (await self._broker.holder(name)).here
+        ]
 
     async def used(self) -> list[CoordinatorShard]:
-        """The same, without those that never held anything, which it would cost something to make."""
+        """The same, without those that never held anything, which it would cost something to make. One that cannot
+        be loaded does not keep the others from it."""
         found: list[CoordinatorShard] = []
-        for name in (COORDINATOR,):
+        failures: list[WeirError] = []
+        for number, name in enumerate(await self._names_if_any()):
             known = self._shards.get(name)
             if known is not None and known[1].alive:
                 found.append(known[1])
-            elif (await self._broker.holder(name)).here and await self._broker.is_stored(name):
-                found.append(await self._load(name))
+                continue
+            try:
+                if (await self._broker.holder(name)).here and await self._broker.is_stored(name):
+                    found.append(await self._load(number, name))
+            except NotOwnerError:
+                continue  # another was faster
+            except WeirError as failed:
+                failures.append(failed)
+        if failures:
+            raise failures[0]
         return found
 
-    async def _load(self, name: TopicName) -> CoordinatorShard:
+    async def _names_if_any(self) -> list[TopicName]:
+        """Nothing is decided by who only looks."""
+        if not self._names and self._count is not None:
+            known = await self._count.known()
+            if known is not None:
+                self._names = _names_of(known)
+            elif await self._broker.is_stored(COORDINATOR):
+                return [COORDINATOR]
+        return self._names
+
+    async def _load(self, number: int, name: TopicName) -> CoordinatorShard:
         topic = await self._broker.load(name)
         if not isinstance(topic, BrokerTopic):
             raise InvariantError(f"{name} is not kept, and cannot be a shard")
         known = self._shards.get(name)
         if known is None or known[0] is not topic:
-            known = self._shards[name] = (topic, CoordinatorShard(topic))
+            known = self._shards[name] = (topic, CoordinatorShard(topic, number))
             for callback in self._on_load:
                 callback(known[1])
         return known[1]
 
 
-def _name_of(key: str) -> TopicName:
-    return COORDINATOR
+def _names_of(count: int) -> list[TopicName]:
+    return [COORDINATOR] if count == 1 else [COORDINATOR.at(number) for number in range(count)]

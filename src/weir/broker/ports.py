@@ -13,7 +13,7 @@ from weir.broker.api import Identity, Owner, SchemaData
 from weir.model.batch import Batch, HeldId, Origin, Stamp
 from weir.model.errors import TopicNotFoundError, WeirError
 from weir.model.policies import DEFAULT_POLICIES, Policies
-from weir.model.registry import Action, BrokerInfo, TopicRecord
+from weir.model.registry import SYSTEM_NAMESPACE, Action, BrokerInfo, TopicRecord, system_record
 from weir.model.topics import NamespaceName, TopicName
 
 
@@ -221,6 +221,8 @@ class PlainRegistry:
         return self._policies
 
     async def ensure_topic(self, name: TopicName, *, create: bool = True) -> TopicRecord:
+        if name.namespace == SYSTEM_NAMESPACE:
+            return system_record(name)
         found = self._topics.get(name.base)
         if found is None:
             if not create:
@@ -229,7 +231,7 @@ class PlainRegistry:
         return found
 
     async def confirm_topic(self, name: TopicName) -> TopicRecord | None:
-        return self._topics.get(name.base)
+        return system_record(name) if name.namespace == SYSTEM_NAMESPACE else self._topics.get(name.base)
 
     async def doom_topic(self, name: TopicName) -> TopicRecord:
         found = await self.ensure_topic(name, create=False)

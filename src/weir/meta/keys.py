@@ -7,6 +7,8 @@ from weir.model.topics import NamespaceName, TopicName
 LEDGER_COUNTER = "/weir/ledger-id"
 #: The last id given to an idempotent producer, as decimal text.
 PRODUCER_COUNTER = "/weir/producer-id"
+#: How many shards coordinators have, as decimal text: said once, for good.
+COORDINATOR_SHARDS = "/weir/coordinator-shards"
 LEDGERS = "/weir/ledgers/"
 #: Bookies that take entries, each under its lease; value: `weir.wire.metadata` BookieInfo.
 BOOKIES_WRITABLE = "/weir/bookies/writable/"

@@ -9,6 +9,9 @@ from weir.model.errors import InvalidNameError
 
 #: Begins what is kept for a tenant. Tenants' names hold no slash.
 _MARK = "\x1f"
+#: Transactional ids of a sink's writers are `weir-sink/<the sink's name>/<anything>`: so their coordinator is the
+#: sink's, and one write of it decides all of them.
+SINK_PREFIX = "weir-sink"
 
 
 def check_unmarked(name: str) -> None:

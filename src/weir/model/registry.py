@@ -86,6 +86,11 @@ class TopicRecord:
         return name.partition is None or name.partition < self.partitions
 
 
+def system_record(name: TopicName) -> TopicRecord:
+    """What would stand in the metadata of a topic in `SYSTEM_NAMESPACE`: it has the partition that is named."""
+    return TopicRecord(name.base, 0 if name.partition is None else name.partition + 1)
+
+
 @dataclass(frozen=True, slots=True)
 class Grants:
     """What each role may do with a tenant, a namespace or a topic."""

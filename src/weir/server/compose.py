@@ -16,7 +16,7 @@ from weir.broker.access.tokens import TokenVerifier
 from weir.broker.access.topic_lists import GuardedTopicLists
 from weir.broker.broker import Broker
 from weir.broker.context import BrokerContext
-from weir.broker.coordinator_shards import CoordinatorShards
+from weir.broker.coordinator_shards import CoordinatorShards, ShardCount
 from weir.broker.groups.coordinator import GroupCoordinator
 from weir.broker.groups.model import GroupSettings
 from weir.broker.groups.offsets import GroupOffsets
@@ -74,6 +74,8 @@ class Composition:
     transactions: TransactionSettings = field(default_factory=TransactionSettings)
     #: What was just written and is kept in memory for those who read at the end, over all topics.
     tail_bytes: int = 1 << 20
+    #: Shards of coordinators, where it is not said yet how many there are (`CLUSTER_SHARDS` for several brokers).
+    coordinator_shards: int = 1
     #: Ids of producers that are taken from the metadata at a time.
     producer_ids: int = 1000
     #: Stands in for the one that goes by tokens and certificates.
@@ -179,7 +181,7 @@ async def compose_broker(
     broker.start()
     stack.push_async_callback(broker.close)
     catalog = Catalog(registry, guard)
-    shards = CoordinatorShards(broker)
+    shards = CoordinatorShards(broker, ShardCount(meta, how.coordinator_shards))
     groups = _coordinate_groups(context, broker, shards, catalog, how)
     groups.start()
     stack.push_async_callback(groups.close)

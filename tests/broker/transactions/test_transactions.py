@@ -24,6 +24,7 @@ from weir.broker.transactions.model import (
 from weir.model.errors import (
     BookieUnavailableError,
     InvalidNameError,
+    NotAllowedError,
     NotAuthorisedError,
     NotOwnerError,
     StaleEpochError,
@@ -422,6 +423,27 @@ def test_a_sink_commits_all_writers_or_none_and_each_epoch_once(run: Callable) -
         await coordinator.begin(fresh, T0, name="b", text="b-1")
         assert await transactions.commit_together("s", 1, [stale[0], ("b", fresh)])
         assert await coordinator.seen(T0) == ["a-0", "b-0", "a-1", "b-1"]
+
+    run(scenario)
+
+
+def test_among_several_shards_a_sinks_writers_are_in_its_own_by_their_names(run: Callable) -> None:
+    async def scenario(bench: Any) -> None:
+        coordinator = await Coordinator.make(bench, shards_wanted=16)
+        transactions = coordinator.transactions
+        names = [f"weir-sink/s/{number}" for number in range(5)]
+        who = {name: await transactions.init(name) for name in [*names, "x", "y", "z"]}
+        assert len({identity.producer_id % 16 for identity in who.values()}) > 1
+        assert len({who[name].producer_id % 16 for name in names}) == 1
+        for name in who:
+            await coordinator.begin(who[name], T0, name=name, text=name)
+        with pytest.raises(NotAllowedError):
+            await transactions.commit_together("s", 0, list(who.items()))
+        assert await transactions.commit_together("s", 0, [(name, who[name]) for name in names])
+        for name in "xyz":
+            await transactions.end(name, who[name], commit=False)
+        assert await coordinator.seen(T0) == names
+        assert len(await transactions.all()) == len(who)
 
     run(scenario)
 

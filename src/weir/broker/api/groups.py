@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
+from weir.broker.api.broker import Owner
 from weir.model.errors import WeirError
 from weir.model.positions import CommittedOffset
 from weir.model.topics import TopicName
@@ -176,6 +177,9 @@ class GroupAdmin(Protocol):
 
     async def owner_here(self, name: str) -> bool:
         """Whether this broker is the one to ask for the group."""
+
+    async def owner(self, name: str) -> Owner:
+        """The broker to ask for the group."""
 
 
 class Groups(GroupMembership, GroupPositions, GroupAdmin, Protocol):

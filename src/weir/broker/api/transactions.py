@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from weir.broker.api.broker import Owner
 from weir.model.positions import CommittedOffset
 from weir.model.topics import TopicName
 from weir.model.transactions import TransactionState
@@ -89,6 +90,9 @@ class TransactionAdmin(Protocol):
     async def owner_here(self, name: str) -> bool:
         """Whether this broker is the one to ask for the id."""
 
+    async def owner(self, name: str) -> Owner:
+        """The broker to ask for the id, or for a sink of this name."""
+
 
 class Sinks(Protocol):
     """Writers of epochs: each commits its transactions of one epoch together, once."""
@@ -97,7 +101,9 @@ class Sinks(Protocol):
         self, sink: str, epoch: int, transactions: Sequence[tuple[str, ProducerIdentity]]
     ) -> bool:
         """Commit all of them or none, together with the word that the sink has written this epoch. False, and
-        nothing is done, if it had written this epoch or a later one before."""
+        nothing is done, if it had written this epoch or a later one before. Ids that begin with
+        `weir-sink/<the sink's name>/` can be committed so wherever they are; NotAllowedError if one write cannot
+        decide all of them."""
 
     async def sink_epoch(self, sink: str) -> int:
         """The last epoch that the sink has written; -1 if none."""

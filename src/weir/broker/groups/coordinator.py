@@ -10,7 +10,17 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 
-from weir.broker.api import CommittedOffset, GroupInfo, GroupState, Guard, Joined, JoinRequest, Synced, SyncRequest
+from weir.broker.api import (
+    CommittedOffset,
+    GroupInfo,
+    GroupState,
+    Guard,
+    Joined,
+    JoinRequest,
+    Owner,
+    Synced,
+    SyncRequest,
+)
 from weir.broker.coordinator_shards import CoordinatorShard, CoordinatorShards
 from weir.broker.groups.assigned import GroupMembers
 from weir.broker.groups.group import Group
@@ -223,7 +233,7 @@ class GroupCoordinator:
     async def all(self) -> list[GroupInfo]:
         """Every group that this broker coordinates."""
         found: dict[str, GroupInfo] = {}
-        for shard in await self._shards.here():
+        for shard in await self._shards.used():
             for name in self.offsets.groups(shard):
                 found[name] = GroupInfo(name, GroupState.EMPTY)
             for group in self._of(shard).values():
@@ -279,9 +289,9 @@ class GroupCoordinator:
         found = [] if group is None else [(member, group.members.get(member)) for member in members]
         return {member: known.role for member, known in found if known is not None}
 
-    async def owner_here(self, name: str) -> bool:
-        """Whether this broker is the one to ask for the group."""
-        return (await self._shards.owner(name)).here
+    async def owner(self, name: str) -> Owner:
+        """The broker to ask for the group."""
+        return await self._shards.owner(name)
 
     # --- finding and keeping groups -----------------------------------------------------------------------
 

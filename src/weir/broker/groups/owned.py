@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from weir.broker.access.owners import TO_HAVE_GROUPS
 from weir.broker.access.security import Authoriser
-from weir.broker.api import CommittedOffset, GroupInfo, Joined, JoinRequest, Synced, SyncRequest
+from weir.broker.api import CommittedOffset, GroupInfo, Joined, JoinRequest, Owner, Synced, SyncRequest
 from weir.broker.groups.coordinator import GroupCoordinator
 from weir.broker.groups.model import GroupClaims
 from weir.broker.registry.registry import Registry
@@ -174,7 +174,13 @@ class OwnedGroups:
         """Whether this broker is the one to ask for the group; NotAuthorisedError for who has no groups."""
         if not self._everything:
             self._owners.check(self._role, TO_HAVE_GROUPS)
-        return await self._groups.owner_here(name)
+        return (await self._groups.owner(name)).here
+
+    async def owner(self, name: str) -> Owner:
+        """The broker to ask for the group; NotAuthorisedError for who has no groups."""
+        if not self._everything:
+            self._owners.check(self._role, TO_HAVE_GROUPS)
+        return await self._groups.owner(name)
 
     # --- which group is meant -------------------------------------------------------------------------------
 

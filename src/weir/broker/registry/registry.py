@@ -25,7 +25,7 @@ from weir.meta.interfaces import MetaStore
 from weir.meta.update import Codec
 from weir.model.errors import ClusterNotFoundError, NamespaceExistsError, TenantExistsError
 from weir.model.policies import DEFAULT_POLICIES, AutoTopicCreation, Policies, SchemaCompatibility
-from weir.model.registry import STANDALONE, SYSTEM_NAMESPACE, Cluster, Namespace, TopicRecord
+from weir.model.registry import STANDALONE, SYSTEM_NAMESPACE, Cluster, Namespace, TopicRecord, system_record
 from weir.model.topics import DEFAULT_NAMESPACE, Domain, NamespaceName, TopicName
 from weir.runtime import Runtime
 from weir.wire.registry import decode_cluster, encode_cluster
@@ -163,7 +163,7 @@ class Registry:
 
         TopicNotFoundError, NamespaceNotFoundError. A known topic costs no wait."""
         if create and name.namespace == SYSTEM_NAMESPACE:
-            return TopicRecord(name.base)
+            return system_record(name)
         found = self.topics.find(name)
         if found is not None:
             return found
@@ -177,7 +177,7 @@ class Registry:
     async def confirm_topic(self, name: TopicName) -> TopicRecord | None:
         """The topic by the metadata store's own word."""
         if name.namespace == SYSTEM_NAMESPACE:
-            return TopicRecord(name.base)
+            return system_record(name)
         return await self.topics.confirm(name)
 
     def doomed_topics(self) -> list[TopicName]:

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from weir.broker.api import CommittedOffset, ProducerIdentity, TransactionInfo, TransactionState
+from weir.broker.api import CommittedOffset, Owner, ProducerIdentity, TransactionInfo, TransactionState
 from weir.broker.coordinator_shards import CoordinatorShards
 from weir.broker.ports import TransactionGate
 from weir.broker.transactions.epochs import EndStep, check_identity, count_on, end_step
@@ -92,7 +92,7 @@ class Transactions:
         is aborted. `expected`: who it was, if it only wants to go on under a new epoch. `bounded`: whether the
         role may have so many ids only."""
         if name is None:
-            return ProducerIdentity(await self._ids.take(), 0)
+            return ProducerIdentity(await self._shards.producer_id(0, await self._ids.take()), 0)
         self._check_name(name)
         if not 0 < timeout_ms <= self.settings.max_timeout_ms:
             raise TransactionTimeoutError(
@@ -103,7 +103,7 @@ class Transactions:
             shard = await self._shards.of(name)
             transaction = shard.by_id.get(name)
             if spare < 0 and (transaction is None or transaction.epoch >= MAX_EPOCH):
-                spare = await self._ids.take()
+                spare = await self._new_id(shard)
                 continue
             if transaction is None:
                 if bounded:
@@ -129,6 +129,10 @@ class Transactions:
             identity = ProducerIdentity(transaction.producer_id, transaction.epoch)
             await shard.flush()
             return identity
+
+    async def _new_id(self, shard: TransactionShard) -> int:
+        """A producer id that nobody had before, and that tells the shard."""
+        return await self._shards.producer_id(shard.shard.number, await self._ids.take())
 
     def _check_owned(self, count: int, role: str, what: str) -> None:
         if count >= self.settings.most_per_role:
@@ -277,7 +281,7 @@ class Transactions:
             step = end_step(transaction, identity, commit=commit)
             if step is EndStep.REPEAT or spare >= 0 or transaction.epoch < MAX_EPOCH:
                 break
-            spare = await self._ids.take()
+            spare = await self._new_id(shard)
         count_on(shard, transaction, step, spare, self._clock.wall_ms(), commit=commit)
         following = transaction.following
         await shard.end(transaction)
@@ -297,6 +301,7 @@ class Transactions:
         """Commit all of them or none, together with the word that the sink has written this epoch. False, and
         nothing is done, if it had written this epoch or a later one before. `bounded`: whether the role may have
         so many sinks only."""
+        await self.check_together(sink, [name for name, _ in transactions])
         shard = await self._shard_of_sink(sink)
         last, owner = self._sink(shard, sink, role)
         if bounded and shard.sink(sink) is None:
@@ -362,18 +367,18 @@ class Transactions:
         found = [transaction.info() for shard in await self._shards.all() for transaction in shard.by_id.values()]
         return sorted(found, key=lambda info: info.id)
 
-    async def owner(self, name: str) -> str | None:
+    async def role_of(self, name: str) -> str | None:
         """The role whose the transactional id is; None if nothing is known of it."""
         self._check_name(name)
         found = (await self._shards.of(name)).by_id.get(name)
         return None if found is None else found.role
 
-    def owner_now(self, name: str) -> str | None:
+    def role_now(self, name: str) -> str | None:
         """The same as far as it can be told at once."""
         found = self._shards.find(name)
         return None if found is None else found.role
 
-    async def sink_owner(self, sink: str) -> str | None:
+    async def sink_role(self, sink: str) -> str | None:
         """The role whose the sink is; None if nothing is known of it."""
         found = (await self._shard_of_sink(sink)).sink(sink)
         return None if found is None else found[1]
@@ -382,9 +387,13 @@ class Transactions:
         """Whether a transactional id that `owner` used first is the role's as well."""
         return role == owner or self._may_use_all(role)
 
-    async def owner_here(self, name: str) -> bool:
-        """Whether this broker is the one to ask for the id."""
-        return await self._shards.owner_here(name)
+    async def owner(self, name: str) -> Owner:
+        """The broker to ask for the id, or for the sink."""
+        return await self._shards.owner(name)
+
+    async def check_together(self, sink: str, names: Sequence[str]) -> None:
+        """NotAllowedError unless one write can decide transactions of all of these ids for the sink."""
+        await self._shards.check_together(sink, names)
 
     # --- finding ----------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from weir.broker.access.owners import TO_HAVE_TRANSACTIONS
 from weir.broker.access.security import Authoriser
-from weir.broker.api import CommittedOffset, ProducerIdentity, TransactionInfo
+from weir.broker.api import CommittedOffset, Owner, ProducerIdentity, TransactionInfo
 from weir.broker.transactions.coordinator import Transactions
 from weir.model.errors import NotAuthorisedError, UnknownProducerError, UnknownTransactionError
 from weir.model.owned_names import check_unmarked, full_name, kept_name, plain_name
@@ -51,7 +51,7 @@ class OwnedTransactions:
         if name is None:
             return await self._transactions.init(None, timeout_ms=timeout_ms)
         while True:
-            kept, actor = await self._to_make(name, self._transactions.owner)
+            kept, actor = await self._to_make(name, self._transactions.role_of)
             try:
                 return await self._transactions.init(
                     kept, timeout_ms=timeout_ms, role=actor, expected=expected, bounded=not self._everything
@@ -67,14 +67,14 @@ class OwnedTransactions:
     def joined(self, name: str, producer_id: int, epoch: int) -> Mapping[TopicName, None]:
         """As far as it can be told at once."""
         if self._everything:
-            owner = self._transactions.owner_now(name)
+            owner = self._transactions.role_now(name)
             return _NOTHING if owner is None else self._transactions.joined(name, producer_id, epoch, owner)
         try:
             self._owners.check(self._role, TO_HAVE_TRANSACTIONS)
         except NotAuthorisedError:
             return _NOTHING
         apart = self._apart(name)
-        kept = name if self._transactions.owner_now(apart) is None else apart
+        kept = name if self._transactions.role_now(apart) is None else apart
         return self._transactions.joined(kept, producer_id, epoch, self._role)
 
     async def verify(self, name: str, identity: ProducerIdentity, parts: Sequence[TopicName]) -> None:
@@ -116,7 +116,8 @@ class OwnedTransactions:
         self, sink: str, epoch: int, transactions: Sequence[tuple[str, ProducerIdentity]]
     ) -> bool:
         """As the coordinator has it."""
-        kept, actor = await self._to_make(sink, self._transactions.sink_owner)
+        await self._transactions.check_together(sink, [name for name, _ in transactions])
+        kept, actor = await self._to_make(sink, self._transactions.sink_role)
         named: list[tuple[str, ProducerIdentity]] = []
         for name, identity in transactions:
             one, owner = await self._known(name)
@@ -128,19 +129,19 @@ class OwnedTransactions:
 
     async def sink_epoch(self, sink: str) -> int:
         """-1 if the role has none of this name."""
-        kept, actor = await self._to_make(sink, self._transactions.sink_owner)
+        kept, actor = await self._to_make(sink, self._transactions.sink_role)
         return await self._transactions.sink_epoch(kept, role=actor)
 
     async def forget_sink(self, sink: str) -> None:
         """Fine if the role has none of this name."""
-        kept, actor = await self._to_make(sink, self._transactions.sink_owner)
+        kept, actor = await self._to_make(sink, self._transactions.sink_role)
         await self._transactions.forget_sink(kept, role=actor)
 
     # --- asking -----------------------------------------------------------------------------------------
 
     async def describe(self, name: str) -> TransactionInfo:
         """UnknownTransactionError if there is none that the role may use."""
-        kept, owner = await self._found(name, self._transactions.owner)
+        kept, owner = await self._found(name, self._transactions.role_of)
         if owner is None:
             raise UnknownTransactionError(f"there is no transactional id {name[:80]!r}")
         return replace(await self._transactions.describe(kept), id=name)
@@ -161,7 +162,13 @@ class OwnedTransactions:
         """Whether this broker is the one to ask for the id; NotAuthorisedError for who has no ids."""
         if not self._everything:
             self._owners.check(self._role, TO_HAVE_TRANSACTIONS)
-        return await self._transactions.owner_here(name)
+        return (await self._transactions.owner(name)).here
+
+    async def owner(self, name: str) -> Owner:
+        """The broker to ask for the id, or for the sink; NotAuthorisedError for who has none."""
+        if not self._everything:
+            self._owners.check(self._role, TO_HAVE_TRANSACTIONS)
+        return await self._transactions.owner(name)
 
     # --- which one is meant, and who may ----------------------------------------------------------------------
 
@@ -194,7 +201,7 @@ class OwnedTransactions:
 
     async def _known(self, name: str) -> tuple[str, str]:
         """Its name in the coordinator, and the role to act as."""
-        kept, owner = await self._found(name, self._transactions.owner)
+        kept, owner = await self._found(name, self._transactions.role_of)
         if owner is None:
             raise UnknownProducerError(f"nothing is known of the transactional id {name[:80]!r}")
         return kept, owner

@@ -2,14 +2,16 @@
 
 import asyncio
 import logging
+from collections.abc import Sequence
 
-from weir.broker.api import TransactionState
+from weir.broker.api import Owner, TransactionState
 from weir.broker.coordinator_shards import CoordinatorShard, CoordinatorShards
 from weir.broker.ports import Fate, TransactionGate
 from weir.broker.transactions.model import Transaction, TransactionSettings
 from weir.broker.transactions.shard import Positions, Topics, TransactionShard
 from weir.model.batch import Stamp
-from weir.model.errors import NotInTransactionError, NotOwnerError, StaleEpochError, WeirError
+from weir.model.errors import NotAllowedError, NotInTransactionError, NotOwnerError, StaleEpochError, WeirError
+from weir.model.owned_names import SINK_PREFIX, full_name
 from weir.model.topics import TopicName
 from weir.runtime.interfaces import Clock
 from weir.runtime.tasks import TaskScope
@@ -60,11 +62,25 @@ class TransactionShards:
         return loaded
 
     async def all(self) -> list[TransactionShard]:
-        await self._shards.here()
+        await self._shards.used()
         return self._alive()
 
-    async def owner_here(self, key: str) -> bool:
-        return (await self._shards.owner(key)).here
+    async def owner(self, key: str) -> Owner:
+        return await self._shards.owner(key)
+
+    async def producer_id(self, number: int, taken: int) -> int:
+        """See `CoordinatorShards.producer_id`."""
+        return await self._shards.producer_id(number, taken)
+
+    async def check_together(self, sink: str, names: Sequence[str]) -> None:
+        """NotAllowedError unless all of these ids are in the sink's shard."""
+        number = await self._shards.number_of(sink)
+        for name in names:
+            if await self._shards.number_of(name) != number:
+                raise NotAllowedError(
+                    f"{full_name(name)[:80]!r} cannot be committed together with sink {full_name(sink)[:80]!r}",
+                    hint=f"begin the sink's transactional ids with {SINK_PREFIX}/ and its name and /",
+                )
 
     def _alive(self) -> list[TransactionShard]:
         return [shard for shard in self._loaded.values() if shard.alive]
@@ -79,42 +95,41 @@ class TransactionShards:
     def refusal(self, stamp: Stamp, topic: TopicName) -> WeirError | None:
         """Why a producer may not begin to write to the topic in a transaction, if so. Who is the coordinator may
         change at any time; only one that is here, and that can also end what is begun, can say yes."""
-        shards = self._alive()
-        if not shards:
-            self._load_soon()
+        shard = self._of_producer(stamp.producer_id)
+        if shard is None:
             return NotOwnerError("the coordinator of transactions is not loaded here", hint="try again")
-        found = [
-            shard.by_producer[stamp.producer_id] for shard in shards if stamp.producer_id in shard.by_producer
-        ]
-        if not found:
+        found = shard.by_producer.get(stamp.producer_id)
+        if found is None:
             return NotInTransactionError(f"producer {stamp.producer_id} has no transactional id")
-        if stamp.epoch != found[0].epoch:
-            return StaleEpochError(f"producer {stamp.producer_id} is at epoch {found[0].epoch}")
-        if found[0].state is not TransactionState.ONGOING or topic not in found[0].confirmed:
-            return NotInTransactionError(f"{topic} is not part of an open transaction of {found[0].id!r}")
+        if stamp.epoch != found.epoch:
+            return StaleEpochError(f"producer {stamp.producer_id} is at epoch {found.epoch}")
+        if found.state is not TransactionState.ONGOING or topic not in found.confirmed:
+            return NotInTransactionError(f"{topic} is not part of an open transaction of {found.id!r}")
         return None
 
     def fate(self, producer_id: int, topic: TopicName, seen_ms: int) -> Fate:
         """What became of what the producer has open in the topic, to which it wrote last at `seen_ms`."""
-        shards = self._alive()
-        if not shards:
-            self._load_soon()
+        shard = self._of_producer(producer_id)
+        if shard is None:
             return Fate.OPEN
-        for shard in shards:
-            for transaction in shard.by_id.values():
-                if producer_id in (transaction.producer_id, transaction.last_id):
-                    return transaction.fate(topic, seen_ms)
+        for transaction in shard.by_id.values():
+            if producer_id in (transaction.producer_id, transaction.last_id):
+                return transaction.fate(topic, seen_ms)
         return Fate.UNKNOWN
 
     # --- loading and losing -----------------------------------------------------------------------------
 
-    def _load_soon(self) -> None:
-        if self._loading is None or self._loading.done():
-            self._loading = self._tasks.spawn(self._load_quietly(), "load")
+    def _of_producer(self, producer_id: int) -> TransactionShard | None:
+        """The shard of a producer's transactional id; None if it is not here, or not yet: then it is loaded."""
+        number = self._shards.of_producer_now(producer_id)
+        found = next((shard for shard in self._alive() if shard.shard.number == number), None)
+        if found is None and (self._loading is None or self._loading.done()):
+            self._loading = self._tasks.spawn(self._load_quietly(producer_id), "load")
+        return found
 
-    async def _load_quietly(self) -> None:
+    async def _load_quietly(self, producer_id: int) -> None:
         try:
-            await self._shards.here()
+            await self._shards.at(await self._shards.of_producer(producer_id))
         except WeirError as failed:
             log.info("the coordinator of transactions could not be loaded: %s", failed)
 

@@ -22,11 +22,12 @@ from weir.client.kafka.transactions import ProducerId, add_partitions, end, init
 from weir.client.sinks import SinkAccess, Written, commit_epoch, forget
 from weir.model.batch import Stamp
 from weir.model.errors import WeirError
+from weir.model.owned_names import SINK_PREFIX
 from weir.spark.sink.encode import Chunk, Splitter, chunks
 from weir.spark.sink.options import SinkOptions, stream_identity
 from weir.wire.kafka.compression import compressor
 
-_PREFIX = "weir-sink/"
+_PREFIX = f"{SINK_PREFIX}/"
 _SEQUENCES = 1 << 31
 #: Spark gives a task that it kills two seconds to end.
 _KILLED_AFTER_S, _PAUSE_S = 2.5, 0.25

@@ -6,7 +6,7 @@ from typing import Any
 
 from weir.broker.api import ProducerIdentity, StartAt
 from weir.broker.broker import Broker
-from weir.broker.coordinator_shards import CoordinatorShards
+from weir.broker.coordinator_shards import CoordinatorShards, ShardCount
 from weir.broker.groups.offsets import GroupOffsets
 from weir.broker.ports import PlainRegistry, SoleOwner
 from weir.broker.topic.topic import BrokerTopic
@@ -37,12 +37,13 @@ class Coordinator:
         bench: Any,
         settings: TransactionSettings | None = None,
         registry: PlainRegistry | None = None,
+        shards_wanted: int = 1,
         **more: Any,
     ) -> "Coordinator":
         clock = bench.runtime.clock
         context = await bench.context()
         broker = Broker(context, registry or PlainRegistry(), SoleOwner())
-        shards = CoordinatorShards(broker)
+        shards = CoordinatorShards(broker, ShardCount(context.streams.meta, shards_wanted))
         offsets = GroupOffsets(broker, shards, clock)
         transactions = compose_transactions(
             context, broker, shards, offsets, settings=settings, ids_at_once=10, **more
