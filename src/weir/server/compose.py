@@ -22,6 +22,11 @@ from weir.broker.groups.model import GroupSettings
 from weir.broker.groups.offsets import GroupOffsets
 from weir.broker.groups.owned import GroupAccess
 from weir.broker.ownership import Ownership, OwnershipSettings
+from weir.broker.peers.calls import LonePeers, PeerCalls, PeerHandlers
+from weir.broker.peers.metrics import PeerMetrics
+from weir.broker.peers.pool import PeerPool
+from weir.broker.peers.server import PeerServer
+from weir.broker.peers.settings import PeerLinks, PeerServerSettings
 from weir.broker.registry.registry import Registry
 from weir.broker.schemas.registry import SchemaRegistry
 from weir.broker.settings import BrokerSettings
@@ -82,12 +87,15 @@ class Composition:
     authenticator: ports.Authenticator | None = None
     #: Stands in for ownership by a lease in the metadata.
     owner: ports.Ownership | None = None
+    #: How it speaks with the other brokers; None: it is on its own, and asks nobody but itself.
+    peers: PeerLinks | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ComposedBroker:
     """A broker that is started; its stack ends it, and the gateways that were added to it before."""
 
+    name: str
     runtime: Runtime
     stack: AsyncExitStack
     registry: Registry
@@ -100,6 +108,11 @@ class ComposedBroker:
     transactions: Transactions
     #: The transactions, for every role.
     transaction_access: TransactionAccess
+    #: Other brokers, and what this one answers them once `serve_peers` is called.
+    peers: PeerCalls
+    peer_handlers: PeerHandlers
+    peer_metrics: PeerMetrics
+    _peer_links: PeerLinks
     #: What all listeners for Kafka share, with settings that each has of its own.
     _kafka: KafkaServices
 
@@ -110,6 +123,23 @@ class ComposedBroker:
     def kafka_services(self, settings: KafkaSettings) -> KafkaServices:
         """What stands behind a listener for Kafka's clients."""
         return replace(self._kafka, settings=settings)
+
+    async def serve_peers(
+        self, settings: PeerServerSettings, *, request_budget: RequestBudget | None = None
+    ) -> PeerServer:
+        """The listener for other brokers. Whoever has something to answer them says so before."""
+        server = PeerServer(
+            self.runtime,
+            self.name,
+            self.peer_handlers,
+            settings,
+            credentials=self._peer_links.credentials,
+            metrics=self.peer_metrics,
+            request_budget=request_budget,
+        )
+        await server.start()
+        self.stack.push_async_callback(server.close)
+        return server
 
     async def serve_pulsar(
         self,
@@ -163,6 +193,9 @@ async def compose_broker(
     registry = Registry(meta, runtime, how.policies)
     await registry.start()
     stack.push_async_callback(registry.close)
+    peer_handlers, peer_metrics = PeerHandlers(), PeerMetrics()
+    # Ownership asks other brokers, and is asked which there are.
+    peers = _peers(runtime, how, peer_handlers, peer_metrics, lambda: ownership.brokers(), stack)
     ownership = how.owner or await _own(runtime, meta, how, stack)
     authoriser = Authoriser(registry, how.security)
     guard = TopicGuard(authoriser)
@@ -209,6 +242,7 @@ async def compose_broker(
         transactions=transaction_access,
     )
     return ComposedBroker(
+        how.name,
         runtime,
         stack,
         registry,
@@ -220,6 +254,10 @@ async def compose_broker(
         groups,
         transactions,
         transaction_access,
+        peers,
+        peer_handlers,
+        peer_metrics,
+        how.peers or PeerLinks(),
         kafka,
     )
 
@@ -261,6 +299,30 @@ def _coordinate_groups(
         topics_read=partial(topics_read, catalog),
         guard=context.guard,
     )
+
+
+def _peers(
+    runtime: Runtime,
+    how: Composition,
+    handlers: PeerHandlers,
+    metrics: PeerMetrics,
+    brokers: Callable[[], list[BrokerInfo]],
+    stack: AsyncExitStack,
+) -> PeerCalls:
+    """How the broker's parts ask other brokers."""
+    if how.peers is None:
+        return LonePeers(how.name, handlers)
+    pool = PeerPool(
+        runtime,
+        how.name,
+        handlers,
+        brokers,
+        settings=how.peers.client,
+        credentials=how.peers.credentials,
+        metrics=metrics,
+    )
+    stack.push_async_callback(pool.close)
+    return pool
 
 
 async def _own(runtime: Runtime, meta: MetaStore, how: Composition, stack: AsyncExitStack) -> Ownership:

@@ -59,6 +59,13 @@ from weir.model.errors.meta import (
     MetaKeyMissingError,
     MetaUnavailableError,
 )
+from weir.model.errors.peers import (
+    PeerBusyError,
+    PeerError,
+    PeerFailedError,
+    PeerUnavailableError,
+    PeerUnsupportedError,
+)
 from weir.model.errors.registry import (
     ClusterNotFoundError,
     IncompatibleSchemaError,
@@ -198,6 +205,11 @@ __all__ = [
     "NotOwnerError",
     "OffsetTrimmedError",
     "OutOfOrderSequenceError",
+    "PeerBusyError",
+    "PeerError",
+    "PeerFailedError",
+    "PeerUnavailableError",
+    "PeerUnsupportedError",
     "ProducerBusyError",
     "ProducerClosedError",
     "ProducerFencedError",

@@ -1,0 +1,288 @@
+"""Another broker's connection to this one: what may come when, and what happens then.
+
+Until the other side has proved that it belongs to the cluster, it is told nothing, not even why it is let go of.
+Requests are answered as they complete, in any order; too many are refused as busy rather than left to wait, so that
+brokers that ask each other never wait in a circle.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, ClassVar
+
+from weir.broker.peers.calls import PeerHandlers
+from weir.broker.peers.metrics import PeerMetrics
+from weir.broker.peers.settings import PeerLimits
+from weir.model.errors import (
+    NetworkError,
+    NotAuthenticatedError,
+    PeerBusyError,
+    PeerFailedError,
+    PeerUnavailableError,
+    WeirError,
+    WireError,
+)
+from weir.model.ids import Buffer
+from weir.runtime.interfaces import Clock, Connection
+from weir.runtime.outbox import Outbox
+from weir.runtime.request_budget import RequestBudget, RequestShare
+from weir.runtime.tasks import TaskScope
+from weir.runtime.turns import UNIT_BYTES, Turns
+from weir.wire.frames import FrameSplitter
+from weir.wire.peer import messages
+from weir.wire.peer.calls import call_named, decode_request_value
+from weir.wire.peer.errors import encode_failure
+from weir.wire.peer.hello import FEATURES, MAX_HELLO_BYTES, Welcome, choose_version, decode_hello, encode_welcome
+from weir.wire.peer.values import Call, PeerRequest, encode_value
+from weir.wire.proof import MAX_PROOF_BYTES, ProvingServer
+
+log = logging.getLogger(__name__)
+
+
+class State(Enum):
+    """Where a session stands."""
+
+    PROOF = "expects a proof"
+    HELLO = "expects a hello"
+    SERVING = "takes requests"
+    CLOSING = "takes nothing more, answers what it took, and says why it ends"
+    CLOSED = "is over"
+
+
+_READING = (State.PROOF, State.HELLO, State.SERVING)
+
+
+class PeerSession:
+    """Serves one connection until it ends. `work` runs the handlers, which outlive the connection."""
+
+    def __init__(
+        self,
+        broker_id: str,
+        handlers: PeerHandlers,
+        connection: Connection,
+        *,
+        clock: Clock,
+        limits: PeerLimits,
+        work: TaskScope,
+        metrics: PeerMetrics,
+        request_budget: RequestBudget,
+        proving: ProvingServer | None,
+        on_settled: Callable[["PeerSession"], None],
+    ) -> None:
+        """`proving`: None if the connection has proved itself by a certificate; `on_settled`: called when it is known
+        to be of the cluster, or over."""
+        self._broker_id = broker_id
+        self._handlers = handlers
+        self._connection = connection
+        self._clock = clock
+        self._limits = limits
+        self._work = work
+        self._metrics = metrics
+        self._proving = proving
+        self._on_settled = on_settled
+        self._share = RequestShare(request_budget, clock)
+        self._turns = Turns(clock)
+        self._outbox = Outbox(connection, clock)
+        self._splitter = FrameSplitter(min(MAX_PROOF_BYTES if proving else MAX_HELLO_BYTES, limits.max_frame_bytes))
+        self._under_way: dict[asyncio.Task[Any], None] = {}
+        self._came_at = self._heard_at = clock.monotonic()
+        self._farewell: WeirError | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._asker = ""
+        self.state = State.PROOF if proving else State.HELLO
+
+    # --- its life ----------------------------------------------------------------------------------------------------
+
+    @property
+    def peer(self) -> str:
+        return f"{self._connection.peer} ({self._asker})" if self._asker else self._connection.peer
+
+    @property
+    def known(self) -> bool:
+        """Whether the other side belongs to the cluster."""
+        return self.state is not State.PROOF and self._asker != ""
+
+    async def run(self) -> None:
+        """Serve until the connection ends; never raises for anything that the other side did."""
+        self._reading = asyncio.get_running_loop().create_task(self._receive(), name=f"peer receive {self.peer}")
+        try:
+            await asyncio.wait([self._reading])
+            if not self._reading.cancelled():
+                self._reading.result()
+            if self.state is State.CLOSING:
+                await self._say_farewell()
+        except NetworkError:
+            pass  # the other side went while its answers were being sent
+        finally:
+            self.state = State.CLOSED
+            self._on_settled(self)
+            self._reading.cancel()
+            self._share.close()
+            self._splitter.forget()
+            self._connection.close()
+
+    def end(self, why: WeirError) -> None:
+        """Take nothing more, answer what was taken, tell a broker of the cluster why, and end."""
+        if self.state not in _READING:
+            return
+        if not self.known:
+            self.abort()
+            return
+        self._farewell = why
+        self.state = State.CLOSING
+        if self._reading is not None:
+            self._reading.cancel()
+
+    def abort(self) -> None:
+        """End at once."""
+        self.state = State.CLOSED
+        self._connection.abort()
+
+    def overdue(self, now: float) -> str | None:
+        """Why the server should end this session by force, if it should."""
+        limits, silent_s = self._limits, now - self._heard_at
+        if self._outbox.stalled_at is not None and now - self._outbox.stalled_at > limits.stall_timeout_s:
+            return "it does not read its answers"
+        if not self.known:
+            return "it never said who it is" if now - self._came_at > limits.hello_timeout_s else None
+        if self._share.late(now, self._heard_at):
+            return "its request does not come, and others wait"
+        return "it is silent" if silent_s > limits.idle_timeout_s else None
+
+    async def _say_farewell(self) -> None:
+        if self._under_way:
+            await asyncio.wait(list(self._under_way))
+        if self._farewell is not None:
+            self._outbox.say(messages.encode_failed(0, encode_failure(self._farewell)))
+        await self._outbox.drain()
+        try:
+            async with asyncio.timeout(self._limits.linger_s):
+                while await self._connection.receive():
+                    pass
+        except TimeoutError:
+            pass
+
+    # --- receiving ---------------------------------------------------------------------------------------------------
+
+    async def _receive(self) -> None:
+        try:
+            while data := await self._connection.receive():
+                self._heard_at = self._clock.monotonic()
+                await self._take(data)
+                data = b""  # an idle connection keeps no buffer
+                if self._splitter.announced > self._share.arriving:
+                    await self._share.wait_capacity(self._splitter.announced)
+            if not self._splitter.at_boundary:
+                log.warning("connection of %s ended within a frame", self.peer)
+        except NetworkError as lost:
+            log.debug("connection of %s broke: %s", self.peer, lost)
+        except (WireError, NotAuthenticatedError) as bad:
+            self._refuse(bad)
+        except WeirError as full:
+            self.end(full)
+
+    def _refuse(self, bad: WeirError) -> None:
+        log.warning("connection of %s is closed: %s", self.peer, bad)
+        if not self.known:
+            self._metrics.strangers += 1
+            self.abort()
+        else:
+            self._farewell, self.state = bad, State.CLOSING
+
+    async def _take(self, data: Buffer) -> None:
+        """Take what is in a receive buffer, as fast as the turns allow."""
+        self._turns.begin()
+        for body in self._splitter.feed(data):
+            if self.state not in _READING:
+                return
+            self._ON_FRAME[self.state](self, body)
+            if self._turns.spend(1 + len(body) // UNIT_BYTES):
+                await self._turns.next()
+
+    def _on_proof(self, body: memoryview) -> None:
+        assert self._proving is not None
+        reply = self._proving.receive(body)
+        if self._proving.known:
+            self.state = State.HELLO
+            self._splitter.limit = min(MAX_HELLO_BYTES, self._limits.max_frame_bytes)
+        self._outbox.say(reply)
+
+    def _on_hello(self, body: memoryview) -> None:
+        hello = decode_hello(body)
+        if not hello.asker:
+            raise WireError("a hello of nobody")
+        self._asker = hello.asker
+        version = choose_version(hello)
+        self._on_settled(self)
+        if hello.meant != self._broker_id:
+            # Not the asker's fault: the address went from one broker to another.
+            raise WireError(f"this is broker {self._broker_id}, not {hello.meant}")
+        self.state = State.SERVING
+        self._splitter.limit = self._limits.max_frame_bytes
+        welcome = Welcome(self._broker_id, version, FEATURES & hello.features, self._limits.max_frame_bytes)
+        self._outbox.say(encode_welcome(welcome))
+
+    def _on_request(self, body: memoryview) -> None:
+        sent, size = messages.decode_request(body), len(body)
+        self._share.acquire(size)
+        try:
+            self._check_capacity()
+            call = call_named(sent.call)
+            request = decode_request_value(call, sent.value)
+        except WeirError as refusal:
+            self._share.release(size)
+            self._outbox.say(messages.encode_failed(sent.request_id, encode_failure(refusal)))
+            return
+        timeout_s = min(sent.timeout_ms / 1000, self._limits.max_call_s)
+        task = self._work.spawn(self._serve(sent.request_id, call, request, timeout_s, size), call.name)
+        self._under_way[task] = None
+        task.add_done_callback(lambda ended: self._under_way.pop(ended, None))
+
+    _ON_FRAME: ClassVar[dict[State, Callable[["PeerSession", memoryview], None]]] = {
+        State.PROOF: _on_proof,
+        State.HELLO: _on_hello,
+        State.SERVING: _on_request,
+    }
+
+    # --- serving -----------------------------------------------------------------------------------------------------
+
+    def _check_capacity(self) -> None:
+        limits = self._limits
+        if len(self._under_way) >= limits.max_requests:
+            raise PeerBusyError(f"{limits.max_requests} requests of {self._asker} are under way")
+        if self._connection.unsent_bytes > limits.max_unsent_bytes:
+            raise PeerBusyError(f"{self._asker} does not read its answers")
+
+    async def _serve(
+        self, request_id: int, call: Call[Any], request: PeerRequest[Any], timeout_s: float, size: int
+    ) -> None:
+        try:
+            frame = await self._answer(request_id, call, request, timeout_s)
+        finally:
+            self._share.release(size)
+        if self.state is not State.CLOSED:
+            self._outbox.say(frame)
+            try:
+                await self._outbox.drain()
+            except NetworkError as lost:
+                log.debug("connection of %s broke: %s", self.peer, lost)
+
+    async def _answer(
+        self, request_id: int, call: Call[Any], request: PeerRequest[Any], timeout_s: float
+    ) -> bytes:
+        """The frame that answers a request."""
+        try:
+            with self._metrics.served.timing(call.name, self._clock):
+                try:
+                    async with asyncio.timeout(timeout_s):
+                        value = encode_value(await self._handlers.handle(request))
+                except TimeoutError:
+                    raise PeerUnavailableError(f"{call.name} was not done within {timeout_s:g} s") from None
+            if len(value) + messages.OVERHEAD_BYTES > self._limits.max_frame_bytes:
+                raise PeerFailedError(f"the answer to {call.name} has {len(value)} bytes, which is too long")
+        except Exception as failure:
+            if not isinstance(failure, WeirError):
+                log.error("%s of %s failed: %s", call.name, self.peer, failure, exc_info=failure)
+            return messages.encode_failed(request_id, encode_failure(failure))
+        return messages.encode_answer(request_id, value)

@@ -1,0 +1,81 @@
+"""Requests and answers between brokers as bytes: frozen dataclasses, checked field by field as they are read.
+
+A value is a MessagePack map by the names of its fields. A field that this side does not know is left out, and one
+that did not come has its default; so brokers of two versions understand each other where a new field has a default.
+Fields may be texts, numbers, bytes, flags, enums, tuples, mappings with texts or numbers as keys, other such
+dataclasses (names of topics among them), and None where the type allows it.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from weir.model.errors import InvalidNameError, WireError
+from weir.model.ids import Buffer
+from weir.model.topics import NamespaceName, TopicName
+
+A = TypeVar("A")
+
+
+class PeerRequest(Generic[A]):
+    """A request that is answered with an `A`: the base of every request's dataclass."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[A]):
+    """One thing that a broker can ask of another. Its number is for ever; its name is what metrics say."""
+
+    number: int
+    name: str
+    request: type[PeerRequest[A]]
+    answer: type[A]
+
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+def encode_value(value: object) -> bytes:
+    """A request's or an answer's bytes; a TypeError for what cannot be one is a bug of the caller's."""
+    return _encoder.encode(value)
+
+
+class ValueDecoder(Generic[A]):
+    """Reads values of one type; anything else is a WireError."""
+
+    def __init__(self, kind: type[A]) -> None:
+        self._kind = kind
+        self._decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(kind)
+
+    def decode(self, data: Buffer) -> A:
+        try:
+            value: A = self._decoder.decode(data)
+            _check_names(value)
+        except (ValueError, TypeError, OverflowError, RecursionError, InvalidNameError) as bad:
+            raise WireError(f"a {self._kind.__name__} is malformed: {bad}") from bad
+        return value
+
+
+def _check_names(value: object) -> None:
+    """A name that came is one that could have been written here: `weir.model.topics` checks what is parsed only."""
+    if isinstance(value, TopicName):
+        if TopicName.parse(str(value)) != value:
+            raise InvalidNameError("this is no topic")
+    elif isinstance(value, NamespaceName):
+        NamespaceName.parse(str(value))
+    else:
+        for part in _parts(value):
+            _check_names(part)
+
+
+def _parts(value: object) -> Iterator[object]:
+    if isinstance(value, tuple | list):
+        yield from value
+    elif isinstance(value, Mapping):
+        yield from value.values()
+    elif is_dataclass(value):
+        for part in fields(value):
+            yield getattr(value, part.name)
