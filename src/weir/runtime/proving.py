@@ -1,19 +1,14 @@
 """The side of a proof (`wire.proof`) that connects: nothing of the other side's is read before it is known."""
 
-from random import Random
-
 from weir.model.errors import NetworkError, WireError
 from weir.runtime.interfaces import Connection
 from weir.wire.frames import FrameSplitter
-from weir.wire.proof import NONCE_BYTES, ClusterSecret, ProvingClient
+from weir.wire.proof import ProvingClient
 
 
-async def prove(
-    connection: Connection, splitter: FrameSplitter, dice: Random, secret: ClusterSecret, purpose: str, meant: str
-) -> None:
+async def prove(connection: Connection, splitter: FrameSplitter, proving: ProvingClient) -> None:
     """Prove that this side knows the secret, and have the other prove it; whoever calls sets the time limit.
     NotAuthenticatedError, WireError or NetworkError, after which the connection is of no use."""
-    proving = ProvingClient(secret, purpose, meant, dice.randbytes(NONCE_BYTES))
     connection.write([proving.begin()])
     while not proving.known:
         data = await connection.receive()

@@ -194,8 +194,11 @@ async def compose_broker(
     await registry.start()
     stack.push_async_callback(registry.close)
     peer_handlers, peer_metrics = PeerHandlers(), PeerMetrics()
-    # Ownership asks other brokers, and is asked which there are.
-    peers = _peers(runtime, how, peer_handlers, peer_metrics, lambda: ownership.brokers(), stack)
+
+    def brokers() -> list[BrokerInfo]:
+        return ownership.brokers()
+
+    peers = _peers(runtime, how, peer_handlers, peer_metrics, brokers=brokers, stack=stack)
     ownership = how.owner or await _own(runtime, meta, how, stack)
     authoriser = Authoriser(registry, how.security)
     guard = TopicGuard(authoriser)
@@ -306,6 +309,7 @@ def _peers(
     how: Composition,
     handlers: PeerHandlers,
     metrics: PeerMetrics,
+    *,
     brokers: Callable[[], list[BrokerInfo]],
     stack: AsyncExitStack,
 ) -> PeerCalls:

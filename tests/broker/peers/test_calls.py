@@ -1,5 +1,4 @@
-"""Asking another broker: what every way to do so promises, over real sockets, in the simulation's network and within
-one process."""
+"""Asking another broker: what every way to do so promises, over real sockets and within one process."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -23,7 +22,7 @@ from weir.model.errors import (
 )
 from weir.model.registry import BrokerInfo
 from weir.runtime.real import real_runtime
-from weir.wire.peer.node import Done, LoadAsked, Ping
+from weir.wire.peer.node import Done, Ping, ReportLoad
 from weir.wire.proof import ClusterSecret
 
 SECRET = ClusterSecret(b"s" * 32)
@@ -71,38 +70,38 @@ async def test_many_requests_at_once_each_get_their_own_answer(pair: Pair) -> No
 
 
 async def test_an_error_comes_as_its_class_with_what_it_says(pair: Pair) -> None:
-    async def refuse(_: LoadAsked) -> Any:
+    async def refuse(_: ReportLoad) -> Any:
         raise TopicNotFoundError("there is no topic x", hint="make it")
 
-    pair.answering.on(LoadAsked, refuse)
+    pair.answering.on(ReportLoad, refuse)
     with pytest.raises(TopicNotFoundError, match="there is no topic x") as refused:
-        await pair.asking.ask("b", LoadAsked())
+        await pair.asking.ask("b", ReportLoad())
     assert refused.value.hint == "make it"
 
 
 async def test_an_error_keeps_where_the_owner_is(pair: Pair) -> None:
-    async def refuse(_: LoadAsked) -> Any:
+    async def refuse(_: ReportLoad) -> Any:
         raise NotOwnerError("c has it", listeners={"kafka": "c:9092"})
 
-    pair.answering.on(LoadAsked, refuse)
+    pair.answering.on(ReportLoad, refuse)
     with pytest.raises(NotOwnerError) as refused:
-        await pair.asking.ask("b", LoadAsked())
+        await pair.asking.ask("b", ReportLoad())
     assert refused.value.listeners == {"kafka": "c:9092"}
 
 
 async def test_what_is_no_error_of_ours_says_nothing_of_the_other_brokers_insides(pair: Pair) -> None:
-    async def fail(_: LoadAsked) -> Any:
+    async def fail(_: ReportLoad) -> Any:
         raise KeyError("/etc/secret/path")
 
-    pair.answering.on(LoadAsked, fail)
+    pair.answering.on(ReportLoad, fail)
     with pytest.raises(PeerFailedError) as failed:
-        await pair.asking.ask("b", LoadAsked())
+        await pair.asking.ask("b", ReportLoad())
     assert "secret" not in str(failed.value)
 
 
 async def test_what_no_part_answers_is_unsupported(pair: Pair) -> None:
     with pytest.raises(PeerUnsupportedError, match="load"):
-        await pair.asking.ask("b", LoadAsked())
+        await pair.asking.ask("b", ReportLoad())
 
 
 async def test_a_broker_that_nobody_knows_was_sent_nothing(pair: Pair) -> None:
@@ -130,9 +129,9 @@ def test_two_parts_cannot_answer_the_same_request() -> None:
 async def test_an_answer_of_another_type_never_leaves() -> None:
     handlers = PeerHandlers()
 
-    async def wrong(_: LoadAsked) -> Done:
+    async def wrong(_: ReportLoad) -> Done:
         return Done()
 
-    handlers.on(LoadAsked, wrong)
+    handlers.on(ReportLoad, wrong)
     with pytest.raises(InvariantError):
-        await handlers.handle(LoadAsked())
+        await handlers.handle(ReportLoad())

@@ -47,6 +47,7 @@ class PeerClient:
         runtime: Runtime,
         asker: str,
         broker_id: str,
+        *,
         find: Callable[[], BrokerInfo | None],
         settings: PeerClientSettings,
         credentials: PeerCredentials,
@@ -90,7 +91,7 @@ class PeerClient:
             self._link.end("this broker stops")
         await self._tasks.close()
 
-    # --- asking ------------------------------------------------------------------------------------------------------
+    # --- asking --------------------------------------------------------------------------------------------------
 
     async def _ask(self, request: PeerRequest[A], timeout_s: float) -> A:
         call, value = call_of(request), encode_value(request)
@@ -115,7 +116,7 @@ class PeerClient:
         return answer
 
     def _usable(self, size: int) -> PeerLink:
-        """The connection, made now if there is none; a PeerError if one more request of that size cannot be sent."""
+        """The connection, made now if there is none; a PeerError if a request of that size cannot be sent."""
         waiting, settings = len(self._pending), self._settings
         if self._closed:
             raise PeerUnavailableError(f"this broker stops, and asks {self._broker_id} nothing more", sent=False)
@@ -164,7 +165,7 @@ class PeerClient:
         for request_id in list(self._pending):
             self._settle(request_id, error)
 
-    # --- answers -----------------------------------------------------------------------------------------------------
+    # --- answers -------------------------------------------------------------------------------------------------
 
     def _on_response(self, response: messages.Response) -> None:
         self._failures = 0
@@ -187,7 +188,7 @@ class PeerClient:
             pending.answer.set_exception(error)
             pending.answer.exception()  # whoever asked may have gone; the loop need not complain
 
-    # --- time --------------------------------------------------------------------------------------------------------
+    # --- time ----------------------------------------------------------------------------------------------------
 
     async def _watch(self, link: PeerLink, address: tuple[str, int]) -> None:
         """End a connection that is silent, idle, or leads where the broker no longer is."""

@@ -1,8 +1,8 @@
-"""Brokers of one process that ask each other without a network: for tests. What they say goes through the codec."""
+"""Brokers of one process that ask each other without a network, for tests; what they say is coded all the same."""
 
 from weir.broker.peers.calls import PeerHandlers
 from weir.model.errors import PeerUnavailableError
-from weir.wire.peer.calls import call_of, decode_answer_value, decode_request_value
+from weir.wire.peer.calls import call_of, decode_answer_value, decode_request_value, encode_answer_value
 from weir.wire.peer.errors import decode_failure, encode_failure
 from weir.wire.peer.values import A, PeerRequest, encode_value
 
@@ -47,4 +47,4 @@ class InProcessPeer:
             answer = await handlers.handle(sent)
         except Exception as failure:
             raise decode_failure(encode_failure(failure)) from None
-        return decode_answer_value(call, encode_value(answer))
+        return decode_answer_value(call, encode_answer_value(call, answer))

@@ -15,6 +15,7 @@ from weir.wire.frames import FrameSplitter
 from weir.wire.peer import messages
 from weir.wire.peer.errors import decode_failure
 from weir.wire.peer.hello import MAX_HELLO_BYTES, VERSION, Hello, Welcome, decode_welcome, encode_hello
+from weir.wire.proof import NONCE_BYTES, ProvingClient
 
 
 class PeerLink:
@@ -93,7 +94,8 @@ class PeerLink:
     async def _shake_hands(self, connection: Connection, splitter: FrameSplitter) -> Welcome:
         secret = self._credentials.secret
         if secret is not None:
-            await prove(connection, splitter, self._runtime.rng, secret, PURPOSE, self._hello.meant)
+            nonce = self._runtime.rng.randbytes(NONCE_BYTES)
+            await prove(connection, splitter, ProvingClient(secret, PURPOSE, self._hello.meant, nonce))
         connection.write([encode_hello(self._hello)])
         bodies: list[memoryview] = []
         while not bodies:

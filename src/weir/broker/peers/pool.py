@@ -67,9 +67,9 @@ class PeerPool:
             self._runtime,
             self._broker_id,
             broker_id,
-            lambda: self._find(broker_id),
-            self._settings,
-            self._credentials,
+            find=lambda: self._find(broker_id),
+            settings=self._settings,
+            credentials=self._credentials,
         )
         return client
 

@@ -1,8 +1,8 @@
 """Another broker's connection to this one: what may come when, and what happens then.
 
 Until the other side has proved that it belongs to the cluster, it is told nothing, not even why it is let go of.
-Requests are answered as they complete, in any order; too many are refused as busy rather than left to wait, so that
-brokers that ask each other never wait in a circle.
+Requests are answered as they complete, in any order; too many are refused as busy rather than left to wait, so
+that brokers that ask each other never wait in a circle.
 """
 
 import asyncio
@@ -31,10 +31,10 @@ from weir.runtime.tasks import TaskScope
 from weir.runtime.turns import UNIT_BYTES, Turns
 from weir.wire.frames import FrameSplitter
 from weir.wire.peer import messages
-from weir.wire.peer.calls import call_named, decode_request_value
+from weir.wire.peer.calls import call_named, decode_request_value, encode_answer_value
 from weir.wire.peer.errors import encode_failure
 from weir.wire.peer.hello import FEATURES, MAX_HELLO_BYTES, Welcome, choose_version, decode_hello, encode_welcome
-from weir.wire.peer.values import Call, PeerRequest, encode_value
+from weir.wire.peer.values import Call, PeerRequest
 from weir.wire.proof import MAX_PROOF_BYTES, ProvingServer
 
 log = logging.getLogger(__name__)
@@ -70,8 +70,8 @@ class PeerSession:
         proving: ProvingServer | None,
         on_settled: Callable[["PeerSession"], None],
     ) -> None:
-        """`proving`: None if the connection has proved itself by a certificate; `on_settled`: called when it is known
-        to be of the cluster, or over."""
+        """`proving`: None if the connection has proved itself by a certificate; `on_settled`: called when it is
+        known to be of the cluster, or over."""
         self._broker_id = broker_id
         self._handlers = handlers
         self._connection = connection
@@ -84,7 +84,9 @@ class PeerSession:
         self._share = RequestShare(request_budget, clock)
         self._turns = Turns(clock)
         self._outbox = Outbox(connection, clock)
-        self._splitter = FrameSplitter(min(MAX_PROOF_BYTES if proving else MAX_HELLO_BYTES, limits.max_frame_bytes))
+        self._splitter = FrameSplitter(
+            min(MAX_PROOF_BYTES if proving else MAX_HELLO_BYTES, limits.max_frame_bytes)
+        )
         self._under_way: dict[asyncio.Task[Any], None] = {}
         self._came_at = self._heard_at = clock.monotonic()
         self._farewell: WeirError | None = None
@@ -92,7 +94,7 @@ class PeerSession:
         self._asker = ""
         self.state = State.PROOF if proving else State.HELLO
 
-    # --- its life ----------------------------------------------------------------------------------------------------
+    # --- its life ------------------------------------------------------------------------------------------------
 
     @property
     def peer(self) -> str:
@@ -163,7 +165,7 @@ class PeerSession:
         except TimeoutError:
             pass
 
-    # --- receiving ---------------------------------------------------------------------------------------------------
+    # --- receiving -----------------------------------------------------------------------------------------------
 
     async def _receive(self) -> None:
         try:
@@ -245,7 +247,7 @@ class PeerSession:
         State.SERVING: _on_request,
     }
 
-    # --- serving -----------------------------------------------------------------------------------------------------
+    # --- serving -------------------------------------------------------------------------------------------------
 
     def _check_capacity(self) -> None:
         limits = self._limits
@@ -276,7 +278,7 @@ class PeerSession:
             with self._metrics.served.timing(call.name, self._clock):
                 try:
                     async with asyncio.timeout(timeout_s):
-                        value = encode_value(await self._handlers.handle(request))
+                        value = encode_answer_value(call, await self._handlers.handle(request))
                 except TimeoutError:
                     raise PeerUnavailableError(f"{call.name} was not done within {timeout_s:g} s") from None
             if len(value) + messages.OVERHEAD_BYTES > self._limits.max_frame_bytes:

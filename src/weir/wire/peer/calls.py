@@ -9,16 +9,18 @@ from typing import Any
 from weir.model.check import check
 from weir.model.errors import PeerUnsupportedError
 from weir.model.ids import Buffer
-from weir.wire.peer import node
-from weir.wire.peer.values import A, Call, PeerRequest, ValueDecoder
+from weir.wire.peer import administration, bundles, node
+from weir.wire.peer.values import A, Call, PeerRequest, ValueDecoder, encode_value
 
-CALLS: tuple[Call[Any], ...] = (*node.CALLS,)
+CALLS: tuple[Call[Any], ...] = (*node.CALLS, *bundles.CALLS, *administration.CALLS)
 
 _BY_NUMBER = {call.number: call for call in CALLS}
 _BY_REQUEST: dict[type[PeerRequest[Any]], Call[Any]] = {call.request: call for call in CALLS}
 check(len(_BY_NUMBER) == len(_BY_REQUEST) == len(CALLS), "a call has a number and a request of its own")
 _REQUESTS: dict[int, ValueDecoder[Any]] = {call.number: ValueDecoder(call.request) for call in CALLS}
-_ANSWERS: dict[int, ValueDecoder[Any]] = {call.number: ValueDecoder(call.answer) for call in CALLS}
+_ANSWERS: dict[int, ValueDecoder[Any]] = {
+    call.number: ValueDecoder(call.answer) for call in CALLS if call.answer_codec is None
+}
 
 
 def call_of(request: PeerRequest[A]) -> Call[A]:
@@ -39,6 +41,12 @@ def decode_request_value(call: Call[A], data: Buffer) -> PeerRequest[A]:
     return value
 
 
+def encode_answer_value(call: Call[A], answer: A) -> bytes:
+    return encode_value(answer) if call.answer_codec is None else call.answer_codec.encode(answer)
+
+
 def decode_answer_value(call: Call[A], data: Buffer) -> A:
+    if call.answer_codec is not None:
+        return call.answer_codec.decode(bytes(data))
     value: A = _ANSWERS[call.number].decode(data)
     return value

@@ -20,9 +20,7 @@ _MAX_LISTENERS = 64
 
 #: Every class that can cross, by its name.
 _CLASSES: dict[str, type[WeirError]] = {
-    name: found
-    for name, found in vars(errors).items()
-    if isinstance(found, type) and issubclass(found, WeirError)
+    name: found for name, found in vars(errors).items() if isinstance(found, type) and issubclass(found, WeirError)
 }
 
 

@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
-from weir.wire.peer.values import Call, PeerRequest
+from weir.model.load import BrokerLoad
+from weir.wire.load import decode_load, encode_load
+from weir.wire.peer.values import Call, PeerRequest, ValueCodec
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,4 +18,12 @@ class Ping(PeerRequest[Done]):
     """Are you there? Answered by every broker, also a busy one."""
 
 
-CALLS: tuple[Call[Any], ...] = (Call(1, "ping", Ping, Done),)
+@dataclass(frozen=True, slots=True)
+class ReportLoad(PeerRequest[BrokerLoad]):
+    """How much work have you? Asked by whoever balances the cluster."""
+
+
+CALLS: tuple[Call[Any], ...] = (
+    Call(1, "ping", Ping, Done),
+    Call(2, "load", ReportLoad, BrokerLoad, ValueCodec(encode_load, decode_load)),
+)
