@@ -10,10 +10,13 @@ from weir.meta.embedded import open_embedded
 from weir.meta.etcd import EtcdMeta
 from weir.meta.interfaces import MetaStore
 from weir.meta.memory import MemoryCore, MemoryMeta
+from weir.meta.remote.server import MetaServer, MetaServerSettings
+from weir.meta.remote.store import RemoteMeta, RemoteSettings
 from weir.runtime import Runtime
 from weir.runtime.real import real_runtime
 from weir.testing.processes.etcd import EtcdServer
 from weir.testing.world.meta import FaultyMeta
+from weir.wire.proof import ClusterSecret
 
 
 @pytest.fixture(scope="session")
@@ -57,13 +60,24 @@ class Driver:
             await client.close()
 
 
-@pytest.fixture(params=["memory", "embedded", pytest.param("etcd", marks=pytest.mark.process), "faulty"])
+@pytest.fixture(params=["memory", "embedded", "remote", pytest.param("etcd", marks=pytest.mark.process), "faulty"])
 async def driver(request: pytest.FixtureRequest, runtime: Runtime, tmp_path: Path) -> AsyncIterator[Driver]:
     # A test that needs clients of different processes names its drivers, all but the embedded one.
     match request.param:
         case "embedded":
             store = await open_embedded(runtime, f"{tmp_path}/meta")
             driver = Driver("embedded", lambda: store)
+        case "remote":
+            core = MemoryCore(runtime.clock)
+            secret = ClusterSecret(b"known to both ends of every link")
+            remote = MetaServer(runtime, core, MetaServerSettings(secret=secret))
+            await remote.start()
+            settings = RemoteSettings("127.0.0.1", remote.port, secret)
+            driver = Driver("remote", lambda: RemoteMeta(runtime, settings))
+            yield driver
+            await driver.close()
+            await remote.close()
+            return
         case "etcd":
             server: EtcdServer = request.getfixturevalue("etcd_server")
             driver = Driver("etcd", lambda: EtcdMeta(runtime, server.settings))

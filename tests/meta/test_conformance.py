@@ -14,7 +14,7 @@ from weir.runtime import Runtime
 pytestmark = pytest.mark.timeout(60)
 #: Where a client can end while the store lives on. The embedded store ends with its client: see test_embedded.
 SHARED = pytest.mark.parametrize(
-    "driver", ["memory", pytest.param("etcd", marks=pytest.mark.process), "faulty"], indirect=True
+    "driver", ["memory", "remote", pytest.param("etcd", marks=pytest.mark.process), "faulty"], indirect=True
 )
 
 COUNTER: Codec[int] = Codec(lambda n: str(n).encode(), int)

@@ -7,21 +7,30 @@ from weir.meta.embedded import open_embedded
 from weir.meta.etcd import EtcdMeta, EtcdSettings
 from weir.meta.interfaces import MetaStore
 from weir.meta.memory import MemoryCore, MemoryMeta
+from weir.meta.remote.store import RemoteMeta, RemoteSettings
 from weir.model.errors import ConfigError
 from weir.runtime import Runtime
+from weir.wire.proof import ClusterSecret
 
-_HINT = "use memory:, file:/path/to/folder or etcd://host:port[,host:port]"
+_HINT = "use memory:, file:/path/to/folder, etcd://host:port[,host:port] or weir://host:port"
 _ETCD_PORT = 2379
 
 
 async def connect(
-    url: str, runtime: Runtime, *, tls: SSLContext | None = None, accept_loss: bool = False
+    url: str,
+    runtime: Runtime,
+    *,
+    tls: SSLContext | None = None,
+    accept_loss: bool = False,
+    secret: ClusterSecret | None = None,
 ) -> MetaStore:
-    """The store that the URL names; ConfigError if it names none. `tls` is for etcd, `accept_loss` for a folder.
+    """The store that the URL names; ConfigError if it names none. `tls` is for etcd, `accept_loss` for a folder,
+    `secret` for another process of this Weir.
 
     memory:                         a store of its own that lives as long as the client
     file:/path/to/folder            the embedded store in that folder
     etcd://host:port[,host:port]    an etcd cluster, reached by any of these endpoints
+    weir://host:port                the embedded store of another process that serves it
     """
     scheme, colon, rest = url.partition(":")
     if colon and scheme == "memory" and not rest:
@@ -30,6 +39,8 @@ async def connect(
         return await open_embedded(runtime, _folder(url), accept_loss=accept_loss)
     if colon and scheme == "etcd":
         return EtcdMeta(runtime, EtcdSettings(_endpoints(url, rest), tls=tls))
+    if colon and scheme == "weir":
+        return RemoteMeta(runtime, RemoteSettings(*_served(url, rest), secret=secret))
     raise ConfigError(f"{url!r} does not name a metadata store", hint=_HINT)
 
 
@@ -46,6 +57,13 @@ def _endpoints(url: str, rest: str) -> tuple[tuple[str, int], ...]:
     if not rest.startswith("//") or "/" in authority or "@" in authority:
         raise ConfigError(f"{url!r} is not a list of endpoints", hint=_HINT)
     return tuple(_endpoint(url, part) for part in authority.split(","))
+
+
+def _served(url: str, rest: str) -> tuple[str, int]:
+    endpoints = _endpoints(url, rest)
+    if len(endpoints) != 1 or endpoints[0][1] == 0 or ":" not in rest:
+        raise ConfigError(f"{url!r} is not one host and port", hint=_HINT)
+    return endpoints[0]
 
 
 def _endpoint(url: str, text: str) -> tuple[str, int]:

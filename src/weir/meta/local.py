@@ -19,6 +19,12 @@ from weir.runtime import Clock, Runtime, Timer
 from weir.runtime.tasks import TaskScope
 
 
+class Waker(Protocol):
+    """Who waits for changes."""
+
+    def wake(self) -> None: ...
+
+
 class ChangeLog(Protocol):
     """Makes decided changes durable, in order."""
 
@@ -70,7 +76,7 @@ class LocalCore:
         self._terms: dict[int, _Term] = {}
         self._last_lease = NO_LEASE
         self._timer: Timer | None = None
-        self._feeds: dict[Feed, None] = {}
+        self._feeds: dict[Waker, None] = {}
 
     # --- changes ----------------------------------------------------------------------------------------------
 
@@ -86,6 +92,40 @@ class LocalCore:
         change = self.state.delete(key, expect=expect)
         if change is not None:
             self.log.append(change, leased=False)
+
+    # --- the same, until they are durable ---------------------------------------------------------------------
+
+    async def read(self, key: str) -> Versioned | None:
+        self.expire()
+        item = self.state.get(key)
+        await self.log.settled(self.state.revision)
+        return item
+
+    async def put_durably(self, key: str, value: bytes, *, expect: int | None, lease_id: int) -> int:
+        """The version, once it is durable. The caller has waited for capacity."""
+        try:
+            version = self.put(key, value, expect=expect, lease_id=lease_id)
+        except MetaConflictError:
+            await self.log.settled(self.state.revision)
+            raise
+        await self.log.settled(version)
+        return version
+
+    async def delete_durably(self, key: str, *, expect: int | None) -> None:
+        await self.log.wait_capacity()
+        try:
+            self.delete(key, expect=expect)
+        finally:
+            await self.log.settled(self.state.revision)
+
+    async def read_all(self, prefix: str) -> Listing:
+        listing = self.listing(prefix)
+        await self.log.settled(listing.revision)
+        return listing
+
+    async def revoke_durably(self, lease_id: int) -> None:
+        self.revoke(lease_id)
+        await self.log.settled(self.state.revision)
 
     # --- leases -----------------------------------------------------------------------------------------------
 
@@ -150,10 +190,10 @@ class LocalCore:
 
     # --- watches ----------------------------------------------------------------------------------------------
 
-    def add_feed(self, feed: "Feed") -> None:
+    def add_feed(self, feed: Waker) -> None:
         self._feeds[feed] = None
 
-    def remove_feed(self, feed: "Feed") -> None:
+    def remove_feed(self, feed: Waker) -> None:
         self._feeds.pop(feed, None)
 
     def published(self) -> None:
@@ -220,37 +260,28 @@ class LocalMeta:
         self._feeds: dict[Feed, None] = {}
         self._closed = False
 
+    @property
+    def core(self) -> LocalCore:
+        """The store behind it, for whoever serves it to other processes."""
+        return self._core
+
     async def get(self, key: str) -> Versioned | None:
         self._check_open()
-        self._core.expire()
-        item = self._core.state.get(key)
-        await self._core.log.settled(self._core.state.revision)
-        return item
+        return await self._core.read(key)
 
     async def put(self, key: str, value: bytes, *, expect: int | None = None, lease: Lease | None = None) -> int:
         self._check_open()
         await self._core.log.wait_capacity()
         lease_id = usable_lease(lease, key)
-        try:
-            version = self._core.put(key, value, expect=expect, lease_id=lease_id)
-        except MetaConflictError:
-            await self._core.log.settled(self._core.state.revision)
-            raise
-        await self._core.log.settled(version)
-        return version
+        return await self._core.put_durably(key, value, expect=expect, lease_id=lease_id)
 
     async def delete(self, key: str, *, expect: int | None = None) -> None:
         self._check_open()
-        await self._core.log.wait_capacity()
-        try:
-            self._core.delete(key, expect=expect)
-        finally:
-            await self._core.log.settled(self._core.state.revision)
+        await self._core.delete_durably(key, expect=expect)
 
     async def list(self, prefix: str) -> Listing:
         self._check_open()
-        listing = self._core.listing(prefix)
-        await self._core.log.settled(listing.revision)
+        listing = await self._core.read_all(prefix)
         self._listed.remember(prefix, listing)
         return listing
 
@@ -281,8 +312,7 @@ class LocalMeta:
             return self._core.renew(lease_id)
 
         async def revoke() -> None:
-            self._core.revoke(lease_id)
-            await self._core.log.settled(self._core.state.revision)
+            await self._core.revoke_durably(lease_id)
 
         lease = HeldLease(self._clock, lease_id, ttl_s=ttl_s, asked_at=asked_at, renew=renew, revoke=revoke)
         self._tasks.spawn(lease.keep(), f"lease-{lease_id}")

@@ -17,6 +17,7 @@ from typing import NamedTuple, TypeAlias
 
 from weir.model.errors import WireError
 from weir.model.ids import Buffer, EntryId, LedgerId
+from weir.wire import error_codes
 from weir.wire.bookie_layout import (
     as_confirmed,
     as_ledger,
@@ -158,15 +159,8 @@ class Confirmed(NamedTuple):
     last_confirmed: EntryId
 
 
-class Failed(NamedTuple):
-    """The request failed (id 0: the connection did); `wire.bookie_errors` knows the codes."""
-
-    request_id: int
-    code: int
-    what: str
-    hint: str
-
-
+#: `wire.bookie_errors` knows the codes.
+Failed: TypeAlias = error_codes.Failed
 Request: TypeAlias = Add | Read | Poll | LastConfirmed | Confirm | Fence | Delete | Ping
 Response: TypeAlias = Done | Entries | Confirmed | Failed
 

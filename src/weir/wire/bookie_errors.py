@@ -20,7 +20,7 @@ from weir.model.errors import (
     WeirError,
     WireError,
 )
-from weir.wire.bookie import Failed
+from weir.wire.error_codes import ErrorCodes
 
 #: What the bookie itself got wrong, or a code of a later version.
 INTERNAL = 1
@@ -45,18 +45,7 @@ ERRORS: dict[int, type[WeirError]] = {
     34: ChecksumError,
     35: UnknownVersionError,
 }
-_CODES: dict[type[BaseException], int] = {error: code for code, error in ERRORS.items()}
+_CODES = ErrorCodes(ERRORS, other=INTERNAL, who="bookie")
 
-
-def failed_from(request_id: int, error: BaseException) -> Failed:
-    """The error as a response. A class without a code goes as its nearest ancestor that has one; what is no
-    WeirError says nothing of the bookie's insides."""
-    code = next((_CODES[cls] for cls in type(error).__mro__ if cls in _CODES), INTERNAL)
-    if isinstance(error, WeirError):
-        return Failed(request_id, code, error.what, error.hint)
-    return Failed(request_id, code, "the bookie failed inside", "see its log")
-
-
-def error_from(failed: Failed) -> WeirError:
-    """The response as an error."""
-    return ERRORS.get(failed.code, BookieError)(failed.what, hint=failed.hint)
+failed_from = _CODES.failed
+error_from = _CODES.error

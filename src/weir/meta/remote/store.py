@@ -1,0 +1,159 @@
+"""The metadata store of another process of the same Weir (`weir://host:port`); fills `MetaStore`."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import TypeVar
+
+from weir.meta.interfaces import Change, Lease, Listing, Versioned
+from weir.meta.leases import HeldLease, usable_lease
+from weir.meta.remote.client import RemoteClient, RemoteSettings
+from weir.meta.state import check_entry
+from weir.meta.watching import RecentListings, WatchTracker
+from weir.model.errors import MetaError, MetaUnavailableError
+from weir.runtime import Runtime
+from weir.runtime.tasks import TaskScope
+from weir.wire.meta import requests as ask
+from weir.wire.meta.responses import Changes, Done, Forgotten, Items, Leased, Response
+
+__all__ = ["RemoteMeta", "RemoteSettings"]
+
+T = TypeVar("T")
+_INSTANCE_SHIFT = 32
+
+
+class RemoteMeta:
+    """A client of a served store. Its leases end as soon as it meets another instance of the store: that one has
+    dropped them."""
+
+    def __init__(self, runtime: Runtime, settings: RemoteSettings) -> None:
+        self._clock = runtime.clock
+        self._client = RemoteClient(runtime, settings)
+        self._client.on_link = self._linked
+        self._tasks = TaskScope("remote meta")
+        self._listed = RecentListings()
+        self._held: list[HeldLease] = []
+
+    async def get(self, key: str) -> Versioned | None:
+        self._check_open()
+        check_entry(key, b"")
+        items = await self._items(lambda n: ask.Get(n, key))
+        return items.items[0] if items.items else None
+
+    async def put(self, key: str, value: bytes, *, expect: int | None = None, lease: Lease | None = None) -> int:
+        self._check_open()
+        check_entry(key, value)
+        lease_id = usable_lease(lease, key)
+        answers = await self._client.ask(lambda n: ask.Put(n, key, value, expect, lease_id), repeatable=False)
+        return _only(answers, Done).version
+
+    async def delete(self, key: str, *, expect: int | None = None) -> None:
+        self._check_open()
+        check_entry(key, b"")
+        _only(await self._client.ask(lambda n: ask.Delete(n, key, expect), repeatable=False), Done)
+
+    async def list(self, prefix: str) -> Listing:
+        self._check_open()
+        listing = await self._items(lambda n: ask.List(n, prefix))
+        self._listed.remember(prefix, listing)
+        return listing
+
+    def watch(self, prefix: str, *, since: int) -> AsyncIterator[Change]:
+        self._check_open()
+        return self._follow(prefix, since, self._listed.keys(prefix, since))
+
+    async def _follow(self, prefix: str, since: int, known: Sequence[str] | None) -> AsyncIterator[Change]:
+        tracker: WatchTracker | None = None
+        failures = 0
+        while not self._closed():
+            try:
+                if tracker is None:
+                    tracker = WatchTracker(since, await self._keys(prefix) if known is None else known)
+                news = await self._news(prefix, tracker)
+                failures = 0
+            except MetaUnavailableError:
+                await self._client.back_off(failures)
+                failures += 1
+                continue
+            except MetaError:
+                if self._closed():
+                    return
+                raise
+            for change in news:
+                yield change
+                if self._closed():
+                    return
+
+    async def _keys(self, prefix: str) -> Sequence[str]:
+        """The keys that a reader may hear deleted; what went before comes as a change, if the store remembers."""
+        return [item.key for item in (await self._items(lambda n: ask.List(n, prefix))).items]
+
+    async def _news(self, prefix: str, tracker: WatchTracker) -> Sequence[Change]:
+        settings = self._client.settings
+        wait_s = settings.watch_wait_s
+        after = tracker.position
+        answers = await self._client.ask(
+            lambda n: ask.Watch(n, prefix, after, round(wait_s * 1000)),
+            repeatable=True,
+            timeout_s=wait_s + settings.request_timeout_s,
+        )
+        if isinstance(answers[0], Forgotten):
+            return tracker.resync(await self._items(lambda n: ask.List(n, prefix)))
+        answer = _only(answers, Changes)
+        news = [change for change in (Change(*item) for item in answer.changes) if tracker.admit(change)]
+        tracker.settle(answer.upto)
+        return news
+
+    async def lease(self, ttl_s: float) -> Lease:
+        self._check_open()
+        asked_at = self._clock.monotonic()
+        ttl_ms = max(1, round(ttl_s * 1000))
+        granted = _only(await self._client.ask(lambda n: ask.Grant(n, ttl_ms), repeatable=False), Leased)
+
+        async def renew() -> bool:
+            answers = await self._client.ask(
+                lambda n: ask.Renew(n, granted.lease_id),
+                repeatable=True,
+                timeout_s=ttl_s / 4,  # time for another link before the lease runs out
+            )
+            return _only(answers, Leased).alive
+
+        async def revoke() -> None:
+            _only(await self._client.ask(lambda n: ask.Revoke(n, granted.lease_id), repeatable=True), Done)
+
+        lease = HeldLease(
+            self._clock, granted.lease_id, ttl_s=ttl_s, asked_at=asked_at, renew=renew, revoke=revoke
+        )
+        self._held = [*(held for held in self._held if held.alive), lease]
+        self._tasks.spawn(lease.keep(), f"lease-{granted.lease_id}")
+        return lease
+
+    async def close(self) -> None:
+        await self._client.close()
+        await self._tasks.close()
+
+    async def _items(self, request: Callable[[int], ask.Request]) -> Listing:
+        """Everything that answers, however many frames it takes."""
+        answers = [_kind(answer, Items) for answer in await self._client.ask(request, repeatable=True)]
+        found = [Versioned(item.key, item.value or b"", item.version) for part in answers for item in part.items]
+        return Listing(found, answers[-1].revision)
+
+    def _linked(self, instance: int) -> None:
+        for lease in self._held:
+            if lease.lease_id >> _INSTANCE_SHIFT != instance:
+                lease.end()
+
+    def _closed(self) -> bool:
+        return self._client.closed
+
+    def _check_open(self) -> None:
+        if self._closed():
+            raise MetaError("this metadata client is closed")
+
+
+def _only(answers: Sequence[Response], kind: type[T]) -> T:
+    return _kind(answers[-1], kind)
+
+
+def _kind(answer: Response, kind: type[T]) -> T:
+    if not isinstance(answer, kind):
+        raise MetaError(f"the metadata store answered with {type(answer).__name__}, not {kind.__name__}")
+    return answer

@@ -1,0 +1,1 @@
+"""The metadata store served to other processes: hello, requests and responses as bytes (docs/wire.md)."""
