@@ -121,8 +121,8 @@ class ComposedBroker:
         return self._kafka.catalog
 
     def kafka_services(self, settings: KafkaSettings) -> KafkaServices:
-        """What stands behind a listener for Kafka's clients."""
-        return replace(self._kafka, settings=settings)
+        """What stands behind a listener for Kafka's clients. The broker's number is that of its registration."""
+        return replace(self._kafka, settings=replace(settings, node_id=self._kafka.settings.node_id))
 
     async def serve_peers(
         self, settings: PeerServerSettings, *, request_budget: RequestBudget | None = None
@@ -240,7 +240,7 @@ async def compose_broker(
         catalog,
         guard,
         authoriser,
-        KafkaSettings(),
+        KafkaSettings(node_id=_number_of(broker, how.name)),
         groups=GroupAccess(groups, authoriser, registry, runtime.clock),
         transactions=transaction_access,
     )
@@ -327,6 +327,10 @@ def _peers(
     )
     stack.push_async_callback(pool.close)
     return pool
+
+
+def _number_of(broker: Broker, name: str) -> int:
+    return next((info.node_id for info in broker.brokers() if info.broker_id == name), 0)
 
 
 async def _own(runtime: Runtime, meta: MetaStore, how: Composition, stack: AsyncExitStack) -> Ownership:

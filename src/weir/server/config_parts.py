@@ -143,9 +143,10 @@ def pulsar_settings(config: Config, bound: Address, *, secure: bool) -> PulsarSe
     )
 
 
-def kafka_settings(config: Config, bound: Address) -> KafkaSettings:
+def kafka_settings(config: Config, bound: Address, listener: str = "kafka") -> KafkaSettings:
     limits, told = config.limits, reachable(config, bound)
     return KafkaSettings(
+        listener=listener,
         host=bound.host,
         port=bound.port,
         advertised_host=told.host,

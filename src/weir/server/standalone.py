@@ -176,7 +176,7 @@ class Standalone:
                 continue
             secure = _secure(name)
             http_url = urls.url("https", "http") if secure else urls.url("http", "https")
-            settings = replace(parts.kafka_settings(self._config, bound), http_url=http_url)
+            settings = replace(parts.kafka_settings(self._config, bound, name), http_url=http_url)
             self.kafka_servers[name] = await self.composed.serve_kafka(
                 self._adjust_kafka(settings),
                 metrics=self._kafka_metrics,

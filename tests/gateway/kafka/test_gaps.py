@@ -2,10 +2,13 @@
 
 import pytest
 
+from weir.broker.api import ProducerInfo
 from weir.gateway.kafka.errors import Code
 from weir.gateway.kafka.produce.gaps import Gaps
 from weir.model.batch import Stamp
 from weir.model.errors import OutOfOrderSequenceError
+from weir.model.topics import TopicName
+from weir.testing.broker.fake import FakeTopic
 from weir.testing.kafka.stage import Stage, batch_of, play
 
 _KEY = ("orders", 0)
@@ -47,6 +50,22 @@ def test_sequence_numbers_begin_anew_after_the_last() -> None:
     gaps.note(_KEY, Stamp(7, 0, _LAST))
     with pytest.raises(OutOfOrderSequenceError):
         gaps.check(_KEY, Stamp(7, 0, 0))
+
+
+def test_what_another_broker_stored_meanwhile_is_not_missed() -> None:
+    class Knowing(FakeTopic):
+        def idempotent_producers(self) -> list[ProducerInfo]:
+            return [
+                ProducerInfo(7, 0, last_sequence=5, last_ms=0),
+                ProducerInfo(8, 0, last_sequence=-1, last_ms=0),
+            ]
+
+    gaps, topic = Gaps(), Knowing(TopicName.parse("orders").at(0))
+    gaps.note(_KEY, Stamp(7, 0, 3))
+    gaps.note(_KEY, Stamp(8, 0, 3))
+    gaps.check(_KEY, Stamp(7, 0, 6), topic)
+    with pytest.raises(OutOfOrderSequenceError):
+        gaps.check(_KEY, Stamp(8, 0, 4), topic)
 
 
 def test_only_so_many_are_remembered() -> None:

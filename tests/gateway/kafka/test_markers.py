@@ -17,7 +17,7 @@ FLAGS = BatchFlags.CONTROL | BatchFlags.TRANSACTIONAL
 def test_a_marker_becomes_the_control_batch_that_kafka_knows(abort: bool) -> None:
     flags = FLAGS | BatchFlags.ABORT if abort else FLAGS
     marker = Batch(41, 1, BatchFormat.MARKER, NOW, encode_marker(NOW - 5), flags, stamp=Stamp(77, 3))
-    made = b"".join(bytes(piece) for piece in marker_records(marker))
+    made = b"".join(bytes(piece) for piece in marker_records(marker, 0))
     assert len(made) == MARKER_BYTES
     header = verify(made)
     assert (header.base_offset, header.control, header.stamp.producer_id, header.stamp.epoch) == (41, True, 77, 3)

@@ -46,6 +46,13 @@ class Catalog:
             raise TopicNotFoundError(f"there is no topic {name[:80]}")
         return record
 
+    async def look(self, name: str) -> TopicRecord:
+        """`topic`; one that is not known here is asked of the metadata: another broker may just have made it."""
+        record = await self._registry.topics.look(self.base(name))
+        if record is None or record.deleting:
+            raise TopicNotFoundError(f"there is no topic {name[:80]}")
+        return record
+
     async def ensure(self, name: str) -> TopicRecord:
         """The topic, made now if its namespace lets topics come to be by being named."""
         base = self.base(name)
@@ -75,6 +82,17 @@ class Catalog:
             record = self.topic(topic) if isinstance(topic, str) else self.by_id(topic)
             found = self._parts[topic, index] = self.part_of(record, index)
         return found
+
+    async def look_part(self, topic: str | bytes, index: int) -> TopicName:
+        """`find`; a topic or partition that is not known here by its name is asked of the metadata: another broker
+        may just have made it. Ids are known a moment later, and clients ask again until then."""
+        try:
+            return self.find(topic, index)
+        except TopicNotFoundError:
+            if not isinstance(topic, str) or index < 0:
+                raise
+            await self._registry.topics.look(self.base(topic).at(index))
+            return self.find(topic, index)
 
     def part_of(self, record: TopicRecord, index: int) -> TopicName:
         if not 0 <= index < max(1, record.partitions):
@@ -138,6 +156,14 @@ class Catalog:
         else:
             self.known_by_id(role, topic)
         return self.find(topic, index)
+
+    async def look_known(self, role: str, topic: str | bytes, index: int) -> TopicName:
+        """`known`, as `look_part` finds it."""
+        if isinstance(topic, str):
+            self._guard.check(role, self.base(topic), None)
+        else:
+            self.known_by_id(role, topic)
+        return await self.look_part(topic, index)
 
     def all(self, role: str) -> list[TopicRecord]:
         """Every topic that has a name in Kafka and that the role may know of, in the order of names."""

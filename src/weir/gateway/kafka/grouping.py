@@ -76,11 +76,11 @@ def check_topics(session: Session, group: str, parts: Iterable[TopicName]) -> No
             services.guard.check(session.role, base, Action.CONSUME, subscription=group)
 
 
-def part_of(session: Session, group: str, name: str, index: int) -> TopicName:
+async def part_of(session: Session, group: str, name: str, index: int) -> TopicName:
     """A partition, if the client may consume it."""
     catalog = session.services.catalog
     session.services.guard.check(session.role, catalog.base(name), Action.CONSUME, subscription=group)
-    return catalog.part(name, index)
+    return await catalog.look_part(name, index)
 
 
 # --- what consumers say -------------------------------------------------------------------------------------

@@ -76,14 +76,14 @@ def fenced_code(version: int, since: int) -> Code:
     return Code.PRODUCER_FENCED if version >= since else Code.INVALID_PRODUCER_EPOCH
 
 
-def part_to_write(session: "Session", name: str, index: int) -> TopicName:
+async def part_to_write(session: "Session", name: str, index: int) -> TopicName:
     """A partition, if the client may produce there."""
     catalog = session.services.catalog
     session.services.guard.check(session.role, catalog.base(name), Action.PRODUCE)
-    return catalog.part(name, index)
+    return await catalog.look_part(name, index)
 
 
-def find_parts(
+async def find_parts(
     session: "Session", name: str, indexes: Sequence[int]
 ) -> tuple[dict[int, TopicName], dict[int, int]]:
     """Of a topic's partitions those that the client may write to, and the codes of the others."""
@@ -91,7 +91,7 @@ def find_parts(
     refused: dict[int, int] = {}
     for index in indexes:
         try:
-            found[index] = part_to_write(session, name, index)
+            found[index] = await part_to_write(session, name, index)
         except errors.WeirError as failure:
             refused[index] = code_of(failure)
     return found, refused

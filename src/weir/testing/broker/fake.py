@@ -33,6 +33,7 @@ from weir.model.errors import (
     ConsumerClosedError,
     NotAuthenticatedError,
     NotAuthorisedError,
+    NotOwnerError,
     SubscriptionBusyError,
     WeirError,
 )
@@ -327,7 +328,9 @@ class FakeBroker:
         self._bundles = SoleBundles("fake")
         self.served: dict[TopicName, FakeTopic] = {}
         self.partitioned: dict[TopicName, int] = {}
+        #: Topics that other brokers serve, and who these are.
         self.elsewhere: dict[TopicName, Owner] = {}
+        self.others: list[BrokerInfo] = []
         #: Who is behind which credentials; None: everyone may come.
         self.identities: dict[bytes, Identity] | None = None
         #: Raised by every call that names a topic, if set.
@@ -345,6 +348,8 @@ class FakeBroker:
 
     async def topic(self, name: TopicName, *, role: str, create: bool = True) -> FakeTopic:
         await self._answer()
+        if name in self.elsewhere:
+            raise NotOwnerError(f"{name} is served elsewhere", listeners=self.elsewhere[name].listeners)
         return self.at(str(name))
 
     async def load(self, name: TopicName, *, create: bool = True) -> FakeTopic:
@@ -365,7 +370,7 @@ class FakeBroker:
         return self.elsewhere.get(name, Owner(True, broker_id="fake", node_id=0))
 
     def brokers(self) -> list[BrokerInfo]:
-        return [BrokerInfo("fake", "")]
+        return [BrokerInfo("fake", ""), *self.others]
 
     @property
     def bundles(self) -> SoleBundles:

@@ -204,6 +204,13 @@ def patched(batch: Buffer, base_offset: int, leader_epoch: int = 0) -> list[Buff
     return [PATCH.pack(base_offset, len(batch) - LENGTH_END, leader_epoch), memoryview(batch)[_PATCH_BYTES:]]
 
 
+def with_leader_epoch(pieces: list[Buffer], leader_epoch: int) -> list[Buffer]:
+    """The pieces of one batch, the first of which holds the fields before its checksum, as its leader wrote it."""
+    base_offset, length, _ = PATCH.unpack_from(pieces[0])
+    rest = memoryview(pieces[0])[_PATCH_BYTES:]
+    return [PATCH.pack(base_offset, length, leader_epoch), *([rest] if len(rest) else []), *pieces[1:]]
+
+
 def with_append_time(batch: Buffer, moment_ms: int) -> bytes:
     """The batch with the broker's time for each of its records."""
     header = parse_header(batch)

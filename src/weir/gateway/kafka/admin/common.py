@@ -30,10 +30,10 @@ def administered(session: Session, name: str) -> TopicName:
     return base
 
 
-def existing(session: Session, name: str) -> TopicRecord:
+async def existing(session: Session, name: str) -> TopicRecord:
     """The topic, if the client may administer it. Who may not does not learn whether there is one."""
     administered(session, name)
-    return session.services.catalog.topic(name)
+    return await session.services.catalog.look(name)
 
 
 def check_cluster(session: Session) -> None:

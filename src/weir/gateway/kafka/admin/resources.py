@@ -45,7 +45,7 @@ async def alter(session: Session, kind: int, name: str, changes: Changes, *, val
     if not name:
         raise RefusedError(Code.INVALID_REQUEST, "Default topic resources are not allowed.")
     registry = session.services.registry
-    record = existing(session, name)
+    record = await existing(session, name)
     below = registry.policies(record.name.namespace)
 
     def change(now: TopicRecord) -> TopicRecord:

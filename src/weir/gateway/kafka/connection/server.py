@@ -7,6 +7,7 @@ from weir.gateway.kafka.connection.metrics import KafkaMetrics
 from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.connection.settings import KafkaSettings
 from weir.gateway.kafka.fetch.sessions import FetchSessions
+from weir.gateway.kafka.nodes import Nodes
 from weir.gateway.kafka.registry import load_handlers
 from weir.gateway.kafka.services import Services
 from weir.model.errors import TopicClosedError
@@ -59,6 +60,12 @@ class KafkaServer:
             settings.sweep_interval_s,
             settings.close_grace_s,
         )
+        self._nodes = Nodes(
+            services.broker,
+            node_id=settings.node_id,
+            listener=settings.listener,
+            advertised=lambda: self.advertised,
+        )
         self._server: Server[Session] = Server(runtime, "kafka", serving, self._session, tls=tls)
 
     @property
@@ -93,6 +100,7 @@ class KafkaServer:
             self.services,
             connection,
             advertised=self.advertised,
+            nodes=self._nodes,
             metrics=self.metrics,
             fetch_sessions=self._fetch_sessions,
             unread_budget=self.unread_budget,

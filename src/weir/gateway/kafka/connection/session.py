@@ -25,6 +25,7 @@ from weir.gateway.kafka.connection.versions import api_versions
 from weir.gateway.kafka.errors import Code, code_of, text_of
 from weir.gateway.kafka.fetch.sessions import FetchSessions
 from weir.gateway.kafka.fetch.topics import Topics
+from weir.gateway.kafka.nodes import Nodes
 from weir.gateway.kafka.produce.publishing import Publishing
 from weir.gateway.kafka.registry import HANDLERS, Handler
 from weir.gateway.kafka.services import Services
@@ -67,6 +68,7 @@ class Session:
         connection: Connection,
         *,
         advertised: tuple[str, int],
+        nodes: Nodes,
         metrics: KafkaMetrics,
         fetch_sessions: FetchSessions,
         unread_budget: ByteBudget,
@@ -78,6 +80,8 @@ class Session:
         self.limits = services.settings.limits
         #: How clients of this listener reach this broker.
         self.advertised_host, self.advertised_port = advertised
+        #: And how they reach the others.
+        self.nodes = nodes
         #: As the request at hand names it; "" if it does not.
         self.client_id = ""
         self.credentials = Credentials(services.broker, services.clock, connection.certificate)

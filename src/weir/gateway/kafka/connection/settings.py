@@ -47,6 +47,8 @@ class KafkaSettings:
     #: How clients reach it; None: the bound address.
     advertised_host: str | None = None
     advertised_port: int | None = None
+    #: The name of the listener in the configuration: clients are told of those of other brokers that have it.
+    listener: str = "kafka"
     #: This broker's number, and the cluster's name, as clients are told.
     node_id: int = 0
     cluster_id: str = "weir"

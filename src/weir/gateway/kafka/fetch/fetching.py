@@ -9,13 +9,14 @@ from weir.broker.api import LogReader
 from weir.gateway.kafka.errors import Code, code_of
 from weir.gateway.kafka.fetch.markers import MARKER_BYTES, marker_records
 from weir.gateway.kafka.fetch.parts import FetchPart, FetchParts
+from weir.gateway.kafka.nodes import UNSAID, Node, check_epoch
 from weir.model.batch import Batch, BatchFlags, BatchFormat
 from weir.model.errors import TooManyError, WeirError
 from weir.model.ids import Buffer
 from weir.model.registry import Action
 from weir.model.topics import TopicName
 from weir.wire.kafka import messages as m
-from weir.wire.kafka.records import patched
+from weir.wire.kafka.records import patched, with_leader_epoch
 from weir.wire.translation import kafka_records, kafka_records_in_steps, opened_size
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ _READ_COMMITTED = 1
 _FIRST_BYTES = 64 * 1024
 #: Topics that one fetch loads at a time.
 _LOADED_AT_ONCE = 64
-#: Every partition's.
-_LEADER_EPOCH = 0
+#: What a client believes that reads from the wrong broker, or from the right one of before.
+_LED_OTHERWISE = (Code.NOT_LEADER_OR_FOLLOWER, Code.FENCED_LEADER_EPOCH)
 #: Nearly every batch: an identity is cheaper than arithmetic on flags.
 _PLAIN = BatchFlags.NONE
 #: Formats whose batches need not be opened.
@@ -101,11 +102,18 @@ class Fetching:
             part.begin()
         try:
             await self._find(part)
-            await self._read(part)
+            if not part.error:
+                await self._read(part)
         except WeirError as failure:
-            part.error, part.batches = code_of(failure), []
+            self._refuse(part, code_of(failure))
         if part.error:
             self._failed = True
+
+    def _refuse(self, part: FetchPart, code: int) -> None:
+        """Nothing can be read of it, and of another leader its client is told."""
+        part.error, part.batches = code, []
+        if code in _LED_OTHERWISE and part.name is not None:
+            part.leader = self._session.nodes.leader(part.name, code == Code.FENCED_LEADER_EPOCH)
 
     async def _load(self, parts: list[FetchPart]) -> None:
         """Load topics that are not, several at a time; what fails is told when they are looked at."""
@@ -125,7 +133,7 @@ class Fetching:
         """Its topic, which may have been unloaded or deleted since it was last read."""
         session, services = self._session, self._session.services
         if part.name is None:
-            part.name = services.catalog.known(session.role, *part.key)
+            part.name = await services.catalog.look_known(session.role, *part.key)
         if part.access_revision != services.authoriser.revision:
             services.guard.check(session.role, part.name, Action.CONSUME)
             part.access_revision = services.authoriser.revision
@@ -133,9 +141,10 @@ class Fetching:
         if topic is None:
             try:
                 topic = await session.topics.load(part.name)
-            except WeirError:
+            except WeirError as failure:
+                self._refuse(part, code_of(failure))
                 part.name = None  # another topic may have the name by the next fetch
-                raise
+                return
         self._parts.found(part, topic)
 
     async def _read(self, part: FetchPart) -> None:
@@ -145,9 +154,9 @@ class Fetching:
             return
         limit = part.limit(self._committed)
         part.marks = (topic.end_offset, topic.stable_offset, log.start_offset)
-        if part.leader_epoch > _LEADER_EPOCH:
-            part.error = Code.UNKNOWN_LEADER_EPOCH
-        elif not log.start_offset <= part.offset <= topic.end_offset:
+        if part.leader_epoch not in (UNSAID, topic.leader_epoch):
+            check_epoch(part.leader_epoch, topic.leader_epoch, part.name)
+        if not log.start_offset <= part.offset <= topic.end_offset:
             part.error = Code.OFFSET_OUT_OF_RANGE
         elif part.next >= limit:
             if part.offset >= limit:
@@ -243,9 +252,10 @@ class Fetching:
         for batch in part.batches:
             wanted = None if log is None else log.visible(batch)
             if wanted is None and batch.format in _AS_IT_CAME:
-                pieces += _as_it_came(batch)
+                pieces += _as_it_came(batch, _epoch_of(part, batch))
             else:
-                pieces += await self._session.turns.through(kafka_records_in_steps(batch, wanted))
+                made = await self._session.turns.through(kafka_records_in_steps(batch, wanted))
+                pieces += with_leader_epoch(made, _epoch_of(part, batch))
                 await self._session.turns.next()
         part.pieces = pieces
 
@@ -258,6 +268,7 @@ class Fetching:
             return _PartData(
                 partition_index=index,
                 error_code=part.error,
+                current_leader=None if part.leader is None else _leader(part.leader),
                 high_watermark=-1,
                 last_stable_offset=-1,
                 log_start_offset=-1,
@@ -283,24 +294,36 @@ class Fetching:
         ]
 
 
+def _leader(leader: tuple[Node, int]) -> m.FetchResponse.LeaderIdAndEpoch:
+    node, epoch = leader
+    return m.FetchResponse.LeaderIdAndEpoch(leader_id=node.node_id, leader_epoch=epoch)
+
+
 def _records(part: FetchPart) -> list[Buffer]:
     """The batches as they came, at their offsets; in pieces, so that nothing is copied."""
     if part.pieces is not None:
         return part.pieces
     out: list[Buffer] = []
-    for batch in part.batches:
-        out += _as_it_came(batch)
+    if part.batches:
+        epoch, last = _epoch_of(part, part.batches[0]), _epoch_of(part, part.batches[-1])
+        for batch in part.batches:
+            out += _as_it_came(batch, epoch if epoch == last else _epoch_of(part, batch))
     return out
 
 
-def _as_it_came(batch: Batch) -> list[Buffer]:
+def _epoch_of(part: FetchPart, batch: Batch) -> int:
+    """In which a batch was written: what its reader says of it when it asks whether that is still so."""
+    return 0 if part.topic is None else part.topic.epoch_at(batch.base_offset)
+
+
+def _as_it_came(batch: Batch, leader_epoch: int) -> list[Buffer]:
     """What need not be opened: Kafka's own batches, and markers."""
     if batch.flags is not _PLAIN:
         if batch.format is BatchFormat.MARKER:
-            return marker_records(batch)
+            return marker_records(batch, leader_epoch)
         if batch.flags & BatchFlags.HIDDEN:
-            return kafka_records(batch, 0)
-    return patched(batch.payload, batch.base_offset)
+            return with_leader_epoch(kafka_records(batch, 0), leader_epoch)
+    return patched(batch.payload, batch.base_offset, leader_epoch)
 
 
 def _size_of(batch: Batch) -> int:

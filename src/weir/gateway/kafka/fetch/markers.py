@@ -11,10 +11,10 @@ from weir.wire.marker import decode_marker
 MARKER_BYTES = len(control_batch(0, 0, True, 0))
 
 
-def marker_records(batch: Batch) -> list[Buffer]:
+def marker_records(batch: Batch, leader_epoch: int) -> list[Buffer]:
     """The control batch that ends the transaction for a reader of its partition."""
     if batch.stamp is None:
         raise WireError(f"the marker at {batch.base_offset} is nobody's")
     commit = not batch.flags & BatchFlags.ABORT
     made = control_batch(batch.stamp.producer_id, batch.stamp.epoch, commit, decode_marker(batch.payload))
-    return patched(made, batch.base_offset)
+    return patched(made, batch.base_offset, leader_epoch)

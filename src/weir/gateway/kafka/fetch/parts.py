@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from weir.broker.api import LogReader, Topic
+from weir.gateway.kafka.nodes import Node
 from weir.model.batch import Batch
 from weir.model.ids import Buffer
 from weir.model.topics import TopicName
@@ -28,6 +29,7 @@ class FetchPart:
         "batches",
         "error",
         "key",
+        "leader",
         "leader_epoch",
         "log",
         "marks",
@@ -72,6 +74,8 @@ class FetchPart:
         self.size = 0
         self.next = self.offset
         self.error = 0
+        #: Who leads it, and in which epoch, where the client believes otherwise.
+        self.leader: tuple[Node, int] | None = None
         self.marks: Marks | None = None
 
     def found(self, topic: Topic) -> None:

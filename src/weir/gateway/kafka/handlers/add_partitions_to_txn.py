@@ -52,7 +52,7 @@ async def _add(session: Session, asked: _Transaction, version: int) -> list[_Top
     for topic in asked.topics:
         for index in topic.partitions:
             await session.turns.pause(LOOK_UP_UNITS)
-            found, codes = find_parts(session, topic.name, [index])
+            found, codes = await find_parts(session, topic.name, [index])
             parts += found.values()
             for code in codes.values():
                 refused[topic.name, index] = code

@@ -20,7 +20,7 @@ async def create_partitions(
     once, twice = named_once(request.topics, lambda topic: topic.name)
 
     async def grow(topic: _Topic) -> _Result:
-        record = existing(session, topic.name)
+        record = await existing(session, topic.name)
         _check(session, topic, record)
         check_count(session.services.registry, topic.count)
         if not request.validate_only:

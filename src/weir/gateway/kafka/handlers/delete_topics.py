@@ -24,7 +24,7 @@ async def delete_topics(session: Session, request: m.DeleteTopicsRequest, versio
     once, twice = named_once(wanted, partial(_key, session))
 
     async def delete(topic: _Topic) -> _Result:
-        record = _meant(session, topic)
+        record = await _meant(session, topic)
         topic_id = session.services.catalog.id_of(record)
         await session.services.broker.delete(record.name, force=True)
         return _Result(name=topic.name or session.services.catalog.name_of(record.name), topic_id=topic_id)
@@ -45,7 +45,7 @@ def _key(session: Session, topic: _Topic) -> str | bytes:
     return catalog.id_of(record) if catalog.may_know(session.role, record.name) else topic.name
 
 
-def _meant(session: Session, topic: _Topic) -> TopicRecord:
+async def _meant(session: Session, topic: _Topic) -> TopicRecord:
     catalog = session.services.catalog
     named, known = topic.name is not None, bytes(topic.topic_id) != _NO_ID
     if named == known:
@@ -58,7 +58,7 @@ def _meant(session: Session, topic: _Topic) -> TopicRecord:
             administered(session, topic.name)
         except InvalidNameError as bad:  # there can be none
             raise TopicNotFoundError(bad.what, hint=bad.hint) from bad
-        return catalog.topic(topic.name)
+        return await catalog.look(topic.name)
     record = catalog.known_by_id(session.role, topic.topic_id)
     session.services.authoriser.check_admin(session.role, record.name)
     return record

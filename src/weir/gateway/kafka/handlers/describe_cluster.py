@@ -16,7 +16,6 @@ async def describe_cluster(
     session: Session, request: m.DescribeClusterRequest, version: int
 ) -> m.DescribeClusterResponse:
     services = session.services
-    settings = services.settings
     if request.endpoint_type != _BROKERS:
         known = request.endpoint_type == _CONTROLLERS
         return m.DescribeClusterResponse(
@@ -30,12 +29,13 @@ async def describe_cluster(
         operations = cluster_operations(services.authoriser, session.role)
     return m.DescribeClusterResponse(
         endpoint_type=_BROKERS,
-        cluster_id=settings.cluster_id,
-        controller_id=settings.node_id,
+        cluster_id=services.settings.cluster_id,
+        controller_id=session.nodes.controller(),
         brokers=[
             m.DescribeClusterResponse.DescribeClusterBroker(
-                broker_id=settings.node_id, host=session.advertised_host, port=session.advertised_port
+                broker_id=node.node_id, host=node.host, port=node.port, rack=node.rack
             )
+            for node in session.nodes.all().values()
         ],
         cluster_authorized_operations=operations,
     )

@@ -28,18 +28,18 @@ async def describe_configs(
     check_named(len(request.resources))
     results = []
     for number, resource in enumerate(request.resources, 1):
-        results.append(_described(session, request, resource))
+        results.append(await _described(session, request, resource))
         if not number % _AT_ONCE:
             await session.turns.next()
     return m.DescribeConfigsResponse(results=results)
 
 
-def _described(session: Session, request: m.DescribeConfigsRequest, resource: _Resource) -> _Result:
+async def _described(session: Session, request: m.DescribeConfigsRequest, resource: _Resource) -> _Result:
     result = _Result(resource_type=resource.resource_type, resource_name=resource.resource_name)
     try:
         match resource.resource_type:
             case ResourceType.TOPIC:
-                found = _of_topic(session, resource.resource_name, synonyms=request.include_synonyms)
+                found = await _of_topic(session, resource.resource_name, synonyms=request.include_synonyms)
             case ResourceType.BROKER:
                 found = _of_broker(session, resource, synonyms=request.include_synonyms)
             case other:
@@ -55,10 +55,10 @@ def _described(session: Session, request: m.DescribeConfigsRequest, resource: _R
     return result
 
 
-def _of_topic(session: Session, name: str, *, synonyms: bool) -> list[_Config]:
+async def _of_topic(session: Session, name: str, *, synonyms: bool) -> list[_Config]:
     services = session.services
     services.guard.check(session.role, services.catalog.base(name), None)
-    record = services.catalog.topic(name)
+    record = await services.catalog.look(name)
     holds = services.registry.policies(record.name)
     return [
         _Config(

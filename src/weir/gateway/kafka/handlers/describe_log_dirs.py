@@ -57,7 +57,7 @@ async def _named(session: Session, request: m.DescribeLogDirsRequest) -> list[tu
     for wanted in request.topics or ():
         for index in wanted.partitions:
             try:
-                part: TopicName = catalog.part(wanted.topic, index)
+                part: TopicName = await catalog.look_part(wanted.topic, index)
                 topic = await broker.topic(part, role=session.role, create=False)
             except WeirError:
                 continue  # Kafka leaves out what it does not have

@@ -36,7 +36,7 @@ async def _describe(session: Session, name: str, index: int) -> _Partition:
     await session.turns.pause(LOOK_UP_UNITS)
     try:
         services.guard.check(session.role, services.catalog.base(name), Action.CONSUME)
-        part = services.catalog.part(name, index)
+        part = await services.catalog.look_part(name, index)
         topic = await services.broker.topic(part, role=session.role, create=False)
     except WeirError as failure:
         return _Partition(partition_index=index, error_code=code_of(failure), error_message=text_of(failure))

@@ -5,6 +5,7 @@ from weir.gateway.kafka.errors import RefusedError
 from weir.gateway.kafka.fetch.fetching import Fetching
 from weir.gateway.kafka.fetch.parts import FetchPart, FetchParts
 from weir.gateway.kafka.fetch.sessions import FIRST, SESSIONLESS
+from weir.gateway.kafka.nodes import Node
 from weir.gateway.kafka.registry import handler
 from weir.model.errors import TooManyError
 from weir.wire.kafka import messages as m
@@ -103,6 +104,7 @@ def _put(session: Session, parts: FetchParts, request: m.FetchRequest, by_id: bo
 def _add(response: m.FetchResponse, fetching: Fetching, parts: list[FetchPart]) -> None:
     """What the client is told, partitions of one topic together."""
     topics: dict[str | bytes, m.FetchResponse.FetchableTopicResponse] = {}
+    nodes: dict[int, Node] = {}
     for part in parts:
         name = part.key[0]
         topic = topics.get(name)
@@ -113,5 +115,11 @@ def _add(response: m.FetchResponse, fetching: Fetching, parts: list[FetchPart]) 
             )
             response.responses.append(topic)
         topic.partitions.append(fetching.answer(part))
+        if part.leader is not None:
+            nodes[part.leader[0].node_id] = part.leader[0]
         part.told = None if part.error else part.marks
+    response.node_endpoints = [
+        m.FetchResponse.NodeEndpoint(node_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
+        for node in nodes.values()
+    ]
     fetching.done()

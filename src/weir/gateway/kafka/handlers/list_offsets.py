@@ -2,6 +2,7 @@
 
 from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.errors import Code, RefusedError, code_of
+from weir.gateway.kafka.nodes import UNSAID, check_epoch
 from weir.gateway.kafka.registry import handler
 from weir.model.errors import WeirError
 from weir.model.registry import Action
@@ -39,35 +40,34 @@ async def _answer(session: Session, name: str, asked: _Asked, committed: bool, v
             raise RefusedError(
                 Code.UNSUPPORTED_VERSION, f"{asked.timestamp} is no moment in version {version} of list offsets"
             )
-        offset, time_ms = await _find(session, name, asked, committed)
+        offset, time_ms, epoch = await _find(session, name, asked, committed)
     except WeirError as failure:
         return _Told(
             partition_index=asked.partition_index, error_code=code_of(failure), timestamp=_NOTHING, offset=_NOTHING
         )
-    epoch = 0 if offset >= 0 else -1
     return _Told(partition_index=asked.partition_index, timestamp=time_ms, offset=offset, leader_epoch=epoch)
 
 
-async def _find(session: Session, name: str, asked: _Asked, committed: bool) -> tuple[int, int]:
-    """The offset, and its record's time where that was asked for."""
+async def _find(session: Session, name: str, asked: _Asked, committed: bool) -> tuple[int, int, int]:
+    """The offset, its record's time where that was asked for, and the epoch in which it was written."""
     services = session.services
-    part = services.catalog.known(session.role, name, asked.partition_index)
+    part = await services.catalog.look_known(session.role, name, asked.partition_index)
     services.guard.check(session.role, part, Action.CONSUME)
     topic = await services.broker.topic(part, role=session.role, create=False)
-    if asked.current_leader_epoch > 0:
-        raise RefusedError(Code.UNKNOWN_LEADER_EPOCH, "partitions have one epoch here, 0")
+    check_epoch(asked.current_leader_epoch, topic.leader_epoch, part)
     end = topic.stable_offset if committed else topic.end_offset
     match asked.timestamp:
         case -1:  # latest
-            return end, _NOTHING
+            return end, _NOTHING, topic.leader_epoch
         case -2 | -4:  # earliest, and earliest that is not in a tier
-            return topic.reader().start_offset, _NOTHING
+            start = topic.reader().start_offset
+            return start, _NOTHING, topic.epoch_at(start)
         case -3:  # that of the latest time
             found = await services.moments.of(topic, session.clock).latest()
         case -5 | -6:  # in a tier, or on its way there
-            return _NOTHING, _NOTHING
+            return _NOTHING, _NOTHING, UNSAID
         case moment_ms:
             found = await services.moments.of(topic, session.clock).first_at(moment_ms)
     if found is None or found.offset >= end:
-        return _NOTHING, _NOTHING
-    return found.offset, found.time_ms
+        return _NOTHING, _NOTHING, UNSAID
+    return found.offset, found.time_ms, topic.epoch_at(found.offset)

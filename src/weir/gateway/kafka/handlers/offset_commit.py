@@ -27,7 +27,7 @@ async def offset_commit(session: Session, request: m.OffsetCommitRequest, versio
         for partition in topic.partitions:
             await session.turns.pause(LOOK_UP_UNITS)
             try:
-                part = _part(session, request.group_id, topic, partition.partition_index, version)
+                part = await _part(session, request.group_id, topic, partition.partition_index, version)
             except WeirError as refused:
                 answer.say(partition.partition_index, _code(refused, version))
                 continue
@@ -77,12 +77,12 @@ class _Answer:
         return m.OffsetCommitResponse(topics=self._topics)
 
 
-def _part(session: Session, group: str, topic: _Topic, index: int, version: int) -> TopicName:
+async def _part(session: Session, group: str, topic: _Topic, index: int, version: int) -> TopicName:
     name = topic.name
     if version >= _TOPIC_IDS_SINCE:
         catalog = session.services.catalog
         name = catalog.name_of(catalog.known_by_id(session.role, topic.topic_id).name)
-    return part_of(session, group, name, index)
+    return await part_of(session, group, name, index)
 
 
 def _code(refused: WeirError, version: int) -> int:

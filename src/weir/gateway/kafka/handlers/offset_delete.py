@@ -43,7 +43,7 @@ async def offset_delete(session: Session, request: m.OffsetDeleteRequest, versio
             try:
                 if read is None or topic.name in read:
                     raise GroupSubscribedError(f"members of group {name!r} read {topic.name}")
-                awaited.append((told, part_of(session, name, topic.name, index)))
+                awaited.append((told, await part_of(session, name, topic.name, index)))
             except WeirError as refused:
                 told.error_code = code_of(refused)
     try:

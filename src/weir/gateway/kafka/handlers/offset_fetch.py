@@ -90,7 +90,7 @@ async def _some(session: Session, group: str, wanted: Sequence[_Wanted], version
         topic = _Topic(name=asked.name, topic_id=asked.topic_id, partitions=[])
         topics.append(topic)
         for index in asked.indexes:
-            awaited.append((topic, index, _part(session, group, asked, index, version)))
+            awaited.append((topic, index, await _part(session, group, asked, index, version)))
             await session.turns.pause(LOOK_UP_UNITS)
     parts = [part for _, _, part in awaited if isinstance(part, TopicName)]
     found = await groups_of(session).fetch(group, parts, stable=stable)
@@ -103,13 +103,13 @@ async def _some(session: Session, group: str, wanted: Sequence[_Wanted], version
     return _Group(group_id=group, topics=topics)
 
 
-def _part(session: Session, group: str, asked: _Wanted, index: int, version: int) -> TopicName | WeirError:
+async def _part(session: Session, group: str, asked: _Wanted, index: int, version: int) -> TopicName | WeirError:
     try:
         name = asked.name
         if version >= _TOPIC_IDS_SINCE:
             catalog = session.services.catalog
             name = catalog.name_of(catalog.known_by_id(session.role, asked.topic_id).name)
-        return part_of(session, group, name, index)
+        return await part_of(session, group, name, index)
     except WeirError as refused:
         return refused
 

@@ -1,8 +1,13 @@
-"""OffsetForLeaderEpoch: where an epoch of a partition ended. Weir's logs have one epoch, 0, and never diverge."""
+"""OffsetForLeaderEpoch: where an epoch of a partition ended.
+
+Weir's logs never diverge, so no reader finds that what it read is gone: every epoch that it was told of ends where
+it is, or later.
+"""
 
 from weir.gateway.kafka.admin.common import check_named
 from weir.gateway.kafka.connection.session import Session
-from weir.gateway.kafka.errors import Code, RefusedError, code_of
+from weir.gateway.kafka.errors import code_of
+from weir.gateway.kafka.nodes import UNSAID, check_epoch
 from weir.gateway.kafka.registry import handler
 from weir.model.errors import WeirError
 from weir.wire.kafka import messages as m
@@ -11,8 +16,6 @@ from weir.wire.kafka.apis import ApiKey
 _Partition = m.OffsetForLeaderEpochRequest.OffsetForLeaderPartition
 _Result = m.OffsetForLeaderEpochResponse.EpochEndOffset
 
-_EPOCH = 0
-_UNSAID = -1
 #: A consumer asks for all that it reads.
 _MOST_PARTITIONS = 100_000
 
@@ -38,16 +41,12 @@ async def _end_of(session: Session, name: str, part: _Partition) -> _Result:
     await session.turns.next()  # there may be many, and all of them at hand
     try:
         services.guard.check(session.role, services.catalog.base(name), None)
-        where = services.catalog.part(name, part.partition)
+        where = await services.catalog.look_part(name, part.partition)
         topic = await services.broker.topic(where, role=session.role, create=False)
-        if part.current_leader_epoch > _EPOCH:
-            raise RefusedError(Code.UNKNOWN_LEADER_EPOCH, f"{name} has no epoch {part.current_leader_epoch}")
-        if _UNSAID < part.current_leader_epoch < _EPOCH:
-            raise RefusedError(Code.FENCED_LEADER_EPOCH, f"{name} has left epoch {part.current_leader_epoch}")
+        check_epoch(part.current_leader_epoch, topic.leader_epoch, where)
     except WeirError as failure:
         return _Result(
-            partition=part.partition, error_code=code_of(failure), leader_epoch=_UNSAID, end_offset=_UNSAID
+            partition=part.partition, error_code=code_of(failure), leader_epoch=UNSAID, end_offset=UNSAID
         )
-    if part.leader_epoch != _EPOCH:  # one that was never seen here
-        return _Result(partition=part.partition, leader_epoch=_UNSAID, end_offset=_UNSAID)
-    return _Result(partition=part.partition, leader_epoch=_EPOCH, end_offset=topic.end_offset)
+    epoch, end = topic.epoch_end(part.leader_epoch)
+    return _Result(partition=part.partition, leader_epoch=epoch, end_offset=end)

@@ -34,7 +34,7 @@ async def txn_offset_commit(
             answer = _Partition(partition_index=partition.partition_index)
             told.partitions.append(answer)
             try:
-                part = part_of(session, request.group_id, topic.name, partition.partition_index)
+                part = await part_of(session, request.group_id, topic.name, partition.partition_index)
             except WeirError as refused:
                 answer.error_code = code_of(refused)
                 continue

@@ -2,9 +2,11 @@
 
 Clients have several batches under way. When one could not be stored, perhaps because its topic was moving, those
 behind it must be refused until it is sent again. A topic that has stored something of the producer knows that by
-itself; one that has not would take any of them for the first.
+itself; one that has not would take any of them for the first. So a gap counts while the topic knows nothing of the
+producer: what was missing here may have been stored by another broker that led the partition meanwhile.
 """
 
+from weir.broker.api import Topic
 from weir.model.batch import Stamp
 from weir.model.errors import OutOfOrderSequenceError
 
@@ -23,7 +25,7 @@ class Gaps:
         #: The first that was not stored, for each partition and producer id.
         self._missing: dict[tuple[PartKey, int], Stamp] = {}
 
-    def check(self, key: PartKey, stamp: Stamp | None) -> None:
+    def check(self, key: PartKey, stamp: Stamp | None, topic: Topic | None = None) -> None:
         """OutOfOrderSequenceError for a batch behind one that is missing; what is sent again fills the gap."""
         if not self._missing or stamp is None:
             return
@@ -31,7 +33,8 @@ class Gaps:
         if missing is None:
             return
         ahead = (stamp.sequence - missing.sequence) % _SEQUENCES
-        if stamp.epoch == missing.epoch and 0 < ahead < _SEQUENCES // 2:
+        behind = stamp.epoch == missing.epoch and 0 < ahead < _SEQUENCES // 2
+        if behind and not _knows(topic, stamp):
             raise OutOfOrderSequenceError(
                 f"producer {stamp.producer_id} sent number {stamp.sequence}, {missing.sequence} is missing"
             )
@@ -44,3 +47,11 @@ class Gaps:
         if len(self._missing) >= _MOST:
             del self._missing[next(iter(self._missing))]
         self._missing[key, stamp.producer_id] = stamp
+
+
+def _knows(topic: Topic | None, stamp: Stamp) -> bool:
+    """Whether the topic can tell by itself what follows on the producer's last batch."""
+    return topic is not None and any(
+        known.producer_id == stamp.producer_id and known.epoch == stamp.epoch and known.last_sequence >= 0
+        for known in topic.idempotent_producers()
+    )

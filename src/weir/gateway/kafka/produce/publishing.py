@@ -12,18 +12,20 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from weir.broker.api import Producer, ProducerIdentity, ProducerRequest, Receipt, Topic
-from weir.gateway.kafka.errors import Code, RefusedError, text_of
-from weir.gateway.kafka.produce.batches import BadRecordsError, check_keys, judged, outgoing_of
+from weir.gateway.kafka.errors import Code, RefusedError
+from weir.gateway.kafka.produce.batches import check_keys, judged, outgoing_of
 from weir.gateway.kafka.produce.gaps import Gaps
 from weir.gateway.kafka.produce.joining import JOINS_SINCE, Unjoined, join, unjoined
 from weir.gateway.kafka.produce.record_times import RecordTimes, check_times, times_of
-from weir.gateway.kafka.transacting import produce_code, transactions_of
+from weir.gateway.kafka.produce.refusals import tell_refusal
+from weir.gateway.kafka.transacting import transactions_of
 from weir.model.batch import Stamp
 from weir.model.errors import (
     NotAuthorisedError,
     OutOfOrderSequenceError,
     StaleEpochError,
     TooManyError,
+    TopicClosedError,
     TopicNotFoundError,
     WeirError,
 )
@@ -235,11 +237,11 @@ class Publishing:
             _check_acks(pending.acks)
             header = judged(records, pending.version, session.limits)
             stamp = header.stamp
-            self._gaps.check(key, stamp)
             if key in failures:
                 raise failures[key]
             if link is None:
-                raise TopicNotFoundError("the partition was closed just now")
+                raise TopicClosedError("the partition was closed just now")
+            self._gaps.check(key, stamp, link.topic)
             if header.transactional and pending.transactional_id is None:
                 raise RefusedError(
                     Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a transaction has a transactional id"
@@ -254,9 +256,7 @@ class Publishing:
             if link.delays:
                 outgoing = session.services.delaying.heeded(outgoing, now_ms, header)
         except WeirError as failure:
-            part.error_code, part.error_message = produce_code(failure, pending.version), text_of(failure)
-            if isinstance(failure, BadRecordsError):
-                part.record_errors = failure.told
+            self._refuse(part, failure, key, pending)
             self._gaps.note(key, stamp)
             return
         if append_ms is not None:
@@ -309,11 +309,14 @@ class Publishing:
             part.base_offset = receipt.offset
             part.log_start_offset = link.topic.start_offset
         else:
-            part.error_code, part.error_message = produce_code(failure, pending.version), text_of(failure)
+            self._refuse(part, failure, link.key, pending)
             log.info("a batch for %s was not stored: %s", link.part, failure)
             if part.error_code == Code.NOT_LEADER_OR_FOLLOWER:
                 self._drop(link)
         self._count_down(pending)
+
+    def _refuse(self, part: _PartResponse, failure: BaseException, key: Key, pending: _Pending) -> None:
+        tell_refusal(self._session, part, failure, key=key, version=pending.version, response=pending.response)
 
     def _count_down(self, pending: _Pending) -> None:
         pending.left -= 1
@@ -351,7 +354,7 @@ class Publishing:
 
     async def _open(self, key: Key) -> None:
         services, session = self._session.services, self._session
-        part = services.catalog.known(self._session.role, *key)
+        part = await services.catalog.look_known(self._session.role, *key)
         if len(self._links) >= session.limits.max_producers:
             raise TooManyError(f"a connection produces to {session.limits.max_producers} partitions at the most")
         topic = await services.broker.topic(part, role=session.role, create=False)

@@ -1,0 +1,89 @@
+"""The brokers as the clients of one listener see them: number, address, rack, and who leads which partition.
+
+A client that came by `kafka_tls` is told where the others have theirs. A broker without such a listener is not
+there for it.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from weir.broker.api import Broker, Owner
+from weir.gateway.kafka.errors import Code, RefusedError
+from weir.model.topics import TopicName
+
+#: In place of a broker's number: nobody that this client could reach.
+NOBODY = -1
+#: In place of an epoch: the client does not say, or nobody knows.
+UNSAID = -1
+_MAX_PORT = 65_535
+
+
+class Node(NamedTuple):
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+class Nodes:
+    """Answers from memory: it may be a moment out of date."""
+
+    def __init__(
+        self, broker: Broker, *, node_id: int, listener: str, advertised: Callable[[], tuple[str, int]]
+    ) -> None:
+        """`advertised`: where this broker's own listener is reached, whatever its registration says."""
+        self._broker = broker
+        self._listener = listener
+        self._advertised = advertised
+        self.here = node_id
+
+    def all(self) -> dict[int, Node]:
+        """Every broker that clients of this listener can reach, by its number and in the order of these."""
+        found: dict[int, Node] = {}
+        rack: str | None = None
+        for info in self._broker.brokers():
+            if info.node_id == self.here:
+                rack = info.rack or None
+            elif (address := parse_address(info.listeners.get(self._listener, ""))) is not None:
+                found[info.node_id] = Node(info.node_id, *address, info.rack or None)
+        found[self.here] = Node(self.here, *self._advertised(), rack)
+        return dict(sorted(found.items()))
+
+    def controller(self) -> int:
+        """Any broker does what a controller does, so it is one that all of them name."""
+        return next(iter(self.all()))
+
+    def of(self, owner: Owner) -> Node | None:
+        """Where clients of this listener find an owner; None if they cannot."""
+        if owner.here:
+            return Node(self.here, *self._advertised())
+        address = parse_address(owner.listeners.get(self._listener, ""))
+        return None if address is None or owner.node_id < 0 else Node(owner.node_id, *address)
+
+    def number_of(self, owner: Owner) -> int:
+        return self.here if owner.here else owner.node_id
+
+    def leader(self, part: TopicName, may_be_here: bool = False) -> tuple[Node, int] | None:
+        """Who leads a partition, and its epoch; None if that is not known yet, or if it would be this broker,
+        which has just said that it is not."""
+        owner = self._broker.owner_now(part)
+        node = None if owner.here and not may_be_here else self.of(owner)
+        return None if node is None else (node, owner.epoch)
+
+
+def parse_address(text: str) -> tuple[str, int] | None:
+    """Host and port of a listener as a broker registers it."""
+    host, colon, port = text.rpartition("://")[2].rpartition(":")
+    if not colon or not host or not port.isdecimal() or not 0 < int(port) <= _MAX_PORT:
+        return None
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def check_epoch(said: int, now: int, part: TopicName | None) -> None:
+    """What a client believes of the leader that it asks: one that is behind must look for the leader again, one
+    that is ahead knows of a leader that this broker has not heard of."""
+    if said in (now, UNSAID):
+        return
+    if said < now:
+        raise RefusedError(Code.FENCED_LEADER_EPOCH, f"{part} is led in epoch {now}, not in {said} any more")
+    raise RefusedError(Code.UNKNOWN_LEADER_EPOCH, f"{part} is led in epoch {now}, as far as is known here")
