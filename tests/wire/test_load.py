@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weir.model.errors import UnknownVersionError, WireError
-from weir.model.load import MAX_REPORTED_BUNDLES, BrokerLoad, BundleLoad
-from weir.wire.load import decode_load, encode_load
+from weir.model.load import MAX_REPORTED_BUNDLES, BalanceLeader, BrokerLoad, BundleLoad
+from weir.wire.load import decode_leader, decode_load, encode_leader, encode_load
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 measures = st.floats(0, 1e18)
@@ -76,3 +76,15 @@ def test_a_newer_version_is_refused_and_newer_fields_left_out() -> None:
     assert decode_load(json.dumps(sample).encode()) == SAMPLE
     with pytest.raises(UnknownVersionError):
         decode_load(json.dumps({**sample, "v": 2}).encode())
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.builds(BalanceLeader, texts, texts))
+def test_a_leader_that_is_encoded_comes_back(leader: BalanceLeader) -> None:
+    assert decode_leader(encode_leader(leader)) == leader
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"v":1,"broker":"b"}', b'{"v":1,"broker":1,"term":"t"}'])
+def test_what_is_no_leader_is_refused(data: bytes) -> None:
+    with pytest.raises(WireError):
+        decode_leader(data)

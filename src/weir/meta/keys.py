@@ -85,6 +85,10 @@ GRANTS = "/weir/grants/"
 ROLE_TENANTS = "/weir/role-tenants/"
 #: Versions of schemas, per topic.
 SCHEMAS = "/weir/schemas/"
+#: Who does what for all brokers: each key is held under a lease by the one that does it.
+LEADERS = "/weir/leaders/"
+#: The broker that moves and splits bundles.
+BALANCE_LEADER = f"{LEADERS}balance"
 #: Brokers that run, each under its lease.
 BROKERS = "/weir/brokers/"
 #: Which broker holds a topic, under that broker's lease.

@@ -60,3 +60,11 @@ class BrokerLoad:
     def bytes(self) -> float:
         """Per second, in and out."""
         return self.bytes_in + self.bytes_out
+
+
+@dataclass(frozen=True, slots=True)
+class BalanceLeader:
+    """Which broker balances the cluster. `term` differs from one election to the next."""
+
+    broker_id: str
+    term: str

@@ -8,8 +8,20 @@ from weir.runtime.interfaces import (
     FileLock,
     Listener,
     Network,
+    Resources,
     Runtime,
     Timer,
 )
 
-__all__ = ["Clock", "Connection", "Disk", "File", "FileLock", "Listener", "Network", "Runtime", "Timer"]
+__all__ = [
+    "Clock",
+    "Connection",
+    "Disk",
+    "File",
+    "FileLock",
+    "Listener",
+    "Network",
+    "Resources",
+    "Runtime",
+    "Timer",
+]

@@ -1,4 +1,4 @@
-"""What Weir asks of the world: a clock, a network, a disk and dice.
+"""What Weir asks of the world: a clock, a network, a disk, dice, and what it uses of its machine.
 
 Two implementations fill these: `weir.runtime.real` (asyncio, threads, the operating system) and
 `weir.testing` (one seeded scheduler). One conformance suite runs over both. Code above this layer uses
@@ -182,6 +182,25 @@ class Disk(Protocol):
         """Take the exclusive lock on this (created if missing) file, or raise FileLockedError."""
 
 
+class Resources(Protocol):
+    """What this process uses of its machine. Cheap enough to be asked every second."""
+
+    def loop_cpu_s(self) -> float:
+        """CPU time of the event loop's own thread since its start, in seconds."""
+
+    def cpu_s(self) -> float:
+        """CPU time of the whole process since its start, in seconds, over all cores."""
+
+    def cores(self) -> int:
+        """How many cores it may use."""
+
+    def memory_bytes(self) -> int:
+        """What it has in memory; 0 where nobody can say."""
+
+    def memory_limit_bytes(self) -> int:
+        """What it may have: that of its container, else of the machine."""
+
+
 @dataclass(slots=True)
 class LoopHolds:
     """For how long one thing after the other ran on the event loop without a pause, as whoever watches it says."""
@@ -201,4 +220,5 @@ class Runtime:
     net: Network
     disk: Disk
     rng: Random
+    resources: Resources
     loop_holds: LoopHolds = field(default_factory=LoopHolds)

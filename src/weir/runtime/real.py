@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from weir.runtime.interfaces import Runtime, Timer
 from weir.runtime.real_disk import RealDisk
 from weir.runtime.real_net import RealNetwork
+from weir.runtime.real_resources import RealResources
 
 T = TypeVar("T")
 
@@ -42,7 +43,13 @@ class RealClock:
 
 def real_runtime() -> Runtime:
     """This machine, as one node sees it."""
-    return Runtime(clock=RealClock(), net=RealNetwork(), disk=RealDisk(), rng=random.SystemRandom())
+    return Runtime(
+        clock=RealClock(),
+        net=RealNetwork(),
+        disk=RealDisk(),
+        rng=random.SystemRandom(),
+        resources=RealResources(),
+    )
 
 
 def run(main: Callable[[Runtime], Coroutine[Any, Any, T]]) -> T:

@@ -4,7 +4,7 @@ from math import isfinite
 from typing import Any
 
 from weir.model.errors import WireError
-from weir.model.load import MAX_REPORTED_BUNDLES, BrokerLoad, BundleLoad
+from weir.model.load import MAX_REPORTED_BUNDLES, BalanceLeader, BrokerLoad, BundleLoad
 from weir.wire.metadata import dump_fields, load_fields
 
 _BUNDLE_FIELDS = 6
@@ -51,6 +51,18 @@ def decode_load(data: bytes) -> BrokerLoad:
         )
     except (KeyError, ValueError, TypeError, OverflowError) as bad:
         raise WireError(f"a load report is malformed: {bad!r}") from bad
+
+
+def encode_leader(leader: BalanceLeader) -> bytes:
+    return dump_fields({"broker": leader.broker_id, "term": leader.term})
+
+
+def decode_leader(data: bytes) -> BalanceLeader:
+    found = load_fields(data, "a leader")
+    try:
+        return BalanceLeader(_text(found["broker"]), _text(found["term"]))
+    except (KeyError, TypeError) as bad:
+        raise WireError(f"a leader is malformed: {bad!r}") from bad
 
 
 def _bundle(row: Any) -> BundleLoad:

@@ -23,6 +23,11 @@ def cost(load: BrokerLoad | BundleLoad) -> float:
     return load.messages_in + load.messages_out + (load.bytes_in + load.bytes_out) * (1 / _BYTES_PER_MESSAGE)
 
 
+def traffic_cost(messages_in: float, bytes_in: float, messages_out: float, bytes_out: float) -> float:
+    """`cost`, of rates that are no report yet."""
+    return messages_in + messages_out + (bytes_in + bytes_out) / _BYTES_PER_MESSAGE
+
+
 def usage_per_cost(load: BrokerLoad, usage: float) -> float:
     """How much of the broker one unit of work takes, as measured there; 0 for one that does no work."""
     total = cost(load)

@@ -28,6 +28,7 @@ from weir.broker.publish.producers import BrokerProducer, Producers
 from weir.broker.topic.meters import Histogram, Meter
 from weir.broker.topic.readable import WholeLog
 from weir.broker.topic.stats_of import flow_of, producer_stats, subscription_stats
+from weir.broker.topic.traffic import Traffic, traffic_of
 from weir.model.batch import Batch
 from weir.model.bits import bits_at
 from weir.model.errors import (
@@ -226,6 +227,9 @@ class NonPersistentTopic:
 
     def reader(self) -> LogReader:
         return WholeLog(self)
+
+    def traffic(self) -> Traffic:
+        return traffic_of(self._meter, (s.meter for s in self._subscriptions.values()))
 
     @property
     def alive(self) -> bool:

@@ -1,12 +1,15 @@
 """What a reader by offset sees of a topic: the whole log, or of a topic that compacts itself what that left."""
 
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from weir.broker.api import AbortedTransaction, LogReader, Topic
+from weir.broker.topic.meters import Meter
 from weir.model.batch import Batch
 from weir.model.policies import Policies
 from weir.stream.compaction import CompactedView
 from weir.stream.log import Stream
+
+B = TypeVar("B", list[Batch], list[Batch] | None)
 
 
 class _Cached(Protocol):
@@ -14,23 +17,24 @@ class _Cached(Protocol):
 
 
 class WholeLog:
-    """All that is stored. `cached`: what of it is in memory, where anything is."""
+    """All that is stored. `cached`: what of it is in memory, where anything is; `reads`: counts what is read."""
 
     whole = True
 
-    def __init__(self, topic: Topic, cached: _Cached | None = None) -> None:
+    def __init__(self, topic: Topic, cached: _Cached | None = None, reads: Meter | None = None) -> None:
         self._topic = topic
         self._cached = cached
+        self._reads = reads
 
     @property
     def start_offset(self) -> int:
         return self._topic.start_offset
 
     def read_cached(self, offset: int, max_bytes: int) -> list[Batch] | None:
-        return None if self._cached is None else self._cached.read_cached(offset, max_bytes)
+        return None if self._cached is None else _counted(self._cached.read_cached(offset, max_bytes), self._reads)
 
     async def read(self, offset: int, max_bytes: int) -> list[Batch]:
-        return await self._topic.read(offset, max_bytes)
+        return _counted(await self._topic.read(offset, max_bytes), self._reads)
 
     async def offset_at(self, moment_ms: int) -> int:
         return await self._topic.offset_at(moment_ms)
@@ -47,19 +51,20 @@ class CompactedLog:
 
     whole = False
 
-    def __init__(self, topic: Topic, view: CompactedView) -> None:
+    def __init__(self, topic: Topic, view: CompactedView, reads: Meter | None = None) -> None:
         self._topic = topic
         self._view = view
+        self._reads = reads
 
     @property
     def start_offset(self) -> int:
         return self._view.start_offset
 
     def read_cached(self, offset: int, max_bytes: int) -> list[Batch] | None:
-        return self._view.read_cached(offset, max_bytes)
+        return _counted(self._view.read_cached(offset, max_bytes), self._reads)
 
     async def read(self, offset: int, max_bytes: int) -> list[Batch]:
-        return await self._view.read(offset, max_bytes)
+        return _counted(await self._view.read(offset, max_bytes), self._reads)
 
     async def offset_at(self, moment_ms: int) -> int:
         return await self._view.offset_at(moment_ms)
@@ -73,8 +78,16 @@ class CompactedLog:
         return [found for found in self._topic.aborted(first, end) if found.last_offset >= self._view.horizon]
 
 
-def reader_of(topic: Topic, stream: Stream, view: CompactedView, policies: Policies) -> LogReader:
-    """By the policies as they are now. What was compacted once stays so until retention has taken it."""
+def reader_of(topic: Topic, stream: Stream, view: CompactedView, policies: Policies, reads: Meter) -> LogReader:
+    """By the policies as they are now. What was compacted once stays so until retention has taken it. `reads`: all
+    readers of the topic are counted there."""
     policy = policies.log_compaction
     compacts = (policy is not None and policy.cleanup.compacts) or view.compacted.own
-    return CompactedLog(topic, view) if compacts else WholeLog(topic, stream)
+    return CompactedLog(topic, view, reads) if compacts else WholeLog(topic, stream, reads)
+
+
+def _counted(batches: B, reads: Meter | None) -> B:
+    """What was read, once it is counted."""
+    if batches and reads is not None:
+        reads.count(sum(batch.count for batch in batches), sum(len(batch.payload) for batch in batches))
+    return batches

@@ -25,11 +25,13 @@ from weir.broker.publish.topic_epoch import TopicEpoch
 from weir.broker.topic import positions
 from weir.broker.topic.compaction import Compaction, compaction_rules
 from weir.broker.topic.growth import GrowthListeners
+from weir.broker.topic.meters import Meter
 from weir.broker.topic.producer_state_manager import ProducerStateManager
 from weir.broker.topic.readable import reader_of
 from weir.broker.topic.stats import topic_stats
 from weir.broker.topic.stored import BrokerStoredTopic
 from weir.broker.topic.subscriptions import Subscriptions
+from weir.broker.topic.traffic import Traffic, traffic_of
 from weir.broker.topic.trimming import Trimming
 from weir.broker.transactions.delayed_moves import DelayedMoves
 from weir.broker.transactions.lost_markers import LostMarkers
@@ -150,6 +152,7 @@ class BrokerTopic:
             trimming=self.trimming,
         )
         self._name_count = 0
+        self._reads = Meter(self._clock)
         self._growth = GrowthListeners()
         stream.listen(self._stream_changed)
         state.on_failure(self._die)
@@ -198,7 +201,11 @@ class BrokerTopic:
         return self._subscriptions.by_name
 
     def reader(self) -> LogReader:
-        return reader_of(self, self.stream, self.view, self._policies)
+        return reader_of(self, self.stream, self.view, self._policies, self._reads)
+
+    def traffic(self) -> Traffic:
+        """What passed since it was loaded, for whoever balances brokers."""
+        return traffic_of(self.publisher.meter, (self._reads, *(s.meter for s in self.subscriptions.values())))
 
     @property
     def alive(self) -> bool:

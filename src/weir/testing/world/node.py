@@ -13,6 +13,7 @@ from weir.testing.world.errors import NodeCrashedError
 from weir.testing.world.incarnation import Incarnation
 from weir.testing.world.loop import SimLoop
 from weir.testing.world.net import NodeNetwork, SimNetwork
+from weir.testing.world.resources import SimResources
 
 _T = TypeVar("_T")
 Main = Callable[[Runtime], Coroutine[Any, Any, _T]]
@@ -31,6 +32,7 @@ class SimNode:
     ) -> None:
         self.name = name
         self.clock = ClockHardware(loop)
+        self.resources = SimResources()
         self.disk = SimDisk(name, loop, rng(f"disk/{name}"), note)
         #: What ended the process by itself, if anything did.
         self.failure: BaseException | None = None
@@ -156,5 +158,6 @@ class SimNode:
             net=NodeNetwork(self._net, incarnation),
             disk=NodeDisk(self.disk, incarnation),
             rng=rng,
+            resources=self.resources,
         )
         return incarnation

@@ -17,4 +17,23 @@ class GetReady(PeerRequest[Done]):
     topics: tuple[TopicName, ...] = ()
 
 
-CALLS: tuple[Call[Any], ...] = (Call(16, "get_ready", GetReady, Done),)
+@dataclass(frozen=True, slots=True)
+class HandOver(PeerRequest[Done]):
+    """Give a bundle of yours to another broker, by its id. Answered when that one has it."""
+
+    bundle: BundleName
+    to: str
+
+
+@dataclass(frozen=True, slots=True)
+class SplitBundle(PeerRequest[Done]):
+    """Make two of a bundle of yours, where the load that you measure is halved."""
+
+    bundle: BundleName
+
+
+CALLS: tuple[Call[Any], ...] = (
+    Call(16, "get_ready", GetReady, Done),
+    Call(17, "hand_over", HandOver, Done),
+    Call(18, "split_bundle", SplitBundle, Done),
+)
