@@ -85,12 +85,9 @@ class LoadMeter:
         best: tuple[float, int] | None = None
         before = 0.0
         for number, (value, work) in enumerate(found):
+            uneven = abs(2 * before - total)
             # Before the first topic there is nothing to part.
-            if (
-                number
-                and found[0][0] < value < bundle.high
-                and (best is None or abs(2 * before - total) < best[0])
-            ):
+            if number and found[0][0] < value < bundle.high and (best is None or uneven < best[0]):
                 best = (uneven, value)
             before += work
         return None if best is None else best[1]
