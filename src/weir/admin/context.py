@@ -1,10 +1,13 @@
 """What the admin API asks of the rest of Weir, and the few things that every resource needs."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from weir.admin.metrics import GatewayFamily
-from weir.admin.routing import RefusedError
+from weir.admin.part_calls import PartCalls
+from weir.admin.peer_calls import AskPeer, nobody
+from weir.admin.routing import Call, RefusedError, Route
 from weir.broker.api import (
     Authoriser,
     Broker,
@@ -64,6 +67,8 @@ class AdminContext:
     transactions: RoleTransactions | None = None
     #: What SQL has defined, where that is kept.
     sql_streams: SqlStreams | None = None
+    #: How other brokers are asked for what they have.
+    ask_peer: AskPeer = nobody
 
     # --- topics as calls name them ------------------------------------------------------------------------------
 
@@ -78,9 +83,24 @@ class AdminContext:
             )
         return names
 
-    async def stored(self, name: TopicName) -> list[StoredTopic]:
-        """The same as loaded topics that store their messages."""
-        return [await self.stored_one(part) for part in await self.names(name)]
+    async def partitions(self, name: TopicName) -> list[TopicName] | None:
+        """Of a partitioned topic; None of one that is not, and of a partition. 404 if there is none."""
+        names = await self.names(name)
+        return None if names == [name] else names
+
+    async def on_partitions(
+        self, call: Call, name: TopicName, *, route: Route | None = None, fine: Collection[int] = ()
+    ) -> dict[TopicName, Any] | None:
+        """The call done on each partition, by the brokers that have them (see `PartCalls.each`); None if the topic
+        is not partitioned: then it is for this broker, or for the one that the client is sent to."""
+        parts = await self.partitions(name)
+        return None if parts is None else await self.on_topics(call, parts, route=route, fine=fine)
+
+    async def on_topics(
+        self, call: Call, topics: Sequence[TopicName], *, route: Route | None = None, fine: Collection[int] = ()
+    ) -> dict[TopicName, Any]:
+        """The call done on each of these."""
+        return await PartCalls(self.clock, self.broker, self.ask_peer).each(call, topics, route=route, fine=fine)
 
     async def stored_one(self, name: TopicName) -> StoredTopic:
         """Exactly this topic, loaded; 405 for one that is partitioned."""

@@ -32,6 +32,15 @@ _UNREADABLE = {422: "the message cannot be shown", **ABOUT_ONE_TOPIC}
 class Messages:
     def __init__(self, context: AdminContext) -> None:
         self._context = context
+        self._terminate_route = Route(
+            "POST",
+            f"{_TOPIC}/terminate",
+            "Take no more messages, for good.",
+            self._terminate,
+            answer=MessageIdBody,
+            refusals={**ABOUT_ONE_TOPIC, **CONFLICT},
+            tag=_TAG,
+        )
 
     def routes(self) -> list[Route]:
         return [*self._reads(), *self._positions(), *self._ends()]
@@ -104,15 +113,7 @@ class Messages:
     def _ends(self) -> list[Route]:
         path, about = f"{_TOPIC}/compaction", {**ABOUT_ONE_TOPIC, **CONFLICT}
         return [
-            Route(
-                "POST",
-                f"{_TOPIC}/terminate",
-                "Take no more messages, for good.",
-                self._terminate,
-                answer=MessageIdBody,
-                refusals=about,
-                tag=_TAG,
-            ),
+            self._terminate_route,
             Route(
                 "POST",
                 f"{_TOPIC}/terminate/partitions",
@@ -216,25 +217,29 @@ class Messages:
         record = await self._context.registry.ensure_topic(name, create=False)
         if not record.partitions or name.partition is not None:
             raise RefusedError(405, f"{name} is not partitioned", hint="terminate it as a whole")
-        return {
-            str(stored.topic.name.partition): id_body(stored.topic, await stored.terminate())
-            for stored in await self._context.stored(name)
-        }
+        done = await self._context.on_topics(call, record.parts(), route=self._terminate_route)
+        return {str(part.partition): last for part, last in done.items()}
 
     async def _truncate(self, call: Call) -> None:
-        for topic in await self._context.stored(self._administered(call)):
-            await topic.truncate()
+        name = self._administered(call)
+        if await self._context.on_partitions(call, name) is None:
+            await (await self._context.stored_one(name)).truncate()
 
     async def _compact(self, call: Call) -> None:
-        topics = await self._context.stored(self._administered(call))
-        if any(topic.compaction is CompactionStatus.RUNNING for topic in topics):
+        name = self._administered(call)
+        if await self._context.on_partitions(call, name) is not None:
+            return
+        topic = await self._context.stored_one(name)
+        if topic.compaction is CompactionStatus.RUNNING:
             raise RefusedError(409, "a compaction is running already")
-        for topic in topics:
-            topic.compact()
+        topic.compact()
 
     async def _compaction(self, call: Call) -> LongRunningProcessStatus:
-        found = [topic.compaction for topic in await self._context.stored(self._administered(call))]
-        status = next(worst for worst in _WORST_FIRST if worst in found)
+        name = self._administered(call)
+        parts = await self._context.on_partitions(call, name)
+        if parts is not None:
+            return min(parts.values(), key=lambda one: _WORST_FIRST.index(CompactionStatus(one.status)))
+        status = (await self._context.stored_one(name)).compaction
         failed = "the compaction failed; see the log" if status is CompactionStatus.ERROR else ""
         return LongRunningProcessStatus(status.value, failed)
 

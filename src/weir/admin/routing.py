@@ -61,6 +61,8 @@ class Call:
     query: Mapping[str, Any]
     body: Any
     request: Request
+    #: What it was decoded for.
+    route: "Route | None" = None
 
 
 #: Gives a value for JSON (None: nothing, status 204), or a ready `Response`.
@@ -106,7 +108,7 @@ class Route:
 
     def call(self, request: Request, path: Mapping[str, str], role: str) -> Call:
         """Decode a request for this route, or BadRequestError."""
-        return Call(role, _path(path), self._query(request), self._body(request), request)
+        return Call(role, _path(path), self._query(request), self._body(request), request, self)
 
     def _query(self, request: Request) -> dict[str, Any]:
         values: dict[str, Any] = {}

@@ -7,7 +7,8 @@ from weir.admin.context import AdminContext
 from weir.admin.names import ABOUT_ONE_TOPIC, ABOUT_TOPIC, CONFLICT, subscription_of, topic_of, topic_path
 from weir.admin.positions import offset_at
 from weir.admin.properties import bounded
-from weir.admin.routing import Call, Query, Route
+from weir.admin.refusals import status_of
+from weir.admin.routing import Call, Query, RefusedError, Route
 from weir.broker.api import StartAt, StoredTopic, SubscriptionControl
 from weir.model.errors import SubscriptionExistsError, SubscriptionNotFoundError
 from weir.model.registry import Action
@@ -16,6 +17,9 @@ from weir.model.topics import Domain, TopicName
 _TOPIC = topic_path(Domain.PERSISTENT)
 _ONE = f"{_TOPIC}/subscription/{{subscription}}"
 _TAG = "subscriptions"
+#: A partition that has no such subscription, or has it already: fine while another is not like that.
+_MISSING = (404,)
+_THERE = (409,)
 
 
 class Subscriptions:
@@ -118,67 +122,88 @@ class Subscriptions:
         self._context.authoriser.check(call.role, Action.CONSUME, name)
         return name
 
-    async def _each(self, call: Call) -> list[tuple[StoredTopic, SubscriptionControl]]:
-        """The subscription on each partition that has it; 404 if none has."""
+    async def _here(self, call: Call) -> tuple[StoredTopic, SubscriptionControl]:
+        """The subscription of a topic, or of a partition, that this broker has."""
+        topic = await self._context.stored_one(self._topic(call))
+        return topic, topic.subscription(subscription_of(call.path))
+
+    async def _on_partitions(self, call: Call) -> bool:
+        """Whether the topic is partitioned; then the call was done on each partition that has the subscription.
+        404 if none has."""
         name, wanted = self._topic(call), subscription_of(call.path)
-        topics = await self._context.stored(name)
-        found = [(topic, topic.subscription(wanted)) for topic in topics if wanted in topic.subscriptions]
-        if not found:
-            raise SubscriptionNotFoundError(f"{name} has no subscription {wanted[:80]!r}")
-        return found
+        parts = await self._context.partitions(name)
+        if parts is None:
+            return False
+        try:
+            await self._context.on_topics(call, parts, fine=_MISSING)
+        except (RefusedError, SubscriptionNotFoundError) as refused:
+            if status_of(refused) not in _MISSING:
+                raise
+            raise SubscriptionNotFoundError(f"{name} has no subscription {wanted[:80]!r}") from refused
+        return True
 
     # --- life and death -----------------------------------------------------------------------------------------
 
     async def _list(self, call: Call) -> list[str]:
-        names: dict[str, None] = {}
-        for topic in await self._context.stored(self._topic(call)):
-            names.update(dict.fromkeys((*topic.subscriptions, *topic.groups)))
-        return list(names)
+        name = self._topic(call)
+        parts = await self._context.on_partitions(call, name)
+        if parts is not None:
+            return list(dict.fromkeys(found for names in parts.values() for found in names))
+        topic = await self._context.stored_one(name)
+        return list(dict.fromkeys((*topic.subscriptions, *topic.groups)))
 
     async def _create(self, call: Call) -> None:
         name, wanted, body = self._topic(call), subscription_of(call.path), call.body or ResetCursorData()
         properties = bounded(body.properties)
         await self._context.registry.ensure_topic(name)  # as a consumer would make it
-        topics = await self._context.stored(name)
-        missing = [topic for topic in topics if wanted not in topic.subscriptions]
-        if not missing:
+        if await self._context.on_partitions(call, name, fine=_THERE) is not None:
+            return
+        topic = await self._context.stored_one(name)
+        start = StartAt(offset=await offset_at(topic.topic, body))
+        if wanted in topic.subscriptions:
             raise SubscriptionExistsError(f"{name} has a subscription {wanted[:80]!r}")
-        for topic in missing:
-            start = StartAt(offset=await offset_at(topic.topic, body))
-            if wanted not in topic.subscriptions:  # nobody made it while we looked
-                await topic.create_subscription(wanted, start, properties=properties)
+        await topic.create_subscription(wanted, start, properties=properties)
 
     async def _delete(self, call: Call) -> None:
-        for topic, subscription in await self._each(call):
+        if not await self._on_partitions(call):
+            topic, subscription = await self._here(call)
             await topic.delete_subscription(subscription.name, force=call.query["force"])
 
     async def _get_properties(self, call: Call) -> Properties:
-        return dict((await self._each(call))[0][1].properties)
+        parts = await self._context.on_partitions(call, self._topic(call), fine=_MISSING)
+        if parts is not None:
+            first: Properties = next(iter(parts.values()))
+            return first
+        return dict((await self._here(call))[1].properties)
 
     async def _put_properties(self, call: Call) -> None:
-        for _, subscription in await self._each(call):
-            subscription.set_properties(bounded(call.body))
+        properties = bounded(call.body)
+        if not await self._on_partitions(call):
+            _, subscription = await self._here(call)
+            subscription.set_properties(properties)
             await subscription.persisted()
 
     # --- moving -------------------------------------------------------------------------------------------------
 
     async def _skip(self, call: Call) -> None:
-        topic = await self._context.stored_one(self._topic(call))
-        subscription = topic.subscription(subscription_of(call.path))
+        _, subscription = await self._here(call)
         subscription.skip(call.path["count"])
         await subscription.persisted()
 
     async def _skip_all(self, call: Call) -> None:
-        for _, subscription in await self._each(call):
+        if not await self._on_partitions(call):
+            _, subscription = await self._here(call)
             subscription.skip_all()
             await subscription.persisted()
 
     async def _expire(self, call: Call) -> None:
-        for topic, subscription in await self._each(call):
-            await self._expire_one(topic, subscription, call.path["seconds"])
+        if not await self._on_partitions(call):
+            await self._expire_one(*await self._here(call), call.path["seconds"])
 
     async def _expire_all(self, call: Call) -> None:
-        for topic in await self._context.stored(self._topic(call)):
+        name = self._topic(call)
+        if await self._context.on_partitions(call, name) is None:
+            topic = await self._context.stored_one(name)
             for subscription in list(topic.subscriptions.values()):
                 await self._expire_one(topic, subscription, call.path["seconds"])
 
@@ -188,14 +213,17 @@ class Subscriptions:
         await subscription.persisted()
 
     async def _expire_to(self, call: Call) -> None:
-        for topic, subscription in await self._each(call):
+        if not await self._on_partitions(call):
+            topic, subscription = await self._here(call)
             subscription.expire_before(await offset_at(topic.topic, call.body, after=True))
             await subscription.persisted()
 
     async def _reset_to_moment(self, call: Call) -> None:
-        for topic, subscription in await self._each(call):
+        if not await self._on_partitions(call):
+            topic, subscription = await self._here(call)
             await subscription.seek(await topic.topic.offset_at(call.path["timestamp"]))
 
     async def _reset_to_message(self, call: Call) -> None:
-        for topic, subscription in await self._each(call):
+        if not await self._on_partitions(call):
+            topic, subscription = await self._here(call)
             await subscription.seek(await offset_at(topic.topic, call.body))

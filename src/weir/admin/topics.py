@@ -17,6 +17,14 @@ _MAX_PARTITIONS = 10_000
 _COUNT = {406: "not a possible number of partitions", **ABOUT_TOPIC, **CONFLICT}
 _FIXED = {422: "it has more partitions than that", **_COUNT}
 
+_STATS = (
+    Query("getPreciseBacklog", bool, "the backlog without acknowledged messages; it always is", False),
+    Query("subscriptionBacklogSize", bool, "the backlog of each subscription in bytes; else -1", True),
+    Query("getEarliestTimeInBacklog", bool, "when the oldest message in a backlog was published", False),
+    Query("excludePublishers", bool, "leave the producers out", False),
+    Query("excludeConsumers", bool, "leave the consumers out", False),
+)
+
 
 class Topics:
     """Of one domain."""
@@ -26,6 +34,25 @@ class Topics:
         self._domain = domain
         self._base = topic_path(domain)
         self._tag = f"{domain.value} topics"
+        self._stats_route = Route(
+            "GET",
+            f"{self._base}/stats",
+            "Rates, sizes, producers and subscriptions.",
+            self._get_stats,
+            answer=stats.TopicStatsBody,
+            query=_STATS,
+            refusals=ABOUT_TOPIC,
+            tag=self._tag,
+        )
+        self._internal_route = Route(
+            "GET",
+            f"{self._base}/internalStats",
+            "Ledgers and cursors.",
+            self._get_internal,
+            answer=stats.InternalStatsBody,
+            refusals=ABOUT_TOPIC,
+            tag=self._tag,
+        )
 
     def routes(self) -> list[Route]:
         return [*self._lists(), *self._life(), *self._partition_routes(), *self._stats(), *self._properties()]
@@ -116,43 +143,19 @@ class Topics:
     def _stats(self) -> list[Route]:
         base, tag, about = self._base, self._tag, ABOUT_TOPIC
         each = Query("perPartition", bool, "with the stats of each partition", True)
-        wanted = (
-            Query("getPreciseBacklog", bool, "the backlog without acknowledged messages; it always is", False),
-            Query("subscriptionBacklogSize", bool, "the backlog of each subscription in bytes; else -1", True),
-            Query("getEarliestTimeInBacklog", bool, "when the oldest message in a backlog was published", False),
-            Query("excludePublishers", bool, "leave the producers out", False),
-            Query("excludeConsumers", bool, "leave the consumers out", False),
-        )
         return [
-            Route(
-                "GET",
-                f"{base}/stats",
-                "Rates, sizes, producers and subscriptions.",
-                self._get_stats,
-                answer=stats.TopicStatsBody,
-                query=wanted,
-                refusals=about,
-                tag=tag,
-            ),
+            self._stats_route,
             Route(
                 "GET",
                 f"{base}/partitioned-stats",
                 "The same of all partitions together.",
                 self._get_partitioned_stats,
                 answer=stats.PartitionedStatsBody,
-                query=(each, *wanted),
+                query=(each, *_STATS),
                 refusals=about,
                 tag=tag,
             ),
-            Route(
-                "GET",
-                f"{base}/internalStats",
-                "Ledgers and cursors.",
-                self._get_internal,
-                answer=stats.InternalStatsBody,
-                refusals=about,
-                tag=tag,
-            ),
+            self._internal_route,
             Route(
                 "GET",
                 f"{base}/partitioned-internalStats",
@@ -252,8 +255,9 @@ class Topics:
         await delete_topic(self._context, name, force=call.query["force"])
 
     async def _unload(self, call: Call) -> None:
-        for part in await self._context.names(self._administered(call)):
-            await self._context.broker.unload(part)
+        name = self._administered(call)
+        if await self._context.on_partitions(call, name) is None:
+            await self._context.unload(name)
 
     async def _partitions(self, call: Call) -> PartitionedTopicMetadata:
         name, registry = self._found(call), self._context.registry
@@ -267,16 +271,16 @@ class Topics:
         return self._stats_of(call, await self._context.load(self._found(call)))
 
     async def _get_partitioned_stats(self, call: Call) -> stats.PartitionedStatsBody:
-        parts = {
-            str(name): self._stats_of(call, await self._context.load(name)) for name in await self._parts(call)
-        }
+        found = await self._context.on_topics(call, await self._parts(call), route=self._stats_route)
+        parts = {str(name): one for name, one in found.items()}
         return partitioned_stats(parts, each=call.query["perPartition"])
 
     async def _get_internal(self, call: Call) -> stats.InternalStatsBody:
         return internal_stats(await self._context.load(self._found(call)))
 
     async def _get_partitioned_internal(self, call: Call) -> stats.PartitionedInternalStatsBody:
-        parts = {str(name): internal_stats(await self._context.load(name)) for name in await self._parts(call)}
+        found = await self._context.on_topics(call, await self._parts(call), route=self._internal_route)
+        parts = {str(name): one for name, one in found.items()}
         return stats.PartitionedInternalStatsBody(PartitionedTopicMetadata(len(parts)), parts)
 
     async def _parts(self, call: Call) -> list[TopicName]:

@@ -12,10 +12,8 @@ from weir.gateway.pulsar.unacked import EntryPosition, Unacked
 from weir.model.errors import ConnectionLostError, ConsumerClosedError, WeirError
 from weir.model.ids import Buffer
 from weir.runtime.turns import UNIT_BYTES
-from weir.wire.pulsar.frames import encode_command
 from weir.wire.pulsar.hot import BrokerEntries, Deliveries
 from weir.wire.pulsar.proto import api
-from weir.wire.pulsar.refusals import NO_REQUEST
 from weir.wire.translation import PulsarEntry
 
 if TYPE_CHECKING:
@@ -211,9 +209,7 @@ class ConsumerLink:
         """Close it from this side; its client connects it anew."""
         if not self.ending and self._session.consumers.end(self.consumer_id, self):
             self._session.consumers.retire(self.consumer_id, self.consumer.denied)
-            self._session.outbox.say(
-                encode_command(api.CommandCloseConsumer(consumer_id=self.consumer_id, request_id=NO_REQUEST))
-            )
+            self._session.tell_closed(api.CommandCloseConsumer, self.topic.name, consumer_id=self.consumer_id)
             await self.close()
 
     async def close(self) -> None:

@@ -7,11 +7,13 @@ back by its own TCP window and costs nobody else.
 import asyncio
 import logging
 from collections.abc import Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from types import GeneratorType
 from typing import Any
 
-from weir.broker.api import Broker, Schemas, TopicLists
+from weir.broker.api import Broker, Owner, Schemas, TopicLists
+from weir.gateway.pulsar.broker_urls import BrokerUrls, urls_of
 from weir.gateway.pulsar.consuming import ConsumerLink
 from weir.gateway.pulsar.credentials import Credentials
 from weir.gateway.pulsar.errors import code_of, text_of
@@ -25,12 +27,14 @@ from weir.gateway.pulsar.watching import Watch
 from weir.model.errors import (
     NetworkError,
     NotAllowedError,
+    NotOwnerError,
     TooManyError,
     UnknownVersionError,
     WeirError,
     WireError,
 )
 from weir.model.ids import Buffer
+from weir.model.topics import TopicName
 from weir.runtime.byte_budget import ByteBudget
 from weir.runtime.interfaces import Clock, Connection
 from weir.runtime.log_context import log_about
@@ -48,6 +52,8 @@ log = logging.getLogger(__name__)
 
 #: What a command costs that is served by a task of its own, beside one that is done at once.
 _TASK_UNITS = 8
+#: The first version of the protocol in which a broker closes a producer or consumer by a command.
+_CLOSES_SINCE = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +90,7 @@ class Session:
         #: What the client says that it understands; set by its connect.
         self.features = api.FeatureFlags()
         self.client_version = ""
+        self.protocol_version = 0
         self.producers: Links[ProducerLink] = Links("producer", limits.max_links)
         self.consumers: Links[ConsumerLink] = Links("consumer", limits.max_links)
         self.watches: Links[Watch] = Links("watcher", limits.max_links)
@@ -199,6 +206,32 @@ class Session:
         for failed in await asyncio.gather(*closing, return_exceptions=True):
             if isinstance(failed, Exception):
                 log.warning("a producer or consumer of %s did not close: %s", self.peer, failed)
+
+    # --- other brokers -----------------------------------------------------------------------------------
+
+    def urls_of(self, owner: Owner, listener: str = "") -> BrokerUrls:
+        """Where this client finds a broker; NotOwnerError if it cannot, NotAllowedError if there is no listener of
+        that name."""
+        return urls_of(owner, self.service_url, listener)
+
+    def tell_closed(
+        self, closed: "type[api.CommandCloseProducer | api.CommandCloseConsumer]", topic: TopicName, **which: int
+    ) -> None:
+        """Tell the client that the broker closed a producer or consumer, and where its topic is if it is served
+        elsewhere: there the client connects it anew without asking first."""
+        if self.protocol_version < _CLOSES_SINCE:  # a client that only understands the end of the connection
+            self.abort()
+            return
+        owner, urls = self.broker.owner_now(topic), BrokerUrls()
+        if not owner.here:
+            with suppress(NotOwnerError):  # it asks anybody
+                urls = self.urls_of(owner)
+        said = closed(request_id=NO_REQUEST, **which)
+        if urls.plain:
+            said.assignedBrokerServiceUrl = urls.plain
+        if urls.tls:
+            said.assignedBrokerServiceUrlTls = urls.tls
+        self.outbox.say(encode_command(said))
 
     # --- receiving ---------------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ _OLD_METHODS = {api.AuthMethodNone: "none", api.AuthMethodYcaV1: "ycav1", api.Au
 @in_turn(api.CommandConnect, state=State.CONNECTING)
 async def connect(session: Session, command: api.CommandConnect) -> api.CommandConnected | None:
     session.features = command.feature_flags
+    session.protocol_version = command.protocol_version
     session.client_version = command.client_version[:_MAX_VERSION_CHARS]
     method = command.auth_method_name or _OLD_METHODS[command.auth_method]
     try:

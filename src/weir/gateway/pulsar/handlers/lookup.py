@@ -2,7 +2,6 @@
 
 from weir.gateway.pulsar.registry import later
 from weir.gateway.pulsar.session import Session
-from weir.model.errors import NotAllowedError
 from weir.model.topics import TopicName
 from weir.wire.pulsar.proto import api
 
@@ -24,19 +23,17 @@ async def partitions(
 
 @later(api.CommandLookupTopic)
 async def lookup(session: Session, command: api.CommandLookupTopic) -> api.CommandLookupTopicResponse:
-    if command.advertised_listener_name:
-        raise NotAllowedError(
-            f"this broker has no listener named {command.advertised_listener_name[:80]!r}",
-            hint="leave the listener's name out: who came to a listener is told its address",
-        )
-    owner = await session.broker.owner(TopicName.parse(command.topic), role=session.role)
-    # A client that came to this listener reaches it again; of another broker only it knows its addresses.
-    url = session.service_url if owner.here else owner.url("pulsar", "pulsar_tls")
-    over_tls = url.startswith("pulsar+ssl:")
+    """Who has the topic is named at once. Where nobody has it, the client is sent to who should, to ask again
+    there: between the two somebody else may have taken it."""
+    name, broker = TopicName.parse(command.topic), session.broker
+    owner = await broker.owner(name, role=session.role)
+    taken = owner.here or bool(broker.bundles.info(broker.bundles.bundle_of(name)).owner)
+    urls = session.urls_of(owner, command.advertised_listener_name)
     return api.CommandLookupTopicResponse(
         request_id=command.request_id,
-        response=_Found.Connect if owner.here else _Found.Redirect,
-        authoritative=owner.here,
-        brokerServiceUrl="" if over_tls else url,
-        brokerServiceUrlTls=url if over_tls else "",
+        response=_Found.Connect if taken else _Found.Redirect,
+        authoritative=True,
+        brokerServiceUrl=urls.plain,
+        brokerServiceUrlTls=urls.tls,
+        proxy_through_service_url=False,
     )

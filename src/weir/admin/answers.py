@@ -1,0 +1,73 @@
+"""What came of a call, as a response: values as JSON, errors as statuses, another broker's topic as a redirect."""
+
+import logging
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+from urllib.parse import urlencode
+
+import msgspec
+
+from weir.admin.http import Request, Response
+from weir.admin.openapi import Refusal
+from weir.admin.refusals import status_of
+from weir.model.errors import DiskError, NotOwnerError, WeirError
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: No answer is larger; who asks for so much shall ask for less.
+MAX_ANSWER_BYTES = 32 * 1024 * 1024
+
+
+async def answered(request: Request, work: Coroutine[Any, Any, T], *, secure: bool = False) -> T | Response:
+    """What came of the work; its errors as statuses. `secure`: whether who is sent on came by TLS."""
+    try:
+        return await work
+    except NotOwnerError as elsewhere:
+        return redirect(request, elsewhere, secure=secure)
+    except WeirError as refused:
+        status = status_of(refused)
+        log.log(
+            logging.WARNING if status >= 500 else logging.INFO,
+            "http: %s %s from %s: %s",
+            request.method,
+            request.path,
+            request.peer,
+            refused,
+        )
+        # Where the disk is at fault, what happened names paths of this machine; the log has it.
+        told = "the server's disk failed; see its log" if isinstance(refused, DiskError) else str(refused)
+        return refusal(status, told)
+    except Exception:
+        log.exception("http: %s %s failed", request.method, request.path)
+        return refusal(500, "an internal error; see the server's log")
+
+
+def response(answer: object) -> Response:
+    """Of what a route's action gave."""
+    if isinstance(answer, Response):
+        return answer
+    if answer is None:
+        return Response(204)
+    body = msgspec.json.encode(answer)
+    if len(body) > MAX_ANSWER_BYTES:
+        return refusal(413, f"the answer has {len(body)} bytes, more than {MAX_ANSWER_BYTES}; ask for less")
+    return Response(200, body)
+
+
+def redirect(request: Request, elsewhere: NotOwnerError, *, secure: bool) -> Response:
+    """To the broker that has the topic, by the kind of listener that the client came by, as Pulsar's clients
+    expect it: path and query are kept, and the query says that the client was sent."""
+    names = ("https", "http") if secure else ("http", "https")
+    url = next((elsewhere.listeners[name] for name in names if elsewhere.listeners.get(name)), "")
+    if not url:
+        return refusal(503, str(elsewhere))
+    kept = {name: values for name, values in request.query.items() if name != "authoritative"}
+    path = request.target.partition("?")[0]
+    target = f"{path}?{urlencode({**kept, 'authoritative': ['true']}, doseq=True)}"
+    return Response(307, headers={"location": url.rstrip("/") + target})
+
+
+def refusal(status: int, why: str) -> Response:
+    return Response(status, msgspec.json.encode(Refusal(why)))

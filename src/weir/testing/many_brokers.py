@@ -1,0 +1,119 @@
+"""Several brokers over one storage in this process, on a thread of their own, each with its own real listeners."""
+
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from weir.admin.http import HttpSettings, Request
+from weir.admin.peer_calls import PeerAnswer, PeerCall, PeerCalls
+from weir.admin.routes import AdminContext, ServiceUrls, admin_routes
+from weir.admin.server import AdminServer
+from weir.gateway.pulsar.settings import PulsarSettings, SessionLimits
+from weir.model.errors import ConnectionLostError
+from weir.runtime.real import real_runtime
+from weir.server.addresses import Address
+from weir.server.compose import ComposedBroker, Composition, compose_broker
+from weir.server.config_load import load
+from weir.server.config_parts import storage_settings
+from weir.server.listening import BoundNetwork
+from weir.server.storage import LocalStorage
+from weir.testing.loop_thread import Call, LoopThread
+
+_TIMEOUT_S = 60.0
+_LOOPBACK = Address("127.0.0.1", 0)
+
+
+@dataclass
+class OneBroker:
+    """A broker of several."""
+
+    name: str
+    listeners: dict[str, str]
+    composed: ComposedBroker
+    peer: PeerCalls
+    stack: AsyncExitStack = field(repr=False)
+
+    @property
+    def url(self) -> str:
+        return self.listeners["pulsar"]
+
+    @property
+    def http(self) -> str:
+        return self.listeners["http"]
+
+
+class ManyBrokers:
+    """`start`, then `stop`. Whatever is a coroutine runs on the brokers' loop, by `call`."""
+
+    def __init__(self, folder: Path, *names: str) -> None:
+        self._loop = LoopThread()
+        config = load(assignments=[f"data={folder}", "storage.low_water_bytes=0"]).config
+        self._storage = LocalStorage(real_runtime(), storage_settings(config))
+        self._names = names
+        self.brokers: dict[str, OneBroker] = {}
+
+    def __getitem__(self, name: str) -> OneBroker:
+        return self.brokers[name]
+
+    def call(self, work: Call) -> Any:
+        """Run a coroutine on the brokers' loop, and wait for it."""
+        return self._loop.call(work, _TIMEOUT_S)
+
+    def start(self) -> "ManyBrokers":
+        self.call(self._storage.start)
+        for name in self._names:
+            self.add(name)
+        return self
+
+    def add(self, name: str) -> OneBroker:
+        """One more broker."""
+        found: OneBroker = self.call(lambda: self._broker(name))
+        return found
+
+    def end(self, name: str) -> None:
+        """End a broker in order."""
+        self.call(self.brokers.pop(name).stack.aclose)
+
+    def stop(self) -> None:
+        for name in list(self.brokers):
+            self.end(name)
+        self.call(self._storage.close)
+        self._loop.stop()
+
+    async def _broker(self, name: str) -> OneBroker:
+        stack = AsyncExitStack()
+        net = BoundNetwork(real_runtime().net)
+        runtime = replace(real_runtime(), net=net)
+        bound = {kind: await net.bind(_LOOPBACK) for kind in ("pulsar", "http")}
+        schemes = {"pulsar": "pulsar://", "http": "http://"}
+        listeners = {kind: f"{schemes[kind]}{address}" for kind, address in bound.items()}
+        composed = await compose_broker(
+            runtime, self._storage.meta, self._storage.ledgers, Composition(name, listeners), stack
+        )
+        settings = PulsarSettings(port=bound["pulsar"].port, limits=SessionLimits(linger_s=0.1))
+        await composed.serve_pulsar(replace(settings, sweep_interval_s=0.05))
+        context = AdminContext(
+            runtime.clock,
+            composed.broker,
+            composed.registry,
+            composed.schemas,
+            composed.authoriser,
+            ServiceUrls(listeners),
+            ask_peer=self._ask,
+        )
+        routes = admin_routes(context)
+        server = AdminServer(runtime, HttpSettings(port=bound["http"].port), routes, _anybody)
+        await server.start()
+        stack.push_async_callback(server.close)
+        one = self.brokers[name] = OneBroker(name, listeners, composed, PeerCalls(routes), stack)
+        return one
+
+    async def _ask(self, broker_id: str, call: PeerCall) -> PeerAnswer:
+        if broker_id not in self.brokers:
+            raise ConnectionLostError(f"there is no broker {broker_id}")
+        return await self.brokers[broker_id].peer.perform(call)
+
+
+async def _anybody(request: Request) -> str:
+    return ""
