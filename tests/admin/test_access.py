@@ -43,7 +43,8 @@ RULES = [
         r".*/{topic}/(subscriptions|(all_)?subscription/.*|ledger/.*|examinemessage|messageid/.*|backlog)",
     ),
     ("consume", r"PUT .*/backlogSize"),
-    ("consume", r"POST .*/{namespace}/(clearBacklog|unsubscribe).*"),
+    ("consume", r"POST .*/{namespace}/({bundle}/)?(clearBacklog|unsubscribe).*"),
+    ("consume", r".* /admin/weir/v1/backlog/.*"),
     ("consume", r"GET /admin/weir/v1/held/.*"),
     ("produce", r".*/admin/weir/v1/held/.*"),
 ]
@@ -53,6 +54,8 @@ PATH = {
     "topic": "none",
     "cluster": "standalone",
     "held": "1:1",
+    "bundle": "0x00000000_0x40000000",
+    "broker": "standalone",
     **dict.fromkeys(("position", "count", "seconds", "timestamp", "ledger", "entry", "version", "epoch"), "1"),
 }
 

@@ -7,6 +7,7 @@ from typing import Any
 import pulsar
 
 TENANT, NS = "acme", "acme/orders"
+BUNDLE = "0x00000000_0x40000000"
 T, N = f"persistent/{NS}/single", f"non-persistent/{NS}/passing"
 PARTED, NPARTED = f"persistent/{NS}/parted", f"non-persistent/{NS}/parted"
 SUB = f"{T}/subscription/s"
@@ -120,6 +121,7 @@ BEGIN = [
     ("GET", "brokers", None, ANY),
     ("GET", "brokers/standalone", None, ANY),
     ("GET", "brokers/leaderBroker", None, ANY),
+    ("GET", "brokers/standalone/standalone/ownedNamespaces", None, ANY),
     ("GET", "clusters", None, ["standalone"]),
     ("POST", "clusters/standalone", {"serviceUrl": "http://weir:8080"}, None),
     ("GET", "clusters/standalone", None, ANY),
@@ -196,6 +198,12 @@ END = [
     ("POST", f"{SUB}/skip_all", None, None),
     ("POST", f"namespaces/{NS}/clearBacklog", None, None),
     ("POST", f"namespaces/{NS}/clearBacklog/s", None, None),
+    ("POST", f"namespaces/{NS}/{BUNDLE}/clearBacklog", None, None),
+    ("POST", f"namespaces/{NS}/{BUNDLE}/clearBacklog/s", None, None),
+    ("POST", f"namespaces/{NS}/{BUNDLE}/unsubscribe/none", None, None),
+    ("POST", f"/admin/weir/v1/backlog/{T}/clear", None, None),
+    ("POST", f"/admin/weir/v1/backlog/{T}/clear/s", None, None),
+    ("DELETE", f"/admin/weir/v1/backlog/{T}/subscription/none", None, None),
     ("DELETE", f"{PARTED}/subscription/s?force=true", None, None),
     ("POST", f"namespaces/{NS}/unsubscribe/s", None, None),
     ("GET", f"{T}/subscriptions", None, []),
@@ -212,6 +220,7 @@ END = [
     ("GET", f"schemas/{NS}/single/schema/0", None, ANY),
     ("DELETE", f"schemas/{NS}/single/schema", None, {"version": 1}),
     ("PUT", f"namespaces/{NS}/unload", None, None),
+    ("PUT", f"namespaces/{NS}/{BUNDLE}/unload", None, None),
     ("DELETE", T, None, None),
     ("DELETE", N, None, None),
     ("DELETE", f"{PARTED}/partitions", None, None),
@@ -237,6 +246,8 @@ PLAIN = [
 ELSEWHERE = {
     ("PUT", "/admin/v2/clusters/{cluster}"),
     ("DELETE", "/admin/v2/clusters/{cluster}"),
+    ("PUT", "/admin/v2/namespaces/{tenant}/{namespace}/{bundle}/transfer"),
+    ("PUT", "/admin/v2/namespaces/{tenant}/{namespace}/{bundle}/split"),
 }
 
 

@@ -195,7 +195,7 @@ async def test_who_asks_for_a_topic_of_another_broker_is_sent_there(serve) -> No
     answer = await served.raw(f"GET {target} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".encode())
     head = answer.decode().lower().split("\r\n")
     assert head[0].startswith("http/1.1 307")
-    assert f"location: http://other:8080{target.lower()}" in head
+    assert f"location: http://other:8080{target.lower()}&authoritative=true" in head
 
 
 async def test_a_word_in_a_path_comes_before_a_parameter(serve) -> None:

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Coroutine
 from typing import Any, TypeVar
-from urllib.parse import urlencode
 
 import msgspec
 
@@ -63,10 +62,11 @@ def redirect(request: Request, elsewhere: NotOwnerError, *, secure: bool) -> Res
     url = next((elsewhere.listeners[name] for name in names if elsewhere.listeners.get(name)), "")
     if not url:
         return refusal(503, str(elsewhere))
-    kept = {name: values for name, values in request.query.items() if name != "authoritative"}
-    path = request.target.partition("?")[0]
-    target = f"{path}?{urlencode({**kept, 'authoritative': ['true']}, doseq=True)}"
-    return Response(307, headers={"location": url.rstrip("/") + target})
+    path, _, query = request.target.partition("?")
+    kept = [said for said in query.split("&") if said and not said.startswith("authoritative=")]
+    return Response(
+        307, headers={"location": f"{url.rstrip('/')}{path}?{'&'.join([*kept, 'authoritative=true'])}"}
+    )
 
 
 def refusal(status: int, why: str) -> Response:

@@ -62,15 +62,23 @@ class LookupData(Struct):
 
 
 class BundlesData(Struct):
-    """Weir moves topics one by one, so that a namespace is always one bundle."""
+    """Ranges of a namespace's topics by the hash of their names; for a new namespace the number is enough."""
 
-    boundaries: list[str] = field(default_factory=lambda: ["0x00000000", "0xffffffff"])
-    numBundles: Int = 1
+    boundaries: list[str] = field(default_factory=list)
+    numBundles: Int = 0
 
 
 class BrokerInfoBody(Struct):
     brokerId: str
     serviceUrl: str
+
+
+class OwnershipStatus(Struct):
+    """Of a bundle that a broker has."""
+
+    broker_assignment: Literal["primary", "secondary", "shared"] = "shared"
+    is_controlled: bool = False
+    is_active: bool = True
 
 
 class HeldMessage(Struct):

@@ -2,17 +2,18 @@
 
 from weir import __version__
 from weir.admin import metrics
-from weir.admin.bodies import BrokerInfoBody
+from weir.admin.bodies import BrokerInfoBody, OwnershipStatus
 from weir.admin.context import AdminContext
 from weir.admin.http import Response
 from weir.admin.names import BAD_NAME, V2
-from weir.admin.routing import TEXT, Call, Route
+from weir.admin.routing import TEXT, Call, RefusedError, Route
 from weir.broker.api import TopicStats
-from weir.model.registry import STANDALONE
+from weir.model.registry import STANDALONE, BrokerInfo
 from weir.model.topics import check_entity_name
 
 _BROKERS = f"{V2}/brokers"
 _TAG = "brokers"
+_HTTP = ("http", "https")
 #: Topics whose stats are taken before everyone else gets a turn.
 _AT_ONCE = 50
 
@@ -26,7 +27,7 @@ class Brokers:
         def text(path: str, summary: str, action: object, *, open_: bool = True) -> Route:
             return Route("GET", path, summary, action, media=TEXT, tag=_TAG, open=open_)  # type: ignore[arg-type]
 
-        about = {404: "no such cluster", **BAD_NAME}
+        about = {404: "no such cluster or broker", **BAD_NAME}
         return [
             text(f"{_BROKERS}/version", "The version of the broker.", self._version),
             text(f"{_BROKERS}/health", "Whether it can do its work.", self._health, open_=False),
@@ -43,6 +44,15 @@ class Brokers:
                 tag=_TAG,
             ),
             Route("GET", _BROKERS, "List brokers.", self._list, answer=list[str], refusals=about, tag=_TAG),
+            Route(
+                "GET",
+                f"{_BROKERS}/{{cluster}}/{{broker}}/ownedNamespaces",
+                "The bundles that a broker has.",
+                self._owned,
+                answer=dict[str, OwnershipStatus],
+                refusals=about,
+                tag=_TAG,
+            ),
             Route(
                 "GET",
                 f"{_BROKERS}/{{cluster}}",
@@ -69,15 +79,19 @@ class Brokers:
     async def _list(self, call: Call) -> list[str]:
         self._context.authoriser.check_superuser(call.role)
         self._context.registry.cluster(check_entity_name(call.path.get("cluster", STANDALONE), "cluster"))
-        return [_authority(self._url)]
+        return [_pulsar_id(broker) for broker in self._context.broker.brokers()]
 
     async def _leader(self, call: Call) -> BrokerInfoBody:
         self._context.authoriser.check_superuser(call.role)
-        return BrokerInfoBody(_authority(self._url), self._url)
+        url = self._context.urls.url("http", "https")
+        return BrokerInfoBody(_authority(url), url)
 
-    @property
-    def _url(self) -> str:
-        return self._context.urls.url("http", "https")
+    async def _owned(self, call: Call) -> dict[str, OwnershipStatus]:
+        self._context.authoriser.check_superuser(call.role)
+        self._context.registry.cluster(check_entity_name(call.path["cluster"], "cluster"))
+        owner = broker_named(self._context, call.path["broker"]).broker_id
+        bundles = self._context.broker.bundles.all()
+        return {str(info.name): OwnershipStatus() for info in bundles if info.owner == owner}
 
     async def _metrics(self, call: Call) -> Response:
         text = await self._rendered()
@@ -102,6 +116,20 @@ class Brokers:
             parts.append(part)
             await self._context.clock.sleep(0)
         return "".join(parts)
+
+
+def broker_named(context: AdminContext, name: str) -> BrokerInfo:
+    """The broker of this id; or, as Pulsar writes it, with this HTTP address. 404 if there is none."""
+    for broker in context.broker.brokers():
+        if name in (broker.broker_id, *(_authority(broker.listeners.get(kind, "")) for kind in _HTTP)):
+            return broker
+    raise RefusedError(404, f"there is no broker {name[:80]!r}", hint="GET /admin/v2/brokers lists them")
+
+
+def _pulsar_id(broker: BrokerInfo) -> str:
+    """How Pulsar names a broker: by where its HTTP listener is. By Weir's name where it has none."""
+    url = next((broker.listeners[kind] for kind in _HTTP if broker.listeners.get(kind)), "")
+    return _authority(url) or broker.broker_id
 
 
 def _authority(url: str) -> str:

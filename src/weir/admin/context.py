@@ -2,15 +2,18 @@
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from weir.admin.metrics import GatewayFamily
-from weir.admin.part_calls import PartCalls
+from weir.admin.part_calls import CallTarget, PartCalls, topic_target
 from weir.admin.peer_calls import AskPeer, nobody
 from weir.admin.routing import Call, RefusedError, Route
 from weir.broker.api import (
     Authoriser,
     Broker,
+    BundleName,
+    Owner,
     Registry,
     RoleTransactions,
     SchemaVersions,
@@ -18,7 +21,7 @@ from weir.broker.api import (
     StoredTopic,
     Topic,
 )
-from weir.model.errors import NotAllowedError, TopicNotFoundError
+from weir.model.errors import NotAllowedError, NotOwnerError, TopicNotFoundError
 from weir.model.topics import TopicName
 from weir.runtime.interfaces import Clock
 
@@ -67,6 +70,8 @@ class AdminContext:
     transactions: RoleTransactions | None = None
     #: What SQL has defined, where that is kept.
     sql_streams: SqlStreams | None = None
+    #: This broker's, among the others of its cluster.
+    broker_id: str = "sole"
     #: How other brokers are asked for what they have.
     ask_peer: AskPeer = nobody
 
@@ -100,7 +105,31 @@ class AdminContext:
         self, call: Call, topics: Sequence[TopicName], *, route: Route | None = None, fine: Collection[int] = ()
     ) -> dict[TopicName, Any]:
         """The call done on each of these."""
-        return await PartCalls(self.clock, self.broker, self.ask_peer).each(call, topics, route=route, fine=fine)
+        targets = [topic_target(self.broker, topic) for topic in topics]
+        return await PartCalls(self.clock, self.ask_peer).each(call, targets, route=route, fine=fine)
+
+    async def on_bundles(self, call: Call, bundles: Sequence[BundleName], *, route: Route) -> None:
+        """The call of this route done on each of these, as far as anybody has them."""
+        targets = [CallTarget(one, {"bundle": one.range}, partial(self.bundle_owner, one)) for one in bundles]
+        await PartCalls(self.clock, self.ask_peer).each(call, targets, route=route)
+
+    # --- other brokers ------------------------------------------------------------------------------------------
+
+    def bundle_owner(self, bundle: BundleName) -> Owner:
+        """Who has a bundle; this broker where nobody has it, since nothing is to be done then."""
+        found = self.broker.bundles.info(bundle).owner
+        if found in ("", self.broker_id):
+            return Owner(True, broker_id=self.broker_id)
+        known = {broker.broker_id: broker.listeners for broker in self.broker.brokers()}
+        return Owner(False, known.get(found, {}), found)
+
+    async def unload(self, name: TopicName) -> None:
+        """Exactly this topic, if it is this broker's; else the client is sent on."""
+        await self.registry.ensure_topic(name, create=False)
+        owner = self.broker.owner_now(name)
+        if not owner.here:
+            raise NotOwnerError(f"{name} is served by {owner.broker_id}", listeners=owner.listeners)
+        await self.broker.unload(name)
 
     async def stored_one(self, name: TopicName) -> StoredTopic:
         """Exactly this topic, loaded; 405 for one that is partitioned."""

@@ -36,7 +36,7 @@ class Lookup:
             Route(
                 "GET",
                 f"{path}/bundle",
-                "The bundle of a topic; Weir has one for each namespace.",
+                "The bundle of a topic.",
                 self._bundle,
                 media=TEXT,
                 refusals=ABOUT_TOPIC,
@@ -55,8 +55,8 @@ class Lookup:
         return self._data(owner)
 
     async def _bundle(self, call: Call) -> Response:
-        self._known(call)
-        return Response(200, b"0x00000000_0xffffffff", TEXT)
+        bundle = self._context.broker.bundles.bundle_of(self._known(call))
+        return Response(200, bundle.range.encode(), TEXT)
 
     def _known(self, call: Call) -> TopicName:
         """A topic that is there, or that comes to be when a client connects."""

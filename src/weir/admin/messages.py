@@ -238,7 +238,8 @@ class Messages:
         name = self._administered(call)
         parts = await self._context.on_partitions(call, name)
         if parts is not None:
-            return min(parts.values(), key=lambda one: _WORST_FIRST.index(CompactionStatus(one.status)))
+            found: list[LongRunningProcessStatus] = list(parts.values())
+            return min(found, key=lambda one: _WORST_FIRST.index(CompactionStatus(one.status)))
         status = (await self._context.stored_one(name)).compaction
         failed = "the compaction failed; see the log" if status is CompactionStatus.ERROR else ""
         return LongRunningProcessStatus(status.value, failed)

@@ -1,8 +1,8 @@
-"""Namespaces: create, list, delete, and what is done to all of a namespace's topics at once."""
+"""Namespaces: create, list, delete, and their properties."""
 
 from typing import Literal
 
-from weir.admin.bodies import BundlesData, Properties
+from weir.admin.bodies import Properties
 from weir.admin.bodies_policies import NamespacePolicies
 from weir.admin.context import AdminContext
 from weir.admin.http import Response
@@ -11,9 +11,7 @@ from weir.admin.policies_map import grants_of, namespace_policies, policies_of
 from weir.admin.properties import bounded
 from weir.admin.routing import TEXT, Call, Query, RefusedError, Route
 from weir.admin.topic_deletion import delete_namespace
-from weir.broker.api import StoredTopic
-from weir.model.errors import WeirError
-from weir.model.registry import STANDALONE, Action
+from weir.model.registry import STANDALONE
 from weir.model.topics import Domain, NamespaceName
 
 Mode = Literal["PERSISTENT", "NON_PERSISTENT", "ALL"]
@@ -25,7 +23,7 @@ class Namespaces:
         self._context = context
 
     def routes(self) -> list[Route]:
-        return [*self._main(), *self._properties(), *self._all_topics()]
+        return [*self._main(), *self._properties()]
 
     def _main(self) -> list[Route]:
         about, tag = {**ABOUT_NAMESPACE, **CONFLICT}, "namespaces"
@@ -70,9 +68,6 @@ class Namespaces:
                 tag=tag,
             ),
             Route(
-                "GET", f"{NAMESPACE}/bundles", "Its bundles.", self._bundles, answer=BundlesData, refusals=about
-            ),
-            Route(
                 "GET",
                 f"{NAMESPACE}/replication",
                 "The clusters that have it.",
@@ -111,29 +106,6 @@ class Namespaces:
             Route("PUT", f"{one}/{{value}}", "Set a property.", self._put_property, refusals=about),
         ]
 
-    def _all_topics(self) -> list[Route]:
-        about = {**ABOUT_NAMESPACE, 307: "another broker has one of its topics"}
-        return [
-            Route(
-                "POST", f"{NAMESPACE}/clearBacklog", "Skip everything, everywhere.", self._clear, refusals=about
-            ),
-            Route(
-                "POST",
-                f"{NAMESPACE}/clearBacklog/{{subscription}}",
-                "Skip everything of one subscription on each topic.",
-                self._clear,
-                refusals=about,
-            ),
-            Route(
-                "POST",
-                f"{NAMESPACE}/unsubscribe/{{subscription}}",
-                "Delete one subscription on each topic.",
-                self._unsubscribe,
-                refusals=about,
-            ),
-            Route("PUT", f"{NAMESPACE}/unload", "Let go of all topics.", self._unload, refusals=about),
-        ]
-
     # --- one namespace ------------------------------------------------------------------------------------------
 
     async def _list(self, call: Call) -> list[str]:
@@ -158,6 +130,8 @@ class Namespaces:
         )
         for scope, role, actions in grants:
             await self._context.registry.grants.grant(scope, role, actions)
+        if body.bundles is not None and body.bundles.numBundles > 0:
+            await self._context.broker.bundles.divide(name, body.bundles.numBundles)
 
     async def _delete(self, call: Call) -> None:
         await delete_namespace(self._context, self._administered(call), force=call.query["force"])
@@ -167,10 +141,6 @@ class Namespaces:
         self._context.authoriser.check_lookup(call.role, name)
         found = self._context.registry.topic_names(name, domain=_MODES[call.query["mode"]])
         return [str(topic) for topic in found]
-
-    async def _bundles(self, call: Call) -> BundlesData:
-        self._context.registry.namespaces.get(self._administered(call))
-        return BundlesData()
 
     async def _clusters(self, call: Call) -> list[str]:
         self._context.registry.namespaces.get(self._administered(call))
@@ -212,41 +182,3 @@ class Namespaces:
             self._administered(call), lambda now: {name: value for name, value in now.items() if name != key}
         )
         return removed
-
-    # --- all topics ---------------------------------------------------------------------------------------------
-
-    async def _stored(self, call: Call, name: NamespaceName) -> list[StoredTopic]:
-        found = self._context.registry.topic_names(name, domain=Domain.PERSISTENT)
-        return [await self._context.stored_one(topic) for topic in found]
-
-    async def _clear(self, call: Call) -> None:
-        name, only = self._consumed(call), call.path.get("subscription")
-        for topic in await self._stored(call, name):
-            for subscription in list(topic.subscriptions.values()):
-                if only is None or subscription.name == only:
-                    subscription.skip_all()
-                    await subscription.persisted()
-
-    async def _unsubscribe(self, call: Call) -> None:
-        name, wanted = self._consumed(call), call.path["subscription"]
-        for topic in await self._stored(call, name):
-            if wanted in topic.subscriptions:
-                await topic.delete_subscription(wanted)
-
-    async def _unload(self, call: Call) -> None:
-        name = self._administered(call)
-        self._context.registry.namespaces.get(name)
-        failed: WeirError | None = None
-        for topic in self._context.broker.loaded:
-            if topic.name.namespace == name:
-                try:
-                    await self._context.broker.unload(topic.name)
-                except WeirError as failure:
-                    failed = failure
-        if failed is not None:
-            raise failed
-
-    def _consumed(self, call: Call) -> NamespaceName:
-        name = namespace_of(call.path)
-        self._context.authoriser.check(call.role, Action.CONSUME, name)
-        return name

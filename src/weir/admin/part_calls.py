@@ -1,10 +1,10 @@
-"""A call on a partitioned topic is one on each of its partitions, each done by the broker that has it."""
+"""A call about many topics, or many bundles, is one on each of them, done by the broker that has it."""
 
 import asyncio
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -21,6 +21,8 @@ from weir.runtime.interfaces import Clock
 
 log = logging.getLogger(__name__)
 
+K = TypeVar("K", bound=Hashable)
+
 #: Calls that are under way at the same time for one call.
 _AT_ONCE = 16
 #: A topic may be on its way to another broker, or its broker may just have died: so long it is looked for, which
@@ -30,41 +32,58 @@ _PAUSE_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
+class CallTarget(Generic[K]):
+    """One of several things that a call is about: what of the path names it, and who has it now."""
+
+    key: K
+    values: Mapping[str, str]
+    owner: Callable[[], Owner]
+
+
+def topic_target(broker: Broker, topic: TopicName) -> CallTarget[TopicName]:
+    return CallTarget(topic, {"topic": topic.local_with_partition}, lambda: broker.owner_now(topic))
+
+
+@dataclass(frozen=True, slots=True)
 class PartCalls:
     """Finds the brokers, asks them, and puts together what they say."""
 
     clock: Clock
-    broker: Broker
     ask: AskPeer
 
     async def each(
-        self, call: Call, parts: Sequence[TopicName], *, route: Route | None = None, fine: Collection[int] = ()
-    ) -> dict[TopicName, Any]:
-        """Do the call (or the one of another route, with the same parameters) on each of the topics; what those
-        answered that did not refuse. A refusal is raised once all have answered; one with a status in `fine` only
-        if all refused."""
+        self,
+        call: Call,
+        targets: Sequence[CallTarget[K]],
+        *,
+        route: Route | None = None,
+        fine: Collection[int] = (),
+    ) -> dict[K, Any]:
+        """Do the call (or the one of another route, with the same parameters) on each of them; what those answered
+        that did not refuse. A refusal is raised once all have answered; one with a status in `fine` only if all
+        refused."""
         wanted = route or call.route
         check(wanted is not None, "a call knows its route")
         turn = asyncio.Semaphore(_AT_ONCE)
-        outcomes: dict[TopicName, Any] = {}
+        outcomes: dict[K, Any] = {}
 
-        async def one(part: TopicName) -> None:
+        async def one(target: CallTarget[K]) -> None:
             async with turn:
                 try:
-                    outcomes[part] = await self._one(call, wanted, part)  # type: ignore[arg-type]
+                    outcomes[target.key] = await self._one(call, wanted, target)  # type: ignore[arg-type]
                 except WeirError as refused:
-                    outcomes[part] = refused
+                    outcomes[target.key] = refused
 
         async with asyncio.TaskGroup() as group:
-            for part in parts:
-                group.create_task(one(part))
-        return _those_that_did(parts, outcomes, fine)
+            for target in targets:
+                group.create_task(one(target))
+        return _those_that_did([target.key for target in targets], outcomes, fine)
 
-    async def _one(self, call: Call, route: Route, part: TopicName) -> Any:
-        request, path = _for_part(call, route, part)
+    async def _one(self, call: Call, route: Route, target: CallTarget[K]) -> Any:
+        request, path = _for_one(call, route, target.values)
         deadline = self.clock.monotonic() + _PATIENCE_S
         while True:
-            owner = self.broker.owner_now(part)
+            owner = target.owner()
             try:
                 if owner.here:
                     return await route.action(route.call(request, path, call.role))
@@ -85,10 +104,10 @@ class PartCalls:
         return msgspec.json.decode(answer.body, type=route.answer) if answer.body else None
 
 
-def _for_part(call: Call, route: Route, part: TopicName) -> tuple[Request, dict[str, str]]:
-    """The call as a request about one partition."""
-    values = {**{name: str(value) for name, value in call.path.items()}, "topic": part.local_with_partition}
-    values = {name: values[name] for name in route.parameters}
+def _for_one(call: Call, route: Route, of: Mapping[str, str]) -> tuple[Request, dict[str, str]]:
+    """The call as a request about one thing."""
+    said = {**{name: str(value) for name, value in call.path.items()}, **of}
+    values = {name: said[name] for name in route.parameters}
     path = route.path.format(**{name: quote(value, safe="") for name, value in values.items()})
     query = call.request.target.partition("?")[2]
     target = f"{path}?{query}" if query else path
@@ -102,11 +121,9 @@ def _reason(body: bytes) -> str:
         return "another broker refused it"
 
 
-def _those_that_did(
-    parts: Sequence[TopicName], outcomes: dict[TopicName, Any], fine: Collection[int]
-) -> dict[TopicName, Any]:
-    refusals = [outcomes[part] for part in parts if isinstance(outcomes[part], WeirError)]
-    done = {part: outcomes[part] for part in parts if not isinstance(outcomes[part], WeirError)}
+def _those_that_did(keys: Sequence[K], outcomes: Mapping[K, Any], fine: Collection[int]) -> dict[K, Any]:
+    refusals = [outcomes[key] for key in keys if isinstance(outcomes[key], WeirError)]
+    done = {key: outcomes[key] for key in keys if not isinstance(outcomes[key], WeirError)}
     bad = [refused for refused in refusals if status_of(refused) not in fine]
     if bad or (refusals and not done):
         raise (bad or refusals)[0]

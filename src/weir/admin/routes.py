@@ -2,10 +2,12 @@
 
 from weir.admin.addresses import Addresses
 from weir.admin.brokers import Brokers
+from weir.admin.bundles import Bundles
 from weir.admin.context import AdminContext, AdminSettings, ServiceUrls
 from weir.admin.held import Held
 from weir.admin.lookup import Lookup
 from weir.admin.messages import Messages
+from weir.admin.namespace_backlogs import NamespaceBacklogs
 from weir.admin.namespaces import Namespaces
 from weir.admin.permissions import permission_routes
 from weir.admin.policies import PolicyRoutes
@@ -28,6 +30,8 @@ def admin_routes(context: AdminContext) -> list[Route]:
         *Clusters(context).routes(),
         *Tenants(context).routes(),
         *Namespaces(context).routes(),
+        *Bundles(context).routes(),
+        *NamespaceBacklogs(context).routes(),
         *PolicyRoutes(context, topics=False).routes(),
         *(route for domain in Domain for route in Topics(context, domain).routes()),
         *PolicyRoutes(context, topics=True).routes(),

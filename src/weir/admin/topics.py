@@ -8,7 +8,7 @@ from weir.admin.properties import bounded
 from weir.admin.routing import Call, Int, Query, RefusedError, Route
 from weir.admin.stats_map import StatsWanted, internal_stats, partitioned_stats, topic_stats
 from weir.admin.topic_deletion import delete_topic
-from weir.broker.api import Topic
+from weir.broker.api import BundleName, Topic
 from weir.model.errors import NotAllowedError
 from weir.model.topics import Domain, NamespaceName, TopicName
 
@@ -67,6 +67,7 @@ class Topics:
                 "List topics, each partition on its own.",
                 self._list,
                 answer=list[str],
+                query=(Query("bundle", str, "of one bundle alone, by its range"),),
                 refusals=about,
                 tag=self._tag,
             ),
@@ -211,7 +212,11 @@ class Topics:
     # --- which there are ----------------------------------------------------------------------------------------
 
     async def _list(self, call: Call) -> list[str]:
-        found = self._context.registry.topic_names(self._listed(call), domain=self._domain)
+        namespace, only = self._listed(call), call.query["bundle"]
+        found = self._context.registry.topic_names(namespace, domain=self._domain)
+        if only:
+            bundle = BundleName.of_range(namespace, only)
+            found = [name for name in found if bundle.holds(name)]
         return [str(name) for name in found]
 
     async def _list_partitioned(self, call: Call) -> list[str]:

@@ -14,6 +14,7 @@ from weir.model.ids import Buffer
 from weir.runtime.turns import UNIT_BYTES
 from weir.wire.pulsar.hot import BrokerEntries, Deliveries
 from weir.wire.pulsar.proto import api
+from weir.wire.pulsar.refusals import NO_REQUEST
 from weir.wire.translation import PulsarEntry
 
 if TYPE_CHECKING:
@@ -209,7 +210,8 @@ class ConsumerLink:
         """Close it from this side; its client connects it anew."""
         if not self.ending and self._session.consumers.end(self.consumer_id, self):
             self._session.consumers.retire(self.consumer_id, self.consumer.denied)
-            self._session.tell_closed(api.CommandCloseConsumer, self.topic.name, consumer_id=self.consumer_id)
+            said = api.CommandCloseConsumer(consumer_id=self.consumer_id, request_id=NO_REQUEST)
+            self._session.tell_closed(said, self.topic.name)
             await self.close()
 
     async def close(self) -> None:

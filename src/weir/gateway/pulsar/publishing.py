@@ -17,6 +17,7 @@ from weir.wire.pulsar.hot import Receipts
 from weir.wire.pulsar.ids import signed
 from weir.wire.pulsar.message import parse_metadata, split_message
 from weir.wire.pulsar.proto import api
+from weir.wire.pulsar.refusals import NO_REQUEST
 
 if TYPE_CHECKING:
     from weir.gateway.pulsar.session import Session
@@ -170,7 +171,8 @@ class ProducerLink:
         self._broken = True
         if self._session.producers.end(self.producer_id, self):
             self._session.producers.retire(self.producer_id)
-            self._session.tell_closed(api.CommandCloseProducer, self.topic_name, producer_id=self.producer_id)
+            said = api.CommandCloseProducer(producer_id=self.producer_id, request_id=NO_REQUEST)
+            self._session.tell_closed(said, self.topic_name)
             await self.producer.close()
 
     async def close(self) -> None:

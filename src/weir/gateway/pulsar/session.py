@@ -214,9 +214,7 @@ class Session:
         that name."""
         return urls_of(owner, self.service_url, listener)
 
-    def tell_closed(
-        self, closed: "type[api.CommandCloseProducer | api.CommandCloseConsumer]", topic: TopicName, **which: int
-    ) -> None:
+    def tell_closed(self, said: "api.CommandCloseProducer | api.CommandCloseConsumer", topic: TopicName) -> None:
         """Tell the client that the broker closed a producer or consumer, and where its topic is if it is served
         elsewhere: there the client connects it anew without asking first."""
         if self.protocol_version < _CLOSES_SINCE:  # a client that only understands the end of the connection
@@ -226,7 +224,6 @@ class Session:
         if not owner.here:
             with suppress(NotOwnerError):  # it asks anybody
                 urls = self.urls_of(owner)
-        said = closed(request_id=NO_REQUEST, **which)
         if urls.plain:
             said.assignedBrokerServiceUrl = urls.plain
         if urls.tls:
