@@ -10,14 +10,15 @@ from urllib.parse import quote
 import msgspec
 
 from weir.admin.http import Request
-from weir.admin.peer_calls import AskPeer, PeerCall
+from weir.admin.peer_calls import AskPeer
 from weir.admin.refusals import status_of
 from weir.admin.routing import Call, RefusedError, Route
 from weir.broker.api import Broker, Owner
 from weir.model.check import check
-from weir.model.errors import NetworkError, NotOwnerError, TopicClosedError, WeirError
+from weir.model.errors import NotOwnerError, PeerBusyError, PeerUnavailableError, TopicClosedError, WeirError
 from weir.model.topics import TopicName
 from weir.runtime.interfaces import Clock
+from weir.wire.peer.administration import AdminCall
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +30,7 @@ _AT_ONCE = 16
 #: is longer than others believe in a dead broker.
 _PATIENCE_S = 15.0
 _PAUSE_S = 0.1
+_MOVING = (NotOwnerError, TopicClosedError, PeerUnavailableError, PeerBusyError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +90,17 @@ class PartCalls:
                 if owner.here:
                     return await route.action(route.call(request, path, call.role))
                 return await self._ask(owner, call.role, route, request)
-            except (NotOwnerError, NetworkError, TopicClosedError) as moving:
+            except _MOVING as moving:
                 if self.clock.monotonic() > deadline:
                     raise
                 log.info("%s %s is tried again: %s", request.method, request.path, moving)
             await self.clock.sleep(_PAUSE_S)
 
     async def _ask(self, owner: Owner, role: str, route: Route, request: Request) -> Any:
-        call = PeerCall(role, request.method, request.target, request.body)
-        answer = await self.ask(owner.broker_id, call)
+        query = request.target.partition("?")[2]
+        answer = await self.ask(
+            owner.broker_id, AdminCall(role, request.method, request.path, query, request.body)
+        )
         if answer.status == 307:
             raise NotOwnerError(answer.body.decode(errors="replace"))
         if answer.status >= 300:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from ssl import SSLContext
 
 from weir.admin.http import Request
+from weir.admin.peer_calls import AdminPeerHandler
 from weir.admin.routes import AdminContext, ServiceUrls, admin_routes
 from weir.admin.server import AdminServer, Authenticate
 from weir.broker.access.tokens import TokenVerifier, load_public_key, load_secret, read_key
@@ -33,6 +34,7 @@ from weir.server.listening import BoundNetwork
 from weir.server.loop_metrics import loop_families
 from weir.server.storage import LocalStorage
 from weir.server.storage_metrics import damage_families
+from weir.wire.peer.administration import AdminCall
 
 log = logging.getLogger(__name__)
 
@@ -203,10 +205,13 @@ class Standalone:
             ],
             transactions=composed.transaction_access,
             sql_streams=SqlStreams(self._storage.meta, self._runtime),
+            broker_id=_BROKER_ID,
+            ask_peer=composed.peers.ask,
         )
 
     async def _serve_http(self, tls: SSLContext | None) -> None:
         routes = admin_routes(self._admin())
+        self.composed.peer_handlers.on(AdminCall, AdminPeerHandler(routes).perform)
         authenticate = _authenticate(self.composed.broker)
         for name in ("http", "https"):
             bound = self._bound.get(name)

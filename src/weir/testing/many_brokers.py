@@ -1,16 +1,19 @@
 """Several brokers over one storage in this process, on a thread of their own, each with its own real listeners."""
 
+import json
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
 from weir.admin.http import HttpSettings, Request
-from weir.admin.peer_calls import PeerAnswer, PeerCall, PeerCalls
+from weir.admin.peer_calls import AdminPeerHandler
 from weir.admin.routes import AdminContext, ServiceUrls, admin_routes
 from weir.admin.server import AdminServer
+from weir.broker.broker import Broker
+from weir.broker.peers.settings import PeerLinks, PeerServerSettings
 from weir.gateway.pulsar.settings import PulsarSettings, SessionLimits
-from weir.model.errors import ConnectionLostError
 from weir.runtime.real import real_runtime
 from weir.server.addresses import Address
 from weir.server.compose import ComposedBroker, Composition, compose_broker
@@ -19,9 +22,11 @@ from weir.server.config_parts import storage_settings
 from weir.server.listening import BoundNetwork
 from weir.server.storage import LocalStorage
 from weir.testing.loop_thread import Call, LoopThread
+from weir.wire.peer.administration import AdminCall
 
 _TIMEOUT_S = 60.0
 _LOOPBACK = Address("127.0.0.1", 0)
+_SCHEMES = {"pulsar": "pulsar://", "http": "http://", "peer": ""}
 
 
 @dataclass
@@ -31,7 +36,6 @@ class OneBroker:
     name: str
     listeners: dict[str, str]
     composed: ComposedBroker
-    peer: PeerCalls
     stack: AsyncExitStack = field(repr=False)
 
     @property
@@ -41,6 +45,28 @@ class OneBroker:
     @property
     def http(self) -> str:
         return self.listeners["http"]
+
+    @property
+    def broker(self) -> Broker:
+        return self.composed.broker
+
+    def ask(self, method: str, path: str, body: Any = None) -> tuple[int, dict[str, str], bytes]:
+        """One request, sent nowhere else: status, headers, body. Paths without a slash are below `/admin/v2`."""
+        host, _, port = self.http.removeprefix("http://").rpartition(":")
+        connection = HTTPConnection(host, int(port), timeout=_TIMEOUT_S)
+        headers = {} if body is None else {"content-type": "application/json"}
+        target = path if path.startswith("/") else f"/admin/v2/{path}"
+        connection.request(method, target, None if body is None else json.dumps(body), headers)
+        response = connection.getresponse()
+        answer = response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
+        connection.close()
+        return answer
+
+    def do(self, method: str, path: str, body: Any = None) -> Any:
+        """One request that is served here: what is answered, as JSON."""
+        status, _, said = self.ask(method, path, body)
+        assert status in (200, 204), f"{method} {path}: {status} {said[:300]!r}"
+        return json.loads(said) if said else None
 
 
 class ManyBrokers:
@@ -85,12 +111,10 @@ class ManyBrokers:
         stack = AsyncExitStack()
         net = BoundNetwork(real_runtime().net)
         runtime = replace(real_runtime(), net=net)
-        bound = {kind: await net.bind(_LOOPBACK) for kind in ("pulsar", "http")}
-        schemes = {"pulsar": "pulsar://", "http": "http://"}
-        listeners = {kind: f"{schemes[kind]}{address}" for kind, address in bound.items()}
-        composed = await compose_broker(
-            runtime, self._storage.meta, self._storage.ledgers, Composition(name, listeners), stack
-        )
+        bound = {kind: await net.bind(_LOOPBACK) for kind in _SCHEMES}
+        listeners = {kind: f"{_SCHEMES[kind]}{address}" for kind, address in bound.items()}
+        how = Composition(name, listeners, peers=PeerLinks())
+        composed = await compose_broker(runtime, self._storage.meta, self._storage.ledgers, how, stack)
         settings = PulsarSettings(port=bound["pulsar"].port, limits=SessionLimits(linger_s=0.1))
         await composed.serve_pulsar(replace(settings, sweep_interval_s=0.05))
         context = AdminContext(
@@ -100,19 +124,17 @@ class ManyBrokers:
             composed.schemas,
             composed.authoriser,
             ServiceUrls(listeners),
-            ask_peer=self._ask,
+            broker_id=name,
+            ask_peer=composed.peers.ask,
         )
         routes = admin_routes(context)
+        composed.peer_handlers.on(AdminCall, AdminPeerHandler(routes).perform)
+        await composed.serve_peers(PeerServerSettings(port=bound["peer"].port, close_grace_s=0.1))
         server = AdminServer(runtime, HttpSettings(port=bound["http"].port), routes, _anybody)
         await server.start()
         stack.push_async_callback(server.close)
-        one = self.brokers[name] = OneBroker(name, listeners, composed, PeerCalls(routes), stack)
+        one = self.brokers[name] = OneBroker(name, listeners, composed, stack)
         return one
-
-    async def _ask(self, broker_id: str, call: PeerCall) -> PeerAnswer:
-        if broker_id not in self.brokers:
-            raise ConnectionLostError(f"there is no broker {broker_id}")
-        return await self.brokers[broker_id].peer.perform(call)
 
 
 async def _anybody(request: Request) -> str:

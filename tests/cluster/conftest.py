@@ -1,0 +1,43 @@
+"""Three brokers over one storage, for the official client and REST to talk to."""
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pulsar
+import pytest
+
+from weir.testing.many_brokers import ManyBrokers
+
+NAMES = ("one", "two", "three")
+
+
+@pytest.fixture(scope="module")
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ManyBrokers]:
+    many = ManyBrokers(tmp_path_factory.mktemp("many"), *NAMES).start()
+    yield many
+    many.stop()
+
+
+@pytest.fixture
+def connect(tmp_path: Path) -> Iterator[Callable[..., pulsar.Client]]:
+    """Makes clients, and closes them."""
+    clients: list[pulsar.Client] = []
+
+    def make(url: str, **options: Any) -> pulsar.Client:
+        quiet = pulsar.FileLogger(pulsar.LoggerLevel.Info, str(tmp_path / "client.log"))
+        clients.append(pulsar.Client(url, operation_timeout_seconds=60, logger=quiet, **options))
+        return clients[-1]
+
+    yield make
+    for client in clients:
+        with suppress(pulsar.AlreadyClosed):
+            client.close()
+
+
+@pytest.fixture
+def unique() -> str:
+    """A name that no other test uses."""
+    return f"t{uuid4().hex[:12]}"
