@@ -116,12 +116,12 @@ class AdminContext:
     # --- other brokers ------------------------------------------------------------------------------------------
 
     def bundle_owner(self, bundle: BundleName) -> Owner:
-        """Who has a bundle; this broker where nobody has it, since nothing is to be done then."""
+        """Who has a bundle; this broker where nobody that is there has it, since nothing is to be done then."""
         found = self.broker.bundles.info(bundle).owner
-        if found in ("", self.broker_id):
-            return Owner(True, broker_id=self.broker_id)
         known = {broker.broker_id: broker.listeners for broker in self.broker.brokers()}
-        return Owner(False, known.get(found, {}), found)
+        if found == self.broker_id or found not in known:
+            return Owner(True, broker_id=self.broker_id)
+        return Owner(False, known[found], found)
 
     async def unload(self, name: TopicName) -> None:
         """Exactly this topic, if it is this broker's; else the client is sent on."""

@@ -39,6 +39,7 @@ _STATUSES: list[tuple[type[errors.WeirError], int]] = [
     (errors.QuotaExceededError, 412),
     # What may be better at the next attempt.
     (errors.NotOwnerError, 503),
+    (errors.PeerError, 503),
     (errors.TopicClosedError, 503),
     (errors.StreamError, 503),
     (errors.MetaError, 503),
