@@ -5,13 +5,12 @@ from typing import Any
 
 import pytest
 
-from weir.broker.api import Identity, Owner
+from weir.broker.api import Identity
 from weir.model.errors import (
     NotAuthorisedError,
     StreamBusyError,
     TopicNotFoundError,
 )
-from weir.model.topics import TopicName
 from weir.wire.pulsar.frames import MAX_MESSAGE_BYTES, PROTOCOL_VERSION, encode_with_message
 from weir.wire.pulsar.message import seal_message
 from weir.wire.pulsar.proto import Message, api
@@ -165,27 +164,6 @@ def test_a_silent_client_is_pinged_and_then_sent_away(play: Play) -> None:
 
 
 # --- finding topics ------------------------------------------------------------------------------------
-
-
-def test_lookups_say_where_a_topic_is(play: Play) -> None:
-    async def conversation(stage: Any) -> None:
-        peer = await stage.peer()
-        stage.broker.elsewhere[TopicName.parse("far")] = Owner(False, {"pulsar_tls": "pulsar+ssl://far:6651"})
-        peer.say(api.CommandLookupTopic(topic=TOPIC, request_id=1))
-        here = await peer.hear(api.CommandLookupTopicResponse)
-        assert (here.response, here.brokerServiceUrl) == (
-            api.CommandLookupTopicResponse.Connect,
-            "pulsar://server:6650",
-        )
-        peer.say(api.CommandLookupTopic(topic="far", request_id=2))
-        far = await peer.hear(api.CommandLookupTopicResponse)
-        assert (far.response, far.brokerServiceUrl, far.brokerServiceUrlTls) == (
-            api.CommandLookupTopicResponse.Redirect,
-            "",
-            "pulsar+ssl://far:6651",
-        )
-
-    play(conversation)
 
 
 @pytest.mark.parametrize(

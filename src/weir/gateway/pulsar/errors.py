@@ -34,7 +34,7 @@ CODES: dict[type[BaseException], Code] = {
     errors.PeerBusyError: _E.ServiceNotReady,
     errors.PeerUnavailableError: _E.ServiceNotReady,
     errors.PeerUnsupportedError: _E.ServiceNotReady,
-    errors.PeerFailedError: _E.UnknownError,
+    errors.PeerFailedError: _E.ServiceNotReady,
     errors.ProducerBusyError: _E.ProducerBusy,
     errors.ProducerFencedError: _E.ProducerFenced,
     errors.ProducerClosedError: _E.ServiceNotReady,
