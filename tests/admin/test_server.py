@@ -160,6 +160,7 @@ async def test_connections_beyond_the_limit_are_turned_away(serve) -> None:
     first.close()
 
 
+@pytest.mark.slow
 async def test_a_request_that_drips_has_its_time_as_a_whole(serve) -> None:
     served = await serve(ROUTES, idle_s=0.5)
     reader, writer = await asyncio.open_connection(served.server.host, served.server.port)

@@ -104,6 +104,7 @@ def _flip(path: str, offset: int) -> Callable[[SimDisk], None]:
     return flip
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_anywhere_in_an_entry_log_costs_one_entry_which_is_named(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -122,6 +123,7 @@ def test_a_flipped_bit_anywhere_in_an_entry_log_costs_one_entry_which_is_named(
         assert len(said) == 1
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_anywhere_in_an_index_costs_no_entry() -> None:
     size = _size_of(INDEX)
     for offset in [0, 10, 70, 100, *Random(8).sample(range(size), 10)]:

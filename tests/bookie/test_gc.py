@@ -169,6 +169,7 @@ def test_an_entry_whose_flush_began_before_its_old_log_is_rewritten_stays_replac
     tell(story, BY_HAND)
 
 
+@pytest.mark.slow
 def test_readers_never_notice_that_logs_are_rewritten(tell: Tell) -> None:
     async def story(bookie: Bookie, runtime: Runtime) -> None:
         await fill(bookie, 6)

@@ -89,6 +89,7 @@ def record_ends(path: Path, end: int) -> list[int]:
     return ends
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zeros", [False, True], ids=["cut", "zeros"])
 async def test_a_journal_cut_anywhere_or_with_a_tail_of_zeros_is_refused_and_accepted_loss_goes_on(
     killed: Path, tmp_path: Path, zeros: bool

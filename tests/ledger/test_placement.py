@@ -11,6 +11,7 @@ from weir.ledger.placement import choose_ensemble, choose_replacement, crowded_w
 from weir.model.errors import NotEnoughBookiesError
 from weir.model.ids import BookieId
 from weir.model.ledger import Quorum
+from weir.testing.kinds import rounds
 
 
 def racks_of(labels: str) -> dict[BookieId, str]:
@@ -35,7 +36,7 @@ def test_an_ensemble_has_distinct_bookies_that_take_entries(
     assert all(b in racks for b in chosen)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=rounds(150), deadline=None)
 @given(clusters(), st.integers(0, 2**32))
 def test_no_other_choice_would_spread_the_write_sets_better(
     cluster: tuple[dict[BookieId, str], Quorum], seed: int

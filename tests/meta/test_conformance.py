@@ -312,6 +312,7 @@ async def test_nothing_can_be_put_under_a_lease_that_is_gone(store: MetaStore, p
     assert await store.get(prefix + "a") is None
 
 
+@pytest.mark.slow
 @SHARED
 async def test_a_lease_is_kept_alive_beyond_its_ttl(driver: Any, prefix: str) -> None:
     holder, other = driver.client(), driver.client()
@@ -325,6 +326,7 @@ async def test_a_lease_is_kept_alive_beyond_its_ttl(driver: Any, prefix: str) ->
     assert await holder.get(prefix + "kept") is not None
 
 
+@pytest.mark.slow
 @SHARED
 async def test_when_the_holder_stops_its_keys_go_and_it_knew_before(driver: Any, prefix: str) -> None:
     holder, other = driver.client(), driver.client()

@@ -48,6 +48,7 @@ async def keys(runtime: Runtime, folder: Path, *, accept_loss: bool = False) -> 
         await store.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zeros", [0, 1, 4096], ids=["cut", "zeros up to the old end", "zeros beyond it"])
 async def test_a_log_cut_anywhere_or_with_a_tail_of_zeros_is_refused_and_accepted_loss_goes_on(
     runtime: Runtime, tmp_path: Path, zeros: int

@@ -7,6 +7,7 @@ from weir.meta.interfaces import Change, Listing, Versioned
 from weir.meta.state import KeySpace
 from weir.meta.watching import RecentListings, WatchTracker
 from weir.model.errors import MetaConflictError
+from weir.testing.kinds import rounds
 
 keys = st.sampled_from(["/a", "/a/1", "/a/2", "/b", "/b/1"])
 changes = st.lists(st.tuples(keys, st.none() | st.binary(max_size=3), st.none() | st.integers(0, 12)), max_size=40)
@@ -46,7 +47,7 @@ def test_the_key_space_is_a_dictionary_whose_changes_are_numbered(
             assert told is not None or len(log) - since >= 6, "the last few are always remembered"
 
 
-@settings(max_examples=200)
+@settings(max_examples=rounds(200))
 @given(changes, st.data())
 def test_a_watch_converges_however_its_stream_breaks_repeats_and_loses_history(
     steps: list[tuple[str, bytes | None, int | None]], data: st.DataObject

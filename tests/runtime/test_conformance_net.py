@@ -231,6 +231,7 @@ async def test_drain_waits_while_too_much_is_queued_and_ends_when_the_peer_reads
     await draining
 
 
+@pytest.mark.slow
 @on_every_runtime
 async def test_drain_waits_for_many_buffers_written_at_once_as_for_one(place: ConformanceSite) -> None:
     near, far = await pair(place)
@@ -244,6 +245,7 @@ async def test_drain_waits_for_many_buffers_written_at_once_as_for_one(place: Co
     await draining
 
 
+@pytest.mark.slow
 @on_every_runtime
 async def test_what_has_not_left_yet_is_counted_until_the_peer_reads_or_the_connection_is_gone(
     place: ConformanceSite,

@@ -89,6 +89,7 @@ def _places(folder: Path) -> Iterator[tuple[str, int]]:
             yield str(path.relative_to(folder)), rng.randrange(path.stat().st_size)
 
 
+@pytest.mark.slow
 def test_a_flipped_byte_anywhere_costs_one_message_at_the_most(filled: Path, tmp_path: Path) -> None:
     for turn, (name, offset) in enumerate(_places(filled)):
         folder = tmp_path / str(turn)

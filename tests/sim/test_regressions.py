@@ -67,6 +67,7 @@ FOUND_INNOCENT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scenario", "seed"), [(name, seed) for name in sorted(FOUND) for seed in sorted(FOUND[name])]
 )
@@ -74,6 +75,7 @@ def test_a_seed_that_once_found_something_keeps_every_promise(scenario: str, see
     assert SCENARIOS[scenario].run(seed).violations == (), FOUND[scenario][seed]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scenario", "focus", "seed"), sorted(FOUND_INNOCENT))
 def test_a_plan_that_once_found_something_keeps_every_promise(scenario: str, focus: str, seed: int) -> None:
     result = SCENARIOS[scenario].run(seed, mutation=focus, innocent=True)

@@ -16,6 +16,7 @@ from weir.model.errors import ChecksumError, WireError
 from weir.spark.source import decode, kernels
 from weir.spark.source.columns import schema_of
 from weir.spark.source.decode import BatchTable, Decoder, all_of, committed_of
+from weir.testing.kinds import rounds
 from weir.wire.kafka.records import (
     HEADER_BYTES,
     LOG_APPEND_TIME,
@@ -146,7 +147,7 @@ def batches(draw: st.DrawFn) -> bytes:
     return b"".join(found)
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=rounds(80), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=batches(), first=st.integers(0, 1 << 40), width=st.integers(0, 2000), cut=st.integers(0, 60))
 def test_every_batch_decodes_as_the_plain_codec_reads_it(data: bytes, first: int, width: int, cut: int) -> None:
     assert arrow(data + data[:cut]) == expected(data)
@@ -155,7 +156,8 @@ def test_every_batch_decodes_as_the_plain_codec_reads_it(data: bytes, first: int
         assert arrow(data, begin, begin + width) == expected(data, begin, begin + width)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.slow
+@settings(max_examples=rounds(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=batches(), at=st.integers(0, 1 << 30), byte=st.integers(0, 255))
 def test_damage_is_an_error_or_what_the_plain_codec_reads(data: bytes, at: int, byte: int) -> None:
     if not data:

@@ -15,6 +15,7 @@ from weir.client.registry import TopicSchema
 from weir.model.errors import ConfigError, WireError
 from weir.spark.values.key_values import split_inline
 from weir.spark.values.typed import ValueSchema, value_schema
+from weir.testing.kinds import rounds
 
 RECORD = {"type": "record", "name": "R", "fields": [{"name": "n", "type": "int"}]}
 GROWN = {"type": "record", "name": "R", "fields": [*RECORD["fields"], {"name": "m", "type": "int", "default": 7}]}
@@ -57,7 +58,7 @@ def rows_of(schema: ValueSchema, batch: pa.RecordBatch) -> list[tuple[Any, Any]]
     return list(zip(found.column("key").to_pylist(), found.column("value").to_pylist(), strict=True))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=rounds(60), deadline=None)
 @given(st.lists(st.none() | st.tuples(st.none() | st.binary(max_size=9), st.none() | st.binary(max_size=9))))
 def test_keys_and_values_that_lie_together_are_told_apart(pairs: list[tuple[bytes | None, bytes | None] | None]):
     together = [None if pair is None else sized(pair[0]) + sized(pair[1]) for pair in pairs]
@@ -69,7 +70,7 @@ def test_keys_and_values_that_lie_together_are_told_apart(pairs: list[tuple[byte
     assert bad == []
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=rounds(60), deadline=None)
 @given(st.lists(st.binary(max_size=20)))
 def test_bytes_that_are_no_key_and_value_are_found_and_never_read_beyond(values: list[bytes]) -> None:
     keys, found, bad = split_inline(pa.array(values, pa.binary()))
@@ -113,6 +114,7 @@ def test_a_key_or_value_that_does_not_fit_is_named_or_null() -> None:
     assert (rows_of(lax, short), rows_of(lax, torn)) == ([(None, "v")], [(None, None)])
 
 
+@pytest.mark.slow
 def test_older_versions_of_either_are_read_through_the_latest() -> None:
     versions = [
         key_value(("AVRO", json.dumps(RECORD)), ("AVRO", json.dumps(one)), version=at)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from weir.client.registry import TopicSchema, topic_of
 from weir.model.errors import ConfigError, WireError
 from weir.spark.values.typed import ValueSchema, value_schema
+from weir.testing.kinds import rounds
 
 FIELDS = [
     {"name": "id", "type": "long"},
@@ -75,7 +76,7 @@ def avro(value: dict[str, Any]) -> bytes:
     return out.getvalue()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=rounds(60), deadline=None)
 @given(st.lists(st.none() | orders, max_size=8))
 def test_avro_values_are_what_avros_codec_wrote(values: list[dict[str, Any] | None]) -> None:
     assert typed("AVRO", WITH_BYTES, [None if v is None else avro(v) for v in values]) == values
@@ -89,7 +90,7 @@ def as_json(value: dict[str, Any]) -> bytes:
     return json.dumps(plain, indent=1 if value["ok"] else None).encode()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=rounds(60), deadline=None)
 @given(
     st.lists(st.none() | orders.filter(lambda v: abs(v["ratio"]) < 1e300 and abs(v["single"]) < 1e30), max_size=8)
 )
@@ -98,7 +99,7 @@ def test_json_values_are_what_jsons_codec_wrote(values: list[dict[str, Any] | No
     assert typed("JSON", DEFINITION, [None if v is None else as_json(v) for v in values]) == wanted
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=rounds(100), deadline=None)
 @given(orders, st.integers(0, 1000), st.integers(0, 255), st.booleans())
 def test_damaged_avro_is_a_value_or_an_error_that_names_it(
     value: dict[str, Any], at: int, byte: int, cut: bool

@@ -18,6 +18,7 @@ from weir.client.registry import TopicSchema
 from weir.model.errors import WireError
 from weir.spark.source.decode import SCHEMA_WITH_HEADERS
 from weir.spark.values.typed import ValueSchema, value_schema, versions_of
+from weir.testing.kinds import rounds
 from weir.wire.pulsar.translation import SCHEMA_VERSION
 
 LONG = (-(1 << 63), (1 << 63) - 1)
@@ -121,7 +122,7 @@ def column(schema: ValueSchema, batch: pa.RecordBatch) -> list[Any]:
 
 
 @pytest.mark.parametrize(("fields", "kinds"), [(FLAT, flat), (NESTED, nested)], ids=["flat", "nested"])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=rounds(40), deadline=None)
 @given(data=st.data())
 def test_avro_values_are_what_avros_codec_wrote(fields: list[Any], kinds: dict[str, Any], data: Any) -> None:
     values = data.draw(st.lists(st.none() | st.fixed_dictionaries(kinds), max_size=5))
@@ -131,7 +132,7 @@ def test_avro_values_are_what_avros_codec_wrote(fields: list[Any], kinds: dict[s
     assert found == [as_column(value) for value in values]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=rounds(60), deadline=None)
 @given(st.fixed_dictionaries(nested), st.integers(0, 1000), st.integers(0, 255), st.booleans())
 def test_damaged_avro_is_a_value_or_null(value: dict[str, Any], at: int, byte: int, cut: bool) -> None:
     definition = record(NESTED)
@@ -161,7 +162,7 @@ def _micros(moment: datetime) -> int:
 @pytest.mark.parametrize(
     "names", [("id", "inner", "maybe", "many", "at"), ("price", "days", "wide", "inner")], ids=["at once", "each"]
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=rounds(40), deadline=None)
 @given(values=st.lists(st.none() | st.fixed_dictionaries(nested), max_size=5))
 def test_json_values_are_what_jsons_codec_wrote(
     names: tuple[str, ...], values: list[dict[str, Any] | None]

@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 from weir.client.registry import TopicSchema
 from weir.model.errors import ConfigError, WireError
 from weir.spark.values.typed import ValueSchema, value_schema
+from weir.testing.kinds import rounds
 
 NUMBERS = {
     "int32": st.integers(-(1 << 31), (1 << 31) - 1),
@@ -124,7 +125,7 @@ flat_values = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=rounds(80), deadline=None)
 @given(st.lists(st.none() | flat_values, max_size=5))
 def test_flat_messages_are_what_the_runtime_wrote(values: list[dict[str, Any] | None]) -> None:
     messages = [None if value is None else Flat(**value) for value in values]
@@ -132,7 +133,7 @@ def test_flat_messages_are_what_the_runtime_wrote(values: list[dict[str, Any] | 
     assert found == [None if one is None else wanted_flat(one) for one in messages]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=rounds(150), deadline=None)
 @given(flat_values, st.integers(0, 1000), st.integers(0, 255), st.sampled_from(["cut", "set", "add"]))
 @example({"string": "x"}, 0, 0, "add")
 def test_damaged_messages_are_what_the_runtime_makes_of_them(
@@ -188,7 +189,7 @@ def wanted_inner(value: dict[str, Any]) -> dict[str, Any]:
     return {"n": value["n"], "colors": [{0: "RED", 7: "BLUE"}[one] for one in value["colors"]]}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=rounds(60), deadline=None)
 @given(st.lists(st.none() | deep_values, max_size=4))
 def test_deep_messages_are_what_the_runtime_wrote(values: list[dict[str, Any] | None]) -> None:
     found = column("Deep", [None if one is None else Deep(**one).SerializeToString() for one in values])

@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from weir.model.errors import WireError
 from weir.stream.cursor import Cursor
+from weir.testing.kinds import rounds
 
 offsets = st.integers(0, 120)
 
@@ -56,7 +57,7 @@ class CursorModel(RuleBasedStateMachine):
 
 
 TestCursorModel = CursorModel.TestCase
-TestCursorModel.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
+TestCursorModel.settings = settings(max_examples=rounds(60), stateful_step_count=20, deadline=None)
 
 
 def test_a_hundred_thousand_holes_survive_and_stay_small() -> None:

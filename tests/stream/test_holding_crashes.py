@@ -264,6 +264,7 @@ def _taken_or_not(self: HeldLedger, entry: int) -> bool:
     return 0 <= entry < self.entries and entry not in self.done
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("where", "what", "instead"),
     [

@@ -224,6 +224,7 @@ def test_closing_buries_what_is_left_without_noise(caplog, recwarn):
     assert not recwarn.list
 
 
+@pytest.mark.slow
 def test_the_loop_is_fast_enough_to_live_in(loop):
     # Not a timing assertion: a hundred thousand steps and a virtual week are simply no burden.
     async def main():

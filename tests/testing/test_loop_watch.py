@@ -52,6 +52,7 @@ def test_a_simulation_that_waits_for_long_holds_nothing(monkeypatch: pytest.Monk
     simulate(1, scenario)
 
 
+@pytest.mark.slow
 def test_a_node_fails_whose_loop_computes_for_too_long_and_it_is_named() -> None:
     loop = LoopThread(held_limit_s=0.2)
 

@@ -81,6 +81,7 @@ def test_the_same_seed_gives_the_same_trace():
     assert first[1] > 1000
 
 
+@pytest.mark.slow
 def test_another_seed_gives_another_trace():
     assert run_once(11)[0] != run_once(12)[0]
 
@@ -101,6 +102,7 @@ def test_the_trace_is_the_same_across_processes_whatever_their_hash_seed():
     assert digests[0] == digests[1] == run_once(13)[0]
 
 
+@pytest.mark.slow
 def test_keeping_lines_does_not_change_the_digest():
     assert run_once(11, keep=0)[0] == run_once(11, keep=5)[0]
 

@@ -8,6 +8,7 @@ import pytest
 
 from weir.testing.codecs.every import CODECS
 from weir.testing.codecs.fuzzing import Codec, fuzz
+from weir.testing.kinds import rounds
 
 #: The promise is 100,000 over all codecs in every run of the tests; each seed is fixed, so a failure repeats.
 ROUNDS = max(10_000, 200_000 // len(CODECS))
@@ -15,8 +16,8 @@ ROUNDS = max(10_000, 200_000 // len(CODECS))
 
 @pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.name)
 def test_a_decoder_raises_nothing_but_wire_errors(codec: Codec) -> None:
-    refused = fuzz(codec, ROUNDS, Random(f"fuzz {codec.name}"))
-    assert refused > ROUNDS // 8, "the mutations hardly break anything; is the sample far too lax?"
+    refused = fuzz(codec, rounds(ROUNDS), Random(f"fuzz {codec.name}"))
+    assert refused > rounds(ROUNDS) // 8, "the mutations hardly break anything; is the sample far too lax?"
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.name)

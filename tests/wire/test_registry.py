@@ -37,6 +37,7 @@ from weir.model.registry import (
 )
 from weir.model.sql_streams import RunnerLease, SqlStream, StreamProgress, Wanted
 from weir.model.topics import DEFAULT_NAMESPACE, Domain, NamespaceName, TopicName
+from weir.testing.kinds import rounds
 from weir.wire import registry as codec
 from weir.wire import sql_streams as sql_codec
 
@@ -173,7 +174,7 @@ SAMPLES = [
 ADDED_LATER = ("node_id", "rack", "features")
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=rounds(40), deadline=None)
 @given(st.data())
 @pytest.mark.parametrize("kind", VALUES)
 def test_what_is_encoded_comes_back(kind: str, data: st.DataObject) -> None:
@@ -182,7 +183,7 @@ def test_what_is_encoded_comes_back(kind: str, data: st.DataObject) -> None:
     assert decode(encode(value)) == value
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=rounds(40), deadline=None)
 @given(st.data())
 @pytest.mark.parametrize("kind", VALUES)
 def test_a_value_with_a_field_replaced_or_missing_is_read_or_refused(kind: str, data: st.DataObject) -> None:

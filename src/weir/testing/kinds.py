@@ -3,7 +3,7 @@
 `process` starts an operating-system process, `spark` needs a Spark session, `slow` takes more than about two
 seconds of a core. The first two follow from the fixtures that a test uses; whatever else starts a process says
 so, and is skipped with a word about it where it does not. Of a test that has a parameter `seed`, all but the first
-few seeds are slow.
+few seeds are slow. What a test does very often, at random, it does a tenth as often in `make quick`: see `rounds`.
 """
 
 import os
@@ -25,7 +25,12 @@ _SPARK = frozenset({"spark", "sql", "read"})
 _PROCESS = frozenset({"bootstrap", "etcd_server", "own_etcd", "secured", "start_weir", "up", "weir", "weir_up"})
 
 #: So many seeds of a test are for every edit.
-_QUICK_SEEDS = 5
+_QUICK_SEEDS = 2
+
+
+def rounds(whole: int) -> int:
+    """How often to do what `make test` does `whole` times: a tenth of it for every edit."""
+    return max(whole // 10, 3) if settings.get_current_profile_name() == "quick" else whole
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

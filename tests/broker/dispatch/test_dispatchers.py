@@ -27,6 +27,7 @@ from weir.model.errors import ConsumerClosedError
 from weir.model.policies import Rate
 from weir.runtime.tasks import TaskScope
 from weir.stream.cursor import Cursor
+from weir.testing.kinds import rounds
 
 
 class FakeClock:
@@ -289,7 +290,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize(("kind", "sticky"), KINDS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=rounds(60), deadline=None)
 @given(st.integers(0, 150), seeds, st.sampled_from([1, 5, 1000]))
 @example(300, 1, 1000)
 @example(300, 2, 5)
@@ -305,7 +306,7 @@ def test_any_sequence_of_events_keeps_the_promises(
     asyncio.run(main())
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=rounds(50), deadline=None)
 @given(st.integers(0, 60), seeds)
 def test_a_key_shared_consumer_with_credit_gets_its_keys_past_one_that_takes_nothing(
     batches: int, seed: int

@@ -74,6 +74,7 @@ def test_a_batch_of_many_keys_is_divided_without_loss(keys: list[bytes | None], 
     assert seen == (whole if mask is None else mask)
 
 
+@pytest.mark.slow
 def test_a_batch_with_a_key_for_each_of_its_messages_has_pieces_no_larger_than_itself() -> None:
     """Else 50,000 keys in one batch were 50,000 masks of 50,000 bits, and looking for each among all others took
     minutes of the event loop."""

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from weir.broker.schemas.avro import parse_avro, unreadable
 from weir.model.errors import InvalidSchemaError
+from weir.testing.kinds import rounds
 
 
 def schema(definition: Any) -> bytes:
@@ -221,7 +222,7 @@ def _datum(kind: Any) -> Any:
     return {"bytes": b"x"}.get(kind, _default(kind))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=rounds(300), deadline=None)
 @given(_FIELDS, _FIELDS)
 def test_what_is_called_readable_decodes(reads: Any, writes: Any) -> None:
     reader, writer = _as_record(reads), _as_record(writes)

@@ -197,6 +197,7 @@ def test_what_is_acknowledged_to_a_topic_made_again_during_its_deletion_is_kept(
     run(scenario)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("takes_effect", [False, True])
 @pytest.mark.parametrize("partitions", [0, 2])
 def test_a_deletion_that_fails_half_way_can_be_repeated_and_leaves_nothing(

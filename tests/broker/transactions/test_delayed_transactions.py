@@ -249,6 +249,7 @@ def test_a_transaction_cancels_nothing(run: Callable) -> None:
     run(scenario)
 
 
+@pytest.mark.slow
 @CRASHED
 def test_what_is_held_can_be_cancelled_by_its_name_and_stays_so(run: Callable, graceful: bool) -> None:
     async def scenario(bench: Any) -> None:
@@ -484,6 +485,7 @@ def crash_run(bench_type: Any, at: int, stored: bool, every: int) -> bool:
     return outside.finished
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [1, 1000], ids=["many snapshots", "none"])
 @pytest.mark.parametrize("stored", [False, True], ids=["before it is stored", "right after"])
 def test_after_a_crash_at_any_durable_step_all_that_is_committed_is_seen_once(

@@ -352,6 +352,7 @@ class GoingOn(CrashingClient):
         assert await coordinator.transactions.end_epoch("x", before, commit=True) == outside.last
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("last_epoch", [MAX_EPOCH, 0], ids=["epochs", "producer ids"])
 @pytest.mark.parametrize("stored", [False, True], ids=["before it is stored", "right after"])
 def test_after_a_crash_at_any_durable_step_the_producer_goes_on_as_if_nothing_had_happened(

@@ -60,6 +60,7 @@ async def seen(coordinator: Coordinator, topic: BrokerTopic) -> list[str]:
     return [text for text in found if text != "end"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("commit", [False, True])
 def test_a_transaction_whose_marker_is_lost_ends_after_a_crash_as_it_was_decided(

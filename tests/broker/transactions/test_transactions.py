@@ -514,6 +514,7 @@ class Restarting(CrashingClient):
                 await coordinator.transactions.end("x", before, commit=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stored", [False, True], ids=["before it is stored", "right after"])
 def test_after_a_crash_at_any_durable_step_all_is_decided_the_same_way_everywhere(
     bench_type: Any, stored: bool

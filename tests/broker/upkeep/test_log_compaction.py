@@ -352,6 +352,7 @@ def test_whatever_happens_readers_learn_the_latest_value_of_every_key(run: Calla
     run(scenario, seed)
 
 
+@pytest.mark.slow
 def test_a_crash_at_any_step_of_a_compaction_leaves_the_old_view_or_the_new_one(run: Callable) -> None:
     async def scenario(bench) -> None:
         cut_short = 0

@@ -206,6 +206,7 @@ def test_thousands_of_requests_whose_answers_nobody_reads(
     assert memory_bytes() - before < 300 * MIB
 
 
+@pytest.mark.slow
 def test_answers_that_nobody_reads_stay_within_their_bound_and_who_reads_is_served(
     start_node: Start, topic: str
 ) -> None:
@@ -256,6 +257,7 @@ def test_answers_that_nobody_reads_stay_within_their_bound_and_who_reads_is_serv
     assert limit // 2 < most[0] <= limit + MIB  # and one batch
 
 
+@pytest.mark.slow
 def test_a_flood_of_tiny_produce_requests_is_answered_in_order(start_node: Start, topic: str) -> None:
     node = start_node("storage.cache_bytes=1000000", "broker.in_flight_bytes=100000", limits={"max_requests": 100})
     sends = 1500

@@ -105,6 +105,7 @@ class Halves:
             each.close()
 
 
+@pytest.mark.slow
 def test_most_of_many_large_requests_costs_the_room_for_one_and_holds_nobody_up(
     start_node: Callable[..., KafkaNode], topic: str
 ) -> None:
@@ -146,6 +147,7 @@ def bomb(kind: Compression) -> bytes:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["delete", "compact"])
 def test_a_batch_that_is_huge_when_it_is_opened_is_refused_at_the_cost_of_what_a_batch_may_be(
     node: KafkaNode, topic: str, policy: str
@@ -206,6 +208,7 @@ def test_a_request_that_claims_too_much_ends_its_connection_and_costs_little(
 # --- small requests with large answers --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_answers_that_are_much_larger_than_their_requests_wait_for_their_reader(
     start_node: Callable[..., KafkaNode], topic: str
 ) -> None:

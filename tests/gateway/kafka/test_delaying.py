@@ -214,6 +214,7 @@ def test_what_a_transaction_delays_is_no_part_of_it_once_it_is_seen() -> None:
     assert (whole.deliver_at_ms, parse_header(whole.payload).stamp) == (NOW + 5, None)
 
 
+@pytest.mark.slow
 def test_a_batch_of_very_many_parts_is_refused_so_that_its_client_cuts_it() -> None:
     records = [record(n, after(5)) if n % 2 else record(n) for n in range(MOST_PARTS + 1)]
     assert len(heeded(*records[:-1]).parts) == MOST_PARTS

@@ -17,6 +17,7 @@ from weir.model.errors import NetworkError
 from weir.testing.codecs.kafka_fuzz import ODD_NAMES, TOPIC, Fuzz
 from weir.testing.kafka.node import KafkaNode
 from weir.testing.kafka.stage import Peer, batch_of
+from weir.testing.kinds import rounds
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import API, ApiKey
 from weir.wire.kafka.codec import decode_response
@@ -25,7 +26,7 @@ from weir.wire.kafka.headers import decode_response_header
 load_handlers()
 EVERY_API = pytest.mark.parametrize("key", sorted(HANDLERS), ids=lambda key: API[ApiKey(key)].name)
 #: Rounds of each kind (whole, broken, miscounted) for each version.
-ROUNDS = 7
+ROUNDS = rounds(7)
 #: Requests that may rightly wait for something for as long as they say, and broken ones may say anything.
 WAITING = (ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP)
 PATIENCE_S = 60.0

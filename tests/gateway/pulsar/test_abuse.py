@@ -16,6 +16,7 @@ import pytest
 from weir.model.errors import NetworkError
 from weir.testing.codecs.fuzzing import mutate
 from weir.testing.codecs.pulsar_samples import any_command
+from weir.testing.kinds import rounds
 from weir.wire.pulsar.commands import COMMANDS, Command, Role, Type
 from weir.wire.pulsar.frames import encode_command, encode_with_message
 from weir.wire.pulsar.message import seal_message
@@ -24,7 +25,7 @@ from weir.wire.pulsar.proto import Message, api
 TOPIC = "persistent://public/default/t"
 FROM_CLIENTS = [command for command in COMMANDS.values() if Role.CLIENT in command.sender]
 EVERY_COMMAND = pytest.mark.parametrize("command", FROM_CLIENTS, ids=lambda command: command.name)
-ROUNDS = 150
+ROUNDS = rounds(150)
 Peers = Callable[[], Awaitable[Any]]
 
 
@@ -184,6 +185,7 @@ CLIMBING = [
 ]
 
 
+@pytest.mark.slow
 def test_names_that_try_to_leave_the_data_folder(start_broker: Any, tmp_path: Path) -> None:
     """Refused, or the name of a topic like any other: nothing is written outside of the folder."""
     node = start_broker()
@@ -242,6 +244,7 @@ def test_a_frame_over_the_limit_is_refused_before_it_is_read(weir_broker: Any) -
     weir_broker.call(say)
 
 
+@pytest.mark.slow
 def test_many_connections_come_and_go(weir_broker: Any, client: pulsar.Client, talk: Any, topic: str) -> None:
     """Some hundreds that say nothing, half of a connect, or hang up at once; a client beside them is served."""
     address = weir_broker.up.addresses["pulsar"]
@@ -262,6 +265,7 @@ def test_many_connections_come_and_go(weir_broker: Any, client: pulsar.Client, t
         stranger.close()
 
 
+@pytest.mark.slow
 def test_a_flood_from_one_client_does_not_stop_another(weir_broker: Any, client: pulsar.Client, talk: Any) -> None:
     """Sends without end on one connection, never reading a receipt; the other goes on, and memory is bounded."""
 

@@ -102,6 +102,7 @@ def test_encrypted_messages_pass_through(
     assert b"000000" not in sealed.receive(TIMEOUT_MS).data()
 
 
+@pytest.mark.slow
 def test_a_public_key_alone_reads_nothing(
     client: pulsar.Client, talk: Any, topic: str, keys: tuple[str, str], tmp_path: Path
 ) -> None:
@@ -116,6 +117,7 @@ def test_a_public_key_alone_reads_nothing(
 # --- connections that break -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_clients_come_back_after_a_cut(start_broker: Any, connect: Any, talk: Any, topic: str) -> None:
     node = start_broker()
     client = connect(node)
@@ -167,6 +169,7 @@ def test_everything_survives_a_restart(start_broker: Any, connect: Any, talk: An
     talk.nothing_more(again, client.create_producer(topic))
 
 
+@pytest.mark.slow
 def test_a_producer_rides_through_a_restart(start_broker: Any, connect: Any, talk: Any, topic: str) -> None:
     node = start_broker()
     node.set_policies(topic, Policies(deduplication=True))
@@ -229,6 +232,7 @@ def test_a_terminated_topic_is_read_to_its_end(
     assert weir_broker.sessions() == sessions
 
 
+@pytest.mark.slow
 def test_publish_rates_slow_the_producer_down(
     weir_broker: Any, client: pulsar.Client, talk: Any, topic: str
 ) -> None:

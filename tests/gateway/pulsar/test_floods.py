@@ -36,6 +36,7 @@ async def begin(node: Any) -> tuple[Any, Any]:
     return peer, session
 
 
+@pytest.mark.slow
 def test_many_consumers_of_a_client_that_does_not_read_share_one_bound(
     start_broker: Any, connect: Any, talk: Any, topic: str
 ) -> None:
@@ -119,6 +120,7 @@ async def hang_up(*peers: Any) -> None:
         peer.connection.abort()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 100])
 def test_a_flood_of_tiny_messages(start_broker: Any, connect: Any, talk: Any, topic: str, batch: int) -> None:
     node = start_broker("storage.cache_bytes=1000000", "broker.in_flight_bytes=100000", max_publishes=500)

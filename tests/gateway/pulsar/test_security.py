@@ -149,6 +149,7 @@ def test_a_connection_ends_with_its_credentials(guarded: Any, connect: Any, talk
     producer.send(b"y")
 
 
+@pytest.mark.slow
 def test_a_grant_taken_back_ends_what_is_open(guarded: Any, connect: Any, talk: Any, topic: str) -> None:
     name = TopicName.parse(topic)
     both = as_role(connect, guarded, "both")

@@ -121,6 +121,7 @@ def test_a_nacked_batch_comes_again_whole(client: pulsar.Client, talk: Any, topi
     talk.nothing_more(consumer, client.create_producer(topic))
 
 
+@pytest.mark.slow
 def test_an_ack_timeout_brings_it_again(client: pulsar.Client, talk: Any, topic: str) -> None:
     consumer = client.subscribe(topic, "s", Shared, unacked_messages_timeout_ms=10_000)
     talk.send(client.create_producer(topic), [b"x"])

@@ -104,6 +104,7 @@ def test_a_namespace_must_exist(client: pulsar.Client) -> None:
         client.create_producer("persistent://nobody/nothing/x")
 
 
+@pytest.mark.slow
 def test_a_topic_of_another_broker_is_a_redirect(start_broker: Any, connect: Any, topic: str, talk: Any) -> None:
     asked, other = start_broker(), start_broker()
     asked.send_elsewhere(topic, Owner(False, {"pulsar": other.url}))

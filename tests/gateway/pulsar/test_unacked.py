@@ -2,6 +2,8 @@
 
 from random import Random
 
+import pytest
+
 from weir.gateway.pulsar.unacked import MOST_BATCHES, Unacked, joined, ranges_of
 
 PLACE = (7, 10)
@@ -67,6 +69,7 @@ def test_what_is_given_back_is_what_awaits_its_answer() -> None:
     assert unacked.give_back(PLACE) == []
 
 
+@pytest.mark.slow
 def test_what_a_client_never_acknowledges_does_not_grow_without_end() -> None:
     unacked = Unacked()
     for number in range(MOST_BATCHES + 10):

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from weir.model.errors import InvariantError, UnknownVersionError, WireError
 from weir.testing.codecs.kafka_samples import in_version, integers
+from weir.testing.kinds import rounds
 from weir.wire.kafka import codec
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import API, ApiKey
@@ -58,7 +59,7 @@ def encoded(name: str, version: int, message: m.Message) -> bytes:
 def test_a_message_survives_every_version_up_to_what_the_version_lacks(name: str) -> None:
     known = LAYOUTS[name]
 
-    @settings(max_examples=30, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=rounds(30), derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
     @given(structures(known, known.body, CLASSES[name]))
     def survives(message: m.Message) -> None:
         for version in known.versions:

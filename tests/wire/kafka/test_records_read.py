@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from weir.model.errors import FrameTooLargeError, WireError
 from weir.testing.codecs.record_samples import compress, compressed
+from weir.testing.kinds import rounds
 from weir.wire.kafka.compression import decompress
 from weir.wire.kafka.records import HEADER_BYTES, Compression, produced, verify
 from weir.wire.kafka.records_build import Record, build_batch, zigzag
@@ -161,7 +162,7 @@ def test_gzip_of_several_parts_is_one_whole() -> None:
 
 
 @given(at=st.integers(HEADER_BYTES, 400), byte=st.integers(0, 255))
-@settings(max_examples=300)
+@settings(max_examples=rounds(300))
 def test_a_damaged_record_is_a_wire_error_or_another_record(at: int, byte: int) -> None:
     rows = [(5, b"key", b"value", [("name", b"header"), ("other", None)])] * 4
     batch = bytearray(build_batch(records_of(rows)))

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weir.model.errors import InvariantError
+from weir.testing.kinds import rounds
 from weir.wire.pulsar.commands import COMMANDS, Command, Role, Type, command_of, enveloped
 from weir.wire.pulsar.frames import decode_frame, encode_command, encode_with_message, splitter
 from weir.wire.pulsar.proto import Message, api
@@ -18,7 +19,7 @@ ALL = pytest.mark.parametrize("command", COMMANDS.values(), ids=lambda command: 
 
 
 @ALL
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=rounds(25), deadline=None)
 @given(seed=st.integers(0, 2**32), message=st.binary(max_size=64))
 def test_a_command_comes_back_as_it_was(make: Make, command: Command, seed: int, message: bytes) -> None:
     sent = make(command.kind, Random(seed))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from weir.model.errors import WireError
+from weir.testing.kinds import rounds
 from weir.wire.checksum import crc32c
 from weir.wire.pulsar.batch import encode_batch, iter_batch, open_payload
 from weir.wire.pulsar.commands import COMMANDS, Command, Type
@@ -27,8 +28,8 @@ from weir.wire.pulsar.proto import Message, api
 from weir.wire.pulsar.refusals import refusal
 
 Make = Callable[[type[Message], Random], Any]
-COMMAND_ROUNDS = 500
-MESSAGE_ROUNDS = 6_000
+COMMAND_ROUNDS = rounds(500)
+MESSAGE_ROUNDS = rounds(6_000)
 LIMIT = 1 << 20
 
 
@@ -123,7 +124,7 @@ def test_mutated_messages_behind_a_right_checksum(make: Make) -> None:
 
 def test_random_bytes() -> None:
     dice = Random("random")
-    for _ in range(20_000):
+    for _ in range(rounds(20_000)):
         data = dice.randbytes(dice.randrange(60))
         number = dice.choice(list(COMMANDS))
         inside = COMMANDS[number].envelope + bytes([len(data)]) + data
