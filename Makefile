@@ -6,8 +6,11 @@ SEEDS  ?= 200
 SCENARIO ?= cluster
 STAMP  := $(VENV)/.installed
 
+# What is compiled is kept: else every process that a test starts compiles all of Weir anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
-.PHONY: help setup demo quick test lint sim bench clean
+.PHONY: help setup demo quick quick-tests test lint sim bench clean
 
 help:  ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -29,7 +32,10 @@ lint: setup  ## formatting, lint, strict types, the import rule
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-quick: lint  ## for every edit: lint, types and the tests that need no process and no Spark; under two minutes
+quick: setup  ## for every edit: lint, types and the tests that need no process and no Spark; under two minutes
+	@$(MAKE) --no-print-directory -j2 lint quick-tests
+
+quick-tests: setup
 	$(BIN)/pytest -n 3 --dist worksteal --hypothesis-profile=quick -m 'not process and not spark and not slow'
 
 test: setup  ## everything: lint, unit, protocol, process and simulation tests; prints its ten slowest

@@ -89,6 +89,7 @@ def test_bits_that_flip_on_the_way_from_the_disk_do_no_harm(seed: int) -> None:
     simulate(seed, lambda world: lives(world, tiny_settings(), DiskFaults(flip_chance=0.003)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_failed_writes_and_syncs_end_the_bookie_but_lose_nothing(seed: int) -> None:
     faults = DiskFaults(write_error_chance=0.002, sync_error_chance=0.004)

@@ -261,6 +261,7 @@ async def test_recovery_decides(
         assert sorted(item.version for item in listing.items) == list(range(1, recovered + 1))
 
 
+@pytest.mark.slow
 async def test_a_damaged_snapshot_is_refused(runtime: Runtime, tmp_path: Path) -> None:
     log_file(tmp_path, 1, ONE_BY_ONE)
     snapshot = snapshot_file(tmp_path, 5)

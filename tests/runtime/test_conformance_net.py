@@ -220,6 +220,7 @@ async def test_writing_nothing_sends_nothing(place: ConformanceSite) -> None:
     assert await read_all(far) == b"xyz"
 
 
+@pytest.mark.slow
 @on_every_runtime
 async def test_drain_waits_while_too_much_is_queued_and_ends_when_the_peer_reads(place: ConformanceSite) -> None:
     near, far = await pair(place)

@@ -75,6 +75,7 @@ class Cluster:
         return (await check_ledger(client.context, ledger, confirmed=ledger.last_entry)).good
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_a_bookie_that_accepted_a_loss_denies_nothing_until_repair_has_filled_it_up(seed: int) -> None:
     async def scenario(world: World) -> None:

@@ -1,9 +1,10 @@
 """Kinds of tests, as a pytest plugin: what `make quick` leaves out is marked here, or by the tests themselves.
 
-`process` starts an operating-system process, `spark` needs a Spark session, `slow` takes more than about two
-seconds of a core. The first two follow from the fixtures that a test uses; whatever else starts a process says
-so, and is skipped with a word about it where it does not. Of a test that has a parameter `seed`, all but the first
-few seeds are slow. What a test does very often, at random, it does a tenth as often in `make quick`: see `rounds`.
+`process` starts an operating-system process, `spark` needs a Spark session, `slow` takes more than about half a
+second of a core, or waits for real time. The first two follow from the fixtures that a test uses; whatever else
+starts a process says so, and is skipped with a word about it where it does not. Of a test that has a parameter
+`seed`, all but the first few seeds are slow. What a test does very often, at random, it does a tenth as often in
+`make quick`: see `rounds`.
 """
 
 import os

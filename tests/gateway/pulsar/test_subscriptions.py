@@ -81,6 +81,7 @@ def test_key_based_batches_keep_to_their_key(client: pulsar.Client, talk: Any, t
             assert owners.setdefault(message.partition_key(), number) == number
 
 
+@pytest.mark.slow
 def test_sticky_hash_ranges(client: pulsar.Client, talk: Any, topic: str) -> None:
     def sticky(*ranges: tuple[int, int]) -> pulsar.Consumer:
         policy = pulsar.ConsumerKeySharedPolicy(

@@ -62,6 +62,7 @@ def test_a_partition_alone(weir_broker: Any, client: pulsar.Client, talk: Any, t
         client.create_producer(f"{topic}-partition-9")
 
 
+@pytest.mark.slow
 def test_failover_spreads_partitions(weir_broker: Any, client: pulsar.Client, talk: Any, topic: str) -> None:
     weir_broker.partition(topic, 4)
     consumers = [

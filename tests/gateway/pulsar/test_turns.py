@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from weir.broker.api import Outgoing
 from weir.model.batch import BatchFormat
 from weir.model.steps import STEP_MESSAGES
@@ -128,6 +130,7 @@ def test_a_command_of_many_ids_lets_others_in_between_and_keeps_the_order_of_its
     play(conversation)
 
 
+@pytest.mark.slow
 def test_many_messages_are_asked_for_again_in_turns(play: Play) -> None:
     async def conversation(stage: Any) -> None:
         peer, consumer, ids = await subscribed(stage, *[1] * 3000)
