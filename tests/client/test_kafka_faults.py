@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from weir.client.kafka.admin import admin_url, open_transactions
 from weir.client.kafka.cluster import Cluster, Partition
 from weir.client.kafka.fetching import Fetcher
 from weir.client.kafka.offsets import ends
@@ -149,6 +150,64 @@ def test_a_server_that_is_not_there_is_passed_over(broker: FakeBroker) -> None:
     gone.close()
     with Cluster(KafkaSettings((gone.address, broker.address))) as cluster:
         assert ends(cluster, [ORDERS]) == {ORDERS: 5}
+
+
+def test_a_broker_that_was_told_of_is_asked_when_the_only_server_is_gone(other: FakeBroker) -> None:
+    server = FakeBroker()
+    server.leader = other
+    other.answers[ApiKey.LIST_OFFSETS] = in_turn(HANG_UP, offset(5))
+    with Cluster(KafkaSettings((server.address,), retry_for_s=20)) as cluster:
+        assert cluster.partitions(["orders"]) == [ORDERS]
+        server.answers[ApiKey.METADATA] = lambda request: HANG_UP
+        server.close()
+        assert ends(cluster, [ORDERS]) == {ORDERS: 5}
+
+
+def test_a_server_that_hung_up_is_asked_last(broker: FakeBroker, other: FakeBroker) -> None:
+    broker.answers[ApiKey.METADATA] = in_turn(HANG_UP)
+    other.answers[ApiKey.LIST_OFFSETS] = in_turn(offset(5))
+    with Cluster(KafkaSettings((broker.address, other.address), retry_for_s=20)) as cluster:
+        assert ends(cluster, [ORDERS]) == {ORDERS: 5}
+        cluster.close()
+        assert ends(cluster, [ORDERS]) == {ORDERS: 5}
+    assert broker.connections == 1
+
+
+def test_open_transactions_are_those_that_any_broker_knows(broker: FakeBroker, other: FakeBroker) -> None:
+    def knows(*names: str) -> Callable[[Any], Any]:
+        states = [m.ListTransactionsResponse.TransactionState(transactional_id=name) for name in names]
+        return lambda request: m.ListTransactionsResponse(transaction_states=states)
+
+    both = metadata(broker)
+    both.brokers.append(
+        m.MetadataResponse.MetadataResponseBroker(node_id=8, host=other.address.host, port=other.address.port)
+    )
+    broker.answers[ApiKey.METADATA] = in_turn(both)
+    broker.answers[ApiKey.LIST_TRANSACTIONS] = knows("a/1", "b/1")
+    other.answers[ApiKey.LIST_TRANSACTIONS] = knows("a/2")
+    with Cluster(KafkaSettings((broker.address,))) as cluster:
+        assert open_transactions(cluster, "a/") == ["a/1", "a/2"]
+
+
+def test_where_the_admin_api_is_is_told_by_a_broker_that_is_there(broker: FakeBroker) -> None:
+    gone = FakeBroker()
+    gone.close()
+    told = m.DescribeClusterResponse(controller_id=1)
+    told.brokers = [
+        m.DescribeClusterResponse.DescribeClusterBroker(broker_id=number, host=one.host, port=one.port)
+        for number, one in ((1, gone.address), (2, broker.address))
+    ]
+
+    def configs(request: m.DescribeConfigsRequest) -> m.DescribeConfigsResponse:
+        (asked,) = request.resources
+        url = m.DescribeConfigsResponse.DescribeConfigsResourceResult(name="weir.http.url", value="http://h:1")
+        known = [url] if asked.resource_name == "2" else []
+        return m.DescribeConfigsResponse(results=[m.DescribeConfigsResponse.DescribeConfigsResult(configs=known)])
+
+    broker.answers[ApiKey.DESCRIBE_CLUSTER] = in_turn(told)
+    broker.answers[ApiKey.DESCRIBE_CONFIGS] = configs
+    with Cluster(KafkaSettings((broker.address,))) as cluster:
+        assert admin_url(cluster) == "http://h:1"
 
 
 def test_patience_ends_with_the_reason() -> None:

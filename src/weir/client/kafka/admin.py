@@ -1,8 +1,10 @@
 """What the brokers say of themselves: where their admin API is, and which transactions are open."""
 
 from weir.client.kafka.cluster import Cluster
+from weir.client.kafka.connection import KafkaConnection
 from weir.client.kafka.refusals import check
-from weir.model.errors import ConfigError
+from weir.client.kafka.settings import Address
+from weir.model.errors import ConfigError, ConnectFailedError, WeirError
 from weir.wire.kafka import messages as m
 
 _BROKER = 4
@@ -13,11 +15,12 @@ def admin_url(cluster: Cluster) -> str:
     """The admin REST of the broker that answers; ConfigError if it is no Weir, or has none."""
 
     def ask() -> str:
-        connection = cluster.any()
-        about = connection.ask(m.DescribeClusterRequest(), m.DescribeClusterResponse)
+        about = cluster.any().ask(m.DescribeClusterRequest(), m.DescribeClusterResponse)
         check(about.error_code, "the cluster", about.error_message)
+        # Each tells of itself alone; the first that can be reached will do.
+        number, connection = _first_of(cluster, about)
         wanted = m.DescribeConfigsRequest.DescribeConfigsResource(
-            resource_type=_BROKER, resource_name=str(about.controller_id), configuration_keys=[_HTTP_URL]
+            resource_type=_BROKER, resource_name=str(number), configuration_keys=[_HTTP_URL]
         )
         told = connection.ask(m.DescribeConfigsRequest(resources=[wanted]), m.DescribeConfigsResponse)
         for result in told.results:
@@ -35,8 +38,21 @@ def open_transactions(cluster: Cluster, prefix: str) -> list[str]:
     request = m.ListTransactionsRequest(state_filters=["Ongoing"])
 
     def ask() -> list[str]:
-        told = cluster.any().ask(request, m.ListTransactionsResponse)
-        check(told.error_code, "transactions")
-        return [one.transactional_id for one in told.transaction_states if one.transactional_id.startswith(prefix)]
+        found: set[str] = set()
+        for connection in cluster.everyone():  # each knows those that it coordinates
+            told = connection.ask(request, m.ListTransactionsResponse)
+            check(told.error_code, "transactions")
+            found.update(one.transactional_id for one in told.transaction_states)
+        return sorted(name for name in found if name.startswith(prefix))
 
     return cluster.retry(ask)
+
+
+def _first_of(cluster: Cluster, about: m.DescribeClusterResponse) -> tuple[int, KafkaConnection]:
+    failure: WeirError = ConnectFailedError("the cluster names no brokers")
+    for broker in about.brokers:
+        try:
+            return broker.broker_id, cluster.connection(Address(broker.host, broker.port))
+        except ConnectFailedError as failed:
+            failure = failed
+    raise failure

@@ -13,7 +13,7 @@ from typing import Self, TypeVar
 from weir.client.kafka.connection import KafkaConnection
 from weir.client.kafka.refusals import RETRIABLE, check, error_of
 from weir.client.kafka.settings import Address, KafkaSettings
-from weir.model.errors import ConnectFailedError, TopicNotFoundError, WeirError
+from weir.model.errors import ConnectFailedError, NetworkError, TopicNotFoundError, WeirError
 from weir.wire.kafka import messages as m
 
 T = TypeVar("T")
@@ -42,6 +42,8 @@ class Cluster:
         self._brokers: dict[int, Address] = {}
         self._leaders: dict[Partition, Address] = {}
         self._coordinators: dict[tuple[int, str], Address] = {}
+        #: Those that could not be reached or did not answer, the latest last: others are asked before them.
+        self._doubtful: dict[Address, None] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -55,6 +57,8 @@ class Cluster:
         """Close all connections; the next question opens new ones, and looks everything up anew."""
         for connection in self._connections.values():
             connection.close()
+            if connection.broken:
+                self._doubt(connection.address)
         self._connections.clear()
         self._leaders.clear()
         self._coordinators.clear()
@@ -95,14 +99,17 @@ class Cluster:
     # --- whom to ask ---
 
     def any(self) -> KafkaConnection:
-        """A connection to some broker: one that is open, or else to the first server that answers."""
+        """A connection to some broker: one that is open, or else to the first server that answers; to those that
+        were named, and then to those that they told of, which may be all that are left."""
         if self._connections:
             return next(iter(self._connections.values()))
         failure: WeirError = ConnectFailedError("no servers are named")
-        for address in self.settings.servers:
+        known = dict.fromkeys((*self.settings.servers, *self._brokers.values()))
+        doubts = list(self._doubtful)
+        for address in sorted(known, key=lambda one: doubts.index(one) if one in doubts else -1):
             try:
                 return self.connection(address)
-            except ConnectFailedError as failed:
+            except NetworkError as failed:
                 failure = failed
         raise failure
 
@@ -114,8 +121,17 @@ class Cluster:
     def connection(self, address: Address) -> KafkaConnection:
         found = self._connections.get(address)
         if found is None:
-            found = self._connections[address] = KafkaConnection(address, self.settings)
+            try:
+                found = self._connections[address] = KafkaConnection(address, self.settings)
+            except NetworkError:
+                self._doubt(address)
+                raise
+            self._doubtful.pop(address, None)
         return found
+
+    def _doubt(self, address: Address) -> None:
+        self._doubtful.pop(address, None)
+        self._doubtful[address] = None
 
     def leader(self, partition: Partition) -> Address:
         if partition not in self._leaders:

@@ -65,6 +65,8 @@ class KafkaConnection:
         self._versions: dict[int, int] = {ApiKey.API_VERSIONS: 0}
         self._waiting: deque[tuple[int, int, int]] = deque()
         self._last_id = 0
+        #: Whether the other end closed it, broke it, or did not answer in time.
+        self.broken = False
         self._socket = self._connect()
         try:
             self._greet()
@@ -186,6 +188,7 @@ class KafkaConnection:
             while at < size:
                 got = self._socket.recv_into(into[at:])
                 if not got:
+                    self.broken = True
                     raise ConnectionLostError(f"{self.address} closed the connection")
                 at += got
         except OSError as failure:
@@ -193,6 +196,7 @@ class KafkaConnection:
         return into
 
     def _lost(self, failure: OSError) -> ConnectionLostError:
+        self.broken = True
         why = "it did not answer in time" if isinstance(failure, TimeoutError) else str(failure)
         return ConnectionLostError(f"the connection to {self.address} is gone: {why}")
 

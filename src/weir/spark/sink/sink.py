@@ -7,27 +7,31 @@ nobody commits it.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from weir.client.kafka.admin import admin_url, open_transactions
-from weir.client.kafka.cluster import Cluster, Partition
+from weir.client.kafka.cluster import Cluster, Partition, Patience
 from weir.client.kafka.producing import Sender
 from weir.client.kafka.transactions import ProducerId, add_partitions, end, init_producer
 from weir.client.sinks import SinkAccess, Written, commit_epoch, forget
 from weir.model.batch import Stamp
-from weir.model.errors import WeirError
+from weir.model.errors import NetworkError, NotOwnerError, TopicClosedError, WeirError
 from weir.model.owned_names import SINK_PREFIX
 from weir.spark.sink.encode import Chunk, Splitter, chunks
 from weir.spark.sink.options import SinkOptions, stream_identity
 from weir.wire.kafka.compression import compressor
 
+T = TypeVar("T")
+
 _PREFIX = f"{SINK_PREFIX}/"
+#: How long one broker is asked before another is looked for.
+_BROKER_PATIENCE_S = 5.0
 _SEQUENCES = 1 << 31
 #: Spark gives a task that it kills two seconds to end.
 _KILLED_AFTER_S, _PAUSE_S = 2.5, 0.25
@@ -120,13 +124,12 @@ class BatchWriter(DataSourceArrowWriter):
         return TaskWriter(self._options, self._sink).write(iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        access, epoch = access_of(self._options), self._options.sink_epoch
-        mine = _transactions(messages)
+        epoch, mine = self._options.sink_epoch, _transactions(messages)
         if epoch is None:
-            commit_epoch(access, self._sink, 0, mine)
-            forget(access, self._sink)
+            ask_some_broker(self._options, lambda access: commit_epoch(access, self._sink, 0, mine))
+            ask_some_broker(self._options, lambda access: forget(access, self._sink))
             return
-        if not commit_epoch(access, self._sink, epoch, mine):
+        if not ask_some_broker(self._options, lambda access: commit_epoch(access, self._sink, epoch, mine)):
             abort(self._options, mine)
         sweep(self._options, self._sink, mine)
 
@@ -153,7 +156,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         mine = _transactions(messages)
-        if not commit_epoch(access_of(self._options), self._sink, batchId, mine):
+        if not ask_some_broker(self._options, lambda access: commit_epoch(access, self._sink, batchId, mine)):
             abort(self._options, mine)
         self._sweep(mine)
 
@@ -182,6 +185,17 @@ def abort(options: SinkOptions, transactions: Sequence[Written]) -> None:
         for one in transactions:
             with suppress(WeirError):
                 end(cluster, one.transactional_id, ProducerId(one.producer_id, one.epoch), commit=False)
+
+
+def ask_some_broker(options: SinkOptions, work: Callable[[SinkAccess], T]) -> T:
+    """What the admin REST answers. Where a broker said that it is, it is looked for anew if that one is gone; so
+    `work` must be fit to be done twice."""
+    patience = Patience(options.kafka.retry_for_s)
+    while True:
+        try:
+            return work(replace(access_of(options), patience_s=_BROKER_PATIENCE_S))
+        except (NetworkError, TopicClosedError, NotOwnerError) as failure:
+            patience.wait(failure)
 
 
 def access_of(options: SinkOptions) -> SinkAccess:

@@ -52,6 +52,22 @@ def check_count(registry: Registry, partitions: int) -> None:
         raise RefusedError(Code.INVALID_PARTITIONS, refused.what, hint=refused.hint) from refused
 
 
+def check_assignments(session: Session, assignments: Iterable[Sequence[int]]) -> None:
+    """Each partition's replicas: brokers that there are, each once, and as many for all partitions, as Kafka wants
+    it. Who leads a partition is decided by its bundle, whatever they say."""
+    there = {info.node_id for info in session.services.broker.brokers()} | {session.nodes.here}
+    counts = set()
+    for brokers in assignments:
+        if not brokers or len(set(brokers)) != len(brokers) or not there.issuperset(brokers):
+            raise RefusedError(
+                Code.INVALID_REPLICA_ASSIGNMENT,
+                f"a partition cannot be on brokers {list(brokers)[:20]}; there are brokers {sorted(there)[:20]}",
+            )
+        counts.add(len(brokers))
+    if len(counts) > 1:
+        raise RefusedError(Code.INVALID_REPLICA_ASSIGNMENT, "partitions have different numbers of replicas")
+
+
 def check_named(count: int, most: int = _MOST_NAMED) -> None:
     """A short request must not ask for an answer without end, or for all of the broker's time."""
     if count > most:

@@ -1,6 +1,6 @@
 """CreatePartitions: a partitioned topic gets more of them; it never gets fewer."""
 
-from weir.gateway.kafka.admin.common import NAMED_TWICE, check_count, each, existing, named_once
+from weir.gateway.kafka.admin.common import NAMED_TWICE, check_assignments, check_count, each, existing, named_once
 from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.errors import Code, RefusedError
 from weir.gateway.kafka.registry import handler
@@ -54,9 +54,7 @@ def _check(session: Session, topic: _Topic, record: TopicRecord) -> None:
             Code.INVALID_REPLICA_ASSIGNMENT,
             f"{topic.count - now} partitions are added, and {len(topic.assignments)} were assigned",
         )
-    here = session.services.settings.node_id
-    if any(one.broker_ids != [here] for one in topic.assignments):
-        raise RefusedError(Code.INVALID_REPLICA_ASSIGNMENT, f"there is one broker to assign to: {here}")
+    check_assignments(session, [one.broker_ids for one in topic.assignments])
 
 
 def _failed(topic: _Topic, code: int, text: str) -> _Result:

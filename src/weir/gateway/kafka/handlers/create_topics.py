@@ -4,7 +4,15 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from weir.gateway.kafka.admin.broker_configs import defaults_of
-from weir.gateway.kafka.admin.common import NAMED_TWICE, administered, check_count, each, named_once, to_its_end
+from weir.gateway.kafka.admin.common import (
+    NAMED_TWICE,
+    administered,
+    check_assignments,
+    check_count,
+    each,
+    named_once,
+    to_its_end,
+)
 from weir.gateway.kafka.admin.configs import new_topic, shown
 from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.errors import Code, RefusedError
@@ -91,16 +99,10 @@ def _partitions(session: Session, topic: _Topic, base: TopicName) -> int:
 
 
 def _assigned(session: Session, topic: _Topic) -> int:
-    """One broker leads every partition, so an assignment can only name that one."""
-    here = session.services.settings.node_id
+    """Bundles decide who leads a partition, so an assignment is only checked: it names brokers that there are."""
     if sorted(one.partition_index for one in topic.assignments) != list(range(len(topic.assignments))):
         raise RefusedError(Code.INVALID_REPLICA_ASSIGNMENT, "partitions are numbered from 0 on, without a gap")
-    for one in topic.assignments:
-        if one.broker_ids != [here]:
-            raise RefusedError(
-                Code.INVALID_REPLICA_ASSIGNMENT,
-                f"partition {one.partition_index} cannot be on brokers {one.broker_ids}; there is broker {here}",
-            )
+    check_assignments(session, [one.broker_ids for one in topic.assignments])
     return len(topic.assignments)
 
 

@@ -43,18 +43,13 @@ async def _find(session: Session, key_type: int, key: str) -> _Found:
         has_transactions = session.services.transactions is not None  # both are in one place
         transactional = key_type == _TRANSACTION and has_transactions
         coordinator = transactions_of(session) if transactional else groups_of(session)
-        here = await coordinator.owner_here(key)
+        node = session.nodes.of(await coordinator.owner(key))
     except WeirError as failure:
         code = group_code(failure) if key_type == _GROUP else transaction_code(failure)
         return _refused(key, code, text_of(failure))
-    if not here:
-        return _refused(key, Code.COORDINATOR_NOT_AVAILABLE, "another broker has it")
-    return _Found(
-        key=key,
-        node_id=session.services.settings.node_id,
-        host=session.advertised_host,
-        port=session.advertised_port,
-    )
+    if node is None:
+        return _refused(key, Code.COORDINATOR_NOT_AVAILABLE, "its broker has no listener like this one")
+    return _Found(key=key, node_id=node.node_id, host=node.host, port=node.port)
 
 
 def _refused(key: str, code: int, text: str) -> _Found:
