@@ -16,7 +16,7 @@ from weir.broker.topic.opening import AnyTopic
 from weir.broker.topic.topic import BrokerTopic
 from weir.meta import keys
 from weir.meta.interfaces import ABSENT, MetaStore
-from weir.model.errors import InvariantError, MetaConflictError, NotOwnerError, WeirError
+from weir.model.errors import InvariantError, MetaConflictError, NotOwnerError, StreamError, WeirError
 from weir.model.owned_names import SINK_PREFIX, plain_name
 from weir.model.registry import SYSTEM_NAMESPACE
 from weir.model.topics import TopicName
@@ -26,6 +26,7 @@ from weir.stream.state import StateLog
 COORDINATOR = TopicName(SYSTEM_NAMESPACE, "coordinator")
 #: Of a cluster.
 CLUSTER_SHARDS = 16
+_EPOCH = "epoch"
 
 
 class _Broker(Protocol):
@@ -48,10 +49,36 @@ def shard_key(name: str) -> str:
 class CoordinatorShard:
     """A coordinator's state while this broker has it. After its death `CoordinatorShards.of` loads another."""
 
-    def __init__(self, topic: BrokerTopic, number: int = 0) -> None:
+    def __init__(self, topic: BrokerTopic, number: int, epoch: int, *, kept: bool) -> None:
+        """`kept`: whether the epoch is kept in the state, for what this shard has to do with other brokers."""
         self._topic = topic
         #: Which of all shards it is.
         self.number = number
+        #: Grows each time that the shard is loaded.
+        self.epoch = epoch
+        self.kept = kept
+        #: Whether its epoch will not be used again.
+        self.ready = not kept
+        if kept:
+            self.epoch = int(topic.state.get(_EPOCH) or b"0") + 1
+            topic.state.put(_EPOCH, str(self.epoch).encode())
+
+    async def make_ready(self) -> None:
+        """NotOwnerError if another broker has the shard by now."""
+        if not self.ready:
+            await self._flush()
+            self.ready = True
+
+    async def confirm(self) -> None:
+        """Whether no other broker has the shard at this moment: what is written says so. NotOwnerError."""
+        self._topic.state.put(_EPOCH, str(self.epoch).encode())
+        await self._flush()
+
+    async def _flush(self) -> None:
+        try:
+            await self._topic.state.flush()
+        except StreamError as lost:
+            raise NotOwnerError(f"the coordinator has moved: {lost.what}") from lost
 
     @property
     def state(self) -> StateLog:
@@ -96,9 +123,12 @@ class CoordinatorShards:
     """The shards of all keys. The same `CoordinatorShard` is answered for as long as it lives. Without a count
     there is one."""
 
-    def __init__(self, broker: _Broker, count: ShardCount | None = None) -> None:
+    def __init__(self, broker: _Broker, count: ShardCount | None = None, *, several_brokers: bool = False) -> None:
+        """`several_brokers`: whether coordinators have to do with partitions, and each other, on other brokers."""
         self._broker = broker
         self._count = count
+        self.several_brokers = several_brokers
+        self._loads = 0
         #: All of them, once it is known how many there are.
         self._names: list[TopicName] = [] if count is not None else [COORDINATOR]
         self._shards: dict[TopicName, tuple[BrokerTopic, CoordinatorShard]] = {}
@@ -198,9 +228,12 @@ class CoordinatorShards:
             raise InvariantError(f"{name} is not kept, and cannot be a shard")
         known = self._shards.get(name)
         if known is None or known[0] is not topic:
-            known = self._shards[name] = (topic, CoordinatorShard(topic, number))
+            self._loads += 1
+            shard = CoordinatorShard(topic, number, self._loads, kept=self.several_brokers)
+            known = self._shards[name] = (topic, shard)
             for callback in self._on_load:
-                callback(known[1])
+                callback(shard)
+        await known[1].make_ready()
         return known[1]
 
 

@@ -6,7 +6,6 @@ Each has a form that allows everything and remembers nothing but names, for a br
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import replace
-from enum import Enum
 from typing import Protocol
 
 from weir.broker.api import Identity, Owner, SchemaData
@@ -15,6 +14,7 @@ from weir.model.errors import TopicNotFoundError, WeirError
 from weir.model.policies import DEFAULT_POLICIES, Policies
 from weir.model.registry import SYSTEM_NAMESPACE, Action, BrokerInfo, TopicRecord, system_record
 from weir.model.topics import NamespaceName, TopicName
+from weir.model.transactions import Fate
 
 
 class Authenticator(Protocol):
@@ -110,24 +110,20 @@ class Ownership(Protocol):
         """Every broker that is registered, this one among them, in the order of their node ids."""
 
 
-class Fate(Enum):
-    """What became of a transaction that a topic has open."""
-
-    #: It may go on, or is being ended: its marker will come.
-    OPEN = "open"
-    COMMITTED = "committed"
-    ABORTED = "aborted"
-    #: It is over, and nobody knows how it ended.
-    UNKNOWN = "unknown"
-
-
 class GateKeeper(Protocol):
     """What `weir.broker.transactions.shard_set.TransactionShards` offers, as far as topics need it."""
 
-    def refusal(self, stamp: Stamp, topic: TopicName) -> WeirError | None:
-        """Why a producer may not begin to write to the topic in a transaction, if so."""
+    def admit(self, stamp: Stamp, topic: TopicName) -> int | WeirError | None:
+        """Whether a producer may begin to write to the topic in a transaction, as far as it can be told at once:
+        which of its transactions that is (`TransactionEnd.round`), or why not; None if it is to be asked for."""
 
-    def fate(self, producer_id: int, topic: TopicName, seen_ms: int) -> Fate:
+    async def verify(self, stamp: Stamp, topic: TopicName) -> int:
+        """The same, asked for wherever the coordinator is; raises why not."""
+
+    async def confirm_end(self, producer_id: int, topic: TopicName, *, commit: bool) -> None:
+        """Raises unless what the producer has open in the topic is decided to end so."""
+
+    async def fate(self, producer_id: int, topic: TopicName, seen_ms: int) -> Fate:
         """What became of what the producer has open in the topic, to which it wrote last at `seen_ms`."""
 
 
@@ -143,11 +139,18 @@ class TransactionGate:
         """The coordinator answers from now on."""
         self._keeper = keeper
 
-    def refusal(self, stamp: Stamp, topic: TopicName) -> WeirError | None:
-        return None if self._keeper is None else self._keeper.refusal(stamp, topic)
+    def admit(self, stamp: Stamp, topic: TopicName) -> int | WeirError | None:
+        return 0 if self._keeper is None else self._keeper.admit(stamp, topic)
 
-    def fate(self, producer_id: int, topic: TopicName, seen_ms: int) -> Fate:
-        return Fate.OPEN if self._keeper is None else self._keeper.fate(producer_id, topic, seen_ms)
+    async def verify(self, stamp: Stamp, topic: TopicName) -> int:
+        return 0 if self._keeper is None else await self._keeper.verify(stamp, topic)
+
+    async def confirm_end(self, producer_id: int, topic: TopicName, *, commit: bool) -> None:
+        if self._keeper is not None:
+            await self._keeper.confirm_end(producer_id, topic, commit=commit)
+
+    async def fate(self, producer_id: int, topic: TopicName, seen_ms: int) -> Fate:
+        return Fate.OPEN if self._keeper is None else await self._keeper.fate(producer_id, topic, seen_ms)
 
 
 class OpenGuard:

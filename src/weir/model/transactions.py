@@ -1,5 +1,6 @@
-"""Where a transaction stands."""
+"""Where a transaction stands, and how it ends for those who take part."""
 
+from dataclasses import dataclass
 from enum import Enum
 
 
@@ -12,3 +13,26 @@ class TransactionState(Enum):
     PREPARE_ABORT = "PrepareAbort"
     COMPLETE_COMMIT = "CompleteCommit"
     COMPLETE_ABORT = "CompleteAbort"
+
+
+class Fate(Enum):
+    """What became of a transaction that a topic has open."""
+
+    #: It may go on, or is being ended: its marker will come.
+    OPEN = "open"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    #: It is over, and nobody knows how it ended.
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionEnd:
+    """The decision about a producer's transaction. `epoch`: that the marker carries. `round`: which of its
+    transactions it is about, by a number that grows from one to the next, whoever coordinates them: so what comes
+    late, sent by a coordinator that was replaced or for the second time, never ends a later one."""
+
+    producer_id: int
+    epoch: int
+    commit: bool
+    round: int

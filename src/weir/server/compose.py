@@ -22,6 +22,9 @@ from weir.broker.groups.model import GroupSettings
 from weir.broker.groups.offsets import GroupOffsets
 from weir.broker.groups.owned import GroupAccess
 from weir.broker.ownership import Ownership, OwnershipSettings
+from weir.broker.parts.interface import Parts
+from weir.broker.parts.local import LocalParts
+from weir.broker.parts.routed import PartsService, RoutedParts
 from weir.broker.peers.calls import LonePeers, PeerCalls, PeerHandlers
 from weir.broker.peers.metrics import PeerMetrics
 from weir.broker.peers.pool import PeerPool
@@ -31,8 +34,10 @@ from weir.broker.registry.registry import Registry
 from weir.broker.schemas.registry import SchemaRegistry
 from weir.broker.settings import BrokerSettings
 from weir.broker.transactions.coordinator import Transactions
+from weir.broker.transactions.elsewhere import Elsewhere, TransactionsService
 from weir.broker.transactions.model import TransactionSettings
 from weir.broker.transactions.owned import TransactionAccess
+from weir.broker.transactions.taking_part import TakingPart
 from weir.gateway.kafka.catalog import Catalog
 from weir.gateway.kafka.connection.metrics import KafkaMetrics
 from weir.gateway.kafka.connection.server import KafkaServer
@@ -48,7 +53,7 @@ from weir.meta.interfaces import MetaStore
 from weir.model.policies import Policies
 from weir.model.registry import BrokerInfo
 from weir.runtime.byte_budget import ByteBudget
-from weir.runtime.interfaces import Runtime
+from weir.runtime.interfaces import Clock, Runtime
 from weir.runtime.request_budget import RequestBudget
 from weir.server.schema_port import GuardedSchemas
 from weir.stream.context import StreamContext
@@ -217,22 +222,32 @@ async def compose_broker(
     broker.start()
     stack.push_async_callback(broker.close)
     catalog = Catalog(registry, guard)
-    shards = CoordinatorShards(broker, ShardCount(meta, how.coordinator_shards))
-    groups = _coordinate_groups(context, broker, shards, catalog, how)
+    others = None if how.peers is None else peers
+    shards = CoordinatorShards(
+        broker, ShardCount(meta, how.coordinator_shards), several_brokers=others is not None
+    )
+    parts = compose_parts(broker, runtime.clock, others, peer_handlers)
+    groups = _coordinate_groups(context, parts, shards, catalog, how)
     groups.start()
     stack.push_async_callback(groups.close)
     transactions = compose_transactions(
         context,
-        broker,
+        parts,
         shards,
         groups.offsets,
         may_use_all=authoriser.is_superuser,
         settings=how.transactions,
         ids_at_once=how.producer_ids,
+        peers=others,
+        handlers=peer_handlers,
     )
     transactions.start()
     stack.push_async_callback(transactions.close)
-    transaction_access = TransactionAccess(transactions, authoriser)
+    elsewhere = None if others is None else Elsewhere(others)
+    transaction_access = TransactionAccess(transactions, authoriser, elsewhere)
+    TransactionsService(transaction_access).answer(peer_handlers)
+    group_access = GroupAccess(groups, authoriser, registry, runtime.clock, others)
+    group_access.answer(peer_handlers)
     kafka = KafkaServices(
         runtime.clock,
         broker,
@@ -241,7 +256,7 @@ async def compose_broker(
         guard,
         authoriser,
         KafkaSettings(node_id=_number_of(broker, how.name)),
-        groups=GroupAccess(groups, authoriser, registry, runtime.clock),
+        groups=group_access,
         transactions=transaction_access,
     )
     return ComposedBroker(
@@ -265,38 +280,54 @@ async def compose_broker(
     )
 
 
+def compose_parts(broker: Broker, clock: Clock, peers: PeerCalls | None, handlers: PeerHandlers | None) -> Parts:
+    """The partitions that coordinators have to do with: of all brokers, if there are others."""
+    local = LocalParts(broker, clock)
+    if handlers is not None:
+        PartsService(local).answer(handlers)
+    return local if peers is None else RoutedParts(local, broker, peers, clock)
+
+
 def compose_transactions(
     context: BrokerContext,
-    broker: Broker,
+    parts: Parts,
     shards: CoordinatorShards,
     offsets: GroupOffsets,
     *,
     may_use_all: Callable[[str], bool] = lambda role: True,
     settings: TransactionSettings | None = None,
     ids_at_once: int,
+    peers: PeerCalls | None = None,
+    handlers: PeerHandlers | None = None,
 ) -> Transactions:
     """Transactions, of whatever protocol has them."""
     clock = context.runtime.clock
-    return Transactions(
+    taking_part = TakingPart(parts, offsets, shards, peers)
+    transactions = Transactions(
         clock,
         shards,
-        topics=broker,
+        takes_part=taking_part,
         positions=offsets,
         ids=IdBlocks(clock, context.streams.meta, size=ids_at_once, counter=keys.PRODUCER_COUNTER),
         gate=context.transactions,
         settings=settings,
         may_use_all=may_use_all,
+        peers=peers,
     )
+    if handlers is not None:
+        taking_part.answer(handlers)
+        transactions.answer(handlers)
+    return transactions
 
 
 def _coordinate_groups(
-    context: BrokerContext, broker: Broker, shards: CoordinatorShards, catalog: Catalog, how: Composition
+    context: BrokerContext, parts: Parts, shards: CoordinatorShards, catalog: Catalog, how: Composition
 ) -> GroupCoordinator:
     """Consumer groups, of whatever protocol has them."""
     return GroupCoordinator(
         context.runtime,
         shards,
-        GroupOffsets(broker, shards, context.runtime.clock),
+        GroupOffsets(parts, shards, context.runtime.clock),
         context.members,
         how.groups,
         topics_read=partial(topics_read, catalog),

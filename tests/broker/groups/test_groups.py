@@ -12,6 +12,7 @@ from weir.broker.coordinator_shards import CoordinatorShards
 from weir.broker.groups.coordinator import GroupCoordinator
 from weir.broker.groups.model import STATES, GroupEvent, GroupSettings, next_state
 from weir.broker.groups.offsets import GroupOffsets
+from weir.broker.parts.local import LocalParts
 from weir.model.errors import (
     GroupFullError,
     GroupNotEmptyError,
@@ -110,7 +111,7 @@ async def party_of(bench: Any, **settings: Any) -> Party:
 
     broker = Broker(context, PlainRegistry(), SoleOwner())
     shards = CoordinatorShards(broker)
-    offsets = GroupOffsets(broker, shards, bench.runtime.clock)
+    offsets = GroupOffsets(LocalParts(broker, bench.runtime.clock), shards, bench.runtime.clock)
     groups = GroupCoordinator(bench.runtime, shards, offsets, context.members, GroupSettings(**settings))
     groups.start()
     await broker.load(T)

@@ -9,11 +9,13 @@ import pytest
 from weir.broker.api import CommittedOffset, ConsumerStats, Flow, StartAt, SubscriptionType
 from weir.broker.coordinator_shards import CoordinatorShards
 from weir.broker.groups.offsets import GroupOffsets
+from weir.broker.parts.local import LocalParts
 from weir.broker.upkeep.topic import maintain
 from weir.model.errors import (
     CommitTooLargeError,
     IllegalGenerationError,
     NotAllowedError,
+    NotInTransactionError,
     SubscriptionBusyError,
     SubscriptionNotFoundError,
     TopicNotFoundError,
@@ -22,6 +24,7 @@ from weir.model.errors import (
 )
 from weir.model.policies import BacklogQuota, Policies, Retention
 from weir.model.topics import TopicName
+from weir.model.transactions import TransactionEnd
 
 T, U = TopicName.parse("t"), TopicName.parse("u")
 
@@ -29,7 +32,7 @@ T, U = TopicName.parse("t"), TopicName.parse("u")
 async def offsets_of(bench: Any, broker: Any) -> GroupOffsets:
     for name in (T, U):
         await broker.load(name)
-    return GroupOffsets(broker, CoordinatorShards(broker), bench.runtime.clock)
+    return GroupOffsets(LocalParts(broker, bench.runtime.clock), CoordinatorShards(broker), bench.runtime.clock)
 
 
 def plain(found: Any) -> dict[TopicName, Any]:
@@ -226,20 +229,66 @@ def test_a_member_that_lost_its_place_while_topics_were_loaded_moves_nothing(run
     run(scenario)
 
 
+async def prepare(offsets: GroupOffsets, group: str, producer_id: int, of_round: int = 2) -> None:
+    async def joined() -> int:
+        return of_round
+
+    await offsets.prepare(group, producer_id, {T: CommittedOffset(9)}, join=joined)
+
+
+def test_what_a_transaction_holds_ready_outlives_its_broker_and_late_ends_leave_it(run: Callable) -> None:
+    async def scenario(bench) -> None:
+        offsets = await offsets_of(bench, await bench.broker())
+        await offsets.commit("g", {T: CommittedOffset(1)})
+        await prepare(offsets, "g", 7)
+        broker, clock = await bench.broker(), bench.runtime.clock
+        await broker.load(T)
+        shards = CoordinatorShards(broker, several_brokers=True)
+        offsets = GroupOffsets(LocalParts(broker, clock), shards, clock)
+        for commit in (True, False):  # of the transaction before
+            await offsets.end("g", TransactionEnd(7, 0, commit=commit, round=1))
+        assert isinstance((await offsets.fetch("g", [T], stable=True))[T], UnstablePositionError)
+        await offsets.end("g", TransactionEnd(7, 0, commit=True, round=2))
+        assert plain(await offsets.fetch("g", [T], stable=True)) == {T: CommittedOffset(9)}
+
+    run(scenario)
+
+
+def test_an_end_that_comes_while_a_transaction_is_asked_for_makes_the_answer_void(run: Callable) -> None:
+    async def scenario(bench) -> None:
+        offsets = await offsets_of(bench, await bench.broker())
+        asked = 0
+
+        async def joined() -> int:
+            nonlocal asked
+            asked += 1
+            if asked == 1:  # it was open when it answered, and is over by the time that the answer comes
+                await offsets.end("g", TransactionEnd(7, 0, commit=False, round=1))
+                return 1
+            raise NotInTransactionError("it is over")
+
+        with pytest.raises(NotInTransactionError):
+            await offsets.prepare("g", 7, {T: CommittedOffset(9)}, join=joined)
+        assert await offsets.fetch("g", [T], stable=True) == {}
+
+    run(scenario)
+
+
 def test_positions_that_a_transaction_moves_are_unstable_until_it_is_settled(run: Callable) -> None:
     async def scenario(bench) -> None:
         offsets = await offsets_of(bench, await bench.broker())
         await offsets.commit("g", {T: CommittedOffset(1), U: CommittedOffset(2)})
-        offsets.pend("g", 7, [T])
-        offsets.pend("g", 8, [T])
+        await prepare(offsets, "g", 7)
+        await prepare(offsets, "g", 8)
         assert plain(await offsets.fetch("g", [T, U])) == {T: CommittedOffset(1), U: CommittedOffset(2)}
         for settled in (7, 8):
             found = plain(await offsets.fetch("g", [T, U], stable=True))
             assert isinstance(found[T], UnstablePositionError)
             assert found[U] == CommittedOffset(2)
-            offsets.settle("g", settled)
+            await offsets.end("g", TransactionEnd(settled, 0, commit=False, round=2))
         assert plain(await offsets.fetch("g", [T], stable=True)) == {T: CommittedOffset(1)}
-        offsets.settle("g", 8)  # once more changes nothing
+        await offsets.end("g", TransactionEnd(8, 0, commit=True, round=2))  # once more changes nothing
+        assert plain(await offsets.fetch("g", [T], stable=True)) == {T: CommittedOffset(1)}
 
     run(scenario)
 
@@ -270,10 +319,10 @@ def test_asking_for_groups_that_do_not_exist_costs_no_memory(run: Callable) -> N
         for number in range(10):
             assert await offsets.fetch(f"g{number}") == {}
             assert await offsets.delete(f"g{number}", [T]) == {T: None}
-            offsets.pend(f"g{number}", 1, [T])
-            offsets.settle(f"g{number}", 1)
+            await prepare(offsets, f"g{number}", 1)
+            await offsets.end(f"g{number}", TransactionEnd(1, 0, commit=False, round=2))
         assert not offsets._known
-        assert not offsets._pending
+        assert not any(offsets._pending._of.values())
 
     run(scenario)
 

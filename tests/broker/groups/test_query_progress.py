@@ -12,6 +12,7 @@ from weir.broker.api import CommittedOffset, QueryProgress
 from weir.broker.coordinator_shards import CoordinatorShards
 from weir.broker.groups.offsets import GroupOffsets
 from weir.broker.groups.query_progress import parse_progress, progress_of_commit
+from weir.broker.parts.local import LocalParts
 from weir.broker.upkeep.topic import maintain
 from weir.cli.topic_views import subscription_rows
 from weir.model.policies import Retention
@@ -51,7 +52,9 @@ def test_a_querys_last_batch_shows_in_the_stats_and_survives_the_broker(run: Cal
     async def scenario(bench) -> None:
         broker = await bench.broker()
         await broker.load(T)
-        offsets = GroupOffsets(broker, CoordinatorShards(broker), bench.runtime.clock)
+        offsets = GroupOffsets(
+            LocalParts(broker, bench.runtime.clock), CoordinatorShards(broker), bench.runtime.clock
+        )
         await offsets.commit("report", {T: CommittedOffset(0, metadata=said())})
         await offsets.commit("others", {T: CommittedOffset(0, metadata="mine")})
         topic = await (await bench.broker()).load(T)  # the first one is fenced
@@ -73,7 +76,9 @@ def test_retention_holds_back_for_a_query_that_asks_for_it(run: Callable, retain
     async def scenario(bench) -> None:
         broker = await bench.broker(roll_entries=2)
         topic = await broker.load(T)
-        offsets = GroupOffsets(broker, CoordinatorShards(broker), bench.runtime.clock)
+        offsets = GroupOffsets(
+            LocalParts(broker, bench.runtime.clock), CoordinatorShards(broker), bench.runtime.clock
+        )
         await topic.apply(replace(topic.policies, retention=Retention(0, 0)))
         producer = await bench.producer(topic)
         await offsets.commit("g", {T: CommittedOffset(0)})  # one that was there before, as consumer groups are

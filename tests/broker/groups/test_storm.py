@@ -20,6 +20,7 @@ from weir.broker.coordinator_shards import COORDINATOR, CoordinatorShards
 from weir.broker.groups.coordinator import GroupCoordinator
 from weir.broker.groups.model import GroupSettings
 from weir.broker.groups.offsets import GroupOffsets
+from weir.broker.parts.local import LocalParts
 from weir.broker.ports import PlainRegistry, SoleOwner
 from weir.model.errors import MemberFencedError, MemberIdRequiredError, UnknownMemberError, WeirError
 from weir.model.topics import TopicName
@@ -69,9 +70,14 @@ async def opened(bench: Any) -> tuple[Broker, GroupCoordinator]:
     context = await bench.context()
     broker = Broker(context, PlainRegistry(), SoleOwner())
     shards = CoordinatorShards(broker)
+    offsets = GroupOffsets(LocalParts(broker, bench.runtime.clock), shards, bench.runtime.clock)
     settings = GroupSettings(min_session_s=1)
     groups = GroupCoordinator(
-        bench.runtime, shards, GroupOffsets(broker, shards, bench.runtime.clock), context.members, settings
+        bench.runtime,
+        shards,
+        offsets,
+        context.members,
+        settings,
     )
     for part in PARTS:
         await broker.load(part)

@@ -320,9 +320,9 @@ def test_the_first_batch_of_a_transaction_passes_the_gate_or_is_refused(run: Cal
         asked: list[tuple[Stamp, str]] = []
 
         class Keeper:
-            def refusal(self, stamp, topic) -> WeirError | None:
+            def admit(self, stamp, topic) -> int | WeirError | None:
                 asked.append((stamp, str(topic)))
-                return TransactionStateError("over") if stamp.producer_id == 2 else None
+                return TransactionStateError("over") if stamp.producer_id == 2 else 1
 
         from weir.model.topics import TopicName
 

@@ -16,11 +16,13 @@ from weir.broker.api import CommittedOffset, ProducerIdentity, ProducerRequest, 
 from weir.broker.broker import Broker
 from weir.broker.coordinator_shards import CoordinatorShards
 from weir.broker.groups.offsets import GroupOffsets
+from weir.broker.parts.local import LocalParts
 from weir.broker.ports import PlainRegistry, SoleOwner
 from weir.broker.settings import BrokerSettings
 from weir.broker.topic.topic import BrokerTopic
 from weir.broker.transactions.coordinator import Transactions
 from weir.broker.transactions.model import TransactionSettings
+from weir.broker.transactions.taking_part import TakingPart
 from weir.ledger.idblocks import IdBlocks
 from weir.meta import keys
 from weir.meta.memory import MemoryCore, MemoryMeta
@@ -213,11 +215,11 @@ async def scenario(world: World, bench_type: Any) -> list[Writer]:
         context = await bench.context(broker=settings, roll_entries=dice.choice((3, 50)))
         broker = Broker(context, registry, SoleOwner())
         shards, clock = CoordinatorShards(broker), runtime.clock
-        offsets = GroupOffsets(broker, shards, clock)
+        offsets = GroupOffsets(LocalParts(broker, clock), shards, clock)
         transactions = Transactions(
             clock,
             shards,
-            topics=broker,
+            takes_part=TakingPart(LocalParts(broker, clock), offsets, shards),
             positions=offsets,
             ids=IdBlocks(clock, MemoryMeta(cores[0], runtime), size=5, counter=keys.PRODUCER_COUNTER),
             gate=context.transactions,

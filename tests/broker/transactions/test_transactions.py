@@ -26,6 +26,7 @@ from weir.model.errors import (
     InvalidNameError,
     NotAllowedError,
     NotAuthorisedError,
+    NotInTransactionError,
     NotOwnerError,
     StaleEpochError,
     TransactionBusyError,
@@ -474,17 +475,19 @@ def test_another_broker_goes_on_where_the_first_one_stopped(run: Callable) -> No
     run(scenario)
 
 
-def test_until_the_coordinator_is_loaded_nothing_is_begun_in_a_topic(run: Callable) -> None:
+def test_what_is_begun_in_a_topic_waits_until_the_coordinator_is_loaded(run: Callable) -> None:
     async def scenario(bench: Any) -> None:
         coordinator = await Coordinator.make(bench)
         who = await coordinator.transactions.init("x")
         await coordinator.transactions.add_partitions("x", who, [T0])
         await coordinator.topic(T0)
         await coordinator.broker.unload(COORDINATOR)
-        with pytest.raises(NotOwnerError):
-            await coordinator.write(who, T0, "m")
-        await coordinator.transactions.describe("x")
-        assert await coordinator.write(who, T0, "m") == [0]
+        assert await coordinator.write(who, T0, "m", "n") == [0, 1]
+        await coordinator.transactions.end("x", who, commit=True)
+        await coordinator.broker.unload(COORDINATOR)
+        with pytest.raises(NotInTransactionError):
+            await coordinator.write(who, T0, "late")
+        assert await coordinator.seen(T0) == ["m", "n"]
 
     run(scenario)
 

@@ -6,6 +6,7 @@ import asyncio
 import pytest
 
 from weir.broker.access.security import SecuritySettings
+from weir.broker.api import CommittedOffset
 from weir.gateway.kafka.errors import Code
 from weir.model.registry import Action
 from weir.model.topics import TopicName
@@ -205,7 +206,12 @@ def test_a_position_that_a_transaction_moves_is_unstable_for_those_who_ask() -> 
         await table.topic()
         peer = await table.member()
         await peer.commit({0: 1})
-        table.groups.offsets.pend("g", 7, [TopicName.parse("orders").at(0)])
+
+        async def joined() -> int:
+            return 1
+
+        part = TopicName.parse("orders").at(0)
+        await table.groups.offsets.prepare("g", 7, {part: CommittedOffset(2)}, join=joined)
         topics = [_Fetch.OffsetFetchRequestTopic(name="orders", partition_indexes=[0])]
         for stable, code in ((True, Code.UNSTABLE_OFFSET_COMMIT), (False, Code.NONE)):
             request = _Fetch(group_id="g", topics=topics, require_stable=stable)

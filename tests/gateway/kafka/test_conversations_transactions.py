@@ -45,8 +45,6 @@ def test_an_idempotent_producer_has_no_transactional_id() -> None:
         assert await client.send(0, 0, b"a", b"b", transactional=False) == Code.NONE
         assert await client.send(0, 0, b"a", b"b", transactional=False) == Code.NONE
         assert await client.send(0, 3, b"d", transactional=False) == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
-        assert await client.send(0, 2, b"c") == Code.NOT_LEADER_OR_FOLLOWER  # the coordinator is loaded first
-        await stage.runtime.clock.sleep(1)
         assert await client.send(0, 2, b"c") == Code.INVALID_TXN_STATE
         described = await client.call(
             ApiKey.DESCRIBE_PRODUCERS,
@@ -169,7 +167,8 @@ def test_a_coordinator_that_was_let_go_of_is_loaded_by_the_next_request() -> Non
         await client.init()
         await client.add({"orders": [0]})
         await stage.broker.unload(COORDINATOR)
-        assert await client.send() == Code.NOT_LEADER_OR_FOLLOWER  # which clients try again
+        assert await client.send() == Code.NONE
+        await stage.broker.unload(COORDINATOR)
         assert await client.add({"orders": [1]}) == [Code.NONE]
         assert [await client.send(index) for index in (0, 1)] == [Code.NONE, Code.NONE]
         assert await client.end() == Code.NONE

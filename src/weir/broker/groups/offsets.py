@@ -1,58 +1,66 @@
-"""Positions of consumer groups: the cursors of durable subscriptions, placed by whoever consumes.
+"""Positions of consumer groups: where each group is, on partitions of whatever broker (`weir.broker.parts`).
 
-A group has a subscription of its name (as its tenant's clients say it) on every partition that it has committed a
-position for. What it said with the position (the exact number, which may lie beyond the end; a note; when) lies
-beside the cursor in the topic's state, and holds for as long as nobody else moves the cursor. Which partitions
-these are is kept with the group.
+Which partitions these are is kept with the group, and so are positions that an open transaction holds ready: they
+are placed, or forgotten, when it ends. In that a group takes part in a transaction as a partition does.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Protocol
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
-from weir.broker.api import CommittedOffset, StartAt
+from weir.broker.api import CommittedOffset
 from weir.broker.coordinator_shards import CoordinatorShard, CoordinatorShards
-from weir.broker.dispatch.subscription import RETAINS, Subscription, commit_key
-from weir.broker.groups.query_progress import parse_progress
-from weir.broker.topic.opening import AnyTopic
-from weir.broker.topic.topic import BrokerTopic
+from weir.broker.groups.pending import PendingPositions
+from weir.broker.parts.interface import Parts
 from weir.model.errors import (
-    CommitTooLargeError,
-    NotAllowedError,
-    SubscriptionBusyError,
-    TopicNotFoundError,
+    BrokerError,
+    NotOwnerError,
+    PeerError,
+    StreamError,
+    TopicClosedError,
     UnstablePositionError,
     WeirError,
-    WireError,
 )
-from weir.model.owned_names import full_name, plain_name
+from weir.model.owned_names import full_name
 from weir.model.topics import TopicName
+from weir.model.transactions import TransactionEnd
 from weir.runtime.interfaces import Clock
-from weir.stream.state import StateLog
+from weir.wire.peer.coordinators import DropRule
 from weir.wire.snapshots.groups import decode_parts, encode_parts
-from weir.wire.snapshots.positions import StoredPosition, decode_position, encode_position
+from weir.wire.snapshots.positions import ORDER_BITS
 
-#: Topics that are loaded at the same time for one request.
-_AT_ONCE = 64
-#: Characters, as Kafka counts.
-_MAX_METADATA = 4096
+log = logging.getLogger(__name__)
+
+_PARTS = "positions/"
+_MISSING = object()
+#: The broker's refusals that pass; for all others a position cannot be kept, now or later.
+_PASSING = (TopicClosedError, NotOwnerError, PeerError)
+_RETRY_PAUSE_S = 0.2
 
 
-class _Broker(Protocol):
-    async def load(self, name: TopicName, *, create: bool = True) -> AnyTopic: ...
+class _Asking:
+    """A transaction's coordinator is asked whether it is open; `void` if it came to an end meanwhile."""
+
+    __slots__ = ("void",)
+
+    def __init__(self) -> None:
+        self.void = False
 
 
 class GroupOffsets:
     """Everything of every group that this broker coordinates. What it answers is durable."""
 
-    def __init__(self, broker: _Broker, shards: CoordinatorShards, clock: Clock) -> None:
-        self._broker = broker
+    def __init__(self, parts: Parts, shards: CoordinatorShards, clock: Clock) -> None:
+        self._at_parts = parts
         self._shards = shards
         self._clock = clock
         self._known: dict[str, tuple[CoordinatorShard, dict[TopicName, None]]] = {}
-        #: Positions that an open transaction will move: producer ids by partition, by group.
-        self._pending: dict[str, dict[TopicName, dict[int, None]]] = {}
+        self._pending = PendingPositions()
+        self._asking: dict[tuple[str, int], dict[_Asking, None]] = {}
+        self._ending: dict[tuple[str, int], asyncio.Future[None]] = {}
+        #: How many placings there were, for their order.
+        self._placings = 0
 
     # --- committing -------------------------------------------------------------------------------------
 
@@ -66,21 +74,17 @@ class GroupOffsets:
         """Place the group on each partition, back or on; answers what went wrong with which. `check` is called
         right before anything is placed, and may raise: a member may lose its place while topics are loaded."""
         shard = await self._shards.of(group)
-        topics, failed = await self._load(positions)
-        if check is not None:
-            check()
-        now_ms = self._clock.wall_ms()
-        for part, topic in list(topics.items()):
-            try:
-                _place(topic, group, replace(positions[part], commit_ms=now_ms))
-            except WeirError as refused:
-                failed[part] = refused
-                del topics[part]
-        learned = self._learn(shard, group, topics)
-        failed |= await _flushed({part: topic.state for part, topic in topics.items()})
-        if learned:
+        results = await self._at_parts.place(group, positions, order=self._order(shard), check=check)
+        if self._learn(shard, group, (part for part, failure in results.items() if failure is None)):
             await shard.state.flush()
-        return {part: failed.get(part) for part in positions}
+        return {part: results.get(part) for part in positions}
+
+    def _order(self, shard: CoordinatorShard) -> int:
+        """Of the next placing; 0 where there is nobody who could come too late."""
+        if not self._shards.several_brokers:
+            return 0
+        self._placings += 1
+        return shard.epoch << ORDER_BITS | self._placings
 
     async def delete(
         self, group: str, parts: Iterable[TopicName] | None = None
@@ -89,43 +93,20 @@ class GroupOffsets:
         is named with SubscriptionBusyError."""
         shard = await self._shards.of(group)
         wanted = list(self._parts(shard, group) if parts is None else parts)
-        topics, failed = await self._load(wanted)
-        for part, topic in list(topics.items()):
-            subscription = _subscription(topic, group)
-            if subscription is None:
-                continue
-            if subscription.consumers:
-                failed[part] = SubscriptionBusyError(f"{part} has consumers of subscription {plain_name(group)!r}")
-                del topics[part]
-            else:
-                subscription.end("the group's position is deleted")
-        failed |= await _flushed({part: topic.state for part, topic in topics.items()})
-        gone = [part for part in wanted if isinstance(failed.get(part), TopicNotFoundError | None)]
-        if self._forget(shard, group, gone):
-            await shard.state.flush()
-        return {part: None if part in gone else failed[part] for part in wanted}
+        results = await self._at_parts.drop(group, wanted, DropRule.ALL)
+        await self._forget_gone(shard, group, results)
+        return {part: result if isinstance(result, WeirError) else None for part, result in results.items()}
 
     async def expire(self, group: str, before_ms: int) -> int | None:
         """Forget positions that were committed before then, as far as they are the group's alone; answers when
         the oldest of the others was committed, or None if none is left."""
         shard = await self._shards.of(group)
-        parts = self._parts(shard, group)
-        topics, failed = await self._load(parts)
-        gone = [part for part, why in failed.items() if isinstance(why, TopicNotFoundError)]
-        left: int | None = None if len(gone) == len(failed) else self._clock.wall_ms()
-        for part, topic in topics.items():
-            subscription = _subscription(topic, group)
-            if subscription is not None and not subscription.retains and not subscription.consumers:
-                at_ms = _committed(topic, subscription).commit_ms
-                if at_ms >= before_ms:
-                    left = at_ms if left is None else min(left, at_ms)
-                    continue
-                subscription.end("the group's position has expired")
-            gone.append(part)
-        await _flushed({part: topics[part].state for part in gone if part in topics})
-        if self._forget(shard, group, gone):
-            await shard.state.flush()
-        return left
+        wanted = list(self._parts(shard, group))
+        results = await self._at_parts.drop(group, wanted, DropRule.EXPIRED, before_ms=before_ms)
+        await self._forget_gone(shard, group, results)
+        now_ms = self._clock.wall_ms()
+        left = [now_ms if isinstance(result, WeirError) else result for result in results.values()]
+        return min((left_ms for left_ms in left if left_ms >= 0), default=None)
 
     async def expire_unread(
         self, group: str, before_ms: int, topics_read: Callable[[], Collection[TopicName] | None]
@@ -133,22 +114,19 @@ class GroupOffsets:
         """Forget positions that were committed before then on topics that members do not read, as far as they are
         the group's alone; none if what they read cannot be told."""
         shard = await self._shards.of(group)
-        read = topics_read()
-        unread = [] if read is None else [part for part in self._parts(shard, group) if part.base not in read]
-        topics, failed = await self._load(unread)
-        read = topics_read()  # it may have changed meanwhile
-        if read is None:
-            return
-        gone = [part for part, why in failed.items() if isinstance(why, TopicNotFoundError)]
-        for part, topic in topics.items():
-            subscription = _subscription(topic, group)
-            if subscription is None or subscription.retains or subscription.consumers or part.base in read:
-                continue
-            if 0 < _committed(topic, subscription).commit_ms < before_ms:
-                subscription.end("the group reads other topics by now, and its position has expired")
-                gone.append(part)
-        await _flushed({part: topics[part].state for part in gone if part in topics})
-        if self._forget(shard, group, gone):
+
+        def unread(part: TopicName) -> bool:
+            read = topics_read()  # it may change at any time
+            return read is not None and part.base not in read
+
+        wanted = [part for part in self._parts(shard, group) if unread(part)]
+        results = await self._at_parts.drop(group, wanted, DropRule.UNREAD, before_ms=before_ms, still=unread)
+        await self._forget_gone(shard, group, results)
+
+    async def _forget_gone(
+        self, shard: CoordinatorShard, group: str, results: Mapping[TopicName, int | WeirError]
+    ) -> None:
+        if self._forget(shard, group, [part for part, result in results.items() if result == -1]):
             await shard.state.flush()
 
     # --- asking -----------------------------------------------------------------------------------------
@@ -160,22 +138,16 @@ class GroupOffsets:
         `stable`: a position that a transaction is about to move is an UnstablePositionError."""
         shard = await self._shards.of(group)
         wanted = list(self._parts(shard, group) if parts is None else parts)
-        topics, failed = await self._load(wanted)
-        found: dict[TopicName, CommittedOffset | WeirError] = {
-            part: why for part, why in failed.items() if not isinstance(why, TopicNotFoundError)
-        }
-        pending = self._pending.get(group, {})
-        for part, topic in topics.items():
-            if stable and part in pending:
+        unstable = self._unstable(shard, group) if stable else ()
+        found = await self._at_parts.fetch(group, wanted)
+        unstable = {*unstable, *self._unstable(shard, group)} if stable else ()
+        for part in wanted:
+            if part in unstable:
                 found[part] = UnstablePositionError(f"a transaction moves {full_name(group)!r} on {part}")
-            elif (subscription := _subscription(topic, group)) is not None:
-                try:
-                    found[part] = _committed(topic, subscription)
-                except WireError as damaged:
-                    found[part] = damaged
-        # What was told must not be taken back by a crash.
-        lost = await _flushed({part: topics[part].state for part in found if part in topics})
-        return found | lost
+        return found
+
+    def _unstable(self, shard: CoordinatorShard, group: str) -> Collection[TopicName]:
+        return self._pending.parts(shard, group)
 
     async def parts(self, group: str) -> list[TopicName]:
         """The partitions that the group has committed positions on."""
@@ -191,21 +163,93 @@ class GroupOffsets:
 
     # --- transactions -----------------------------------------------------------------------------------
 
-    def pend(self, group: str, producer_id: int, parts: Iterable[TopicName]) -> None:
-        """A transaction will move these positions, or not: until it is settled they are not stable."""
-        pending = self._pending.setdefault(group, {})
-        for part in parts:
-            pending.setdefault(part, {})[producer_id] = None
+    async def prepare(
+        self,
+        group: str,
+        producer_id: int,
+        positions: Mapping[TopicName, CommittedOffset],
+        *,
+        join: Callable[[], Awaitable[int]],
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Hold positions ready until the producer's transaction ends; until then they are not stable. `join` asks
+        its coordinator whether the group is part of it, and answers which transaction that is (`round`). `check`
+        raises if the group does not allow it, and is called at the moment at which they are taken, and before."""
+        shard = await self._shards.of(group)
+        check()
+        while True:
+            with self._asked(group, producer_id) as asking:
+                of_round = await join()
+            if not asking.void:  # else that was perhaps about the one that has ended
+                break
+        if not shard.alive:
+            raise NotOwnerError(f"group {full_name(group)!r} has moved to another broker")
+        check()
+        self._pending.put(shard, group, producer_id, round=of_round, positions=positions)
+        await _flush(shard)
 
-    def settle(self, group: str, producer_id: int) -> None:
-        """The transaction is decided, and its positions, if it moved any, are committed."""
-        pending = self._pending.get(group, {})
-        for part in [part for part, producers in pending.items() if producer_id in producers]:
-            del pending[part][producer_id]
-            if not pending[part]:
-                del pending[part]
-        if not pending:
-            self._pending.pop(group, None)
+    def adopt(
+        self,
+        shard: CoordinatorShard,
+        group: str,
+        producer_id: int,
+        positions: Mapping[TopicName, CommittedOffset],
+    ) -> None:
+        """Those that a coordinator of before kept with the transaction; durable with the shard's next flush."""
+        self._pending.put(shard, group, producer_id, round=0, positions=positions)
+
+    async def end(self, group: str, end: TransactionEnd) -> None:
+        """Place what the transaction holds ready, or forget it; nothing if that is done. Fine to ask again."""
+        key = group, end.producer_id
+        while (busy := self._ending.get(key)) is not None:
+            await asyncio.wait([busy])
+        ending = self._ending[key] = asyncio.get_running_loop().create_future()
+        try:
+            for asking in self._asking.get(key, {}):
+                asking.void = True
+            await self._end(group, end)
+        finally:
+            del self._ending[key]
+            ending.set_result(None)
+
+    async def _end(self, group: str, end: TransactionEnd) -> None:
+        shard = await self._shards.of(group)
+        pending = self._pending.of(shard, group).get(end.producer_id)
+        if pending is None or end.round < pending.round:
+            return
+        if end.commit:
+            await self._place(shard, group, pending.positions)
+        self._pending.delete(shard, group, end.producer_id)
+        await _flush(shard)  # only once they will not be moved again may others go on from there
+        self._pending.forget(shard, group, end.producer_id)
+
+    async def _place(
+        self, shard: CoordinatorShard, group: str, positions: Mapping[TopicName, CommittedOffset]
+    ) -> None:
+        """Until each of them is placed, or cannot be for good."""
+        left = dict(positions)
+        while left:
+            results = await self.commit(group, left)
+            left = {part: left[part] for part, failure in results.items() if _is_passing(failure)}
+            for part, failure in results.items():
+                if failure is not None:
+                    word = "is tried again" if part in left else "is not kept"
+                    log.warning("the position of %s on %s %s: %s", group, part, word, failure)
+            if left:
+                await self._clock.sleep(_RETRY_PAUSE_S)
+            if not shard.alive:
+                raise NotOwnerError(f"group {full_name(group)!r} has moved to another broker")
+
+    @contextmanager
+    def _asked(self, group: str, producer_id: int) -> Iterator[_Asking]:
+        key, asking = (group, producer_id), _Asking()
+        self._asking.setdefault(key, {})[asking] = None
+        try:
+            yield asking
+        finally:
+            del self._asking[key][asking]
+            if not self._asking[key]:
+                del self._asking[key]
 
     # --- which partitions a group has positions on --------------------------------------------------------
 
@@ -237,74 +281,13 @@ class GroupOffsets:
             shard.state.put(_PARTS + group, encode_parts(known))
         return bool(gone)
 
-    async def _load(
-        self, parts: Iterable[TopicName]
-    ) -> tuple[dict[TopicName, BrokerTopic], dict[TopicName, WeirError]]:
-        topics: dict[TopicName, BrokerTopic] = {}
-        failed: dict[TopicName, WeirError] = {}
-        wanted = list(dict.fromkeys(parts))
-        for first in range(0, len(wanted), _AT_ONCE):
-            some = wanted[first : first + _AT_ONCE]
-            for part, loaded in zip(some, await asyncio.gather(*map(self._topic, some)), strict=True):
-                if isinstance(loaded, WeirError):
-                    failed[part] = loaded
-                else:
-                    topics[part] = loaded
-        return topics, failed
 
-    async def _topic(self, part: TopicName) -> BrokerTopic | WeirError:
-        try:
-            topic = await self._broker.load(part, create=False)
-        except WeirError as failed:
-            return failed
-        return topic if isinstance(topic, BrokerTopic) else NotAllowedError(f"{part} keeps no positions")
+def _is_passing(failure: WeirError | None) -> bool:
+    return failure is not None and (not isinstance(failure, BrokerError) or isinstance(failure, _PASSING))
 
 
-_PARTS = "positions/"
-_MISSING = object()
-
-
-def _place(topic: BrokerTopic, group: str, position: CommittedOffset) -> None:
-    if len(position.metadata) > _MAX_METADATA:
-        raise CommitTooLargeError(f"a position may have {_MAX_METADATA} characters of metadata")
-    # A number below zero is kept as any other, as Kafka does: who asks is told it, and takes it for none at all
-    # (`auto.offset.reset`). Of a subscription that means that nothing counts as read.
-    at = max(0, position.offset)
-    start = StartAt(offset=at)
-    subscription = topic.ensure_subscription(plain_name(group), start, {RETAINS: "false"})
-    query = parse_progress(position.metadata)
-    if query is not None and query.retain and not subscription.retains:
-        subscription.properties[RETAINS] = "true"
-        subscription.save()
-    subscription.place(at)
-    stored = StoredPosition(position, subscription.cursor.mark_delete + 1)
-    topic.state.put(commit_key(plain_name(group)), encode_position(stored))
-
-
-def _subscription(topic: BrokerTopic, group: str) -> Subscription | None:
-    found = topic.subscriptions.get(plain_name(group))
-    return found if found is not None and found.durable else None
-
-
-def _committed(topic: BrokerTopic, subscription: Subscription) -> CommittedOffset:
-    """What the group said last, unless somebody else has moved the cursor since."""
-    at = subscription.cursor.mark_delete + 1
-    data = topic.state.get(commit_key(subscription.name))
-    if data is None:
-        return CommittedOffset(at)
-    stored = decode_position(data, f"the position of {subscription.name!r}")
-    return stored.said if stored.placed == at else CommittedOffset(at, commit_ms=stored.said.commit_ms)
-
-
-async def _flushed(states: Mapping[TopicName, StateLog]) -> dict[TopicName, WeirError]:
-    """Make what was set durable; answers what could not be."""
-
-    async def flush(state: StateLog) -> WeirError | None:
-        try:
-            await state.flush()
-        except WeirError as failed:
-            return failed
-        return None
-
-    ended: Sequence[WeirError | None] = await asyncio.gather(*map(flush, states.values()))
-    return {part: failure for part, failure in zip(states, ended, strict=True) if failure is not None}
+async def _flush(shard: CoordinatorShard) -> None:
+    try:
+        await shard.state.flush()
+    except StreamError as lost:
+        raise NotOwnerError(f"the group's coordinator has moved: {lost.what}") from lost

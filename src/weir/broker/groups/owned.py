@@ -12,6 +12,7 @@ from weir.broker.access.security import Authoriser
 from weir.broker.api import CommittedOffset, GroupInfo, Joined, JoinRequest, Owner, Synced, SyncRequest
 from weir.broker.groups.coordinator import GroupCoordinator
 from weir.broker.groups.model import GroupClaims
+from weir.broker.peers.calls import PeerCalls, PeerHandlers
 from weir.broker.registry.registry import Registry
 from weir.model.errors import (
     IllegalGenerationError,
@@ -26,29 +27,55 @@ from weir.model.owned_names import check_unmarked, full_name, kept_name, plain_n
 from weir.model.registry import Action
 from weir.model.topics import TopicName
 from weir.runtime.interfaces import Clock
+from weir.wire.peer.coordinators import AskKeptGroup, KeptGroup
 
 #: So many groups are looked at, then it is the others' turn.
 _GROUPS_PER_TURN = 200
 
 
 class GroupAccess:
-    """The coordinator's groups, for every role."""
+    """The coordinator's groups, for every role. `peers`: other brokers, which coordinate the other groups."""
 
-    def __init__(self, groups: GroupCoordinator, authoriser: Authoriser, registry: Registry, clock: Clock) -> None:
+    def __init__(
+        self,
+        groups: GroupCoordinator,
+        authoriser: Authoriser,
+        registry: Registry,
+        clock: Clock,
+        peers: PeerCalls | None = None,
+    ) -> None:
         self._groups = groups
         self._authoriser = authoriser
         self._registry = registry
         self._clock = clock
+        self._peers = peers
 
     def of(self, role: str) -> "OwnedGroups":
-        return OwnedGroups(self._groups, self._authoriser, self._registry, self._clock, role)
+        return OwnedGroups(
+            self._groups, self._authoriser, self._registry, self._clock, role=role, peers=self._peers
+        )
+
+    def answer(self, handlers: PeerHandlers) -> None:
+        """Answer other brokers for the groups that are here."""
+        handlers.on(AskKeptGroup, self._kept_for)
+
+    async def _kept_for(self, request: AskKeptGroup) -> KeptGroup:
+        groups = OwnedGroups(self._groups, self._authoriser, self._registry, self._clock, role=request.role)
+        return KeptGroup(await groups.kept(request.name))
 
 
 class OwnedGroups:
     """What the coordinator offers, by the names and within the rights of a role."""
 
     def __init__(
-        self, groups: GroupCoordinator, authoriser: Authoriser, registry: Registry, clock: Clock, role: str
+        self,
+        groups: GroupCoordinator,
+        authoriser: Authoriser,
+        registry: Registry,
+        clock: Clock,
+        *,
+        role: str,
+        peers: PeerCalls | None = None,
     ) -> None:
         self._groups = groups
         self._authoriser = authoriser
@@ -56,6 +83,7 @@ class OwnedGroups:
         self._registry = registry
         self._clock = clock
         self._role = role
+        self._peers = peers
         self._everything = authoriser.is_superuser(role)
 
     # --- membership -------------------------------------------------------------------------------------
@@ -102,7 +130,12 @@ class OwnedGroups:
         )
 
     async def kept(self, name: str) -> str:
-        """What the coordinator calls the group, for a transaction that moves its positions; NotAuthorisedError."""
+        """What the coordinator calls the group, for a transaction that moves its positions; NotAuthorisedError.
+        The one coordinator that is asked for groups of others: a transaction's may be elsewhere."""
+        if self._peers is not None:
+            owner = await self._groups.owner(name)
+            if not owner.here:
+                return (await self._peers.ask(owner.broker_id, AskKeptGroup(self._role, name))).name
         return await self._usable(name)
 
     # --- positions --------------------------------------------------------------------------------------

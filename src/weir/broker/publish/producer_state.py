@@ -201,6 +201,11 @@ class ProducerStates:
         known = self._known.get(producer_id)
         return _NONE if known is None else known.tip()[0]
 
+    def tip(self, producer_id: int) -> tuple[int, int, int] | None:
+        """What was sent last; it differs when the producer has sent more."""
+        known = self._known.get(producer_id)
+        return None if known is None else known.tip()
+
     def seen_ms(self, producer_id: int) -> int:
         """When the producer's last batch was stored; -1 if none was."""
         known = self._known.get(producer_id)

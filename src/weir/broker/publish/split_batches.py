@@ -86,12 +86,13 @@ class SplitPublisher:
     def publish(self, producer: BrokerProducer, outgoing: Outgoing, receipt: "asyncio.Future[Receipt]") -> None:
         stamp = outgoing.stamp
         parts: Sequence[Outgoing] = outgoing.parts
-        pending = None
+        pending = asked = None
         if stamp is not None:
             try:
                 known, parts = self._judge(stamp, outgoing)
                 if outgoing.transactional:
                     parts = [self._hidden(part) for part in parts]
+                asked = None if known is not None else self._producer_state.admit(stamp, outgoing)
             except WeirError as refused:
                 receipt.set_exception(refused)
                 return
@@ -108,6 +109,8 @@ class SplitPublisher:
             for part, answer in zip(parts, answers, strict=True):
                 self._send(part, answer)
         else:
+            if asked is not None:
+                self._stamped.await_answer(stamp.producer_id, asked)
             pending = self._take_turns(stamp, outgoing, parts, answers)
         _Whole(receipt, answers, partial(self._ended, stamp, outgoing.count, pending))
 
@@ -121,7 +124,6 @@ class SplitPublisher:
             covered = self._producer_state.states.covered(stamp, outgoing.count)
             if not covered:
                 raise
-            self._producer_state.check_transaction(stamp, outgoing)
         left = []
         for part in outgoing.parts:
             if covered <= 0:
@@ -158,28 +160,13 @@ class SplitPublisher:
         transactional = outgoing.transactional
         pending = self._producer_state.states.push(stamp, outgoing.count, transactional=transactional, parted=True)
         if not self._producer_state.armed:
-            self._lanes.enter(lane, Waiting(True, self._arm, lambda failure: None), before)
+            self._lanes.enter(lane, Waiting(True, self._stamped.arm, lambda failure: None), before)
         for part, answer in zip(parts, answers, strict=True):
             give_up = partial(self._give_up, part, answer)
             # A transaction's parts all go to the log, so they need not go one by one.
             send = partial(self._send, part, answer)
             self._lanes.enter(lane, Waiting(not transactional, send, give_up), before)
         return pending
-
-    def _arm(self) -> "asyncio.Future[None]":
-        armed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def then(failure: WeirError | None) -> None:
-            if failure is None:
-                armed.set_result(None)
-            else:
-                armed.set_exception(failure)
-
-        if self._producer_state.armed:
-            then(None)
-        else:
-            self._producer_state.arm(then)
-        return armed
 
     def _give_up(self, part: Outgoing, answer: "asyncio.Future[Receipt]", failure: BaseException) -> None:
         self._steps.give_back(len(part.payload))

@@ -38,6 +38,7 @@ class StampedPublishing:
         producer_state = self._producer_state
         try:
             known = producer_state.judge(stamp, outgoing)
+            asked = None if known is not None else producer_state.admit(stamp, outgoing)
         except WeirError as refused:
             receipt.set_exception(refused)
             return False
@@ -48,10 +49,35 @@ class StampedPublishing:
         flags = BatchFlags.TRANSACTIONAL if outgoing.transactional else BatchFlags.NONE
         batch = Batch(-1, outgoing.count, outgoing.format, 0, outgoing.payload, flags, stamp=stamp)
         self._steps.count(producer, outgoing)
+        if asked is not None:
+            self.await_answer(stamp.producer_id, asked)
         return self._send(batch, pending, receipt)
 
+    def await_answer(self, producer_id: int, asked: "asyncio.Future[None]") -> None:
+        """The producer's batches wait for what its coordinator says; if that is no, none of them is stored."""
+        self._lanes.enter(producer_id, Waiting(True, lambda: asked, lambda failure: None), ())
+        if not self._producer_state.armed:
+            self._lanes.enter(producer_id, Waiting(True, self.arm, lambda failure: None), ())
+
+    def arm(self) -> "asyncio.Future[None]":
+        """The state says that there are stamped batches; what waits in a lane waits for that before."""
+        armed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def then(failure: WeirError | None) -> None:
+            if failure is None:
+                armed.set_result(None)
+            else:
+                armed.set_exception(failure)
+
+        if self._producer_state.armed:
+            then(None)
+        else:
+            self._producer_state.arm(then)
+        return armed
+
     def _await_turn(self, batch: Batch, pending: Pending, receipt: "asyncio.Future[Receipt]") -> None:
-        """Something that the producer sent before it is on its way into the holding area."""
+        """Something that the producer sent before it is on its way into the holding area, or its coordinator is
+        being asked."""
 
         def send() -> "asyncio.Future[int]":
             return self._append_one(batch, pending, receipt)

@@ -13,6 +13,7 @@ from weir.broker.api import Outgoing, ProducerInfo
 from weir.broker.context import BrokerContext
 from weir.broker.publish.producer_state import Pending, ProducerStates
 from weir.broker.transactions.index import PIECE, TransactionIndex
+from weir.broker.transactions.verification import OpenRounds
 from weir.model.batch import Batch, BatchFlags, Stamp
 from weir.model.check import check
 from weir.model.errors import (
@@ -64,7 +65,7 @@ class ProducerStateManager:
         lost: Callable[[], None],
     ) -> None:
         settings = context.settings
-        self._gate = context.transactions
+        self.rounds = OpenRounds(context.transactions, name, tasks)
         self._clock = context.runtime.clock
         self._pause_s = settings.read_pause_s
         self._every = settings.stamps_snapshot_every
@@ -141,22 +142,17 @@ class ProducerStateManager:
     # --- deciding -----------------------------------------------------------------------------------------------
 
     def judge(self, stamp: Stamp, outgoing: Outgoing) -> Stored | Pending | None:
-        """None for a batch that is to be stored, or the one that it repeats. StaleEpochError,
-        OutOfOrderSequenceError, TransactionStateError."""
-        found = self.states.judge(stamp, outgoing.count)
-        if found is None:
-            self.check_transaction(stamp, outgoing)
-        return found
+        """None for a batch that is to be stored if it is admitted, or the one that it repeats. StaleEpochError,
+        OutOfOrderSequenceError."""
+        return self.states.judge(stamp, outgoing.count)
 
-    def check_transaction(self, stamp: Stamp, outgoing: Outgoing) -> None:
-        """Whether it may be part of its producer's transaction, or of none; TransactionStateError."""
+    def admit(self, stamp: Stamp, outgoing: Outgoing) -> "asyncio.Future[None] | None":
+        """Whether it may be part of its producer's transaction, or of none: None if so, TransactionStateError or
+        what the coordinator says if not; a future if that is to be waited for."""
         is_open = self.is_open(stamp.producer_id)
         if is_open and not outgoing.transactional:
             raise TransactionStateError(f"producer {stamp.producer_id} has a transaction open")
-        if outgoing.transactional and not is_open:
-            refusal = self._gate.refusal(stamp, self._name)
-            if refusal is not None:
-                raise refusal
+        return self.rounds.admit(stamp) if outgoing.transactional and not is_open else None
 
     def is_open(self, producer_id: int) -> bool:
         """Whether the producer has a transaction open here, with what is under way."""
@@ -212,6 +208,8 @@ class ProducerStateManager:
         else:
             self.states.learn(batch)
             self._index.learn(batch)
+            if batch.flags & BatchFlags.CONTROL:
+                self.rounds.ended(batch.stamp.producer_id)
             if self._index.delays.unmoved:
                 self._committed()
         self._since_saved += 1

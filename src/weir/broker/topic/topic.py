@@ -263,15 +263,36 @@ class BrokerTopic:
             await self.publisher.split.catch_up()
             self.publisher.failed = self.stream.failures != failures
 
-    async def end_transaction(self, producer_id: int, epoch: int, *, commit: bool) -> None:
+    async def end_transaction(
+        self,
+        producer_id: int,
+        epoch: int,
+        *,
+        commit: bool,
+        round: int | None = None,  # noqa: A002
+    ) -> None:
         """Store the marker that decides the producer's open transaction; nothing if it has none here. Fine to ask
-        again, after an error too."""
-        self._check_alive()
-        await self._settled()
-        self._check_alive()
-        if self.producer_state.is_open(producer_id):
-            stamp = Stamp(producer_id, epoch)
-            await self.publisher.stamped.mark(stamp, abort=not commit, decided_ms=self._clock.wall_ms())
+        again, after an error too. `round`: which transaction is meant (`TransactionEnd`); whichever is open if it
+        is not said."""
+        while True:
+            self._check_alive()
+            await self._settled()
+            await self.producer_state.rounds.answered(producer_id)
+            self._check_alive()
+            if not self.producer_state.is_open(producer_id):
+                return
+            late = False if round is None else self.producer_state.rounds.is_late(producer_id, round)
+            if late:
+                log.info("%s: a marker of producer %d came late, and is left out", self._name, producer_id)
+                return
+            if late is not None:
+                break
+            since = self.producer_state.index.open_since(producer_id)
+            await self._context.transactions.confirm_end(producer_id, self._name, commit=commit)
+            if self.producer_state.index.open_since(producer_id) == since and self.alive:
+                break
+        stamp = Stamp(producer_id, epoch)
+        await self.publisher.stamped.mark(stamp, abort=not commit, decided_ms=self._clock.wall_ms())
 
     def _new_name(self) -> str:
         self._name_count += 1

@@ -16,10 +16,11 @@ from typing import Protocol
 
 from weir.broker.api import CommittedOffset, Owner, ProducerIdentity, TransactionInfo, TransactionState
 from weir.broker.coordinator_shards import CoordinatorShards
+from weir.broker.peers.calls import PeerCalls, PeerHandlers
 from weir.broker.ports import TransactionGate
 from weir.broker.transactions.epochs import EndStep, check_identity, count_on, end_step
 from weir.broker.transactions.model import MAX_EPOCH, Transaction, TransactionEvent, TransactionSettings
-from weir.broker.transactions.shard import Positions, Topics, TransactionShard
+from weir.broker.transactions.shard import Positions, TakesPart, TransactionShard
 from weir.broker.transactions.shard_set import TransactionShards
 from weir.model.errors import (
     InvalidNameError,
@@ -57,22 +58,30 @@ class Transactions:
         clock: Clock,
         shards: CoordinatorShards,
         *,
-        topics: Topics,
+        takes_part: TakesPart,
         positions: Positions,
         ids: TakesIds,
         gate: TransactionGate,
         settings: TransactionSettings | None = None,
         may_use_all: Callable[[str], bool] = lambda role: True,
+        peers: PeerCalls | None = None,
     ) -> None:
+        """`peers`: other brokers, which may have partitions, groups and shards."""
         self.settings = settings or TransactionSettings()
         self._clock = clock
-        self._shards = TransactionShards(clock, shards, gate, self.settings, topics=topics, positions=positions)
-        self._positions = positions
+        self._shards = TransactionShards(
+            clock, shards, gate, self.settings, takes_part=takes_part, positions=positions, peers=peers
+        )
+        self.positions = positions
         self._ids = ids
         self._may_use_all = may_use_all
 
     def start(self) -> None:
         self._shards.start()
+
+    def answer(self, handlers: PeerHandlers) -> None:
+        """Answer other brokers, whose topics ask about transactions."""
+        self._shards.answer(handlers)
 
     async def close(self) -> None:
         await self._shards.close()
@@ -228,21 +237,31 @@ class Transactions:
     ) -> None:
         """Move the group to these positions if the transaction commits. `joins`: the group becomes part of it, and
         it is begun if none is open. `check` raises if the group does not allow it."""
+
+        async def join() -> int:
+            return await self.join_group(name, identity, group, role=role, joins=joins)
+
+        await self.positions.prepare(group, identity.producer_id, positions, join=join, check=check)
+
+    async def join_group(
+        self, name: str, identity: ProducerIdentity, group: str, *, role: str = "", joins: bool = False
+    ) -> int:
+        """NotInTransactionError unless the group is part of the producer's open transaction; `joins`: it is from
+        now on. Answers which of its transactions that is (`TransactionEnd.round`)."""
         shard, transaction = await self._find(name, identity, role)
-        check()
         self._check_ended(transaction)
         is_open = transaction.state is TransactionState.ONGOING
         if not joins and not (is_open and group in transaction.groups):
             raise NotInTransactionError(
                 f"group {full_name(group)!r} is not part of an open transaction of {full_name(name)!r}"
             )
-        if sum(map(len, transaction.groups.values())) + len(positions) > self.settings.most_parts:
-            raise TooManyError(f"a transaction may move {self.settings.most_parts} positions")
-        self._begin(transaction)
-        transaction.groups.setdefault(group, {}).update(positions)
-        self._positions.pend(group, transaction.producer_id, positions)
-        shard.put(transaction)
+        if not is_open or group not in transaction.groups:
+            self._begin(transaction)
+            transaction.groups.setdefault(group, {})
+            shard.put(transaction)
+        of_round = shard.round_of(transaction)
         await shard.flush()
+        return of_round
 
     def _check_ended(self, transaction: Transaction) -> None:
         if transaction.decided:

@@ -10,12 +10,19 @@ from collections.abc import Awaitable, Callable
 
 from weir.broker.api import Receipt
 from weir.broker.context import BrokerContext
-from weir.broker.ports import Fate
 from weir.broker.publish.publishing import Publisher
 from weir.broker.topic.producer_state_manager import ProducerStateManager
 from weir.model.batch import Stamp
-from weir.model.errors import StreamClosedError, StreamFencedError, StreamTerminatedError, WeirError
+from weir.model.errors import (
+    NotOwnerError,
+    StreamClosedError,
+    StreamError,
+    StreamFencedError,
+    StreamTerminatedError,
+    WeirError,
+)
 from weir.model.topics import TopicName
+from weir.model.transactions import Fate
 from weir.runtime.tasks import TaskScope
 from weir.stream.log import Stream
 
@@ -91,15 +98,21 @@ class LostMarkers:
         await self._settled()
         if self._producer_state.behind:
             return
-        # From asking to sending nothing is awaited: a transaction that begins meanwhile is not hit.
-        receipts = [self._mark(who) for who in self._doubtful()]
+        receipts = [await self._mark(who) for who in self._doubtful()]
         for receipt in receipts:
             if receipt is not None:
                 await receipt
 
-    def _mark(self, producer_id: int) -> "asyncio.Future[Receipt] | None":
-        states = self._producer_state.states
-        fate = self._gate.fate(producer_id, self._name, states.seen_ms(producer_id))
+    async def _mark(self, producer_id: int) -> "asyncio.Future[Receipt] | None":
+        states, index = self._producer_state.states, self._producer_state.index
+        asked = index.open_since(producer_id), states.tip(producer_id)
+        try:
+            fate = await self._gate.fate(producer_id, self._name, states.seen_ms(producer_id))
+        except StreamError as failed:  # of the coordinator's own topic
+            raise NotOwnerError(f"the coordinator of transactions moves: {failed.what}") from failed
+        # Nothing may have changed since it was asked: a transaction that begins meanwhile is not hit.
+        if (index.open_since(producer_id), states.tip(producer_id)) != asked:
+            return None
         if fate is Fate.OPEN:
             return None
         log.warning(

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from weir.broker.api import CommittedOffset, ProducerIdentity, TransactionInfo, TransactionState
-from weir.broker.ports import Fate
 from weir.model.check import check
 from weir.model.errors import TransactionStateError
 from weir.model.topics import TopicName
+from weir.model.transactions import Fate
 from weir.wire.snapshots import transactions as records
 
 #: Epochs have 15 bits. The last one is left to fence with.

@@ -13,6 +13,7 @@ from weir.broker.access.owners import TO_HAVE_TRANSACTIONS
 from weir.broker.access.security import Authoriser
 from weir.broker.api import CommittedOffset, Owner, ProducerIdentity, TransactionInfo
 from weir.broker.transactions.coordinator import Transactions
+from weir.broker.transactions.elsewhere import CoordinatorBroker, Elsewhere
 from weir.model.errors import NotAuthorisedError, UnknownProducerError, UnknownTransactionError
 from weir.model.owned_names import check_unmarked, full_name, kept_name, plain_name
 from weir.model.topics import TopicName
@@ -24,19 +25,34 @@ _OwnerOf = Callable[[str], Awaitable[str | None]]
 class TransactionAccess:
     """The coordinator's transactions and sinks, for every role."""
 
-    def __init__(self, transactions: Transactions, authoriser: Authoriser) -> None:
+    def __init__(
+        self, transactions: Transactions, authoriser: Authoriser, elsewhere: Elsewhere | None = None
+    ) -> None:
+        """`elsewhere`: the coordinators of other brokers, which are asked where this one is not the one to ask."""
         self._transactions = transactions
         self._authoriser = authoriser
+        self._elsewhere = elsewhere
 
     def of(self, role: str) -> "OwnedTransactions":
+        return OwnedTransactions(self._transactions, self._authoriser, role, self._elsewhere)
+
+    def here(self, role: str) -> "OwnedTransactions":
+        """The same without asking others."""
         return OwnedTransactions(self._transactions, self._authoriser, role)
 
 
 class OwnedTransactions:
     """What the coordinator offers, by the names and within the rights of a role."""
 
-    def __init__(self, transactions: Transactions, authoriser: Authoriser, role: str) -> None:
+    def __init__(
+        self,
+        transactions: Transactions,
+        authoriser: Authoriser,
+        role: str,
+        elsewhere: Elsewhere | None = None,
+    ) -> None:
         self._transactions = transactions
+        self._elsewhere = elsewhere
         self._authoriser = authoriser
         self._owners = authoriser.names
         self._role = role
@@ -61,11 +77,19 @@ class OwnedTransactions:
                     raise
 
     async def add_partitions(self, name: str, identity: ProducerIdentity, parts: Sequence[TopicName]) -> None:
+        other = await self._broker_of(name)
+        if other is not None:
+            await other.add_partitions(self._role, name, identity, parts)
+            return
         kept, actor = await self._known(name)
         await self._transactions.add_partitions(kept, identity, parts, role=actor)
 
     def joined(self, name: str, producer_id: int, epoch: int) -> Mapping[TopicName, None]:
         """As far as it can be told at once."""
+        if self._elsewhere is not None:
+            joined = self._elsewhere.joined(self._role, name, producer_id, epoch)
+            if joined is not None:
+                return joined
         if self._everything:
             owner = self._transactions.role_now(name)
             return _NOTHING if owner is None else self._transactions.joined(name, producer_id, epoch, owner)
@@ -96,11 +120,20 @@ class OwnedTransactions:
         joins: bool = False,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """`group`: as its coordinator calls it."""
+        """`group`: as its coordinator calls it, which is the one to be asked for this."""
+
+        async def join() -> int:
+            return await self.join_group(name, identity, group, joins=joins)
+
+        await self._transactions.positions.prepare(group, identity.producer_id, positions, join=join, check=check)
+
+    async def join_group(self, name: str, identity: ProducerIdentity, group: str, *, joins: bool) -> int:
+        """As the coordinator has it."""
+        other = await self._broker_of(name)
+        if other is not None:
+            return await other.join_group(self._role, name, identity, group, joins=joins)
         kept, actor = await self._known(name)
-        await self._transactions.commit_offsets(
-            kept, identity, group, positions, role=actor, joins=joins, check=check
-        )
+        return await self._transactions.join_group(kept, identity, group, role=actor, joins=joins)
 
     async def end(self, name: str, identity: ProducerIdentity, *, commit: bool) -> None:
         kept, actor = await self._known(name)
@@ -117,6 +150,9 @@ class OwnedTransactions:
     ) -> bool:
         """As the coordinator has it."""
         await self._transactions.check_together(sink, [name for name, _ in transactions])
+        other = await self._broker_of(sink)
+        if other is not None:
+            return await other.commit_together(self._role, sink, epoch, transactions)
         kept, actor = await self._to_make(sink, self._transactions.sink_role)
         named: list[tuple[str, ProducerIdentity]] = []
         for name, identity in transactions:
@@ -129,11 +165,18 @@ class OwnedTransactions:
 
     async def sink_epoch(self, sink: str) -> int:
         """-1 if the role has none of this name."""
+        other = await self._broker_of(sink)
+        if other is not None:
+            return await other.sink_epoch(self._role, sink)
         kept, actor = await self._to_make(sink, self._transactions.sink_role)
         return await self._transactions.sink_epoch(kept, role=actor)
 
     async def forget_sink(self, sink: str) -> None:
         """Fine if the role has none of this name."""
+        other = await self._broker_of(sink)
+        if other is not None:
+            await other.forget_sink(self._role, sink)
+            return
         kept, actor = await self._to_make(sink, self._transactions.sink_role)
         await self._transactions.forget_sink(kept, role=actor)
 
@@ -169,6 +212,13 @@ class OwnedTransactions:
         if not self._everything:
             self._owners.check(self._role, TO_HAVE_TRANSACTIONS)
         return await self._transactions.owner(name)
+
+    async def _broker_of(self, name: str) -> CoordinatorBroker | None:
+        """The broker to ask, if it is another one."""
+        if self._elsewhere is None:
+            return None
+        owner = await self._transactions.owner(name)
+        return None if owner.here else self._elsewhere.at(owner.broker_id)
 
     # --- which one is meant, and who may ----------------------------------------------------------------------
 

@@ -3,13 +3,11 @@
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
 from weir.broker.api import CommittedOffset, TransactionState
 from weir.broker.coordinator_shards import CoordinatorShard
-from weir.broker.topic.opening import AnyTopic
-from weir.broker.topic.topic import BrokerTopic
 from weir.broker.transactions.model import (
     Transaction,
     TransactionEvent,
@@ -19,18 +17,16 @@ from weir.broker.transactions.model import (
 )
 from weir.model.check import check
 from weir.model.errors import (
-    BrokerError,
     NamespaceNotFoundError,
     NotOwnerError,
-    StreamClosedError,
     StreamError,
     StreamTerminatedError,
     TenantNotFoundError,
-    TopicClosedError,
     TopicNotFoundError,
     WeirError,
 )
 from weir.model.topics import TopicName
+from weir.model.transactions import TransactionEnd
 from weir.runtime.interfaces import Clock
 from weir.runtime.tasks import TaskScope
 from weir.wire.snapshots.transactions import decode_sink, encode_sink
@@ -41,24 +37,40 @@ _RECORD = "transaction/"
 _SINK = "sink/"
 #: What is gone, or can never take anything again, needs no decision.
 _GONE = (TopicNotFoundError, NamespaceNotFoundError, TenantNotFoundError, StreamTerminatedError)
-#: The broker's refusals that pass; for all others a position cannot be kept, now or later.
-_PASSING = (TopicClosedError, NotOwnerError)
-
-
-class Topics(Protocol):
-    async def load(self, name: TopicName, *, create: bool = True) -> AnyTopic: ...
+#: A round is the shard's epoch, and below it, in so many bits, how many transactions it knows of the id.
+ROUND_BITS = 40
 
 
 class Positions(Protocol):
     """What `weir.broker.groups.offsets.GroupOffsets` offers, as far as transactions need it."""
 
-    async def commit(
-        self, group: str, positions: Mapping[TopicName, CommittedOffset]
-    ) -> dict[TopicName, WeirError | None]: ...
+    def adopt(
+        self,
+        shard: CoordinatorShard,
+        group: str,
+        producer_id: int,
+        positions: Mapping[TopicName, CommittedOffset],
+    ) -> None: ...
 
-    def pend(self, group: str, producer_id: int, parts: Mapping[TopicName, CommittedOffset]) -> None: ...
+    async def prepare(
+        self,
+        group: str,
+        producer_id: int,
+        positions: Mapping[TopicName, CommittedOffset],
+        *,
+        join: Callable[[], Awaitable[int]],
+        check: Callable[[], None] = ...,
+    ) -> None: ...
 
-    def settle(self, group: str, producer_id: int) -> None: ...
+    async def end(self, group: str, end: TransactionEnd) -> None: ...
+
+
+class TakesPart(Protocol):
+    """Partitions and groups, wherever they are: they are told how a transaction ends."""
+
+    async def end_transaction(self, part: TopicName, end: TransactionEnd) -> None: ...
+
+    async def end_in_group(self, group: str, end: TransactionEnd) -> None: ...
 
 
 class TransactionShard:
@@ -67,14 +79,13 @@ class TransactionShard:
     def __init__(
         self,
         shard: CoordinatorShard,
-        topics: Topics,
+        takes_part: TakesPart,
         positions: Positions,
         clock: Clock,
         settings: TransactionSettings,
     ) -> None:
         self.shard = shard
-        self._topics = topics
-        self._positions = positions
+        self._takes_part = takes_part
         self._clock = clock
         self._settings = settings
         self._tasks = TaskScope("transactions")
@@ -89,8 +100,11 @@ class TransactionShard:
             name = key.removeprefix(_RECORD)
             self.add(decode_transaction(name, shard.state.get(key) or b""))
         for transaction in self.by_id.values():
-            for group, moved in transaction.groups.items():
-                positions.pend(group, transaction.producer_id, moved)
+            if any(transaction.groups.values()):  # as they were kept before there were several shards
+                for group, moved in transaction.groups.items():
+                    positions.adopt(shard, group, transaction.producer_id, moved)
+                transaction.groups = {group: {} for group in transaction.groups}
+                self.put(transaction)
             if transaction.decided:
                 self._end_soon(transaction)
 
@@ -98,11 +112,9 @@ class TransactionShard:
     def alive(self) -> bool:
         return self.shard.alive
 
-    def lose(self) -> None:
-        """Whoever has the shard next says what is pending."""
-        for transaction in self.by_id.values():
-            for group in transaction.groups:
-                self._positions.settle(group, transaction.producer_id)
+    def round_of(self, transaction: Transaction) -> int:
+        """Which of its producer's transactions it is (`TransactionEnd`)."""
+        return self.shard.epoch << ROUND_BITS | transaction.serial
 
     async def close(self) -> None:
         await self._tasks.close()
@@ -189,20 +201,15 @@ class TransactionShard:
         nothing open gets no marker, and nobody else moves positions that are pending."""
         commit = transaction.state is TransactionState.PREPARE_COMMIT
         try:
+            await self.shard.make_ready()
             work = [self._mark(part, transaction, commit=commit) for part in transaction.parts]
-            if commit:
-                work += [self._place(group, moved) for group, moved in transaction.groups.items()]
+            work += [self._end_in_group(group, transaction, commit=commit) for group in transaction.groups]
             await asyncio.gather(*work)
-            groups, producer_id = list(transaction.groups), transaction.producer_id
             transaction.move(TransactionEvent.DONE, self._clock.wall_ms())
             if transaction.next_id >= 0:
                 self.rename(transaction, transaction.next_id, transaction.last_epoch)
             self.put(transaction)  # durable with whatever the producer does next, or soon
-            if groups:  # only once it is known that they will not be moved again may others go on from there
-                await self.shard.state.flush()
-            for group in groups:
-                self._positions.settle(group, producer_id)
-        except StreamError as lost:
+        except (StreamError, NotOwnerError) as lost:
             log.info("the end of transaction %s is left to the next coordinator: %s", transaction.id, lost)
         finally:
             del self._endings[transaction.id]
@@ -236,37 +243,30 @@ class TransactionShard:
             log.info("the transaction of %s is not aborted here: %s", transaction.id, failed)
 
     async def _mark(self, part: TopicName, transaction: Transaction, *, commit: bool) -> None:
+        end = self._end_of(transaction, commit=commit)
         while True:
             try:
-                topic = await self._topics.load(part, create=False)
-                if isinstance(topic, BrokerTopic):
-                    await topic.end_transaction(transaction.producer_id, transaction.epoch, commit=commit)
-                return
+                return await self._takes_part.end_transaction(part, end)
             except _GONE as gone:
                 log.warning("no marker of %s in %s: %s", transaction.id, part, gone)
-                return
+                return None
             except WeirError as failed:
                 log.info("the marker of %s in %s is tried again: %s", transaction.id, part, failed)
-            await self._clock.sleep(self._settings.retry_pause_s)
+            await self._pause()
 
-    async def _place(self, group: str, moved: Mapping[TopicName, CommittedOffset]) -> None:
-        left = dict(moved)
-        while left:
-            results: Mapping[TopicName, WeirError | None]
+    async def _end_in_group(self, group: str, transaction: Transaction, *, commit: bool) -> None:
+        end = self._end_of(transaction, commit=commit)
+        while True:
             try:
-                results = await self._positions.commit(group, left)
+                return await self._takes_part.end_in_group(group, end)
             except WeirError as failed:
-                if not self.alive:
-                    raise StreamClosedError("the shard has moved") from failed
-                results = dict.fromkeys(left, failed)
-            left = {part: left[part] for part, failure in results.items() if _is_passing(failure)}
-            for part, failure in results.items():
-                if failure is not None:
-                    word = "is tried again" if part in left else "is not kept"
-                    log.warning("the position of %s on %s %s: %s", group, part, word, failure)
-            if left:
-                await self._clock.sleep(self._settings.retry_pause_s)
+                log.info("the end of %s in group %s is tried again: %s", transaction.id, group, failed)
+            await self._pause()
 
+    def _end_of(self, transaction: Transaction, *, commit: bool) -> TransactionEnd:
+        return TransactionEnd(transaction.producer_id, transaction.epoch, commit, self.round_of(transaction))
 
-def _is_passing(failure: WeirError | None) -> bool:
-    return failure is not None and (not isinstance(failure, BrokerError) or isinstance(failure, _PASSING))
+    async def _pause(self) -> None:
+        if not self.alive:
+            raise NotOwnerError("the shard has moved")
+        await self._clock.sleep(self._settings.retry_pause_s)

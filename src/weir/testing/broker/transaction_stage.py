@@ -8,6 +8,7 @@ from weir.broker.api import ProducerIdentity, StartAt
 from weir.broker.broker import Broker
 from weir.broker.coordinator_shards import CoordinatorShards, ShardCount
 from weir.broker.groups.offsets import GroupOffsets
+from weir.broker.parts.local import LocalParts
 from weir.broker.ports import PlainRegistry, SoleOwner
 from weir.broker.topic.topic import BrokerTopic
 from weir.broker.transactions.coordinator import Transactions
@@ -44,9 +45,10 @@ class Coordinator:
         context = await bench.context()
         broker = Broker(context, registry or PlainRegistry(), SoleOwner())
         shards = CoordinatorShards(broker, ShardCount(context.streams.meta, shards_wanted))
-        offsets = GroupOffsets(broker, shards, clock)
+        parts = LocalParts(broker, clock)
+        offsets = GroupOffsets(parts, shards, clock)
         transactions = compose_transactions(
-            context, broker, shards, offsets, settings=settings, ids_at_once=10, **more
+            context, parts, shards, offsets, settings=settings, ids_at_once=10, **more
         )
         transactions.start()
         return cls(bench, broker, offsets, transactions)

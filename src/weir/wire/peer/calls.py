@@ -9,10 +9,10 @@ from typing import Any
 from weir.model.check import check
 from weir.model.errors import PeerUnsupportedError
 from weir.model.ids import Buffer
-from weir.wire.peer import administration, bundles, node
+from weir.wire.peer import administration, bundles, coordinators, node
 from weir.wire.peer.values import A, Call, PeerRequest, ValueDecoder, encode_value
 
-CALLS: tuple[Call[Any], ...] = (*node.CALLS, *bundles.CALLS, *administration.CALLS)
+CALLS: tuple[Call[Any], ...] = (*node.CALLS, *bundles.CALLS, *coordinators.CALLS, *administration.CALLS)
 
 _BY_NUMBER = {call.number: call for call in CALLS}
 _BY_REQUEST: dict[type[PeerRequest[Any]], Call[Any]] = {call.request: call for call in CALLS}

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from weir.model.positions import CommittedOffset
 from weir.model.topics import TopicName
 from weir.wire.snapshots.fields import check_version, dump, each, load, seconds, text, topic, whole
 
@@ -113,3 +114,25 @@ def encode_parts(parts: Iterable[TopicName]) -> bytes:
 
 def decode_parts(data: bytes) -> list[TopicName]:
     return load(data, "the list of a group's partitions", lambda found: [topic(name) for name in each(found)])
+
+
+# --- what a transaction holds ready ------------------------------------------------------------------------------
+
+
+def encode_pending(of_round: int, positions: Mapping[TopicName, CommittedOffset]) -> bytes:
+    """Which of its producer's transactions it is, and where it will place the group."""
+    fields = [[str(part), at.offset, at.leader_epoch, at.metadata] for part, at in positions.items()]
+    return dump({"version": _VERSION, "round": of_round, "positions": fields})
+
+
+def decode_pending(data: bytes) -> tuple[int, dict[TopicName, CommittedOffset]]:
+    return load(data, "positions that a transaction holds ready", _pending)
+
+
+def _pending(fields: Any) -> tuple[int, dict[TopicName, CommittedOffset]]:
+    check_version(fields["version"], _VERSION, "positions that a transaction holds ready")
+    positions = {
+        topic(part): CommittedOffset(whole(offset), whole(leader), text(metadata))
+        for part, offset, leader, metadata in each(fields["positions"])
+    }
+    return whole(fields["round"]), positions

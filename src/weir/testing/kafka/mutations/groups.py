@@ -9,8 +9,8 @@ from weir.broker.api import CommittedOffset, Joined, JoinRequest
 from weir.broker.groups.coordinator import GroupCoordinator
 from weir.broker.groups.group import Group
 from weir.broker.groups.member import Member
-from weir.broker.groups.offsets import GroupOffsets
 from weir.broker.groups.roster import Roster
+from weir.broker.parts.local import LocalParts
 from weir.model.errors import WeirError
 from weir.model.topics import TopicName
 from weir.testing.kafka.checkers import groups
@@ -55,14 +55,14 @@ def _group_not_persisted() -> Iterator[None]:
 @mutation("new-group-at-the-end", groups.groups_read_everything, groups.positions_are_kept, **MEMBERS)
 def _new_group_at_the_end() -> Iterator[None]:
     """A group that has no position is told that it is at the end."""
-    fetch = GroupOffsets.fetch
+    fetch = LocalParts.fetch
 
-    async def latest(self: GroupOffsets, group: str, parts: Any = None, *, stable: bool = False) -> Any:
-        found = await fetch(self, group, parts, stable=stable)
-        topics, _ = await self._load(part for part in parts or () if part not in found)
+    async def latest(self: LocalParts, group: str, parts: Any) -> Any:
+        found = await fetch(self, group, parts)
+        topics, _ = await self._load(part for part in parts if part not in found)
         return found | {part: CommittedOffset(topic.end_offset) for part, topic in topics.items()}
 
-    with patch.object(GroupOffsets, "fetch", latest):
+    with patch.object(LocalParts, "fetch", latest):
         yield
 
 

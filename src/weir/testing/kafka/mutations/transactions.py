@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from weir.broker.api import AbortedTransaction, TransactionState
+from weir.broker.api import AbortedTransaction
 from weir.broker.groups.offsets import GroupOffsets
 from weir.broker.publish.producer_state import ProducerStates
 from weir.broker.transactions import delayed_moves
@@ -22,6 +23,7 @@ from weir.gateway.kafka.fetch.parts import FetchPart
 from weir.model.batch import Batch, BatchFlags, Stamp
 from weir.model.errors import OutOfOrderSequenceError, StaleEpochError, WeirError
 from weir.model.topics import TopicName
+from weir.model.transactions import TransactionEnd
 from weir.testing import log_checkers as logs
 from weir.testing.kafka.checkers import groups, transactions
 from weir.testing.kafka.checkers import log as kafka_logs
@@ -246,7 +248,7 @@ def _epoch_not_checked() -> Iterator[None]:
 
     with (
         patch.object(Transactions, "_checked", any_epoch),
-        patch.object(TransactionShards, "refusal", lambda self, stamp, topic: None),
+        patch.object(TransactionShards, "admit", lambda self, stamp, topic: 1),
         patch.object(ProducerStates, "judge", same_epoch),
     ):
         yield
@@ -255,30 +257,25 @@ def _epoch_not_checked() -> Iterator[None]:
 @mutation("position-moved-by-aborted", groups.positions_are_kept, transactions.processed_exactly_once, **PIPELINES)
 def _position_moved_by_aborted() -> Iterator[None]:
     """A transaction that is aborted moves its group's positions, too."""
-    end = TransactionShard._end
+    end = GroupOffsets.end
 
-    async def always_move(self: TransactionShard, transaction: Transaction) -> None:
-        if transaction.state is TransactionState.PREPARE_ABORT:
-            for group, moved in transaction.groups.items():
-                await self._place(group, moved)
-        await end(self, transaction)
+    async def always_move(self: GroupOffsets, group: str, how: TransactionEnd) -> None:
+        await end(self, group, replace(how, commit=True))
 
-    with patch.object(TransactionShard, "_end", always_move):
+    with patch.object(GroupOffsets, "end", always_move):
         yield
 
 
 @mutation("position-moved-at-once", groups.positions_are_kept, **PIPELINES)
 def _position_moved_at_once() -> Iterator[None]:
     """Positions move when a transaction says so, not when it is decided."""
-    commit_offsets = Transactions.commit_offsets
+    prepare = GroupOffsets.prepare
 
-    async def at_once(
-        self: Transactions, name: str, identity: Any, group: str, positions: Any, **more: Any
-    ) -> None:
-        await commit_offsets(self, name, identity, group, positions, **more)
-        await self._positions.commit(group, positions)
+    async def at_once(self: GroupOffsets, group: str, producer_id: int, positions: Any, **more: Any) -> None:
+        await prepare(self, group, producer_id, positions, **more)
+        await self.commit(group, positions)
 
-    with patch.object(Transactions, "commit_offsets", at_once):
+    with patch.object(GroupOffsets, "prepare", at_once):
         yield
 
 
@@ -290,7 +287,7 @@ def _position_moved_at_once() -> Iterator[None]:
 )
 def _position_not_pending() -> Iterator[None]:
     """A position is told while a transaction is about to move it."""
-    with patch.object(GroupOffsets, "pend", lambda self, group, producer_id, parts: None):
+    with patch.object(GroupOffsets, "_unstable", lambda self, shard, group: ()):
         yield
 
 
