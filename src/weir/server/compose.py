@@ -16,7 +16,7 @@ from weir.broker.access.tokens import TokenVerifier
 from weir.broker.access.topic_lists import GuardedTopicLists
 from weir.broker.broker import Broker
 from weir.broker.context import BrokerContext
-from weir.broker.coordinator_shards import CoordinatorShards, ShardCount
+from weir.broker.coordinator_shards import CLUSTER_SHARDS, CoordinatorShards, ShardCount
 from weir.broker.groups.coordinator import GroupCoordinator
 from weir.broker.groups.model import GroupSettings
 from weir.broker.groups.offsets import GroupOffsets
@@ -84,8 +84,9 @@ class Composition:
     transactions: TransactionSettings = field(default_factory=TransactionSettings)
     #: What was just written and is kept in memory for those who read at the end, over all topics.
     tail_bytes: int = 1 << 20
-    #: Shards of coordinators, where it is not said yet how many there are (`CLUSTER_SHARDS` for several brokers).
-    coordinator_shards: int = 1
+    #: Shards of coordinators, where it is not said yet how many there are; None: as many as a broker on its own, or
+    #: several, should have.
+    coordinator_shards: int | None = None
     #: Ids of producers that are taken from the metadata at a time.
     producer_ids: int = 1000
     #: Stands in for the one that goes by tokens and certificates.
@@ -223,9 +224,8 @@ async def compose_broker(
     stack.push_async_callback(broker.close)
     catalog = Catalog(registry, guard)
     others = None if how.peers is None else peers
-    shards = CoordinatorShards(
-        broker, ShardCount(meta, how.coordinator_shards), several_brokers=others is not None
-    )
+    wanted = how.coordinator_shards or (1 if others is None else CLUSTER_SHARDS)
+    shards = CoordinatorShards(broker, ShardCount(meta, wanted), several_brokers=others is not None)
     parts = compose_parts(broker, runtime.clock, others, peer_handlers)
     groups = _coordinate_groups(context, parts, shards, catalog, how)
     groups.start()
