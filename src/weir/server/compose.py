@@ -84,8 +84,8 @@ class Composition:
     transactions: TransactionSettings = field(default_factory=TransactionSettings)
     #: What was just written and is kept in memory for those who read at the end, over all topics.
     tail_bytes: int = 1 << 20
-    #: Shards of coordinators, where it is not said yet how many there are; None: as many as a broker on its own, or
-    #: several, should have.
+    #: Shards of coordinators, where it is not said yet how many there are; None: one for a broker on its own,
+    #: `CLUSTER_SHARDS` for several.
     coordinator_shards: int | None = None
     #: Ids of producers that are taken from the metadata at a time.
     producer_ids: int = 1000
