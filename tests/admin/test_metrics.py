@@ -16,6 +16,7 @@ from weir.admin.metrics import (
 )
 from weir.bookie.damage import Damages
 from weir.broker.api import BOUNDS_S, Flow, Latency, QueryProgress, SubscriptionStats, SubscriptionType, TopicStats
+from weir.broker.peers.metrics import PeerMetrics
 from weir.gateway.kafka.connection.metrics import KafkaMetrics
 from weir.runtime.byte_budget import ByteBudget
 from weir.runtime.interfaces import LoopHolds
@@ -24,6 +25,7 @@ from weir.runtime.request_budget import RequestBudget
 from weir.server.budget_metrics import budget_families
 from weir.server.kafka_metrics import kafka_families
 from weir.server.loop_metrics import loop_families
+from weir.server.peer_metrics import peer_families
 from weir.server.storage_metrics import damage_families
 
 
@@ -92,6 +94,7 @@ def test_the_documentation_names_every_family_as_it_is() -> None:
         *budget_families(RequestBudget(1), ByteBudget(1), real_runtime().net),
         *damage_families(Damages(), skipped_entries=0),
         *kafka_families(KafkaMetrics()),
+        *peer_families(PeerMetrics()),
     ]
     families = (*PROCESS_FAMILIES, *gateways, *TOPIC_FAMILIES, *SUBSCRIPTION_FAMILIES)
     kinds = [(f.name, f.kind, f.help) for f in families]

@@ -10,7 +10,10 @@ from weir.model.errors import BookieBusyError, BookieUnavailableError, WeirError
 from weir.model.ids import BookieId
 from weir.runtime.interfaces import Connection, Runtime
 from weir.runtime.serving import Server, ServingSettings
+from weir.runtime.strangers import Strangers
 from weir.runtime.tasks import TaskScope
+from weir.wire.bookie_hello import PURPOSE
+from weir.wire.proof import NONCE_BYTES, ClusterSecret, ProvingServer
 
 log = logging.getLogger(__name__)
 
@@ -22,6 +25,8 @@ class ServerSettings:
     host: str = "127.0.0.1"
     port: int = 0
     max_connections: int = 1024
+    #: Connections that have not proved yet that they are of the cluster; of more, the oldest goes.
+    max_strangers: int = 128
     limits: SessionLimits = field(default_factory=SessionLimits)
     #: How often sessions that say nothing, or read nothing, are looked for.
     sweep_interval_s: float = 1.0
@@ -40,7 +45,12 @@ class BookieServer:
         settings: ServerSettings,
         *,
         tls: SSLContext | None = None,
+        secret: ClusterSecret | None = None,
     ) -> None:
+        """`secret`: clients prove that they know it before anything else is read of them."""
+        self._rng = runtime.rng
+        self._secret = secret
+        self._strangers: Strangers[Session] = Strangers(settings.max_strangers)
         self._clock = runtime.clock
         self._bookie = bookie
         self._bookie_id = bookie_id
@@ -81,14 +91,23 @@ class BookieServer:
         await self._durable.close()
 
     def _session(self, connection: Connection) -> Session:
-        return Session(
+        proving = None
+        if self._secret is not None:
+            nonce = self._rng.randbytes(NONCE_BYTES)
+            proving = ProvingServer(self._secret, PURPOSE, self._bookie_id, nonce)
+        session = Session(
             self._bookie,
             self._bookie_id,
             connection,
             clock=self._clock,
             limits=self._limits,
             durable=self._durable,
+            proving=proving,
+            on_settled=self._strangers.settled,
         )
+        if proving is not None:
+            self._strangers.came(session)
+        return session
 
 
 def _too_many(limit: int) -> WeirError:

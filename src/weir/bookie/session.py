@@ -18,6 +18,7 @@ from weir.model.errors import (
     BookieError,
     BookieUnavailableError,
     NetworkError,
+    NotAuthenticatedError,
     WeirError,
     WireError,
 )
@@ -37,6 +38,7 @@ from weir.wire.bookie_hello import (
     encode_welcome,
 )
 from weir.wire.frames import FrameSplitter
+from weir.wire.proof import MAX_PROOF_BYTES, ProvingServer
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +46,7 @@ log = logging.getLogger(__name__)
 class State(Enum):
     """Where a session stands."""
 
+    PROOF = "expects a proof that the client belongs to the cluster, and tells it nothing before"
     HELLO = "expects a hello"
     SERVING = "takes requests"
     CLOSING = "takes nothing more, answers what it took, and says why it ends"
@@ -53,6 +56,7 @@ class State(Enum):
 class Event(Enum):
     """What moves it."""
 
+    PROVEN = "the client belongs to the cluster"
     WELCOMED = "the hello was right"
     ENDING = "bad input, or the server wants to stop"
     GONE = "the client hung up, or the last word was said"
@@ -60,6 +64,11 @@ class Event(Enum):
 
 #: Every legal move; a missing one is a bug.
 NEXT: dict[State, dict[Event, State]] = {
+    State.PROOF: {
+        Event.PROVEN: State.HELLO,
+        Event.ENDING: State.CLOSED,
+        Event.GONE: State.CLOSED,
+    },
     State.HELLO: {
         Event.WELCOMED: State.SERVING,
         Event.ENDING: State.CLOSING,
@@ -69,7 +78,7 @@ NEXT: dict[State, dict[Event, State]] = {
     State.CLOSING: {Event.ENDING: State.CLOSING, Event.GONE: State.CLOSED},
     State.CLOSED: {Event.ENDING: State.CLOSED, Event.GONE: State.CLOSED},
 }
-_READING = (State.HELLO, State.SERVING)
+_READING = (State.PROOF, State.HELLO, State.SERVING)
 
 
 class Session:
@@ -84,7 +93,11 @@ class Session:
         clock: Clock,
         limits: SessionLimits,
         durable: TaskScope,
+        proving: ProvingServer | None = None,
+        on_settled: Callable[["Session"], None] = lambda _: None,
     ) -> None:
+        """`proving`: has the client prove first that it belongs to the cluster; `on_settled`: called when it has,
+        or the session is over."""
         self._bookie = bookie
         self._bookie_id = bookie_id
         self._connection = connection
@@ -93,12 +106,16 @@ class Session:
         self._durable = durable
         self._tasks = TaskScope(f"session {connection.peer}", on_failure=lambda _: self.abort())
         self._turns = Turns(clock)
-        self._splitter = FrameSplitter(min(MAX_HELLO_BYTES, limits.max_frame_bytes))
+        self._proving = proving
+        self._on_settled = on_settled
+        self._splitter = FrameSplitter(
+            min(MAX_PROOF_BYTES if proving else MAX_HELLO_BYTES, limits.max_frame_bytes)
+        )
         self._outbox = Outbox(connection, clock, limits)
         self._polls: dict[asyncio.Task[Any], None] = {}
         self._heard_at = clock.monotonic()
         self._farewell: WeirError | None = None
-        self.state = State.HELLO
+        self.state = State.PROOF if proving else State.HELLO
 
     # --- its life ----------------------------------------------------------------------------------------
 
@@ -116,6 +133,7 @@ class Session:
             pass  # the client went while its answers were being sent
         finally:
             self._move(Event.GONE)
+            self._on_settled(self)
             await self._tasks.close()
             self._connection.close()
 
@@ -123,6 +141,8 @@ class Session:
         """Take nothing more, answer what was taken, tell the client why, and end. Polls end unanswered, since
         they may wait for long."""
         self._farewell = self._farewell or why
+        if self.state is State.PROOF:
+            self._connection.abort()
         self._move(Event.ENDING)
 
     def abort(self) -> None:
@@ -137,7 +157,7 @@ class Session:
             return (
                 "it does not read its answers" if now - self._outbox.stalled_at > limits.stall_timeout_s else None
             )
-        if self.state is State.HELLO:
+        if self.state in (State.PROOF, State.HELLO):
             return "it never said hello" if silent_s > limits.hello_timeout_s else None
         if self._outbox.requests:
             return None
@@ -191,9 +211,18 @@ class Session:
                 self._ON_FRAME[self.state](self, body)
                 if turns.spend(1 + len(body) // UNIT_BYTES):
                     await turns.next()
-        except WireError as bad:
+        except (WireError, NotAuthenticatedError) as bad:
             log.warning("connection of %s is closed: %s", self.peer, bad)
             self.end(bad)
+
+    def _on_proof(self, body: memoryview) -> None:
+        assert self._proving is not None
+        reply = self._proving.receive(body)
+        if self._proving.known:
+            self._move(Event.PROVEN)
+            self._on_settled(self)
+            self._splitter.limit = min(MAX_HELLO_BYTES, self._limits.max_frame_bytes)
+        self._outbox.say([reply])
 
     def _on_hello(self, body: memoryview) -> None:
         hello = decode_hello(body)
@@ -212,6 +241,7 @@ class Session:
         self._HANDLERS[type(request)](self, request, len(body))
 
     _ON_FRAME: ClassVar[dict[State, Callable[["Session", memoryview], None]]] = {
+        State.PROOF: _on_proof,
         State.HELLO: _on_hello,
         State.SERVING: _on_request,
     }

@@ -1,9 +1,11 @@
 """A ledger client for the length of one command."""
 
+import os
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
+from weir.broker.peers.credentials import ClusterCredentialSettings, load_credentials
 from weir.ledger.bookies import BookieDirectory
 from weir.ledger.client import LedgerClient
 from weir.ledger.remote import RemoteBookiePool
@@ -19,7 +21,8 @@ async def ledger_session(runtime: Runtime, meta_url: str) -> AsyncIterator[Ledge
     """Connect to the metadata and the bookies that it names."""
     meta = await connect(meta_url, runtime)
     directory = BookieDirectory(runtime.clock, meta)
-    pool = RemoteBookiePool(runtime, directory.resolve)
+    shown = await load_credentials(runtime.disk, _credentials())
+    pool = RemoteBookiePool(runtime, directory.resolve, tls=shown.client_tls, secret=shown.secret)
     client = LedgerClient(runtime, meta, pool, directory=directory)
     try:
         await client.start()
@@ -29,6 +32,12 @@ async def ledger_session(runtime: Runtime, meta_url: str) -> AsyncIterator[Ledge
         await directory.close()
         await pool.close()
         await meta.close()
+
+
+def _credentials() -> ClusterCredentialSettings:
+    """What a node of the cluster shows the others; a command that speaks to bookies is one for so long."""
+    names = ("SECRET", "CERTIFICATE", "KEY", "AUTHORITY")
+    return ClusterCredentialSettings(*(os.environ.get(f"WEIR_CLUSTER_{name}", "") for name in names))
 
 
 def with_client(meta_url: str, work: Callable[[LedgerClient], Coroutine[Any, Any, T]]) -> T:

@@ -10,11 +10,21 @@ from ssl import SSLContext
 from weir.model.errors import BookieUnavailableError, NetworkError, WeirError, WireError
 from weir.model.ids import BookieId, Buffer
 from weir.runtime.interfaces import Connection, Runtime
+from weir.runtime.proving import prove
 from weir.wire import bookie as wire
 from weir.wire.bookie_errors import error_from
-from weir.wire.bookie_hello import MAX_HELLO_BYTES, VERSION, Hello, Welcome, decode_welcome, encode_hello
+from weir.wire.bookie_hello import (
+    MAX_HELLO_BYTES,
+    PURPOSE,
+    VERSION,
+    Hello,
+    Welcome,
+    decode_welcome,
+    encode_hello,
+)
 from weir.wire.frames import FrameSplitter
 from weir.wire.metadata import BookieInfo
+from weir.wire.proof import NONCE_BYTES, ClusterSecret, ProvingClient
 
 #: Where a bookie is, if anyone knows.
 Resolver = Callable[[BookieId], BookieInfo | None]
@@ -30,7 +40,10 @@ class Link:
         *,
         on_response: Callable[[wire.Response], None],
         on_ended: Callable[["Link", BookieUnavailableError], None],
+        secret: ClusterSecret | None = None,
     ) -> None:
+        """`secret`: both sides prove that they know it before the hello."""
+        self._secret = secret
         self._runtime = runtime
         self._bookie_id = bookie_id
         self._on_response = on_response
@@ -93,12 +106,15 @@ class Link:
         return connection
 
     async def _shake_hands(self, connection: Connection, splitter: FrameSplitter) -> Welcome:
+        if self._secret is not None:
+            nonce = self._runtime.rng.randbytes(NONCE_BYTES)
+            await prove(connection, splitter, ProvingClient(self._secret, PURPOSE, self._bookie_id, nonce))
         connection.write([encode_hello(Hello(self._bookie_id))])
         bodies: list[memoryview] = []
         while not bodies:
             data = await connection.receive()
             if not data:
-                raise NetworkError("it hung up instead of a welcome")
+                raise NetworkError("it hung up instead of a welcome; does it have another cluster.secret?")
             bodies = list(splitter.feed(data))
         welcome = decode_welcome(bodies[0])
         if isinstance(welcome, wire.Failed):

@@ -21,6 +21,7 @@ from weir.runtime.interfaces import Runtime, Timer
 from weir.runtime.tasks import TaskScope
 from weir.wire import bookie as wire
 from weir.wire.bookie_errors import error_from
+from weir.wire.proof import ClusterSecret
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +72,7 @@ class RemoteBookie:
         settings: RemoteSettings | None = None,
         *,
         tls: SSLContext | None = None,
+        secret: ClusterSecret | None = None,
     ) -> None:
         self.bookie_id = bookie_id
         self._runtime = runtime
@@ -78,6 +80,7 @@ class RemoteBookie:
         self._resolve = resolve
         self._settings = settings or RemoteSettings()
         self._tls = tls
+        self._secret = secret
         self._tasks = TaskScope(f"remote bookie {bookie_id}")
         self._link: Link | None = None
         self._closed = False
@@ -194,7 +197,13 @@ class RemoteBookie:
         return None
 
     def _connect(self) -> Link:
-        link = Link(self._runtime, self.bookie_id, on_response=self._on_response, on_ended=self._on_ended)
+        link = Link(
+            self._runtime,
+            self.bookie_id,
+            on_response=self._on_response,
+            on_ended=self._on_ended,
+            secret=self._secret,
+        )
         self._link = link
         self._pinged_at = None
         timeout_s = self._settings.connect_timeout_s
@@ -308,11 +317,13 @@ class RemoteBookiePool:
         settings: RemoteSettings | None = None,
         *,
         tls: SSLContext | None = None,
+        secret: ClusterSecret | None = None,
     ) -> None:
         self._runtime = runtime
         self._resolve = resolve
         self._settings = settings or RemoteSettings()
         self._tls = tls
+        self._secret = secret
         self._local: dict[BookieId, Bookie] = {}
         self._remote: dict[BookieId, RemoteBookie] = {}
         self._timer: Timer | None = None
@@ -330,7 +341,9 @@ class RemoteBookiePool:
             return local
         remote = self._remote.get(bookie_id)
         if remote is None:
-            remote = RemoteBookie(self._runtime, bookie_id, self._resolve, self._settings, tls=self._tls)
+            remote = RemoteBookie(
+                self._runtime, bookie_id, self._resolve, self._settings, tls=self._tls, secret=self._secret
+            )
             self._remote[bookie_id] = remote
         if self._timer is None:
             self._timer = self._runtime.clock.call_later(self._settings.evict_interval_s, self._evict)

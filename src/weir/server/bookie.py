@@ -4,7 +4,6 @@ import asyncio
 import logging
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from ssl import SSLContext
 
 from weir.bookie.bookie import Bookie
 from weir.bookie.ledger_ids import check_ledger_ids, counts_ledgers, pass_lost_ids
@@ -14,6 +13,7 @@ from weir.bookie.server import BookieServer, ServerSettings
 from weir.bookie.serving import SessionLimits
 from weir.bookie.settings import BookieSettings
 from weir.bookie.space import BookieState
+from weir.broker.peers.settings import PeerCredentials
 from weir.ledger.settings import LedgerSettings
 from weir.meta.connect import connect
 from weir.meta.interfaces import MetaStore
@@ -59,12 +59,13 @@ class BookieNode:
         settings: BookieNodeSettings,
         *,
         meta: MetaStore | None = None,
-        tls: SSLContext | None = None,
+        credentials: PeerCredentials | None = None,
     ) -> None:
+        """`credentials`: what clients and this node show each other; without any, everyone is let in."""
         self._runtime = runtime
         self._settings = settings
         self._meta = meta
-        self._tls = tls
+        self._credentials = credentials or PeerCredentials()
         # What was started, ended in the opposite order, also when starting fails half-way.
         self._started = AsyncExitStack()
         self._bookie: Bookie | None = None
@@ -130,7 +131,9 @@ class BookieNode:
             end_doubts(bookie, meta, runtime, me, interval_s=settings.doubt_interval_s), "ledgers in doubt"
         )
         if settings.auto_repair is not None:
-            repair = RepairService(runtime, meta, settings.bookie.bookie_id, settings.auto_repair)
+            repair = RepairService(
+                runtime, meta, settings.bookie.bookie_id, settings.auto_repair, credentials=self._credentials
+            )
             self._started.push_async_callback(repair.close)
             await repair.start()
         self._bookie = bookie
@@ -154,7 +157,14 @@ class BookieNode:
     async def _serve(self, bookie: Bookie) -> BookieServer:
         settings = self._settings
         where = ServerSettings(settings.listen.host, settings.listen.port, limits=settings.limits)
-        server = BookieServer(self._runtime, bookie, settings.bookie.bookie_id, where, tls=self._tls)
+        server = BookieServer(
+            self._runtime,
+            bookie,
+            settings.bookie.bookie_id,
+            where,
+            tls=self._credentials.server_tls,
+            secret=self._credentials.secret,
+        )
         await server.start()
         self._started.push_async_callback(server.close)
         return server

@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from weir.bookie.settings import BookieSettings, JournalSettings
+from weir.broker.peers.credentials import ClusterCredentialSettings, load_credentials
 from weir.ledger.settings import LedgerSettings
 from weir.model.errors import ConfigError
 from weir.model.ids import BookieId
@@ -49,6 +50,28 @@ SIGTERM and SIGINT end it in order: it unregisters, answers what it took, and fl
     "--sync", default="always", show_default=True, metavar="POLICY", help="always, or periodic:MILLISECONDS."
 )
 @click.option(
+    "--cluster-secret",
+    envvar="WEIR_CLUSTER_SECRET",
+    default="",
+    metavar="SECRET",
+    help="What nodes of the cluster know: base64:... or file:/path.",
+)
+@click.option(
+    "--cluster-certificate",
+    envvar="WEIR_CLUSTER_CERTIFICATE",
+    default="",
+    metavar="FILE",
+    help="This node's certificate for other nodes, PEM.",
+)
+@click.option("--cluster-key", envvar="WEIR_CLUSTER_KEY", default="", metavar="FILE", help="Its private key, PEM.")
+@click.option(
+    "--cluster-authority",
+    envvar="WEIR_CLUSTER_AUTHORITY",
+    default="",
+    metavar="FILE",
+    help="The authority of the nodes' certificates, PEM.",
+)
+@click.option(
     "--auto-repair/--no-auto-repair",
     default=True,
     show_default=True,
@@ -71,6 +94,10 @@ def serve(
     meta: str,
     rack: str,
     sync: str,
+    cluster_secret: str,
+    cluster_certificate: str,
+    cluster_key: str,
+    cluster_authority: str,
     auto_repair: bool,
     accept_loss: bool,
     ready_file: str | None,
@@ -89,7 +116,8 @@ def serve(
         auto_repair=LedgerSettings() if auto_repair else None,
         accept_loss=accept_loss,
     )
-    run(lambda runtime: _serve(runtime, settings, None if ready_file is None else Path(ready_file)))
+    shown = ClusterCredentialSettings(cluster_secret, cluster_certificate, cluster_key, cluster_authority)
+    run(lambda runtime: _serve(runtime, settings, shown, None if ready_file is None else Path(ready_file)))
 
 
 def parse_id(text: str) -> str:
@@ -99,8 +127,10 @@ def parse_id(text: str) -> str:
     return text
 
 
-async def _serve(runtime: Runtime, settings: BookieNodeSettings, ready_file: Path | None) -> None:
-    node = BookieNode(runtime, settings)
+async def _serve(
+    runtime: Runtime, settings: BookieNodeSettings, shown: ClusterCredentialSettings, ready_file: Path | None
+) -> None:
+    node = BookieNode(runtime, settings, credentials=await load_credentials(runtime.disk, shown))
 
     def on_ready() -> None:
         log.info("bookie %s serves at %s", settings.bookie.bookie_id, node.address)

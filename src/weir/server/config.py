@@ -46,6 +46,9 @@ class Listeners:
         OPTIONAL_ADDRESS, Address(_LOCAL, 8080), "Admin REST, lookup, metrics and health; empty: not in the clear."
     )
     https: Address | None = setting(OPTIONAL_ADDRESS, None, "The same over TLS.")
+    peer: Address | None = setting(
+        OPTIONAL_ADDRESS, None, "The other brokers of a cluster; empty: this broker is on its own."
+    )
     advertised_host: str = setting(
         TEXT, "", "The host name that clients are told in lookups; empty: the one that is listened on."
     )
@@ -152,6 +155,22 @@ class Tls:
 
 
 @dataclass(frozen=True, slots=True)
+class Cluster:
+    """How nodes of a cluster know each other."""
+
+    secret: str = setting(
+        TEXT, "", "What all nodes know and nobody else, 32 bytes or more: base64:... or file:/path.", secret=True
+    )
+    certificate: str = setting(TEXT, "", "The file with this node's certificate for other nodes, PEM.")
+    key: str = setting(TEXT, "", "The file with its private key, PEM.")
+    authority: str = setting(
+        TEXT,
+        "",
+        "The file with the authority of the nodes' certificates, PEM; who has one belongs to the cluster.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """Bounds that keep one client from hurting the others."""
 
@@ -233,6 +252,7 @@ class Config:
     groups: Groups = field(default_factory=Groups)
     auth: Auth = field(default_factory=Auth)
     tls: Tls = field(default_factory=Tls)
+    cluster: Cluster = field(default_factory=Cluster)
     limits: Limits = field(default_factory=Limits)
     defaults: Defaults = field(default_factory=Defaults)
     log: Log = field(default_factory=Log)

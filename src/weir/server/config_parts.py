@@ -9,6 +9,8 @@ from weir.bookie.settings import BookieSettings, CacheSettings, FlushSettings, J
 from weir.broker.access.security import SecuritySettings
 from weir.broker.access.tokens import TokenRules
 from weir.broker.groups.model import GroupSettings
+from weir.broker.peers.credentials import ClusterCredentialSettings
+from weir.broker.peers.settings import PeerServerSettings
 from weir.broker.settings import BrokerSettings
 from weir.gateway.kafka.connection.settings import KafkaSettings
 from weir.gateway.kafka.connection.settings import SessionLimits as KafkaLimits
@@ -174,6 +176,15 @@ def http_settings(config: Config, bound: Address) -> HttpSettings:
         max_body_bytes=limits.http_body_bytes,
         drain_s=limits.drain_timeout,
     )
+
+
+def peer_settings(config: Config, bound: Address) -> PeerServerSettings:
+    return PeerServerSettings(bound.host, bound.port, close_grace_s=config.limits.drain_timeout)
+
+
+def cluster_credentials(config: Config) -> ClusterCredentialSettings:
+    cluster = config.cluster
+    return ClusterCredentialSettings(cluster.secret, cluster.certificate, cluster.key, cluster.authority)
 
 
 def reachable(config: Config, bound: Address) -> Address:

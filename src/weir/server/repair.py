@@ -2,6 +2,7 @@
 
 from contextlib import AsyncExitStack
 
+from weir.broker.peers.settings import PeerCredentials
 from weir.ledger.auditor import Auditor
 from weir.ledger.bookies import BookieDirectory
 from weir.ledger.client import LedgerClient
@@ -16,7 +17,16 @@ from weir.runtime.tasks import TaskScope
 class RepairService:
     """`start`, then `close`. One auditor in the cluster is at work at a time; every worker takes its share."""
 
-    def __init__(self, runtime: Runtime, meta: MetaStore, owner: str, settings: LedgerSettings) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        meta: MetaStore,
+        owner: str,
+        settings: LedgerSettings,
+        *,
+        credentials: PeerCredentials | None = None,
+    ) -> None:
+        self._credentials = credentials or PeerCredentials()
         self._runtime = runtime
         self._meta = meta
         self._owner = owner
@@ -26,7 +36,8 @@ class RepairService:
     async def start(self) -> None:
         directory = BookieDirectory(self._runtime.clock, self._meta)
         self._started.push_async_callback(directory.close)
-        pool = RemoteBookiePool(self._runtime, directory.resolve)
+        shown = self._credentials
+        pool = RemoteBookiePool(self._runtime, directory.resolve, tls=shown.client_tls, secret=shown.secret)
         self._started.push_async_callback(pool.close)
         client = LedgerClient(self._runtime, self._meta, pool, self._settings, directory=directory)
         await client.start()

@@ -13,6 +13,9 @@ from weir.admin.routes import AdminContext, ServiceUrls, admin_routes
 from weir.admin.server import AdminServer, Authenticate
 from weir.broker.access.tokens import TokenVerifier, load_public_key, load_secret, read_key
 from weir.broker.broker import Broker
+from weir.broker.peers.credentials import check_known, load_credentials
+from weir.broker.peers.settings import LISTENER as PEER
+from weir.broker.peers.settings import PeerLinks
 from weir.broker.registry.sql_streams import SqlStreams
 from weir.gateway.kafka.connection.metrics import KafkaMetrics
 from weir.gateway.kafka.connection.server import KafkaServer, unread_budget_of
@@ -32,6 +35,7 @@ from weir.server.config_parts import TokenSettings
 from weir.server.kafka_metrics import kafka_families
 from weir.server.listening import BoundNetwork
 from weir.server.loop_metrics import loop_families
+from weir.server.peer_metrics import peer_families
 from weir.server.storage import LocalStorage
 from weir.server.storage_metrics import damage_families
 from weir.wire.peer.administration import AdminCall
@@ -67,6 +71,7 @@ class Standalone:
         self._storage = LocalStorage(self._runtime, storage, on_locked=on_locked)
         self._started = AsyncExitStack()
         self._bound: dict[str, Address] = {}
+        self._peers: PeerLinks | None = None
         self._adjust_pulsar = adjust_pulsar
         self._adjust_kafka = adjust_kafka
         #: The broker with its parts, from the start on.
@@ -104,12 +109,16 @@ class Standalone:
         tls = parts.tls_context(config)
         tokens = await _verifier(self._runtime.disk, parts.token_settings(config))
         self._started.callback(self._net.release)
+        credentials = await load_credentials(self._runtime.disk, parts.cluster_credentials(config))
+        if config.listeners.peer is not None:
+            self._peers = PeerLinks(check_known(credentials))
         await self._bind(tls)
         await self._storage.start()
         self._started.push_async_callback(self._storage.close)
         self.composed = await compose_broker(
             self._runtime, self._storage.meta, self._storage.ledgers, self._composition(tokens), self._started
         )
+        await self._serve_peers()
         await self._serve_pulsar(tls)
         await self._serve_kafka(tls)
         await self._serve_http(tls)
@@ -126,6 +135,7 @@ class Standalone:
             broker=parts.broker_settings(config),
             groups=parts.group_settings(config),
             tail_bytes=config.storage.cache_bytes,
+            peers=self._peers,
         )
 
     async def _bind(self, tls: SSLContext | None) -> None:
@@ -137,11 +147,17 @@ class Standalone:
             ("kafka_tls", listeners.kafka_tls),
             ("http", listeners.http),
             ("https", listeners.https),
+            (PEER, listeners.peer),
         ):
             if address is not None:
-                tls_of = tls if _secure(name) else None
+                tls_of = self._tls_of(name, tls)
                 reserve = name in ("http", "https")  # health is answered even without file descriptors
                 self._bound[name] = await self._net.bind(address, tls=tls_of, reserve=reserve)
+
+    def _tls_of(self, name: str, tls: SSLContext | None) -> SSLContext | None:
+        if name == PEER:
+            return self._peers.credentials.server_tls if self._peers is not None else None
+        return tls if _secure(name) else None
 
     def _urls(self) -> ServiceUrls:
         return ServiceUrls(self._listeners(), data=os.path.abspath(self._config.data))
@@ -157,6 +173,12 @@ class Standalone:
         """The metadata answers and something can be stored; without that a broker can do little."""
         await self._storage.meta.get(keys.cluster(STANDALONE))
         self._storage.check_writable()
+
+    async def _serve_peers(self) -> None:
+        bound = self._bound.get(PEER)
+        if bound is not None:
+            settings = parts.peer_settings(self._config, bound)
+            await self.composed.serve_peers(settings, request_budget=self._request_budget)
 
     async def _serve_pulsar(self, tls: SSLContext | None) -> None:
         for name in ("pulsar", "pulsar_tls"):
@@ -202,6 +224,7 @@ class Standalone:
                 *budget_families(self._request_budget, self._unread_budget, self._net),
                 *damage_families(self._storage.bookie.damages, self._storage.ledgers.context.losses.entries),
                 *kafka_families(self._kafka_metrics),
+                *peer_families(composed.peer_metrics),
             ],
             transactions=composed.transaction_access,
             sql_streams=SqlStreams(self._storage.meta, self._runtime),

@@ -19,6 +19,9 @@ FEATURES = 0
 #: Until the hello is through, nobody may make this side buffer more.
 MAX_HELLO_BYTES = 4096
 
+#: The kind of link, in proofs (`wire.proof`), which come before the hello where the cluster has a secret.
+PURPOSE = "bookie"
+
 _MAGIC = b"WBKE"
 _HELLO = Struct("<4sHHIB")  # magic, oldest, newest, features, bytes of the bookie id; then the id
 _WELCOME = Struct("<4sHIIB")  # magic, version, features, max frame bytes, bytes of the bookie id; then the id
