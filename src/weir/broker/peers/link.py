@@ -101,7 +101,7 @@ class PeerLink:
         while not bodies:
             data = await connection.receive()
             if not data:
-                raise NetworkError("it hung up instead of a welcome; does it have another cluster.secret?")
+                raise NetworkError("it hung up instead of a welcome; does the cluster have a secret?")
             bodies = list(splitter.feed(data))
         welcome = decode_welcome(bodies[0])
         if isinstance(welcome, messages.Failed):

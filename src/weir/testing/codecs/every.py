@@ -16,6 +16,7 @@ from weir.testing.codecs.files import FILE_CODECS
 from weir.testing.codecs.fuzzing import Codec, reseal_rest
 from weir.testing.codecs.kafka_samples import KAFKA_CODECS
 from weir.testing.codecs.meta_samples import META_CODECS
+from weir.testing.codecs.peer_samples import PEER_CODECS
 from weir.testing.codecs.record_samples import RECORD_CODECS
 from weir.testing.codecs.samples import sample_entry, sample_id
 from weir.testing.codecs.snapshots import SNAPSHOT_CODECS
@@ -163,4 +164,5 @@ CODECS: list[Codec] = [
     *RECORD_CODECS,
     *KAFKA_CODECS,
     *META_CODECS,
+    *PEER_CODECS,
 ]
