@@ -16,6 +16,7 @@ from weir.model.errors import (
     BookieReadOnlyError,
     BookieUnavailableError,
     LedgerFencedError,
+    NetworkError,
     NoSuchEntryError,
 )
 from weir.model.ids import NO_ENTRY, BookieId, EntryId, LedgerId
@@ -23,14 +24,16 @@ from weir.runtime.interfaces import Runtime
 from weir.testing.storage.fakes import FakeBookie
 from weir.testing.world.world import World, simulate
 from weir.wire import bookie as wire
-from weir.wire.bookie_hello import Welcome, encode_welcome
+from weir.wire.bookie_hello import Hello, Welcome, encode_hello, encode_welcome
 from weir.wire.entry import encode_entry
 from weir.wire.frames import FrameSplitter
 from weir.wire.metadata import BookieInfo
+from weir.wire.proof import ClusterSecret
 
 B1 = BookieId("b1")
 LEDGER = LedgerId(7)
 PORT = 3181
+SECRET = ClusterSecret(b"s" * 32)
 
 
 def entry(entry_id: int, payload: bytes = b"payload") -> tuple[EntryId, bytes]:
@@ -44,6 +47,8 @@ def resolve(bookie_id: BookieId) -> BookieInfo | None:
 class Place:
     """A world with a bookie's server on one node; the test runs on another."""
 
+    secret: ClusterSecret | None = None
+
     def __init__(self, world: World, runtime: Runtime) -> None:
         self.world = world
         self.runtime = runtime
@@ -51,20 +56,26 @@ class Place:
         self.limits = SessionLimits()
 
     async def _serve(self, runtime: Runtime) -> None:
-        server = BookieServer(runtime, self.bookie, B1, ServerSettings(port=PORT, limits=self.limits))
+        settings = ServerSettings(port=PORT, limits=self.limits, max_strangers=4)
+        server = BookieServer(runtime, self.bookie, B1, settings, secret=self.secret)
         await server.start()
 
     async def start(self) -> None:
         await self.world.node("server").start(self._serve)
 
-    def remote(self, settings: RemoteSettings | None = None) -> RemoteBookie:
-        return RemoteBookie(self.runtime, B1, resolve, settings)
+    def remote(
+        self, settings: RemoteSettings | None = None, *, secret: ClusterSecret | None = None
+    ) -> RemoteBookie:
+        return RemoteBookie(self.runtime, B1, resolve, settings, secret=secret)
 
 
-def at_a_place(test: Callable[[Place], Coroutine[Any, Any, None]], seed: int = 1) -> None:
+def at_a_place(
+    test: Callable[[Place], Coroutine[Any, Any, None]], seed: int = 1, *, secret: ClusterSecret | None = None
+) -> None:
     async def scenario(world: World) -> None:
         async def main(runtime: Runtime) -> None:
             place = Place(world, runtime)
+            place.secret = secret
             await place.start()
             await test(place)
 
@@ -97,6 +108,58 @@ def test_every_verb_reaches_the_bookie_and_comes_back() -> None:
         await remote.add(LEDGER, [entry(3)], recovery=True)
         await remote.delete(LEDGER)
         assert LEDGER not in place.bookie.ledgers
+        await remote.close()
+
+    at_a_place(test)
+
+
+def test_a_bookie_with_a_secret_serves_who_knows_it_and_nobody_else() -> None:
+    async def test(place: Place) -> None:
+        known = place.remote(secret=SECRET)
+        await known.add(LEDGER, [entry(0)])
+        assert (await known.read(LEDGER, EntryId(0), EntryId(0), max_bytes=9)).entries == [entry(0)]
+        for stranger in (place.remote(), place.remote(secret=ClusterSecret(b"o" * 32))):
+            with pytest.raises(BookieUnavailableError):
+                await stranger.fence(LEDGER)
+            await stranger.close()
+        await known.add(LEDGER, [entry(1)])
+        await known.close()
+
+    at_a_place(test, secret=SECRET)
+
+
+@pytest.mark.parametrize(
+    "sent", [encode_hello(Hello(B1)), wire.encode_fence(1, LEDGER), b"GET / HTTP/1.1\r\n\r\n"]
+)
+def test_a_stranger_gets_not_a_byte_out_of_a_bookie_with_a_secret(sent: bytes) -> None:
+    async def test(place: Place) -> None:
+        connection = await place.runtime.net.connect("server", PORT)
+        connection.write([sent])
+        with pytest.raises(NetworkError):
+            while await connection.receive():
+                raise AssertionError("it said something")
+            raise NetworkError("the stream ended")
+
+    at_a_place(test, secret=SECRET)
+
+
+def test_strangers_keep_no_broker_away_from_a_bookie() -> None:
+    async def test(place: Place) -> None:
+        for _ in range(30):
+            await place.runtime.net.connect("server", PORT)
+        known = place.remote(secret=SECRET)
+        await known.add(LEDGER, [entry(0)])
+        await known.close()
+
+    at_a_place(test, secret=SECRET)
+
+
+def test_a_bookie_without_the_secret_is_told_nothing() -> None:
+    async def test(place: Place) -> None:
+        remote = place.remote(secret=SECRET)
+        with pytest.raises(BookieUnavailableError):
+            await remote.add(LEDGER, [entry(0)])
+        assert not place.bookie.ledgers
         await remote.close()
 
     at_a_place(test)

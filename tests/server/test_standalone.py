@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from weir.broker.access.tokens import create_secret, create_token
+from weir.broker.peers.calls import PeerHandlers
+from weir.broker.peers.credentials import ClusterCredentialSettings, load_credentials
+from weir.broker.peers.pool import PeerPool
 from weir.client.admin import AdminClient
 from weir.client.consumer import Subscribing
 from weir.client.messages import Outgoing
@@ -23,6 +26,7 @@ from weir.model.errors import (
     FileLockedError,
     NotAuthenticatedError,
     NotAuthorisedError,
+    PeerUnavailableError,
     TopicNotFoundError,
 )
 from weir.model.topics import TopicName
@@ -32,6 +36,8 @@ from weir.server.config import Config
 from weir.server.config_load import load
 from weir.server.standalone import Standalone
 from weir.testing.certificates import make_certificate
+from weir.wire.peer.administration import AdminCall
+from weir.wire.peer.node import Done, Ping
 
 MakeWeir = Callable[..., Standalone]
 
@@ -172,6 +178,37 @@ async def test_a_tls_handshake_that_never_ends_is_ended(
             with suppress(ConnectionError):
                 await reader.read()  # perhaps an alert, and then the end
         writer.close()
+
+
+async def test_a_broker_of_the_cluster_reaches_it_by_its_listener_for_brokers(
+    make: MakeWeir, runtime: Runtime, tmp_path: Path
+) -> None:
+    (tmp_path / "secret").write_text("a secret that is longer than thirty-two bytes\n")
+    secret = f"file:{tmp_path}/secret"
+    node = make("listeners.peer=127.0.0.1:0", f"cluster.secret={secret}")
+    await node.start()
+    (registered,) = node.composed.broker.brokers()
+    assert registered.listeners["peer"] == str(node.addresses["peer"])
+    shown = await load_credentials(runtime.disk, ClusterCredentialSettings(secret))
+    pool = PeerPool(runtime, "other", PeerHandlers(), lambda: [registered], credentials=shown)
+    stranger = PeerPool(runtime, "other", PeerHandlers(), lambda: [registered])
+    try:
+        assert await pool.ask(registered.broker_id, Ping()) == Done()
+        answer = await pool.ask(registered.broker_id, AdminCall("admin", "GET", "/admin/v2/tenants"))
+        assert (answer.status, b"public" in answer.body) == (200, True)
+        with pytest.raises(PeerUnavailableError):
+            await stranger.ask(registered.broker_id, Ping())
+    finally:
+        await pool.close()
+        await stranger.close()
+    seen = node.composed.peer_metrics
+    assert (seen.served.outcomes, seen.strangers) == ({("ping", ""): 1, ("admin", ""): 1}, 1)
+
+
+async def test_a_listener_for_brokers_without_credentials_is_refused(make: MakeWeir) -> None:
+    with pytest.raises(ConfigError, match="credentials") as refused:
+        await make("listeners.peer=127.0.0.1:0").start()
+    assert "cluster.secret" in refused.value.hint
 
 
 async def test_the_admin_rest_is_served_in_the_clear_and_over_tls(

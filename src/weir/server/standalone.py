@@ -10,6 +10,7 @@ from ssl import SSLContext
 from weir.admin.http import Request
 from weir.admin.peer_calls import AdminPeerHandler
 from weir.admin.routes import AdminContext, ServiceUrls, admin_routes
+from weir.admin.routing import Route
 from weir.admin.server import AdminServer, Authenticate
 from weir.broker.access.tokens import TokenVerifier, load_public_key, load_secret, read_key
 from weir.broker.broker import Broker
@@ -118,10 +119,12 @@ class Standalone:
         self.composed = await compose_broker(
             self._runtime, self._storage.meta, self._storage.ledgers, self._composition(tokens), self._started
         )
+        routes = admin_routes(self._admin())
+        self.composed.peer_handlers.on(AdminCall, AdminPeerHandler(routes).perform)
         await self._serve_peers()
         await self._serve_pulsar(tls)
         await self._serve_kafka(tls)
-        await self._serve_http(tls)
+        await self._serve_http(tls, routes)
 
     def _composition(self, tokens: TokenVerifier | None) -> Composition:
         config = self._config
@@ -232,9 +235,7 @@ class Standalone:
             ask_peer=composed.peers.ask,
         )
 
-    async def _serve_http(self, tls: SSLContext | None) -> None:
-        routes = admin_routes(self._admin())
-        self.composed.peer_handlers.on(AdminCall, AdminPeerHandler(routes).perform)
+    async def _serve_http(self, tls: SSLContext | None, routes: list[Route]) -> None:
         authenticate = _authenticate(self.composed.broker)
         for name in ("http", "https"):
             bound = self._bound.get(name)

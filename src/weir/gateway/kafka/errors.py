@@ -178,6 +178,7 @@ CODES: dict[type[BaseException], Code] = {
     errors.TopicExistsError: Code.TOPIC_ALREADY_EXISTS,
     errors.TopicClosedError: Code.NOT_LEADER_OR_FOLLOWER,
     errors.NotOwnerError: Code.NOT_LEADER_OR_FOLLOWER,
+    errors.PeerError: Code.REQUEST_TIMED_OUT,  # which clients try again, whatever they asked for
     errors.ProducerBusyError: Code.POLICY_VIOLATION,
     errors.ProducerFencedError: Code.POLICY_VIOLATION,
     errors.ProducerClosedError: Code.NOT_LEADER_OR_FOLLOWER,
