@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from weir.model.bundles import LAST_HASH, Boundaries, BundleClaim
 from weir.model.errors import UnknownVersionError, WireError
 from weir.model.policies import (
     DEFAULT_POLICIES,
@@ -17,6 +18,7 @@ from weir.model.policies import (
     BacklogAction,
     BacklogQuota,
     Cleanup,
+    Isolation,
     LogCompaction,
     Policies,
     Rate,
@@ -32,12 +34,12 @@ from weir.model.registry import (
     Namespace,
     StoredSchema,
     Tenant,
-    TopicOwner,
     TopicRecord,
 )
 from weir.model.sql_streams import RunnerLease, SqlStream, StreamProgress, Wanted
 from weir.model.topics import DEFAULT_NAMESPACE, Domain, NamespaceName, TopicName
 from weir.testing.kinds import rounds
+from weir.wire import bundles as bundle_codec
 from weir.wire import registry as codec
 from weir.wire import sql_streams as sql_codec
 
@@ -71,6 +73,7 @@ policies = st.builds(
     retention=st.none() | st.builds(Retention, numbers, numbers, st.none() | numbers, st.none() | numbers),
     log_compaction=st.none() | st.builds(LogCompaction, st.sampled_from(Cleanup), *[numbers] * 4),
     roll=st.none() | st.builds(Roll, numbers, numbers),
+    isolation=st.none() | st.builds(Isolation, st.lists(entities).map(tuple), st.lists(entities).map(tuple)),
     backlog_quota=st.none() | st.builds(BacklogQuota, numbers, numbers, st.sampled_from(BacklogAction)),
     publish_rate=st.none() | rates,
     dispatch_rate=st.none() | rates,
@@ -123,11 +126,21 @@ VALUES: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], bytes], Callable
             st.integers(0),
             texts,
             st.lists(texts).map(tuple),
+            st.booleans(),
         ),
         codec.encode_broker,
         codec.decode_broker,
     ),
-    "owner": (st.builds(TopicOwner, texts, texts), codec.encode_owner, codec.decode_owner),
+    "claim": (
+        st.builds(BundleClaim, texts, texts, st.integers(0), texts, st.integers(0, LAST_HASH)),
+        bundle_codec.encode_claim,
+        bundle_codec.decode_claim,
+    ),
+    "boundaries": (
+        st.integers(1, 500).map(Boundaries.even),
+        bundle_codec.encode_boundaries,
+        bundle_codec.decode_boundaries,
+    ),
     "schema": (
         st.builds(StoredSchema, numbers, texts, st.binary(max_size=50), pairs, texts, numbers, st.booleans()),
         codec.encode_schema,
@@ -162,7 +175,8 @@ SAMPLES = [
     codec.encode_topic(TopicRecord(TopicName.parse("t"), 3)),
     codec.encode_grants(Grants({"r": (Action.PRODUCE,)})),
     codec.encode_broker(BrokerInfo("b", "1")),
-    codec.encode_owner(TopicOwner("b", "1")),
+    bundle_codec.encode_claim(BundleClaim("b", "1", 3, "c", 5)),
+    bundle_codec.encode_boundaries(Boundaries.even(3)),
     codec.encode_schema(StoredSchema(0, "AVRO", b"x")),
     sql_codec.encode_stream(SqlStream(TopicName.parse("t"), "1", "SELECT 1", (TopicName.parse("s"),))),
     sql_codec.encode_progress(StreamProgress("1", "running")),
@@ -170,8 +184,8 @@ SAMPLES = [
 ]
 
 
-#: What brokers of before do not say of themselves.
-ADDED_LATER = ("node_id", "rack", "features")
+#: What brokers of before do not say of themselves, and what of a claim is mostly left out.
+ADDED_LATER = ("node_id", "rack", "features", "draining", "next", "split")
 
 
 @settings(max_examples=rounds(40), deadline=None)

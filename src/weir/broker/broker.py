@@ -58,7 +58,7 @@ class Broker:
         self._ownership = ownership
         self._topics: dict[TopicName, asyncio.Task[AnyTopic]] = {}
         self._claims: dict[TopicName, Claim] = {}
-        #: Topics that are being let go of: loading one again waits, lest its new claim is let go of with the old.
+        #: Topics that are being let go of: loading one again waits, lest it fences itself.
         self._ending: dict[TopicName, asyncio.Future[None]] = {}
         #: Topics as a whole that are being deleted: nothing of one is loaded before that is over.
         self._deleting: dict[TopicName, asyncio.Task[None]] = {}
@@ -93,6 +93,11 @@ class Broker:
     def loaded(self) -> list[AnyTopic]:
         """The topics that are served now, without brokers' own."""
         return [topic for topic in self._served if topic.name.namespace != SYSTEM_NAMESPACE]
+
+    @property
+    def names(self) -> list[TopicName]:
+        """The topics that are served or being loaded, brokers' own among them."""
+        return list(self._topics)
 
     @property
     def _served(self) -> list[AnyTopic]:
@@ -144,13 +149,8 @@ class Broker:
         if not record.holds(name) or (record.partitions and name.partition is None):
             raise TopicNotFoundError(f"{name} holds no messages: {record.name} has {record.partitions} partitions")
         claim = self._claims[name] = await self._ownership.own(name)
-        try:
-            await self._confirm(name)
-            topic = await open_topic(self._context, name, self._registry.policies(name), claim.epoch)
-        except BaseException:
-            await self._ownership.release(name, claim)
-            raise
-        return topic
+        await self._confirm(name)
+        return await open_topic(self._context, name, self._registry.policies(name), claim.epoch)
 
     async def _free(self, name: TopicName) -> None:
         """Wait until the topic is neither being let go of nor deleted. What is decided right after holds."""
@@ -170,6 +170,7 @@ class Broker:
         if done.cancelled() or done.exception() is not None:
             if self._topics.get(name) is done:
                 del self._topics[name]
+                self._claims.pop(name, None)
         else:
             done.result().on_death(lambda: self._died(name, done))
 
@@ -211,21 +212,17 @@ class Broker:
             await asyncio.shield(loading)
             await self._forget(name, loading, reason)
 
-    async def _end(self, topic: AnyTopic, reason: str, *, keep_claim: bool = False) -> None:
+    async def _end(self, topic: AnyTopic, reason: str) -> None:
         ending = self._ending[topic.name] = asyncio.get_running_loop().create_future()
         try:
             await topic.close(reason)
         except WeirError as failed:
             log.warning("%s did not close cleanly: %s", topic.name, failed)
         finally:
-            claim = self._claims.pop(topic.name, None)
-            try:
-                if not keep_claim:
-                    await self._ownership.release(topic.name, claim)
-            finally:
-                ending.set_result(None)
-                if self._ending.get(topic.name) is ending:
-                    del self._ending[topic.name]
+            self._claims.pop(topic.name, None)
+            ending.set_result(None)
+            if self._ending.get(topic.name) is ending:
+                del self._ending[topic.name]
 
     async def delete(self, name: TopicName, *, force: bool = False) -> None:
         """End a topic with all of its partitions and everything in them. Those that are connected are a reason not
@@ -271,29 +268,24 @@ class Broker:
             raise TopicClosedError(f"{base} was deleted just now", hint="try again")
         if not doomed.deleting:
             return  # ended by another broker, and made anew
-        claims: dict[TopicName, Claim] = {}
-        try:
-            for part in doomed.parts():
-                await self._put_down(part)
-                claims[part] = await self._ownership.own(part)
-            for part in doomed.parts():
-                if part.persistent:
-                    await erase(self._context.streams, stream_name(part), confirm=lambda: self._still_doomed(base))
-            await self._still_doomed(base)
-            await self._context.schemas.purge(base)
-            await self._registry.forget_topic(doomed)
-        finally:
-            for part, claim in claims.items():
-                await self._ownership.release(part, claim)
+        for part in doomed.parts():
+            await self._put_down(part)
+            await self._ownership.own(part)
+        for part in doomed.parts():
+            if part.persistent:
+                await erase(self._context.streams, stream_name(part), confirm=lambda: self._still_doomed(base))
+        await self._still_doomed(base)
+        await self._context.schemas.purge(base)
+        await self._registry.forget_topic(doomed)
 
     async def _put_down(self, part: TopicName) -> None:
-        """Close a topic that is served here, and keep its claim."""
+        """Close a topic that is served here."""
         loading = self._topics.get(part)
         if loading is not None:
             await asyncio.wait([loading])
             if self._topics.get(part) is loading and not loading.cancelled() and loading.exception() is None:
                 del self._topics[part]
-                await self._end(loading.result(), "the topic is deleted", keep_claim=True)
+                await self._end(loading.result(), "the topic is deleted")
         while (ending := self._ending.get(part)) is not None:
             await asyncio.wait([ending])
 

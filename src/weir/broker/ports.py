@@ -98,9 +98,6 @@ class Ownership(Protocol):
     async def own(self, topic: TopicName) -> Claim:
         """Make this broker the one that serves the topic; NotOwnerError if another does."""
 
-    async def release(self, topic: TopicName, claim: Claim | None = None) -> None:
-        """Let go of it; with a claim, only if it is by this one that the broker has it."""
-
     async def owner(self, topic: TopicName) -> Owner: ...
 
     def owner_now(self, topic: TopicName) -> Owner:
@@ -195,9 +192,6 @@ class SoleOwner:
 
     async def own(self, topic: TopicName) -> Claim:
         return _ForEver()
-
-    async def release(self, topic: TopicName, claim: Claim | None = None) -> None:
-        pass
 
     async def owner(self, topic: TopicName) -> Owner:
         return self._owner

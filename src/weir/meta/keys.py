@@ -1,5 +1,6 @@
 """The key layout: the only place that knows where a fact lives in the metadata store."""
 
+from weir.model.bundles import BundleName
 from weir.model.ids import BookieId, LedgerId
 from weir.model.topics import NamespaceName, TopicName
 
@@ -91,8 +92,13 @@ LEADERS = "/weir/leaders/"
 BALANCE_LEADER = f"{LEADERS}balance"
 #: Brokers that run, each under its lease.
 BROKERS = "/weir/brokers/"
-#: Which broker holds a topic, under that broker's lease.
-OWNERS = "/weir/owners/"
+#: The number that a broker was given for good, as decimal text; and the next that nobody has.
+BROKER_NUMBERS = "/weir/broker-numbers/"
+NEXT_BROKER_NUMBER = "/weir/next-broker-number"
+#: Where a namespace's bundles begin and end; none: as many as `weir.model.bundles` says, of the same size.
+BOUNDARIES = "/weir/bundles/"
+#: Which broker has a bundle. They stay, since their epochs do.
+CLAIMS = "/weir/claims/"
 #: Streams that SQL defines, and what their runner last said of them.
 SQL_STREAMS = "/weir/sql/streams/"
 SQL_PROGRESS = "/weir/sql/progress/"
@@ -160,8 +166,21 @@ def broker(broker_id: str) -> str:
     return BROKERS + broker_id
 
 
-def owner(name: TopicName) -> str:
-    return f"{OWNERS}{_path(name)}"
+def broker_number(broker_id: str) -> str:
+    return BROKER_NUMBERS + broker_id
+
+
+def boundaries(namespace: NamespaceName) -> str:
+    return f"{BOUNDARIES}{namespace}"
+
+
+def claim(bundle: BundleName) -> str:
+    return f"{CLAIMS}{bundle}"
+
+
+def bundle_of(key: str) -> BundleName:
+    """The bundle that a key from under CLAIMS names; InvalidNameError."""
+    return BundleName.parse(key.removeprefix(CLAIMS))
 
 
 def sql_stream(name: TopicName) -> str:

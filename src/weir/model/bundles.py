@@ -114,3 +114,16 @@ class Boundaries:
         if len(self.points) > MAX_BUNDLES:
             raise NotAllowedError(f"{bundle.namespace} has as many bundles as it may have")
         return Boundaries(tuple(sorted((*self.points, at))))
+
+
+@dataclass(frozen=True, slots=True)
+class BundleClaim:
+    """Who has a bundle: a start of a broker, or nobody (""). `epoch` is one more with each change of hands.
+    `next`: who is to have it next, while it is handed over. `split`: the hash at which it is being made two, 0
+    if it is not; whoever has such a claim ends the split before anything else."""
+
+    owner: str = ""
+    instance: str = ""
+    epoch: int = 0
+    next: str = ""
+    split: int = 0

@@ -3,8 +3,11 @@
 A topic's own value wins over its namespace's, which wins over the broker's default.
 """
 
+import re
 from dataclasses import dataclass, fields
 from enum import Enum
+
+from weir.model.errors import InvalidNameError
 
 
 class BacklogAction(Enum):
@@ -140,6 +143,26 @@ class AutoTopicCreation:
 
 
 @dataclass(frozen=True, slots=True)
+class Isolation:
+    """The brokers that serve a namespace, by regular expressions of their whole names; where there are none of
+    them, those of the fallback, which is all of them if nobody says otherwise. Where there are none of those
+    either nobody serves it."""
+
+    brokers: tuple[str, ...] = (".*",)
+    fallback: tuple[str, ...] = (".*",)
+
+    def __post_init__(self) -> None:
+        for pattern in (*self.brokers, *self.fallback):
+            try:
+                re.compile(pattern)
+            except re.error as bad:
+                raise InvalidNameError(
+                    f"{pattern[:80]!r} is not a pattern of brokers' names: {bad}",
+                    hint="write a regular expression",
+                ) from None
+
+
+@dataclass(frozen=True, slots=True)
 class Policies:
     """Every policy, at one level."""
 
@@ -169,6 +192,8 @@ class Policies:
     subscription_expiry_min: int | None = None
     log_compaction: LogCompaction | None = None
     roll: Roll | None = None
+    #: Of a namespace alone: which brokers serve it.
+    isolation: Isolation | None = None
 
     def over(self, below: "Policies") -> "Policies":
         """This level's values where it has any, else those of the level below."""
@@ -208,4 +233,5 @@ DEFAULT_POLICIES = Policies(
     subscription_expiry_min=0,
     log_compaction=LogCompaction(),
     roll=Roll(),
+    isolation=Isolation(),
 )

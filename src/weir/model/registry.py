@@ -113,14 +113,8 @@ class BrokerInfo:
     node_id: int = 0
     rack: str = ""
     features: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class TopicOwner:
-    """Which start of which broker holds a topic."""
-
-    broker_id: str
-    instance: str
+    #: It hands over what it has, and takes nothing.
+    draining: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,13 +15,17 @@ from weir.broker.access.security import Authenticator, Authoriser, SecuritySetti
 from weir.broker.access.tokens import TokenVerifier
 from weir.broker.access.topic_lists import GuardedTopicLists
 from weir.broker.broker import Broker
+from weir.broker.bundles.moving import BundleMoves
+from weir.broker.bundles.numbers import number_of
+from weir.broker.bundles.ownership import BundleOwnership
+from weir.broker.bundles.peer_successor import PeerSuccessor
+from weir.broker.bundles.settings import OwnershipSettings
 from weir.broker.context import BrokerContext
 from weir.broker.coordinator_shards import CLUSTER_SHARDS, CoordinatorShards, ShardCount
 from weir.broker.groups.coordinator import GroupCoordinator
 from weir.broker.groups.model import GroupSettings
 from weir.broker.groups.offsets import GroupOffsets
 from weir.broker.groups.owned import GroupAccess
-from weir.broker.ownership import Ownership, OwnershipSettings
 from weir.broker.parts.interface import Parts
 from weir.broker.parts.local import LocalParts
 from weir.broker.parts.routed import PartsService, RoutedParts
@@ -114,6 +118,8 @@ class ComposedBroker:
     transactions: Transactions
     #: The transactions, for every role.
     transaction_access: TransactionAccess
+    #: What it has of the cluster; None if there can be no other broker.
+    bundles: BundleMoves | None
     #: Other brokers, and what this one answers them once `serve_peers` is called.
     peers: PeerCalls
     peer_handlers: PeerHandlers
@@ -130,6 +136,12 @@ class ComposedBroker:
         """What stands behind a listener for Kafka's clients. The broker's number is that of its registration."""
         return replace(self._kafka, settings=replace(settings, node_id=self._kafka.settings.node_id))
 
+    async def leave(self) -> None:
+        """Hand everything over, if there are other brokers: clients are told where to go while there is still
+        somebody to tell them. Listeners that are added here do so before they close."""
+        if self.bundles is not None and not self.bundles.draining:
+            await self.bundles.leave()
+
     async def serve_peers(
         self, settings: PeerServerSettings, *, request_budget: RequestBudget | None = None
     ) -> PeerServer:
@@ -145,6 +157,7 @@ class ComposedBroker:
         )
         await server.start()
         self.stack.push_async_callback(server.close)
+        self.stack.push_async_callback(self.leave)
         return server
 
     async def serve_pulsar(
@@ -166,6 +179,7 @@ class ComposedBroker:
         )
         await server.start()
         self.stack.push_async_callback(server.close)
+        self.stack.push_async_callback(self.leave)
         return server
 
     async def serve_kafka(
@@ -188,6 +202,7 @@ class ComposedBroker:
         )
         await server.start()
         self.stack.push_async_callback(server.close)
+        self.stack.push_async_callback(self.leave)
         return server
 
 
@@ -205,7 +220,8 @@ async def compose_broker(
         return ownership.brokers()
 
     peers = _peers(runtime, how, peer_handlers, peer_metrics, brokers=brokers, stack=stack)
-    ownership = how.owner or await _own(runtime, meta, how, stack)
+    bundles = None if how.owner is not None else await _own(runtime, meta, how, registry, stack)
+    ownership = how.owner or (ports.SoleOwner() if bundles is None else bundles.ownership)
     authoriser = Authoriser(registry, how.security)
     guard = TopicGuard(authoriser)
     schemas = SchemaRegistry(meta, runtime, registry)
@@ -219,7 +235,9 @@ async def compose_broker(
         open_holding=partial(_open_holding, how.holding),
     )
     authenticator = how.authenticator or Authenticator(runtime.clock, how.security, tokens=how.tokens)
-    broker = Broker(context, registry, ownership, authenticator)
+    broker = Broker(context, registry, ownership, authenticator, bundles)
+    if bundles is not None:
+        bundles.serve(broker, PeerSuccessor(peers, peer_handlers, bundles.expect))
     broker.start()
     stack.push_async_callback(broker.close)
     catalog = Catalog(registry, guard)
@@ -272,6 +290,7 @@ async def compose_broker(
         groups,
         transactions,
         transaction_access,
+        bundles,
         peers,
         peer_handlers,
         peer_metrics,
@@ -364,12 +383,22 @@ def _number_of(broker: Broker, name: str) -> int:
     return next((info.node_id for info in broker.brokers() if info.broker_id == name), 0)
 
 
-async def _own(runtime: Runtime, meta: MetaStore, how: Composition, stack: AsyncExitStack) -> Ownership:
-    info = BrokerInfo(how.name, f"{runtime.rng.getrandbits(64):016x}", how.listeners)
-    ownership = Ownership(meta, runtime, info, how.ownership)
+async def _own(
+    runtime: Runtime, meta: MetaStore, how: Composition, registry: Registry, stack: AsyncExitStack
+) -> BundleMoves:
+    number = await number_of(meta, runtime, how.name)
+    info = BrokerInfo(how.name, f"{runtime.rng.getrandbits(64):016x}", how.listeners, number)
+    ownership = BundleOwnership(
+        meta,
+        runtime,
+        info,
+        how.ownership,
+        isolation_of=lambda namespace: registry.policies(namespace).isolation,
+    )
+    bundles = BundleMoves(ownership)
     await ownership.start()
     stack.push_async_callback(ownership.close)
-    return ownership
+    return bundles
 
 
 async def _open_holding(

@@ -14,6 +14,7 @@ from weir.admin.server import AdminServer
 from weir.broker.broker import Broker
 from weir.broker.peers.settings import PeerLinks, PeerServerSettings
 from weir.gateway.pulsar.settings import PulsarSettings, SessionLimits
+from weir.model.topics import DEFAULT_NAMESPACE
 from weir.runtime.real import real_runtime
 from weir.server.addresses import Address
 from weir.server.compose import ComposedBroker, Composition, compose_broker
@@ -90,7 +91,23 @@ class ManyBrokers:
         self.call(self._storage.start)
         for name in self._names:
             self.add(name)
+        self.call(self._spread)
         return self
+
+    async def _spread(self) -> None:
+        """Every broker has something of the default namespace: its bundles go round. Four partitions that follow
+        one another are always in four bundles, so a partitioned topic is on all of the first four brokers."""
+        members = list(self.brokers.values())
+        while any(len(member.broker.brokers()) < len(members) for member in members):
+            await real_runtime().clock.sleep(0.01)
+        for at, bundle in enumerate(members[0].broker.bundles.of(DEFAULT_NAMESPACE)):
+            moves = [member.composed.bundles for member in members if member.composed.bundles is not None]
+            chosen = moves[0].ownership.chosen(bundle.name, None)
+            first = next(found for found in moves if found.ownership.me.broker_id == chosen)
+            await first.ownership.take(bundle.name)
+            await first.hand_over(bundle.name, members[at % len(members)].name)
+            while any(found.info(bundle.name).owner != members[at % len(members)].name for found in moves):
+                await real_runtime().clock.sleep(0.01)
 
     def add(self, name: str) -> OneBroker:
         """One more broker."""

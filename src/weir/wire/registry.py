@@ -16,6 +16,7 @@ from weir.model.policies import (
     BacklogAction,
     BacklogQuota,
     Cleanup,
+    Isolation,
     LogCompaction,
     Policies,
     Rate,
@@ -31,7 +32,6 @@ from weir.model.registry import (
     Namespace,
     StoredSchema,
     Tenant,
-    TopicOwner,
     TopicRecord,
 )
 from weir.model.topics import NamespaceName, TopicName
@@ -195,6 +195,8 @@ def _plain(value: Any) -> Any:
         return value.value
     if isinstance(value, bool | int):
         return value
+    if isinstance(value, tuple):
+        return list(value)
     return {
         field.name: _plain(part) for field in fields(value) if (part := getattr(value, field.name)) is not None
     }
@@ -221,6 +223,10 @@ def _log_compaction(f: Any) -> LogCompaction:
 
 def _roll(f: Any) -> Roll:
     return Roll(_number(f["bytes"]), _number(f["ms"]))
+
+
+def _isolation(f: Any) -> Isolation:
+    return Isolation(_texts(f["brokers"]), _texts(f["fallback"]))
 
 
 def _backlog_quota(f: Any) -> BacklogQuota:
@@ -252,6 +258,7 @@ _POLICIES: Mapping[str, Callable[[Any], Any]] = {
     "auto_subscription_creation": _flag,
     "log_compaction": _log_compaction,
     "roll": _roll,
+    "isolation": _isolation,
 }
 
 
@@ -297,6 +304,7 @@ def decode_broker(data: bytes) -> BrokerInfo:
             _number(f.get("node_id", 0)),
             _text(f.get("rack", "")),
             tuple(_text(name) for name in _list(f.get("features", []))),
+            _flag(f.get("draining", False)),
         ),
     )
 
@@ -307,14 +315,6 @@ def _listeners(f: dict[str, Any]) -> dict[str, str]:
     if found is None:
         found = {"pulsar": f["pulsar_url"], "http": f["http_url"]}
     return {_text(name): _text(url) for name, url in found.items() if url}
-
-
-def encode_owner(owner: TopicOwner) -> bytes:
-    return dump_fields({"broker": owner.broker_id, "instance": owner.instance})
-
-
-def decode_owner(data: bytes) -> TopicOwner:
-    return _decode(data, "a topic's owner", lambda f: TopicOwner(_text(f["broker"]), _text(f["instance"])))
 
 
 # --- schemas --------------------------------------------------------------------------------------------------

@@ -11,8 +11,9 @@ from unittest.mock import patch
 import pytest
 
 from weir.broker.broker import Broker
+from weir.broker.bundles.ownership import BundleOwnership
+from weir.broker.bundles.settings import OwnershipSettings
 from weir.broker.context import BrokerContext
-from weir.broker.ownership import Ownership, OwnershipSettings
 from weir.broker.registry.registry import Registry
 from weir.broker.schemas.registry import SchemaRegistry
 from weir.broker.settings import BrokerSettings
@@ -66,7 +67,7 @@ class Server:
 
     broker: Broker
     registry: Registry
-    ownership: Ownership
+    ownership: BundleOwnership
     schemas: SchemaRegistry
     meta: FailingMeta
 
@@ -102,7 +103,7 @@ async def serve(bench: Any, runtime: Runtime, name: str = "b0", delay_s: float =
     registry = Registry(meta, runtime)
     await registry.start()
     info = BrokerInfo(name, f"{runtime.rng.getrandbits(64):016x}")
-    ownership = Ownership(meta, runtime, info, OwnershipSettings(ttl_s=TTL_S))
+    ownership = BundleOwnership(meta, runtime, info, OwnershipSettings(ttl_s=TTL_S))
     await ownership.start()
     schemas = SchemaRegistry(meta, runtime, registry)
     settings = BrokerSettings()
@@ -221,7 +222,6 @@ def test_a_deletion_that_fails_half_way_can_be_repeated_and_leaves_nothing(
             # A bookie that was not told of a ledger's end finds out by itself, from the metadata.
             assert not (await server.meta.list(keys.LEDGERS)).items, step
             assert not (await server.meta.list("/weir/streams/")).items
-            assert not (await server.meta.list(keys.OWNERS)).items
             assert await server.texts() == []
             await server.broker.delete(NAME, force=True)
             if over:
@@ -314,21 +314,5 @@ def test_a_stream_that_was_taken_over_is_not_deleted_by_its_former_holder(run: C
         await holder.close()
         again = await Stream.open((await bench.context()).streams, "s")
         assert [bytes(batch.payload) for batch in await again.read(0, 100)] == [b"a"]
-
-    run(scenario)
-
-
-def test_a_claim_that_was_replaced_is_not_let_go_of_with_the_former_one(run: Callable) -> None:
-    async def scenario(bench: Any) -> None:
-        server = await serve(bench, bench.runtime)
-        former = await server.ownership.own(NAME)
-        await server.ownership.release(NAME, former)
-        later = await server.ownership.own(NAME)
-        await server.ownership.release(NAME, former)
-        assert later.held
-        assert await server.meta.get(keys.owner(NAME)) is not None
-        await server.ownership.release(NAME, later)
-        assert await server.meta.get(keys.owner(NAME)) is None
-        await server.close()
 
     run(scenario)

@@ -25,12 +25,9 @@ class Deeds:
         self.deed: Deed | None = None
 
     async def own(self, topic: TopicName) -> Deed:
-        self.deed = self.deed or Deed()
+        if self.deed is None or not self.deed.held:
+            self.deed = Deed()
         return self.deed
-
-    async def release(self, topic: TopicName, claim: Deed | None = None) -> None:
-        if claim is None or claim is self.deed:
-            self.deed = None
 
     async def owner(self, topic: TopicName) -> Owner:
         return Owner(True)

@@ -58,7 +58,7 @@ class Bundles(Protocol):
     async def drain(self, reason: str = "the broker is drained") -> None:
         """Hand everything over to the other brokers, and take nothing from now on."""
 
-    def resume(self) -> None:
+    async def resume(self) -> None:
         """Take bundles again after `drain`."""
 
     @property

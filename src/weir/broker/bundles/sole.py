@@ -51,5 +51,5 @@ class SoleBundles:
     async def drain(self, reason: str = "the broker is drained") -> None:
         raise NotAllowedError("there is no other broker to hand anything over to")
 
-    def resume(self) -> None:
+    async def resume(self) -> None:
         pass

@@ -155,6 +155,11 @@ class Mirror(Generic[T]):
         """As `weir.meta.update.upsert`."""
         return self._entered(await upsert(self._meta, key, self._codec, transform, runtime=self._runtime))
 
+    async def put(self, key: str, value: T, *, expect: int) -> VersionedValue[T]:
+        """Set the key, which is at this version (ABSENT: at none); MetaConflictError if it is not."""
+        version = await self._meta.put(key, self._codec.encode(value), expect=expect)
+        return self._entered(VersionedValue(key, value, version))
+
     async def delete(self, key: str, *, expect: int) -> None:
         """Delete the key at this version; MetaConflictError if it is at another."""
         await self._meta.delete(key, expect=expect)

@@ -11,12 +11,11 @@ from dataclasses import replace
 from random import Random
 
 from weir.broker.broker import Broker
-from weir.broker.ownership import OwnershipSettings
+from weir.broker.bundles.settings import OwnershipSettings
 from weir.broker.topic.topic import BrokerTopic
 from weir.model.batch import HeldId
 from weir.model.errors import InvariantError, WeirError
 from weir.model.policies import Policies, Retention
-from weir.model.topics import TopicName
 from weir.runtime.interfaces import Runtime
 from weir.runtime.tasks import TaskScope
 from weir.server.compose import Composition, compose_broker
@@ -28,7 +27,11 @@ from weir.testing.log_history import LogOpKind
 from weir.testing.storage.cluster import LEDGER_SETTINGS, Cluster
 from weir.testing.world.world import World
 
-_OWNERSHIP = OwnershipSettings(ttl_s=2.0, retry_s=0.1, close_timeout_s=1.0)
+_OWNERSHIP = OwnershipSettings(
+    ttl_s=2.0, retry_s=0.1, close_timeout_s=1.0, ready_s=0.5, put_down_s=2.0, arrival_s=2.0, drain_s=4.0
+)
+#: Splits go on until a namespace has so many.
+_MOST_BUNDLES = 12
 
 
 class BrokerCluster(Cluster):
@@ -44,8 +47,6 @@ class BrokerCluster(Cluster):
         self.broker_names: list[str] = []
         #: Held messages that someone wants to cancel, by topic: the id and the payload.
         self.to_cancel: dict[str, dict[HeldId, str]] = {}
-        #: Topics that a broker is asked to take: they were just let go of by another.
-        self._to_take: dict[str, TopicName] = {}
         self._dice: Random = world.rng("moves")
         self._calm = False
 
@@ -81,8 +82,7 @@ class BrokerCluster(Cluster):
             broker = await self._compose(runtime, name, stack)
             tasks = TaskScope(f"{name} harness")
             stack.push_async_callback(tasks.close)
-            tasks.spawn(self._move_topics(runtime, broker), "moves")
-            tasks.spawn(self._take_topics(runtime, name, broker), "takes")
+            tasks.spawn(self._move_bundles(runtime, broker), "moves")
             tasks.spawn(self._cancel_held(runtime, name, broker), "cancels")
             await ending.wait()
 
@@ -109,24 +109,25 @@ class BrokerCluster(Cluster):
 
     # --- what only an administrator can do ---------------------------------------------------------------------
 
-    async def _move_topics(self, runtime: Runtime, broker: Broker) -> None:
-        """Unload a topic now and then; often another broker takes it at once, else whoever is asked next."""
+    async def _move_bundles(self, runtime: Runtime, broker: Broker) -> None:
+        """Hand over the bundle of a topic that is in use, now and then, to some broker or to whom all would
+        choose; make two of it; or unload the topic alone."""
         while self.broker_plan.moves:
             await runtime.clock.sleep(self._dice.uniform(0.3, 4.0))
             loaded = broker.loaded
             if self._calm or not loaded:
                 continue
             topic = self._dice.choice(loaded).name
-            if self._dice.random() < 0.7:
-                self._to_take[self._dice.choice(self.broker_names)] = topic
-            await self._try(broker.unload(topic), "unload")
-
-    async def _take_topics(self, runtime: Runtime, name: str, broker: Broker) -> None:
-        while self.broker_plan.moves:
-            await runtime.clock.sleep(0.05)
-            topic = self._to_take.pop(name, None)
-            if topic is not None:
-                await self._try(broker.load(topic), "take")
+            bundle = broker.bundles.bundle_of(topic)
+            die = self._dice.random()
+            if die < 0.65:
+                await self._try(broker.bundles.hand_over(bundle, self._dice.choice(self.broker_names)), "move")
+            elif die < 0.75 and len(broker.bundles.of(bundle.namespace)) < _MOST_BUNDLES:
+                await self._try(broker.bundles.split(bundle), "split")
+            elif die < 0.85:
+                await self._try(broker.bundles.let_go(bundle), "let go")
+            else:
+                await self._try(broker.unload(topic), "unload")
 
     async def _try(self, work: Awaitable[object], what: str) -> None:
         try:

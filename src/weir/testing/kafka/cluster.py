@@ -9,8 +9,8 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from random import Random
 
+from weir.broker.bundles.settings import OwnershipSettings
 from weir.broker.groups.model import GroupSettings
-from weir.broker.ownership import OwnershipSettings
 from weir.broker.transactions.model import TransactionSettings
 from weir.gateway.kafka.connection.settings import KafkaSettings, SessionLimits
 from weir.model.policies import Policies, Retention

@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from weir.broker.api import Owner
+from weir.broker.bundles.settings import OwnershipSettings
 from weir.broker.groups.model import GroupSettings
-from weir.broker.ownership import OwnershipSettings
 from weir.gateway.kafka.connection.server import KafkaServer
 from weir.gateway.kafka.connection.settings import KafkaSettings
 from weir.gateway.pulsar.server import PulsarServer

@@ -1,0 +1,292 @@
+"""Bundles change hands, and are made two: what an owner does with what it has."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from typing import Any
+
+from weir.broker.api import BundleInfo
+from weir.broker.bundles.choosing import choose
+from weir.broker.bundles.held import HeldBundle
+from weir.broker.bundles.ownership import BundleOwnership
+from weir.broker.bundles.shared_work import SharedWork, gathered
+from weir.broker.bundles.splitting import Splitting
+from weir.broker.bundles.successor import NoTopics, Successor, Topics, UntoldSuccessor
+from weir.meta import keys
+from weir.model.bundles import BundleClaim, BundleName
+from weir.model.errors import InvalidNameError, NotAllowedError, NotOwnerError, WeirError
+from weir.model.topics import NamespaceName, TopicName
+
+log = logging.getLogger(__name__)
+
+#: Topics of a bundle that are closed, or loaded, at the same time.
+_TOPICS_AT_ONCE = 64
+
+
+class BundleMoves:
+    """Fills `api.Bundles`."""
+
+    def __init__(self, ownership: BundleOwnership) -> None:
+        self.ownership = ownership
+        self._settings = ownership.settings
+        self._successor: Successor = UntoldSuccessor()
+        self._topics: Topics = NoTopics()
+        self._splitting = Splitting(ownership)
+        #: What is being done with a bundle: one thing at a time.
+        self._under_way: SharedWork[BundleName] = SharedWork(ownership.tasks)
+        #: Topics of bundles that are about to come: they are loaded before clients ask.
+        self._expected: dict[BundleName, Sequence[TopicName]] = {}
+        ownership.on_arrival = self._arrived
+        ownership.on_stray = self._put_straight
+        ownership.end_split = self._end_split
+
+    def serve(self, topics: Topics, successor: Successor | None = None) -> None:
+        """These are the topics that go with the bundles, and this is how another broker is told to expect them."""
+        self._topics = topics
+        self._successor = successor or self._successor
+
+    # --- what there is ------------------------------------------------------------------------------------------
+
+    def bundle_of(self, topic: TopicName) -> BundleName:
+        return self.ownership.boundaries.bundle_of(topic)
+
+    def of(self, namespace: NamespaceName) -> list[BundleInfo]:
+        counts = self._loaded_counts()
+        bundles = self.ownership.boundaries.of(namespace).bundles(namespace)
+        return [self._info(bundle, counts) for bundle in bundles]
+
+    def all(self) -> list[BundleInfo]:
+        counts = self._loaded_counts()
+        return [self._info(bundle, counts) for bundle in self._known() if self.ownership.boundaries.has(bundle)]
+
+    def _known(self) -> list[BundleName]:
+        found = []
+        for key in self.ownership.claims.items():
+            try:
+                found.append(keys.bundle_of(key))
+            except InvalidNameError as bad:
+                log.error("%s is no bundle's claim: %s", key, bad)
+        return found
+
+    def info(self, bundle: BundleName) -> BundleInfo:
+        if not self.ownership.boundaries.has(bundle):
+            raise NotAllowedError(f"there is no bundle {bundle}", hint="look at the namespace's bundles")
+        return self._info(bundle, self._loaded_counts())
+
+    def _loaded_counts(self) -> dict[BundleName, int]:
+        counts: dict[BundleName, int] = {}
+        for name in self._topics.names:
+            bundle = self.bundle_of(name)
+            counts[bundle] = counts.get(bundle, 0) + 1
+        return counts
+
+    def _info(self, bundle: BundleName, counts: dict[BundleName, int]) -> BundleInfo:
+        claim = self.ownership.claims.get(keys.claim(bundle)) or BundleClaim()
+        holder = self.ownership.registration.holder(claim)
+        owner = "" if holder is None else holder.broker_id
+        return BundleInfo(bundle, owner, claim.epoch, claim.next, counts.get(bundle, 0))
+
+    # --- one thing at a time ------------------------------------------------------------------------------------
+
+    def _mine(self, bundle: BundleName) -> HeldBundle:
+        held = self.ownership.held.get(bundle)
+        if held is not None and held.held:
+            return held
+        self.info(bundle)
+        claim = self.ownership.claims.get(keys.claim(bundle))
+        holder = self.ownership.registration.holder(claim)
+        raise self.ownership.elsewhere(bundle, "" if holder is None else holder.broker_id)
+
+    async def _alone(self, bundle: BundleName, work: Callable[[HeldBundle], Coroutine[Any, Any, None]]) -> None:
+        """Do something with a bundle that is this broker's. It goes on, even if nobody waits for it any more."""
+        while (busy := self._under_way.under_way(bundle)) is not None:
+            await asyncio.wait([busy])
+        await self._under_way.ended(self._under_way.begin(bundle, work(self._mine(bundle))))
+
+    # --- handing over -------------------------------------------------------------------------------------------
+
+    async def hand_over(self, bundle: BundleName, to: str) -> None:
+        self._mine(bundle)
+        if to not in self.ownership.registration.live:
+            raise NotAllowedError(f"there is no broker {to!r} now", hint="look at the brokers that there are")
+        if to not in self.ownership.candidates(bundle.namespace):
+            raise NotAllowedError(f"broker {to!r} may not have {bundle}", hint="look at the namespace's isolation")
+        if to != self.ownership.me.broker_id:
+            await self._alone(bundle, lambda held: self._hand_over(held, to))
+
+    async def let_go(self, bundle: BundleName) -> None:
+        self._mine(bundle)
+        await self._alone(bundle, lambda held: self._hand_over(held, ""))
+
+    async def _hand_over(self, held: HeldBundle, to: str) -> None:
+        held.leaving, held.next = True, to
+        try:
+            if to:
+                await self._change(held, lambda claim: replace(claim, next=to))
+                await self._tell(held.name, to)
+        except WeirError:
+            held.leaving, held.next = False, ""
+            self._put_straight(held)
+            raise
+        reason = f"the topic moves to broker {to}" if to else "the bundle is unloaded"
+        try:
+            async with asyncio.timeout(self._settings.put_down_s):
+                await self._put_down(held.name, reason)
+        except TimeoutError:
+            log.warning("topics of %s did not close in time; the next owner fences them", held.name)
+        await self._pass(held, to)
+
+    def _put_straight(self, held: HeldBundle) -> None:
+        """A hand-over of which nobody knows whether it had begun does not go on: nobody is to have it next."""
+        self.ownership.tasks.spawn(self._clear_next(held), f"keep {held.name}")
+
+    async def _clear_next(self, held: HeldBundle) -> None:
+        while held.held and not held.leaving:
+            try:
+                await self._change(held, lambda claim: replace(claim, next="") if claim.next else claim)
+                break
+            except NotOwnerError:
+                break
+            except WeirError as failed:
+                log.warning("%s is still said to go elsewhere: %s", held.name, failed)
+                await self.ownership.clock.sleep(self._settings.retry_s)
+
+    async def _tell(self, bundle: BundleName, to: str) -> None:
+        names = [name for name in self._topics.names if bundle.holds(name)]
+        try:
+            async with asyncio.timeout(self._settings.ready_s):
+                await self._successor.get_ready(to, bundle, names)
+        except (WeirError, TimeoutError) as failed:
+            log.info("broker %s could not be told to expect %s: %s", to, bundle, failed)
+
+    async def _put_down(self, bundle: BundleName, reason: str) -> None:
+        """Until nothing of it is loaded: what was being loaded when it began comes, and goes, too."""
+        while names := [name for name in self._topics.names if bundle.holds(name)]:
+            await gathered((self._unload(name, reason) for name in names), _TOPICS_AT_ONCE)
+
+    async def _unload(self, name: TopicName, reason: str) -> None:
+        try:
+            await self._topics.unload(name, reason)
+        except WeirError as failed:
+            log.info("%s was not unloaded: %s", name, failed)
+
+    async def _pass(self, held: HeldBundle, to: str) -> None:
+        """Tried for as long as the lease lasts: without the claim it is nobody's before that."""
+        epoch, registration = held.epoch, self.ownership.registration
+
+        def passed(claim: BundleClaim) -> BundleClaim:
+            heir = registration.live.get(to)
+            if heir is None:
+                return BundleClaim(epoch=epoch)
+            return BundleClaim(heir.broker_id, heir.instance, epoch + 1)
+
+        while held.held:
+            try:
+                await self._change(held, passed)
+                break
+            except NotOwnerError:
+                break
+            except WeirError as failed:
+                log.warning("%s could not be passed on yet: %s", held.name, failed)
+                await self.ownership.clock.sleep(self._settings.retry_s)
+        self.ownership.forget(held)
+
+    async def _change(self, held: HeldBundle, change: Callable[[BundleClaim], BundleClaim]) -> None:
+        """Change this broker's claim; NotOwnerError if it is no longer its."""
+
+        def mine(claim: BundleClaim) -> BundleClaim:
+            if not self.ownership.registration.is_mine(claim) or claim.epoch != held.epoch:
+                raise self.ownership.elsewhere(held.name, claim.owner)
+            return change(claim)
+
+        await self.ownership.claims.change(keys.claim(held.name), mine)
+
+    # --- being handed over to -----------------------------------------------------------------------------------
+
+    async def expect(self, bundle: BundleName, topics: Sequence[TopicName]) -> None:
+        """Another broker is about to give this one a bundle with these topics."""
+        held = self.ownership.held.get(bundle)
+        self._expected[bundle] = topics
+        if held is not None and held.held:
+            self._arrived(held)
+
+    def _arrived(self, held: HeldBundle) -> None:
+        topics = self._expected.pop(held.name, ())
+        if topics:
+            self.ownership.tasks.spawn(self._load_all(topics), f"load {held.name}")
+
+    async def _load_all(self, topics: Sequence[TopicName]) -> None:
+        await gathered((self._load(name) for name in topics), _TOPICS_AT_ONCE)
+
+    async def _load(self, name: TopicName) -> None:
+        try:
+            await self._topics.load(name, create=False)
+        except WeirError as failed:
+            log.info("%s was not loaded ahead: %s", name, failed)
+
+    # --- splitting ----------------------------------------------------------------------------------------------
+
+    async def split(self, bundle: BundleName, at: int | None = None) -> tuple[BundleName, BundleName]:
+        halves = bundle.halves(at)
+        self._mine(bundle)
+        await self._alone(bundle, lambda held: self._split(held, halves[1].low))
+        return halves
+
+    async def _split(self, held: HeldBundle, at: int) -> None:
+        def marked(claim: BundleClaim) -> BundleClaim:
+            if claim.split not in (0, at):
+                raise NotAllowedError(f"{held.name} is being split elsewhere", hint="try again")
+            return claim if claim.split == at else replace(claim, split=at)
+
+        await self._change(held, marked)
+        await self._splitting.finish(held.name, at, held.epoch)
+
+    def _end_split(self, bundle: BundleName, claim: BundleClaim) -> None:
+        if bundle not in self._under_way:
+            self._under_way.begin(bundle, self._splitting.finish(bundle, claim.split, claim.epoch))
+
+    async def divide(self, namespace: NamespaceName, bundles: int) -> None:
+        if any(bundle.namespace == namespace for bundle in self._known()):
+            raise NotAllowedError(f"{namespace} has its bundles already", hint="split those that it has")
+        await self.ownership.boundaries.divide(namespace, bundles)
+
+    # --- going down ---------------------------------------------------------------------------------------------
+
+    @property
+    def draining(self) -> bool:
+        return self.ownership.me.draining
+
+    async def drain(self, reason: str = "the broker is drained") -> None:
+        registration, me = self.ownership.registration, self.ownership.me.broker_id
+        if all(broker.draining or broker.broker_id == me for broker in registration.live.values()):
+            raise NotAllowedError("there is no other broker to hand anything over to")
+        log.info("broker %s hands everything over: %s", me, reason)
+        await registration.drain(True)
+        while mine := list(self.ownership.held):
+            outcomes = await gathered((self._move_away(bundle) for bundle in mine), self._settings.moves_at_once)
+            failures = [failure for failure in outcomes if failure is not None]
+            if len(failures) == len(mine):
+                raise failures[0]
+
+    async def _move_away(self, bundle: BundleName) -> WeirError | None:
+        me = self.ownership.me.broker_id
+        try:
+            to = choose(bundle, [name for name in self.ownership.candidates(bundle.namespace) if name != me])
+            await (self.let_go(bundle) if to is None else self.hand_over(bundle, to))
+        except NotOwnerError:
+            return None
+        except WeirError as failed:
+            return failed
+        return None
+
+    async def resume(self) -> None:
+        await self.ownership.registration.drain(False)
+
+    async def leave(self) -> None:
+        """Before the broker goes down: hand everything over, if there is anybody to have it, within a limit."""
+        try:
+            async with asyncio.timeout(self._settings.drain_s):
+                await self.drain("it goes down")
+        except (WeirError, TimeoutError) as failed:
+            log.info("not everything was handed over: %s", failed)

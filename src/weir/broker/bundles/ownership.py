@@ -1,0 +1,288 @@
+"""Which broker serves which topic: claims on bundles in the metadata, which count for as long as their owner's
+registration is there.
+
+A claim is a hint for liveness, not what keeps data safe: a broker that wrongly believes to own a topic finds its
+ledgers fenced by the next owner. So nothing here waits for clocks to agree.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from weir.broker.api import Owner
+from weir.broker.bundles.boundaries import BundleBoundaries
+from weir.broker.bundles.choosing import candidates, choose
+from weir.broker.bundles.held import HeldBundle, TopicClaim
+from weir.broker.bundles.registration import Registration
+from weir.broker.bundles.settings import OwnershipSettings
+from weir.broker.bundles.shared_work import SharedWork
+from weir.broker.registry.mirror import Bells, Mirror
+from weir.meta import keys
+from weir.meta.interfaces import ABSENT, Lease, MetaStore
+from weir.meta.update import Codec, VersionedValue
+from weir.model.bundles import BundleClaim, BundleName, topic_hash
+from weir.model.errors import InvalidNameError, MetaConflictError, MetaUnavailableError, NotOwnerError, WeirError
+from weir.model.policies import Isolation
+from weir.model.registry import BrokerInfo
+from weir.model.topics import NamespaceName, TopicName
+from weir.runtime import Runtime
+from weir.runtime.tasks import TaskScope
+from weir.wire.bundles import decode_claim, encode_claim
+
+log = logging.getLogger(__name__)
+
+CLAIM: Codec[BundleClaim] = Codec(encode_claim, decode_claim)
+
+
+class BundleOwnership:
+    """Fills `ports.Ownership`. What this broker has, and what it knows of the others'."""
+
+    def __init__(
+        self,
+        meta: MetaStore,
+        runtime: Runtime,
+        info: BrokerInfo,
+        settings: OwnershipSettings | None = None,
+        *,
+        isolation_of: Callable[[NamespaceName], Isolation | None] = lambda namespace: None,
+    ) -> None:
+        """`info.instance` must differ from that of any earlier start of the same broker."""
+        self.settings = settings or OwnershipSettings()
+        self.registration = Registration(
+            meta, runtime, info, self.settings, on_loss=self._lease_lost, on_gain=self._lease_gained
+        )
+        self.boundaries = BundleBoundaries(meta, runtime, self._boundaries_changed)
+        self.claims = Mirror(meta, runtime, keys.CLAIMS, CLAIM, self._claim_changed)
+        self.held: dict[BundleName, HeldBundle] = {}
+        self.tasks = TaskScope(f"ownership {info.broker_id}")
+        self.bells = Bells()
+        #: Called with each bundle that this broker has from now on; with each that is said to go to another one,
+        #: although it does not; and with each whose split is to be ended.
+        self.on_arrival: Callable[[HeldBundle], None] = lambda bundle: None
+        self.on_stray: Callable[[HeldBundle], None] = lambda bundle: None
+        self.end_split: Callable[[BundleName, BundleClaim], None] = lambda bundle, claim: None
+        self.clock = runtime.clock
+        self._isolation_of = isolation_of
+        self._taking: SharedWork[BundleName] = SharedWork(self.tasks)
+        self._started = False
+
+    @property
+    def me(self) -> BrokerInfo:
+        return self.registration.info
+
+    async def start(self) -> None:
+        """Register, and know the others. A lost lease is replaced from now on; what it held is not."""
+        await self.boundaries.start()
+        await self.claims.start()
+        await self.registration.start()
+        self._started = True
+
+    async def close(self) -> None:
+        """Let go of everything at once."""
+        self._started = False
+        await self.tasks.close()
+        await self.registration.close()
+        await self.claims.close()
+        await self.boundaries.close()
+
+    # --- having -------------------------------------------------------------------------------------------------
+
+    async def own(self, topic: TopicName) -> TopicClaim:
+        """Hold the topic's bundle from now on, or NotOwnerError with the addresses of the broker that has it, or
+        should."""
+        for _ in range(self.settings.claim_attempts):
+            bundle = self.boundaries.bundle_of(topic)
+            held = self.held.get(bundle)
+            if held is not None and held.held:
+                if held.leaving:
+                    raise self.elsewhere(topic, held.next)
+                return TopicClaim(held, topic_hash(topic))
+            await self._taking.ended(self.take(bundle))
+        raise NotOwnerError(f"this broker does not get hold of {topic}", hint="try again")
+
+    def take(self, bundle: BundleName) -> "asyncio.Task[WeirError | None]":
+        """Take the bundle, if it is nobody's and everybody would choose this broker for it. Those who want it at
+        the same time share one attempt."""
+        return self._taking.under_way(bundle) or self._taking.begin(bundle, self._take(bundle))
+
+    async def _take(self, bundle: BundleName) -> None:
+        for _ in range(self.settings.claim_attempts):
+            lease = self.registration.lease
+            if lease is None:
+                raise NotOwnerError(f"this broker is not registered, so it cannot take {bundle}", hint="try again")
+            try:
+                found = await self.claims.refresh(keys.claim(bundle))
+                claim = await self._claimed(bundle, found)
+                if claim is None:
+                    continue  # somebody else's is on its way here
+                if not await self.boundaries.confirmed(bundle):
+                    return await self._drop(claim)
+            except (MetaConflictError, MetaUnavailableError) as again:
+                log.info("taking %s once more: %s", bundle, again)
+                await self.clock.sleep(self.settings.retry_s)
+                continue
+            if claim.value.split:
+                self.end_split(bundle, claim.value)
+                await self._change_of(keys.claim(bundle))
+                return None
+            return self._holds(bundle, claim, lease)
+        raise NotOwnerError(f"the metadata store did not let this broker take {bundle}", hint="try again")
+
+    async def _claimed(
+        self, bundle: BundleName, found: VersionedValue[BundleClaim] | None
+    ) -> VersionedValue[BundleClaim] | None:
+        """The claim with this broker's name in it; None if it was waited for and may be there now."""
+        key = keys.claim(bundle)
+        claim = None if found is None else found.value
+        if found is not None and claim is not None and self.registration.is_mine(claim):
+            # A put whose reply was lost, what another broker gave, or what was lost with a lease that is replaced.
+            clear = replace(claim, next="")
+            return found if clear == claim else await self.claims.put(key, clear, expect=found.version)
+        holder = await self.registration.confirmed_holder(claim)
+        if claim is not None and holder is not None:
+            if claim.next != self.me.broker_id or not await self._change_of(key):
+                raise self.elsewhere(bundle, holder.broker_id)
+            return None
+        chosen = self.chosen(bundle, claim)
+        if chosen != self.me.broker_id:
+            raise self.elsewhere(bundle, chosen)
+        epoch = 0 if claim is None else claim.epoch + 1
+        mine = BundleClaim(self.me.broker_id, self.me.instance, epoch, split=0 if claim is None else claim.split)
+        return await self.claims.put(key, mine, expect=ABSENT if found is None else found.version)
+
+    async def _change_of(self, key: str) -> bool:
+        """Wait until the claim is another one, within a limit."""
+        try:
+            async with asyncio.timeout(self.settings.arrival_s):
+                await self.bells.wait([key])
+        except TimeoutError:
+            return False
+        return True
+
+    async def _drop(self, claim: VersionedValue[BundleClaim]) -> None:
+        """It was split while it was taken: there is no such bundle any more."""
+        await self.claims.delete(claim.key, expect=claim.version)
+
+    def _holds(self, bundle: BundleName, claim: VersionedValue[BundleClaim], lease: Lease) -> None:
+        if lease is not self.registration.lease:
+            raise NotOwnerError(f"this broker lost its lease while it took {bundle}", hint="try again")
+        now = self.claims.get(claim.key)
+        if now is not None and not self.registration.is_mine(now):
+            return  # lost already
+        self.hold(HeldBundle(bundle, claim.value.epoch, lease))
+
+    def hold(self, bundle: HeldBundle) -> None:
+        """This broker has it from now on."""
+        known = self.held.get(bundle.name)
+        if known is None or not known.held:
+            self.held[bundle.name] = bundle
+            self.on_arrival(bundle)
+
+    def forget(self, held: HeldBundle) -> None:
+        """This broker has it no longer."""
+        held.end()
+        if self.held.get(held.name) is held:
+            del self.held[held.name]
+
+    # --- who has what -------------------------------------------------------------------------------------------
+
+    def brokers(self) -> list[BrokerInfo]:
+        """Every registered broker, this one among them, in the order of their node ids."""
+        return list(self.registration.live.values())
+
+    def candidates(self, namespace: NamespaceName) -> list[str]:
+        """The brokers that may have the namespace's bundles now."""
+        return candidates(self.brokers(), self._isolation_of(namespace))
+
+    def chosen(self, bundle: BundleName, claim: BundleClaim | None) -> str:
+        """Who is to take a bundle that nobody has: who was to have it next, else whom everybody would choose; ""
+        if nobody may."""
+        may = self.candidates(bundle.namespace)
+        if claim is not None and claim.next in may:
+            return claim.next
+        return choose(bundle, may) or ""
+
+    async def owner(self, topic: TopicName) -> Owner:
+        """Who serves the topic, or, if nobody does, who should. From memory: it may be a moment out of date."""
+        return self.owner_now(topic)
+
+    def owner_now(self, topic: TopicName) -> Owner:
+        """`owner`, without waiting."""
+        bundle = self.boundaries.bundle_of(topic)
+        held = self.held.get(bundle)
+        if held is not None and held.held:
+            return self._owner_of(held.next or self.me.broker_id, held.epoch)
+        claim = self.claims.get(keys.claim(bundle))
+        epoch = 0 if claim is None else claim.epoch
+        holder = self.registration.holder(claim)
+        if claim is None or holder is None:
+            return self._owner_of(self.chosen(bundle, claim), epoch)
+        moving = claim.next in self.registration.live
+        return self._owner_of(claim.next if moving else holder.broker_id, epoch)
+
+    def _owner_of(self, broker_id: str, epoch: int) -> Owner:
+        broker = self.registration.live.get(broker_id)
+        if broker is None:
+            return Owner(False, {}, broker_id, epoch=epoch)
+        here = broker_id == self.me.broker_id
+        return Owner(here, broker.listeners, broker_id, broker.node_id, epoch)
+
+    def elsewhere(self, what: object, broker_id: str) -> NotOwnerError:
+        """Whoever wants it shall go to that broker."""
+        if not broker_id:
+            return NotOwnerError(f"no broker has {what} now", hint="try again")
+        found = self.registration.live.get(broker_id)
+        return NotOwnerError(f"{what} is broker {broker_id}'s", listeners=found.listeners if found else None)
+
+    # --- what the metadata tells --------------------------------------------------------------------------------
+
+    def _claim_changed(self, key: str, present: bool) -> None:
+        self.bells.ring(key)
+        if not self._started:
+            return
+        try:
+            bundle = keys.bundle_of(key)
+        except InvalidNameError:
+            return
+        claim = self.claims.get(key)
+        mine, held = self.registration.is_mine(claim), self.held.get(bundle)
+        if held is not None and held.held:
+            if not mine or claim is None or claim.epoch != held.epoch:
+                if not held.leaving:
+                    log.warning("%s is another broker's now", bundle)
+                self.forget(held)
+            elif claim.next and not held.leaving:
+                self.on_stray(held)
+        elif mine:
+            self._given(bundle)
+
+    def _given(self, bundle: BundleName) -> None:
+        """Another broker, or a split, gave it to this one. Halves count from when the boundaries tell of them."""
+        if self.registration.lease is not None and self.boundaries.has(bundle):
+            self.take(bundle)
+
+    def _boundaries_changed(self, namespace: NamespaceName) -> None:
+        """There are others now. A split that this broker began, and of which it heard no more, may be made."""
+        if not self._started:
+            return
+        for bundle in self.boundaries.of(namespace).bundles(namespace):
+            if bundle not in self.held and self.registration.is_mine(self.claims.get(keys.claim(bundle))):
+                self._given(bundle)
+        for bundle in [name for name in self.held if name.namespace == namespace]:
+            claim = self.claims.get(keys.claim(bundle))
+            if claim is not None and claim.split and not self.boundaries.has(bundle):
+                self.end_split(bundle, claim)
+
+    def _lease_lost(self) -> None:
+        """Nothing counts any more, before anybody else may take it."""
+        for held in list(self.held.values()):
+            self.forget(held)
+
+    def _lease_gained(self) -> None:
+        """What nobody took while there was no lease is this broker's again."""
+        if not self._started:
+            return
+        for key, claim in self.claims.items().items():
+            if self.registration.is_mine(claim):
+                self._claim_changed(key, True)

@@ -1,0 +1,346 @@
+"""Bundles are handed over, let go of, and made two."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from tests.broker.bundles.conftest import BUNDLES, SPACE, TTL_S, Cluster, Member, topic_in
+
+from weir.meta import keys
+from weir.model.errors import MetaUnavailableError, NotAllowedError, NotOwnerError
+from weir.model.policies import Isolation
+from weir.model.topics import NamespaceName
+from weir.testing.world.meta import MetaFaults
+
+BUNDLE = BUNDLES[0]
+T, U = topic_in(BUNDLE), topic_in(BUNDLE, 1)
+
+
+async def loaded(cluster: Cluster, names: str = "ab") -> tuple[Member, Member]:
+    """Who has the bundle with two topics, and another."""
+    await cluster.brokers(names)
+    one = cluster.chosen(BUNDLE)
+    await one.topics.load(T)
+    await one.topics.load(U)
+    return one, cluster.other(one)
+
+
+def test_a_bundle_goes_to_a_named_broker_with_its_topics(in_cluster: Callable) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        one, other = await loaded(cluster)
+        await one.moves.hand_over(BUNDLE, other.name)
+        assert cluster.told == [(other.name, BUNDLE, [T, U])]
+        assert one.held == []
+        assert one.topics.reasons == [f"the topic moves to broker {other.name}"] * 2
+        owner = one.ownership.owner_now(T)
+        assert (owner.broker_id, owner.here, owner.epoch) == (other.name, False, 1)
+        await cluster.settle()
+        assert sorted(map(str, other.topics.names)) == sorted([str(T), str(U)])
+        assert other.moves.info(BUNDLE).topics == 2
+        assert other.moves.info(BUNDLE).owner == other.name
+        with pytest.raises(NotOwnerError):
+            await one.ownership.own(T)
+
+    in_cluster(scenario)
+
+
+def test_who_asks_the_successor_while_topics_close_waits_for_the_bundle(in_cluster: Callable) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        one, other = await loaded(cluster)
+        one.topics.closing_s = 1.0
+        moving = asyncio.ensure_future(one.moves.hand_over(BUNDLE, other.name))
+        await cluster.runtime.clock.sleep(0.5)
+        assert T in one.topics.names
+        for member in (one, other):  # everybody is sent to the successor already
+            assert member.ownership.owner_now(T).broker_id == other.name
+        with pytest.raises(NotOwnerError):
+            await one.ownership.own(topic_in(BUNDLE, 2))
+        claim = await other.ownership.own(T)
+        assert claim.epoch == 1
+        assert one.held == []
+        await moving
+
+    in_cluster(scenario)
+
+
+def test_topics_that_do_not_close_do_not_hold_a_bundle_back(in_cluster: Callable) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        one, other = await loaded(cluster)
+        one.topics.closing_s = 1000.0
+        await one.moves.hand_over(BUNDLE, other.name)
+        await cluster.settle()
+        assert other.held == [BUNDLE]
+
+    in_cluster(scenario)
+
+
+def test_a_bundle_whose_owner_dies_while_it_hands_over_goes_to_the_successor(in_cluster: Callable) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await loaded(cluster, "abcd")
+        one = cluster.chosen(BUNDLE)
+        to = next(name for name in "abcd" if name != one.name)
+        one.topics.closing_s = 1000.0
+        moving = asyncio.ensure_future(one.moves.hand_over(BUNDLE, to))
+        await cluster.runtime.clock.sleep(0.5)
+        await one.ownership.close()
+        moving.cancel()
+        await cluster.settle()
+        for name in sorted(set("abcd") - {one.name}):
+            assert cluster.members[name].ownership.owner_now(T).broker_id == to
+        assert (await cluster.members[to].ownership.own(T)).epoch == 1
+
+    in_cluster(scenario)
+
+
+def test_a_bundle_whose_successor_dies_meanwhile_is_nobodys(in_cluster: Callable) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        one, other = await loaded(cluster)
+        one.topics.closing_s = 2.0
+        moving = asyncio.ensure_future(one.moves.hand_over(BUNDLE, other.name))
+        await cluster.runtime.clock.sleep(0.5)
+        await other.ownership.close()
+        await moving
+        one.topics.closing_s = 0.0
+        assert one.moves.info(BUNDLE).owner == ""
+        assert (await one.ownership.own(T)).epoch == 1
+
+    in_cluster(scenario)
+
+
+def test_what_cannot_be_handed_over_is_refused_and_goes_on(in_cluster: Callable) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        one, other = await loaded(cluster)
+        with pytest.raises(NotOwnerError):
+            await other.moves.hand_over(BUNDLE, one.name)
+        with pytest.raises(NotAllowedError):
+            await one.moves.hand_over(BUNDLE, "nobody")
+        cluster.isolation[SPACE] = Isolation((one.name,))
+        with pytest.raises(NotAllowedError):
+            await one.moves.hand_over(BUNDLE, other.name)
+        with pytest.raises(NotAllowedError):
+            await one.moves.hand_over(BUNDLE.halves()[0], other.name)
+        await one.moves.hand_over(BUNDLE, one.name)
+        assert one.held == [BUNDLE]
+        assert one.topics.reasons == []
+
+    in_cluster(scenario)
+
+
+def test_a_hand_over_that_could_not_be_announced_does_not_happen(in_cluster: Callable) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        one, other = await loaded(cluster)
+        one.meta.faults = MetaFaults(lose_reply=1.0)  # it is announced, and nobody knows
+        with pytest.raises(MetaUnavailableError):
+            await one.moves.hand_over(BUNDLE, other.name)
+        one.meta.faults = MetaFaults()
+        await cluster.runtime.clock.sleep(2 * TTL_S)
+        assert one.moves.info(BUNDLE).next == ""
+        assert other.ownership.owner_now(T).broker_id == one.name
+        assert (await one.ownership.own(T)).held
+
+    in_cluster(scenario)
+
+
+def test_a_bundle_that_is_let_go_of_goes_to_whom_everybody_chooses(in_cluster: Callable) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        one, other = await loaded(cluster)
+        await one.moves.hand_over(BUNDLE, other.name)
+        await cluster.settle()
+        await other.moves.let_go(BUNDLE)
+        await cluster.settle()
+        assert other.topics.names == []
+        assert (await one.ownership.own(T)).epoch == 2
+
+    in_cluster(scenario)
+
+
+# --- splitting ------------------------------------------------------------------------------------------------
+
+
+def test_both_halves_of_a_bundle_stay_with_their_topics_where_it_was(in_cluster: Callable) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        one, other = await loaded(cluster)
+        claims = list(one.topics.claims.values())
+        low, high = await one.moves.split(BUNDLE)
+        assert one.held == [low, high]
+        assert all(claim.held and claim.epoch == 0 for claim in claims)
+        assert one.topics.reasons == []
+        await cluster.settle()
+        for member in (one, other):
+            assert [info.name for info in member.moves.of(SPACE)] == [low, high, *BUNDLES[1:]]
+            assert member.moves.bundle_of(topic_in(low)) == low
+            assert member.ownership.owner_now(topic_in(high)).broker_id == one.name
+            assert BUNDLE not in [info.name for info in member.moves.all()]
+        await one.moves.hand_over(low, other.name)
+        await cluster.settle()
+        assert other.held == [low]
+        assert [claim.held for claim in claims] == [high.holds(topic) for topic in (T, U)]
+
+    in_cluster(scenario)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_split_that_is_cut_short_is_ended_by_whoever_has_the_bundle_next(
+    in_cluster: Callable, seed: int
+) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        one, other = await loaded(cluster)
+        low, high = BUNDLE.halves()
+        one.meta.faults = MetaFaults(delay_s=0.02)
+        splitting = asyncio.ensure_future(one.moves.split(BUNDLE))
+        await cluster.runtime.clock.sleep(0.02 + 0.012 * seed)
+        one.meta.faults = MetaFaults(outage=True, starve_leases=True)
+        await cluster.runtime.clock.sleep(3 * TTL_S)
+        epochs = {}
+        for topic in (topic_in(low), topic_in(high)):
+            epochs[topic] = (await other.ownership.own(topic)).epoch
+        assert all(epoch >= 1 for epoch in epochs.values())
+        one.meta.faults = MetaFaults()
+        await asyncio.wait([splitting])
+        splitting.exception()
+        await cluster.runtime.clock.sleep(3 * TTL_S)
+        assert one.held == []
+        names = [info.name for info in other.moves.of(SPACE)]
+        assert names in ([low, high, *BUNDLES[1:]], BUNDLES)
+        assert [(info.name, info.owner, info.epoch) for info in other.moves.of(SPACE)] == [
+            (info.name, info.owner, info.epoch) for info in one.moves.of(SPACE)
+        ]
+        for topic, epoch in epochs.items():
+            assert (await other.ownership.own(topic)).epoch >= epoch
+
+    in_cluster(scenario, seed)
+
+
+def test_a_broker_that_did_not_hear_of_a_split_does_not_get_the_whole(in_cluster: Callable) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        one, other = await loaded(cluster)
+        await one.moves.split(BUNDLE)
+        other.ownership.boundaries._records._items.clear()  # its watch is late
+        with pytest.raises(NotOwnerError):
+            await other.ownership.own(T)
+        await cluster.settle()
+        assert not [info for info in other.moves.all() if info.name == BUNDLE]
+        assert other.ownership.claims.get(keys.claim(BUNDLE)) is None
+
+    in_cluster(scenario)
+
+
+def test_a_namespace_is_divided_once_before_anybody_has_anything_of_it(in_cluster: Callable) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        one, other = await loaded(cluster)
+        fresh = NamespaceName.parse("public/fresh")
+        await one.moves.divide(fresh, 7)
+        await cluster.settle()
+        assert len(other.moves.of(fresh)) == 7
+        for namespace, count in ((fresh, 3), (SPACE, 8)):
+            with pytest.raises(NotAllowedError):
+                await one.moves.divide(namespace, count)
+
+    in_cluster(scenario)
+
+
+# --- going down -----------------------------------------------------------------------------------------------
+
+
+def test_a_broker_that_is_drained_hands_everything_over_and_takes_nothing(in_cluster: Callable) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        members = await cluster.brokers("abc")
+        for bundle in BUNDLES:
+            await cluster.chosen(bundle).topics.load(topic_in(bundle))
+        one = max(members, key=lambda member: len(member.held))
+        had = one.held
+        await one.moves.drain()
+        await cluster.settle()
+        assert one.held == []
+        assert one.moves.draining
+        assert sorted(bundle for member in members for bundle in member.held) == BUNDLES
+        assert sorted(topic_in(b).local for b in BUNDLES) == sorted(
+            topic.local for member in members for topic in member.topics.names
+        )
+        others = [member for member in members if member is not one]
+        for bundle in had:
+            holder = next(member for member in others if bundle in member.held)
+            await holder.moves.let_go(bundle)
+        await cluster.settle()
+        assert all(
+            member.ownership.owner_now(topic_in(b)).broker_id != one.name for member in members for b in had
+        )
+        await one.moves.resume()
+        await cluster.settle()
+        assert not one.moves.draining
+
+    in_cluster(scenario)
+
+
+def test_the_only_broker_is_not_drained(in_cluster: Callable) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        (one,) = await cluster.brokers("a")
+        await one.topics.load(T)
+        with pytest.raises(NotAllowedError):
+            await one.moves.drain()
+        await one.moves.leave()  # going down it does not mind
+        assert one.held == [BUNDLE]
+
+    in_cluster(scenario)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_epochs_never_go_back_and_bundles_are_not_lost_however_they_move(in_cluster: Callable, seed: int) -> None:
+    """With replies lost, leases lost, splits and hand-overs, all at once."""
+
+    async def scenario(cluster: Cluster) -> None:
+        members = await cluster.brokers("abc")
+        rng, clock = cluster.runtime.rng, cluster.runtime.clock
+        seen: dict[str, int] = {}
+        ending = False
+
+        async def use(member: Member) -> None:
+            while not ending:
+                await clock.sleep(rng.uniform(0.01, 0.2))
+                topic = topic_in(BUNDLES[rng.randrange(4)], rng.randrange(4))
+                try:
+                    claim = await member.ownership.own(topic)
+                except NotOwnerError:
+                    continue
+                if claim.held:
+                    assert claim.epoch >= seen.get(topic.local, 0)
+                    seen[topic.local] = claim.epoch
+
+        async def move(member: Member) -> None:
+            while not ending:
+                await clock.sleep(rng.uniform(0.1, 1.0))
+                if not member.held:
+                    continue
+                bundle = rng.choice(member.held)
+                try:
+                    if rng.random() < 0.2:
+                        await member.moves.split(bundle)
+                    else:
+                        await member.moves.hand_over(bundle, rng.choice("abc"))
+                except (NotOwnerError, NotAllowedError, MetaUnavailableError):
+                    pass
+
+        async def fail(member: Member) -> None:
+            while not ending:
+                await clock.sleep(rng.uniform(1, 10))
+                member.meta.faults = rng.choice(
+                    [
+                        MetaFaults(lose_reply=0.2, lose_request=0.1, delay_s=0.05),
+                        MetaFaults(starve_leases=True),
+                        MetaFaults(outage=True),
+                    ]
+                )
+                await clock.sleep(rng.uniform(0.5, 7))
+                member.meta.faults = MetaFaults()
+
+        work = [asyncio.ensure_future(what(member)) for member in members for what in (use, move, fail)]
+        await clock.sleep(60)
+        ending = True
+        await asyncio.gather(*work)
+        assert len(seen) == 16
+        await clock.sleep(30)
+        for topic in (topic_in(bundle, n) for bundle in BUNDLES for n in range(4)):
+            owner = members[0].ownership.owner_now(topic)
+            assert (await cluster.members[owner.broker_id].ownership.own(topic)).epoch >= seen[topic.local]
+
+    in_cluster(scenario, seed)
