@@ -4,15 +4,26 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import pytest
+
 from weir.admin.http import Admission, HttpSettings, Request, Response
 from weir.admin.http_server import HttpServer
 from weir.bookie.server import BookieServer, ServerSettings
+from weir.broker.peers import session as peer_session
+from weir.broker.peers.calls import PeerHandlers
+from weir.broker.peers.server import PeerServer
+from weir.broker.peers.settings import PeerServerSettings
 from weir.model.ids import BookieId, EntryId, LedgerId
 from weir.runtime import Runtime
 from weir.testing.storage.fakes import FakeBookie
 from weir.testing.world.world import World, simulate
 from weir.wire import bookie as wire
 from weir.wire.bookie_hello import Hello, encode_hello
+from weir.wire.frames import FrameSplitter
+from weir.wire.peer import hello as peer_hello
+from weir.wire.peer import messages
+from weir.wire.peer.calls import call_named
+from weir.wire.peer.values import Call
 
 MANY = 2000
 
@@ -95,6 +106,34 @@ def test_requests_of_one_client_of_a_bookie_are_cut_into_turns() -> None:
         await connection.receive()
         connection.write([*[wire.encode_confirm(LedgerId(1), EntryId(1))] * MANY, wire.encode_ping(7)])
         await connection.receive()
+
+    play(serve, talk)
+    assert steps.total == MANY
+    assert steps.most <= 256
+
+
+def test_requests_of_another_broker_are_cut_into_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = Steps()
+
+    def counted(number: int) -> Call[Any]:
+        steps.note()
+        return call_named(number)
+
+    monkeypatch.setattr(peer_session, "call_named", counted)
+
+    async def serve(runtime: Runtime) -> PeerServer:
+        server = PeerServer(runtime, "b", PeerHandlers(), PeerServerSettings("server", 6670))
+        await server.start()
+        return server
+
+    async def talk(runtime: Runtime) -> None:
+        connection = await runtime.net.connect("server", 6670)
+        connection.write([peer_hello.encode_hello(peer_hello.Hello("a", "b"))])
+        await connection.receive()
+        connection.write([messages.encode_request(n, 9999, 1000, b"") for n in range(1, MANY + 1)])
+        splitter, answers = FrameSplitter(messages.MAX_FRAME_BYTES), 0
+        while answers < MANY:
+            answers += len(list(splitter.feed(await connection.receive())))
 
     play(serve, talk)
     assert steps.total == MANY

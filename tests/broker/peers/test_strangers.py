@@ -28,6 +28,7 @@ from weir.model.registry import BrokerInfo
 from weir.runtime.interfaces import Connection
 from weir.runtime.proving import prove
 from weir.runtime.real import real_runtime
+from weir.runtime.request_budget import RequestBudget
 from weir.testing.certificates import Certificate, make_certificate
 from weir.wire.bookie_layout import frame
 from weir.wire.frames import FrameSplitter
@@ -122,7 +123,10 @@ class Listening:
 
 @asynccontextmanager
 async def listening(
-    limits: PeerLimits | None = None, credentials: PeerCredentials | None = None, max_strangers: int = 16
+    limits: PeerLimits | None = None,
+    credentials: PeerCredentials | None = None,
+    max_strangers: int = 16,
+    request_budget: RequestBudget | None = None,
 ) -> AsyncIterator[Listening]:
     async with AsyncExitStack() as stack:
         handlers, metrics = PeerHandlers(), PeerMetrics()
@@ -140,6 +144,7 @@ async def listening(
             settings,
             credentials=credentials or PeerCredentials(SECRET),
             metrics=metrics,
+            request_budget=request_budget,
         )
         await server.start()
         stack.push_async_callback(server.close)
@@ -386,6 +391,26 @@ async def test_large_requests_and_answers_come_whole() -> None:
         pool, body = await b.pool(), bytes(range(256)) * 20_000
         answers = await asyncio.gather(*(pool.ask("b", AdminCall("r", "PUT", "/", body=body)) for _ in range(3)))
         assert [answer.body == body for answer in answers] == [True] * 3
+
+
+async def test_requests_count_in_the_budget_of_all_listeners_until_they_are_answered() -> None:
+    gate, budget = asyncio.Event(), RequestBudget(1024 * 1024)
+
+    async def wait(call: AdminCall) -> AdminAnswer:
+        await gate.wait()
+        return AdminAnswer(200)
+
+    async with listening(request_budget=budget) as b:
+        b.handlers.on(AdminCall, wait)
+        pool = await b.pool()
+        large = AdminCall("r", "PUT", "/", body=bytes(400_000))
+        asked = [asyncio.ensure_future(pool.ask("b", large)) for _ in range(3)]
+        await until(lambda: budget.waiting == 1)  # the connection is not read until there is capacity for the next
+        assert budget.used_bytes >= 400_000
+        assert b.metrics.served.under_way < 3
+        gate.set()
+        assert await asyncio.gather(*asked) == [AdminAnswer(200)] * 3
+        await until(lambda: budget.used_bytes == 0)
 
 
 async def test_a_server_that_closes_answers_what_it_took() -> None:

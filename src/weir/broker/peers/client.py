@@ -69,6 +69,7 @@ class PeerClient:
         self._asked_at = 0.0
         self._failures = 0
         self._retry_at = 0.0
+        self._last_end = ""
 
     @property
     def pending(self) -> int:
@@ -129,7 +130,7 @@ class PeerClient:
 
     def _connect(self) -> PeerLink:
         if self._clock.monotonic() < self._retry_at:
-            raise PeerUnavailableError(f"broker {self._broker_id} could not be reached just now", sent=False)
+            raise PeerUnavailableError(f"{self._last_end}, and was not tried again yet", sent=False)
         address = self._address()
         link = PeerLink(
             self._runtime,
@@ -157,7 +158,7 @@ class PeerClient:
         if link is not self._link:
             return
         settings = self._settings
-        self._link = None
+        self._link, self._last_end = None, error.what
         pause_s = min(settings.first_backoff_s * 2**self._failures, settings.max_backoff_s)
         self._retry_at = self._clock.monotonic() + pause_s * self._runtime.rng.uniform(0.5, 1.0)
         log.log(logging.DEBUG if self._failures or self._closed else logging.WARNING, "%s", error)
