@@ -16,6 +16,8 @@ FAILED, MISUSED = 1, 2
     cls=LazyGroup,
     lazy={
         "bookie": Lazy("weir.cli.bookie:bookie", "Run a storage node, or look into its files."),
+        "broker": Lazy("weir.server.node_commands:broker", "Run a broker of a cluster."),
+        "cluster": Lazy("weir.cli.cluster:cluster", "Run a cluster on this machine, and look after any cluster."),
         "config": Lazy("weir.server.config_command:config", "Show and explain the settings of weir up."),
         "consume": Lazy("weir.cli.consume:consume", "Print the messages of a topic."),
         "demo": Lazy("weir.server.demo:demo", "Show what Weir does, on this machine."),
@@ -28,6 +30,7 @@ FAILED, MISUSED = 1, 2
         "produce": Lazy("weir.cli.produce:produce", "Send messages to a topic."),
         "schemas": Lazy("weir.cli.schemas:schemas", "Show, upload, check and delete the schemas of a topic."),
         "sql": Lazy("weir.cli.sql:sql", "Query topics and define streams with SQL on Spark."),
+        "storage": Lazy("weir.server.node_commands:storage", "Serve the storage of one folder to brokers."),
         "streams": Lazy("weir.cli.streams:streams", "Run and list the streams that SQL has defined."),
         "subscriptions": Lazy(
             "weir.cli.subscriptions:subscriptions", "List, create, move and delete the subscriptions of a topic."

@@ -54,6 +54,7 @@ from weir.ledger.client import LedgerClient
 from weir.ledger.idblocks import IdBlocks
 from weir.meta import keys
 from weir.meta.interfaces import MetaStore
+from weir.model.features import FEATURES
 from weir.model.policies import Policies
 from weir.model.registry import BrokerInfo
 from weir.runtime.byte_budget import ByteBudget
@@ -91,6 +92,8 @@ class Composition:
     #: Shards of coordinators, where it is not said yet how many there are; None: one for a broker on its own,
     #: `CLUSTER_SHARDS` for several.
     coordinator_shards: int | None = None
+    #: Where it stands.
+    rack: str = ""
     #: Ids of producers that are taken from the metadata at a time.
     producer_ids: int = 1000
     #: Stands in for the one that goes by tokens and certificates.
@@ -387,7 +390,8 @@ async def _own(
     runtime: Runtime, meta: MetaStore, how: Composition, registry: Registry, stack: AsyncExitStack
 ) -> BundleMoves:
     number = await number_of(meta, runtime, how.name)
-    info = BrokerInfo(how.name, f"{runtime.rng.getrandbits(64):016x}", how.listeners, number)
+    instance = f"{runtime.rng.getrandbits(64):016x}"
+    info = BrokerInfo(how.name, instance, how.listeners, number, rack=how.rack, features=FEATURES)
     ownership = BundleOwnership(
         meta,
         runtime,

@@ -81,6 +81,12 @@ class Storage:
     ledger_bytes: int = setting(SIZE, 256 * MIB, "A topic begins a new ledger when its last one holds so much,")
     ledger_entries: int = setting(COUNT, 100_000, "or so many entries,")
     ledger_age: float = setting(SECONDS, 4 * 3600.0, "or is so old; trimming removes whole ledgers.")
+    quorum: str = setting(
+        TEXT,
+        "",
+        "Bookies per ledger, copies of an entry, and how many of them it is acknowledged by, as in 3/3/2; empty: "
+        "one for weir up, 2/2/2 for weir broker.",
+    )
     cursor_interval: float = setting(SECONDS, 0.2, "Acknowledgements are written to the disk so often, together.")
 
 
@@ -156,8 +162,11 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """How nodes of a cluster know each other."""
+    """How nodes of a cluster find and know each other."""
 
+    meta: str = setting(TEXT, "", "For weir broker: where the metadata is, etcd://host:port[,host:port].")
+    name: str = setting(TEXT, "", "For weir broker: its name, its own for good; empty: the host's.")
+    rack: str = setting(TEXT, "", "Where this broker stands; Kafka's clients prefer what is near.")
     secret: str = setting(
         TEXT, "", "What all nodes know and nobody else, 32 bytes or more: base64:... or file:/path.", secret=True
     )

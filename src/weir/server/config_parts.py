@@ -1,5 +1,6 @@
 """From the configuration to the small settings value of each part."""
 
+import socket
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,13 +18,18 @@ from weir.gateway.kafka.connection.settings import SessionLimits as KafkaLimits
 from weir.gateway.pulsar.settings import PulsarSettings, SessionLimits
 from weir.model.errors import ConfigError
 from weir.model.ids import BookieId
+from weir.model.ledger import Quorum
 from weir.model.policies import AutoTopicCreation, BacklogAction, BacklogQuota, Policies, Retention
 from weir.server.addresses import Address, advertised
 from weir.server.config import Config
+from weir.server.remote_storage import RemoteStorageSettings
 from weir.server.storage import StorageSettings
 from weir.stream.settings import StreamSettings
 
 _BOOKIE = BookieId("local")
+_STANDALONE = "standalone"
+_MAX_NAME_CHARS = 200
+_MAX_ENSEMBLE = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +41,7 @@ class TokenSettings:
     rules: TokenRules
 
 
-def storage_settings(config: Config) -> StorageSettings:
+def storage_settings(config: Config, *, accept_loss: bool = False) -> StorageSettings:
     folder = str(Path(config.data).absolute())
     storage = config.storage
     if storage.low_water_bytes > storage.high_water_bytes:
@@ -50,12 +56,45 @@ def storage_settings(config: Config) -> StorageSettings:
         flush=FlushSettings(interval_s=storage.flush_interval),
         space=SpaceSettings(storage.low_water_bytes, storage.high_water_bytes),
     )
-    return StorageSettings(folder, bookie)
+    return StorageSettings(folder, bookie, accept_loss)
+
+
+def broker_name(config: Config) -> str:
+    """A Weir of one process has a name that it need not be told; a broker of a cluster has one of its own."""
+    name = config.cluster.name or (socket.gethostname() if config.cluster.meta else _STANDALONE)
+    if "/" in name or not name.isprintable() or len(name) > _MAX_NAME_CHARS:
+        raise ConfigError(f"{name!r} cannot be a broker's name", hint="set cluster.name to a short one")
+    return name
+
+
+def quorum(config: Config) -> Quorum:
+    """Over how many bookies ledgers are spread; a broker over remote ones keeps two copies unless it is told."""
+    text = config.storage.quorum or ("2/2/2" if config.cluster.meta else "1/1/1")
+    numbers = text.split("/")
+    if len(numbers) != 3 or not all(part.isascii() and part.isdigit() for part in numbers):
+        raise ConfigError(f"storage.quorum is no three numbers: {text!r}", hint="write it as in 3/3/2")
+    ensemble, write, ack = map(int, numbers)
+    if not 1 <= ack <= write <= ensemble <= _MAX_ENSEMBLE:
+        raise ConfigError(
+            f"storage.quorum {text} cannot be",
+            hint="acknowledged by at most the copies, copies at most the bookies",
+        )
+    return Quorum(ensemble, write, ack)
+
+
+def remote_storage(config: Config) -> RemoteStorageSettings:
+    if not config.cluster.meta:
+        raise ConfigError(
+            "a broker of a cluster needs to know where the metadata is",
+            hint="set cluster.meta = etcd://host:port, in --config or with --set",
+        )
+    return RemoteStorageSettings(config.cluster.meta, cluster_credentials(config), quorum(config).ensemble)
 
 
 def stream_settings(config: Config) -> StreamSettings:
     storage = config.storage
     return StreamSettings(
+        quorum=quorum(config),
         roll_bytes=storage.ledger_bytes,
         roll_entries=storage.ledger_entries,
         roll_s=storage.ledger_age,

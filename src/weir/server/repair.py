@@ -4,14 +4,12 @@ from contextlib import AsyncExitStack
 
 from weir.broker.peers.settings import PeerCredentials
 from weir.ledger.auditor import Auditor
-from weir.ledger.bookies import BookieDirectory
-from weir.ledger.client import LedgerClient
-from weir.ledger.remote import RemoteBookiePool
 from weir.ledger.settings import LedgerSettings
 from weir.ledger.worker import ReplicationWorker
 from weir.meta.interfaces import MetaStore
 from weir.runtime.interfaces import Runtime
 from weir.runtime.tasks import TaskScope
+from weir.server.storage import open_ledgers
 
 
 class RepairService:
@@ -34,14 +32,9 @@ class RepairService:
         self._started = AsyncExitStack()
 
     async def start(self) -> None:
-        directory = BookieDirectory(self._runtime.clock, self._meta)
-        self._started.push_async_callback(directory.close)
-        shown = self._credentials
-        pool = RemoteBookiePool(self._runtime, directory.resolve, tls=shown.client_tls, secret=shown.secret)
-        self._started.push_async_callback(pool.close)
-        client = LedgerClient(self._runtime, self._meta, pool, self._settings, directory=directory)
-        await client.start()
-        self._started.push_async_callback(client.close)
+        client = await open_ledgers(
+            self._runtime, self._meta, self._started, settings=self._settings, credentials=self._credentials
+        )
         tasks = TaskScope(f"repair {self._owner}")
         self._started.push_async_callback(tasks.close)
         tasks.spawn(Auditor(client.context, self._owner).run(), "auditor")

@@ -37,13 +37,12 @@ from weir.server.kafka_metrics import kafka_families
 from weir.server.listening import BoundNetwork
 from weir.server.loop_metrics import loop_families
 from weir.server.peer_metrics import peer_families
-from weir.server.storage import LocalStorage
+from weir.server.storage import BrokerStorage, LocalStorage
 from weir.server.storage_metrics import damage_families
 from weir.wire.peer.administration import AdminCall
 
 log = logging.getLogger(__name__)
 
-_BROKER_ID = "standalone"
 #: How clients write the addresses of listeners; Kafka's need no scheme.
 _SCHEMES = {"pulsar": "pulsar://", "pulsar_tls": "pulsar+ssl://", "http": "http://", "https": "https://"}
 
@@ -58,18 +57,20 @@ class Standalone:
         *,
         on_locked: Callable[[], None] | None = None,
         accept_loss: bool = False,
+        storage: BrokerStorage | None = None,
         adjust_pulsar: Callable[[PulsarSettings], PulsarSettings] = lambda settings: settings,
         adjust_kafka: Callable[[KafkaSettings], KafkaSettings] = lambda settings: settings,
         request_budget: RequestBudget | None = None,
     ) -> None:
         """`on_locked` is called when the data folder is known to be nobody else's; `accept_loss`: go on without
-        what was acknowledged and is gone from it; `adjust_*`: change the settings of each listener, and
-        `request_budget` what all may receive, beyond what the configuration offers."""
+        what was acknowledged and is gone from it; `storage`: what to stand on instead of that folder;
+        `adjust_*`: change the settings of each listener, and `request_budget` what all may receive, beyond what
+        the configuration offers."""
         self._net = BoundNetwork(runtime.net)
         self._runtime = replace(runtime, net=self._net)
         self._config = config
-        storage = replace(parts.storage_settings(config), accept_loss=accept_loss)
-        self._storage = LocalStorage(self._runtime, storage, on_locked=on_locked)
+        folder = parts.storage_settings(config, accept_loss=accept_loss)
+        self._storage = storage or LocalStorage(self._runtime, folder, on_locked=on_locked)
         self._started = AsyncExitStack()
         self._bound: dict[str, Address] = {}
         self._peers: PeerLinks | None = None
@@ -129,7 +130,7 @@ class Standalone:
     def _composition(self, tokens: TokenVerifier | None) -> Composition:
         config = self._config
         return Composition(
-            _BROKER_ID,
+            parts.broker_name(self._config),
             self._listeners(),
             parts.default_policies(config),
             parts.security_settings(config),
@@ -138,6 +139,7 @@ class Standalone:
             broker=parts.broker_settings(config),
             groups=parts.group_settings(config),
             tail_bytes=config.storage.cache_bytes,
+            rack=config.cluster.rack,
             peers=self._peers,
         )
 
@@ -225,13 +227,13 @@ class Standalone:
             gateways=lambda: [
                 *loop_families(self._runtime.loop_holds),
                 *budget_families(self._request_budget, self._unread_budget, self._net),
-                *damage_families(self._storage.bookie.damages, self._storage.ledgers.context.losses.entries),
+                *damage_families(self._storage.damages, self._storage.ledgers.context.losses.entries),
                 *kafka_families(self._kafka_metrics),
                 *peer_families(composed.peer_metrics),
             ],
             transactions=composed.transaction_access,
             sql_streams=SqlStreams(self._storage.meta, self._runtime),
-            broker_id=_BROKER_ID,
+            broker_id=parts.broker_name(self._config),
             ask_peer=composed.peers.ask,
         )
 

@@ -1,31 +1,37 @@
-"""The storage of a Weir that is one process: embedded metadata, and one bookie that is called directly."""
+"""The storage of a Weir in one folder: embedded metadata, and one bookie, called directly or served to workers."""
 
 import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from typing import Protocol
 
 from weir.bookie.bookie import Bookie
+from weir.bookie.damage import Damages
 from weir.bookie.ledger_ids import check_ledger_ids, pass_lost_ids
 from weir.bookie.orphans import watch_for_orphans
 from weir.bookie.registration import Registration, check_cookie
 from weir.bookie.settings import BookieSettings
 from weir.bookie.space import BookieState
+from weir.broker.peers.settings import PeerCredentials
 from weir.ledger.bookies import BookieDirectory
 from weir.ledger.client import LedgerClient
 from weir.ledger.remote import RemoteBookiePool
+from weir.ledger.settings import LedgerSettings
 from weir.meta.embedded import EmbeddedMeta, open_embedded
 from weir.meta.interfaces import MetaStore
 from weir.model.check import check
 from weir.model.errors import BookieUnavailableError, FileLockedError
+from weir.model.ids import BookieId
 from weir.runtime.accepted_losses import record_accepted
 from weir.runtime.interfaces import FileLock, Runtime
 from weir.runtime.tasks import TaskScope
+from weir.server.addresses import Address
 from weir.wire.metadata import BookieInfo
 
 _ORPHAN_INTERVAL_S = 600.0
 #: The one bookie is in this process; nobody will connect to it.
-_NO_HOST, _NO_PORT = "localhost", 1
+_NOWHERE = Address("localhost", 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +44,8 @@ class StorageSettings:
     accept_loss: bool = False
 
 
-class LocalStorage:
-    """`start`, then `close`; between them `meta` and `ledgers` are there to be used."""
+class StorageFolder:
+    """The folder, opened: its metadata and its bookie. `start`, `register`, then `close`."""
 
     def __init__(
         self, runtime: Runtime, settings: StorageSettings, *, on_locked: Callable[[], None] | None = None
@@ -49,13 +55,12 @@ class LocalStorage:
         self._settings = settings
         self._on_locked = on_locked
         self._started = AsyncExitStack()
-        self._meta: MetaStore | None = None
+        self._meta: EmbeddedMeta | None = None
         self._bookie: Bookie | None = None
-        self._ledgers: LedgerClient | None = None
         self._failed = asyncio.Event()
 
     @property
-    def meta(self) -> MetaStore:
+    def meta(self) -> EmbeddedMeta:
         check(self._meta is not None, "storage is started before it is used")
         return self._meta  # type: ignore[return-value]
 
@@ -63,11 +68,6 @@ class LocalStorage:
     def bookie(self) -> Bookie:
         check(self._bookie is not None, "storage is started before it is used")
         return self._bookie  # type: ignore[return-value]
-
-    @property
-    def ledgers(self) -> LedgerClient:
-        check(self._ledgers is not None, "storage is started before it is used")
-        return self._ledgers  # type: ignore[return-value]
 
     async def start(self) -> None:
         """Open the folder, which nobody else may use meanwhile. If anything fails, all is undone."""
@@ -102,16 +102,7 @@ class LocalStorage:
         bookie = await Bookie.open(runtime, self._settings.bookie, accept_loss=accept_loss)
         self._started.push_async_callback(bookie.close)
         await self._know(meta, bookie)
-        await self._register(meta, bookie)
-        directory = BookieDirectory(runtime.clock, meta)
-        self._started.push_async_callback(directory.close)
-        pool = RemoteBookiePool(runtime, directory.resolve)
-        self._started.push_async_callback(pool.close)
-        pool.add_local(self._settings.bookie.bookie_id, bookie)
-        ledgers = LedgerClient(runtime, meta, pool, directory=directory)
-        await ledgers.start()
-        self._started.push_async_callback(ledgers.close)
-        self._meta, self._bookie, self._ledgers = meta, bookie, ledgers
+        self._meta, self._bookie = meta, bookie
 
     async def _know(self, meta: EmbeddedMeta, bookie: Bookie) -> None:
         """Make sure that the metadata knows what this disk holds, or goes on without what it forgot."""
@@ -125,8 +116,10 @@ class LocalStorage:
         if losses:
             await record_accepted(self._runtime, self._settings.folder, losses)
 
-    async def _register(self, meta: MetaStore, bookie: Bookie) -> None:
-        info = BookieInfo(self._settings.bookie.bookie_id, _NO_HOST, _NO_PORT)
+    async def register(self, where: Address = _NOWHERE) -> None:
+        """Have the bookie found: by this process, or by others at the address where it is served."""
+        bookie, meta = self.bookie, self.meta
+        info = BookieInfo(self._settings.bookie.bookie_id, where.host, where.port)
         registration = Registration(self._runtime.clock, meta, info)
         self._started.push_async_callback(registration.close)
         await registration.start(writable=bookie.state is BookieState.WRITABLE)
@@ -142,6 +135,98 @@ class LocalStorage:
             state = await bookie.state_changed(state)
         if state is BookieState.FAILED:
             self._failed.set()
+
+
+class BrokerStorage(Protocol):
+    """What a broker stands on: in its process, or in others."""
+
+    @property
+    def meta(self) -> MetaStore: ...
+
+    @property
+    def ledgers(self) -> LedgerClient: ...
+
+    @property
+    def damages(self) -> Damages:
+        """What is damaged on the disks that this process has."""
+
+    async def start(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    def check_writable(self) -> None:
+        """Raise if nothing can be stored now."""
+
+    async def failed(self) -> None:
+        """Wait until nothing can be stored any more, for good."""
+
+
+class LocalStorage:
+    """The folder in the broker's own process; between `start` and `close`, `meta` and `ledgers` are there."""
+
+    def __init__(
+        self, runtime: Runtime, settings: StorageSettings, *, on_locked: Callable[[], None] | None = None
+    ) -> None:
+        self._runtime = runtime
+        self._bookie_id = settings.bookie.bookie_id
+        self._folder = StorageFolder(runtime, settings, on_locked=on_locked)
+        self._started = AsyncExitStack()
+        self._ledgers: LedgerClient | None = None
+        self.check_writable = self._folder.check_writable
+        self.failed = self._folder.failed
+
+    @property
+    def meta(self) -> MetaStore:
+        return self._folder.meta
+
+    @property
+    def damages(self) -> Damages:
+        return self._folder.bookie.damages
+
+    @property
+    def ledgers(self) -> LedgerClient:
+        check(self._ledgers is not None, "storage is started before it is used")
+        return self._ledgers  # type: ignore[return-value]
+
+    async def start(self) -> None:
+        """Open the folder, which nobody else may use meanwhile. If anything fails, all is undone."""
+        try:
+            await self._folder.start()
+            self._started.push_async_callback(self._folder.close)
+            await self._folder.register()
+            self._ledgers = await open_ledgers(
+                self._runtime, self.meta, self._started, local=(self._bookie_id, self._folder.bookie)
+            )
+        except BaseException:
+            await self._started.aclose()
+            raise
+
+    async def close(self) -> None:
+        """Flush and close, in the opposite order."""
+        await self._started.aclose()
+
+
+async def open_ledgers(
+    runtime: Runtime,
+    meta: MetaStore,
+    stack: AsyncExitStack,
+    *,
+    local: tuple[BookieId, Bookie] | None = None,
+    settings: LedgerSettings | None = None,
+    credentials: PeerCredentials | None = None,
+) -> LedgerClient:
+    """Ledgers on the bookies that the metadata knows, one of which may be in this process; the stack ends it."""
+    directory = BookieDirectory(runtime.clock, meta)
+    stack.push_async_callback(directory.close)
+    shown = credentials or PeerCredentials()
+    pool = RemoteBookiePool(runtime, directory.resolve, tls=shown.client_tls, secret=shown.secret)
+    stack.push_async_callback(pool.close)
+    if local is not None:
+        pool.add_local(*local)
+    ledgers = LedgerClient(runtime, meta, pool, settings or LedgerSettings(), directory=directory)
+    await ledgers.start()
+    stack.push_async_callback(ledgers.close)
+    return ledgers
 
 
 async def _lock(runtime: Runtime, folder: str) -> FileLock:

@@ -5,7 +5,7 @@ import json
 import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from weir.model.errors import DiskError
 from weir.server.addresses import Address
@@ -24,8 +24,15 @@ class Served(Protocol):
     async def failed(self) -> None: ...
 
 
-async def serve_until_signal(node: Served, *, ready_file: Path | None, on_ready: Callable[[], None]) -> None:
-    """Start, say so, and wait for SIGTERM, SIGINT or the disk's failure; then end in order."""
+async def serve_until_signal(
+    node: Served,
+    *,
+    ready_file: Path | None,
+    on_ready: Callable[[], None],
+    ready_content: Callable[[], Mapping[str, Any]] | None = None,
+) -> None:
+    """Start, say so (where it listens, or `ready_content`), and wait for SIGTERM, SIGINT or the disk's failure;
+    then end in order."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -35,7 +42,8 @@ async def serve_until_signal(node: Served, *, ready_file: Path | None, on_ready:
     if not await _finished_first(asyncio.create_task(node.start()), stop):
         return
     try:
-        say_ready(ready_file, {name: str(address) for name, address in node.addresses.items()})
+        where = {name: str(address) for name, address in node.addresses.items()}
+        say_ready(ready_file, where if ready_content is None else ready_content())
         on_ready()
         await _finished_first(asyncio.create_task(node.failed()), stop)
     finally:
@@ -58,7 +66,7 @@ async def _finished_first(work: "asyncio.Task[None]", stop: "asyncio.Task[bool]"
     return False
 
 
-def say_ready(path: Path | None, content: Mapping[str, str]) -> None:
+def say_ready(path: Path | None, content: Mapping[str, Any]) -> None:
     """Written aside and renamed: who sees the file sees all of it."""
     if path is not None:
         aside = path.with_name(path.name + ".new")

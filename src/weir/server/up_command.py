@@ -1,23 +1,18 @@
-"""`weir up`: a whole Weir in one process, until a signal ends it."""
+"""`weir up`: a whole Weir, in one process or with workers of its own, until a signal ends it."""
 
-import gc
-import os
 from pathlib import Path
 
 import click
 
-from weir.model.errors import ConfigError
 from weir.runtime.interfaces import Runtime
 from weir.runtime.real import run
 from weir.runtime.real_watch import LoopWatch
 from weir.server.config import Config
-from weir.server.config_load import load
 from weir.server.config_options import config_options
-from weir.server.logs import set_up_logs
+from weir.server.node_commands import load_config, ready_path, settle
 from weir.server.standalone import Standalone
-from weir.server.up import say_gone, serve_until_signal
-
-_LEVELS = ("warning", "info", "debug")
+from weir.server.up import Served, say_gone, serve_until_signal
+from weir.server.workers import WorkerOptions, Workers
 
 
 @click.command(
@@ -26,6 +21,7 @@ _LEVELS = ("warning", "info", "debug")
 Examples:
   weir up                                     data in ./weir-data; Pulsar on 6650, Kafka on 9092, HTTP on 8080
   weir up --data /var/lib/weir --config weir.toml
+  weir up --workers 3                         the same folder, served by three broker processes
   weir up --set listeners.pulsar=127.0.0.1:0 --set listeners.kafka= --ready-file ready.json
   weir config show                            every setting; weir config explain KEY tells more
 
@@ -43,6 +39,12 @@ that was acknowledged.
 @click.option(
     "--ready-file", type=click.Path(dir_okay=False), metavar="FILE", help="Written as JSON once it serves."
 )
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 64),
+    metavar="N",
+    help="Serve the folder with N broker processes over one storage process; without it, all is one process.",
+)
 @click.pass_context
 def up(
     ctx: click.Context,
@@ -52,28 +54,30 @@ def up(
     assignments: tuple[str, ...],
     accept_loss: bool,
     ready_file: str | None,
+    workers: int | None,
 ) -> None:
     """Run a whole Weir on this machine: broker, storage and metadata in one process."""
-    options = {} if data is None else {"data": data}
-    loaded = load(
-        file=None if config_file is None else Path(config_file),
-        environment=os.environ,
-        assignments=assignments,
-        options=options,
-    )
-    set_up_logs(_level(ctx, loaded.config), loaded.config.log.format)
-    ready = None if ready_file is None else Path(ready_file)
-    if ready is not None and not ready.absolute().parent.is_dir():
-        raise ConfigError(f"there is no folder for {ready_file}", hint="check --ready-file")
-    run(lambda runtime: _up(runtime, loaded.config, ready, accept_loss=accept_loss))
+    config = load_config(ctx, config_file, assignments, {} if data is None else {"data": data})
+    ready = ready_path(ready_file)
+    if workers is None:
+        run(lambda runtime: _up(runtime, config, ready, accept_loss=accept_loss))
+        return
+    given = (*assignments, f"data={config.data}")
+    options = WorkerOptions(config_file, given, workers, accept_loss=accept_loss)
+    run(lambda runtime: _up_with_workers(runtime, config, ready, options))
 
 
-def _level(ctx: click.Context, config: Config) -> str:
-    """-v and -q of the program say more or less than the configuration does."""
-    verbose, quiet = ctx.find_root().params.get("verbose", 0), ctx.find_root().params.get("quiet", False)
-    if quiet:
-        return "error"
-    return _LEVELS[min(verbose, 2)] if verbose else config.log.level
+async def _up_with_workers(
+    runtime: Runtime, config: Config, ready_file: Path | None, options: WorkerOptions
+) -> None:
+    say_gone(ready_file)
+    node = Workers(runtime, config, options)
+    await serve_until_signal(node, ready_file=ready_file, on_ready=lambda: _say_up(node))
+
+
+def _say_up(node: Served) -> None:
+    where = ", ".join(f"{name} {address}" for name, address in node.addresses.items())
+    click.echo(f"weir is up: {where}; try: weir produce hello world; weir consume hello")
 
 
 async def _up(runtime: Runtime, config: Config, ready_file: Path | None, *, accept_loss: bool) -> None:
@@ -81,11 +85,8 @@ async def _up(runtime: Runtime, config: Config, ready_file: Path | None, *, acce
     node = Standalone(runtime, config, on_locked=lambda: say_gone(ready_file), accept_loss=accept_loss)
 
     def on_ready() -> None:
-        # What the start left behind lives as long as the process: the collector need not look at it again.
-        gc.collect()
-        gc.freeze()
-        where = ", ".join(f"{name} {address}" for name, address in node.addresses.items())
-        click.echo(f"weir is up: {where}; try: weir produce hello world; weir consume hello")
+        settle()
+        _say_up(node)
 
     with LoopWatch(runtime.loop_holds):
         await serve_until_signal(node, ready_file=ready_file, on_ready=on_ready)

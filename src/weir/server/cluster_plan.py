@@ -1,0 +1,116 @@
+"""What a cluster on one machine consists of: names and ports, kept in its folder so that they stay the same."""
+
+import json
+import os
+import secrets
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from weir.model.errors import ConfigError
+from weir.server.etcd_bundle import EtcdMember
+from weir.server.free_ports import choose_ports
+
+_FIRST = {"kafka": 9092, "pulsar": 6650, "http": 8080}
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerPlan:
+    """A broker's name and ports."""
+
+    name: str
+    kafka: int
+    pulsar: int
+    http: int
+    peer: int
+
+
+@dataclass(frozen=True, slots=True)
+class BookiePlan:
+    """A bookie's name and port."""
+
+    name: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPlan:
+    """All of it. `etcd` is empty where the metadata is somebody else's."""
+
+    brokers: list[BrokerPlan] = field(default_factory=list)
+    bookies: list[BookiePlan] = field(default_factory=list)
+    etcd: list[EtcdMember] = field(default_factory=list)
+
+
+def plan_cluster(folder: Path, *, brokers: int, bookies: int, etcd_members: int) -> ClusterPlan:
+    """What is there already, and more where more is wanted. A broker of a cluster is not missed; a bookie has the
+    only copies of nothing, but its disk belongs to it, and etcd's members know each other."""
+    path = folder / "cluster.json"
+    known = _load(path)
+    if known.etcd and len(known.etcd) != etcd_members:
+        raise ConfigError(
+            f"the cluster in {folder} has {len(known.etcd)} etcd members",
+            hint=f"use --etcd-members {len(known.etcd)}, or another --data",
+        )
+    if len(known.bookies) > bookies:
+        raise ConfigError(
+            f"the cluster in {folder} has {len(known.bookies)} bookies",
+            hint="decommission one first (weir cluster decommission), or use another --data",
+        )
+    plan = ClusterPlan(
+        _brokers(known.brokers, brokers), _bookies(known.bookies, bookies), _etcd(known.etcd, etcd_members)
+    )
+    aside = path.with_name(path.name + ".new")
+    aside.write_text(json.dumps(asdict(plan), indent=1) + "\n")
+    aside.replace(path)
+    return plan
+
+
+def cluster_secret_file(folder: Path) -> Path:
+    """The secret that the nodes of this cluster share; made once."""
+    path = folder / "secret"
+    if not path.exists():
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secrets.token_urlsafe(48))
+    return path
+
+
+def _load(path: Path) -> ClusterPlan:
+    if not path.exists():
+        return ClusterPlan()
+    try:
+        tree = json.loads(path.read_text())
+        return ClusterPlan(
+            [BrokerPlan(**each) for each in tree["brokers"]],
+            [BookiePlan(**each) for each in tree["bookies"]],
+            [EtcdMember(**each) for each in tree["etcd"]],
+        )
+    except (OSError, ValueError, KeyError, TypeError) as bad:
+        raise ConfigError(f"{path} cannot be read: {bad}", hint="restore it, or use another --data") from None
+
+
+def _brokers(known: list[BrokerPlan], count: int) -> list[BrokerPlan]:
+    new = range(len(known), count)
+    wanted = [first + n for n in new for first in _FIRST.values()]
+    ports = choose_ports([*wanted, *(0 for _ in new)])
+    own, peers = ports[: len(wanted)], ports[len(wanted) :]
+    made = [
+        BrokerPlan(f"broker-{n + 1}", own[3 * at], own[3 * at + 1], own[3 * at + 2], peers[at])
+        for at, n in enumerate(new)
+    ]
+    return [*known[:count], *made]
+
+
+def _bookies(known: list[BookiePlan], count: int) -> list[BookiePlan]:
+    new = range(len(known), count)
+    return [
+        *known,
+        *(BookiePlan(f"bookie-{n + 1}", port) for n, port in zip(new, choose_ports([0] * len(new)), strict=True)),
+    ]
+
+
+def _etcd(known: list[EtcdMember], count: int) -> list[EtcdMember]:
+    if known:
+        return known
+    ports = choose_ports([0] * (2 * count))
+    return [EtcdMember(f"etcd-{n + 1}", ports[2 * n], ports[2 * n + 1]) for n in range(count)]

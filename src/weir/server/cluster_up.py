@@ -1,0 +1,147 @@
+"""A whole cluster on one machine under one supervisor: etcd, bookies and brokers, each a process of its own."""
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from weir.model.errors import FileLockedError
+from weir.runtime.interfaces import Runtime
+from weir.server.addresses import Address
+from weir.server.cluster_plan import BookiePlan, BrokerPlan, ClusterPlan, cluster_secret_file, plan_cluster
+from weir.server.etcd_bundle import etcd_specs, etcd_url
+from weir.server.supervisor import ChildSpec, Supervisor, settings, weir_command
+
+_LOOPBACK = "127.0.0.1"
+PROTOCOLS = ("kafka", "pulsar", "http")
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterOptions:
+    """How many of each, where, and what all brokers are told besides."""
+
+    folder: Path
+    brokers: int = 3
+    bookies: int = 3
+    etcd_members: int = 1
+    #: A metadata store of somebody else's, instead of a bundled etcd.
+    meta_url: str | None = None
+    config_file: str | None = None
+    assignments: tuple[str, ...] = ()
+
+
+class ClusterUp:
+    """`start`, then `close`."""
+
+    def __init__(self, runtime: Runtime, options: ClusterOptions) -> None:
+        self._runtime = runtime
+        self._options = options
+        self._supervisor = Supervisor(runtime.clock)
+        self._started = AsyncExitStack()
+        self._plan = ClusterPlan()
+
+    @property
+    def supervisor(self) -> Supervisor:
+        return self._supervisor
+
+    @property
+    def addresses(self) -> dict[str, Address]:
+        """Of the first broker."""
+        return {name: Address(_LOOPBACK, getattr(self._plan.brokers[0], name)) for name in PROTOCOLS}
+
+    def ready(self) -> dict[str, Any]:
+        """What the ready file says."""
+        where = {
+            name: ",".join(f"{_LOOPBACK}:{getattr(broker, name)}" for broker in self._plan.brokers)
+            for name in PROTOCOLS
+        }
+        return where | {"nodes": self.nodes()}
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [
+            {"name": child.spec.name, "role": child.spec.role, "pid": child.pid}
+            for child in self._supervisor.children
+        ]
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """Name, role, process and addresses of every node, as a table shows them."""
+        where = {member.name: f"{_LOOPBACK}:{member.client_port}" for member in self._plan.etcd}
+        where |= {bookie.name: f"{_LOOPBACK}:{bookie.port}" for bookie in self._plan.bookies}
+        for broker in self._plan.brokers:
+            where[broker.name] = ", ".join(
+                f"{name} {_LOOPBACK}:{getattr(broker, name)}" for name in ("kafka", "pulsar", "http")
+            )
+        return [
+            (str(node["name"]), str(node["role"]), str(node["pid"]), where[str(node["name"])])
+            for node in self.nodes()
+        ]
+
+    async def start(self) -> None:
+        """Serve. If anything fails, all is undone."""
+        try:
+            await self._start()
+        except BaseException:
+            await self._started.aclose()
+            raise
+
+    async def close(self) -> None:
+        """End the brokers, who hand over and answer what they took, then the bookies, then etcd."""
+        await self._started.aclose()
+
+    async def failed(self) -> None:
+        """Never: what dies is started again."""
+        await asyncio.Event().wait()
+
+    async def _start(self) -> None:
+        options = self._options
+        folder = options.folder
+        await self._runtime.disk.make_dirs(str(folder))
+        await self._lock(folder)
+        own_etcd = options.etcd_members if options.meta_url is None else 0
+        self._plan = plan = plan_cluster(
+            folder, brokers=options.brokers, bookies=options.bookies, etcd_members=own_etcd
+        )
+        secret = cluster_secret_file(folder)
+        run = folder / "run"
+        await self._runtime.disk.make_dirs(str(run))
+        self._started.push_async_callback(self._supervisor.close)
+        meta = options.meta_url or etcd_url(plan.etcd)
+        if own_etcd:
+            await self._supervisor.add(etcd_specs(self._runtime, plan.etcd, folder))
+        await self._supervisor.add([self._bookie(each, folder, run, meta, secret) for each in plan.bookies])
+        await self._supervisor.add([self._broker(each, run, meta, secret) for each in plan.brokers])
+
+    async def _lock(self, folder: Path) -> None:
+        try:
+            lock = await self._runtime.disk.lock(f"{folder}/LOCK")
+        except FileLockedError:
+            raise FileLockedError(f"another `weir cluster up` runs on {folder}") from None
+        self._started.push_async_callback(lock.release)
+
+    def _bookie(self, plan: BookiePlan, folder: Path, run: Path, meta: str, secret: Path) -> ChildSpec:
+        ready = run / f"{plan.name}.json"
+        command = weir_command(
+            *("bookie", "serve", "--id", plan.name, "--data", str(folder / plan.name)),
+            *("--listen", f"{_LOOPBACK}:{plan.port}", "--meta", meta, "--ready-file", str(ready)),
+            *("--cluster-secret", f"file:{secret}"),
+        )
+        return ChildSpec(plan.name, "bookie", command, ready)
+
+    def _broker(self, plan: BrokerPlan, run: Path, meta: str, secret: Path) -> ChildSpec:
+        ready = run / f"{plan.name}.json"
+        values: Mapping[str, str] = {
+            **{f"listeners.{name}": f"{_LOOPBACK}:{getattr(plan, name)}" for name in (*PROTOCOLS, "peer")},
+            "cluster.meta": meta,
+            "cluster.name": plan.name,
+            "cluster.secret": f"file:{secret}",
+        }
+        # Two copies; of one bookie, one. With three bookies any one may go, and there are still two to write to.
+        if len(self._plan.bookies) == 1:
+            values = {"storage.quorum": "1/1/1", **values}
+        options = self._options
+        given = [] if options.config_file is None else ["--config", options.config_file]
+        given += [part for assignment in options.assignments for part in ("--set", assignment)]
+        arguments = ["broker", *given, *settings(values), "--ready-file", str(ready)]
+        return ChildSpec(plan.name, "broker", weir_command(*arguments), ready)

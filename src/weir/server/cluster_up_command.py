@@ -1,0 +1,90 @@
+"""`weir cluster up`: a whole cluster on one machine, until a signal ends it."""
+
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from weir.runtime.interfaces import Runtime
+from weir.runtime.real import run
+from weir.server.cluster_up import ClusterOptions, ClusterUp
+from weir.server.config_options import config_options
+from weir.server.node_commands import load_config, ready_path
+from weir.server.up import say_gone, serve_until_signal
+
+
+@click.command(
+    epilog="""
+\b
+Examples:
+  weir cluster up                               three brokers, three bookies and an etcd; data in ./weir-cluster
+  weir cluster up --brokers 3 --bookies 3 --etcd-members 3 --data /var/lib/weir-cluster
+  weir cluster up --brokers 2 --bookies 1 --meta etcd://etcd-1:2379
+  weir cluster status                           in another terminal
+
+What dies is started again. SIGTERM and SIGINT end it in order. Ports are chosen at the first start (9092, 6650 and
+8080 and the next ones where they are free) and kept. Each message has two copies, on two of the bookies.
+"""
+)
+@click.option("--brokers", type=click.IntRange(1, 64), default=3, show_default=True, metavar="N", help="How many.")
+@click.option("--bookies", type=click.IntRange(1, 64), default=3, show_default=True, metavar="N", help="How many.")
+@click.option(
+    "--data",
+    default="weir-cluster",
+    show_default=True,
+    metavar="DIR",
+    help="The folder for everything that is kept; made when new.",
+)
+@click.option(
+    "--meta", metavar="URL", help="An etcd of your own, etcd://host:port[,host:port]; else one is started."
+)
+@click.option(
+    "--etcd-members",
+    type=click.Choice(["1", "3"]),
+    default="1",
+    show_default=True,
+    help="How many members the etcd that is started has.",
+)
+@config_options
+@click.option(
+    "--ready-file", type=click.Path(dir_okay=False), metavar="FILE", help="Written as JSON once all of it serves."
+)
+@click.pass_context
+def up(
+    ctx: click.Context,
+    *,
+    brokers: int,
+    bookies: int,
+    data: str,
+    meta: str | None,
+    etcd_members: str,
+    config_file: str | None,
+    assignments: tuple[str, ...],
+    ready_file: str | None,
+) -> None:
+    """Run a whole cluster on this machine: etcd, bookies and brokers, each a process of its own."""
+    load_config(ctx, config_file, assignments)  # what is wrong in it is said here, once
+    ready = ready_path(ready_file)
+    options = ClusterOptions(
+        Path(data).absolute(), brokers, bookies, int(etcd_members), meta, config_file, assignments
+    )
+
+    async def main(runtime: Runtime) -> None:
+        say_gone(ready)
+        cluster = ClusterUp(runtime, options)
+        await serve_until_signal(
+            cluster, ready_file=ready, on_ready=lambda: _show(cluster), ready_content=cluster.ready
+        )
+
+    run(main)
+
+
+def _show(cluster: ClusterUp) -> None:
+    table = Table(title="The cluster is up", title_justify="left", title_style="bold")
+    for column in ("node", "role", "pid", "address"):
+        table.add_column(column, overflow="fold")
+    for row in cluster.rows():
+        table.add_row(*row)
+    Console(soft_wrap=True, highlight=False).print(table)
+    click.echo(f"try: weir cluster status --url http://{cluster.addresses['http']}")

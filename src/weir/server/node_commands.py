@@ -1,0 +1,168 @@
+"""`weir broker`: a broker of a cluster; `weir storage`: the storage process of `weir up --workers N`."""
+
+import gc
+import logging
+import os
+from pathlib import Path
+
+import click
+
+from weir.broker.peers.credentials import load_cluster_secret
+from weir.model.errors import ConfigError
+from weir.runtime.interfaces import Runtime
+from weir.runtime.real import run
+from weir.runtime.real_watch import LoopWatch
+from weir.server import config_parts as parts
+from weir.server.addresses import parse_address
+from weir.server.config import Config
+from weir.server.config_load import load
+from weir.server.config_options import config_options
+from weir.server.logs import set_up_logs
+from weir.server.remote_storage import RemoteStorage
+from weir.server.standalone import Standalone
+from weir.server.storage_node import StorageNode
+from weir.server.up import Served, say_gone, serve_until_signal
+
+log = logging.getLogger(__name__)
+
+_LEVELS = ("warning", "info", "debug")
+
+_ready_file = click.option(
+    "--ready-file", type=click.Path(dir_okay=False), metavar="FILE", help="Written as JSON once it serves."
+)
+
+
+@click.command(
+    epilog="""
+\b
+Examples:
+  weir broker --config broker.toml
+  weir broker --set cluster.meta=etcd://etcd-1:2379,etcd-2:2379 --set cluster.name=b1 \\
+      --set cluster.secret=file:/etc/weir/secret --set listeners.peer=0.0.0.0:6660 \\
+      --set listeners.advertised_host=b1.example
+  weir config explain cluster.meta            what a setting means
+
+It keeps nothing on its disk: topics lie on bookies (weir bookie serve), who serves what in the metadata. SIGTERM
+and SIGINT end it in order: its topics are handed to the other brokers first, and clients are told where they went.
+"""
+)
+@config_options
+@_ready_file
+@click.pass_context
+def broker(
+    ctx: click.Context, *, config_file: str | None, assignments: tuple[str, ...], ready_file: str | None
+) -> None:
+    """Run a broker of a cluster, over etcd and bookies."""
+    config = load_config(ctx, config_file, assignments)
+    storage = parts.remote_storage(config)
+    name, ready = parts.broker_name(config), ready_path(ready_file)
+    if config.listeners.peer is None:
+        raise ConfigError(
+            f"broker {name} has no address for the other brokers",
+            hint="set listeners.peer, for example 0.0.0.0:6660",
+        )
+
+    async def main(runtime: Runtime) -> None:
+        say_gone(ready)
+        node = Standalone(runtime, config, storage=RemoteStorage(runtime, storage))
+        await _serve(runtime, node, ready, f"broker {name}")
+
+    run(main)
+
+
+@click.command(
+    epilog="""
+\b
+Example:
+  weir storage --data /var/lib/weir --meta 127.0.0.1:2300 --set cluster.secret=file:/run/weir/secret
+
+`weir up --workers N` starts it by itself.
+"""
+)
+@click.option("--data", metavar="DIR", help="The folder for everything that is kept; made when new.")
+@click.option("--meta", default="127.0.0.1:0", metavar="HOST:PORT", help="Where the metadata is served.")
+@click.option("--bookie", default="127.0.0.1:0", metavar="HOST:PORT", help="Where the bookie is served.")
+@click.option("--accept-loss", is_flag=True, help="Go on without acknowledged bytes that are gone from the disk.")
+@config_options
+@_ready_file
+@click.pass_context
+def storage(
+    ctx: click.Context,
+    *,
+    data: str | None,
+    meta: str,
+    bookie: str,
+    accept_loss: bool,
+    config_file: str | None,
+    assignments: tuple[str, ...],
+    ready_file: str | None,
+) -> None:
+    """Serve the storage and the metadata of one folder to brokers."""
+    config = load_config(ctx, config_file, assignments, {} if data is None else {"data": data})
+    if not config.cluster.secret:
+        raise ConfigError("whoever comes for metadata must know a secret", hint="set cluster.secret")
+    ready = ready_path(ready_file)
+
+    async def main(runtime: Runtime) -> None:
+        settings = parts.storage_settings(config, accept_loss=accept_loss)
+        secret = await load_cluster_secret(runtime.disk, config.cluster.secret)
+        node = StorageNode(
+            runtime,
+            settings,
+            meta=parse_address(meta),
+            bookie=parse_address(bookie),
+            secret=secret,
+            on_locked=lambda: say_gone(ready),
+        )
+        await _serve(runtime, node, ready, "storage")
+
+    run(main)
+
+
+def load_config(
+    ctx: click.Context,
+    config_file: str | None,
+    assignments: tuple[str, ...],
+    options: dict[str, str] | None = None,
+) -> Config:
+    """The configuration of a command with `config_options`, whose logs go where it says."""
+    loaded = load(
+        file=None if config_file is None else Path(config_file),
+        environment=os.environ,
+        assignments=assignments,
+        options=options,
+    )
+    set_up_logs(_level(ctx, loaded.config), loaded.config.log.format)
+    return loaded.config
+
+
+def ready_path(ready_file: str | None) -> Path | None:
+    """Where to say that it serves; ConfigError if nothing can be written there."""
+    ready = None if ready_file is None else Path(ready_file)
+    if ready is not None and not ready.absolute().parent.is_dir():
+        raise ConfigError(f"there is no folder for {ready_file}", hint="check --ready-file")
+    return ready
+
+
+def settle() -> None:
+    """What the start left behind lives as long as the process: the collector need not look at it again."""
+    gc.collect()
+    gc.freeze()
+
+
+async def _serve(runtime: Runtime, node: Served, ready: Path | None, what: str) -> None:
+    def on_ready() -> None:
+        settle()
+        where = ", ".join(f"{name} {address}" for name, address in node.addresses.items())
+        log.info("%s serves: %s", what, where)
+
+    with LoopWatch(runtime.loop_holds):
+        await serve_until_signal(node, ready_file=ready, on_ready=on_ready)
+
+
+def _level(ctx: click.Context, config: Config) -> str:
+    """-v and -q of the program say more or less than the configuration does."""
+    verbose, quiet = ctx.find_root().params.get("verbose", 0), ctx.find_root().params.get("quiet", False)
+    if quiet:
+        return "error"
+    return _LEVELS[min(verbose, 2)] if verbose else config.log.level

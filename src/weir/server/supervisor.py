@@ -1,0 +1,207 @@
+"""Processes under one supervisor: started in order, started again when they die, ended in the opposite order."""
+
+import asyncio
+import ctypes
+import logging
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from weir.model.errors import WeirError
+from weir.runtime.interfaces import Clock
+
+log = logging.getLogger(__name__)
+
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 5.0
+#: A process that ran for so long is not one that cannot start.
+_SETTLED_S = 30.0
+_LOOK_S = 0.02
+_START_TIMEOUT_S = 120.0
+_STOP_TIMEOUT_S = 30.0
+#: No line of a process' log is kept longer.
+_MAX_LINE_BYTES = 64 * 1024
+_PR_SET_PDEATHSIG = 1
+
+
+class ChildFailedError(WeirError):
+    """A process of this Weir ended instead of serving."""
+
+    hint = "see its lines in the log above"
+
+
+@dataclass(frozen=True, slots=True)
+class ChildSpec:
+    """A process: what it is called, what it does, how it is started, and how one knows that it serves."""
+
+    name: str
+    role: str
+    command: Sequence[str]
+    #: Written by the process once it serves; removed before each start.
+    ready_file: Path | None = None
+    #: Asked instead, again and again, of a process that writes no such file.
+    probe: Callable[[], Awaitable[bool]] | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+class Child:
+    """One process, from start to stop, over its deaths."""
+
+    def __init__(self, spec: ChildSpec, clock: Clock) -> None:
+        self.spec = spec
+        self.restarts = 0
+        self._clock = clock
+        self._process: asyncio.subprocess.Process | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._stopping = False
+
+    @property
+    def pid(self) -> int:
+        """Of the process that runs now, or ran last."""
+        return 0 if self._process is None else self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.returncode is None
+
+    async def start(self) -> None:
+        """Start it and wait until it serves; ChildFailedError if it does not. From then on it is kept alive."""
+        await self._launch()
+        try:
+            async with asyncio.timeout(_START_TIMEOUT_S):
+                while not await self.serves():
+                    if not self.running:
+                        raise ChildFailedError(f"{self.spec.name} ended with code {self._code()} while it started")
+                    await self._clock.sleep(_LOOK_S)
+        except TimeoutError:
+            raise ChildFailedError(f"{self.spec.name} does not serve after {_START_TIMEOUT_S:g} s") from None
+        self._watching = asyncio.get_running_loop().create_task(self._keep(), name=f"keep {self.spec.name}")
+
+    async def serves(self) -> bool:
+        """Whether it says that it serves."""
+        if not self.running:
+            return False
+        if self.spec.ready_file is not None:
+            return self.spec.ready_file.exists()
+        return self.spec.probe is None or await self.spec.probe()
+
+    async def stop(self) -> None:
+        """End it in order, and by force if it takes too long."""
+        self._stopping = True
+        process = self._process
+        if process is not None and process.returncode is None:
+            _send(process, signal.SIGTERM)
+            try:
+                async with asyncio.timeout(_STOP_TIMEOUT_S):
+                    await process.wait()
+            except TimeoutError:
+                log.warning("%s does not end, and is killed", self.spec.name)
+                _send(process, signal.SIGKILL)
+                await process.wait()
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+
+    async def _launch(self) -> None:
+        if self.spec.ready_file is not None:
+            self.spec.ready_file.unlink(missing_ok=True)
+        self._process = await asyncio.create_subprocess_exec(
+            *self.spec.command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env={**os.environ, **self.spec.environment},
+            limit=_MAX_LINE_BYTES,
+            # A signal from the terminal is the supervisor's to pass on; and nobody outlives the supervisor.
+            start_new_session=True,
+            preexec_fn=_end_with_parent,
+        )
+        asyncio.get_running_loop().create_task(
+            _forward(self.spec.name, self._process), name=f"log {self.spec.name}"
+        )
+
+    async def _keep(self) -> None:
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            assert self._process is not None
+            began = self._clock.monotonic()
+            await self._process.wait()
+            if self._stopping:
+                return
+            if self._clock.monotonic() - began > _SETTLED_S:
+                pause_s = _FIRST_PAUSE_S
+            log.warning("%s ended with code %s, and is started again", self.spec.name, self._code())
+            await self._clock.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            self.restarts += 1
+            await self._launch()
+
+    def _code(self) -> int | None:
+        return None if self._process is None else self._process.returncode
+
+
+class Supervisor:
+    """Stages of processes: those of one start together, once all before it serve."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._stages: list[list[Child]] = []
+
+    @property
+    def children(self) -> list[Child]:
+        """In the order of their stages."""
+        return [child for stage in self._stages for child in stage]
+
+    async def add(self, specs: Sequence[ChildSpec]) -> list[Child]:
+        """Start one more stage, and wait until all of it serves."""
+        stage = [Child(spec, self._clock) for spec in specs]
+        self._stages.append(stage)
+        results = await asyncio.gather(*(child.start() for child in stage), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+        return stage
+
+    async def close(self) -> None:
+        """End every stage, the last first."""
+        while self._stages:
+            await asyncio.gather(*(child.stop() for child in self._stages.pop()))
+
+
+def weir_command(*arguments: str) -> list[str]:
+    """This same Weir, as another process."""
+    return [sys.executable, "-m", "weir.cli.main", *arguments]
+
+
+def settings(values: Mapping[str, str]) -> list[str]:
+    """As `--set` options."""
+    return [part for name, value in values.items() for part in ("--set", f"{name}={value}")]
+
+
+async def _forward(name: str, process: asyncio.subprocess.Process) -> None:
+    """What a process says, with its name before each line, to the supervisor's own standard error."""
+    assert process.stdout is not None
+    while True:
+        try:
+            line = await process.stdout.readline()
+        except ValueError:  # longer than anybody reads
+            continue
+        if not line:
+            return
+        sys.stderr.write(f"[{name}] {line.decode(errors='replace').rstrip()}\n")
+        sys.stderr.flush()
+
+
+def _send(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    try:
+        process.send_signal(number)
+    except ProcessLookupError:
+        return
+
+
+def _end_with_parent() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

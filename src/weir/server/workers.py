@@ -1,0 +1,159 @@
+"""`weir up --workers N`: one folder, N broker processes over one storage process, under one supervisor."""
+
+import asyncio
+import os
+import secrets
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from weir.model.errors import FileLockedError
+from weir.runtime.interfaces import Runtime
+from weir.server.addresses import Address
+from weir.server.config import Config
+from weir.server.entrance import Entrance
+from weir.server.free_ports import choose_ports
+from weir.server.supervisor import ChildSpec, Supervisor, settings, weir_command
+
+_LOOPBACK = "127.0.0.1"
+_LISTENERS = ("pulsar", "pulsar_tls", "kafka", "kafka_tls", "http", "https")
+#: Worker n's own ports are this much times n + 1 above the one for newcomers.
+PORT_STEP = 10
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """How each process is told the configuration: as the supervisor was."""
+
+    config_file: str | None
+    assignments: tuple[str, ...]
+    workers: int
+    accept_loss: bool = False
+
+
+class Workers:
+    """`start`, then `close`; serves at the configured addresses, where newcomers come to any worker."""
+
+    def __init__(self, runtime: Runtime, config: Config, options: WorkerOptions) -> None:
+        self._runtime = runtime
+        self._config = config
+        self._options = options
+        self._supervisor = Supervisor(runtime.clock)
+        self._entrances: dict[str, Entrance] = {}
+        self._own: dict[str, list[Address]] = {}
+        self._started = AsyncExitStack()
+        self._run = Path(os.path.abspath(config.data)) / "run"
+
+    @property
+    def addresses(self) -> dict[str, Address]:
+        return {name: entrance.address for name, entrance in self._entrances.items()}
+
+    @property
+    def supervisor(self) -> Supervisor:
+        return self._supervisor
+
+    async def start(self) -> None:
+        """Serve. If anything fails, all is undone."""
+        try:
+            await self._start()
+        except BaseException:
+            await self._started.aclose()
+            raise
+
+    async def close(self) -> None:
+        """End the workers, who hand over and answer what they took, then the storage."""
+        await self._started.aclose()
+
+    async def failed(self) -> None:
+        """Never: what dies is started again."""
+        await asyncio.Event().wait()
+
+    async def _start(self) -> None:
+        config = self._config
+        for name in _LISTENERS:
+            address: Address | None = getattr(config.listeners, name)
+            if address is not None:
+                await self._enter(name, address)
+        await self._lock()
+        secret = self._run / "secret"
+        _write_secret(secret)
+        meta, bookie, *peers = choose_ports([0] * (2 + self._options.workers))
+        self._started.push_async_callback(self._supervisor.close)
+        await self._supervisor.add([self._storage(secret, meta, bookie)])
+        await self._supervisor.add(
+            [self._worker(n, secret, meta, peer) for n, peer in enumerate(peers)],
+        )
+        for entrance in self._entrances.values():
+            entrance.start()
+
+    async def _lock(self) -> None:
+        self._run.mkdir(parents=True, exist_ok=True)
+        try:
+            lock = await self._runtime.disk.lock(f"{self._run}/LOCK")
+        except FileLockedError:
+            raise FileLockedError(f"another `weir up` runs on {self._config.data}") from None
+        self._started.push_async_callback(lock.release)
+
+    async def _enter(self, name: str, address: Address) -> None:
+        entrance = Entrance(self._runtime, address, lambda: self._alive(name))
+        await entrance.bind()
+        self._started.push_async_callback(entrance.close)
+        self._entrances[name] = entrance
+        wanted = [address.port and address.port + PORT_STEP * (n + 1) for n in range(self._options.workers)]
+        ports = choose_ports([port if port < 65536 else 0 for port in wanted], _bindable(address.host))
+        self._own[name] = [Address(address.host, port) for port in ports]
+
+    def _alive(self, name: str) -> list[Address]:
+        """Where workers listen: those that run first."""
+        workers = [child for child in self._supervisor.children if child.spec.role == "broker"]
+        order = sorted(range(len(workers)), key=lambda n: not workers[n].running)
+        return [_reached(self._own[name][n]) for n in order if workers[n].running]
+
+    def _storage(self, secret: Path, meta: int, bookie: int) -> ChildSpec:
+        ready = self._run / "storage.json"
+        options = [
+            "--data",
+            self._config.data,
+            "--meta",
+            f"{_LOOPBACK}:{meta}",
+            "--bookie",
+            f"{_LOOPBACK}:{bookie}",
+        ]
+        options += ["--accept-loss"] if self._options.accept_loss else []
+        own = settings({"cluster.secret": f"file:{secret}"})
+        return self._spec("storage", "storage", ["storage", *options], own, ready)
+
+    def _worker(self, number: int, secret: Path, meta: int, peer: int) -> ChildSpec:
+        name = f"worker-{number}"
+        values = {f"listeners.{listener}": str(own[number]) for listener, own in self._own.items()}
+        values |= {
+            "listeners.peer": f"{_LOOPBACK}:{peer}",
+            "cluster.meta": f"weir://{_LOOPBACK}:{meta}",
+            "cluster.name": name,
+            "cluster.secret": f"file:{secret}",
+            "storage.quorum": "1/1/1",
+        }
+        return self._spec(name, "broker", ["broker"], settings(values), self._run / f"{name}.json")
+
+    def _spec(self, name: str, role: str, command: list[str], own: list[str], ready: Path) -> ChildSpec:
+        given = [] if self._options.config_file is None else ["--config", self._options.config_file]
+        given += [part for assignment in self._options.assignments for part in ("--set", assignment)]
+        arguments = [*command, *given, *own, "--ready-file", str(ready)]
+        return ChildSpec(name, role, weir_command(*arguments), ready)
+
+
+def _write_secret(path: Path) -> None:
+    """Known to the processes of this start, and to nobody who may not read the folder."""
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(secrets.token_urlsafe(48))
+
+
+def _bindable(host: str) -> str:
+    return host if host not in ("", "::") else "0.0.0.0"
+
+
+def _reached(address: Address) -> Address:
+    """From this machine."""
+    return Address(_LOOPBACK if address.host in ("", "0.0.0.0", "::") else address.host, address.port)

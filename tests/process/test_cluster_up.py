@@ -1,0 +1,75 @@
+"""`weir cluster up` as official clients of both protocols see it."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pulsar  # type: ignore[import-untyped]
+import pytest
+
+from weir.testing.processes.both_clients import PATIENCE_MS, PATIENCE_S, Kafka
+from weir.testing.processes.cluster import ClusterProcess, is_running
+
+pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(400)]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ClusterProcess]:
+    cluster = ClusterProcess(tmp_path, "--brokers", "3", "--bookies", "3")
+    yield cluster.start()
+    cluster.close()
+
+
+def test_a_cluster_serves_official_clients_goes_on_without_a_broker_and_stops_in_order(
+    cluster: ClusterProcess,
+) -> None:
+    ready = cluster.ready
+    assert list(ready) == ["kafka", "pulsar", "http", "nodes"]
+    assert all(len(ready[name].split(",")) == 3 for name in ("kafka", "pulsar", "http"))
+    assert [(node["name"], node["role"]) for node in ready["nodes"]] == [
+        ("etcd-1", "etcd"),
+        *((f"bookie-{n}", "bookie") for n in (1, 2, 3)),
+        *((f"broker-{n}", "broker") for n in (1, 2, 3)),
+    ]
+    assert all(is_running(node["pid"]) for node in ready["nodes"])
+    assert all(address in cluster.log for address in ready["kafka"].split(","))
+
+    kafka = Kafka(cluster.kafka)
+    kafka.create("k", 6)
+    for n in range(6):
+        kafka.send("k", [{"value": b"before", "partition": n}])
+    client = pulsar.Client(cluster.pulsar_url, operation_timeout_seconds=PATIENCE_S)
+    producers = [client.create_producer(f"p{n}", send_timeout_millis=2 * PATIENCE_MS) for n in range(4)]
+    for producer in producers:
+        producer.send(b"before")
+
+    cluster.kill("broker-2")
+    for n in range(6):
+        kafka.send("k", [{"value": b"after", "partition": n}], **{"message.timeout.ms": 2 * PATIENCE_MS})
+    for producer in producers:
+        producer.send(b"after")
+    for n in range(6):
+        assert [m.value() for m in kafka.read("k", 2, partition=n)] == [b"before", b"after"]
+    for n in range(4):
+        reader = client.subscribe(f"p{n}", "s", initial_position=pulsar.InitialPosition.Earliest)
+        assert [reader.receive(PATIENCE_MS).data() for _ in range(2)] == [b"before", b"after"]
+    kafka.close()
+    client.close()
+
+    assert cluster.stop() == 0
+    assert not [node["name"] for node in ready["nodes"] if is_running(node["pid"])]
+    assert not cluster.ready_file.exists()
+
+
+def test_nobody_outlives_a_supervisor_that_was_killed(tmp_path: Path) -> None:
+    cluster = ClusterProcess(tmp_path, "--brokers", "1", "--bookies", "1").start()
+    assert cluster._process is not None
+    os.kill(cluster._process.pid, signal.SIGKILL)
+    cluster._process.wait()
+    cluster._process = None
+    deadline = time.monotonic() + 60
+    while left := [node["name"] for node in cluster.ready["nodes"] if is_running(node["pid"])]:
+        assert time.monotonic() < deadline, f"{left} still run"
+        time.sleep(0.05)
