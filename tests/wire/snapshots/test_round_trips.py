@@ -67,10 +67,22 @@ def test_the_partitions_of_a_group(parts: tuple[TopicName, ...]) -> None:
         positions.StoredPosition,
         said=st.builds(CommittedOffset, int64, int32, texts, int64),
         placed=counts,
+        order=counts,
     )
 )
 def test_positions(position: positions.StoredPosition) -> None:
     assert positions.decode_position(positions.encode_position(position)) == position
+
+
+@given(
+    int64,
+    st.lists(st.tuples(part_lists, st.builds(CommittedOffset, int64, int32, texts)), max_size=3),
+)
+def test_positions_that_a_transaction_holds_ready(
+    of_round: int, given_positions: list[tuple[tuple[TopicName, ...], CommittedOffset]]
+) -> None:
+    held = {part: position for parts, position in given_positions for part in parts}
+    assert groups.decode_pending(groups.encode_pending(of_round, held)) == (of_round, held)
 
 
 @given(

@@ -63,9 +63,18 @@ def sample_group(dice: Random) -> bytes:
     )
 
 
+def sample_pending(dice: Random) -> bytes:
+    held = {
+        part: CommittedOffset(dice.getrandbits(62), dice.randrange(-1, 9), _text(dice)) for part in _topics(dice)
+    }
+    return groups.encode_pending(dice.getrandbits(62), held)
+
+
 def sample_position(dice: Random) -> bytes:
     said = CommittedOffset(dice.choice((-1, dice.getrandbits(62))), dice.randrange(-1, 9), _text(dice), 1 << 40)
-    return positions.encode_position(positions.StoredPosition(said, dice.getrandbits(62)))
+    return positions.encode_position(
+        positions.StoredPosition(said, dice.getrandbits(62), dice.choice((0, dice.getrandbits(62) + 1)))
+    )
 
 
 # --- transactions ------------------------------------------------------------------------------------------------
@@ -152,6 +161,7 @@ SNAPSHOT_CODECS: list[Codec] = [
     Codec("consumer group", sample_group, groups.decode_group),
     Codec("a group's partitions", lambda dice: groups.encode_parts(_topics(dice)), groups.decode_parts),
     Codec("committed position", sample_position, positions.decode_position),
+    Codec("positions held ready", sample_pending, groups.decode_pending),
     Codec("transaction", sample_transaction, transactions.decode_transaction),
     Codec(
         "sink",
