@@ -114,3 +114,23 @@ def test_messages_come_in_order_from_every_partition(brokers: ManyBrokers, conne
         found.setdefault(message.partition_key(), []).append(message.data())
         consumer.acknowledge(message)
     assert found == {f"k{key}": [payload for at, payload in sent if at == f"k{key}"] for key in range(7)}
+
+
+def test_it_is_deleted_on_any_broker_with_what_all_of_them_have(
+    brokers: ManyBrokers, connect, parted: str
+) -> None:
+    path = f"persistent/public/default/{parted}"
+    client = connect(brokers["two"].url)
+    producer = client.create_producer(f"persistent://public/default/{parted}", batching_enabled=False)
+    producer.send(b"a")
+    assert (
+        brokers["three"].ask("DELETE", f"{path}/partitions")[0] == 412
+    )  # somebody is connected, to another broker
+    producer.close()
+    produce(brokers, connect, parted, 2 * PARTS)
+    brokers["three"].do("DELETE", f"{path}/partitions")
+    assert brokers["three"].ask("GET", f"{path}/partitions")[0] == 404
+    name = TopicName.parse(f"persistent://public/default/{parted}")
+    assert not [
+        at for at in range(PARTS) if brokers.call(lambda at=at: brokers["one"].broker.is_stored(name.at(at)))
+    ]

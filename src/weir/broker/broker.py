@@ -8,7 +8,7 @@ from weir.broker.access.revoking import Revoking
 from weir.broker.api import Bundles, Identity, Owner
 from weir.broker.bundles.sole import SoleBundles
 from weir.broker.context import BrokerContext
-from weir.broker.ports import Authenticator, Claim, Ownership, Registry
+from weir.broker.ports import Authenticator, Claim, NothingElsewhere, Ownership, PartsElsewhere, Registry
 from weir.broker.topic.opening import AnyTopic, open_topic
 from weir.broker.topic.topic import stream_name
 from weir.broker.upkeep.idle_topics import IdleTopics
@@ -18,6 +18,7 @@ from weir.meta import keys
 from weir.model.errors import (
     NamespaceNotFoundError,
     NotAuthenticatedError,
+    NotOwnerError,
     TenantNotFoundError,
     TopicClosedError,
     TopicNotFoundError,
@@ -53,6 +54,8 @@ class Broker:
         bundles: Bundles | None = None,
     ) -> None:
         self._bundles = bundles or SoleBundles()
+        #: Asked for what a deletion needs of other brokers.
+        self.elsewhere: PartsElsewhere = NothingElsewhere()
         self._context = context
         self._registry = registry
         self._ownership = ownership
@@ -234,13 +237,21 @@ class Broker:
                 continue
             if record.deleting:
                 return await self._deleted(record.name, again=True)
-            parts = [await self.load(part, create=False) for part in record.parts()]
-            if not all(topic.alive for topic in parts) or record.name in self._deleting:
-                continue
             if not force:
-                for topic in parts:
-                    topic.check_unused()
-            return await self._deleted(record.name)
+                for part in record.parts():
+                    await self._check_part_unused(part)
+            if record.name not in self._deleting:
+                return await self._deleted(record.name)
+
+    async def _check_part_unused(self, part: TopicName) -> None:
+        try:
+            await self.check_unused(part)
+        except NotOwnerError:
+            await self.elsewhere.check_unused(part)
+
+    async def check_unused(self, part: TopicName) -> None:
+        """NotAllowedError if somebody is connected to the topic; NotOwnerError if it is another broker's."""
+        (await self.load(part, create=False)).check_unused()
 
     async def _deleted(self, base: TopicName, *, again: bool = False) -> None:
         """Delete the topic, or, `again`, what is left of one; or wait for whoever does so already."""
@@ -270,13 +281,23 @@ class Broker:
             return  # ended by another broker, and made anew
         for part in doomed.parts():
             await self._put_down(part)
-            await self._ownership.own(part)
         for part in doomed.parts():
-            if part.persistent:
-                await erase(self._context.streams, stream_name(part), confirm=lambda: self._still_doomed(base))
+            try:
+                await self.erase(part)
+            except NotOwnerError:
+                await self.elsewhere.erase(part)
         await self._still_doomed(base)
         await self._context.schemas.purge(base)
         await self._registry.forget_topic(doomed)
+
+    async def erase(self, part: TopicName) -> None:
+        """Close a part of a topic that is being deleted, and delete what it holds; NotOwnerError if it is another
+        broker's. Nothing of it is loaded any more: whoever does so looks at its record when it has the part."""
+        await self._ownership.own(part)
+        await self._still_doomed(part.base)
+        await self._put_down(part)
+        if part.persistent:
+            await erase(self._context.streams, stream_name(part), confirm=lambda: self._still_doomed(part.base))
 
     async def _put_down(self, part: TopicName) -> None:
         """Close a topic that is served here."""

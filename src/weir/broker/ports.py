@@ -10,7 +10,7 @@ from typing import Protocol
 
 from weir.broker.api import Identity, Owner, SchemaData
 from weir.model.batch import Batch, HeldId, Origin, Stamp
-from weir.model.errors import TopicNotFoundError, WeirError
+from weir.model.errors import NotOwnerError, TopicNotFoundError, WeirError
 from weir.model.policies import DEFAULT_POLICIES, Policies
 from weir.model.registry import SYSTEM_NAMESPACE, Action, BrokerInfo, TopicRecord, system_record
 from weir.model.topics import NamespaceName, TopicName
@@ -148,6 +148,26 @@ class TransactionGate:
 
     async def fate(self, producer_id: int, topic: TopicName, seen_ms: int) -> Fate:
         return Fate.OPEN if self._keeper is None else await self._keeper.fate(producer_id, topic, seen_ms)
+
+
+class PartsElsewhere(Protocol):
+    """Parts of topics that other brokers have, as far as a deletion has to do with them."""
+
+    async def check_unused(self, part: TopicName) -> None:
+        """NotAllowedError if somebody is connected to it there."""
+
+    async def erase(self, part: TopicName) -> None:
+        """Have it closed and its messages deleted, by whoever has it; NotOwnerError if that is nobody else."""
+
+
+class NothingElsewhere:
+    """Fills `PartsElsewhere` for a broker on its own."""
+
+    async def check_unused(self, part: TopicName) -> None:
+        raise NotOwnerError(f"there is no other broker to ask about {part}")
+
+    async def erase(self, part: TopicName) -> None:
+        raise NotOwnerError(f"there is no other broker to delete {part}")
 
 
 class OpenGuard:

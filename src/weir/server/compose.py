@@ -18,6 +18,7 @@ from weir.broker.broker import Broker
 from weir.broker.bundles.moving import BundleMoves
 from weir.broker.bundles.numbers import number_of
 from weir.broker.bundles.ownership import BundleOwnership
+from weir.broker.bundles.peer_parts import PeerParts
 from weir.broker.bundles.peer_successor import PeerSuccessor
 from weir.broker.bundles.settings import OwnershipSettings
 from weir.broker.context import BrokerContext
@@ -241,6 +242,7 @@ async def compose_broker(
     broker = Broker(context, registry, ownership, authenticator, bundles)
     if bundles is not None:
         bundles.serve(broker, PeerSuccessor(peers, peer_handlers, bundles.expect))
+        broker.elsewhere = PeerParts(runtime.clock, peers, peer_handlers, broker)
     broker.start()
     stack.push_async_callback(broker.close)
     catalog = Catalog(registry, guard)

@@ -10,7 +10,7 @@ from weir.testing.codecs.fuzzing import Codec, reseal_rest
 from weir.wire.frames import PREFIX_BYTES
 from weir.wire.peer import hello, messages
 from weir.wire.peer.administration import AdminAnswer, AdminCall
-from weir.wire.peer.bundles import GetReady
+from weir.wire.peer.bundles import CheckUnused, ErasePart, GetReady
 from weir.wire.peer.calls import (
     CALLS,
     call_named,
@@ -33,6 +33,8 @@ def _request_value(dice: Random) -> PeerRequest[object]:
         Ping(),  # type: ignore[assignment]
         ReportLoad(),
         GetReady(BundleName(NamespaceName("a", "b"), dice.getrandbits(31), 2**32 - 1), topics),
+        CheckUnused(TopicName.parse("t")),
+        ErasePart(TopicName.parse("t-partition-3")),
         AdminCall("rôle", "POST", "/admin/v2/x", "a=b", dice.randbytes(9), {"accept": "*/*"}),
     )
     return dice.choice(values)

@@ -1,4 +1,4 @@
-"""Calls about bundles: their hand-over from one broker to another."""
+"""Calls about bundles: their hand-over from one broker to another, and topics that go with all of their parts."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -32,8 +32,25 @@ class SplitBundle(PeerRequest[Done]):
     bundle: BundleName
 
 
+@dataclass(frozen=True, slots=True)
+class CheckUnused(PeerRequest[Done]):
+    """Say NotAllowedError if somebody is connected to a topic of yours, or to a partition of one."""
+
+    part: TopicName
+
+
+@dataclass(frozen=True, slots=True)
+class ErasePart(PeerRequest[Done]):
+    """Close a topic of yours, or a partition of one, which the registry says is being deleted, and delete what it
+    holds. NotOwnerError if it is not yours."""
+
+    part: TopicName
+
+
 CALLS: tuple[Call[Any], ...] = (
     Call(16, "get_ready", GetReady, Done),
     Call(17, "hand_over", HandOver, Done),
     Call(18, "split_bundle", SplitBundle, Done),
+    Call(19, "check_unused", CheckUnused, Done),
+    Call(20, "erase_part", ErasePart, Done),
 )
