@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from weir.bookie.settings import BookieSettings, SpaceSettings
+from weir.broker.peers.settings import PeerCredentials
 from weir.ledger.bookies import BookieDirectory
 from weir.ledger.remote import RemoteBookiePool
 from weir.meta import keys
@@ -23,6 +24,7 @@ from weir.server.addresses import Address
 from weir.server.bookie import BookieNode, BookieNodeSettings
 from weir.testing.world.world import World, simulate
 from weir.wire.entry import encode_entry
+from weir.wire.proof import ClusterSecret
 
 B1 = BookieId("b1")
 LEDGER = LedgerId(7)
@@ -35,6 +37,8 @@ def entry(entry_id: int) -> tuple[EntryId, bytes]:
 
 class Place:
     """A world with a metadata store; the test runs on the node `client`, bookies on theirs."""
+
+    credentials: PeerCredentials | None = None
 
     def __init__(self, world: World, runtime: Runtime) -> None:
         self.world = world
@@ -50,7 +54,7 @@ class Place:
         )
 
         async def main(runtime: Runtime) -> BookieNode | WeirError:
-            node = BookieNode(runtime, settings, meta=MemoryMeta(self.core, runtime))
+            node = BookieNode(runtime, settings, meta=MemoryMeta(self.core, runtime), credentials=self.credentials)
             try:
                 await node.start()
             except WeirError as refused:  # the process lives on, so that what it forgot to let go would show
@@ -95,6 +99,22 @@ def test_a_node_is_found_in_the_metadata_and_stores_what_it_is_sent() -> None:
         result = await remote.read(LEDGER, EntryId(0), EntryId(9), max_bytes=10**6)
         assert result.entries == [entry(0), entry(1)]
         assert node.bookie.ledgers() == [LEDGER]
+        await place.close("host1", node)
+
+    at_a_place(test)
+
+
+def test_a_node_with_credentials_of_the_cluster_serves_who_has_them() -> None:
+    async def test(place: Place) -> None:
+        place.credentials = PeerCredentials(ClusterSecret(b"s" * 32))
+        node = await place.start("host1")
+        await place.runtime.clock.sleep(0.1)
+        with pytest.raises(BookieUnavailableError):
+            await place.pool.get(B1).add(LEDGER, [entry(0)])
+        known = RemoteBookiePool(place.runtime, place.directory.resolve, secret=place.credentials.secret)
+        await known.get(B1).add(LEDGER, [entry(0)])
+        assert node.bookie.ledgers() == [LEDGER]
+        await known.close()
         await place.close("host1", node)
 
     at_a_place(test)

@@ -27,7 +27,14 @@ class PeerRequest(Generic[A]):
     __slots__ = ()
 
 
-_encoder = msgspec.msgpack.Encoder()
+def _plain(value: object) -> object:
+    """What the encoder does not know by itself: a mapping of any kind goes as a dict."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"a {type(value).__name__} cannot go to another broker")
+
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=_plain)
 
 
 def encode_value(value: object) -> bytes:
