@@ -37,6 +37,8 @@ from weir.wire.kafka.records_build import Record, build_batch
 
 _TOPIC = "orders"
 _ROUNDS = 200
+#: Of what metadata are asked for.
+_TOPICS, _PARTITIONS = 100, 50
 #: Requests that arrive together, as those of a busy producer do.
 _AT_ONCE = 16
 
@@ -119,6 +121,8 @@ async def _stage(runtime: Runtime) -> tuple[KafkaServer, FakeBroker, Registry]:
     registry = Registry(MemoryMeta(MemoryCore(runtime.clock), runtime), runtime)
     await registry.start()
     await registry.topics.create(TopicName.parse(_TOPIC), partitions=64)
+    for number in range(_TOPICS):
+        await registry.topics.create(TopicName.parse(f"many-{number}"), partitions=_PARTITIONS)
     broker = _Direct()
     for index in range(64):
         part = TopicName.parse(_TOPIC).at(index)
@@ -151,7 +155,13 @@ def _fetch(partitions: int) -> bytes:
     return b"".join(map(bytes, request_frame(RequestHeader(ApiKey.FETCH, 11, 1, "bench"), request)))
 
 
-async def _measure(server: KafkaServer, frame: bytes, at_once: int) -> float:
+def _metadata(topics: int) -> bytes:
+    named = [m.MetadataRequest.MetadataRequestTopic(name=f"many-{number}") for number in range(topics)]
+    request = m.MetadataRequest(topics=named)
+    return b"".join(map(bytes, request_frame(RequestHeader(ApiKey.METADATA, 9, 1, "bench"), request)))
+
+
+async def _measure(server: KafkaServer, frame: bytes, at_once: int, rounds: int = _ROUNDS) -> float:
     """Microseconds per request."""
     connection = Fed()
     session: Session = server._session(connection)
@@ -160,7 +170,7 @@ async def _measure(server: KafkaServer, frame: bytes, at_once: int) -> float:
     best = float("inf")
     for repeat in range(6):
         began = process_time()
-        for _ in range(_ROUNDS):
+        for _ in range(rounds):
             connection.quiet.clear()
             connection.feed(buffer)
             while connection.quiet.is_set() is False or session.load.requests:
@@ -169,7 +179,7 @@ async def _measure(server: KafkaServer, frame: bytes, at_once: int) -> float:
             best = min(best, process_time() - began)
     session.abort()
     await running
-    return best / _ROUNDS / at_once * 1e6
+    return best / rounds / at_once * 1e6
 
 
 async def _main(profile: bool) -> None:
@@ -185,12 +195,15 @@ async def _main(profile: bool) -> None:
         ("produce, 64 partitions", _produce(_batch(100, 10), 64), 1),
         ("fetch, one partition, 10 batches", _fetch(1), 1),
         ("fetch, 64 partitions", _fetch(64), 1),
+        ("metadata, 50 partitions", _metadata(1), 1),
+        (f"metadata, {_TOPICS * _PARTITIONS} partitions", _metadata(_TOPICS), 1),
     ]
     for name, frame, at_once in cases:
+        rounds = 3 if len(frame) > 1000 and "metadata" in name else _ROUNDS
         profiler = cProfile.Profile() if profile else None
         if profiler is not None:
             profiler.enable()
-        spent = await _measure(server, frame, at_once)
+        spent = await _measure(server, frame, at_once, rounds)
         print(f"{name:45} {spent:8.1f} us/request")
         if profiler is not None:
             profiler.disable()

@@ -20,6 +20,8 @@ from typing import Any
 from weir.broker.api import Owner
 from weir.broker.bundles.settings import OwnershipSettings
 from weir.broker.groups.model import GroupSettings
+from weir.broker.peers.server import PeerServer
+from weir.broker.peers.settings import PeerLinks, PeerServerSettings
 from weir.gateway.kafka.connection.server import KafkaServer
 from weir.gateway.kafka.connection.settings import KafkaSettings
 from weir.gateway.pulsar.server import PulsarServer
@@ -53,6 +55,7 @@ class Running:
 
     composed: ComposedBroker
     meta: FaultyMeta
+    peers: PeerServer
     kafka: KafkaServer
     pulsar: PulsarServer
     stack: AsyncExitStack
@@ -64,7 +67,12 @@ class ManyBrokers:
     def __init__(self, count: int, **changes: Any) -> None:
         """`changes`: of each broker's `Composition`."""
         self._names = [f"broker{number}" for number in range(count)]
-        self._changes = {"ownership": _OWNERSHIP, "groups": _GROUPS, **changes}
+        self._changes = {
+            "ownership": _OWNERSHIP,
+            "groups": _GROUPS,
+            "peers": PeerLinks(),
+            **changes,
+        }
         self._runtime = real_runtime()
         self._core = MemoryCore(self._runtime.clock)
         self._pool = FakeBookiePool()
@@ -109,19 +117,22 @@ class ManyBrokers:
 
     async def _begin(self, name: str) -> None:
         net = BoundNetwork(self._runtime.net)
-        kafka, pulsar = await net.bind(Address(_HOST, 0)), await net.bind(Address(_HOST, 0))
+        kafka, pulsar, peer = [await net.bind(Address(_HOST, 0)) for _ in range(3)]
         runtime = replace(self._runtime, net=net)
         meta = FaultyMeta(MemoryMeta(self._core, runtime), runtime)
         stack = AsyncExitStack()
+        stack.push_async_callback(meta.close)
         ledgers = LedgerClient(runtime, meta, self._pool)
         await ledgers.start()
         stack.push_async_callback(ledgers.close)
-        listeners = {"kafka": str(kafka), "pulsar": f"pulsar://{pulsar}"}
+        listeners = {"kafka": str(kafka), "pulsar": f"pulsar://{pulsar}", "peer": str(peer)}
         how = Composition(name, listeners, **self._changes)
         composed = await compose_broker(runtime, meta, ledgers, how, stack)
+        peers = await composed.serve_peers(PeerServerSettings(_HOST, peer.port, close_grace_s=0.1))
         self.running[name] = Running(
             composed,
             meta,
+            peers,
             await composed.serve_kafka(KafkaSettings(host=_HOST, port=kafka.port, close_grace_s=0.5)),
             await composed.serve_pulsar(
                 PulsarSettings(host=_HOST, port=pulsar.port, advertise=listeners["pulsar"], close_grace_s=0.5)
@@ -205,5 +216,6 @@ async def _cut_off(lost: Running) -> None:
         kafka.abort()
     for pulsar in lost.pulsar.sessions:
         pulsar.abort()
+    await lost.peers.close()
     await lost.kafka.close()
     await lost.pulsar.close()
