@@ -121,6 +121,8 @@ class Scenario:
     mutations: Mutations
     #: A usual run has 60,000 steps.
     max_steps: int = 2_000_000
+    #: With a promise broken, the longest that found something had 150,000; many more are a loop without end.
+    max_steps_broken: int = 400_000
     #: What holds around a run of a plan.
     around: Callable[[Any], AbstractContextManager[Any]] = lambda plan: nullcontext()
 
@@ -136,15 +138,16 @@ class Scenario:
             if mutation is not None and not innocent:
                 stack.enter_context(self.mutations[mutation].apply())
             stack.enter_context(self.around(plan))
-            return self._run(seed, plan, trace, stack)
+            broken = mutation is not None and not innocent
+            return self._run(seed, plan, trace, stack, self.max_steps_broken if broken else self.max_steps)
 
-    def _run(self, seed: int, plan: Any, trace: TextIO | None, stack: ExitStack) -> RunResult:
+    def _run(self, seed: int, plan: Any, trace: TextIO | None, stack: ExitStack, max_steps: int) -> RunResult:
         world = World(
             seed,
             keep_trace=0 if trace is None else None,
             strict=False,
             max_seconds=_MAX_SECONDS,
-            max_steps=self.max_steps,
+            max_steps=max_steps,
         )
         bugs = stack.enter_context(listening(world, trace))
         stack.enter_context(world)
