@@ -314,6 +314,19 @@ def test_a_partition_that_is_given_away_while_a_member_has_it_is_found(story: Ka
     assert "in-0 was given to n in generation 2 of g" in story.rejected_by(groups.what_is_owned_stays)
 
 
+@pytest.mark.parametrize("took_over", [False, True])
+def test_a_number_is_used_for_two_generations_only_after_a_take_over(story: KafkaStory, took_over: bool) -> None:
+    story.joined("m", 2, owned=(_PART,))
+    if took_over:
+        story.tell("b2", LogOpKind.TOOK_OVER).ok()
+    story.joined("n", 2)
+    story.assigned("n", 2)
+    if took_over:
+        assert story.broken() == []
+    else:
+        assert "in-0 was given to n in generation 2 of g" in story.rejected_by(groups.what_is_owned_stays)
+
+
 def test_a_static_member_that_comes_back_to_another_share_is_found(story: KafkaStory) -> None:
     story.assigned("m.1", 1, instance="m")
     story.assigned("m.2", 1, instance="m", owned=())

@@ -4,6 +4,8 @@
 import asyncio
 import contextvars
 import gc
+import sys
+from contextlib import AsyncExitStack
 
 import pytest
 
@@ -190,6 +192,32 @@ def test_the_garbage_collector_is_off_only_while_the_loop_runs(loop):
 
     assert not loop.run_until_complete(main())
     assert gc.isenabled()
+
+
+def test_an_exit_stack_of_several_steps_is_buried_to_its_end_without_noise(monkeypatch):
+    gc.collect()
+    noise, reached = [], []
+    monkeypatch.setattr(sys, "unraisablehook", noise.append)
+    loop = SimLoop()
+
+    async def step(name):
+        reached.append(name)
+        await loop.create_future()
+
+    async def close():
+        async with AsyncExitStack() as last:
+            for name in ("c", "b", "a"):
+                last.push_async_callback(step, name)
+
+    async def main():
+        asyncio.create_task(close())
+        await asyncio.sleep(1.0)
+
+    loop.run_until_complete(main())
+    loop.close()
+    gc.collect()
+    assert reached == ["a", "b", "c"]
+    assert noise == []
 
 
 def test_closing_buries_what_is_left_without_noise(caplog, recwarn):

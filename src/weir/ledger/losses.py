@@ -47,7 +47,7 @@ def decode_runs(data: bytes) -> tuple[LostRun, ...]:
             LostRun(int(first), int(last), int(offset), int(end), int(found_ms), str(what))
             for first, last, offset, end, found_ms, what in json.loads(data)["runs"]
         )
-    except (ValueError, KeyError, TypeError, RecursionError) as bad:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as bad:
         raise WireError(f"a record of lost entries is malformed: {bad!r}") from bad
 
 

@@ -1,4 +1,4 @@
-"""Every codec of `weir.wire` with valid samples, for the fuzz tests.
+"""Every codec of `weir.wire`, and those that stand elsewhere, with valid samples, for the fuzz tests.
 
 To put a codec under fuzz, append it to CODECS: a name, a function that makes a valid sample out of dice, and the
 decoder. If a checksum would turn most mutations away at the door, give `reseal` too.
@@ -20,6 +20,7 @@ from weir.testing.codecs.peer_samples import PEER_CODECS
 from weir.testing.codecs.record_samples import RECORD_CODECS
 from weir.testing.codecs.samples import sample_entry, sample_id
 from weir.testing.codecs.snapshots import SNAPSHOT_CODECS
+from weir.testing.codecs.state_samples import STATE_CODECS
 from weir.wire import bookie, bookie_hello, metadata
 from weir.wire.bookie_errors import error_from, failed_from
 from weir.wire.bookie_layout import CRC_BYTES
@@ -161,6 +162,7 @@ CODECS: list[Codec] = [
     Codec("load report", sample_load, decode_load),
     *FILE_CODECS,
     *SNAPSHOT_CODECS,
+    *STATE_CODECS,
     *RECORD_CODECS,
     *KAFKA_CODECS,
     *META_CODECS,

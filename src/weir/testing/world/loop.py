@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from contextvars import Context
 from heapq import heapify, heappop, heappush
+from types import CoroutineType
 from typing import Any, NoReturn, TypeVar, TypeVarTuple
 
 from weir.testing.world.errors import DeadlockError, LivelockError, LoopHeldError
@@ -321,17 +322,27 @@ class SimLoop(asyncio.BaseEventLoop):
 
 
 def _close_coroutine(task: asyncio.Task[Any]) -> None:
-    """Close a pending task's coroutine for good."""
-    coroutine = task.get_coro()
+    """Close a pending task's coroutine for good, the innermost first. The other way round, one that awaits while
+    it is closed (an exit stack of several steps) is left half-way by whoever awaits it, and complains as garbage."""
     for _ in range(_CLOSE_ATTEMPTS):
-        try:
-            coroutine.close()
-        except RuntimeError as error:
-            if "ignored GeneratorExit" in str(error):
-                continue
-        except BaseException:  # noqa: S110 - whatever dying code raises, nobody is left to hear it
-            pass
-        return
+        awaited: Any = task.get_coro()
+        chain = []
+        while isinstance(awaited, CoroutineType):
+            chain.append(awaited)
+            awaited = awaited.cr_await
+        if all(_is_closed(coroutine) for coroutine in reversed(chain)):
+            return
+
+
+def _is_closed(coroutine: Coroutine[Any, Any, Any]) -> bool:
+    """Whether it came to its end, and does not await something else now."""
+    try:
+        coroutine.close()
+    except RuntimeError as error:
+        return "ignored GeneratorExit" not in str(error)
+    except BaseException:  # noqa: S110 - whatever dying code raises, nobody is left to hear it
+        pass
+    return True
 
 
 async def _close_generator(generator: AsyncGenerator[Any, Any]) -> None:

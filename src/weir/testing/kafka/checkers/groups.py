@@ -146,11 +146,13 @@ def what_is_owned_stays(ops: Sequence[KafkaOp]) -> list[Violation]:
     """What a member has when it joins a generation is nobody else's in that generation.
 
     A coordinator that is lost before a generation is written down leaves its number to the next one, which gathers
-    anew: only joins that were asked for at the same time belong to one generation."""
+    anew: joins on either side of a take-over, one over before the other began, are of two generations. Without a
+    take-over in between a number is one generation, however far apart its joins are."""
     promise = "members that rebalance cooperatively keep what they have until they give it up"
     joins = [op for op in of(ops, LogOpKind.JOIN) if op.ok]
     owners = {(op.group, op.generation, part): op for op in joins for part in op.owned}
     joined = {(op.group, op.generation, _who(op)): op for op in joins}
+    took_over = of(ops, LogOpKind.TOOK_OVER)
     found = []
     for op in of(ops, LogOpKind.ASSIGNED):
         own = joined.get((op.group, op.generation, _who(op)))
@@ -158,7 +160,7 @@ def what_is_owned_stays(ops: Sequence[KafkaOp]) -> list[Violation]:
             owner = owners.get((op.group, op.generation, part))
             if owner is None or _who(owner) == _who(op):
                 continue
-            if own is not None and (owner.over < own.began or own.over < owner.began):
+            if own is not None and _are_apart(owner, own, took_over):
                 continue
             sentence = (
                 f"{part} was given to {op.client} in generation {op.generation} of {op.group}, which "
@@ -166,6 +168,14 @@ def what_is_owned_stays(ops: Sequence[KafkaOp]) -> list[Violation]:
             )
             found.append(Violation(promise, sentence, (owner, op)))
     return found
+
+
+def _are_apart(one: KafkaOp, other: KafkaOp, took_over: Sequence[KafkaOp]) -> bool:
+    """Whether two joins do not overlap, and someone else became the coordinator from the first to the second."""
+    first, second = sorted((one, other), key=lambda op: op.began)
+    return first.over < second.began and any(
+        first.began < new.over and new.began < second.over for new in took_over
+    )
 
 
 def static_members_keep_their_share(ops: Sequence[KafkaOp]) -> list[Violation]:
