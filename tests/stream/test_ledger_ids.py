@@ -25,7 +25,7 @@ def test_ledger_ids_grow_although_brokers_take_them_from_blocks_of_their_own(run
 
 
 def test_an_id_below_those_before_it_is_never_written_to(run: Callable) -> None:
-    """The simulation's mutation `ids-go-back` switches this check off, to see what clients would see without it."""
+    """The simulation's mutation `ids-go-back` switches this check off, to show what clients would see."""
 
     async def any_id(self: LedgerClient, above: Any) -> Any:
         return await self._ids.take()

@@ -58,8 +58,8 @@ _QUICK_STATE = replace(_SLOW_STATE, state_pause_s=0.05)
 )
 def _ids_go_back() -> Iterator[None]:
     """A stream's new ledger has any id that is free, also one below the ids before it."""
-    # The appender's own check would find it first (tests/stream/test_ledger_ids.py): it is off, so that the checker
-    # shows that it would see what clients see.
+    # The appender's own check would find it first (tests/stream/test_ledger_ids.py): it is off, so that the
+    # checker shows that it would see what clients see.
 
     async def any_id(self: LedgerClient, above: Any) -> Any:
         return await self._ids.take()

@@ -323,7 +323,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
 def _close_coroutine(task: asyncio.Task[Any]) -> None:
     """Close a pending task's coroutine for good, the innermost first. The other way round, one that awaits while
-    it is closed (an exit stack of several steps) is left half-way by whoever awaits it, and complains as garbage."""
+    it is closed (an exit stack of several steps) is left half-way by who awaits it, and complains as garbage."""
     for _ in range(_CLOSE_ATTEMPTS):
         awaited: Any = task.get_coro()
         chain = []
