@@ -23,6 +23,7 @@ from weir.runtime.interfaces import LoopHolds
 from weir.runtime.real import real_runtime
 from weir.runtime.request_budget import RequestBudget
 from weir.server.budget_metrics import budget_families
+from weir.server.cluster_metrics import cluster_families
 from weir.server.kafka_metrics import kafka_families
 from weir.server.loop_metrics import loop_families
 from weir.server.peer_metrics import peer_families
@@ -95,6 +96,7 @@ def test_the_documentation_names_every_family_as_it_is() -> None:
         *damage_families(Damages(), skipped_entries=0),
         *kafka_families(KafkaMetrics()),
         *peer_families(PeerMetrics()),
+        *cluster_families(1, [], "b", draining=False),
     ]
     families = (*PROCESS_FAMILIES, *gateways, *TOPIC_FAMILIES, *SUBSCRIPTION_FAMILIES)
     kinds = [(f.name, f.kind, f.help) for f in families]

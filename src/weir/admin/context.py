@@ -18,10 +18,12 @@ from weir.broker.api import (
     RoleTransactions,
     SchemaVersions,
     SqlStreams,
+    StorageAdmin,
     StoredTopic,
     Topic,
 )
 from weir.model.errors import NotAllowedError, NotOwnerError, TopicNotFoundError
+from weir.model.load import BrokerLoad
 from weir.model.topics import TopicName
 from weir.runtime.interfaces import Clock
 
@@ -31,6 +33,11 @@ _MAX_PARTS = 1_000
 
 async def _well() -> None:
     """Nothing is known to be wrong."""
+
+
+async def _unknown(broker_id: str) -> BrokerLoad | None:
+    """Nobody measures."""
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +81,10 @@ class AdminContext:
     broker_id: str = "sole"
     #: How other brokers are asked for what they have.
     ask_peer: AskPeer = nobody
+    #: What lies below the brokers, where it is looked after.
+    storage: StorageAdmin | None = None
+    #: What a broker says of its work, itself among them; None if it does not say.
+    load_of: Callable[[str], Awaitable[BrokerLoad | None]] = _unknown
 
     # --- topics as calls name them ------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from weir.admin.addresses import Addresses
 from weir.admin.brokers import Brokers
 from weir.admin.bundles import Bundles
+from weir.admin.cluster import ClusterRoutes
 from weir.admin.context import AdminContext, AdminSettings, ServiceUrls
 from weir.admin.held import Held
 from weir.admin.lookup import Lookup
@@ -28,6 +29,7 @@ def admin_routes(context: AdminContext) -> list[Route]:
     return [
         *Brokers(context).routes(),
         *Clusters(context).routes(),
+        *ClusterRoutes(context).routes(),
         *Tenants(context).routes(),
         *Namespaces(context).routes(),
         *Bundles(context).routes(),

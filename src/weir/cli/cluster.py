@@ -8,6 +8,10 @@ from weir.cli.lazy import LazyGroup
 @click.group(
     cls=LazyGroup,
     lazy={
+        "decommission": "weir.cli.cluster_admin:decommission",
+        "drain": "weir.cli.cluster_admin:drain",
+        "move": "weir.cli.cluster_admin:move",
+        "status": "weir.cli.cluster_admin:status",
         "up": "weir.server.cluster_up_command:up",
     },
 )

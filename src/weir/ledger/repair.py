@@ -1,7 +1,7 @@
 """Repair: copies what lost bookies held to others, and what present ones missed to themselves."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -50,6 +50,7 @@ class Repair:
         self._context = context
         throttle = Throttle(context.runtime.clock, bytes_per_s=context.settings.repair.bytes_per_s)
         self._copier = Copier(context, throttle)
+        self._leaving: frozenset[BookieId] = frozenset()
 
     async def repair(
         self,
@@ -58,10 +59,13 @@ class Repair:
         *,
         fence_open: bool,
         progress: Progress | None = None,
+        leaving: Collection[BookieId] = (),
     ) -> RepairReport:
         """Bring every closed fragment with a suspect bookie back to full copies. If a lost one is in the ensemble
-        that the ledger is still written to, `fence_open` says whether to recover it first, fencing its writer."""
+        that the ledger is still written to, `fence_open` says whether to recover it first, fencing its writer.
+        `leaving`: bookies that are there, and are to hold nothing any more."""
         report = RepairReport(ledger_id)
+        self._leaving = frozenset(leaving)
         ledger = await self._closed_if_needed(ledger_id, suspects, report, fence_open=fence_open)
         for stretch in stretches(ledger, await self._confirmed(ledger, suspects)):
             for bookie_id in [b for b in stretch.fragment.bookies if b in suspects]:
@@ -71,12 +75,15 @@ class Repair:
                     report.failures.append(f"entries {stretch.fragment.first_entry}-{stretch.last}: {failure}")
         return report
 
+    def _goes(self, bookie_id: BookieId) -> bool:
+        """Whether somebody has to take its place."""
+        return bookie_id in self._leaving or self._context.directory.resolve(bookie_id) is None
+
     async def _closed_if_needed(
         self, ledger_id: LedgerId, suspects: Sequence[BookieId], report: RepairReport, *, fence_open: bool
     ) -> LedgerMetadata:
         ledger = (await self._context.records.get(ledger_id)).ledger
-        resolve = self._context.directory.resolve
-        concerned = any(b in suspects and resolve(b) is None for b in ledger.fragments[-1].bookies)
+        concerned = any(b in suspects and self._goes(b) for b in ledger.fragments[-1].bookies)
         if ledger.state is LedgerState.CLOSED or not concerned:
             return ledger
         if ledger.state is LedgerState.IN_RECOVERY or fence_open:
@@ -87,7 +94,7 @@ class Repair:
     async def _confirmed(self, ledger: LedgerMetadata, suspects: Sequence[BookieId]) -> EntryId | None:
         """Up to where an open ledger can be mended: what is confirmed changes no more, and a copy of it that its
         bookie has damaged is written again under its writer's hands. None: its last fragment is not concerned."""
-        present = [b for b in ledger.fragments[-1].bookies if self._context.directory.resolve(b) is not None]
+        present = [b for b in ledger.fragments[-1].bookies if not self._goes(b)]
         if ledger.state is LedgerState.CLOSED or not any(b in suspects for b in present):
             return None
         reader = LedgerReader(self._context, await self._context.records.get(ledger.ledger_id))
@@ -99,9 +106,9 @@ class Repair:
     async def _repair_replica(
         self, stretch: Stretch, bookie_id: BookieId, report: RepairReport, progress: Progress | None
     ) -> Stretch:
-        """Replace the bookie if it is registered nowhere, else give it what it misses; returns the stretch as it
-        is then."""
-        if self._context.directory.resolve(bookie_id) is not None:
+        """Replace the bookie if it is registered nowhere or leaves, else give it what it misses; returns the
+        stretch as it is then."""
+        if not self._goes(bookie_id):
             await self._fill(stretch, bookie_id, report, progress)
             return stretch
         by = await self._copy_elsewhere(stretch, bookie_id, progress)

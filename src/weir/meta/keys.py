@@ -15,6 +15,8 @@ LEDGERS = "/weir/ledgers/"
 BOOKIES_WRITABLE = "/weir/bookies/writable/"
 #: Bookies that only serve reads for now, each under its lease.
 BOOKIES_READ_ONLY = "/weir/bookies/read-only/"
+#: Bookies that are decommissioned.
+BOOKIES_LEAVING = "/weir/bookies/leaving/"
 #: The disk identity that a bookie id was given for good.
 COOKIES = "/weir/bookies/cookies/"
 #: Ledgers with a lost replica; value: the lost bookies.
@@ -45,6 +47,11 @@ def bookie_writable(bookie_id: BookieId) -> str:
 
 def bookie_read_only(bookie_id: BookieId) -> str:
     return BOOKIES_READ_ONLY + bookie_id
+
+
+def bookie_leaving(bookie_id: BookieId) -> str:
+    """Set while the bookie is decommissioned: it takes no new ledgers, and what it holds goes elsewhere."""
+    return BOOKIES_LEAVING + bookie_id
 
 
 def bookie_id_of(key: str) -> BookieId:

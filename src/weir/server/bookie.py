@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
+from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from typing import Any
 
 from weir.bookie.bookie import Bookie
 from weir.bookie.ledger_ids import check_ledger_ids, counts_ledgers, pass_lost_ids
@@ -23,6 +25,7 @@ from weir.runtime.interfaces import Runtime
 from weir.runtime.tasks import TaskScope
 from weir.server.addresses import Address, advertised
 from weir.server.doubts import end_doubts, replicated_ledgers
+from weir.server.leaving import Leaving
 from weir.server.repair import RepairService
 from weir.wire.metadata import BookieInfo
 
@@ -124,7 +127,10 @@ class BookieNode:
         registration = await self._register(bookie, meta, server)
         tasks = TaskScope(f"bookie-node {settings.bookie.bookie_id}")
         self._started.push_async_callback(tasks.close)
-        tasks.spawn(self._follow_state(bookie, registration), "state")
+        leaving = Leaving(meta, runtime.clock, me)
+        await leaving.load()
+        tasks.spawn(leaving.follow(), "leaving")
+        tasks.spawn(self._follow_state(bookie, registration, leaving), "state")
         interval_s = settings.orphan_interval_s
         tasks.spawn(watch_for_orphans(bookie, meta, runtime.clock, interval_s=interval_s), "orphans")
         tasks.spawn(
@@ -178,12 +184,26 @@ class BookieNode:
         await registration.start(writable=bookie.state is BookieState.WRITABLE)
         return registration
 
-    async def _follow_state(self, bookie: Bookie, registration: Registration) -> None:
+    async def _follow_state(self, bookie: Bookie, registration: Registration, leaving: Leaving) -> None:
+        """One that is decommissioned is registered as one that only serves reads: no new ledger comes to it."""
         state = bookie.state
         while state not in (BookieState.FAILED, BookieState.CLOSED):
-            registration.set_writable(state is BookieState.WRITABLE)
-            state = await bookie.state_changed(state)
+            registration.set_writable(state is BookieState.WRITABLE and not leaving.now)
+            state = await _first(bookie.state_changed(state), leaving.changed(leaving.now), state)
         # Nobody should come to it any more.
         await registration.close()
         if state is BookieState.FAILED:
             self._failed.set()
+
+
+async def _first(
+    state: Coroutine[Any, Any, BookieState], other: Coroutine[Any, Any, None], now: BookieState
+) -> BookieState:
+    """The bookie's next state, or the one it is in, if something else happened first."""
+    tasks = asyncio.ensure_future(state), asyncio.ensure_future(other)
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return tasks[0].result() if tasks[0].done() else now
+    finally:
+        for task in tasks:
+            task.cancel()

@@ -24,15 +24,19 @@ from weir.gateway.kafka.connection.settings import KafkaSettings
 from weir.gateway.pulsar.server import PulsarServer
 from weir.gateway.pulsar.settings import PulsarSettings
 from weir.meta import keys
+from weir.model.errors import WeirError
+from weir.model.load import BrokerLoad
 from weir.model.registry import STANDALONE
 from weir.runtime.interfaces import Disk, Runtime
 from weir.runtime.request_budget import RequestBudget
 from weir.server import config_parts as parts
 from weir.server.addresses import Address
 from weir.server.budget_metrics import budget_families
+from weir.server.cluster_metrics import cluster_families
 from weir.server.compose import ComposedBroker, Composition, compose_broker
 from weir.server.config import Config
 from weir.server.config_parts import TokenSettings
+from weir.server.decommission import StorageAdministration
 from weir.server.kafka_metrics import kafka_families
 from weir.server.listening import BoundNetwork
 from weir.server.loop_metrics import loop_families
@@ -40,6 +44,7 @@ from weir.server.peer_metrics import peer_families
 from weir.server.storage import BrokerStorage, LocalStorage
 from weir.server.storage_metrics import damage_families
 from weir.wire.peer.administration import AdminCall
+from weir.wire.peer.node import ReportLoad
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +79,7 @@ class Standalone:
         self._started = AsyncExitStack()
         self._bound: dict[str, Address] = {}
         self._peers: PeerLinks | None = None
+        self._storage_admin: StorageAdministration | None = None
         self._adjust_pulsar = adjust_pulsar
         self._adjust_kafka = adjust_kafka
         #: The broker with its parts, from the start on.
@@ -120,6 +126,8 @@ class Standalone:
         self.composed = await compose_broker(
             self._runtime, self._storage.meta, self._storage.ledgers, self._composition(tokens), self._started
         )
+        self._storage_admin = StorageAdministration(self._runtime, self._storage.meta, self._storage.ledgers)
+        self._started.push_async_callback(self._storage_admin.close)
         routes = admin_routes(self._admin())
         self.composed.peer_handlers.on(AdminCall, AdminPeerHandler(routes).perform)
         await self._serve_peers()
@@ -230,12 +238,27 @@ class Standalone:
                 *damage_families(self._storage.damages, self._storage.ledgers.context.losses.entries),
                 *kafka_families(self._kafka_metrics),
                 *peer_families(composed.peer_metrics),
+                *cluster_families(
+                    len(composed.broker.brokers()),
+                    composed.broker.bundles.all(),
+                    parts.broker_name(self._config),
+                    draining=composed.broker.bundles.draining,
+                ),
             ],
             transactions=composed.transaction_access,
             sql_streams=SqlStreams(self._storage.meta, self._runtime),
             broker_id=parts.broker_name(self._config),
             ask_peer=composed.peers.ask,
+            storage=self._storage_admin,
+            load_of=self._load_of,
         )
+
+    async def _load_of(self, broker_id: str) -> BrokerLoad | None:
+        try:
+            return await self.composed.peers.ask(broker_id, ReportLoad())
+        except WeirError as silent:
+            log.debug("broker %s does not tell its load: %s", broker_id, silent)
+            return None
 
     async def _serve_http(self, tls: SSLContext | None, routes: list[Route]) -> None:
         authenticate = _authenticate(self.composed.broker)

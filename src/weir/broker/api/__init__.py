@@ -10,7 +10,7 @@ An import contract holds it: `gateway` and `admin` import nothing else of `weir.
 
 from weir.broker.api.access import Authoriser, Guard, Identity, Scope
 from weir.broker.api.broker import Broker, Owner
-from weir.broker.api.cluster import BundleInfo, Bundles
+from weir.broker.api.cluster import BookieStatus, BundleInfo, Bundles, DecommissionProgress, StorageAdmin
 from weir.broker.api.consuming import Consumer, Delivery, KeyShared, StartAt, SubscribeRequest, SubscriptionType
 from weir.broker.api.groups import (
     GroupAdmin,
@@ -77,6 +77,7 @@ __all__ = [
     "AbortedTransaction",
     "AccessMode",
     "Authoriser",
+    "BookieStatus",
     "Broker",
     "BundleInfo",
     "BundleName",
@@ -86,6 +87,7 @@ __all__ = [
     "Consumer",
     "ConsumerStats",
     "CursorStats",
+    "DecommissionProgress",
     "Delivery",
     "Described",
     "Flow",
@@ -130,6 +132,7 @@ __all__ = [
     "Sinks",
     "SqlStreams",
     "StartAt",
+    "StorageAdmin",
     "StoredTopic",
     "SubscribeRequest",
     "SubscriptionControl",

@@ -64,3 +64,45 @@ class Bundles(Protocol):
     @property
     def draining(self) -> bool:
         """Whether this broker takes nothing new."""
+
+
+@dataclass(frozen=True, slots=True)
+class BookieStatus:
+    """A bookie: where it is, whether it is `writable`, `read-only`, `lost`, `leaving` (being decommissioned) or
+    `empty` (it was, and may be stopped), and how many ledgers have copies on it."""
+
+    bookie_id: str
+    address: str
+    rack: str
+    state: str
+    ledgers: int
+
+
+@dataclass(frozen=True, slots=True)
+class DecommissionProgress:
+    """`left`: ledgers that still have copies on the bookie; `problem`: why one could not be moved, lately."""
+
+    bookie_id: str
+    left: int
+    problem: str = ""
+
+
+class StorageAdmin(Protocol):
+    """What lies below the brokers, for those who look after a cluster."""
+
+    async def leader(self) -> str:
+        """The broker that balances, by its id; "" while there is none."""
+
+    async def under_replicated(self) -> int:
+        """Ledgers that are known to have fewer copies than they should."""
+
+    async def bookies(self) -> Sequence[BookieStatus]: ...
+
+    async def decommission(self, bookie: str) -> DecommissionProgress:
+        """Have a bookie hold nothing: no new ledger comes to it, what it has is copied to others. Comes back at
+        once; asking again goes on with it. NotAllowedError if the others are too few."""
+
+    async def progress(self, bookie: str) -> DecommissionProgress: ...
+
+    async def recommission(self, bookie: str) -> None:
+        """Let it take ledgers again."""

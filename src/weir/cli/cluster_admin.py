@@ -1,0 +1,159 @@
+"""`weir cluster status | drain | move | decommission`: look after a cluster, through any of its brokers."""
+
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from weir.cli.output import done, print_fields, print_json, print_table
+from weir.cli.remote import Remote, remote_options
+from weir.client.admin import AdminClient, join
+from weir.model.bundles import BundleName
+from weir.model.errors import NotAllowedError
+from weir.runtime.real import real_runtime
+
+_LOOK_S = 0.3
+
+
+@click.command(
+    epilog="""
+\b
+Examples:
+  weir cluster status
+  weir cluster status --url http://broker-2:8080 --json
+"""
+)
+@remote_options
+def status(remote: Remote, as_json: bool) -> None:
+    """Show brokers and their load, bundles, bookies, under-replicated ledgers and the leader."""
+
+    async def work(admin: AdminClient) -> dict[str, Any]:
+        found: dict[str, Any] = await admin.own("GET", "cluster")
+        return found
+
+    found = remote.admin(work)
+    if as_json:
+        print_json(found)
+        return
+    print_table(
+        ("broker", "number", "rack", "bundles", "cpu", "memory", "messages/s", "MB/s", ""),
+        [_broker_row(each, found["leader"]) for each in found["brokers"]],
+        title="Brokers",
+    )
+    rows = [(each["name"], each["owner"], each["epoch"]) for each in found["bundles"]]
+    print_table(("bundle", "broker", "epoch"), rows, title="Bundles")
+    print_table(
+        ("bookie", "address", "rack", "state", "ledgers"),
+        [
+            (each["name"], each["address"], each["rack"], each["state"], each["ledgers"])
+            for each in found["bookies"]
+        ],
+        title="Bookies",
+    )
+    print_fields(
+        [("under-replicated ledgers", found["underReplicatedLedgers"]), ("leader", found["leader"] or "none")]
+    )
+
+
+def _broker_row(broker: dict[str, Any], leader: str) -> tuple[object, ...]:
+    load = broker["load"]
+    notes = [
+        word for word, holds in (("leader", broker["name"] == leader), ("draining", broker["draining"])) if holds
+    ]
+    used: tuple[object, ...] = ("", "", "", "")
+    if load is not None:
+        messages, size = load["messagesIn"] + load["messagesOut"], load["bytesIn"] + load["bytesOut"]
+        used = (f"{load['cpu']:.0%}", f"{load['memory']:.0%}", f"{messages:.0f}", f"{size / 1e6:.1f}")
+    return (broker["name"], broker["nodeId"], broker["rack"], broker["bundles"], *used, ", ".join(notes))
+
+
+@click.command(
+    epilog="""
+\b
+Examples:
+  weir cluster drain broker-2           then stop or upgrade it; starting it again ends the draining
+  weir cluster drain broker-2 --resume
+"""
+)
+@click.argument("broker")
+@click.option("--resume", is_flag=True, help="Have it take bundles again.")
+@remote_options
+def drain(broker: str, resume: bool, remote: Remote, as_json: bool) -> None:
+    """Have BROKER give all its topics to the others, and take none."""
+    verb = "resume" if resume else "drain"
+    remote.admin(lambda admin: admin.own("PUT", join("cluster", "brokers", broker, verb)))
+    done(
+        f"{broker} takes bundles again" if resume else f"{broker} has nothing left", as_json=as_json, broker=broker
+    )
+
+
+@click.command(
+    epilog="""
+\b
+Example:
+  weir cluster move public/default/0x00000000_0x40000000 broker-3
+"""
+)
+@click.argument("bundle")
+@click.argument("broker")
+@remote_options
+def move(bundle: str, broker: str, remote: Remote, as_json: bool) -> None:
+    """Hand BUNDLE (as weir cluster status names it) to BROKER."""
+    name = BundleName.parse(bundle)
+    tenant, namespace, hashes = str(name).split("/")
+    path = join("namespaces", tenant, namespace, hashes, "transfer")
+    remote.admin(lambda admin: admin.put(path, query={"destinationBroker": broker}))
+    done(f"{broker} has {bundle}", as_json=as_json, bundle=bundle, broker=broker)
+
+
+@click.command(
+    epilog="""
+\b
+Examples:
+  weir cluster decommission bookie-3            ends when it may be stopped
+  weir cluster decommission bookie-3 --cancel   let it take ledgers again
+
+Copies go on where they were if this command is ended and given again.
+"""
+)
+@click.argument("bookie")
+@click.option("--cancel", is_flag=True, help="Let it take ledgers again.")
+@remote_options
+def decommission(bookie: str, cancel: bool, remote: Remote, as_json: bool) -> None:
+    """Copy everything off BOOKIE and let nothing new come to it."""
+    path = join("cluster", "bookies", bookie, "decommission")
+    if cancel:
+        remote.admin(lambda admin: admin.own("DELETE", path))
+        done(f"{bookie} takes ledgers again", as_json=as_json, bookie=bookie)
+        return
+    moved = remote.admin(lambda admin: _empty(admin, bookie, path))
+    done(f"{bookie} holds nothing, and may be stopped", as_json=as_json, bookie=bookie, ledgers=moved)
+
+
+async def _empty(admin: AdminClient, bookie: str, path: str) -> int:
+    """Until it holds nothing; how many ledgers it held. NotAllowedError once the rest cannot lie elsewhere."""
+    begun = await admin.own("PUT", path)
+    total: int = begun["left"]
+    clock = real_runtime().clock
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("ledgers"))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(bookie, total=total)
+        problems = 0
+        while True:
+            found = await admin.own("PUT", path)
+            total = max(total, found["left"])
+            bar.update(task, total=total, completed=total - found["left"])
+            if not found["left"]:
+                return total
+            problems = problems + 1 if found["problem"] else 0
+            if problems > _TRIES:
+                raise NotAllowedError(
+                    f"{found['left']} ledgers cannot be taken off {bookie}: {found['problem']}",
+                    hint="start more bookies and give the command again, or --cancel",
+                )
+            await clock.sleep(_LOOK_S)
+
+
+#: So often in a row may a ledger not be moved before it is given up.
+_TRIES = 30

@@ -1,0 +1,72 @@
+"""A cluster's folder keeps what nodes there are; settings of brokers are checked before anything starts."""
+
+from pathlib import Path
+
+import pytest
+
+from weir.model.errors import ConfigError
+from weir.model.ledger import Quorum
+from weir.server import config_parts as parts
+from weir.server.cluster_plan import cluster_secret_file, plan_cluster
+from weir.server.config_load import load
+
+
+def test_names_and_ports_stay_and_more_are_added(tmp_path: Path) -> None:
+    first = plan_cluster(tmp_path, brokers=2, bookies=2, etcd_members=1)
+    again = plan_cluster(tmp_path, brokers=3, bookies=3, etcd_members=1)
+    assert again.brokers[:2] == first.brokers
+    assert again.bookies[:2] == first.bookies
+    assert again.etcd == first.etcd
+    ports = [port for b in again.brokers for port in (b.kafka, b.pulsar, b.http, b.peer)]
+    assert len(set(ports)) == len(ports)
+    assert [b.name for b in again.brokers] == ["broker-1", "broker-2", "broker-3"]
+
+
+def test_members_of_etcd_and_bookies_with_data_are_not_left_out(tmp_path: Path) -> None:
+    plan_cluster(tmp_path, brokers=1, bookies=2, etcd_members=3)
+    with pytest.raises(ConfigError, match="3 etcd members"):
+        plan_cluster(tmp_path, brokers=1, bookies=2, etcd_members=1)
+    with pytest.raises(ConfigError, match="2 bookies"):
+        plan_cluster(tmp_path, brokers=1, bookies=1, etcd_members=3)
+
+
+def test_a_plan_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "cluster.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"cluster\.json"):
+        plan_cluster(tmp_path, brokers=1, bookies=1, etcd_members=1)
+
+
+def test_the_secret_is_made_once_and_nobody_elses_to_read(tmp_path: Path) -> None:
+    path = cluster_secret_file(tmp_path)
+    text = path.read_text()
+    assert len(text) >= 32
+    assert path.stat().st_mode & 0o077 == 0
+    assert cluster_secret_file(tmp_path).read_text() == text
+
+
+@pytest.mark.parametrize(
+    ("assignments", "expected"),
+    [
+        ((), Quorum(1, 1, 1)),
+        (("cluster.meta=etcd://h:1",), Quorum(2, 2, 2)),
+        (("cluster.meta=etcd://h:1", "storage.quorum=5/3/2"), Quorum(5, 3, 2)),
+    ],
+)
+def test_copies_are_one_in_one_process_and_two_in_a_cluster(
+    assignments: tuple[str, ...], expected: Quorum
+) -> None:
+    assert parts.quorum(load(assignments=assignments).config) == expected
+
+
+@pytest.mark.parametrize("text", ["2", "2/2", "a/b/c", "1/2/2", "2/1/2", "0/0/0", "99/1/1"])
+def test_a_quorum_that_cannot_be_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError):
+        parts.quorum(load(assignments=(f"storage.quorum={text}",)).config)
+
+
+def test_a_broker_needs_to_know_where_the_metadata_is() -> None:
+    with pytest.raises(ConfigError, match="metadata"):
+        parts.remote_storage(load().config)
+    assert parts.broker_name(load().config) == "standalone"
+    with pytest.raises(ConfigError):
+        parts.broker_name(load(assignments=("cluster.name=a/b",)).config)
