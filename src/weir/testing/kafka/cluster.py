@@ -17,7 +17,7 @@ from weir.model.policies import Policies, Retention
 from weir.runtime.interfaces import Runtime
 from weir.server.compose import Composition, compose_broker
 from weir.testing.broker.node_settings import TAIL_BYTES, pulsar_settings, pulsar_url
-from weir.testing.kafka.clients.client import PORT
+from weir.testing.kafka.clients.client import PORT, KafkaLink, Link
 from weir.testing.kafka.history import KafkaHistory
 from weir.testing.kafka.plan import KafkaPlan
 from weir.testing.log_history import LogOpKind
@@ -91,6 +91,10 @@ class KafkaCluster(Cluster):
             self.world.node(zombie).crash()
             self._called.pop(zombie, None)
         self.set_meta_faults(None, node=zombie)
+
+    async def connect(self, runtime: Runtime, name: str) -> Link:
+        """A client's connection to whoever is active."""
+        return await KafkaLink.open(runtime, name, self.active)
 
     def some_broker(self, rng: Random) -> str:
         """The one that matters."""

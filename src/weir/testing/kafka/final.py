@@ -9,7 +9,7 @@ from weir.testing.kafka.clients import calls
 from weir.testing.kafka.clients import calls_groups as groups
 from weir.testing.kafka.clients.calls import Part
 from weir.testing.kafka.clients.calls_groups import Joining
-from weir.testing.kafka.clients.client import KafkaLink, StandstillError
+from weir.testing.kafka.clients.client import Link, StandstillError
 from weir.testing.kafka.clients.members import REBALANCE_MS
 from weir.testing.kafka.clients.pulsar import CLIENT, SUBSCRIPTION, Subscriber
 from weir.testing.kafka.clients.table import TABLE, scan
@@ -54,12 +54,12 @@ class KafkaFinal:
         if plan.pulsar:
             await self._drain(self._shared.inputs[0])
 
-    async def _insist(self, what: str, work: Callable[[KafkaLink], Awaitable[None]]) -> None:
+    async def _insist(self, what: str, work: Callable[[Link], Awaitable[None]]) -> None:
         """Try until it works; with everything healed it must, soon."""
         until = self._clock.monotonic() + _PATIENCE_S
         while True:
             try:
-                link = await KafkaLink.open(self._runtime, FINAL, self._shared.cluster.active)
+                link = await self._shared.cluster.connect(self._runtime, FINAL)
                 try:
                     await work(link)
                 finally:
@@ -73,10 +73,10 @@ class KafkaFinal:
                     return
             await self._clock.sleep(_PAUSE_S)
 
-    async def _touch(self, link: KafkaLink, part: Part) -> None:
+    async def _touch(self, link: Link, part: Part) -> None:
         await calls.edge(link, part, calls.LATEST)
 
-    async def _read(self, link: KafkaLink, part: Part) -> None:
+    async def _read(self, link: Link, part: Part) -> None:
         """All of a partition, once everything in it is decided."""
         first = await calls.edge(link, part, calls.EARLIEST)
         content = await self._scan(link, part, first, committed=False)
@@ -99,7 +99,7 @@ class KafkaFinal:
             )
         self._story.note(FINAL, LogOpKind.READ_ALL, part=str(part), start=first or None)
 
-    async def _scan(self, link: KafkaLink, part: Part, at: int, *, committed: bool) -> list[calls.Found]:
+    async def _scan(self, link: Link, part: Part, at: int, *, committed: bool) -> list[calls.Found]:
         found: list[calls.Found] = []
         while True:
             told = (await calls.fetch(link, {part: at}, committed=committed, raw=not committed))[part]
@@ -112,14 +112,14 @@ class KafkaFinal:
                 raise StandstillError(f"{part} ends at {told.high} and has nothing at {at}")
             at = told.next
 
-    async def _followed(self, link: KafkaLink) -> None:
+    async def _followed(self, link: Link) -> None:
         """Who stays to the end has been told everything."""
         for part, at in self._shared.followed.items():
             told = (await calls.fetch(link, {part: at}, committed=True))[part]
             if at < told.high:
                 raise StandstillError(f"it is at {part}@{at} of {told.high}")
 
-    async def _ask(self, link: KafkaLink, group: str) -> None:
+    async def _ask(self, link: Link, group: str) -> None:
         for part in self._shared.inputs:
             pending = self._story.begin(FINAL, LogOpKind.POSITION, part=str(part), group=group)
             try:
@@ -129,7 +129,7 @@ class KafkaFinal:
                 raise
             pending.ok(offset=told[part])
 
-    async def _join(self, link: KafkaLink, group: str) -> None:
+    async def _join(self, link: Link, group: str) -> None:
         """A new member gets everything, now that the others are gone."""
         member = await groups.join(link, Joining(group, IN, 2_000, REBALANCE_MS), "")
         everything = {member.member_id: self._shared.inputs}

@@ -12,7 +12,7 @@ from weir.model.errors import InvariantError, WeirError
 from weir.runtime.interfaces import Runtime
 from weir.testing.kafka.checkers.every import CHECKERS
 from weir.testing.kafka.clients import calls
-from weir.testing.kafka.clients.client import KafkaLink, KafkaRefusedError
+from weir.testing.kafka.clients.client import KafkaRefusedError
 from weir.testing.kafka.clients.follower import FOLLOWER, Follower
 from weir.testing.kafka.clients.members import READERS, Member, Processor
 from weir.testing.kafka.clients.producers import IdempotentProducer, PlainProducer
@@ -65,7 +65,7 @@ class _Run(SeedRun[KafkaPlan, KafkaCluster]):
 
     async def _made(self, topic: str, partitions: int, configs: Mapping[str, str], runtime: Runtime) -> bool:
         try:
-            link = await KafkaLink.open(runtime, "operator", self.cluster.active)
+            link = await self.cluster.connect(runtime, "operator")
             try:
                 await calls.create_topic(link, topic, partitions, configs)
             finally:

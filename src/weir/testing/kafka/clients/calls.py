@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from weir.gateway.kafka.produce.delaying import DELIVER_AT
 from weir.model.batch import Stamp
-from weir.testing.kafka.clients.client import KafkaLink, check_code
+from weir.testing.kafka.clients.client import Link, check_code
 from weir.testing.world.clock import EPOCH_S
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey
@@ -80,7 +80,7 @@ class Fetched(NamedTuple):
 # --- topics and records -----------------------------------------------------------------------------------------
 
 
-async def create_topic(link: KafkaLink, name: str, partitions: int, configs: Mapping[str, str]) -> None:
+async def create_topic(link: Link, name: str, partitions: int, configs: Mapping[str, str]) -> None:
     topic = m.CreateTopicsRequest.CreatableTopic(
         name=name,
         num_partitions=partitions,
@@ -92,7 +92,7 @@ async def create_topic(link: KafkaLink, name: str, partitions: int, configs: Map
     check_code(answer.topics[0].error_code)
 
 
-async def delete_records(link: KafkaLink, part: Part, offset: int) -> None:
+async def delete_records(link: Link, part: Part, offset: int) -> None:
     """Forget everything before the offset."""
     wanted = m.DeleteRecordsRequest.DeleteRecordsPartition(partition_index=part.number, offset=offset)
     topic = m.DeleteRecordsRequest.DeleteRecordsTopic(name=part.topic, partitions=[wanted])
@@ -101,7 +101,7 @@ async def delete_records(link: KafkaLink, part: Part, offset: int) -> None:
     check_code(answer.topics[0].partitions[0].error_code)
 
 
-async def edge(link: KafkaLink, part: Part, which: int) -> int:
+async def edge(link: Link, part: Part, which: int) -> int:
     """Where a partition begins (EARLIEST) or ends (LATEST)."""
     wanted = m.ListOffsetsRequest.ListOffsetsPartition(partition_index=part.number, timestamp=which)
     topic = m.ListOffsetsRequest.ListOffsetsTopic(name=part.topic, partitions=[wanted])
@@ -134,7 +134,7 @@ def batch_of(items: Sequence[Item], stamp: Stamp = NO_STAMP, *, transactional: b
 
 
 def produce(
-    link: KafkaLink, part: Part, batch: bytes, transactional_id: str | None = None, version: int = 9
+    link: Link, part: Part, batch: bytes, transactional_id: str | None = None, version: int = 9
 ) -> "asyncio.Future[Any]":
     """Send a batch; `produced` reads its answer."""
     data = m.ProduceRequest.PartitionProduceData(index=part.number, records=batch)
@@ -151,7 +151,7 @@ def produced(answer: Any) -> int:
 
 
 async def fetch(
-    link: KafkaLink,
+    link: Link,
     wanted: Mapping[Part, int],
     *,
     committed: bool,
@@ -234,7 +234,7 @@ def _found(base: int, record: Record, producer: Identity, transactional: bool) -
 
 
 async def init_producer(
-    link: KafkaLink, transactional_id: str | None, timeout_ms: int, expected: Identity | None = None
+    link: Link, transactional_id: str | None, timeout_ms: int, expected: Identity | None = None
 ) -> Identity:
     was = expected or Identity(-1, -1)
     request = m.InitProducerIdRequest(
@@ -248,7 +248,7 @@ async def init_producer(
     return Identity(answer.producer_id, answer.producer_epoch)
 
 
-async def add_partitions(link: KafkaLink, name: str, who: Identity, parts: Sequence[Part]) -> None:
+async def add_partitions(link: Link, name: str, who: Identity, parts: Sequence[Part]) -> None:
     topics = [
         m.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=part.topic, partitions=[part.number])
         for part in parts
@@ -265,7 +265,7 @@ async def add_partitions(link: KafkaLink, name: str, who: Identity, parts: Seque
             check_code(told.partition_error_code)
 
 
-async def add_offsets(link: KafkaLink, name: str, who: Identity, group: str) -> None:
+async def add_offsets(link: Link, name: str, who: Identity, group: str) -> None:
     request = m.AddOffsetsToTxnRequest(
         transactional_id=name, producer_id=who.producer_id, producer_epoch=who.epoch, group_id=group
     )
@@ -273,7 +273,7 @@ async def add_offsets(link: KafkaLink, name: str, who: Identity, group: str) -> 
 
 
 async def commit_in_transaction(
-    link: KafkaLink,
+    link: Link,
     name: str,
     who: Identity,
     *,
@@ -308,16 +308,14 @@ async def commit_in_transaction(
             check_code(told.error_code)
 
 
-async def end_transaction(link: KafkaLink, name: str, who: Identity, *, commits: bool) -> None:
+async def end_transaction(link: Link, name: str, who: Identity, *, commits: bool) -> None:
     request = m.EndTxnRequest(
         transactional_id=name, producer_id=who.producer_id, producer_epoch=who.epoch, committed=commits
     )
     check_code((await link.call(ApiKey.END_TXN, 3, request, timeout_s=LONG_S)).error_code)
 
 
-async def end_epoch(
-    link: KafkaLink, name: str, who: Identity, *, commits: bool, timeout_s: float = LONG_S
-) -> Identity:
+async def end_epoch(link: Link, name: str, who: Identity, *, commits: bool, timeout_s: float = LONG_S) -> Identity:
     """The same in version 2: answers with who the producer is from now on."""
     request = m.EndTxnRequest(
         transactional_id=name, producer_id=who.producer_id, producer_epoch=who.epoch, committed=commits

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from weir.gateway.kafka.errors import Code
 from weir.model.ids import Buffer
 from weir.testing.kafka.clients.calls import LONG_S, Membership, Part
-from weir.testing.kafka.clients.client import KafkaLink, check_code
+from weir.testing.kafka.clients.client import Link, check_code
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey
 from weir.wire.kafka.consumer import (
@@ -31,7 +31,7 @@ class Joining(NamedTuple):
     owned: tuple[Part, ...] = ()
 
 
-async def join(link: KafkaLink, how: Joining, member_id: str) -> Membership:
+async def join(link: Link, how: Joining, member_id: str) -> Membership:
     owned = [
         m.ConsumerProtocolSubscription.TopicPartition(topic=p.topic, partitions=[p.number]) for p in how.owned
     ]
@@ -59,9 +59,7 @@ def _owned(metadata: Buffer) -> tuple[Part, ...]:
     return tuple(Part(topic.topic, number) for topic in owned for number in topic.partitions)
 
 
-async def sync(
-    link: KafkaLink, group: str, member: Membership, shares: Mapping[str, Sequence[Part]]
-) -> list[Part]:
+async def sync(link: Link, group: str, member: Membership, shares: Mapping[str, Sequence[Part]]) -> list[Part]:
     """The member's share; its leader brings everyone's."""
     assignments = [
         m.SyncGroupRequest.SyncGroupRequestAssignment(member_id=each, assignment=_assignment(parts))
@@ -91,7 +89,7 @@ def _assignment(parts: Sequence[Part]) -> bytes:
     return encode_assignment(0, m.ConsumerProtocolAssignment(assigned_partitions=topics))
 
 
-async def heartbeat(link: KafkaLink, group: str, member: Membership) -> None:
+async def heartbeat(link: Link, group: str, member: Membership) -> None:
     request = m.HeartbeatRequest(
         group_id=group,
         generation_id=member.generation,
@@ -101,14 +99,14 @@ async def heartbeat(link: KafkaLink, group: str, member: Membership) -> None:
     check_code((await link.call(ApiKey.HEARTBEAT, 3, request)).error_code)
 
 
-async def leave(link: KafkaLink, group: str, member: Membership) -> None:
+async def leave(link: Link, group: str, member: Membership) -> None:
     leaving = m.LeaveGroupRequest.MemberIdentity(member_id=member.member_id, group_instance_id=member.instance)
     request = m.LeaveGroupRequest(group_id=group, members=[leaving])
     answer = await link.call(ApiKey.LEAVE_GROUP, 5, request)
     check_code(answer.error_code or answer.members[0].error_code)
 
 
-async def commit(link: KafkaLink, group: str, member: Membership, positions: Mapping[Part, int]) -> None:
+async def commit(link: Link, group: str, member: Membership, positions: Mapping[Part, int]) -> None:
     """OK only if all of them are."""
     request = m.OffsetCommitRequest(
         group_id=group,
@@ -133,7 +131,7 @@ async def commit(link: KafkaLink, group: str, member: Membership, positions: Map
             check_code(told.error_code)
 
 
-async def positions(link: KafkaLink, group: str, parts: Sequence[Part]) -> dict[Part, int]:
+async def positions(link: Link, group: str, parts: Sequence[Part]) -> dict[Part, int]:
     """Where the group is; -1 where it has never been. Refused while a transaction is about to move it."""
     request = m.OffsetFetchRequest(
         group_id=group,

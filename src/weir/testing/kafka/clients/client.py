@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from typing import Any
+from typing import Any, Protocol
 
 from weir.gateway.kafka.errors import Code
 from weir.model.errors import ConnectionLostError, WeirError
@@ -35,6 +35,31 @@ def check_code(code: int) -> None:
         raise KafkaRefusedError(code)
 
 
+class Link(Protocol):
+    """Where a client's requests go: one broker, or whichever has what is asked for."""
+
+    @property
+    def host(self) -> str:
+        """The broker that answered last."""
+
+    @property
+    def alive(self) -> bool: ...
+
+    async def close(self) -> None: ...
+
+    async def prepare(self) -> None:
+        """Know whom to ask, and be connected, before a request is sent by `ask`. ConnectionLostError."""
+
+    def ask(self, key: ApiKey, version: int, request: m.Message) -> "asyncio.Future[Any]":
+        """Send a request; the future has its answer, or ConnectionLostError."""
+
+    async def call(self, key: ApiKey, version: int, request: m.Message, *, timeout_s: float = 2.0) -> Any:
+        """Send a request, and wait for its answer."""
+
+    async def within(self, timeout_s: float, answer: "asyncio.Future[Any]") -> Any:
+        """The answer, if it comes in time; if not, the connection is given up."""
+
+
 class KafkaLink:
     """A connection to one broker. Once anything fails, all that is under way does, and it is of no more use."""
 
@@ -60,6 +85,9 @@ class KafkaLink:
     async def close(self) -> None:
         self._fail(ConnectionLostError("closed by its client"))
         await self._tasks.close()
+
+    async def prepare(self) -> None:
+        """There is one broker to ask."""
 
     def ask(self, key: ApiKey, version: int, request: m.Message) -> "asyncio.Future[Any]":
         """Send a request; the future has its answer, or ConnectionLostError."""

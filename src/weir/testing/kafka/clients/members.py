@@ -11,7 +11,7 @@ from weir.model.errors import WeirError
 from weir.testing.kafka.clients import calls_groups as groups
 from weir.testing.kafka.clients.calls import NO_MEMBER, Membership, Part
 from weir.testing.kafka.clients.calls_groups import Joining
-from weir.testing.kafka.clients.client import KafkaLink, KafkaRefusedError
+from weir.testing.kafka.clients.client import KafkaRefusedError, Link
 from weir.testing.kafka.clients.transactor import Pipeline, told_positions
 from weir.testing.kafka.clients.workload import IN, Who, Worker
 from weir.testing.kafka.truth import ANEW, BACK, PIPE, TOLD
@@ -50,7 +50,7 @@ class Seat:
             if not self._cooperative or not set(had) - set(self.parts):
                 return
 
-    async def _join(self, link: KafkaLink) -> Membership:
+    async def _join(self, link: Link) -> Membership:
         plan = self._worker.plan
         how = Joining(self._group, IN, plan.session_ms, REBALANCE_MS, self._instance, tuple(self.parts))
         pending = self._worker.story.begin(

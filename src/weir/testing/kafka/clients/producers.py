@@ -10,7 +10,7 @@ from weir.model.batch import Stamp
 from weir.model.errors import ConnectionLostError, NetworkError, WeirError
 from weir.testing.kafka.clients import calls
 from weir.testing.kafka.clients.calls import Identity, Item, Part
-from weir.testing.kafka.clients.client import KafkaLink, KafkaRefusedError
+from weir.testing.kafka.clients.client import KafkaRefusedError, Link
 from weir.testing.kafka.clients.workload import PASSING, TRIES, Who, Worker
 from weir.testing.log_history import LogOpKind
 from weir.testing.operations import Pending
@@ -88,7 +88,7 @@ class Sender:
         )
 
     async def _answered(
-        self, link: KafkaLink, batch: Sending, answer: "asyncio.Future[Any]", *, first: bool
+        self, link: Link, batch: Sending, answer: "asyncio.Future[Any]", *, first: bool
     ) -> WeirError | None:
         try:
             patience_s = self._worker.rng.choice(_ANSWER_S)

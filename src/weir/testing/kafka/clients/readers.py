@@ -3,7 +3,7 @@
 from weir.gateway.kafka.errors import Code
 from weir.testing.kafka.clients import calls
 from weir.testing.kafka.clients.calls import Part
-from weir.testing.kafka.clients.client import KafkaLink, KafkaRefusedError
+from weir.testing.kafka.clients.client import KafkaRefusedError, Link
 from weir.testing.kafka.clients.workload import Worker
 from weir.testing.log_history import LogOpKind
 
@@ -43,6 +43,6 @@ class Deleter(Worker):
             offset = int(end * self.rng.choice((0.3, 0.7, 1.0)))
             await self.insist(lambda link, part=part, offset=offset: self._delete(link, handle, part, offset))  # type: ignore[misc]
 
-    async def _delete(self, link: KafkaLink, handle: str, part: Part, offset: int) -> None:
+    async def _delete(self, link: Link, handle: str, part: Part, offset: int) -> None:
         pending = self.story.begin(handle, LogOpKind.DELETE, part=str(part), offset=offset, host=link.host)
         await self.recorded([pending], calls.delete_records(link, part, offset))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from weir.testing.kafka.clients import calls
 from weir.testing.kafka.clients.calls import Item, Part
-from weir.testing.kafka.clients.client import KafkaLink, StandstillError
+from weir.testing.kafka.clients.client import Link, StandstillError
 from weir.testing.kafka.clients.producers import IdempotentProducer
 from weir.testing.kafka.clients.workload import Worker
 from weir.testing.kafka.history import KafkaHistory
@@ -36,7 +36,7 @@ class TableReader(Worker):
         await scan(self.story, await self.link(), handle)
 
 
-async def scan(story: KafkaHistory, link: KafkaLink, handle: str) -> None:
+async def scan(story: KafkaHistory, link: Link, handle: str) -> None:
     """Read the whole topic, and write down what is in it."""
     asked = story.step
     at = await calls.edge(link, TABLE, calls.EARLIEST)

@@ -12,7 +12,7 @@ from weir.model.errors import WeirError
 from weir.testing.kafka.clients import calls
 from weir.testing.kafka.clients import calls_groups as groups
 from weir.testing.kafka.clients.calls import NO_MEMBER, Identity, Item, Membership, Part
-from weir.testing.kafka.clients.client import KafkaLink, KafkaRefusedError
+from weir.testing.kafka.clients.client import KafkaRefusedError, Link
 from weir.testing.kafka.clients.producers import Numbers, Sender
 from weir.testing.kafka.clients.workload import TRIES, Who, Worker
 from weir.testing.kafka.truth import PIPE
@@ -68,7 +68,7 @@ class Transactor(Worker):
             self.story.note(self._handle, LogOpKind.END, token=self._token, commits=False)
         return after
 
-    async def _end_epoch(self, link: KafkaLink, who: Identity, commits: bool) -> Identity:
+    async def _end_epoch(self, link: Link, who: Identity, commits: bool) -> Identity:
         """It may not wait for the answer, and ask again."""
         wait_s = self.rng.choice(_END_WAITS_S)
         return await calls.end_epoch(link, self.transactional_id, who, commits=commits, timeout_s=wait_s)
@@ -157,7 +157,7 @@ class Transactor(Worker):
             await self.insist(lambda link: calls.add_offsets(link, name, who, group))
         version = 5 if self._modern else 3
 
-        async def move(link: KafkaLink) -> None:
+        async def move(link: Link) -> None:
             pending = [
                 self.story.begin(
                     self._handle,
@@ -196,7 +196,7 @@ class TransactionalWriter(Transactor):
 async def told_positions(worker: Worker, handle: str, group: str, parts: Sequence[Part]) -> dict[Part, int]:
     """Where the group is; 0 where it has never been."""
 
-    async def ask(link: KafkaLink) -> dict[Part, int]:
+    async def ask(link: Link) -> dict[Part, int]:
         pending = {
             part: worker.story.begin(handle, LogOpKind.POSITION, part=str(part), group=group) for part in parts
         }

@@ -14,7 +14,7 @@ from weir.model.errors import InvariantError, NetworkError, WeirError
 from weir.runtime.interfaces import Runtime
 from weir.testing.kafka.clients import calls
 from weir.testing.kafka.clients.calls import Fetched, Part
-from weir.testing.kafka.clients.client import KafkaLink, KafkaRefusedError
+from weir.testing.kafka.clients.client import KafkaRefusedError, Link
 from weir.testing.kafka.cluster import KafkaCluster
 from weir.testing.log_history import LogOpKind
 from weir.testing.operations import Pending
@@ -89,7 +89,7 @@ class Worker:
         self.shared = who.shared
         self.story = who.shared.story
         self.plan = who.shared.kafka_plan
-        self._link: KafkaLink | None = None
+        self._link: Link | None = None
         self._told: dict[Part, tuple[int, int]] = {}
 
     async def run(self) -> None:
@@ -111,17 +111,18 @@ class Worker:
     async def pause(self, most_s: float) -> None:
         await self.clock.sleep(self.rng.uniform(0, most_s))
 
-    async def link(self) -> KafkaLink:
-        """The connection; a new one, to the broker that is active now, if it broke."""
+    async def link(self) -> Link:
+        """The connection, that knows whom to ask; a new one if it broke."""
         if self._link is None or not self._link.alive:
-            self._link = await KafkaLink.open(self.runtime, self.name, self.shared.cluster.active)
+            self._link = await self.shared.cluster.connect(self.runtime, self.name)
+        await self._link.prepare()
         return self._link
 
     async def hang_up(self) -> None:
         if self._link is not None:
             await self._link.close()
 
-    async def insist(self, ask: Callable[[KafkaLink], Awaitable[T]], tries: int = TRIES) -> T:
+    async def insist(self, ask: Callable[[Link], Awaitable[T]], tries: int = TRIES) -> T:
         """Ask, and ask again where a real client would."""
         while True:
             try:

@@ -1,0 +1,1 @@
+"""Several brokers that share topics, groups and transactions, with clients of both protocols, in simulations."""
