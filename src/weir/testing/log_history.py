@@ -57,6 +57,8 @@ class LogOpKind(Enum):
     LEFT = "left"
     #: Another broker is active from now on; the former one may not know it yet.
     TOOK_OVER = "took-over"
+    #: Metadata named the leader (`host`) of a partition, with its epoch (`offset`).
+    LEADER = "leader"
     #: A position was asked for (`offset`), in a transaction or not.
     COMMIT = "commit"
     #: A position was told.

@@ -15,7 +15,7 @@ from weir.broker.transactions.model import TransactionSettings
 from weir.gateway.kafka.connection.settings import KafkaSettings, SessionLimits
 from weir.model.policies import Policies, Retention
 from weir.runtime.interfaces import Runtime
-from weir.server.compose import Composition, compose_broker
+from weir.server.compose import ComposedBroker, Composition, compose_broker
 from weir.testing.broker.node_settings import TAIL_BYTES, pulsar_settings, pulsar_url
 from weir.testing.kafka.clients.client import PORT, KafkaLink, Link
 from weir.testing.kafka.history import KafkaHistory
@@ -43,6 +43,7 @@ class KafkaCluster(Cluster):
         super().__init__(world, plan.storage)
         self.kafka_plan = plan
         self.story = KafkaHistory(lambda: world.now)
+        self.broker_names: tuple[str, ...] = BROKERS
         self.active = BROKERS[0]
         #: Clients that are not stopped before the final reader comes.
         self.staying: list[str] = []
@@ -60,7 +61,7 @@ class KafkaCluster(Cluster):
 
     def stop_clients(self) -> None:
         """End all clients for good; brokers go on, and whoever stays to the end."""
-        staying = [name for name in self.client_names if name in (*BROKERS, *self.staying)]
+        staying = [name for name in self.client_names if name in (*self.broker_names, *self.staying)]
         self.client_names = [name for name in self.client_names if name not in staying]
         super().stop_clients()
         self.client_names = staying
@@ -92,6 +93,11 @@ class KafkaCluster(Cluster):
             self._called.pop(zombie, None)
         self.set_meta_faults(None, node=zombie)
 
+    @property
+    def some_address(self) -> str:
+        """A broker that a client may ask first."""
+        return self.active
+
     async def connect(self, runtime: Runtime, name: str) -> Link:
         """A client's connection to whoever is active."""
         return await KafkaLink.open(runtime, name, self.active)
@@ -113,16 +119,16 @@ class KafkaCluster(Cluster):
             await called.wait()
         ending = self._ending[name] = asyncio.Event()
         async with AsyncExitStack() as stack:
-            await self._compose(runtime, name, stack)
+            await self.compose(runtime, name, stack)
             await ending.wait()
 
-    async def _compose(self, runtime: Runtime, name: str, stack: AsyncExitStack) -> None:
+    def composition(self, name: str) -> Composition:
+        """What is decided about a broker."""
         plan = self.kafka_plan
-        policies = Policies(retention=Retention(-1, -1))
-        how = Composition(
+        return Composition(
             name,
-            {"pulsar": pulsar_url(name)},
-            policies,
+            {"pulsar": pulsar_url(name), "kafka": f"{name}:{PORT}"},
+            Policies(retention=Retention(-1, -1)),
             ownership=_OWNERSHIP,
             streams=plan.streams,
             broker=plan.broker,
@@ -132,10 +138,14 @@ class KafkaCluster(Cluster):
             tail_bytes=TAIL_BYTES,
             producer_ids=_PRODUCER_IDS,
         )
+
+    async def compose(self, runtime: Runtime, name: str, stack: AsyncExitStack) -> ComposedBroker:
         ledgers = await self.ledger_client(runtime, name)
         stack.push_async_callback(ledgers.close)
+        how = self.composition(name)
         composed = await compose_broker(runtime, ledgers.context.meta, ledgers, how, stack)
-        if plan.pulsar:
+        if self.kafka_plan.pulsar:
             await composed.serve_pulsar(pulsar_settings(name))
         settings = KafkaSettings(host=name, port=PORT, limits=_LIMITS, sweep_interval_s=0.5, close_grace_s=1.0)
         await composed.serve_kafka(settings)
+        return composed

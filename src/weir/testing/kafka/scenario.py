@@ -36,18 +36,27 @@ from weir.testing.kafka.nemesis import KafkaNemesis
 from weir.testing.kafka.plan import KafkaPlan, make_kafka_plan
 from weir.testing.kafka.truth import PIPE
 from weir.testing.scenario import Scenario, SeedRun
+from weir.testing.storage.nemesis import Nemesis
 from weir.testing.world.world import World
 
 #: A name, how many partitions, and configs.
 _Topic = tuple[str, int, Mapping[str, str]]
 
 
-class _Run(SeedRun[KafkaPlan, KafkaCluster]):
+class KafkaRun(SeedRun[KafkaPlan, KafkaCluster]):
+    """One seed's."""
+
     def __init__(self, world: World, plan: KafkaPlan) -> None:
-        cluster = KafkaCluster(world, plan)
+        cluster = self.make_cluster(world, plan)
         self.shared = KafkaShared(cluster)
-        nemesis = KafkaNemesis(cluster, self.shared, world.rng("nemesis"))
+        nemesis = self.make_nemesis(cluster, world.rng("nemesis"))
         super().__init__(world, plan, plan.storage, cluster, nemesis)
+
+    def make_cluster(self, world: World, plan: KafkaPlan) -> KafkaCluster:
+        return KafkaCluster(world, plan)
+
+    def make_nemesis(self, cluster: KafkaCluster, rng: Random) -> Nemesis:
+        return KafkaNemesis(cluster, self.shared, rng)
 
     @property
     def ops(self) -> Sequence[KafkaOp]:
@@ -113,9 +122,9 @@ class _Run(SeedRun[KafkaPlan, KafkaCluster]):
         await KafkaFinal(runtime, self.shared, groups).run()
 
 
-def _few_epochs(plan: KafkaPlan) -> AbstractContextManager[Any]:
+def few_epochs(plan: KafkaPlan) -> AbstractContextManager[Any]:
     """Transactional ids get a new producer id after so many epochs."""
     return patch("weir.broker.transactions.coordinator.MAX_EPOCH", plan.last_epoch)
 
 
-KAFKA = Scenario("kafka", "kafka", make_kafka_plan, _Run, CHECKERS, KAFKA_MUTATIONS, around=_few_epochs)
+KAFKA = Scenario("kafka", "kafka", make_kafka_plan, KafkaRun, CHECKERS, KAFKA_MUTATIONS, around=few_epochs)

@@ -60,7 +60,14 @@ class RoutedLink:
     """Connections to as many brokers as have something that was asked for. One that breaks breaks alone."""
 
     def __init__(
-        self, runtime: Runtime, name: str, rng: Random, brokers: Sequence[str], topics: Sequence[str], told: Told
+        self,
+        runtime: Runtime,
+        name: str,
+        rng: Random,
+        *,
+        brokers: Sequence[str],
+        topics: Sequence[str],
+        told: Told,
     ) -> None:
         self._runtime = runtime
         self._name = name
@@ -225,10 +232,8 @@ class RoutedLink:
                 if each.leader_id not in hosts:
                     self._stale = True
                     continue
-                part, leader = (
-                    Part(topic.name, each.partition_index),
-                    Leader(hosts[each.leader_id], each.leader_epoch),
-                )
+                part = Part(topic.name, each.partition_index)
+                leader = Leader(hosts[each.leader_id], each.leader_epoch)
                 self._told(part, leader, asked)
                 known = self._leaders.get(part)
                 if known is None or leader.epoch >= known.epoch:

@@ -27,7 +27,7 @@ class Subscriber:
         self._shared = shared
 
     def url(self) -> str:
-        return pulsar_url(self._shared.cluster.active)
+        return pulsar_url(self._shared.cluster.some_address)
 
     async def open(self, client: PulsarClient) -> Consumer:
         topic = str(TopicName.parse(self._part.topic).at(self._part.number))
