@@ -57,7 +57,7 @@ class LogOpKind(Enum):
     LEFT = "left"
     #: Another broker is active from now on; the former one may not know it yet.
     TOOK_OVER = "took-over"
-    #: Metadata named the leader (`host`) of a partition, with its epoch (`offset`).
+    #: A partition was read at its leader (`host`), as of an epoch (`offset`).
     LEADER = "leader"
     #: A position was asked for (`offset`), in a transaction or not.
     COMMIT = "commit"

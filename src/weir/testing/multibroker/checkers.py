@@ -10,7 +10,7 @@ from weir.testing.operations import of
 
 
 def an_epoch_has_one_leader(ops: Sequence[KafkaOp]) -> list[Violation]:
-    """Whoever names the leader of an epoch names the same: epochs grow with every change of hands."""
+    """Nobody else serves a partition as of the same epoch: it grows with every change of hands."""
     promise = "a leader epoch is of one broker"
     known: dict[tuple[str, int], KafkaOp] = {}
     found = []

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from random import Random
 
-from weir.broker.ownership import OwnershipSettings
+from weir.broker.bundles.settings import OwnershipSettings
 from weir.broker.peers.settings import LISTENER, PeerClientSettings, PeerLinks, PeerServerSettings
 from weir.model.errors import InvariantError, WeirError
 from weir.runtime.interfaces import Runtime
@@ -59,7 +59,7 @@ class MultiBrokerCluster(KafkaCluster):
     async def connect(self, runtime: Runtime, name: str) -> Link:
         topics = [IN, OUT, *([TABLE.topic] if self.kafka_plan.table else [])]
 
-        def told(part: Part, leader: Leader, asked: str) -> None:
+        def told(part: Part, leader: Leader) -> None:
             self.story.note(name, LogOpKind.LEADER, part=str(part), offset=leader.epoch, host=leader.host)
 
         dice = self.world.rng(f"routes/{name}")
@@ -97,15 +97,16 @@ class MultiBrokerCluster(KafkaCluster):
             await runtime.clock.sleep(self._dice.uniform(0.3, 3.0))
             if self._calm:
                 continue
-            mine = [info.name for info in composed.bundles.all() if info.owner == name]
+            bundles = composed.bundles
+            mine = [info.name for info in bundles.all() if info.owner == name] if bundles else []
             others = [other for other in self.broker_names if other != name]
-            if not mine or not others:
+            if bundles is None or not mine or not others:
                 continue
             bundle, to = self._dice.choice(mine), self._dice.choice(others)
             if self._dice.random() < self.shape.splits:
-                await self._try(composed.bundles.split(bundle), "split")
+                await self._try(bundles.split(bundle), "split")
             else:
-                await self._try(composed.bundles.hand_over(bundle, to), "hand over")
+                await self._try(bundles.hand_over(bundle, to), "hand over")
 
     async def _try(self, work: Awaitable[object], what: str) -> None:
         try:

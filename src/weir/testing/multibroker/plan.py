@@ -41,7 +41,7 @@ def make_multibroker_plan(rng: Random) -> MultiBrokerPlan:
     plan = make_kafka_plan(rng)
     known = {field.name: getattr(plan, field.name) for field in fields(plan)}
     known |= {
-        "storage": storage_below(rng, plan.streams.quorum, _FAULTS, bookies=(3, 3, 4), duration_s=(3.5, 6.0)),
+        "storage": storage_below(rng, plan.streams.quorum, _FAULTS, bookies=(3, 3, 4), duration_s=(5.0, 8.0)),
         "follows": False,  # a fetch session is with one broker
         "in_parts": rng.choice((2, 3, 4)),
         "out_parts": rng.choice((1, 2, 3)),

@@ -52,8 +52,8 @@ class Leader(NamedTuple):
     epoch: int
 
 
-#: Told of every leader that metadata names.
-Told = Callable[[Part, Leader, str], None]
+#: Told of every leader that has answered as such, for the epoch that it was asked for.
+Told = Callable[[Part, Leader], None]
 
 
 class RoutedLink:
@@ -78,6 +78,7 @@ class RoutedLink:
         self._links: dict[str, KafkaLink] = {}
         self._leaders: dict[Part, Leader] = {}
         self._coordinators: dict[tuple[int, str], str] = {}
+        self._noted: dict[Part, Leader] = {}
         self._stale = True
         self._closed = False
         self._under_way: dict[asyncio.Future[Any], tuple[KafkaLink, ApiKey]] = {}
@@ -147,11 +148,15 @@ class RoutedLink:
         if self._stale:
             await self.prepare()
         shares: dict[str, list[Any]] = {}
+        asked_of: dict[Part, Leader] = {}
         for topic in request.topics:
-            leader = self._leaders.get(Part(topic.topic, topic.partitions[0].partition))
+            part = Part(topic.topic, topic.partitions[0].partition)
+            leader = self._leaders.get(part)
             if leader is None:
                 self._stale = True
                 raise ConnectionLostError("nobody is known to lead a partition")
+            asked_of[part] = leader
+            topic.partitions[0].current_leader_epoch = leader.epoch
             shares.setdefault(leader.host, []).append(topic)
         whole: m.FetchResponse | None = None
         for host, topics in shares.items():
@@ -169,6 +174,11 @@ class RoutedLink:
                 self._stale = True
                 raise
             self._heard(host, ApiKey.FETCH, None, told)
+            for topic in told.responses:
+                part = Part(topic.topic, topic.partitions[0].partition_index)
+                if not topic.partitions[0].error_code and self._noted.get(part) != asked_of[part]:
+                    self._noted[part] = asked_of[part]
+                    self._told(part, asked_of[part])
             if whole is None:
                 whole = told
             else:
@@ -234,7 +244,6 @@ class RoutedLink:
                     continue
                 part = Part(topic.name, each.partition_index)
                 leader = Leader(hosts[each.leader_id], each.leader_epoch)
-                self._told(part, leader, asked)
                 known = self._leaders.get(part)
                 if known is None or leader.epoch >= known.epoch:
                     self._leaders[part] = leader
