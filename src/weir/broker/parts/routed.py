@@ -71,12 +71,26 @@ class RoutedParts:
         order: int = 0,
         check: Callable[[], None] | None = None,
     ) -> dict[TopicName, WeirError | None]:
+        """What `check` raises is said of each partition: others may have been placed before. Of one that was asked
+        for before, without an answer, it is not known whether it was placed: so the last word is that."""
+        refusal = _Refusal(check)
+        asked: dict[TopicName, None] = {}
+
         async def here(parts: list[TopicName]) -> dict[TopicName, WeirError | None]:
-            return await self._local.place(group, {p: positions[p] for p in parts}, order=order, check=check)
+            wanted = {part: positions[part] for part in parts}
+            try:
+                return await self._local.place(group, wanted, order=order, check=refusal)
+            except WeirError as failed:
+                if failed is not refusal.said:
+                    raise
+                return {part: _unknown(part) if part in asked else failed for part in parts}
 
         async def there(broker_id: str, parts: list[TopicName]) -> dict[TopicName, WeirError | None]:
-            if check is not None:
-                check()
+            try:
+                refusal()
+            except WeirError as failed:
+                return {part: _unknown(part) if part in asked else failed for part in parts}
+            asked.update(dict.fromkeys(parts))
             wanted = tuple(PartPosition(part, positions[part]) for part in parts)
             answer = await self._peers.ask(broker_id, PlacePositions(group, order, wanted))
             return {one.part: None if one.failure is None else error_of(one.failure) for one in answer.found}
@@ -161,6 +175,26 @@ class RoutedParts:
             return dict(await ask(parts))
         except PASSING as failed:
             return dict.fromkeys(parts, failed)
+
+
+class _Refusal:
+    """A check, and what it has raised."""
+
+    def __init__(self, check: Callable[[], None] | None) -> None:
+        self._check = check
+        self.said: WeirError | None = None
+
+    def __call__(self) -> None:
+        try:
+            if self._check is not None:
+                self._check()
+        except WeirError as failed:
+            self.said = failed
+            raise
+
+
+def _unknown(part: TopicName) -> WeirError:
+    return PeerUnavailableError(f"it is not known whether the position on {part} was placed")
 
 
 def _position(one: PartPosition) -> CommittedOffset | WeirError | None:
