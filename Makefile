@@ -41,7 +41,7 @@ quick-tests: setup
 test: setup  ## everything: lint, unit, protocol, process and simulation tests; prints its ten slowest
 	$(BIN)/pytest -n 3 --dist worksteal --durations=10
 
-sim: setup  ## SEEDS=N random seeds of SCENARIO=cluster (the storage), broker (over it) or kafka (its clients)
+sim: setup  ## SEEDS=N random seeds of SCENARIO=cluster (the storage), broker (over it), kafka (its clients) or multibroker
 	$(BIN)/python -m weir.testing.sim --scenario $(SCENARIO) --seeds $(SEEDS)
 
 bench: setup  ## storage beside the raw limits, the broker beside Apache Pulsar; results under bench/results

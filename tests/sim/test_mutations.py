@@ -106,6 +106,12 @@ FIRST_SEED = {
         "tail-not-read": 0,
         "too-much-deleted": 0,
     },
+    "multibroker": {
+        "committed-elsewhere-only": 0,
+        "epoch-stands-still": 0,
+        "marked-here-alone": 0,
+        "position-elsewhere-forgotten": 0,
+    },
 }
 _MOST_SEEDS = 150
 _ALL = [(name, mutation) for name in sorted(SCENARIOS) for mutation in sorted(SCENARIOS[name].mutations)]
@@ -140,6 +146,7 @@ def ops_of(scenario: Scenario, seed: int, mutation: str) -> Sequence[Operation]:
 def test_every_checker_has_a_mutation_that_it_must_find(scenario: str) -> None:
     mutations, checkers = SCENARIOS[scenario].mutations.values(), SCENARIOS[scenario].checkers
     found_by = [checker.__name__ for mutation in mutations for checker in mutation.found_by]
+    found_by += [checker.__name__ for checker in SCENARIOS[scenario].shown_elsewhere]
     assert sorted(set(found_by)) == sorted(checker.__name__ for checker in checkers)
 
 

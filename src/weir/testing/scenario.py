@@ -119,6 +119,8 @@ class Scenario:
     run_of: Callable[[World, Any], SeedRun[Any, Any]]
     checkers: tuple[Checker, ...]
     mutations: Mutations
+    #: Those of its checkers whose mutations another scenario has.
+    shown_elsewhere: tuple[Checker, ...] = ()
     #: A usual run has 60,000 steps.
     max_steps: int = 2_000_000
     #: With a promise broken, the longest that found something had 150,000; many more are a loop without end.

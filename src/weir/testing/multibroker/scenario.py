@@ -3,6 +3,7 @@
 from random import Random
 
 from weir.testing.broker.nemesis import BrokerNemesis
+from weir.testing.kafka.checkers import every
 from weir.testing.kafka.cluster import KafkaCluster
 from weir.testing.kafka.plan import KafkaPlan
 from weir.testing.kafka.scenario import KafkaRun, few_epochs
@@ -26,5 +27,12 @@ class _Run(KafkaRun):
 
 
 MULTIBROKER = Scenario(
-    "multibroker", "multibroker", make_multibroker_plan, _Run, CHECKERS, MULTIBROKER_MUTATIONS, around=few_epochs
+    "multibroker",
+    "multibroker",
+    make_multibroker_plan,
+    _Run,
+    CHECKERS,
+    MULTIBROKER_MUTATIONS,
+    shown_elsewhere=every.CHECKERS,
+    around=few_epochs,
 )
