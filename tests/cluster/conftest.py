@@ -4,14 +4,14 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pulsar
 import pytest
 
 from weir.testing.many_brokers import ManyBrokers
 
-NAMES = ("one", "two", "three")
+#: Each would be chosen for a bundle of the default namespace at least.
+NAMES = ("first", "second", "third")
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +38,6 @@ def connect(tmp_path: Path) -> Iterator[Callable[..., pulsar.Client]]:
 
 
 @pytest.fixture
-def unique() -> str:
-    """A name that no other test uses."""
-    return f"t{uuid4().hex[:12]}"
+def unique(request: pytest.FixtureRequest) -> str:
+    """A name that no other test uses, and the same in every run: the broker of a topic goes by it."""
+    return request.node.name.replace("[", "-").replace("]", "")

@@ -15,17 +15,17 @@ LATEST = {"ledgerId": 2**63 - 1, "entryId": 2**63 - 1}
 @pytest.fixture
 def parted(brokers: ManyBrokers, unique: str) -> str:
     """Made on one broker; its partitions are on all of them once they are used."""
-    brokers["one"].do("PUT", f"persistent/public/default/{unique}/partitions", PARTS)
+    brokers["first"].do("PUT", f"persistent/public/default/{unique}/partitions", PARTS)
     return unique
 
 
 def owners(brokers: ManyBrokers, topic: str) -> dict[int, str]:
     name = TopicName.parse(f"persistent://public/default/{topic}")
-    return {at: brokers["one"].broker.owner_now(name.at(at)).broker_id for at in range(PARTS)}
+    return {at: brokers["first"].broker.owner_now(name.at(at)).broker_id for at in range(PARTS)}
 
 
 def produce(brokers: ManyBrokers, connect: Any, topic: str, count: int) -> None:
-    client = connect(brokers["two"].url)
+    client = connect(brokers["second"].url)
     producer = client.create_producer(f"persistent://public/default/{topic}", batching_enabled=False)
     for at in range(count):
         producer.send_async(b"%d" % at, lambda *_: None)
@@ -35,9 +35,9 @@ def produce(brokers: ManyBrokers, connect: Any, topic: str, count: int) -> None:
 
 def test_its_stats_are_summed_over_all_brokers(brokers: ManyBrokers, connect, parted: str) -> None:
     produce(brokers, connect, parted, 5 * PARTS)
-    assert set(owners(brokers, parted).values()) == {"one", "two", "three"}
+    assert set(owners(brokers, parted).values()) == {"first", "second", "third"}
     path = f"persistent/public/default/{parted}"
-    for name in ("one", "three"):
+    for name in ("first", "third"):
         whole = brokers[name].do("GET", f"{path}/partitioned-stats")
         assert whole["msgInCounter"] == 5 * PARTS
         assert len({part["ownerBroker"] for part in whole["partitions"].values()}) == 3
@@ -49,61 +49,61 @@ def test_a_subscription_is_made_moved_and_deleted_on_all_brokers(
     brokers: ManyBrokers, connect, parted: str
 ) -> None:
     path = f"persistent/public/default/{parted}"
-    brokers["two"].do("PUT", f"{path}/subscription/s", LATEST)
+    brokers["second"].do("PUT", f"{path}/subscription/s", LATEST)
     produce(brokers, connect, parted, 2 * PARTS)
 
     def backlog() -> int:
-        found: int = brokers["one"].do("GET", f"{path}/partitioned-stats")["subscriptions"]["s"]["msgBacklog"]
+        found: int = brokers["first"].do("GET", f"{path}/partitioned-stats")["subscriptions"]["s"]["msgBacklog"]
         return found
 
-    assert brokers["one"].ask("PUT", f"{path}/subscription/s", LATEST)[0] == 409
+    assert brokers["first"].ask("PUT", f"{path}/subscription/s", LATEST)[0] == 409
     assert backlog() == 2 * PARTS
-    brokers["three"].do("POST", f"{path}/subscription/s/skip_all")
+    brokers["third"].do("POST", f"{path}/subscription/s/skip_all")
     assert backlog() == 0
-    brokers["one"].do("POST", f"{path}/subscription/s/resetcursor/0")
+    brokers["first"].do("POST", f"{path}/subscription/s/resetcursor/0")
     assert backlog() == 2 * PARTS
-    brokers["two"].do("POST", f"{path}/subscription/s/expireMessages", LATEST)
+    brokers["second"].do("POST", f"{path}/subscription/s/expireMessages", LATEST)
     assert backlog() == 0
-    brokers["two"].do("PUT", f"{path}/subscription/s/properties", {"a": "b"})
-    assert brokers["three"].do("GET", f"{path}/subscription/s/properties") == {"a": "b"}
-    assert brokers["three"].do("GET", f"{path}/subscriptions") == ["s"]
-    brokers["one"].do("DELETE", f"{path}/subscription/s")
-    assert brokers["three"].do("GET", f"{path}/subscriptions") == []
-    assert brokers["two"].ask("DELETE", f"{path}/subscription/s")[0] == 404
+    brokers["second"].do("PUT", f"{path}/subscription/s/properties", {"a": "b"})
+    assert brokers["third"].do("GET", f"{path}/subscription/s/properties") == {"a": "b"}
+    assert brokers["third"].do("GET", f"{path}/subscriptions") == ["s"]
+    brokers["first"].do("DELETE", f"{path}/subscription/s")
+    assert brokers["third"].do("GET", f"{path}/subscriptions") == []
+    assert brokers["second"].ask("DELETE", f"{path}/subscription/s")[0] == 404
 
 
 def test_the_whole_namespace_is_cleared_on_any_broker(brokers: ManyBrokers, connect, parted: str) -> None:
     path = f"persistent/public/default/{parted}"
-    brokers["two"].do("PUT", f"{path}/subscription/s", LATEST)
+    brokers["second"].do("PUT", f"{path}/subscription/s", LATEST)
     produce(brokers, connect, parted, PARTS)
-    brokers["three"].do("POST", "namespaces/public/default/clearBacklog/s")
-    assert brokers["one"].do("GET", f"{path}/partitioned-stats")["subscriptions"]["s"]["msgBacklog"] == 0
-    brokers["three"].do("POST", "namespaces/public/default/unsubscribe/s")
-    assert brokers["one"].do("GET", f"{path}/subscriptions") == []
+    brokers["third"].do("POST", "namespaces/public/default/clearBacklog/s")
+    assert brokers["first"].do("GET", f"{path}/partitioned-stats")["subscriptions"]["s"]["msgBacklog"] == 0
+    brokers["third"].do("POST", "namespaces/public/default/unsubscribe/s")
+    assert brokers["first"].do("GET", f"{path}/subscriptions") == []
 
 
 def test_who_asks_about_one_partition_is_sent_to_its_broker(brokers: ManyBrokers, connect, parted: str) -> None:
     produce(brokers, connect, parted, PARTS)
-    at, owner = next((at, owner) for at, owner in owners(brokers, parted).items() if owner != "one")
+    at, owner = next((at, owner) for at, owner in owners(brokers, parted).items() if owner != "first")
     path = f"/admin/v2/persistent/public/default/{parted}-partition-{at}/stats?excludeConsumers=true"
-    status, headers, _ = brokers["one"].ask("GET", path)
+    status, headers, _ = brokers["first"].ask("GET", path)
     assert (status, headers["location"]) == (307, f"{brokers[owner].http}{path}&authoritative=true")
     assert brokers[owner].do("GET", f"{path}&authoritative=true")["msgInCounter"] == 1
 
 
 def test_it_grows_and_its_new_partitions_are_served_too(brokers: ManyBrokers, connect, parted: str) -> None:
-    brokers["two"].do("POST", f"persistent/public/default/{parted}/partitions", 2 * PARTS)
+    brokers["second"].do("POST", f"persistent/public/default/{parted}/partitions", 2 * PARTS)
     produce(brokers, connect, parted, 2 * PARTS)
-    whole = brokers["three"].do("GET", f"persistent/public/default/{parted}/partitioned-stats")
+    whole = brokers["third"].do("GET", f"persistent/public/default/{parted}/partitioned-stats")
     assert (len(whole["partitions"]), whole["msgInCounter"]) == (2 * PARTS, 2 * PARTS)
 
 
 def test_messages_come_in_order_from_every_partition(brokers: ManyBrokers, connect, parted: str) -> None:
     topic = f"persistent://public/default/{parted}"
-    consumer = connect(brokers["three"].url).subscribe(
+    consumer = connect(brokers["third"].url).subscribe(
         topic, "s", initial_position=pulsar.InitialPosition.Earliest
     )
-    producer = connect(brokers["one"].url).create_producer(topic)
+    producer = connect(brokers["first"].url).create_producer(topic)
     sent = [(f"k{at % 7}", b"%d" % at) for at in range(210)]
     for key, payload in sent:
         producer.send_async(payload, lambda *_: None, partition_key=key)
