@@ -1,0 +1,141 @@
+"""Bundles that change hands under the official client: nothing is lost, and nothing changes its order."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pulsar
+import pytest
+
+from weir.model.topics import TopicName
+from weir.testing.many_brokers import ManyBrokers
+
+TIMEOUT_MS = 60_000
+ROUND = 100
+ROUNDS = 4
+
+
+def owner(brokers: ManyBrokers, topic: str) -> str:
+    """Who says that it has the topic itself: what others know may be a moment old."""
+    name = TopicName.parse(topic)
+    (found,) = [one for one in brokers.brokers if brokers[one].broker.owner_now(name).here]
+    return found
+
+
+def move(brokers: ManyBrokers, topic: str) -> str:
+    """Give the topic's bundle to the next broker; its name."""
+    name, here = TopicName.parse(topic), owner(brokers, topic)
+    names = list(brokers.brokers)
+    to = names[(names.index(here) + 1) % len(names)]
+    bundle = brokers[here].broker.bundles.bundle_of(name).range
+    address = brokers[to].http.removeprefix("http://")
+    brokers[here].do("PUT", f"namespaces/public/default/{bundle}/unload?destinationBroker={address}")
+    assert owner(brokers, topic) == to
+    return to
+
+
+class Sender:
+    """Sends numbered messages with keys, and counts receipts."""
+
+    def __init__(self, client: pulsar.Client, topic: str, **options: Any) -> None:
+        self._producer = client.create_producer(topic, block_if_queue_full=True, **options)
+        self.results: list[Any] = []
+        self.sent = 0
+
+    def send(self, count: int) -> None:
+        for _ in range(count):
+            key = f"k{self.sent % 5}"
+            self._producer.send_async(
+                b"%06d" % self.sent, lambda result, _: self.results.append(result), partition_key=key
+            )
+            self.sent += 1
+
+    def flush(self) -> None:
+        self._producer.flush()
+        assert set(self.results) == {pulsar.Result.Ok}
+
+
+def received(consumers: list[pulsar.Consumer], count: int) -> list[dict[str, list[bytes]]]:
+    """What each consumer got first, by key, until together they have as many different messages."""
+    found: list[dict[str, list[bytes]]] = [{} for _ in consumers]
+    seen: set[bytes] = set()
+    silent = 0
+    while len(seen) < count:
+        silent += 1
+        assert silent < TIMEOUT_MS // 10, f"{count - len(seen)} messages did not come"
+        for consumer, mine in zip(consumers, found, strict=True):
+            with suppress(pulsar.Timeout):
+                while len(seen) < count:
+                    message = consumer.receive(10)
+                    silent = 0
+                    consumer.acknowledge(message)
+                    if message.data() not in seen:
+                        seen.add(message.data())
+                        mine.setdefault(message.partition_key(), []).append(message.data())
+    return found
+
+
+BATCHES = {
+    "batches": {"batching_enabled": True, "batching_max_messages": 10},
+    "single messages": {"batching_enabled": False},
+    "batches by key": {
+        "batching_enabled": True,
+        "batching_type": pulsar.BatchingType.KeyBased,
+        "batching_max_messages": 20,
+    },
+}
+KINDS = {
+    "shared": (pulsar.ConsumerType.Shared, 2, "batches"),
+    "failover": (pulsar.ConsumerType.Failover, 2, "single messages"),
+    "exclusive": (pulsar.ConsumerType.Exclusive, 1, "batches"),
+    "key-shared": (pulsar.ConsumerType.KeyShared, 2, "batches by key"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_lost_or_reordered(
+    brokers: ManyBrokers, connect: Callable[..., pulsar.Client], unique: str, kind: str
+) -> None:
+    topic = f"persistent://public/default/{unique}"
+    type_, count, batching = KINDS[kind]
+    consumers = [
+        connect(brokers["second"].url).subscribe(
+            topic,
+            "s",
+            consumer_type=type_,
+            initial_position=pulsar.InitialPosition.Earliest,
+            negative_ack_redelivery_delay_ms=100,
+        )
+        for _ in range(count)
+    ]
+    sender = Sender(connect(brokers["first"].url), topic, **BATCHES[batching])
+    for _ in range(ROUNDS):
+        sender.send(ROUND)
+        move(brokers, topic)
+        sender.send(ROUND)
+    sender.flush()
+    found = received(consumers, sender.sent)
+    if kind != "shared":  # each key's messages in the order of their sending, whichever consumer had the key when
+        for mine in found:
+            assert all(of_key == sorted(of_key) for of_key in mine.values())
+    stats = brokers[owner(brokers, topic)].do("GET", f"persistent/public/default/{unique}/stats")
+    assert len(stats["publishers"]) == 1
+    assert len(stats["subscriptions"]["s"]["consumers"]) == count
+
+
+def test_metrics_have_what_a_broker_serves_and_nothing_else(
+    brokers: ManyBrokers, connect: Callable[..., pulsar.Client], unique: str
+) -> None:
+    topic = f"persistent://public/default/{unique}"
+    sender = Sender(connect(brokers["first"].url), topic)
+    sender.send(1)
+    sender.flush()
+
+    def shown() -> list[str]:
+        return [name for name, one in brokers.brokers.items() if topic.encode() in one.ask("GET", "/metrics")[2]]
+
+    assert shown() == [owner(brokers, topic)]
+    to = move(brokers, topic)
+    sender.send(1)
+    sender.flush()
+    assert shown() == [to]
