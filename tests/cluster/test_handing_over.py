@@ -1,5 +1,6 @@
 """Bundles that change hands under the official client: nothing is lost, and nothing changes its order."""
 
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -16,10 +17,16 @@ ROUNDS = 4
 
 
 def owner(brokers: ManyBrokers, topic: str) -> str:
-    """Who says that it has the topic itself: what others know may be a moment old."""
+    """Who says that it has the topic itself: what brokers know may be a moment old."""
     name = TopicName.parse(topic)
-    (found,) = [one for one in brokers.brokers if brokers[one].broker.owner_now(name).here]
-    return found
+    found: list[str] = []
+
+    def known() -> bool:
+        found[:] = [one for one in brokers.brokers if brokers[one].broker.owner_now(name).here]
+        return len(found) == 1
+
+    until(known)
+    return found[0]
 
 
 def move(brokers: ManyBrokers, topic: str) -> str:
@@ -32,6 +39,20 @@ def move(brokers: ManyBrokers, topic: str) -> str:
     brokers[here].do("PUT", f"namespaces/public/default/{bundle}/unload?destinationBroker={address}")
     assert owner(brokers, topic) == to
     return to
+
+
+def connected(brokers: ManyBrokers, topic: str) -> tuple[int, int]:
+    """How many producers and consumers the topic has where it is now."""
+    one = brokers[owner(brokers, f"persistent://public/default/{topic}")]
+    stats = one.do("GET", f"persistent/public/default/{topic}/stats")
+    return len(stats["publishers"]), len(stats["subscriptions"]["s"]["consumers"])
+
+
+def until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + TIMEOUT_MS / 1000
+    while not true():
+        assert time.monotonic() < deadline, "it did not come true"
+        time.sleep(0.01)
 
 
 class Sender:
@@ -118,9 +139,7 @@ def test_nothing_is_lost_or_reordered(
     if kind != "shared":  # each key's messages in the order of their sending, whichever consumer had the key when
         for mine in found:
             assert all(of_key == sorted(of_key) for of_key in mine.values())
-    stats = brokers[owner(brokers, topic)].do("GET", f"persistent/public/default/{unique}/stats")
-    assert len(stats["publishers"]) == 1
-    assert len(stats["subscriptions"]["s"]["consumers"]) == count
+    until(lambda: connected(brokers, unique) == (1, count))  # none of them is left behind
 
 
 def test_metrics_have_what_a_broker_serves_and_nothing_else(

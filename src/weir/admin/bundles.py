@@ -78,31 +78,24 @@ class Bundles:
         return bundles_data([info.name for info in self._context.broker.bundles.of(self._namespace(call))])
 
     async def _unload(self, call: Call) -> None:
-        bundle = self._here(call)
-        if bundle is None:
-            return
-        if call.query["destinationBroker"]:
-            await self._give(call, bundle)
-        else:
-            await self._context.broker.bundles.let_go(bundle)
+        bundle, to = self._named(call), call.query["destinationBroker"]
+        try:
+            await (self._give(bundle, to) if to else self._context.broker.bundles.let_go(bundle))
+        except NotOwnerError:
+            if self._context.broker.bundles.info(bundle).owner:
+                raise
 
     async def _transfer(self, call: Call) -> None:
-        bundle = self._here(call)
-        if not call.query["destinationBroker"]:
+        bundle, to = self._named(call), call.query["destinationBroker"]
+        if not to:
             raise RefusedError(412, "who is to have the bundle?", hint="give a broker as ?destinationBroker=")
-        if bundle is None:
-            raise RefusedError(412, "nobody has the bundle now", hint="it comes to be with its first client")
-        await self._give(call, bundle)
+        await self._give(bundle, to)
 
-    async def _give(self, call: Call, bundle: BundleName) -> None:
-        to = broker_named(self._context, call.query["destinationBroker"]).broker_id
-        if to != self._context.broker_id:
-            await self._context.broker.bundles.hand_over(bundle, to)
+    async def _give(self, bundle: BundleName, to: str) -> None:
+        await self._context.broker.bundles.hand_over(bundle, broker_named(self._context, to).broker_id)
 
     async def _split(self, call: Call) -> None:
-        bundle = self._here(call)
-        if bundle is None:
-            raise RefusedError(412, "nobody has the bundle now", hint="it comes to be with its first client")
+        bundle = self._named(call)
         made = await self._context.broker.bundles.split(bundle, _hash(call.query["splitBoundaries"]))
         if call.query["unload"]:
             for half in made:
@@ -119,15 +112,9 @@ class Bundles:
         self._context.registry.namespaces.get(name)
         return name
 
-    def _here(self, call: Call) -> BundleName | None:
-        """The bundle that the call names, if this broker has it; None if nobody has."""
-        bundle = BundleName.of_range(self._namespace(call), call.path["bundle"])
-        if not self._context.broker.bundles.info(bundle).owner:
-            return None
-        owner = self._context.bundle_owner(bundle)
-        if not owner.here:
-            raise NotOwnerError(f"{bundle} is served by {owner.broker_id}", listeners=owner.listeners)
-        return bundle
+    def _named(self, call: Call) -> BundleName:
+        """What is done to a bundle that another broker has raises NotOwnerError, and its client is sent there."""
+        return BundleName.of_range(self._namespace(call), call.path["bundle"])
 
 
 def bundles_data(bundles: Sequence[BundleName]) -> BundlesData:

@@ -1,9 +1,10 @@
 """What clients are told of other brokers: lookups, redirects, and closed producers and consumers."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from weir.broker.api import BundleInfo, Owner
+from weir.broker.api import Owner
 from weir.model.topics import TopicName
 from weir.wire.pulsar.proto import api
 
@@ -42,8 +43,7 @@ def test_a_lookup_names_the_broker_that_has_the_topic(play: Play) -> None:
 def test_a_topic_that_nobody_has_is_asked_for_where_it_should_be(play: Play) -> None:
     async def conversation(stage: Any) -> None:
         peer = await stage.peer()
-        move(stage)
-        stage.broker.bundles.info = BundleInfo
+        move(stage, replace(FAR, taken=False))
         peer.say(api.CommandLookupTopic(topic=TOPIC, request_id=1))
         far = await peer.hear(api.CommandLookupTopicResponse)
         assert told(far) == (_Found.Redirect, True, "pulsar://far:6650", "pulsar+ssl://far:6651")

@@ -15,13 +15,15 @@ from weir.model.topics import TopicName
 class Owner:
     """The broker that serves a topic; `here` if it is this one. `listeners`: where it is reached, by the name of
     each listener in the configuration; empty if nobody knows. `node_id`: its number, -1 if nobody knows. `epoch`
-    grows whenever the topic gets another owner, and never goes back."""
+    grows whenever the topic gets another owner, and never goes back. `taken`: whether it has the topic's bundle,
+    or is given it; else it is who would be chosen, and by the time that somebody asks it may be another."""
 
     here: bool
     listeners: Mapping[str, str] = field(default_factory=dict)
     broker_id: str = ""
     node_id: int = -1
     epoch: int = 0
+    taken: bool = True
 
     def url(self, *names: str) -> str:
         """The first of these listeners that it has; "" if it has none."""

@@ -217,16 +217,16 @@ class BundleOwnership:
         epoch = 0 if claim is None else claim.epoch
         holder = self.registration.holder(claim)
         if claim is None or holder is None:
-            return self._owner_of(self.chosen(bundle, claim), epoch)
+            return self._owner_of(self.chosen(bundle, claim), epoch, taken=False)
         moving = claim.next in self.registration.live
         return self._owner_of(claim.next if moving else holder.broker_id, epoch)
 
-    def _owner_of(self, broker_id: str, epoch: int) -> Owner:
+    def _owner_of(self, broker_id: str, epoch: int, *, taken: bool = True) -> Owner:
         broker = self.registration.live.get(broker_id)
         if broker is None:
-            return Owner(False, {}, broker_id, epoch=epoch)
+            return Owner(False, {}, broker_id, epoch=epoch, taken=taken)
         here = broker_id == self.me.broker_id
-        return Owner(here, broker.listeners, broker_id, broker.node_id, epoch)
+        return Owner(here, broker.listeners, broker_id, broker.node_id, epoch, taken)
 
     def elsewhere(self, what: object, broker_id: str) -> NotOwnerError:
         """Whoever wants it shall go to that broker."""

@@ -25,13 +25,11 @@ async def partitions(
 async def lookup(session: Session, command: api.CommandLookupTopic) -> api.CommandLookupTopicResponse:
     """Who has the topic is named at once. Where nobody has it, the client is sent to who should, to ask again
     there: between the two somebody else may have taken it."""
-    name, broker = TopicName.parse(command.topic), session.broker
-    owner = await broker.owner(name, role=session.role)
-    taken = owner.here or bool(broker.bundles.info(broker.bundles.bundle_of(name)).owner)
+    owner = await session.broker.owner(TopicName.parse(command.topic), role=session.role)
     urls = session.urls_of(owner, command.advertised_listener_name)
     return api.CommandLookupTopicResponse(
         request_id=command.request_id,
-        response=_Found.Connect if taken else _Found.Redirect,
+        response=_Found.Connect if owner.here or owner.taken else _Found.Redirect,
         authoritative=True,
         brokerServiceUrl=urls.plain,
         brokerServiceUrlTls=urls.tls,
