@@ -120,17 +120,17 @@ def test_it_is_deleted_on_any_broker_with_what_all_of_them_have(
     brokers: ManyBrokers, connect, parted: str
 ) -> None:
     path = f"persistent/public/default/{parted}"
-    client = connect(brokers["two"].url)
+    client = connect(brokers["second"].url)
     producer = client.create_producer(f"persistent://public/default/{parted}", batching_enabled=False)
     producer.send(b"a")
     assert (
-        brokers["three"].ask("DELETE", f"{path}/partitions")[0] == 412
+        brokers["third"].ask("DELETE", f"{path}/partitions")[0] == 412
     )  # somebody is connected, to another broker
     producer.close()
     produce(brokers, connect, parted, 2 * PARTS)
-    brokers["three"].do("DELETE", f"{path}/partitions")
-    assert brokers["three"].ask("GET", f"{path}/partitions")[0] == 404
+    brokers["third"].do("DELETE", f"{path}/partitions")
+    assert brokers["third"].ask("GET", f"{path}/partitions")[0] == 404
     name = TopicName.parse(f"persistent://public/default/{parted}")
     assert not [
-        at for at in range(PARTS) if brokers.call(lambda at=at: brokers["one"].broker.is_stored(name.at(at)))
+        at for at in range(PARTS) if brokers.call(lambda at=at: brokers["first"].broker.is_stored(name.at(at)))
     ]
