@@ -10,13 +10,14 @@ import pytest
 
 from weir.testing.many_brokers import ManyBrokers
 
-#: Each would be chosen for a bundle of the default namespace at least.
-NAMES = ("first", "second", "third")
+NAMES = ("one", "two", "three")
 
 
 @pytest.fixture(scope="module")
-def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ManyBrokers]:
-    many = ManyBrokers(tmp_path_factory.mktemp("many"), *NAMES).start()
+def brokers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ManyBrokers]:
+    """By the names that the module gives them, if it does: who has which bundle goes by these."""
+    names = getattr(request.module, "NAMES", NAMES)
+    many = ManyBrokers(tmp_path_factory.mktemp("many"), *names).start()
     yield many
     many.stop()
 

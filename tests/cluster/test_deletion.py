@@ -8,6 +8,8 @@ from weir.model.errors import MetaUnavailableError
 from weir.model.topics import TopicName
 from weir.testing.many_brokers import ManyBrokers
 
+#: Each would be chosen for a bundle of the default namespace at least.
+NAMES = ("first", "second", "third")
 PARTS = 12
 
 

@@ -11,6 +11,8 @@ import pytest
 from weir.model.topics import TopicName
 from weir.testing.many_brokers import ManyBrokers
 
+#: Each would be chosen for a bundle of the default namespace at least.
+NAMES = ("first", "second", "third")
 TIMEOUT_MS = 60_000
 ROUND = 100
 ROUNDS = 4

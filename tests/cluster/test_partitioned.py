@@ -8,6 +8,8 @@ import pytest
 from weir.model.topics import TopicName
 from weir.testing.many_brokers import ManyBrokers
 
+#: Each would be chosen for a bundle of the default namespace at least.
+NAMES = ("first", "second", "third")
 PARTS = 12
 LATEST = {"ledgerId": 2**63 - 1, "entryId": 2**63 - 1}
 
