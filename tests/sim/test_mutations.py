@@ -37,6 +37,8 @@ FIRST_SEED = {
         "unrecorded-ensemble-change": 0,
     },
     "broker": {
+        "epoch-begins-anew": 0,
+        "epoch-lost-in-a-split": 0,
         "cancel-forgotten": 0,
         "last-id-too-far": 0,
         "receipt-elsewhere": 0,

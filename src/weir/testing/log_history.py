@@ -55,6 +55,8 @@ class LogOpKind(Enum):
     ASSIGNED = "assigned"
     HEARD = "heard"
     LEFT = "left"
+    #: The metadata tells who has a range of topics, in which leader epoch; -1: there is no such range any more.
+    LED = "led"
     #: Another broker is active from now on; the former one may not know it yet.
     TOOK_OVER = "took-over"
     #: A partition was read at its leader (`host`), as of an epoch (`offset`).

@@ -13,7 +13,10 @@ from random import Random
 from weir.broker.broker import Broker
 from weir.broker.bundles.settings import OwnershipSettings
 from weir.broker.topic.topic import BrokerTopic
+from weir.meta import keys
+from weir.meta.memory import MemoryMeta
 from weir.model.batch import HeldId
+from weir.model.bundles import BundleClaim
 from weir.model.errors import InvariantError, WeirError
 from weir.model.policies import Policies, Retention
 from weir.runtime.interfaces import Runtime
@@ -26,6 +29,13 @@ from weir.testing.broker.plan import BrokerPlan
 from weir.testing.log_history import LogOpKind
 from weir.testing.storage.cluster import LEDGER_SETTINGS, Cluster
 from weir.testing.world.world import World
+from weir.wire.bundles import decode_claim
+
+
+def _start(claim: BundleClaim) -> str:
+    """Which start of which broker, if any."""
+    return f"{claim.owner}/{claim.instance}" if claim.owner else ""
+
 
 _OWNERSHIP = OwnershipSettings(
     ttl_s=2.0, retry_s=0.1, close_timeout_s=1.0, ready_s=0.5, put_down_s=2.0, arrival_s=2.0, drain_s=4.0
@@ -72,6 +82,16 @@ class BrokerCluster(Cluster):
     def end_broker(self, name: str) -> None:
         """Ask a broker to end in order, as SIGTERM does; it is started again later."""
         self.end_bookie(name)
+
+    async def watch_claims(self, runtime: Runtime) -> None:
+        """Write down who has which bundle, as the metadata tells it, for ever."""
+        async for change in MemoryMeta(self.core, runtime).watch(keys.CLAIMS, since=0):
+            claim = None if change.value is None else decode_claim(change.value)
+            told = (
+                {"broker": "", "epoch": -1} if claim is None else {"broker": _start(claim), "epoch": claim.epoch}
+            )
+            bundle = str(keys.bundle_of(change.key))
+            self.story.note("metadata", LogOpKind.LED, topic=bundle, **told)
 
     # --- a broker's program ----------------------------------------------------------------------------------
 
@@ -120,10 +140,10 @@ class BrokerCluster(Cluster):
             topic = self._dice.choice(loaded).name
             bundle = broker.bundles.bundle_of(topic)
             die = self._dice.random()
-            if die < 0.65:
-                await self._try(broker.bundles.hand_over(bundle, self._dice.choice(self.broker_names)), "move")
-            elif die < 0.75 and len(broker.bundles.of(bundle.namespace)) < _MOST_BUNDLES:
+            if die < self.broker_plan.splits and len(broker.bundles.of(bundle.namespace)) < _MOST_BUNDLES:
                 await self._try(broker.bundles.split(bundle), "split")
+            elif die < 0.75:
+                await self._try(broker.bundles.hand_over(bundle, self._dice.choice(self.broker_names)), "move")
             elif die < 0.85:
                 await self._try(broker.bundles.let_go(bundle), "let go")
             else:

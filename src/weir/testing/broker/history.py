@@ -35,8 +35,10 @@ class BrokerOp(LogOp):
     batch: int = 0
     #: PUBLISH, RECEIPT: on which connection of the producer.
     session: int = 0
-    #: SUBSCRIBE: which broker.
+    #: SUBSCRIBE: which broker; LED: who has the topics of the bundle, "" if nobody has.
     broker: str = ""
+    #: LED: since which leader epoch.
+    epoch: int = -1
 
     @property
     def log(self) -> str:
@@ -56,6 +58,7 @@ class BrokerOp(LogOp):
             "" if self.due_at is None else f" not before {self.due_at:.3f}s",
             f" on connection {self.session}" if self.session else "",
             f" by {self.broker}" if self.broker else "",
+            f" in epoch {self.epoch}" if self.epoch >= 0 else "",
         )
         return self.topic + "".join(facts)
 

@@ -6,6 +6,8 @@ from typing import Any
 from unittest.mock import patch
 
 from weir.broker.api import Position
+from weir.broker.bundles import ownership
+from weir.broker.bundles.splitting import Splitting
 from weir.broker.dispatch.key_shared import KeyShared
 from weir.broker.dispatch.subscription import Subscription
 from weir.broker.publish.lanes import Lanes
@@ -16,8 +18,9 @@ from weir.broker.topic.topic import BrokerTopic
 from weir.gateway.pulsar.acking import Acking
 from weir.gateway.pulsar.unacked import Unacked
 from weir.ledger.client import LedgerClient
+from weir.model.bundles import BundleClaim, BundleName
 from weir.model.ledger import Quorum
-from weir.stream import appender
+from weir.stream import appender, held_chain
 from weir.stream.cursor import Cursor
 from weir.stream.holding.appends import Releases
 from weir.stream.holding.area import HoldingArea
@@ -355,6 +358,38 @@ def _cancel_forgotten() -> Iterator[None]:
         await self.get(held)
 
     with patch.object(HoldingArea, "cancel", look_only):
+        yield
+
+
+# --- who leads ------------------------------------------------------------------------------------------------
+
+
+@_mutation(
+    "epoch-begins-anew",
+    checkers.epochs_never_go_back,
+    storage=_often(Fault.CRASH_CLIENT, Fault.LEASES),
+    moves=True,
+    **_PLAIN,
+)
+def _epoch_begins_anew() -> Iterator[None]:
+    """Whoever takes a bundle that nobody has counts its epochs from the beginning."""
+
+    def anew(owner: str, instance: str, epoch: int, split: int) -> BundleClaim:
+        return BundleClaim(owner, instance, 0, split=split)
+
+    with patch.object(ownership, "BundleClaim", anew), patch.object(held_chain, "check", lambda *_: None):
+        yield
+
+
+@_mutation("epoch-lost-in-a-split", checkers.epochs_never_go_back, moves=True, splits=0.5, **_PLAIN)
+def _epoch_lost_in_a_split() -> Iterator[None]:
+    """The halves of a bundle begin with epochs of their own."""
+    claim = Splitting._claim
+
+    async def anew(self: Splitting, half: BundleName, epoch: int) -> BundleClaim:
+        return await claim(self, half, 0)
+
+    with patch.object(Splitting, "_claim", anew):
         yield
 
 

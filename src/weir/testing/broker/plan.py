@@ -49,8 +49,10 @@ class BrokerPlan:
     cancelled: float
     batches: bool
     seeks: bool
-    #: Topics are unloaded now and then, and find a new owner.
+    #: Bundles are handed over, let go of and split, and topics unloaded, now and then.
     moves: bool
+    #: How many of these are splits.
+    splits: float
     streams: StreamSettings
     broker: BrokerSettings
     holding: HoldingSettings
@@ -98,6 +100,7 @@ def make_broker_plan(rng: Random) -> BrokerPlan:
         batches=rng.random() < 0.5,
         seeks=rng.random() < 0.3,
         moves=rng.random() < 0.4,
+        splits=0.1,
         streams=StreamSettings(
             quorum=quorum,
             roll_entries=rng.choice((4, 15, 1000)),

@@ -35,6 +35,7 @@ class _Run(SeedRun[BrokerPlan, BrokerCluster]):
 
     async def set_up(self) -> None:
         """Make every subscription before anything is published, so that each is owed everything."""
+        self.world.node("claims").start(self.cluster.watch_claims)
         for _ in range(self.plan.brokers):
             self.cluster.add_broker()
         rng = self.world.rng("operator")
