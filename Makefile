@@ -4,13 +4,14 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 SEEDS  ?= 200
 SCENARIO ?= cluster
+MINUTES ?= 30
 STAMP  := $(VENV)/.installed
 
 # What is compiled is kept: else every process that a test starts compiles all of Weir anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo quick quick-tests test lint sim bench clean
+.PHONY: help setup demo quick quick-tests test lint sim soak bench clean
 
 help:  ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -43,6 +44,9 @@ test: setup  ## everything: lint, unit, protocol, process and simulation tests; 
 
 sim: setup  ## SEEDS=N random seeds of SCENARIO=cluster (the storage), broker (over it), kafka (its clients) or multibroker
 	$(BIN)/python -m weir.testing.sim --scenario $(SCENARIO) --seeds $(SEEDS)
+
+soak: setup  ## MINUTES=30 of a real cluster under load, its processes killed and stopped in turn
+	$(BIN)/python -m weir.testing.soak.run --minutes $(MINUTES)
 
 bench: setup  ## storage beside the raw limits, the broker beside Apache Pulsar; results under bench/results
 	$(BIN)/python -m bench.run
