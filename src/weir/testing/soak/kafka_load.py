@@ -36,6 +36,7 @@ class IdempotentLoad:
                 "delivery.timeout.ms": int(_PATIENCE_S * 1000),
                 "socket.timeout.ms": 10_000,
                 "reconnect.backoff.max.ms": 500,
+                "log_level": 0,  # that brokers go away is what this is for
             }
         )
         self.pauses = Pauses()
@@ -111,6 +112,7 @@ class GroupLoad:
             "session.timeout.ms": 10_000,
             "heartbeat.interval.ms": 1_000,
             "reconnect.backoff.max.ms": 500,
+            "log_level": 0,  # that brokers go away is what this is for
         }
         self._threads = [
             threading.Thread(target=self._run, args=(Consumer(conf), topic), name=self.name)
@@ -194,6 +196,7 @@ class TransactionalLoad:
                 "transactional.id": "soak",
                 "transaction.timeout.ms": 30_000,
                 "reconnect.backoff.max.ms": 500,
+                "log_level": 0,  # that brokers go away is what this is for
                 "linger.ms": 2,
             }
         )
