@@ -1,7 +1,7 @@
 """A whole cluster on one machine under one supervisor: etcd, bookies and brokers, each a process of its own."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,10 +35,12 @@ class ClusterOptions:
 class ClusterUp:
     """`start`, then `close`."""
 
-    def __init__(self, runtime: Runtime, options: ClusterOptions) -> None:
+    def __init__(
+        self, runtime: Runtime, options: ClusterOptions, on_restart: Callable[[], None] = lambda: None
+    ) -> None:
         self._runtime = runtime
         self._options = options
-        self._supervisor = Supervisor(runtime.clock)
+        self._supervisor = Supervisor(runtime.clock, on_restart)
         self._started = AsyncExitStack()
         self._plan = ClusterPlan()
 

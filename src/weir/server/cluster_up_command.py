@@ -11,7 +11,7 @@ from weir.runtime.real import run
 from weir.server.cluster_up import ClusterOptions, ClusterUp
 from weir.server.config_options import config_options
 from weir.server.node_commands import load_config, ready_path
-from weir.server.up import say_gone, serve_until_signal
+from weir.server.up import say_gone, say_ready, serve_until_signal
 
 
 @click.command(
@@ -48,7 +48,10 @@ What dies is started again. SIGTERM and SIGINT end it in order. Ports are chosen
 )
 @config_options
 @click.option(
-    "--ready-file", type=click.Path(dir_okay=False), metavar="FILE", help="Written as JSON once all of it serves."
+    "--ready-file",
+    type=click.Path(dir_okay=False),
+    metavar="FILE",
+    help="Written as JSON once all of it serves, and when a process was started again.",
 )
 @click.pass_context
 def up(
@@ -72,7 +75,12 @@ def up(
 
     async def main(runtime: Runtime) -> None:
         say_gone(ready)
-        cluster = ClusterUp(runtime, options)
+
+        def tell_processes() -> None:
+            if ready is not None and ready.exists():  # not before all of it serves, nor at the end
+                say_ready(ready, cluster.ready())
+
+        cluster = ClusterUp(runtime, options, tell_processes)
         await serve_until_signal(
             cluster, ready_file=ready, on_ready=lambda: _show(cluster), ready_content=cluster.ready
         )

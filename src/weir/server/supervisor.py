@@ -50,8 +50,9 @@ class ChildSpec:
 class Child:
     """One process, from start to stop, over its deaths."""
 
-    def __init__(self, spec: ChildSpec, clock: Clock) -> None:
+    def __init__(self, spec: ChildSpec, clock: Clock, on_restart: Callable[[], None]) -> None:
         self.spec = spec
+        self._on_restart = on_restart
         self.restarts = 0
         self._clock = clock
         self._process: asyncio.subprocess.Process | None = None
@@ -138,6 +139,10 @@ class Child:
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
             self.restarts += 1
             await self._launch()
+            while self.running and not await self.serves():
+                await self._clock.sleep(_LOOK_S)
+            if self.running:
+                self._on_restart()
 
     def _code(self) -> int | None:
         return None if self._process is None else self._process.returncode
@@ -146,8 +151,10 @@ class Child:
 class Supervisor:
     """Stages of processes: those of one start together, once all before it serve."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, on_restart: Callable[[], None] = lambda: None) -> None:
+        """`on_restart` is called whenever a process that had died serves again."""
         self._clock = clock
+        self._on_restart = on_restart
         self._stages: list[list[Child]] = []
 
     @property
@@ -157,7 +164,7 @@ class Supervisor:
 
     async def add(self, specs: Sequence[ChildSpec]) -> list[Child]:
         """Start one more stage, and wait until all of it serves."""
-        stage = [Child(spec, self._clock) for spec in specs]
+        stage = [Child(spec, self._clock, self._on_restart) for spec in specs]
         self._stages.append(stage)
         results = await asyncio.gather(*(child.start() for child in stage), return_exceptions=True)
         for result in results:
