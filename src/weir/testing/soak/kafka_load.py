@@ -71,7 +71,7 @@ class IdempotentLoad:
     def _told(self, number: int, failure: KafkaError | None, message: object) -> None:
         if failure is None:
             self.acknowledged.add(number)
-            self.pauses.acknowledged()
+            self.pauses.acknowledged(number % PARTITIONS)
         else:
             self.failures.append(f"{number}: {failure}")
 
@@ -133,7 +133,7 @@ class GroupLoad:
                 continue
             with self._lock:
                 self.received.add(int(message.value() or b"-1"))
-            self.pauses.acknowledged()
+            self.pauses.acknowledged(message.partition() or 0)
         consumer.close()
 
     def wait_for(self, numbers: set[int]) -> None:

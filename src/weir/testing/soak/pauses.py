@@ -1,4 +1,4 @@
-"""How long a client got no answer: the longest gap between two acknowledgements, per stretch of time."""
+"""How long a client got no answer: the longest gap between two answers about one partition."""
 
 import threading
 import time
@@ -9,23 +9,20 @@ class Pauses:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._last = time.monotonic()
+        self._last: dict[int, float] = {}
         self._longest = 0.0
 
-    def acknowledged(self) -> None:
+    def acknowledged(self, partition: int = 0) -> None:
         """The client was answered just now."""
         with self._lock:
             now = time.monotonic()
-            self._longest = max(self._longest, now - self._last)
-            self._last = now
+            self._longest = max(self._longest, now - self._last.get(partition, now))
+            self._last[partition] = now
 
     def longest(self) -> float:
-        """The longest gap since this was asked last, the one that still lasts included; in seconds."""
+        """The longest gap since this was asked last, those that still last included; in seconds."""
         with self._lock:
             now = time.monotonic()
-            longest, self._longest = max(self._longest, now - self._last), 0.0
+            lasting = max((now - last for last in self._last.values()), default=0.0)
+            longest, self._longest = max(self._longest, lasting), 0.0
             return longest
-
-    def idle_s(self) -> float:
-        """How long the gap that lasts now is."""
-        return time.monotonic() - self._last

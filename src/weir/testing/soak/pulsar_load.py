@@ -2,6 +2,7 @@
 
 import threading
 import time
+from functools import partial
 from typing import Any
 
 import pulsar  # type: ignore[import-untyped]
@@ -56,15 +57,15 @@ class PulsarLoad:
     def _produce(self) -> None:
         number = 0
         while not self._stopping.is_set():
-            self._producer.send_async(str(number).encode(), lambda result, _id, n=number: self._told(result, n))
+            self._producer.send_async(str(number).encode(), partial(self._told, number))
             number += 1
             self._stopping.wait(self._pause_s)
         self._producer.flush()
 
-    def _told(self, result: Any, number: int) -> None:
+    def _told(self, number: int, result: Any, message_id: Any) -> None:
         if result == pulsar.Result.Ok:
             self.acknowledged.add(number)
-            self.pauses.acknowledged()
+            self.pauses.acknowledged(message_id.partition())
         else:
             self.failures.append(f"{number}: {result}")
 
