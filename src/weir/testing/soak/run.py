@@ -123,7 +123,7 @@ def strike(
     """Do it, wait until everyone works again, and say how long each did not."""
     clients.pauses()
     act(cluster, node)
-    clients.wait_progress()
+    clients.wait_progress(8)
     return Trouble(action, node.role, clients.pauses())
 
 
