@@ -35,7 +35,7 @@ def _position_before_flush() -> Iterator[None]:
     async def not_now(states: Mapping[TopicName, Any]) -> dict[TopicName, WeirError]:
         return {}
 
-    with patch("weir.broker.groups.offsets._flushed", not_now):
+    with patch("weir.broker.parts.local._flushed", not_now):
         yield
 
 
