@@ -1,7 +1,8 @@
 """`python -m weir.testing.sim`: run many seeds of a scenario and report the first broken promise.
 
 There are three scenarios: `cluster`, which is the storage alone; `broker`, which is brokers over it with Pulsar's
-clients; and `kafka`, with Kafka's: groups, idempotence and transactions.
+clients; and `kafka`, with Kafka's: groups, idempotence and transactions. A fourth, `balance`, is one run of a large
+model, and ends with a table instead.
 
 Seeds run over all cores, each in isolation. A failure is reported by its seed, the sentence of the promise that
 it breaks, the shortest history that the checker still rejects, and the command that runs it again.
@@ -20,6 +21,8 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from weir.testing.balance import command as balance
+from weir.testing.balance.mutations import MUTATIONS as BALANCE_MUTATIONS
 from weir.testing.scenario import Scenario
 from weir.testing.scenario_table import SCENARIOS
 from weir.testing.shrink import shrink
@@ -29,7 +32,9 @@ from weir.testing.storage.scenario import CLUSTER
 _SEED_RANGE = 10**9
 
 
-_ALL_MUTATIONS = sorted({name: None for scenario in SCENARIOS.values() for name in scenario.mutations})
+_ALL_MUTATIONS = sorted(
+    {name: None for scenario in SCENARIOS.values() for name in scenario.mutations} | dict.fromkeys(BALANCE_MUTATIONS)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +112,7 @@ def _print_failure(console: Console, report: Report, asked: _Asked) -> None:
 @click.option("--seeds", default=200, show_default=True, help="How many seeds to run.")
 @click.option("--first", type=int, help="The first seed; random if left out.")
 @click.option("--seed", type=int, help="Run only this seed.")
-@click.option("--scenario", type=click.Choice(list(SCENARIOS)), default=CLUSTER.name, show_default=True)
+@click.option("--scenario", type=click.Choice([*SCENARIOS, balance.NAME]), default=CLUSTER.name, show_default=True)
 @click.option(
     "--mutation",
     type=click.Choice(_ALL_MUTATIONS),
@@ -128,6 +133,10 @@ def main(  # noqa: PLR0917 - click passes them by name
 ) -> None:
     """Run seeds of a simulated cluster; exit code 1 if any of them breaks a promise."""
     console = Console()
+    if scenario == balance.NAME:
+        if mutation is not None and mutation not in BALANCE_MUTATIONS:
+            raise click.BadParameter(f"{mutation} is a mutation of another scenario")
+        sys.exit(0 if balance.report_balance(console, first or seed or 1, mutation) else 1)
     asked = _Asked(SCENARIOS[scenario], mutation)
     if mutation is not None and mutation not in asked.scenario.mutations:
         raise click.BadParameter(f"{mutation} is a mutation of another scenario")

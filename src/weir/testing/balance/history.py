@@ -1,0 +1,46 @@
+"""What happened in a run of the balance scenario: the only thing that its checkers read."""
+
+from dataclasses import dataclass
+
+from weir.broker.balance.actions import Reason
+from weir.testing.balance.plan import BalancePlan
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A round decided it. `allowed`: whether the namespace is bound to the target; `term`: of which leader."""
+
+    at: float
+    term: int
+    bundle: str
+    source: str
+    target: str
+    reason: Reason
+    usage: float
+    allowed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """All brokers at a moment, by the load that they ought to serve, 1 being all that one can do. `overloaded`: those
+    with more than that, though it could be elsewhere; `misplaced`: bundles on brokers that they are not bound to."""
+
+    at: float
+    mean: float
+    p99: float
+    most: float
+    overloaded: tuple[str, ...]
+    misplaced: int
+
+
+@dataclass(frozen=True, slots=True)
+class BalanceHistory:
+    """`round_s`: CPU time of the slowest round's decision. `unserved_s`: how long the lost brokers' bundles were
+    nobody's."""
+
+    plan: BalancePlan
+    moves: tuple[Moved, ...]
+    samples: tuple[Sampled, ...]
+    splits: int
+    refused: int
+    unserved_s: float

@@ -1,0 +1,80 @@
+"""Mistakes that balance could make, and the checker that has to find each."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest.mock import patch
+
+from weir.broker.balance import plan as planning
+from weir.broker.balance.evening import _Evening
+from weir.broker.balance.history import History
+from weir.broker.balance.round import Round
+from weir.testing.balance.checkers import (
+    BalanceChecker,
+    isolation_holds,
+    load_is_even,
+    moves_are_worth_it,
+    nothing_flaps,
+    overload_is_relieved,
+)
+from weir.testing.balance.plan import SMALL, BalancePlan
+
+
+@dataclass(frozen=True, slots=True)
+class BalanceMutation:
+    """While it is applied, an attribute of `target` is `instead`."""
+
+    sin: str
+    found_by: BalanceChecker
+    target: Any
+    attribute: str
+    instead: Callable[..., Any]
+    #: One in which the mistake matters.
+    plan: BalancePlan = SMALL
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        with patch.object(self.target, self.attribute, self.instead):
+            yield
+
+
+def _any_broker(round_: Round, namespace: str) -> Any:
+    return _POOL_OF(round_, "")
+
+
+_POOL_OF = Round.pool_of
+#: Brokers are looked at again in the very next round.
+_HASTY = replace(SMALL.settings, limits=replace(SMALL.limits, broker_pause_s=0.0))
+
+MUTATIONS = {
+    "no-cool-down": BalanceMutation(
+        "A bundle may be moved again at once.",
+        nothing_flaps,
+        History,
+        "bundle_rests",
+        lambda history, bundle, limits, now: False,
+        replace(SMALL, noise=0.08, burst_s=240.0, settings=_HASTY),
+    ),
+    "no-minimum-gain": BalanceMutation(
+        "Moves are made however little they gain.",
+        moves_are_worth_it,
+        _Evening,
+        "_keep_if_worth",
+        lambda evening, moves: len(moves),
+    ),
+    "isolation-ignored": BalanceMutation(
+        "Everything may go everywhere.", isolation_holds, Round, "pool_of", _any_broker
+    ),
+    "nothing-evened-out": BalanceMutation(
+        "Hot brokers are left alone.", load_is_even, planning, "even_out", lambda round_: None
+    ),
+    "nothing-split": BalanceMutation(
+        "Bundles are never split, however hot.",
+        overload_is_relieved,
+        planning,
+        "split_bundles",
+        lambda round_: None,
+        replace(SMALL, skew=1.0),
+    ),
+}
