@@ -22,8 +22,9 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """All brokers at a moment, by the load that they ought to serve, 1 being all that one can do. `overloaded`: those
-    with more than that, though it could be elsewhere; `misplaced`: bundles on brokers that they are not bound to."""
+    """All brokers at a moment, by the load that they ought to serve, 1 being all that one can do. `overloaded`:
+    those with more than that, though it could be elsewhere; `misplaced`: bundles on brokers that they are not
+    bound to."""
 
     at: float
     mean: float
@@ -35,8 +36,7 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class BalanceHistory:
-    """`round_s`: CPU time of the slowest round's decision. `unserved_s`: how long the lost brokers' bundles were
-    nobody's."""
+    """`refused`: what brokers were asked in vain; `unserved_s`: how long the lost brokers' bundles were nobody's."""
 
     plan: BalancePlan
     moves: tuple[Moved, ...]

@@ -234,4 +234,3 @@ class ModelCluster:
     def _misplaced(self) -> int:
         allowed = [self.allowed(namespace) for namespace in range(self._plan.namespaces)]
         return sum(bundle.owner not in allowed[bundle.namespace] for bundle in self.bundles.values())
-
