@@ -32,10 +32,7 @@ from weir.testing.storage.scenario import CLUSTER
 _SEED_RANGE = 10**9
 
 
-_ALL_MUTATIONS = sorted(
-    {name: None for scenario in SCENARIOS.values() for name in scenario.mutations}
-    | dict.fromkeys(BALANCE_MUTATIONS)
-)
+_ALL_MUTATIONS = sorted({*BALANCE_MUTATIONS, *(name for known in SCENARIOS.values() for name in known.mutations)})
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class BalanceHistory:
-    """`refused`: what brokers were asked in vain; `unserved_s`: how long the lost brokers' bundles were nobody's."""
+    """`refused`: what brokers were asked in vain; `unserved_s`: how long lost brokers' bundles were nobody's."""
 
     plan: BalancePlan
     moves: tuple[Moved, ...]

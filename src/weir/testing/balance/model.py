@@ -232,5 +232,10 @@ class ModelCluster:
         )
 
     def _misplaced(self) -> int:
-        allowed = [self.allowed(namespace) for namespace in range(self._plan.namespaces)]
-        return sum(bundle.owner not in allowed[bundle.namespace] for bundle in self.bundles.values())
+        """Those of bound namespaces alone: the others may be anywhere."""
+        allowed = [self.allowed(namespace) for namespace in range(int(self._plan.bound * self._plan.namespaces))]
+        return sum(
+            bundle.owner not in allowed[bundle.namespace]
+            for bundle in self.bundles.values()
+            if bundle.namespace < len(allowed)
+        )

@@ -28,14 +28,14 @@ class BalancePlan:
     burst_s: float = 1200.0
     #: What a broker measures is off by so much.
     noise: float = 0.02
-    settled_s: float = 1800.0
-    lost_s: float = 3600.0
+    settled_s: float = 1200.0
+    lost_s: float = 2400.0
     lost_share: float = 0.05
     #: How long it takes until a lost broker's bundles are taken by those whom everyone would choose.
     lease_s: float = 6.0
-    joined_s: float = 7200.0
-    drained_s: float = 9000.0
-    end_s: float = 10_800.0
+    joined_s: float = 4200.0
+    drained_s: float = 6000.0
+    end_s: float = 7200.0
     settings: BalanceSettings = field(default_factory=BalanceSettings)
 
     @property

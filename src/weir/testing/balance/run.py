@@ -1,6 +1,7 @@
 """One run of the balance scenario: rounds of the real leader, losses, joins and a drain, in virtual time."""
 
 import asyncio
+from random import Random
 
 from weir.broker.balance.actions import Move
 from weir.broker.balance.balancer import Balancer
@@ -25,11 +26,11 @@ def run_balance(plan: BalancePlan, seed: int) -> BalanceHistory:
 
 
 class _Run:
-    def __init__(self, plan: BalancePlan, runtime: Runtime, dice: object) -> None:
+    def __init__(self, plan: BalancePlan, runtime: Runtime, dice: Random) -> None:
         self._plan = plan
         self._clock = runtime.clock
         self._began = runtime.clock.monotonic()
-        self._cluster = ModelCluster(plan, runtime.clock, dice)  # type: ignore[arg-type]
+        self._cluster = ModelCluster(plan, runtime.clock, dice)
         self._balancer = Balancer(runtime.clock, self._cluster, self._cluster.isolation, plan.settings)
         self._moves: list[Moved] = []
         self._samples: list[Sampled] = []
