@@ -95,7 +95,7 @@ class Broker:
     @property
     def loaded(self) -> list[AnyTopic]:
         """The topics that are served now, without brokers' own."""
-        return [topic for topic in self._served if topic.name.namespace != SYSTEM_NAMESPACE]
+        return [topic for topic in self.served if topic.name.namespace != SYSTEM_NAMESPACE]
 
     @property
     def names(self) -> list[TopicName]:
@@ -103,7 +103,8 @@ class Broker:
         return list(self._topics)
 
     @property
-    def _served(self) -> list[AnyTopic]:
+    def served(self) -> list[AnyTopic]:
+        """The topics that are served now, brokers' own among them."""
         return [
             task.result()
             for task in self._topics.values()
@@ -188,7 +189,7 @@ class Broker:
         would cost more memory than the topic."""
         while True:
             await self._context.runtime.clock.sleep(self._context.settings.sweep_s)
-            for topic in self._served:
+            for topic in self.served:
                 claim = self._claims.get(topic.name)
                 if claim is not None and not claim.held:
                     await self.unload(topic.name, "this broker lost the topic")

@@ -14,6 +14,7 @@ from weir.broker import ports
 from weir.broker.access.security import Authenticator, Authoriser, SecuritySettings, TopicGuard
 from weir.broker.access.tokens import TokenVerifier
 from weir.broker.access.topic_lists import GuardedTopicLists
+from weir.broker.balance.balancer import BalanceSettings
 from weir.broker.broker import Broker
 from weir.broker.bundles.moving import BundleMoves
 from weir.broker.bundles.numbers import number_of
@@ -61,6 +62,7 @@ from weir.model.registry import BrokerInfo
 from weir.runtime.byte_budget import ByteBudget
 from weir.runtime.interfaces import Clock, Runtime
 from weir.runtime.request_budget import RequestBudget
+from weir.server.balance import ClusterBalance, compose_balance
 from weir.server.schema_port import GuardedSchemas
 from weir.stream.context import StreamContext
 from weir.stream.holding.area import HoldingArea
@@ -103,6 +105,8 @@ class Composition:
     owner: ports.Ownership | None = None
     #: How it speaks with the other brokers; None: it is on its own, and asks nobody but itself.
     peers: PeerLinks | None = None
+    #: Its part in balance, if it speaks with other brokers; None: it is measured by nobody and leads nobody.
+    balance: BalanceSettings | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +128,8 @@ class ComposedBroker:
     transaction_access: TransactionAccess
     #: What it has of the cluster; None if there can be no other broker.
     bundles: BundleMoves | None
+    #: None if it takes no part in balance.
+    balance: ClusterBalance | None
     #: Other brokers, and what this one answers them once `serve_peers` is called.
     peers: PeerCalls
     peer_handlers: PeerHandlers
@@ -271,6 +277,19 @@ async def compose_broker(
     TransactionsService(transaction_access).answer(peer_handlers)
     group_access = GroupAccess(groups, authoriser, registry, runtime.clock, others)
     group_access.answer(peer_handlers)
+    balance = None
+    if bundles is not None and others is not None and how.balance is not None:
+        balance = await compose_balance(
+            runtime,
+            meta,
+            broker,
+            bundles,
+            registry,
+            peers=others,
+            handlers=peer_handlers,
+            settings=how.balance,
+            stack=stack,
+        )
     kafka = KafkaServices(
         runtime.clock,
         broker,
@@ -296,6 +315,7 @@ async def compose_broker(
         transactions,
         transaction_access,
         bundles,
+        balance,
         peers,
         peer_handlers,
         peer_metrics,

@@ -180,6 +180,26 @@ class Cluster:
 
 
 @dataclass(frozen=True, slots=True)
+class Balance:
+    """How a cluster's brokers share their work; of no meaning without `listeners.peer`."""
+
+    enabled: bool = setting(FLAG, True, "Whether this broker may become the leader that moves and splits bundles.")
+    interval: float = setting(SECONDS, 30.0, "How often the leader looks at every broker's load.")
+    start_percent: int = setting(
+        COUNT, 10, "A broker that is so far from the mean, in hundredths of a broker, is evened out,"
+    )
+    stop_percent: int = setting(COUNT, 4, "until it is as near as this.")
+    bundle_pause: float = setting(SECONDS, 600.0, "A bundle that was moved stays for so long.")
+    moves_per_round: int = setting(COUNT, 10, "Moves that even out per round; at least one for 20 brokers.")
+    split_topics: int = setting(COUNT, 1000, "A bundle with more loaded topics is split.")
+    bundles_per_namespace: int = setting(COUNT, 128, "A namespace with so many bundles is not split any more.")
+    broker_bytes: int = setting(
+        SIZE, 0, "Bytes per second, in and out, that a broker's network can take; 0: CPU ends first."
+    )
+    memory_bytes: int = setting(SIZE, 0, "Memory that this broker may have; 0: what its container or machine has.")
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """Bounds that keep one client from hurting the others."""
 
@@ -262,6 +282,7 @@ class Config:
     auth: Auth = field(default_factory=Auth)
     tls: Tls = field(default_factory=Tls)
     cluster: Cluster = field(default_factory=Cluster)
+    balance: Balance = field(default_factory=Balance)
     limits: Limits = field(default_factory=Limits)
     defaults: Defaults = field(default_factory=Defaults)
     log: Log = field(default_factory=Log)

@@ -9,6 +9,8 @@ from weir.admin.http import HttpSettings
 from weir.bookie.settings import BookieSettings, CacheSettings, FlushSettings, JournalSettings, SpaceSettings
 from weir.broker.access.security import SecuritySettings
 from weir.broker.access.tokens import TokenRules
+from weir.broker.balance.balancer import BalanceSettings
+from weir.broker.balance.limits import BalanceLimits
 from weir.broker.groups.model import GroupSettings
 from weir.broker.peers.credentials import ClusterCredentialSettings
 from weir.broker.peers.settings import PeerServerSettings
@@ -124,6 +126,28 @@ def group_settings(config: Config) -> GroupSettings:
         max_groups_per_role=groups.max_per_role,
         retention_s=groups.retention,
         sweep_s=min(GroupSettings().sweep_s, max(1.0, groups.retention / 2)),
+    )
+
+
+def balance_settings(config: Config) -> BalanceSettings:
+    balance = config.balance
+    if balance.stop_percent >= balance.start_percent:
+        raise ConfigError(
+            "balance.stop_percent is not below balance.start_percent", hint="set both, the first one lower"
+        )
+    return BalanceSettings(
+        interval_s=balance.interval,
+        limits=BalanceLimits(
+            start=balance.start_percent / 100,
+            stop=balance.stop_percent / 100,
+            bundle_pause_s=balance.bundle_pause,
+            moves_per_round=balance.moves_per_round,
+            split_topics=balance.split_topics,
+            bundles_per_namespace=balance.bundles_per_namespace,
+            broker_bytes_per_s=balance.broker_bytes,
+        ),
+        enabled=balance.enabled,
+        memory_bytes=balance.memory_bytes,
     )
 
 

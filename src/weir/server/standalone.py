@@ -31,6 +31,7 @@ from weir.runtime.interfaces import Disk, Runtime
 from weir.runtime.request_budget import RequestBudget
 from weir.server import config_parts as parts
 from weir.server.addresses import Address
+from weir.server.balance_metrics import balance_families
 from weir.server.budget_metrics import budget_families
 from weir.server.cluster_metrics import cluster_families
 from weir.server.compose import ComposedBroker, Composition, compose_broker
@@ -149,6 +150,7 @@ class Standalone:
             tail_bytes=config.storage.cache_bytes,
             rack=config.cluster.rack,
             peers=self._peers,
+            balance=parts.balance_settings(config),
         )
 
     async def _bind(self, tls: SSLContext | None) -> None:
@@ -244,6 +246,7 @@ class Standalone:
                     parts.broker_name(self._config),
                     draining=composed.broker.bundles.draining,
                 ),
+                *balance_families(composed.balance),
             ],
             transactions=composed.transaction_access,
             sql_streams=SqlStreams(self._storage.meta, self._runtime),

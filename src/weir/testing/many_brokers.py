@@ -11,6 +11,7 @@ from weir.admin.http import HttpSettings, Request
 from weir.admin.peer_calls import AdminPeerHandler
 from weir.admin.routes import AdminContext, ServiceUrls, admin_routes
 from weir.admin.server import AdminServer
+from weir.broker.balance.balancer import BalanceSettings
 from weir.broker.broker import Broker
 from weir.broker.peers.settings import PeerLinks, PeerServerSettings
 from weir.gateway.pulsar.settings import PulsarSettings, SessionLimits
@@ -26,6 +27,8 @@ from weir.testing.loop_thread import Call, LoopThread
 from weir.wire.peer.administration import AdminCall
 
 _TIMEOUT_S = 60.0
+#: A leader is elected; a test that wants a round asks for it.
+_NO_ROUNDS_S = 86_400.0
 _LOOPBACK = Address("127.0.0.1", 0)
 _SCHEMES = {"pulsar": "pulsar://", "http": "http://", "peer": ""}
 
@@ -130,7 +133,7 @@ class ManyBrokers:
         runtime = replace(real_runtime(), net=net)
         bound = {kind: await net.bind(_LOOPBACK) for kind in _SCHEMES}
         listeners = {kind: f"{_SCHEMES[kind]}{address}" for kind, address in bound.items()}
-        how = Composition(name, listeners, peers=PeerLinks())
+        how = Composition(name, listeners, peers=PeerLinks(), balance=BalanceSettings(interval_s=_NO_ROUNDS_S))
         composed = await compose_broker(runtime, self._storage.meta, self._storage.ledgers, how, stack)
         settings = PulsarSettings(port=bound["pulsar"].port, limits=SessionLimits(linger_s=0.1))
         await composed.serve_pulsar(replace(settings, sweep_interval_s=0.05))

@@ -31,6 +31,11 @@ class BalanceSettings:
     asked_at_once: int = 64
     moved_at_once: int = 8
     limits: BalanceLimits = field(default_factory=BalanceLimits)
+    #: Whether this broker may become leader, and how long the others believe in one that they no longer hear.
+    enabled: bool = True
+    lease_s: float = 10.0
+    #: What this broker may have in memory; 0: what its container or machine has.
+    memory_bytes: int = 0
 
 
 @dataclass(slots=True)

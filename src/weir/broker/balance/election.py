@@ -36,7 +36,9 @@ class Election:
         ttl_s: float = 10.0,
         retry_s: float = 1.0,
         close_timeout_s: float = 2.0,
+        stands: bool = True,
     ) -> None:
+        """`stands`: whether this broker may become leader; if not it only knows who is."""
         self._meta = meta
         self._runtime = runtime
         self._broker_id = broker_id
@@ -44,6 +46,7 @@ class Election:
         self._ttl_s = ttl_s
         self._retry_s = retry_s
         self._close_timeout_s = close_timeout_s
+        self._stands = stands
         self._changed = Waiters()
         self._mirror = Mirror(meta, runtime, keys.LEADERS, LEADER, lambda key, present: self._changed.wake())
         self._lease: Lease | None = None
@@ -65,7 +68,8 @@ class Election:
     async def start(self) -> None:
         """Know the leader, and stand for it from now on."""
         await self._mirror.start()
-        self._tasks.spawn(self._stand(), "stand")
+        if self._stands:
+            self._tasks.spawn(self._stand(), "stand")
 
     async def close(self) -> None:
         """Stand no more. Whoever is next is elected at once, or when the lease has run out."""

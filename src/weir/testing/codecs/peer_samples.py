@@ -27,12 +27,18 @@ from weir.wire.proof import NONCE_BYTES, ClusterSecret, ProvingClient, ProvingSe
 _SECRET = ClusterSecret(b"a secret of thirty-two bytes, 32")
 
 
+def _bundle(dice: Random) -> BundleName:
+    return BundleName(NamespaceName("a", "b"), dice.getrandbits(31), 2**32 - 1)
+
+
 def _request_value(dice: Random) -> PeerRequest[object]:
     topics = tuple(TopicName.parse(f"t-{n}-partition-{n}") for n in range(dice.randrange(3)))
     values: tuple[PeerRequest[object], ...] = (
         Ping(),  # type: ignore[assignment]
         ReportLoad(),
-        GetReady(BundleName(NamespaceName("a", "b"), dice.getrandbits(31), 2**32 - 1), topics),
+        GetReady(_bundle(dice), topics),
+        HandOver(_bundle(dice), "b2"),
+        SplitBundle(_bundle(dice)),
         CheckUnused(TopicName.parse("t")),
         ErasePart(TopicName.parse("t-partition-3")),
         AdminCall("rôle", "POST", "/admin/v2/x", "a=b", dice.randbytes(9), {"accept": "*/*"}),
