@@ -10,7 +10,7 @@ from weir.testing.codecs.fuzzing import Codec, reseal_rest
 from weir.wire.frames import PREFIX_BYTES
 from weir.wire.peer import hello, messages
 from weir.wire.peer.administration import AdminAnswer, AdminCall
-from weir.wire.peer.bundles import CheckUnused, ErasePart, GetReady
+from weir.wire.peer.bundles import CheckUnused, ErasePart, GetReady, HandOver, SplitBundle
 from weir.wire.peer.calls import (
     CALLS,
     call_named,
