@@ -107,6 +107,7 @@ class BundleMoves:
     # --- handing over -------------------------------------------------------------------------------------------
 
     async def hand_over(self, bundle: BundleName, to: str) -> None:
+        await self.ownership.arrived(bundle)
         self._mine(bundle)
         if to not in self.ownership.registration.live:
             raise NotAllowedError(f"there is no broker {to!r} now", hint="look at the brokers that there are")
@@ -116,6 +117,7 @@ class BundleMoves:
             await self._alone(bundle, lambda held: self._hand_over(held, to))
 
     async def let_go(self, bundle: BundleName) -> None:
+        await self.ownership.arrived(bundle)
         self._mine(bundle)
         await self._alone(bundle, lambda held: self._hand_over(held, ""))
 
@@ -229,6 +231,7 @@ class BundleMoves:
 
     async def split(self, bundle: BundleName, at: int | None = None) -> tuple[BundleName, BundleName]:
         halves = bundle.halves(at)
+        await self.ownership.arrived(bundle)
         self._mine(bundle)
         await self._alone(bundle, lambda held: self._split(held, halves[1].low))
         return halves

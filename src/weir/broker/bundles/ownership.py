@@ -8,6 +8,7 @@ ledgers fenced by the next owner. So nothing here waits for clocks to agree.
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 from weir.broker.api import Owner
@@ -100,6 +101,15 @@ class BundleOwnership:
                 return TopicClaim(held, topic_hash(topic))
             await self._taking.ended(self.take(bundle))
         raise NotOwnerError(f"this broker does not get hold of {topic}", hint="try again")
+
+    async def arrived(self, bundle: BundleName) -> None:
+        """Wait for a bundle that is on its way here, within a limit; fine if none is."""
+        held, claim = self.held.get(bundle), self.claims.get(keys.claim(bundle))
+        if (held is not None and held.held) or claim is None:
+            return
+        if self.registration.is_mine(claim) or claim.next == self.me.broker_id:
+            with suppress(NotOwnerError):
+                await self._taking.ended(self.take(bundle))
 
     def take(self, bundle: BundleName) -> "asyncio.Task[WeirError | None]":
         """Take the bundle, if it is nobody's and everybody would choose this broker for it. Those who want it at
