@@ -248,6 +248,8 @@ ELSEWHERE = {
     ("DELETE", "/admin/v2/clusters/{cluster}"),
     ("PUT", "/admin/v2/namespaces/{tenant}/{namespace}/{bundle}/transfer"),
     ("PUT", "/admin/v2/namespaces/{tenant}/{namespace}/{bundle}/split"),
+    ("PUT", "/admin/weir/v1/cluster/brokers/{broker}/drain"),
+    ("PUT", "/admin/weir/v1/cluster/bookies/{bookie}/decommission"),
 }
 
 
@@ -294,6 +296,7 @@ def test_every_route_is_served(start_weir, tmp_path) -> None:
         ]
     )
     stream, runner = f"/admin/weir/v1/streams/{NS}/copy", "/admin/weir/v1/stream-runner"
+    emptied = "/admin/weir/v1/cluster/bookies/b9/decommission"
     body = {"sql": "SELECT 1", "sources": [f"persistent://{NS}/single"]}
     stream_id = weir.do("PUT", stream, body)["id"]
     walk(
@@ -314,6 +317,10 @@ def test_every_route_is_served(start_weir, tmp_path) -> None:
             ("GET", f"{runner}/dropped", None, []),
             ("GET", f"/admin/weir/v1/streams/{NS}", None, []),
             ("GET", "/admin/weir/v1/addresses", None, ANY),
+            ("GET", "/admin/weir/v1/cluster", None, ANY),
+            ("PUT", "/admin/weir/v1/cluster/brokers/standalone/resume", None, None),
+            ("GET", emptied, None, {"bookie": "b9", "left": 0, "problem": ""}),
+            ("DELETE", emptied, None, None),
         ]
     )
     walk(END)
