@@ -35,3 +35,15 @@ def test_partitions_groups_and_sinks_are_asked_for_at_any_broker(brokers: ManyBr
         assert await access[owner].sink_epoch("s") == -1
 
     brokers.call(scenario)
+
+
+def test_a_sinks_transactional_ids_are_asked_for_where_the_sink_is(brokers: ManyBrokers) -> None:
+    async def scenario() -> None:
+        access = {name: one.composed.transaction_access.of("") for name, one in brokers.brokers.items()}
+        some = next(iter(access.values()))
+        for number in range(8):
+            name = f"weir-sink/s{number}/writer"
+            owner = (await some.owner(name)).broker_id
+            assert (await access[owner].init(name)).epoch == 0
+
+    brokers.call(scenario)

@@ -15,7 +15,7 @@ from weir.broker.api import CommittedOffset, Owner, ProducerIdentity, Transactio
 from weir.broker.transactions.coordinator import Transactions
 from weir.broker.transactions.elsewhere import CoordinatorBroker, Elsewhere
 from weir.model.errors import NotAuthorisedError, UnknownProducerError, UnknownTransactionError
-from weir.model.owned_names import check_unmarked, full_name, kept_name, plain_name
+from weir.model.owned_names import SINK_PREFIX, check_unmarked, full_name, kept_name, plain_name
 from weir.model.topics import TopicName
 
 _NOTHING: Mapping[TopicName, None] = {}
@@ -228,8 +228,8 @@ class OwnedTransactions:
         check_unmarked(name)
         if self._everything:
             owner = await owner_of(name)
-            if owner is not None or "/" not in name:
-                return name, owner
+            if owner is not None or "/" not in name or name.startswith(f"{SINK_PREFIX}/"):
+                return name, owner  # what is before the slash is no role
             apart = kept_name(*name.split("/", 1))
             owner = await owner_of(apart)
             return (name, None) if owner is None else (apart, owner)
