@@ -32,7 +32,7 @@ RULES = [
     ("open", r"GET (/openapi.json|/metrics|/ready|/status.html|.*/brokers/(version|ready)|/admin/v2/clusters)"),
     ("superuser", r".* /admin/v2/(brokers|clusters|tenants)\b.*"),
     ("anyone", r"GET /admin/weir/v1/(addresses|streams|stream-runner)"),  # streams: those that one administers
-    ("superuser", r".* /admin/weir/v1/(stream-runner.*|streams/.*/progress)"),
+    ("superuser", r".* /admin/weir/v1/(cluster.*|stream-runner.*|streams/.*/progress)"),
     ("lookup", r"GET /lookup/.*"),
     ("lookup", r"GET /admin/v2/(non-)?persistent/{tenant}/{namespace}(/partitioned)?"),
     ("lookup", r"GET /admin/v2/namespaces/{tenant}/{namespace}/topics"),
