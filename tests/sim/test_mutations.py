@@ -53,7 +53,7 @@ FIRST_SEED = {
         "receipts-as-they-end": 0,
         "released-early": 0,
         "seek-not-persisted": 6,
-        "seen-before-stored": 2,
+        "seen-before-stored": 1,
         "snapshot-without-tail": 1,
         "two-ways-at-once": 5,
         "whole-batch": 0,

@@ -8,12 +8,15 @@ from weir.broker.api import Receipt
 from weir.broker.publish.publishing import Publisher
 from weir.model.batch import Batch
 from weir.stream.appender import Appender
+from weir.stream.log import Stream
 from weir.stream.tail import StreamTail
+
+_LOOK_AGAIN_S = 0.05
 
 
 def seen_before_stored() -> Iterator[None]:
     """A batch is in the tail, and so can be read, as soon as it is sent to the bookies."""
-    send, push = Appender._send, StreamTail.push
+    send, push, read_old = Appender._send, StreamTail.push, Stream._read_old
 
     def show_at_once(self: Appender, writer: Any) -> None:
         sent = list(self._queue)
@@ -27,7 +30,18 @@ def seen_before_stored() -> Iterator[None]:
         if not self._bases or batch.base_offset > self._bases[-1]:
             push(self, batch)
 
-    with patch.object(Appender, "_send", show_at_once), patch.object(StreamTail, "push", push_new):
+    async def read_later(self: Stream, offset: int, max_bytes: int) -> list[Batch]:
+        """Where nothing is yet that was shown, whoever reads looks again and again: let time go by."""
+        found = await read_old(self, offset, max_bytes)
+        if not found:
+            await self._context.runtime.clock.sleep(_LOOK_AGAIN_S)
+        return found
+
+    with (
+        patch.object(Appender, "_send", show_at_once),
+        patch.object(StreamTail, "push", push_new),
+        patch.object(Stream, "_read_old", read_later),
+    ):
         yield
 
 
