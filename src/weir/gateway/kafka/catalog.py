@@ -86,13 +86,15 @@ class Catalog:
     async def look_part(self, topic: str | bytes, index: int) -> TopicName:
         """`find`; a topic or partition that is not known here by its name is asked of the metadata: another broker
         may just have made it. Ids are known a moment later, and clients ask again until then."""
+        return await self._looked(topic, index, self.base(topic) if isinstance(topic, str) else None)
+
+    async def _looked(self, topic: str | bytes, index: int, base: TopicName | None) -> TopicName:
         try:
             return self.find(topic, index)
         except TopicNotFoundError:
-            if not isinstance(topic, str) or index < 0:
+            if base is None or index < 0 or await self._registry.topics.look(base.at(index)) is None:
                 raise
-            await self._registry.topics.look(self.base(topic).at(index))
-            return self.find(topic, index)
+        return self.find(topic, index)
 
     def part_of(self, record: TopicRecord, index: int) -> TopicName:
         if not 0 <= index < max(1, record.partitions):
@@ -159,11 +161,13 @@ class Catalog:
 
     async def look_known(self, role: str, topic: str | bytes, index: int) -> TopicName:
         """`known`, as `look_part` finds it."""
+        base = None
         if isinstance(topic, str):
-            self._guard.check(role, self.base(topic), None)
+            base = self.base(topic)
+            self._guard.check(role, base, None)
         else:
             self.known_by_id(role, topic)
-        return await self.look_part(topic, index)
+        return await self._looked(topic, index, base)
 
     def all(self, role: str) -> list[TopicRecord]:
         """Every topic that has a name in Kafka and that the role may know of, in the order of names."""
