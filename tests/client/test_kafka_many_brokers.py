@@ -47,6 +47,7 @@ def everything(cluster: Cluster, partition: Partition, end: int) -> list[bytes]:
     return found
 
 
+@pytest.mark.slow
 def test_what_was_sent_while_a_broker_was_lost_is_stored_once_and_read_in_order(
     brokers: ManyBrokers, cluster: Cluster
 ) -> None:
@@ -63,6 +64,7 @@ def test_what_was_sent_while_a_broker_was_lost_is_stored_once_and_read_in_order(
         assert everything(cluster, part, 40) == [str(number).encode() for number in range(40)]
 
 
+@pytest.mark.slow
 def test_a_transaction_goes_on_when_its_coordinator_is_lost(brokers: ManyBrokers, cluster: Cluster) -> None:
     producer = transactions.init_producer(cluster, "mover")
     transactions.add_partitions(cluster, "mover", producer, PARTS)

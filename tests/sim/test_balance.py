@@ -21,10 +21,12 @@ def test_with_skewed_and_moving_load_losses_joins_and_a_drain_every_promise_is_k
     assert table["loss absorbed (spread as before) after"].endswith(" s")
 
 
+@pytest.mark.slow
 def test_a_seed_repeats_itself() -> None:
     assert run_balance(SMALL, 7) == run_balance(SMALL, 7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(MUTATIONS))
 def test_a_mistake_is_found_by_its_checker(name: str) -> None:
     mutation = MUTATIONS[name]

@@ -247,6 +247,7 @@ clusters = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(clusters, st.sets(st.integers(0, 7), max_size=3))
 def test_every_round_keeps_its_bounds_and_rounds_come_to_rest(

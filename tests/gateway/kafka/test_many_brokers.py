@@ -423,6 +423,7 @@ async def _epoch_end(peer: Peer, topic: str, epoch: int) -> tuple[int, int]:
     return told.leader_epoch, told.end_offset
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_when_a_broker_is() -> None:
     brokers = ManyBrokers(3).start()
     try:
