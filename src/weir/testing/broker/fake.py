@@ -210,6 +210,8 @@ class FakeTopic:
         self.start_offset = 0
         self.terminated = False
         self.leader_epoch = 0
+        #: What it says of idempotent producers.
+        self.known_producers: list[ProducerInfo] = []
         self._waiters = Waiters()
         self._listeners: list[Callable[[], None]] = []
 
@@ -314,7 +316,7 @@ class FakeTopic:
         return []
 
     def idempotent_producers(self) -> list[ProducerInfo]:
-        return []
+        return self.known_producers
 
     def on_growth(self, callback: Callable[[], None]) -> Callable[[], None]:
         self._listeners.append(callback)

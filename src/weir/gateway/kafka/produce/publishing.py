@@ -299,8 +299,10 @@ class Publishing:
         done: "asyncio.Future[Receipt]",
     ) -> None:
         failure = asyncio.CancelledError() if done.cancelled() else done.exception()
-        if failure is not None and not isinstance(failure, _TOPIC_KNOWS):
-            self._gaps.note(link.key, stamp)
+        if failure is not None:
+            if not isinstance(failure, _TOPIC_KNOWS):
+                self._gaps.note(link.key, stamp)
+            failure = self._gaps.explained(link.key, stamp, failure)
         if pending.answered:
             return  # it timed out
         if failure is None:
