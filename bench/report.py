@@ -10,6 +10,8 @@ from bench.machine import QUIET_CORES
 from bench.stats import Spread
 
 RAW_LIMIT = "raw limit"
+#: Of rows that stand beside nothing.
+ALONE = "alone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,7 @@ _PARTS = (
         "spark",
         "Kafka",
     ),
+    Part("A cluster of processes on one machine", "nothing", "Pauses", "cluster", "cluster", ALONE),
 )
 
 

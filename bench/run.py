@@ -24,6 +24,8 @@ from bench.broker_groups import broker_groups
 from bench.groups import groups
 from bench.kafka_groups import NAME as KAFKA
 from bench.kafka_groups import kafka_groups
+from bench.pause_groups import NAME as PAUSES
+from bench.pause_groups import pause_groups
 from bench.plan import Group, Round, Run
 from bench.spark_groups import NAME as SPARK
 from bench.spark_groups import spark_groups
@@ -72,7 +74,12 @@ def _arguments() -> argparse.Namespace:
 def _all_groups(arguments: argparse.Namespace) -> list[Group]:
     """The storage, and the broker beside its peers; those ask Maven, so only when they are wanted."""
     found = groups(quick=arguments.quick)
-    for name, peers in ((PULSAR, broker_groups), (KAFKA, kafka_groups), (SPARK, spark_groups)):
+    for name, peers in (
+        (PULSAR, broker_groups),
+        (KAFKA, kafka_groups),
+        (SPARK, spark_groups),
+        (PAUSES, pause_groups),
+    ):
         if not arguments.only or any(wanted.startswith(name) for wanted in arguments.only):
             found += peers(quick=arguments.quick)
     return found
