@@ -64,8 +64,8 @@ class Gaps:
             raise gap.refusal(stamp)
 
     def explained(self, key: PartKey, stamp: Stamp | None, failure: BaseException) -> BaseException:
-        """What the client is told of a batch that the topic refused: of one that is out of order because one before
-        it failed, that both are to be sent again."""
+        """What the client is told of a batch that the topic refused: of one that is out of order because one
+        before it failed, that both are to be sent again."""
         if not isinstance(failure, OutOfOrderSequenceError) or stamp is None:
             return failure
         gap = self._gaps.get((key, stamp.producer_id))
