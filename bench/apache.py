@@ -13,7 +13,7 @@ TITLE = f"Apache Pulsar {VERSION}"
 CACHE_MIB = 128
 _HEAP = "1g"
 _DIRECT = "1g"
-_OPENED = (
+OPENED = (
     "java.base/jdk.internal.loader",
     "java.base/java.lang",
     "java.base/java.nio",
@@ -62,7 +62,7 @@ def command(folder: Path, ports: Ports) -> list[str]:
         f"-Xmx{_HEAP}",
         f"-XX:MaxDirectMemorySize={_DIRECT}",
         "-XX:+UseG1GC",
-        *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED),
+        *(f"--add-opens={package}=ALL-UNNAMED" for package in OPENED),
         "-Dio.netty.tryReflectionSetAccessible=true",
         "-Dpulsar.allocator.exit_on_oom=true",
         "-Dio.netty.recycler.maxCapacityPerThread=4096",

@@ -116,9 +116,10 @@ class ApacheKafka(_Process):
 KAFKAS: dict[str, type[WeirKafka] | type[ApacheKafka]] = {"weir": WeirKafka, "kafka": ApacheKafka}
 
 
-def cpu_s(pid: int) -> float:
-    """CPU seconds that a process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+def cpu_s(pid: int, thread: int | None = None) -> float:
+    """CPU seconds that a process has used, or one of its threads."""
+    where = f"/proc/{pid}/stat" if thread is None else f"/proc/{pid}/task/{thread}/stat"
+    fields = Path(where).read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS_S
 
 

@@ -19,6 +19,8 @@ class Artifacts:
 
     folder: str
     wanted: tuple[str, ...]
+    #: Fetched without what they depend on: the others bring that.
+    alone: tuple[str, ...] = ()
 
     @property
     def cache(self) -> Path:
@@ -40,7 +42,7 @@ class Artifacts:
         if self._classpath_file.exists():
             return ""
         self.cache.mkdir(parents=True, exist_ok=True)
-        (self.cache / "pom.xml").write_text(_project(self.wanted))
+        (self.cache / "pom.xml").write_text(_project(self.wanted, self.alone))
         partial = self.cache / "classpath.new"
         resolve = ["mvn", "-B", "-q", "dependency:build-classpath", f"-Dmdep.outputFile={partial}"]
         try:
@@ -60,13 +62,21 @@ class Artifacts:
         return ""
 
 
-def _project(wanted: tuple[str, ...]) -> str:
+def _project(wanted: tuple[str, ...], alone: tuple[str, ...]) -> str:
+    nothing = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
     dependencies = "".join(
-        f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version></dependency>"
-        for group, artifact, version in (name.split(":") for name in wanted)
+        [_dependency(name, nothing) for name in alone] + [_dependency(name, "") for name in wanted]
     )
     return (
         '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
         "<groupId>weir.bench</groupId><artifactId>peer</artifactId><version>1</version>"
         f"<dependencies>{dependencies}</dependencies></project>\n"
+    )
+
+
+def _dependency(name: str, without: str) -> str:
+    group, artifact, version = name.split(":")
+    return (
+        f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version>"
+        f"{without}</dependency>"
     )

@@ -84,6 +84,7 @@ _PARTS = (
         "pulsar",
         "Apache Pulsar",
     ),
+    Part("Broker and bookie in two processes beside one", "one process's", "Cost", "hops", "hops", "one process"),
     Part(
         "Weir beside Apache Kafka, same client, same machine", "Kafka's", "Cost", "kafka", "kafka", "Apache Kafka"
     ),

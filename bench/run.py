@@ -26,6 +26,7 @@ from bench.kafka_groups import NAME as KAFKA
 from bench.kafka_groups import kafka_groups
 from bench.pause_groups import NAME as PAUSES
 from bench.pause_groups import pause_groups
+from bench.perf_groups import perf_groups
 from bench.plan import Group, Round, Run
 from bench.spark_groups import NAME as SPARK
 from bench.spark_groups import spark_groups
@@ -76,6 +77,7 @@ def _all_groups(arguments: argparse.Namespace) -> list[Group]:
     found = groups(quick=arguments.quick)
     for name, peers in (
         (PULSAR, broker_groups),
+        (PULSAR, perf_groups),
         (KAFKA, kafka_groups),
         (SPARK, spark_groups),
         (PAUSES, pause_groups),
