@@ -10,7 +10,7 @@ import pytest
 from weir.ledger.client import LedgerClient
 from weir.ledger.settings import LedgerSettings
 from weir.meta import keys
-from weir.meta.interfaces import Change, Lease, Listing, Versioned
+from weir.meta.interfaces import Change, Creation, Lease, Listing, Versioned
 from weir.meta.memory import MemoryCore, MemoryMeta
 from weir.model.errors import BookieUnavailableError, MetaUnavailableError
 from weir.model.ids import BookieId, EntryId, LedgerId
@@ -49,6 +49,18 @@ class GatedMeta:
 
     async def delete(self, key: str, *, expect: int | None = None) -> None:
         await self._meta.delete(key, expect=expect)
+
+    async def create_many(self, creations: Sequence[Creation]) -> Sequence[int]:
+        return await self._meta.create_many(creations)
+
+    async def page(self, prefix: str, *, after: str = "", limit: int) -> Listing:
+        return await self._meta.page(prefix, after=after, limit=limit)
+
+    async def count(self, prefix: str) -> int:
+        return await self._meta.count(prefix)
+
+    def changes(self, prefix: str, *, since: int) -> AsyncIterator[Change]:
+        return self._meta.changes(prefix, since=since)
 
     async def list(self, prefix: str) -> Listing:
         return await self._meta.list(prefix)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from weir.meta.interfaces import ABSENT, MAX_KEY_BYTES, MAX_VALUE_BYTES, Change, MetaStore, Versioned
+from weir.meta.interfaces import ABSENT, MAX_KEY_BYTES, MAX_VALUE_BYTES, Change, Creation, MetaStore, Versioned
 from weir.meta.update import Codec, upsert
 from weir.model.errors import LeaseExpiredError, MetaConflictError, MetaError
 from weir.runtime import Runtime
@@ -361,3 +361,42 @@ async def test_a_conditional_put_under_a_lease_that_conflicts_changes_nothing(
         await store.put(prefix + "a", b"2", expect=ABSENT, lease=lease)
     await lease.revoke()
     assert await store.get(prefix + "a") == Versioned(prefix + "a", b"1", version)
+
+
+# --- many keys ------------------------------------------------------------------------------------------------
+
+
+async def test_many_keys_are_made_at_once_and_those_that_were_there_stay(store: MetaStore, prefix: str) -> None:
+    there = await store.put(prefix + "m/007", b"before")
+    wanted = [
+        Creation(f"{prefix}m/{n:03d}", b"%d" % n, ((f"{prefix}by-number/{n}", b"%03d" % n),)) for n in range(300)
+    ]
+    made = await store.create_many(wanted)
+    assert [n for n, version in enumerate(made) if version == ABSENT] == [7]
+    assert await store.get(prefix + "m/007") == Versioned(prefix + "m/007", b"before", there)
+    assert await store.get(prefix + "m/123") == Versioned(prefix + "m/123", b"123", made[123])
+    assert await store.count(prefix + "m/") == 300
+    assert await store.count(prefix + "by-number/") == 299
+    assert set(await store.create_many(wanted)) == {ABSENT}
+
+
+async def test_pages_have_every_key_once_in_order_and_the_last_is_short(store: MetaStore, prefix: str) -> None:
+    keys = [f"{prefix}p/{n:03d}" for n in range(23)]
+    await store.create_many([Creation(key, b"x") for key in keys])
+    await store.put(prefix + "q", b"not under it")
+    found: list[str] = []
+    sizes = []
+    while not sizes or sizes[-1] == 10:
+        page = await store.page(prefix + "p/", after=found[-1] if found else "", limit=10)
+        found += [item.key for item in page.items]
+        sizes.append(len(page.items))
+    assert (found, sizes) == (keys, [10, 10, 3])
+
+
+async def test_a_watch_without_a_memory_sees_every_later_change(store: MetaStore, prefix: str) -> None:
+    await store.put(prefix + "w/a", b"1")
+    since = (await store.page(prefix + "w/", limit=1)).revision
+    changes = store.changes(prefix + "w/", since=since)
+    await store.put(prefix + "w/b", b"2")
+    await store.delete(prefix + "w/a")
+    assert [change[:2] for change in await take(changes, 2)] == [(prefix + "w/b", b"2"), (prefix + "w/a", None)]

@@ -11,13 +11,13 @@ import pytest
 
 from weir.meta.embedded import EmbeddedMeta, EmbeddedSettings, open_embedded
 from weir.meta.embedded_files import log_path, snapshot_path
-from weir.meta.interfaces import Versioned
+from weir.meta.interfaces import Creation, Versioned
 from weir.model.errors import FileLockedError, MetaCorruptError, MetaUnavailableError
 from weir.runtime import Runtime
 from weir.runtime.tasks import TaskScope
 from weir.testing.world.disk import DiskFaults
 from weir.testing.world.world import World, simulate
-from weir.wire.metalog import LOG_MAGIC, SNAPSHOT_MAGIC, FileHeader, encode_header, encode_record
+from weir.wire.metalog import LOG_MAGIC, SNAPSHOT_OF_KEYS_MAGIC, FileHeader, encode_header, encode_record
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -199,7 +199,8 @@ def log_file(folder: Path, first: int, records: list[tuple[int, int]], *, damage
 
 
 def snapshot_file(folder: Path, revision: int) -> Path:
-    data = bytearray(encode_header(SNAPSHOT_MAGIC, FileHeader(9, revision, revision)))
+    """As earlier releases wrote them, a record for each key: they are still read."""
+    data = bytearray(encode_header(SNAPSHOT_OF_KEYS_MAGIC, FileHeader(9, revision, revision)))
     for n in range(1, revision + 1):
         data += encode_record(9, len(data), f"/{n}", b"value", revision=n, durable=revision)
     path = Path(snapshot_path(f"{folder}", revision))
@@ -432,3 +433,18 @@ def test_nothing_works_after_the_disk_failed_until_it_is_opened_again() -> None:
         await node.start(main)
 
     simulate(1, scenario)
+
+
+async def test_keys_of_many_blocks_are_there_again_after_reopening_and_leased_ones_are_not(
+    runtime: Runtime, tmp_path: Path
+) -> None:
+    store = await open_embedded(runtime, f"{tmp_path}/m", EmbeddedSettings(log_bytes=20_000, snapshot_slice=3))
+    lease = await store.lease(60)
+    for n in range(30):
+        await store.put(f"/n/{n * 37 % 1000:04d}-leased", b"", lease=lease)
+    await store.create_many([Creation(f"/n/{n:04d}", b"value %d" % n) for n in range(1000)])
+    await store.put("/n/0500", b"changed")
+    await store.close()
+    assert list(tmp_path.glob("m/snapshot-*"))
+    found = await values(runtime, tmp_path / "m")
+    assert found == {f"/n/{n:04d}": b"changed" if n == 500 else b"value %d" % n for n in range(1000)}

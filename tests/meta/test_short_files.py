@@ -125,17 +125,17 @@ async def test_an_accepted_loss_keeps_what_a_cut_snapshot_still_has(
     runtime: Runtime, tmp_path: Path, what: str
 ) -> None:
     store = await open_embedded(runtime, f"{tmp_path}", TINY)
-    for n in range(30):
+    for n in range(100):
         await store.put(f"/k/{n:02d}", b"value")
     while store._log._snapshotting:
         await asyncio.sleep(0)
     await store.close()
     path = sorted(tmp_path.glob(f"{what}-*"))[-1]
-    path.write_bytes(path.read_bytes()[:100])
+    path.write_bytes(path.read_bytes()[: -50 if what == "snapshot" else 100])  # of a snapshot, its last block
     with pytest.raises(MetaCorruptError, match=path.name):
         await keys(runtime, tmp_path)
     kept = await keys(runtime, tmp_path, accept_loss=True)
-    assert 0 < len(kept) < 30
+    assert 0 < len(kept) < 100
     assert kept == [f"/k/{n:02d}" for n in range(len(kept))]
     assert await keys(runtime, tmp_path) == kept
 

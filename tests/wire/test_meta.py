@@ -27,6 +27,8 @@ REQUESTS = st.one_of(
     st.builds(requests.Put, NUMBER, KEY, st.binary(max_size=60), EXPECT, NUMBER),
     st.builds(requests.Delete, NUMBER, KEY, EXPECT),
     st.builds(requests.List, NUMBER, KEY),
+    st.builds(requests.Page, NUMBER, KEY, KEY, U32),
+    st.builds(requests.Count, NUMBER, KEY),
     st.builds(requests.Watch, NUMBER, KEY, NUMBER, U32),
     st.builds(requests.Grant, NUMBER, U32),
     st.builds(requests.Renew, NUMBER, NUMBER),

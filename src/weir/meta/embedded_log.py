@@ -2,19 +2,21 @@
 
 import asyncio
 import logging
+from bisect import bisect_right
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from weir.meta.blocks import BlockView
 from weir.meta.embedded_files import contents, log_path, remove_quietly, snapshot_path, write_whole
-from weir.meta.interfaces import Change, Versioned
+from weir.meta.interfaces import Change
 from weir.meta.local import LocalCore
 from weir.meta.recovery import Recovered
-from weir.meta.state import NO_LEASE
 from weir.model.errors import DiskError, MetaUnavailableError
 from weir.runtime import File, Runtime
 from weir.runtime.end_file import EndFile
 from weir.runtime.tasks import TaskScope
+from weir.wire.metablock import pack_block
 from weir.wire.metalog import HEADER_BYTES, LOG_MAGIC, SNAPSHOT_MAGIC, FileHeader, encode_header, encode_record
 
 log = logging.getLogger(__name__)
@@ -28,8 +30,8 @@ class EmbeddedSettings:
     log_bytes: int = 8 * 1024 * 1024
     #: Changes wait while this much is queued for the disk.
     queue_bytes: int = 16 * 1024 * 1024
-    #: Records that a snapshot encodes between two turns of the loop.
-    snapshot_slice: int = 1000
+    #: Blocks of keys that a snapshot encodes between two turns of the loop.
+    snapshot_slice: int = 16
 
 
 class EmbeddedLog:
@@ -168,13 +170,12 @@ class EmbeddedLog:
         self._tasks.spawn(self._snapshot(old_first), "snapshot")
 
     async def _snapshot(self, old_first: int) -> None:
-        state = self._core.state
-        revision = state.revision
-        items = [(item, state.lease_of(item.key) != NO_LEASE) for item in state.under("")]
+        revision = self._core.state.revision
+        blocks, leased = self._core.state.view()
 
         async def parts() -> AsyncIterator[Sequence[bytes]]:
             file_id = self._runtime.rng.getrandbits(64)
-            for part in snapshot_parts(file_id, revision, items, self._settings.snapshot_slice):
+            for part in snapshot_parts(file_id, revision, blocks, leased, self._settings.snapshot_slice):
                 yield part
             # A snapshot must not know more than the log: see the table in `weir.meta.recovery`.
             await self.settled(revision)
@@ -223,21 +224,35 @@ class EmbeddedLog:
 
 
 def snapshot_parts(
-    file_id: int, revision: int, items: Sequence[tuple[Versioned, bool]], slice_items: int
+    file_id: int, revision: int, blocks: Sequence[BlockView], leased: Mapping[str, None], slice_blocks: int
 ) -> Iterator[Sequence[bytes]]:
-    """A snapshot's bytes, a slice at a time: every key, and whether a lease holds it."""
-    header = encode_header(SNAPSHOT_MAGIC, FileHeader(file_id, revision, len(items)))
+    """A snapshot's bytes, a slice at a time: every block of keys. `revision` of a record: its keys' count."""
+    header = encode_header(SNAPSHOT_MAGIC, FileHeader(file_id, revision, len(blocks)))
     yield [header]
     offset = len(header)
-    for start in range(0, len(items), slice_items):
+    with_leased = _with_leased(blocks, leased)
+    for start in range(0, len(blocks), slice_blocks):
         buffers = []
-        for item, leased in items[start : start + slice_items]:
+        for number, block in enumerate(blocks[start : start + slice_blocks], start):
+            packed = pack_block(block.items, leased) if block.packed is None else block.packed
             record = encode_record(
-                file_id, offset, item.key, item.value, revision=item.version, durable=revision, leased=leased
+                file_id,
+                offset,
+                block.first,
+                packed,
+                revision=block.count,
+                durable=revision,
+                leased=number in with_leased,
             )
             buffers.append(record)
             offset += len(record)
         yield buffers
+
+
+def _with_leased(blocks: Sequence[BlockView], leased: Mapping[str, None]) -> dict[int, None]:
+    """The numbers of the blocks that have a leased key."""
+    firsts = [block.first for block in blocks]
+    return dict.fromkeys(max(0, bisect_right(firsts, key) - 1) for key in leased)
 
 
 async def create_log(runtime: Runtime, folder: str, first_revision: int) -> int:

@@ -19,7 +19,7 @@ from weir.model.errors import (
 from weir.runtime import Runtime
 from weir.runtime.http_client import HttpConnection, HttpEndpoint
 from weir.wire import etcd as wire
-from weir.wire.etcd import Failure
+from weir.wire.etcd import Failure, RangeAnswer
 
 T = TypeVar("T")
 
@@ -38,6 +38,8 @@ class EtcdSettings:
     request_timeout_s: float = 5.0
     #: Keys per request of a long listing.
     list_page: int = 1000
+    #: Operations of one request that makes many keys; etcd itself takes 128, each in turn with those inside it.
+    create_page: int = 100
     #: A watch that heard nothing for so long asks anew: a connection may be dead without a sign.
     watch_renew_s: float = 60.0
     backoff_s: float = 0.02
@@ -166,6 +168,12 @@ class EtcdClient:
             if not answer.more or not answer.items:
                 return Listing(items, revision)
             start = answer.items[-1].key + "\0"
+
+    async def page(self, prefix: str, after: str, limit: int) -> RangeAnswer | Failure:
+        """At most so many keys under the prefix that come after a key, as of now."""
+        start = after + "\0" if after else None
+        request = wire.list_request(prefix, start=start, limit=limit)
+        return await self.ask(wire.PATH_RANGE, request, wire.decode_range, repeatable=True)
 
     async def back_off(self, failures: int) -> None:
         """Wait before another try, longer each time, but not longer than until `close`."""

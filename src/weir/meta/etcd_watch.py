@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from weir.meta.etcd_client import EtcdClient, refused
 from weir.meta.interfaces import Change
 from weir.meta.watching import WatchTracker
-from weir.model.errors import MetaUnavailableError, NetworkError, WireError
+from weir.model.errors import MetaHistoryLostError, MetaUnavailableError, NetworkError, WireError
 from weir.runtime.http_client import HttpConnection
 from weir.wire import etcd as wire
 from weir.wire.etcd import Failure, JsonLines, WatchAnswer
@@ -17,8 +17,12 @@ class EtcdWatch:
     """One watch: a stream of changes while the connection stands, a new one from the next revision when it
     breaks, and a listing compared with what was known when etcd has compacted what came between."""
 
-    def __init__(self, client: EtcdClient, prefix: str, since: int, known: list[str] | None) -> None:
-        """`known`: the keys that existed at `since`, if the caller knows."""
+    def __init__(
+        self, client: EtcdClient, prefix: str, since: int, known: list[str] | None, *, resyncs: bool = True
+    ) -> None:
+        """`known`: the keys that existed at `since`, if the caller knows. Without `resyncs` the watch fails with
+        MetaHistoryLostError once etcd has compacted what it did not see."""
+        self._resyncs = resyncs
         self._client = client
         self._prefix = prefix
         self._since = since
@@ -27,7 +31,7 @@ class EtcdWatch:
 
     async def changes(self) -> AsyncIterator[Change]:
         """Every change, until the client is closed."""
-        tracker = WatchTracker(self._since, await self._keys_at_start())
+        tracker = WatchTracker(self._since, await self._keys_at_start() if self._resyncs else None)
         while not self._client.closed:
             stream = await self._open(tracker.position + 1)
             if stream is None:
@@ -79,6 +83,8 @@ class EtcdWatch:
         return _Stream(self._client, connection)
 
     async def _catch_up(self, tracker: WatchTracker) -> list[Change]:
+        if not self._resyncs:
+            raise MetaHistoryLostError(f"etcd has compacted what a watch of {self._prefix} did not see")
         try:
             listing = await self._client.list(self._prefix)
         except MetaUnavailableError:

@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator, Sequence
 from weir.meta.embedded_files import contents, given_up_path, log_path, snapshot_path, write_whole
 from weir.meta.embedded_log import create_log, snapshot_parts
 from weir.meta.recovery import Losses
-from weir.meta.state import NO_LEASE, KeySpace
+from weir.meta.state import KeySpace
 from weir.runtime import Runtime
 from weir.runtime.accepted_losses import record_accepted
 
-_SLICE = 1000
+_SLICE = 16
 
 
 async def go_on_without(runtime: Runtime, folder: str, state: KeySpace, losses: Losses) -> None:
@@ -17,12 +17,11 @@ async def go_on_without(runtime: Runtime, folder: str, state: KeySpace, losses: 
     given twice. Until the snapshot has its name, the folder is as short as it was, and refused again."""
     await record_accepted(runtime, folder, losses.found)
     revision = max(losses.through, state.revision)
-    # Leased keys are those of the dead.
-    items = [(item, False) for item in state.under("") if state.lease_of(item.key) == NO_LEASE]
+    blocks, leased = state.view()
     old = await contents(runtime.disk, folder)
 
     async def parts() -> AsyncIterator[Sequence[bytes]]:
-        for part in snapshot_parts(runtime.rng.getrandbits(64), revision, items, _SLICE):
+        for part in snapshot_parts(runtime.rng.getrandbits(64), revision, blocks, leased, _SLICE):
             yield part
 
     for path in [log_path(folder, first) for first in old.logs if first > revision]:

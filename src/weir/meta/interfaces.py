@@ -1,11 +1,11 @@
-"""The metadata store in six verbs: get, put, delete, list, watch, lease.
+"""The metadata store in a few verbs: get, put, create, delete, list, page, count, watch, lease.
 
 Keys are `/`-separated strings, values are bytes. Every change gets the store's next revision; a key's version
 is the revision of its last change (etcd's mod_revision). Writes are linearizable. MetaUnavailableError means
 that the outcome is unknown: the change may have been made.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple, Protocol
 
 #: `expect=ABSENT`: the key must not exist.
@@ -39,6 +39,14 @@ class Change(NamedTuple):
     version: int
 
 
+class Creation(NamedTuple):
+    """A key to be made, with keys that are put in the same step, before it: an index of it, say."""
+
+    key: str
+    value: bytes
+    beside: tuple[tuple[str, bytes], ...] = ()
+
+
 class Lease(Protocol):
     """Keys put with it live as long as its holder keeps it alive, which the driver does by itself."""
 
@@ -66,13 +74,29 @@ class MetaStore(Protocol):
     async def delete(self, key: str, *, expect: int | None = None) -> None:
         """Delete the key. With `expect`, only at that version, else MetaConflictError; without, fine if absent."""
 
+    async def create_many(self, creations: Sequence[Creation]) -> Sequence[int]:
+        """Make keys, each if it does not exist, in as few requests and syncs as can be: the version of each that
+        was made, and ABSENT for each that was there. No key may be named twice. MetaUnavailableError: any of them
+        may have been made."""
+
     async def list(self, prefix: str) -> Listing: ...
+
+    async def page(self, prefix: str, *, after: str = "", limit: int) -> Listing:
+        """At most so many keys under the prefix: the first that come after a key, as of now. Fewer than `limit`
+        are the last. What comes or goes between two pages may show or not, what stays does."""
+
+    async def count(self, prefix: str) -> int:
+        """How many keys are under the prefix."""
 
     def watch(self, prefix: str, *, since: int) -> AsyncIterator[Change]:
         """Every change under the prefix after revision `since`, in order, for as long as it is iterated.
 
         Survives reconnects. If the store no longer has the history, changes in between may be merged, but each
         key's latest state (and each deletion of a key that had been reported or existed) still arrives."""
+
+    def changes(self, prefix: str, *, since: int) -> AsyncIterator[Change]:
+        """Like `watch`, but without a memory of which keys there are: MetaHistoryLostError if the store no longer
+        has the history; then the reader must look anew at whatever it knows."""
 
     async def lease(self, ttl_s: float) -> Lease: ...
 

@@ -6,15 +6,15 @@ watches wait for it too.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from weir.meta.interfaces import Change, Lease, Listing, Versioned
+from weir.meta.interfaces import ABSENT, Change, Creation, Lease, Listing, Versioned
 from weir.meta.leases import HeldLease, usable_lease
-from weir.meta.state import NO_LEASE, KeySpace
+from weir.meta.state import NO_LEASE, KeySpace, check_entry
 from weir.meta.watching import RecentListings, WatchTracker
-from weir.model.errors import MetaConflictError, MetaError
+from weir.model.errors import MetaConflictError, MetaError, MetaHistoryLostError
 from weir.runtime import Clock, Runtime, Timer
 from weir.runtime.tasks import TaskScope
 
@@ -118,6 +118,34 @@ class LocalCore:
         finally:
             await self.log.settled(self.state.revision)
 
+    async def create_durably(self, creations: Sequence[Creation]) -> list[int]:
+        """The versions of those that were not there, once all are durable. The caller has waited for capacity."""
+        for key, value in ((k, v) for each in creations for k, v in ((each.key, each.value), *each.beside)):
+            check_entry(key, value)
+        versions = [self._create(creation) for creation in creations]
+        await self.log.settled(self.state.revision)
+        return versions
+
+    def _create(self, creation: Creation) -> int:
+        self.expire()
+        if self.state.get(creation.key) is not None:
+            return ABSENT
+        for key, value in creation.beside:
+            self.put(key, value, expect=None, lease_id=NO_LEASE)
+        return self.put(creation.key, creation.value, expect=ABSENT, lease_id=NO_LEASE)
+
+    async def read_page(self, prefix: str, *, after: str, limit: int) -> Listing:
+        self.expire()
+        page = Listing(self.state.page(prefix, after=after, limit=limit), self.state.revision)
+        await self.log.settled(page.revision)
+        return page
+
+    async def count(self, prefix: str) -> int:
+        self.expire()
+        found = self.state.count(prefix)
+        await self.log.settled(self.state.revision)
+        return found
+
     async def read_all(self, prefix: str) -> Listing:
         listing = self.listing(prefix)
         await self.log.settled(listing.revision)
@@ -209,7 +237,8 @@ class LocalCore:
 class Feed:
     """One watch on a core."""
 
-    def __init__(self, core: LocalCore, prefix: str, since: int, known: list[str]) -> None:
+    def __init__(self, core: LocalCore, prefix: str, since: int, known: list[str] | None) -> None:
+        """`known`: the keys that its reader knows; None: the watch ends when history is lost."""
         self._core = core
         self._prefix = prefix
         self._tracker = WatchTracker(since, known)
@@ -241,6 +270,8 @@ class Feed:
         durable = self._core.log.durable
         changes = self._core.state.changes(self._prefix, after=self._tracker.position, upto=durable)
         if changes is None:
+            if not self._tracker.can_resync:
+                raise MetaHistoryLostError(f"more has changed under {self._prefix} than the store remembers")
             listing = self._core.listing(self._prefix)
             await self._core.log.settled(listing.revision)
             return self._tracker.resync(listing)
@@ -279,6 +310,19 @@ class LocalMeta:
         self._check_open()
         await self._core.delete_durably(key, expect=expect)
 
+    async def create_many(self, creations: Sequence[Creation]) -> Sequence[int]:
+        self._check_open()
+        await self._core.log.wait_capacity()
+        return await self._core.create_durably(creations)
+
+    async def page(self, prefix: str, *, after: str = "", limit: int) -> Listing:
+        self._check_open()
+        return await self._core.read_page(prefix, after=after, limit=limit)
+
+    async def count(self, prefix: str) -> int:
+        self._check_open()
+        return await self._core.count(prefix)
+
     async def list(self, prefix: str) -> Listing:
         self._check_open()
         listing = await self._core.read_all(prefix)
@@ -292,6 +336,10 @@ class LocalMeta:
             known = self._listed.keys(prefix, since)
         feed = Feed(self._core, prefix, since, known or [])
         return self._follow(feed)
+
+    def changes(self, prefix: str, *, since: int) -> AsyncIterator[Change]:
+        self._check_open()
+        return self._follow(Feed(self._core, prefix, since, None))
 
     async def _follow(self, feed: Feed) -> AsyncIterator[Change]:
         if self._closed:

@@ -26,10 +26,12 @@ from weir.model.errors import MetaCorruptError, WireError
 from weir.model.loss import Loss
 from weir.runtime import Disk
 from weir.wire.end_record import EndRecord
+from weir.wire.metablock import unpack_block
 from weir.wire.metalog import (
     HEADER_BYTES,
     LOG_MAGIC,
     SNAPSHOT_MAGIC,
+    SNAPSHOT_OF_KEYS_MAGIC,
     FileHeader,
     LogRecord,
     decode_header,
@@ -140,7 +142,11 @@ async def _load_snapshot(disk: Disk, folder: str, snapshots: list[int], losses: 
         return KeySpace(), 0
     path = snapshot_path(folder, snapshots[-1])
     data = await read_whole(disk, path)
-    header = _header(SNAPSHOT_MAGIC, data, path, snapshots[-1], losses)
+    of_keys = data[: len(SNAPSHOT_OF_KEYS_MAGIC)] == SNAPSHOT_OF_KEYS_MAGIC
+    magic, load, what = (
+        (SNAPSHOT_OF_KEYS_MAGIC, _load_key, "keys") if of_keys else (SNAPSHOT_MAGIC, _load_block, "blocks of keys")
+    )
+    header = _header(magic, data, path, snapshots[-1], losses)
     if header is None:
         return KeySpace(), 0
     state = KeySpace(revision=header.revision)
@@ -148,15 +154,27 @@ async def _load_snapshot(disk: Disk, folder: str, snapshots: list[int], losses: 
     for number in range(header.records):
         try:
             record = decode_record(data, offset, header.file_id)
+            load(state, record)
         except WireError as bad:
-            losses.lack(path, f"{bad.what}: {header.records - number} of {header.records} keys are missing", bad)
+            missing = f"{header.records - number} of {header.records} {what} are missing"
+            losses.lack(path, f"{bad.what}: {missing}", bad)
             return state, len(data)
-        item = Versioned(record.key, record.value or b"", record.revision)
-        state.load(item, LEASE_OF_THE_DEAD if record.leased else NO_LEASE)
         offset = record.end
     if offset != len(data):
         losses.lack(path, f"{len(data) - offset} bytes follow its last record")
     return state, len(data)
+
+
+def _load_key(state: KeySpace, record: LogRecord) -> None:
+    item = Versioned(record.key, record.value or b"", record.revision)
+    state.load(item, LEASE_OF_THE_DEAD if record.leased else NO_LEASE)
+
+
+def _load_block(state: KeySpace, record: LogRecord) -> None:
+    """Its bytes are whole, so they stay packed until somebody asks for a key in them."""
+    packed = record.value or b""
+    leased = unpack_block(packed)[1] if record.leased else []
+    state.load_block(record.key, packed, items=record.revision, leased=leased, holder=LEASE_OF_THE_DEAD)
 
 
 def _header(magic: bytes, data: bytes, path: str, revision: int, losses: Losses) -> FileHeader | None:

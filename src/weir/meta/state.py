@@ -4,8 +4,9 @@ The in-memory and the embedded driver both run it. Every change takes exactly th
 is an array indexed by revision, and a log of it can be checked for gaps.
 """
 
-from bisect import bisect_left, insort
+from itertools import islice
 
+from weir.meta.blocks import BlockView, SortedBlocks
 from weir.meta.interfaces import ABSENT, MAX_KEY_BYTES, MAX_VALUE_BYTES, Change, Versioned
 from weir.model.check import check
 from weir.model.errors import LeaseExpiredError, MetaConflictError, MetaError
@@ -32,8 +33,8 @@ class KeySpace:
     def __init__(self, *, revision: int = 0, history: int = 4096, history_bytes: int = 64 * 1024 * 1024) -> None:
         """Remembers at least `history` changes, unless they have more than half of `history_bytes`."""
         self._revision = revision
-        self._items: dict[str, Versioned] = {}
-        self._sorted: list[str] = []
+        self._lease_of: dict[str, int] = {}
+        self._items = SortedBlocks(self._lease_of)
         self._limit = history
         self._byte_limit = history_bytes
         self._history_bytes = 0
@@ -41,7 +42,6 @@ class KeySpace:
         self._history: list[Change] = []
         self._floor = revision
         self._leases: dict[int, dict[str, None]] = {}
-        self._lease_of: dict[str, int] = {}
 
     @property
     def revision(self) -> int:
@@ -58,13 +58,18 @@ class KeySpace:
 
     def under(self, prefix: str) -> list[Versioned]:
         """Every key under the prefix, sorted."""
-        found = []
-        for index in range(bisect_left(self._sorted, prefix), len(self._sorted)):
-            key = self._sorted[index]
-            if not key.startswith(prefix):
-                break
-            found.append(self._items[key])
-        return found
+        return list(self._items.under(prefix))
+
+    def page(self, prefix: str, *, after: str, limit: int) -> list[Versioned]:
+        """The first of those keys that come after another."""
+        return list(islice(self._items.under(prefix, after=after), limit))
+
+    def count(self, prefix: str) -> int:
+        return self._items.count(prefix)
+
+    def view(self) -> tuple[list[BlockView], dict[str, None]]:
+        """Everything as it is now, and which keys are leased."""
+        return self._items.view(), dict.fromkeys(self._lease_of)
 
     def lease_of(self, key: str) -> int:
         """The lease that holds the key, or NO_LEASE."""
@@ -101,7 +106,7 @@ class KeySpace:
     def delete(self, key: str, *, expect: int | None = None) -> Change | None:
         """Delete the key, or raise what `MetaStore.delete` raises; None if there was nothing to delete."""
         self._require(key, expect)
-        if key not in self._items:
+        if self._items.get(key) is None:
             return None
         change = Change(key, None, self._revision + 1)
         self.apply(change)
@@ -132,20 +137,24 @@ class KeySpace:
         check(item.version <= self._floor, "a snapshot holds only what is older than itself")
         self._set(item.key, item.value, item.version, lease_id)
 
+    def load_block(self, first: str, packed: bytes, *, items: int, leased: list[str], holder: int) -> None:
+        """Take over a packed block of keys from a snapshot, in order; this holder has those that were leased."""
+        self._items.add_packed(first, packed, items)
+        for key in leased:
+            self._lease_of[key] = holder
+            self._leases.setdefault(holder, {})[key] = None
+
     def _set(self, key: str, value: bytes | None, version: int, lease_id: int) -> None:
         held_by = self._lease_of.pop(key, NO_LEASE)
         if held_by != NO_LEASE:
             self._leases[held_by].pop(key, None)
         if value is None:
-            if self._items.pop(key, None) is not None:
-                del self._sorted[bisect_left(self._sorted, key)]
+            self._items.remove(key)
             return
-        if key not in self._items:
-            insort(self._sorted, key)
-        self._items[key] = Versioned(key, value, version)
-        if lease_id != NO_LEASE:
+        if lease_id != NO_LEASE:  # before the block that has the key may be packed
             self._lease_of[key] = lease_id
             self._leases.setdefault(lease_id, {})[key] = None
+        self._items.set(Versioned(key, value, version))
 
     def _require(self, key: str, expect: int | None) -> None:
         if expect is None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from weir.meta.interfaces import Change, Listing
+from weir.model.errors import MetaHistoryLostError
 
 
 class WatchTracker:
@@ -12,18 +13,24 @@ class WatchTracker:
     is lost, `resync` turns a listing into the changes that bring the reader up to date, deletions included.
     """
 
-    def __init__(self, since: int, known: Iterable[str]) -> None:
+    def __init__(self, since: int, known: Iterable[str] | None) -> None:
+        """`known`: None for a reader that keeps no account of keys, and cannot be brought up to date."""
         self._done = since
         # Changes of one revision may come apart (a lease's keys go together in etcd); those already delivered
         # of the revision after `_done`:
         self._partial: dict[str, None] = {}
         self._partial_revision = since
-        self._known = dict.fromkeys(known)
+        self._known = None if known is None else dict.fromkeys(known)
 
     @property
     def position(self) -> int:
         """Every change up to this revision was delivered; resume after it."""
         return self._done
+
+    @property
+    def can_resync(self) -> bool:
+        """Whether `resync` can tell what its reader missed."""
+        return self._known is not None
 
     def admit(self, change: Change) -> bool:
         """Whether the change is news; then it counts as delivered."""
@@ -36,6 +43,8 @@ class WatchTracker:
         if change.key in self._partial:
             return False
         self._partial[change.key] = None
+        if self._known is None:
+            return True
         if change.value is None:
             self._known.pop(change.key, None)
         else:
@@ -50,7 +59,10 @@ class WatchTracker:
             self._partial_revision = revision
 
     def resync(self, listing: Listing) -> list[Change]:
-        """The merged changes between where this watch stands and the listing."""
+        """The merged changes between where this watch stands and the listing; MetaHistoryLostError if nobody knows
+        which keys the reader knows."""
+        if self._known is None:
+            raise MetaHistoryLostError("the metadata store has forgotten what a watch did not see")
         present = {item.key: None for item in listing.items}
         news = [
             Change(item.key, item.value, item.version)

@@ -7,6 +7,7 @@ false, empty) is left out. A stream is one JSON object per line, each wrapped in
 import json
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from weir.model.errors import FrameTooLargeError, WireError
@@ -109,6 +110,30 @@ def list_request(
     )
 
 
+def count_request(prefix: str) -> bytes:
+    """How many keys are under the prefix."""
+    return _dump({"key": _b64(prefix or "\0"), "range_end": _prefix_end(prefix), "count_only": True})
+
+
+def create_request(creations: Sequence[tuple[str, bytes, Sequence[tuple[str, bytes]]]]) -> bytes:
+    """Put each key that does not exist, after what is put beside it: a transaction of transactions, so that each
+    has a condition of its own and all share one request."""
+    nested = [
+        {
+            "request_txn": {
+                "compare": [{"key": _b64(key), "target": "MOD", "result": "EQUAL", "mod_revision": "0"}],
+                "success": [_put(k, v) for k, v in (*beside, (key, value))],
+            }
+        }
+        for key, value, beside in creations
+    ]
+    return _dump({"success": nested})
+
+
+def _put(key: str, value: bytes) -> dict[str, Any]:
+    return {"request_put": {"key": _b64(key), "value": b64encode(value).decode()}}
+
+
 def put_request(key: str, value: bytes, *, expect: int | None, lease_id: int) -> bytes:
     """A put under the condition that the key's last change was revision `expect` (0: there is no such key)."""
     put = {"key": _b64(key), "value": b64encode(value).decode(), "lease": str(lease_id)}
@@ -175,6 +200,25 @@ def decode_range(body: bytes) -> RangeAnswer:
 def decode_txn(body: bytes) -> TxnAnswer:
     fields = _object(body)
     return TxnAnswer(_bool(fields, "succeeded"), _revision(fields))
+
+
+def decode_count(body: bytes) -> int:
+    return _int(_object(body), "count")
+
+
+def decode_created(body: bytes) -> list[int]:
+    """The version of each key that a transaction of transactions made; 0 for those that were there."""
+    fields = _object(body)
+    revision = _revision(fields)
+    made = [_inner(response) for response in _list(fields, "responses")]
+    return [revision if _bool(each, "succeeded") else 0 for each in made]
+
+
+def _inner(response: Any) -> dict[str, Any]:
+    inner = response.get("response_txn") if isinstance(response, dict) else None
+    if not isinstance(inner, dict):
+        raise WireError("a part of a transaction's answer is not of a transaction")
+    return inner
 
 
 def decode_lease(body: bytes) -> LeaseAnswer:

@@ -5,8 +5,11 @@
             | key | value
 
 A log's header names the revision of its first record; a snapshot's the revision that it was taken at, and how
-many records it has. A record's checksum is seeded with the file's id and the record's offset, so that only a
-record of this file at this place is valid: not one that a value happens to contain, not one left from before.
+many records it has. A record of a snapshot is a block of neighbouring keys (`wire.metablock`): its key is the
+first of them, its revision their number, and it is leased if one of them is.
+
+A record's checksum is seeded with the file's id and the record's offset, so that only a record of this file at
+this place is valid: not one that a value happens to contain, not one left from before.
 `durable` is the revision up to which the log was known to be durable when the record was written; it lets
 recovery tell a torn tail from damage (docs/adr/0005).
 """
@@ -19,7 +22,9 @@ from weir.model.ids import Buffer
 from weir.wire.checksum import crc32c
 
 LOG_MAGIC = b"WEIRml01"
-SNAPSHOT_MAGIC = b"WEIRms01"
+SNAPSHOT_MAGIC = b"WEIRms02"
+#: Snapshots of before, with a record for each key; still read.
+SNAPSHOT_OF_KEYS_MAGIC = b"WEIRms01"
 _FAMILY_BYTES = 6
 
 _HEADER = Struct("<8sIQQQ")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from weir.meta.interfaces import Change, Versioned
+from weir.meta.interfaces import Change, Listing, Versioned
 from weir.meta.local import LocalCore
 from weir.meta.state import NO_LEASE
 from weir.model.errors import LeaseExpiredError, MetaError, NetworkError, WeirError
@@ -186,12 +186,21 @@ class MetaSession:
         self._outbox.say(say.encode_done(request.request_id, 0))
 
     async def _list(self, request: ask.List) -> None:
-        listing = await self._core.read_all(request.prefix)
+        await self._say(request.request_id, await self._core.read_all(request.prefix))
+
+    async def _page(self, request: ask.Page) -> None:
+        found = await self._core.read_page(request.prefix, after=request.after, limit=request.limit)
+        await self._say(request.request_id, found)
+
+    async def _count(self, request: ask.Count) -> None:
+        self._outbox.say(say.encode_done(request.request_id, await self._core.count(request.prefix)))
+
+    async def _say(self, request_id: int, listing: Listing) -> None:
         at = 0
         for page in _pages(listing.items):
             at += len(page)
             more = at < len(listing.items)
-            self._outbox.say(say.encode_items(request.request_id, listing.revision, page, more=more))
+            self._outbox.say(say.encode_items(request_id, listing.revision, page, more=more))
             await self._outbox.drain()
 
     async def _watch(self, request: ask.Watch) -> None:
@@ -241,6 +250,8 @@ class MetaSession:
         ask.Put: _put,
         ask.Delete: _delete,
         ask.List: _list,
+        ask.Page: _page,
+        ask.Count: _count,
         ask.Watch: _watch,
         ask.Grant: _grant,
         ask.Renew: _renew,

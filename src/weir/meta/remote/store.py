@@ -1,14 +1,15 @@
 """The metadata store of another process of the same Weir (`weir://host:port`); fills `MetaStore`."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TypeVar
 
-from weir.meta.interfaces import Change, Lease, Listing, Versioned
+from weir.meta.interfaces import ABSENT, Change, Creation, Lease, Listing, Versioned
 from weir.meta.leases import HeldLease, usable_lease
 from weir.meta.remote.client import RemoteClient, RemoteSettings
 from weir.meta.state import check_entry
 from weir.meta.watching import RecentListings, WatchTracker
-from weir.model.errors import MetaError, MetaUnavailableError
+from weir.model.errors import MetaConflictError, MetaError, MetaHistoryLostError, MetaUnavailableError
 from weir.runtime import Runtime
 from weir.runtime.tasks import TaskScope
 from weir.wire.meta import requests as ask
@@ -18,6 +19,7 @@ __all__ = ["RemoteMeta", "RemoteSettings"]
 
 T = TypeVar("T")
 _INSTANCE_SHIFT = 32
+_CREATED_AT_ONCE = 128
 
 
 class RemoteMeta:
@@ -49,6 +51,34 @@ class RemoteMeta:
         self._check_open()
         check_entry(key, b"")
         _only(await self._client.ask(lambda n: ask.Delete(n, key, expect), repeatable=False), Done)
+
+    async def create_many(self, creations: Sequence[Creation]) -> Sequence[int]:
+        """Those at once share the store's syncs. What is put beside a key is put before it."""
+        self._check_open()
+        for first in range(0, len(creations), _CREATED_AT_ONCE):
+            some = creations[first : first + _CREATED_AT_ONCE]
+            absent = [self.get(each.key) for each in some if each.beside]
+            there = {found.key: None for found in await asyncio.gather(*absent) if found is not None}
+            beside = [self.put(k, v) for each in some if each.key not in there for k, v in each.beside]
+            await asyncio.gather(*beside)
+        made: list[int] = []
+        for first in range(0, len(creations), _CREATED_AT_ONCE):
+            made += await asyncio.gather(*map(self._create, creations[first : first + _CREATED_AT_ONCE]))
+        return made
+
+    async def _create(self, creation: Creation) -> int:
+        try:
+            return await self.put(creation.key, creation.value, expect=ABSENT)
+        except MetaConflictError:
+            return ABSENT
+
+    async def page(self, prefix: str, *, after: str = "", limit: int) -> Listing:
+        self._check_open()
+        return await self._items(lambda n: ask.Page(n, prefix, after, limit))
+
+    async def count(self, prefix: str) -> int:
+        self._check_open()
+        return _only(await self._client.ask(lambda n: ask.Count(n, prefix), repeatable=True), Done).version
 
     async def list(self, prefix: str) -> Listing:
         self._check_open()
@@ -82,6 +112,27 @@ class RemoteMeta:
                 if self._closed():
                     return
 
+    async def changes(self, prefix: str, *, since: int) -> AsyncIterator[Change]:
+        self._check_open()
+        tracker = WatchTracker(since, None)
+        failures = 0
+        while not self._closed():
+            try:
+                news = await self._news(prefix, tracker)
+                failures = 0
+            except MetaUnavailableError:
+                await self._client.back_off(failures)
+                failures += 1
+                continue
+            except MetaError:
+                if self._closed():
+                    return
+                raise
+            for change in news:
+                yield change
+                if self._closed():
+                    return
+
     async def _keys(self, prefix: str) -> Sequence[str]:
         """The keys that a reader may hear deleted; what went before comes as a change, if the store remembers."""
         return [item.key for item in (await self._items(lambda n: ask.List(n, prefix))).items]
@@ -96,6 +147,8 @@ class RemoteMeta:
             timeout_s=wait_s + settings.request_timeout_s,
         )
         if isinstance(answers[0], Forgotten):
+            if not tracker.can_resync:
+                raise MetaHistoryLostError(f"more has changed under {prefix} than the store remembers")
             return tracker.resync(await self._items(lambda n: ask.List(n, prefix)))
         answer = _only(answers, Changes)
         news = [change for change in (Change(*item) for item in answer.changes) if tracker.admit(change)]

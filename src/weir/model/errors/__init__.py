@@ -56,6 +56,7 @@ from weir.model.errors.meta import (
     MetaConflictError,
     MetaCorruptError,
     MetaError,
+    MetaHistoryLostError,
     MetaKeyMissingError,
     MetaUnavailableError,
 )
@@ -188,6 +189,7 @@ __all__ = [
     "MetaConflictError",
     "MetaCorruptError",
     "MetaError",
+    "MetaHistoryLostError",
     "MetaKeyMissingError",
     "MetaUnavailableError",
     "NamespaceExistsError",

@@ -29,3 +29,7 @@ class MetaCorruptError(MetaError):
     """The embedded store lost acknowledged bytes; it may not start on what is left."""
 
     hint = "restore the folder from a copy; or start once with --accept-loss to go on without what is missing"
+
+
+class MetaHistoryLostError(MetaError):
+    """The store has forgotten changes that a watch has not seen yet: what its reader knows may be out of date."""

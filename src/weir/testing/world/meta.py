@@ -1,11 +1,11 @@
 """A metadata client with a bad connection, for simulation: delays, outages, lost replies, starved leases."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import TypeVar
 
-from weir.meta.interfaces import Change, Lease, Listing, MetaStore, Versioned
+from weir.meta.interfaces import Change, Creation, Lease, Listing, MetaStore, Versioned
 from weir.meta.leases import HeldLease
 from weir.model.errors import InvariantError, MetaError, MetaUnavailableError
 from weir.runtime import Runtime
@@ -68,11 +68,23 @@ class FaultyMeta:
     async def delete(self, key: str, *, expect: int | None = None) -> None:
         await self._call(lambda: self._inner.delete(key, expect=expect))
 
+    async def create_many(self, creations: Sequence[Creation]) -> Sequence[int]:
+        return await self._call(lambda: self._inner.create_many(creations))
+
+    async def page(self, prefix: str, *, after: str = "", limit: int) -> Listing:
+        return await self._call(lambda: self._inner.page(prefix, after=after, limit=limit))
+
+    async def count(self, prefix: str) -> int:
+        return await self._call(lambda: self._inner.count(prefix))
+
     async def list(self, prefix: str) -> Listing:
         return await self._call(lambda: self._inner.list(prefix))
 
     def watch(self, prefix: str, *, since: int) -> AsyncIterator[Change]:
         return self._late(self._inner.watch(prefix, since=since))
+
+    def changes(self, prefix: str, *, since: int) -> AsyncIterator[Change]:
+        return self._late(self._inner.changes(prefix, since=since))
 
     async def _late(self, changes: AsyncIterator[Change]) -> AsyncIterator[Change]:
         async for change in changes:

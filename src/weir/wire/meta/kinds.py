@@ -50,6 +50,8 @@ class FrameType(IntEnum):
     GRANT = 8
     RENEW = 9
     REVOKE = 10
+    PAGE = 11
+    COUNT = 12
     WELCOME = 64
     ITEMS = 65
     DONE = 66

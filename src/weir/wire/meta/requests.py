@@ -22,6 +22,7 @@ _KEY = Struct("<BQ")  # kind, request; then a key or prefix
 _PUT = Struct("<BQBQQH")  # kind, request, flags, expected version, lease, bytes of the key; then key and value
 _DELETE = Struct("<BQBQ")  # kind, request, flags, expected version; then the key
 _WATCH = Struct("<BQQI")  # kind, request, after, timeout ms; then the prefix
+_PAGE = Struct("<BQIH")  # kind, request, limit, bytes of the prefix; then the prefix, and the key that it is after
 _GRANT = Struct("<BQI")  # kind, request, ttl ms
 _LEASE = Struct("<BQQ")  # kind, request, lease
 
@@ -60,6 +61,22 @@ class List(NamedTuple):
     prefix: str
 
 
+class Page(NamedTuple):
+    """Answered by Items, like List: at most so many, the first that come after a key."""
+
+    request_id: int
+    prefix: str
+    after: str
+    limit: int
+
+
+class Count(NamedTuple):
+    """Answered by Done; its version is the number of keys."""
+
+    request_id: int
+    prefix: str
+
+
 class Watch(NamedTuple):
     """Wait for changes after a revision; answered by Changes (empty when the time is up) or Forgotten."""
 
@@ -90,7 +107,7 @@ class Revoke(NamedTuple):
     lease_id: int
 
 
-Request: TypeAlias = Get | Put | Delete | List | Watch | Grant | Renew | Revoke
+Request: TypeAlias = Get | Put | Delete | List | Page | Count | Watch | Grant | Renew | Revoke
 
 
 def encode_request(request: Request) -> bytes:
@@ -114,6 +131,11 @@ def _encode_delete(delete: Delete) -> bytes:
     return _DELETE.pack(FrameType.DELETE, delete.request_id, *_expectation(delete.expect)) + delete.key.encode()
 
 
+def _encode_page(page: Page) -> bytes:
+    prefix = page.prefix.encode()
+    return _PAGE.pack(FrameType.PAGE, page.request_id, page.limit, len(prefix)) + prefix + page.after.encode()
+
+
 def _encode_watch(watch: Watch) -> bytes:
     return _WATCH.pack(FrameType.WATCH, watch.request_id, watch.after, watch.timeout_ms) + watch.prefix.encode()
 
@@ -123,6 +145,8 @@ _ENCODERS: dict[type, Callable[..., bytes]] = {
     Put: _encode_put,
     Delete: _encode_delete,
     List: lambda listing: _KEY.pack(FrameType.LIST, listing.request_id) + listing.prefix.encode(),
+    Page: _encode_page,
+    Count: lambda count: _KEY.pack(FrameType.COUNT, count.request_id) + count.prefix.encode(),
     Watch: _encode_watch,
     Grant: lambda grant: _GRANT.pack(FrameType.GRANT, grant.request_id, grant.ttl_ms),
     Renew: lambda renew: _LEASE.pack(FrameType.RENEW, renew.request_id, renew.lease_id),
@@ -163,6 +187,18 @@ def _decode_list(body: Buffer) -> List:
     return List(request_id, as_text(prefix))
 
 
+def _decode_page(body: Buffer) -> Page:
+    (_, request_id, limit, length), rest = fields_before_rest(body, _PAGE)
+    if length > len(rest):
+        raise WireError(f"a prefix of {length} bytes lies in {len(rest)} bytes")
+    return Page(request_id, as_text(rest[:length]), as_text(rest[length:]), limit)
+
+
+def _decode_count(body: Buffer) -> Count:
+    (_, request_id), prefix = fields_before_rest(body, _KEY)
+    return Count(request_id, as_text(prefix))
+
+
 def _decode_watch(body: Buffer) -> Watch:
     (_, request_id, after, timeout_ms), prefix = fields_before_rest(body, _WATCH)
     return Watch(request_id, as_text(prefix), after, timeout_ms)
@@ -173,6 +209,8 @@ _REQUESTS: dict[int, Callable[[Buffer], Request]] = {
     FrameType.PUT: _decode_put,
     FrameType.DELETE: _decode_delete,
     FrameType.LIST: _decode_list,
+    FrameType.PAGE: _decode_page,
+    FrameType.COUNT: _decode_count,
     FrameType.WATCH: _decode_watch,
     FrameType.GRANT: lambda body: Grant(*fixed_fields(body, _GRANT)[1:]),
     FrameType.RENEW: lambda body: Renew(*fixed_fields(body, _LEASE)[1:]),
