@@ -21,7 +21,7 @@ class BlockView(NamedTuple):
     """A block as it was at a moment: packed, or its items if it was in use."""
 
     first: str
-    count: int
+    keys: int
     packed: bytes | None
     items: list[Versioned]
 

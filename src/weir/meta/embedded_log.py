@@ -240,7 +240,7 @@ def snapshot_parts(
                 offset,
                 block.first,
                 packed,
-                revision=block.count,
+                revision=block.keys,
                 durable=revision,
                 leased=number in with_leased,
             )
