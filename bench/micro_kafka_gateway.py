@@ -15,16 +15,20 @@ from collections.abc import Sequence
 from time import process_time
 
 from weir.broker.access.security import Authoriser, SecuritySettings, TopicGuard
-from weir.broker.api import Outgoing, ProducerRequest, Receipt
+from weir.broker.api import Outgoing, Owner, ProducerRequest, Receipt
+from weir.broker.bundles.ownership import BundleOwnership
 from weir.broker.registry.registry import Registry
 from weir.gateway.kafka.catalog import Catalog
 from weir.gateway.kafka.connection.server import KafkaServer
 from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.connection.settings import KafkaSettings
 from weir.gateway.kafka.services import Services
+from weir.meta import keys
+from weir.meta.interfaces import MetaStore
 from weir.meta.memory import MemoryCore, MemoryMeta
 from weir.model.batch import Batch, BatchFormat
 from weir.model.ids import Buffer
+from weir.model.registry import BrokerInfo
 from weir.model.topics import TopicName
 from weir.runtime.interfaces import Runtime
 from weir.runtime.real import real_runtime
@@ -34,6 +38,7 @@ from weir.wire.kafka.apis import ApiKey
 from weir.wire.kafka.frames import request_frame
 from weir.wire.kafka.headers import RequestHeader
 from weir.wire.kafka.records_build import Record, build_batch
+from weir.wire.registry import encode_broker
 
 _TOPIC = "orders"
 _ROUNDS = 200
@@ -107,6 +112,23 @@ class _Direct(FakeBroker):
         return self.served[name]
 
 
+class _OfCluster(_Direct):
+    """Who leads what is asked of the claims of a cluster, where nobody has anything yet."""
+
+    def __init__(self, ownership: BundleOwnership) -> None:
+        super().__init__()
+        self._ownership = ownership
+
+    def owner_now(self, name: TopicName) -> Owner:
+        return self._ownership.owner_now(name)
+
+    def owners_now(self, name: TopicName, partitions: Sequence[int]) -> list[Owner]:
+        return self._ownership.owners_now(name, partitions)
+
+    def brokers(self) -> list[BrokerInfo]:
+        return self._ownership.brokers()
+
+
 class _AtOnce(FakeProducer):
     async def close(self) -> None:
         pass
@@ -117,13 +139,27 @@ class _AtOnce(FakeProducer):
         return receipt
 
 
-async def _stage(runtime: Runtime) -> tuple[KafkaServer, FakeBroker, Registry]:
-    registry = Registry(MemoryMeta(MemoryCore(runtime.clock), runtime), runtime)
+async def _cluster(runtime: Runtime, meta: MetaStore, registry: Registry, count: int) -> BundleOwnership:
+    """The first of some brokers."""
+    infos = [BrokerInfo(f"broker-{at}", f"{at}", {"kafka": f"127.0.0.1:{9092 + at}"}, at) for at in range(count)]
+    for info in infos[1:]:
+        await meta.put(keys.broker(info.broker_id), encode_broker(info))
+    first = BundleOwnership(
+        meta, runtime, infos[0], isolation_of=lambda namespace: registry.policies(namespace).isolation
+    )
+    await first.start()
+    return first
+
+
+async def _stage(runtime: Runtime, brokers: int = 0) -> tuple[KafkaServer, FakeBroker, Registry]:
+    """`brokers`: of the cluster; 0: a broker on its own."""
+    meta = MemoryMeta(MemoryCore(runtime.clock), runtime)
+    registry = Registry(meta, runtime)
     await registry.start()
     await registry.topics.create(TopicName.parse(_TOPIC), partitions=64)
     for number in range(_TOPICS):
         await registry.topics.create(TopicName.parse(f"many-{number}"), partitions=_PARTITIONS)
-    broker = _Direct()
+    broker = _OfCluster(await _cluster(runtime, meta, registry, brokers)) if brokers else _Direct()
     for index in range(64):
         part = TopicName.parse(_TOPIC).at(index)
         broker.served[part] = Forgetful(part)
@@ -208,6 +244,11 @@ async def _main(profile: bool) -> None:
         if profiler is not None:
             profiler.disable()
             pstats.Stats(profiler).sort_stats("tottime").print_stats(22)
+    await registry.close()
+    clustered, _, registry = await _stage(real_runtime(), brokers=3)
+    for topics in (1, _TOPICS):
+        spent = await _measure(clustered, _metadata(topics), 1, 3 if topics > 1 else _ROUNDS)
+        print(f"{f'metadata, {topics * _PARTITIONS} partitions, 3 brokers':45} {spent:8.1f} us/request")
     await registry.close()
 
 

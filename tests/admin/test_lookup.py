@@ -10,7 +10,7 @@ from weir.admin.http import Request
 from weir.admin.lookup import Lookup
 from weir.admin.routing import Call
 from weir.broker.api import Owner
-from weir.model.errors import NotOwnerError
+from weir.model.errors import NotAllowedError, NotOwnerError
 from weir.model.policies import DEFAULT_POLICIES
 from weir.model.topics import Domain
 
@@ -44,10 +44,11 @@ def lookup(owner: Owner) -> Any:
     return Lookup(context, Domain.PERSISTENT).routes()[0]
 
 
-async def look(owner: Owner, *, authoritative: bool = False) -> Any:
+async def look(owner: Owner, *, authoritative: bool = False, listener: str | None = None) -> Any:
     path = {"tenant": "public", "namespace": "default", "topic": "t"}
     request = Request("GET", "/", {}, {}, b"", "test")
-    return await lookup(owner).action(Call("me", path, {"authoritative": authoritative}, None, request))
+    query = {"authoritative": authoritative, "listenerName": listener}
+    return await lookup(owner).action(Call("me", path, query, None, request))
 
 
 async def test_a_topic_of_this_broker_is_reached_by_every_listener() -> None:
@@ -75,3 +76,14 @@ async def test_who_was_sent_here_already_is_told_who_has_the_topic() -> None:
 
 async def test_a_broker_without_http_is_named_at_once() -> None:
     assert (await look(Owner(False, {"pulsar": "pulsar://there:6650"}))).brokerUrl == "pulsar://there:6650"
+
+
+async def test_of_the_listeners_the_one_that_is_named_is_told_and_another_is_refused() -> None:
+    told = await look(Owner(True), listener="pulsar_tls")
+    assert (told.brokerUrl, told.brokerUrlTls) == (None, HERE.url("pulsar_tls"))
+    assert (told.httpUrl, told.nativeUrl) == (HERE.url("http"), HERE.url("pulsar_tls"))
+    there = Owner(False, {"pulsar": "pulsar://there:6650"})
+    assert (await look(there, listener="pulsar")).brokerUrl == "pulsar://there:6650"
+    for name in ("pulsar_tls", "http", "inside"):
+        with pytest.raises(NotAllowedError):
+            await look(there, listener=name)

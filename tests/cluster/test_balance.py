@@ -1,5 +1,9 @@
 """Brokers that know their leader, say how much work they have, and do what a leader asks, over real sockets."""
 
+from collections.abc import Callable
+
+import pulsar
+
 from weir.broker.balance.actions import Move, Reason
 from weir.broker.balance.history import History
 from weir.broker.balance.limits import BalanceLimits
@@ -8,6 +12,7 @@ from weir.model.bundles import BundleName
 from weir.model.load import BrokerLoad, BundleLoad
 from weir.model.policies import Isolation
 from weir.model.registry import BrokerInfo
+from weir.model.topics import TopicName
 from weir.runtime.real import real_runtime
 from weir.server.balance import ClusterBalance, PolicyIsolation
 from weir.testing.many_brokers import ManyBrokers
@@ -23,6 +28,7 @@ def test_all_brokers_know_the_leader_and_ask_everyones_load_and_one_hands_over_w
     brokers: ManyBrokers,
 ) -> None:
     names = sorted(brokers.brokers)
+    leader: list[str] = []
 
     async def scenario() -> None:
         clock = real_runtime().clock
@@ -31,6 +37,7 @@ def test_all_brokers_know_the_leader_and_ask_everyones_load_and_one_hands_over_w
         ):
             await clock.sleep(0.01)
         assert sum(_balance(brokers, name).leading for name in names) == 1
+        leader.append(_balance(brokers, names[0]).leader())
         asking = _balance(brokers, names[0])
         loads = await asking.loads()
         assert sorted(load.broker_id for load in loads) == names
@@ -45,6 +52,35 @@ def test_all_brokers_know_the_leader_and_ask_everyones_load_and_one_hands_over_w
         assert halves <= {found.bundle for found in held.bundles}
 
     brokers.call(scenario)
+    url = brokers[leader[0]].http
+    for name in names:
+        told = brokers[name].do("GET", "brokers/leaderBroker")
+        assert told == {"brokerId": url.removeprefix("http://"), "serviceUrl": url}
+
+
+def test_every_broker_reports_its_own_load_as_pulsars_tools_expect_it(
+    brokers: ManyBrokers, connect: Callable[..., pulsar.Client], unique: str
+) -> None:
+    name = f"persistent://public/default/{unique}"
+    producer = connect(brokers["one"].url).create_producer(name)
+    producer.send(b"x")
+    reports = {member: brokers[member].do("GET", "broker-stats/load-report") for member in brokers.brokers}
+    for member, report in reports.items():
+        assert report["webServiceUrl"] == brokers[member].http
+        assert report["pulsarServiceUrl"] == brokers[member].url
+        assert report["loadReportType"] == "LocalBrokerData"
+        assert set(report["lastStats"]) <= set(report["bundles"])
+        assert report["numBundles"] == len(report["bundles"])
+    assert sum(report["numProducers"] for report in reports.values()) == 1
+    held = [bundle for report in reports.values() for bundle in report["bundles"]]
+    assert len(held) == len(set(held))
+    (owner,) = (member for member, report in reports.items() if report["numProducers"])
+    bundle = brokers[owner].broker.bundles.bundle_of(TopicName.parse(name))
+    topics = brokers[owner].do("GET", "broker-stats/topics")
+    assert topics["public/default"][bundle.range]["persistent"][name]["msgInCounter"] == 1
+    (rates,) = brokers[owner].do("GET", "broker-stats/metrics")
+    assert rates["metrics"]["brk_no_of_producers"] == 1
+    assert rates["dimensions"]["namespace"] == "public/default"
 
 
 def test_the_leader_and_those_who_take_what_nobody_has_follow_the_same_bindings() -> None:

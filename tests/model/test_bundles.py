@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.model.bundles import LAST_HASH, Boundaries, BundleName, topic_hash
+from weir.model.bundles import LAST_HASH, Boundaries, BundleName, partition_hashes, topic_hash
 from weir.model.errors import InvalidNameError, NotAllowedError
 from weir.model.topics import NamespaceName, TopicName
 
@@ -69,3 +69,9 @@ def test_a_split_is_within_the_bundle_and_of_one_that_there_is() -> None:
 def test_boundaries_have_no_gaps(points: tuple[int, ...]) -> None:
     with pytest.raises(InvalidNameError):
         Boundaries(points)
+
+
+@given(st.text(min_size=1, max_size=12).filter(lambda text: text.isprintable()), st.lists(st.integers(0, 999_999)))
+def test_partitions_are_hashed_together_as_each_alone(name: str, partitions: list[int]) -> None:
+    topic = TopicName(SPACE, name)
+    assert partition_hashes(topic, partitions) == [topic_hash(topic.at(index)) for index in partitions]

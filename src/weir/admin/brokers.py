@@ -41,6 +41,7 @@ class Brokers:
                 "Who leads.",
                 self._leader,
                 answer=BrokerInfoBody,
+                refusals={404: "nobody leads now"},
                 tag=_TAG,
             ),
             Route("GET", _BROKERS, "List brokers.", self._list, answer=list[str], refusals=about, tag=_TAG),
@@ -83,8 +84,16 @@ class Brokers:
 
     async def _leader(self, call: Call) -> BrokerInfoBody:
         self._context.authoriser.check_superuser(call.role)
-        url = self._context.urls.url("http", "https")
-        return BrokerInfoBody(_authority(url), url)
+        context = self._context
+        leader = "" if context.balance is None else context.balance.leader()
+        if context.balance is None or leader == context.broker_id:
+            url = context.urls.url(*_HTTP)
+            return BrokerInfoBody(_authority(url) or context.broker_id, url)
+        if not leader:
+            raise RefusedError(404, "no broker leads now", hint="one is elected in a moment: try again")
+        found = broker_named(context, leader)
+        url = next((found.listeners[kind] for kind in _HTTP if found.listeners.get(kind)), "")
+        return BrokerInfoBody(_pulsar_id(found), url)
 
     async def _owned(self, call: Call) -> dict[str, OwnershipStatus]:
         self._context.authoriser.check_superuser(call.role)

@@ -11,6 +11,7 @@ from weir.admin.peer_calls import AskPeer, nobody
 from weir.admin.routing import Call, RefusedError, Route
 from weir.broker.api import (
     Authoriser,
+    Balance,
     Broker,
     BundleName,
     Owner,
@@ -85,6 +86,8 @@ class AdminContext:
     storage: StorageAdmin | None = None
     #: What a broker says of its work, itself among them; None if it does not say.
     load_of: Callable[[str], Awaitable[BrokerLoad | None]] = _unknown
+    #: Who leads, where brokers elect a leader.
+    balance: Balance | None = None
 
     # --- topics as calls name them ------------------------------------------------------------------------------
 

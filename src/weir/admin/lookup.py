@@ -12,7 +12,8 @@ from weir.model.topics import Domain, TopicName
 _TAG = "lookup"
 _AUTHORITATIVE = Query("authoritative", bool, "whether another broker sent the client here", False)
 
-_LISTENER = Query("listenerName", str, "of several advertised ones; Weir has none with a name")
+_PULSAR = ("pulsar", "pulsar_tls")
+_LISTENER = Query("listenerName", str, "the one of the owner's listeners to name: pulsar or pulsar_tls")
 
 
 class Lookup:
@@ -47,12 +48,10 @@ class Lookup:
     async def _look(self, call: Call) -> LookupData:
         name = self._known(call)
         listener = call.query.get("listenerName") or call.request.headers.get("x-pulsar-listenername")
-        if listener:
-            raise NotAllowedError(f"there is no listener named {listener[:80]!r}", hint="leave it out")
         owner = await self._context.broker.owner(name, role=call.role)
         if not owner.here and owner.url("http", "https") and not call.query["authoritative"]:
             raise NotOwnerError(f"{name} is served elsewhere", listeners=owner.listeners)
-        return self._data(owner)
+        return self._data(owner, listener or "")
 
     async def _bundle(self, call: Call) -> Response:
         bundle = self._context.broker.bundles.bundle_of(self._known(call))
@@ -68,8 +67,17 @@ class Lookup:
             raise TopicNotFoundError(f"there is no topic {name}")
         return name
 
-    def _data(self, owner: Owner) -> LookupData:
+    def _data(self, owner: Owner, listener: str) -> LookupData:
+        """Of every listener; of those for this protocol the named one alone, if one is named."""
         of = self._context.urls.listeners if owner.here else owner.listeners
+        if listener:
+            known = sorted(name for name in _PULSAR if of.get(name))
+            if listener not in known:
+                raise NotAllowedError(
+                    f"there is no listener named {listener[:80]!r}",
+                    hint=f"leave the name out, or use one of these: {', '.join(known) or 'none is known'}",
+                )
+            of = {name: url for name, url in of.items() if name == listener or name not in _PULSAR}
         return LookupData(
             brokerUrl=of.get("pulsar"),
             brokerUrlTls=of.get("pulsar_tls"),

@@ -1,6 +1,7 @@
 """Every route of the admin server."""
 
 from weir.admin.addresses import Addresses
+from weir.admin.broker_stats import BrokerStats
 from weir.admin.brokers import Brokers
 from weir.admin.bundles import Bundles
 from weir.admin.cluster import ClusterRoutes
@@ -28,6 +29,7 @@ def admin_routes(context: AdminContext) -> list[Route]:
     """All of them, in the order in which they are tried."""
     return [
         *Brokers(context).routes(),
+        *BrokerStats(context).routes(),
         *Clusters(context).routes(),
         *ClusterRoutes(context).routes(),
         *Tenants(context).routes(),

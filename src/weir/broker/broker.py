@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from contextlib import suppress
 
 from weir.broker.access.revoking import Revoking
@@ -339,6 +340,9 @@ class Broker:
     def owner_now(self, name: TopicName) -> Owner:
         """`holder`, from memory."""
         return self._ownership.owner_now(name)
+
+    def owners_now(self, name: TopicName, partitions: Sequence[int]) -> list[Owner]:
+        return self._ownership.owners_now(name, partitions)
 
     def brokers(self) -> list[BrokerInfo]:
         return self._ownership.brokers()

@@ -4,7 +4,7 @@ Each has a form that allows everything and remembers nothing but names, for a br
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -102,6 +102,9 @@ class Ownership(Protocol):
 
     def owner_now(self, topic: TopicName) -> Owner:
         """`owner`, from memory."""
+
+    def owners_now(self, topic: TopicName, partitions: Sequence[int]) -> list[Owner]:
+        """`owner_now` of these partitions of the topic."""
 
     def brokers(self) -> list[BrokerInfo]:
         """Every broker that is registered, this one among them, in the order of their node ids."""
@@ -218,6 +221,9 @@ class SoleOwner:
 
     def owner_now(self, topic: TopicName) -> Owner:
         return self._owner
+
+    def owners_now(self, topic: TopicName, partitions: Sequence[int]) -> list[Owner]:
+        return [self._owner] * len(partitions)
 
     def brokers(self) -> list[BrokerInfo]:
         return [BrokerInfo(self._owner.broker_id, "", self._owner.listeners)]

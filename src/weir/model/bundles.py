@@ -2,6 +2,7 @@
 
 import re
 from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from zlib import crc32
@@ -22,6 +23,12 @@ _RANGE = re.compile(r"0x([0-9a-f]{8})_0x([0-9a-f]{8})", re.IGNORECASE)
 def topic_hash(topic: TopicName) -> int:
     """Where the topic is among its namespace's bundles: the CRC-32 of its name; each partition by its own."""
     return crc32(str(topic).encode())
+
+
+def partition_hashes(topic: TopicName, partitions: Iterable[int]) -> list[int]:
+    """`topic_hash` of these partitions of the topic."""
+    before = crc32(str(topic.at(0)).removesuffix("0").encode())
+    return [crc32(b"%d" % partition, before) for partition in partitions]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -96,8 +103,14 @@ class Boundaries:
         return [BundleName(namespace, low, high) for low, high in pairwise(self.points)]
 
     def bundle_of(self, topic: TopicName) -> BundleName:
-        at = min(bisect_right(self.points, topic_hash(topic)), len(self.points) - 1)
-        return BundleName(topic.namespace, self.points[at - 1], self.points[at])
+        return self.bundle_at(topic.namespace, self.index_of(topic_hash(topic)))
+
+    def index_of(self, value: int) -> int:
+        """Which of the bundles holds this hash, counted from 0."""
+        return min(bisect_right(self.points, value), len(self.points) - 1) - 1
+
+    def bundle_at(self, namespace: NamespaceName, index: int) -> BundleName:
+        return BundleName(namespace, self.points[index], self.points[index + 1])
 
     def has(self, bundle: BundleName) -> bool:
         """Whether there is such a bundle."""

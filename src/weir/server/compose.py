@@ -300,6 +300,7 @@ async def compose_broker(
         KafkaSettings(node_id=_number_of(broker, how.name)),
         groups=group_access,
         transactions=transaction_access,
+        balance=balance,
     )
     return ComposedBroker(
         how.name,

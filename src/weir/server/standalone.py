@@ -254,6 +254,7 @@ class Standalone:
             ask_peer=composed.peers.ask,
             storage=self._storage_admin,
             load_of=self._load_of,
+            balance=composed.balance,
         )
 
     async def _load_of(self, broker_id: str) -> BrokerLoad | None:

@@ -146,6 +146,7 @@ class ManyBrokers:
             ServiceUrls(listeners),
             broker_id=name,
             ask_peer=composed.peers.ask,
+            balance=composed.balance,
         )
         routes = admin_routes(context)
         composed.peer_handlers.on(AdminCall, AdminPeerHandler(routes).perform)

@@ -74,6 +74,38 @@ def test_a_bundle_that_nobody_has_is_taken_by_whom_everybody_chooses(in_cluster:
     in_cluster(scenario)
 
 
+def test_owners_of_many_partitions_are_those_of_each_and_change_as_brokers_come_go_and_move(
+    in_cluster: Callable,
+) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        parts = TopicName(SPACE, "many")
+
+        def same_everywhere() -> set[str]:
+            told = [member.ownership.owners_now(parts, range(40)) for member in cluster.members.values()]
+            for member, owners in zip(cluster.members.values(), told, strict=True):
+                assert owners == [member.ownership.owner_now(parts.at(index)) for index in range(40)]
+            assert len({tuple(owner.broker_id for owner in owners) for owners in told}) == 1
+            return {owner.broker_id for owner in told[0]}
+
+        one, other = await cluster.brokers("ab")
+        assert same_everywhere() <= {"a", "b"}
+        await cluster.brokers("c")
+        await cluster.settle()
+        assert same_everywhere() <= {"a", "b", "c"}
+        await one.ownership.registration.drain(True)
+        await cluster.settle()
+        assert same_everywhere() <= {"b", "c"}
+        for bundle in BUNDLES:
+            chosen = cluster.chosen(bundle)
+            await chosen.ownership.own(topic_in(bundle))
+            if chosen is not other:
+                await chosen.moves.hand_over(bundle, "b")
+        await cluster.settle()
+        assert same_everywhere() == {"b"}
+
+    in_cluster(scenario)
+
+
 def test_bundles_spread_and_only_those_of_a_broker_that_goes_move() -> None:
     bundles = Boundaries.even(3000).bundles(SPACE)
     three = {bundle: choose(bundle, ["a", "b", "c"]) for bundle in bundles}

@@ -1,5 +1,6 @@
 """Transcripts of a broker that is one of several: who is where, who leads what, and in which epoch."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -7,9 +8,10 @@ import pytest
 from weir.broker.api import Owner
 from weir.gateway.kafka.connection.settings import KafkaSettings
 from weir.gateway.kafka.errors import Code
-from weir.gateway.kafka.nodes import parse_address
-from weir.model.registry import BrokerInfo
+from weir.gateway.kafka.nodes import Nodes, parse_address
+from weir.model.registry import BrokerInfo, TopicRecord
 from weir.model.topics import TopicName
+from weir.testing.broker.fake import FakeBroker
 from weir.testing.kafka.stage import Peer, Stage, batch_of, begin, go_on, play, store, told
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey
@@ -63,6 +65,52 @@ def test_a_client_is_told_of_the_listeners_that_are_like_its_own() -> None:
         assert answer.controller_id == 1
 
     play(conversation, settings=KafkaSettings(listener="kafka_tls", node_id=9))
+
+
+@pytest.mark.parametrize(("leader", "controller"), [("one", 1), ("fake", 0), ("two", 0), ("gone", 0), ("", 0)])
+def test_the_controller_is_the_elected_leader_or_another_that_all_name(leader: str, controller: int) -> None:
+    broker = FakeBroker()
+    broker.others = [_ONE, _TLS_ONLY]
+    balance: Any = SimpleNamespace(leader=lambda: leader)
+    nodes = Nodes(broker, node_id=0, listener="kafka", advertised=lambda: ("h", 1), balance=balance)
+    assert nodes.controller(nodes.all()) == controller
+
+
+def test_a_request_that_names_many_partitions_of_unknown_topics_asks_once_for_each_topic(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def conversation(stage: Stage) -> None:
+        asked: list[str] = []
+        look = stage.registry.topics.look
+
+        async def counted(name: TopicName) -> TopicRecord | None:
+            asked.append(name.local)
+            return await look(name)
+
+        monkeypatch.setattr(stage.registry.topics, "look", counted)
+        await stage.topic(partitions=2)
+        peer = await stage.peer()
+        wanted = [(name, index, 0) for name in ("orders", "unknown") for index in range(40)]
+        peer.fetch(*wanted, session_epoch=-1)
+        answer = await peer.hear()
+        codes = [part.error_code for topic in answer.responses for part in topic.partitions]
+        assert codes == [Code.NONE] * 2 + [Code.UNKNOWN_TOPIC_OR_PARTITION] * 78
+        listed = m.ListOffsetsRequest.ListOffsetsPartition
+        await peer.call(
+            ApiKey.LIST_OFFSETS,
+            5,
+            m.ListOffsetsRequest(
+                topics=[
+                    m.ListOffsetsRequest.ListOffsetsTopic(
+                        name="unknown",
+                        partitions=[listed(partition_index=index, timestamp=-1) for index in range(9)],
+                    )
+                ]
+            ),
+        )
+        assert asked == ["orders", "unknown", "unknown"]
+
+    play(conversation)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ An import contract holds it: `gateway` and `admin` import nothing else of `weir.
 """
 
 from weir.broker.api.access import Authoriser, Guard, Identity, Scope
+from weir.broker.api.balance import Balance
 from weir.broker.api.broker import Broker, Owner
 from weir.broker.api.cluster import BookieStatus, BundleInfo, Bundles, DecommissionProgress, StorageAdmin
 from weir.broker.api.consuming import Consumer, Delivery, KeyShared, StartAt, SubscribeRequest, SubscriptionType
@@ -77,6 +78,7 @@ __all__ = [
     "AbortedTransaction",
     "AccessMode",
     "Authoriser",
+    "Balance",
     "BookieStatus",
     "Broker",
     "BundleInfo",

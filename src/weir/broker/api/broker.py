@@ -46,6 +46,10 @@ class Broker(Protocol):
         after, it is the broker that gets it: whoever finds a producer or consumer closed asks this to know where
         to go."""
 
+    def owners_now(self, name: TopicName, partitions: Sequence[int]) -> Sequence[Owner]:
+        """`owner_now` of each of these partitions of the topic, all at one moment, at little more than the cost
+        of one."""
+
     def brokers(self) -> Sequence[BrokerInfo]:
         """Every broker that is registered, this one among them, in the order of their node ids."""
 

@@ -13,14 +13,12 @@ class BundleInfo:
     """A bundle and who has it. `owner`: a broker's id, "" if nobody has it now: then it goes to the broker that
     all of them would choose as soon as somebody asks for one of its topics. `epoch` grows with each change of
     hands, and never goes back: it is the leader epoch of the bundle's topics. `next`: who is to have it next,
-    while it is handed over. `topics`: how many of its topics are loaded, as far as this broker serves them; else
-    0."""
+    while it is handed over. What it does is in its broker's load report."""
 
     name: BundleName
     owner: str = ""
     epoch: int = 0
     next: str = ""
-    topics: int = 0
 
 
 class Bundles(Protocol):

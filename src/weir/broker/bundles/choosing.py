@@ -1,13 +1,16 @@
 """Who should have a bundle that nobody has: every broker chooses the same, without asking anybody."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 
 from weir.model.bundles import BundleName
 from weir.model.policies import Isolation
 from weir.model.registry import BrokerInfo
+
+#: Bundles for which it is remembered who would be chosen, before all are forgotten.
+_KEPT_CHOICES = 100_000
 
 
 def choose(bundle: BundleName, brokers: Sequence[str]) -> str | None:
@@ -29,6 +32,37 @@ def candidates(brokers: Iterable[BrokerInfo], isolation: Isolation | None) -> li
         live = group or [broker for broker in live if matches(isolation.fallback, broker.broker_id)]
     staying = [broker.broker_id for broker in live if not broker.draining]
     return staying or [broker.broker_id for broker in live]
+
+
+class Choices:
+    """Who would be chosen for what, remembered for as long as the same brokers are there: `live` is another dict
+    as soon as one of them changes."""
+
+    def __init__(self) -> None:
+        self._live: Mapping[str, BrokerInfo] | None = None
+        self._candidates: dict[Isolation | None, list[str]] = {}
+        self._chosen: dict[tuple[Isolation | None, BundleName], str] = {}
+
+    def _for(self, live: Mapping[str, BrokerInfo]) -> None:
+        if live is not self._live or len(self._chosen) > _KEPT_CHOICES:
+            self._live, self._candidates, self._chosen = live, {}, {}
+
+    def candidates(self, live: Mapping[str, BrokerInfo], isolation: Isolation | None) -> list[str]:
+        """As the function of this name."""
+        self._for(live)
+        found = self._candidates.get(isolation)
+        if found is None:
+            found = self._candidates[isolation] = candidates(live.values(), isolation)
+        return found
+
+    def chosen(self, live: Mapping[str, BrokerInfo], isolation: Isolation | None, bundle: BundleName) -> str:
+        """Whom everybody would choose; "" if nobody may have it."""
+        self._for(live)
+        found = self._chosen.get((isolation, bundle))
+        if found is None:
+            may = self.candidates(live, isolation)
+            found = self._chosen[isolation, bundle] = choose(bundle, may) or ""
+        return found
 
 
 def matches(patterns: Sequence[str], broker_id: str) -> bool:

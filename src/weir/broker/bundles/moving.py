@@ -52,13 +52,10 @@ class BundleMoves:
         return self.ownership.boundaries.bundle_of(topic)
 
     def of(self, namespace: NamespaceName) -> list[BundleInfo]:
-        counts = self._loaded_counts()
-        bundles = self.ownership.boundaries.of(namespace).bundles(namespace)
-        return [self._info(bundle, counts) for bundle in bundles]
+        return [self._info(bundle) for bundle in self.ownership.boundaries.of(namespace).bundles(namespace)]
 
     def all(self) -> list[BundleInfo]:
-        counts = self._loaded_counts()
-        return [self._info(bundle, counts) for bundle in self._known() if self.ownership.boundaries.has(bundle)]
+        return [self._info(bundle) for bundle in self._known() if self.ownership.boundaries.has(bundle)]
 
     def _known(self) -> list[BundleName]:
         found = []
@@ -72,20 +69,13 @@ class BundleMoves:
     def info(self, bundle: BundleName) -> BundleInfo:
         if not self.ownership.boundaries.has(bundle):
             raise NotAllowedError(f"there is no bundle {bundle}", hint="look at the namespace's bundles")
-        return self._info(bundle, self._loaded_counts())
+        return self._info(bundle)
 
-    def _loaded_counts(self) -> dict[BundleName, int]:
-        counts: dict[BundleName, int] = {}
-        for name in self._topics.names:
-            bundle = self.bundle_of(name)
-            counts[bundle] = counts.get(bundle, 0) + 1
-        return counts
-
-    def _info(self, bundle: BundleName, counts: dict[BundleName, int]) -> BundleInfo:
+    def _info(self, bundle: BundleName) -> BundleInfo:
         claim = self.ownership.claims.get(keys.claim(bundle)) or BundleClaim()
         holder = self.ownership.registration.holder(claim)
         owner = "" if holder is None else holder.broker_id
-        return BundleInfo(bundle, owner, claim.epoch, claim.next, counts.get(bundle, 0))
+        return BundleInfo(bundle, owner, claim.epoch, claim.next)
 
     # --- one thing at a time ------------------------------------------------------------------------------------
 

@@ -7,13 +7,13 @@ ledgers fenced by the next owner. So nothing here waits for clocks to agree.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
 from weir.broker.api import Owner
 from weir.broker.bundles.boundaries import BundleBoundaries
-from weir.broker.bundles.choosing import candidates, choose
+from weir.broker.bundles.choosing import Choices
 from weir.broker.bundles.held import HeldBundle, TopicClaim
 from weir.broker.bundles.registration import Registration
 from weir.broker.bundles.settings import OwnershipSettings
@@ -22,7 +22,7 @@ from weir.broker.registry.mirror import Bells, Mirror
 from weir.meta import keys
 from weir.meta.interfaces import ABSENT, Lease, MetaStore
 from weir.meta.update import Codec, VersionedValue
-from weir.model.bundles import BundleClaim, BundleName, topic_hash
+from weir.model.bundles import BundleClaim, BundleName, partition_hashes, topic_hash
 from weir.model.errors import InvalidNameError, MetaConflictError, MetaUnavailableError, NotOwnerError, WeirError
 from weir.model.policies import Isolation
 from weir.model.registry import BrokerInfo
@@ -65,6 +65,7 @@ class BundleOwnership:
         self.end_split: Callable[[BundleName, BundleClaim], None] = lambda bundle, claim: None
         self.clock = runtime.clock
         self._isolation_of = isolation_of
+        self._choices = Choices()
         self._taking: SharedWork[BundleName] = SharedWork(self.tasks)
         self._started = False
 
@@ -203,15 +204,15 @@ class BundleOwnership:
 
     def candidates(self, namespace: NamespaceName) -> list[str]:
         """The brokers that may have the namespace's bundles now."""
-        return candidates(self.brokers(), self._isolation_of(namespace))
+        return self._choices.candidates(self.registration.live, self._isolation_of(namespace))
 
     def chosen(self, bundle: BundleName, claim: BundleClaim | None) -> str:
         """Who is to take a bundle that nobody has: who was to have it next, else whom everybody would choose; ""
         if nobody may."""
-        may = self.candidates(bundle.namespace)
-        if claim is not None and claim.next in may:
+        live, isolation = self.registration.live, self._isolation_of(bundle.namespace)
+        if claim is not None and claim.next and claim.next in self._choices.candidates(live, isolation):
             return claim.next
-        return choose(bundle, may) or ""
+        return self._choices.chosen(live, isolation, bundle)
 
     async def owner(self, topic: TopicName) -> Owner:
         """Who serves the topic, or, if nobody does, who should. From memory: it may be a moment out of date."""
@@ -219,7 +220,22 @@ class BundleOwnership:
 
     def owner_now(self, topic: TopicName) -> Owner:
         """`owner`, without waiting."""
-        bundle = self.boundaries.bundle_of(topic)
+        return self._owner_in(self.boundaries.bundle_of(topic))
+
+    def owners_now(self, topic: TopicName, partitions: Sequence[int]) -> list[Owner]:
+        """`owner_now` of these partitions, all at one moment: it is looked once per bundle who has it."""
+        boundaries = self.boundaries.of(topic.namespace)
+        owners: dict[int, Owner] = {}
+        found: list[Owner] = []
+        for value in partition_hashes(topic, partitions):
+            at = boundaries.index_of(value)
+            owner = owners.get(at)
+            if owner is None:
+                owner = owners[at] = self._owner_in(boundaries.bundle_at(topic.namespace, at))
+            found.append(owner)
+        return found
+
+    def _owner_in(self, bundle: BundleName) -> Owner:
         held = self.held.get(bundle)
         if held is not None and held.held:
             return self._owner_of(held.next or self.me.broker_id, held.epoch)

@@ -83,16 +83,23 @@ class Catalog:
             found = self._parts[topic, index] = self.part_of(record, index)
         return found
 
-    async def look_part(self, topic: str | bytes, index: int) -> TopicName:
+    async def look_part(self, topic: str | bytes, index: int, asked: set[TopicName] | None = None) -> TopicName:
         """`find`; a topic or partition that is not known here by its name is asked of the metadata: another broker
-        may just have made it. Ids are known a moment later, and clients ask again until then."""
-        return await self._looked(topic, index, self.base(topic) if isinstance(topic, str) else None)
+        may just have made it. Ids are known a moment later, and clients ask again until then. `asked`: the topics
+        for which one request has asked already, which is enough, however many partitions of them it names."""
+        return await self._looked(topic, index, self.base(topic) if isinstance(topic, str) else None, asked)
 
-    async def _looked(self, topic: str | bytes, index: int, base: TopicName | None) -> TopicName:
+    async def _looked(
+        self, topic: str | bytes, index: int, base: TopicName | None, asked: set[TopicName] | None
+    ) -> TopicName:
         try:
             return self.find(topic, index)
         except TopicNotFoundError:
-            if base is None or index < 0 or await self._registry.topics.look(base.at(index)) is None:
+            if base is None or index < 0 or (asked is not None and base in asked):
+                raise
+            if asked is not None:
+                asked.add(base)
+            if await self._registry.topics.look(base.at(index)) is None:
                 raise
         return self.find(topic, index)
 
@@ -159,7 +166,9 @@ class Catalog:
             self.known_by_id(role, topic)
         return self.find(topic, index)
 
-    async def look_known(self, role: str, topic: str | bytes, index: int) -> TopicName:
+    async def look_known(
+        self, role: str, topic: str | bytes, index: int, asked: set[TopicName] | None = None
+    ) -> TopicName:
         """`known`, as `look_part` finds it."""
         base = None
         if isinstance(topic, str):
@@ -167,7 +176,7 @@ class Catalog:
             self._guard.check(role, base, None)
         else:
             self.known_by_id(role, topic)
-        return await self._looked(topic, index, base)
+        return await self._looked(topic, index, base, asked)
 
     def all(self, role: str) -> list[TopicRecord]:
         """Every topic that has a name in Kafka and that the role may know of, in the order of names."""

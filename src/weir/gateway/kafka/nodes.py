@@ -4,10 +4,10 @@ A client that came by `kafka_tls` is told where the others have theirs. A broker
 there for it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from weir.broker.api import Broker, Owner
+from weir.broker.api import Balance, Broker, Owner
 from weir.gateway.kafka.errors import Code, RefusedError
 from weir.model.topics import TopicName
 
@@ -29,12 +29,19 @@ class Nodes:
     """Answers from memory: it may be a moment out of date."""
 
     def __init__(
-        self, broker: Broker, *, node_id: int, listener: str, advertised: Callable[[], tuple[str, int]]
+        self,
+        broker: Broker,
+        *,
+        node_id: int,
+        listener: str,
+        advertised: Callable[[], tuple[str, int]],
+        balance: Balance | None = None,
     ) -> None:
         """`advertised`: where this broker's own listener is reached, whatever its registration says."""
         self._broker = broker
         self._listener = listener
         self._advertised = advertised
+        self._balance = balance
         self.here = node_id
 
     def all(self) -> dict[int, Node]:
@@ -49,9 +56,15 @@ class Nodes:
         found[self.here] = Node(self.here, *self._advertised(), rack)
         return dict(sorted(found.items()))
 
-    def controller(self) -> int:
-        """Any broker does what a controller does, so it is one that all of them name."""
-        return next(iter(self.all()))
+    def controller(self, nodes: Mapping[int, Node]) -> int:
+        """The elected leader, by its number among `all`. Any broker does what a controller does, so while none is
+        elected, or its listener is of another kind, it is another one that all of them name."""
+        leader = "" if self._balance is None else self._balance.leader()
+        if leader:
+            found = next((info.node_id for info in self._broker.brokers() if info.broker_id == leader), NOBODY)
+            if found in nodes:
+                return found
+        return next(iter(nodes))
 
     def of(self, owner: Owner) -> Node | None:
         """Where clients of this listener find an owner; None if they cannot."""

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from weir.broker.api import Authoriser, Broker, Guard, Registry, RoleGroups, RoleTransactions
+from weir.broker.api import Authoriser, Balance, Broker, Guard, Registry, RoleGroups, RoleTransactions
 from weir.gateway.kafka.catalog import Catalog
 from weir.gateway.kafka.connection.settings import KafkaSettings
 from weir.gateway.kafka.fetch.moments import Moments
@@ -29,3 +29,4 @@ class Services:
     delaying: Delaying = field(default_factory=Delaying)
     groups: RoleGroups | None = None
     transactions: RoleTransactions | None = None
+    balance: Balance | None = None

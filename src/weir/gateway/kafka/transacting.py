@@ -76,11 +76,13 @@ def fenced_code(version: int, since: int) -> Code:
     return Code.PRODUCER_FENCED if version >= since else Code.INVALID_PRODUCER_EPOCH
 
 
-async def part_to_write(session: "Session", name: str, index: int) -> TopicName:
+async def part_to_write(
+    session: "Session", name: str, index: int, asked: set[TopicName] | None = None
+) -> TopicName:
     """A partition, if the client may produce there."""
     catalog = session.services.catalog
     session.services.guard.check(session.role, catalog.base(name), Action.PRODUCE)
-    return await catalog.look_part(name, index)
+    return await catalog.look_part(name, index, asked)
 
 
 async def find_parts(
@@ -89,9 +91,10 @@ async def find_parts(
     """Of a topic's partitions those that the client may write to, and the codes of the others."""
     found: dict[int, TopicName] = {}
     refused: dict[int, int] = {}
+    asked: set[TopicName] = set()
     for index in indexes:
         try:
-            found[index] = await part_to_write(session, name, index)
+            found[index] = await part_to_write(session, name, index, asked)
         except errors.WeirError as failure:
             refused[index] = code_of(failure)
     return found, refused

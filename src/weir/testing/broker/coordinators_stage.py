@@ -4,6 +4,7 @@ A broker that is `lost` does not know it: it believes in what it had, and nobody
 durable, or sends once it is heard again, is what a broker would that was stopped for a while and goes on.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from zlib import crc32
@@ -78,6 +79,9 @@ class AssignedOwners:
     def owner_now(self, topic: TopicName) -> Owner:
         name = self.name_of(topic)
         return Owner(name == self.me, {}, name)
+
+    def owners_now(self, topic: TopicName, partitions: Sequence[int]) -> list[Owner]:
+        return [self.owner_now(topic.at(index)) for index in partitions]
 
     def brokers(self) -> list[BrokerInfo]:
         return [BrokerInfo(name, "") for name in self._assignments.names]

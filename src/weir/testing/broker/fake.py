@@ -371,6 +371,9 @@ class FakeBroker:
     def owner_now(self, name: TopicName) -> Owner:
         return self.elsewhere.get(name, Owner(True, broker_id="fake", node_id=0))
 
+    def owners_now(self, name: TopicName, partitions: Sequence[int]) -> list[Owner]:
+        return [self.owner_now(name.at(index)) for index in partitions]
+
     def brokers(self) -> list[BrokerInfo]:
         return [BrokerInfo("fake", ""), *self.others]
 

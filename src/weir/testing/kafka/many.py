@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from weir.broker.api import Owner
+from weir.broker.balance.balancer import BalanceSettings
 from weir.broker.bundles.settings import OwnershipSettings
 from weir.broker.groups.model import GroupSettings
 from weir.broker.peers.server import PeerServer
@@ -45,6 +46,8 @@ _HOST = "127.0.0.1"
 _TIMEOUT_S = 60.0
 _LOOK_S = 0.01
 _BOOKIES = 1
+#: A leader is elected; a test that wants a round asks for it.
+_NO_ROUNDS_S = 86_400.0
 _OWNERSHIP = OwnershipSettings(ttl_s=2.0, retry_s=0.05, close_timeout_s=1.0)
 _GROUPS = GroupSettings(initial_delay_s=0.05, min_session_s=1.0)
 
@@ -71,6 +74,7 @@ class ManyBrokers:
             "ownership": _OWNERSHIP,
             "groups": _GROUPS,
             "peers": PeerLinks(),
+            "balance": BalanceSettings(interval_s=_NO_ROUNDS_S),
             **changes,
         }
         self._runtime = real_runtime()
@@ -149,6 +153,18 @@ class ManyBrokers:
         lost = self.running.pop(name)
         self._lost.append(lost)
         self.call(lambda: _cut_off(lost))
+
+    def leader(self) -> str:
+        """The broker that is elected, as all that run agree."""
+        return str(self.call(self._leader))
+
+    async def _leader(self) -> str:
+        def said() -> set[str]:
+            balances = [one.composed.balance for one in self.running.values()]
+            return {balance.leader() for balance in balances if balance is not None}
+
+        await self._until(lambda: len(said()) == 1 and said() <= set(self.running))
+        return said().pop()
 
     # --- who has what --------------------------------------------------------------------------------------
 

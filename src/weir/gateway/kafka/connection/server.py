@@ -65,6 +65,7 @@ class KafkaServer:
             node_id=settings.node_id,
             listener=settings.listener,
             advertised=lambda: self.advertised,
+            balance=services.balance,
         )
         self._server: Server[Session] = Server(runtime, "kafka", serving, self._session, tls=tls)
 

@@ -53,6 +53,8 @@ class Fetching:
         #: Whether a batch had no room: there may be some for smaller ones, but reading to find out costs more.
         self._full = False
         self._failed = False
+        #: Topics that are not known here, for which the metadata were asked.
+        self._asked: set[TopicName] = set()
         #: What was looked at, in order.
         self.seen: dict[FetchPart, None] = {}
 
@@ -133,7 +135,7 @@ class Fetching:
         """Its topic, which may have been unloaded or deleted since it was last read."""
         session, services = self._session, self._session.services
         if part.name is None:
-            part.name = await services.catalog.look_known(session.role, *part.key)
+            part.name = await services.catalog.look_known(session.role, *part.key, self._asked)
         if part.access_revision != services.authoriser.revision:
             services.guard.check(session.role, part.name, Action.CONSUME)
             part.access_revision = services.authoriser.revision

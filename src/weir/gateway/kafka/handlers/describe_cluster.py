@@ -27,15 +27,16 @@ async def describe_cluster(
     operations = NOT_ASKED
     if request.include_cluster_authorized_operations:
         operations = cluster_operations(services.authoriser, session.role)
+    nodes = session.nodes.all()
     return m.DescribeClusterResponse(
         endpoint_type=_BROKERS,
         cluster_id=services.settings.cluster_id,
-        controller_id=session.nodes.controller(),
+        controller_id=session.nodes.controller(nodes),
         brokers=[
             m.DescribeClusterResponse.DescribeClusterBroker(
                 broker_id=node.node_id, host=node.host, port=node.port, rack=node.rack
             )
-            for node in session.nodes.all().values()
+            for node in nodes.values()
         ],
         cluster_authorized_operations=operations,
     )

@@ -6,6 +6,7 @@ from weir.gateway.kafka.nodes import UNSAID, check_epoch
 from weir.gateway.kafka.registry import handler
 from weir.model.errors import WeirError
 from weir.model.registry import Action
+from weir.model.topics import TopicName
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey
 
@@ -24,23 +25,26 @@ _Told = m.ListOffsetsResponse.ListOffsetsPartitionResponse
 async def list_offsets(session: Session, request: m.ListOffsetsRequest, version: int) -> m.ListOffsetsResponse:
     committed = request.isolation_level == _READ_COMMITTED
     response = m.ListOffsetsResponse()
+    sought: set[TopicName] = set()
     for topic in request.topics:
         told = []
         for number, asked in enumerate(topic.partitions, 1):
-            told.append(await _answer(session, topic.name, asked, committed, version))
+            told.append(await _answer(session, topic.name, asked, committed, version=version, sought=sought))
             if not number % _AT_ONCE:
                 await session.turns.next()
         response.topics.append(m.ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name, partitions=told))
     return response
 
 
-async def _answer(session: Session, name: str, asked: _Asked, committed: bool, version: int) -> _Told:
+async def _answer(
+    session: Session, name: str, asked: _Asked, committed: bool, *, version: int, sought: set[TopicName]
+) -> _Told:
     try:
         if asked.timestamp < 0 and version < _SINCE.get(asked.timestamp, _NEVER):
             raise RefusedError(
                 Code.UNSUPPORTED_VERSION, f"{asked.timestamp} is no moment in version {version} of list offsets"
             )
-        offset, time_ms, epoch = await _find(session, name, asked, committed)
+        offset, time_ms, epoch = await _find(session, name, asked, committed, sought)
     except WeirError as failure:
         return _Told(
             partition_index=asked.partition_index, error_code=code_of(failure), timestamp=_NOTHING, offset=_NOTHING
@@ -48,10 +52,12 @@ async def _answer(session: Session, name: str, asked: _Asked, committed: bool, v
     return _Told(partition_index=asked.partition_index, timestamp=time_ms, offset=offset, leader_epoch=epoch)
 
 
-async def _find(session: Session, name: str, asked: _Asked, committed: bool) -> tuple[int, int, int]:
+async def _find(
+    session: Session, name: str, asked: _Asked, committed: bool, sought: set[TopicName]
+) -> tuple[int, int, int]:
     """The offset, its record's time where that was asked for, and the epoch in which it was written."""
     services = session.services
-    part = await services.catalog.look_known(session.role, name, asked.partition_index)
+    part = await services.catalog.look_known(session.role, name, asked.partition_index, sought)
     services.guard.check(session.role, part, Action.CONSUME)
     topic = await services.broker.topic(part, role=session.role, create=False)
     check_epoch(asked.current_leader_epoch, topic.leader_epoch, part)

@@ -1,5 +1,8 @@
 """Metadata: the brokers, and the topics with their partitions and who leads each."""
 
+from collections.abc import Sequence
+
+from weir.broker.api import Owner
 from weir.gateway.kafka.admin.operations import NOT_ASKED, cluster_operations, topic_operations
 from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.errors import Code, RefusedError, code_of
@@ -7,7 +10,6 @@ from weir.gateway.kafka.nodes import NOBODY, Node
 from weir.gateway.kafka.registry import handler
 from weir.model.errors import WeirError
 from weir.model.registry import TopicRecord
-from weir.model.topics import TopicName
 from weir.runtime.turns import LOOK_UP_UNITS
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey
@@ -54,7 +56,7 @@ async def metadata(session: Session, request: m.MetadataRequest, version: int) -
             for node in nodes.values()
         ],
         cluster_id=services.settings.cluster_id,
-        controller_id=session.nodes.controller(),
+        controller_id=session.nodes.controller(nodes),
         topics=topics,
         cluster_authorized_operations=operations,
     )
@@ -101,7 +103,10 @@ async def _described(session: Session, nodes: _Nodes, record: TopicRecord, name:
     partitions: list[_Partition] = []
     for first in range(0, count, _AT_ONCE):
         indexes = range(first, min(count, first + _AT_ONCE))
-        partitions += [_partition(session, nodes, catalog.part_of(record, index), index) for index in indexes]
+        partitions += [
+            _partition(session, nodes, owner, index)
+            for index, owner in zip(indexes, _owners(session, record, indexes), strict=True)
+        ]
         await session.turns.pause(len(indexes))
     return _Topic(
         error_code=Code.NONE,
@@ -111,10 +116,14 @@ async def _described(session: Session, nodes: _Nodes, record: TopicRecord, name:
     )
 
 
-def _partition(session: Session, nodes: _Nodes, part: TopicName, index: int) -> _Partition:
+def _owners(session: Session, record: TopicRecord, indexes: range) -> Sequence[Owner]:
+    broker = session.services.broker
+    return broker.owners_now(record.name, indexes) if record.partitions else [broker.owner_now(record.name)]
+
+
+def _partition(session: Session, nodes: _Nodes, owner: Owner, index: int) -> _Partition:
     """Whoever leads it has it: there are no followers here. Of a leader that this client cannot reach it is told
     that there is one."""
-    owner = session.services.broker.owner_now(part)
     node = session.nodes.number_of(owner)
     reachable = node in nodes
     return _Partition(

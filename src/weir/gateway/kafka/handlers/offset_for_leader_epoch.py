@@ -10,6 +10,7 @@ from weir.gateway.kafka.errors import code_of
 from weir.gateway.kafka.nodes import UNSAID, check_epoch
 from weir.gateway.kafka.registry import handler
 from weir.model.errors import WeirError
+from weir.model.topics import TopicName
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey
 
@@ -25,23 +26,24 @@ async def offset_for_leader_epoch(
     session: Session, request: m.OffsetForLeaderEpochRequest, version: int
 ) -> m.OffsetForLeaderEpochResponse:
     check_named(sum(len(topic.partitions) for topic in request.topics), _MOST_PARTITIONS)
+    sought: set[TopicName] = set()
     return m.OffsetForLeaderEpochResponse(
         topics=[
             m.OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(
                 topic=topic.topic,
-                partitions=[await _end_of(session, topic.topic, part) for part in topic.partitions],
+                partitions=[await _end_of(session, topic.topic, part, sought) for part in topic.partitions],
             )
             for topic in request.topics
         ]
     )
 
 
-async def _end_of(session: Session, name: str, part: _Partition) -> _Result:
+async def _end_of(session: Session, name: str, part: _Partition, sought: set[TopicName]) -> _Result:
     services = session.services
     await session.turns.next()  # there may be many, and all of them at hand
     try:
         services.guard.check(session.role, services.catalog.base(name), None)
-        where = await services.catalog.look_part(name, part.partition)
+        where = await services.catalog.look_part(name, part.partition, sought)
         topic = await services.broker.topic(where, role=session.role, create=False)
         check_epoch(part.current_leader_epoch, topic.leader_epoch, where)
     except WeirError as failure:
