@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic, OffsetSpec
 from kafka import KafkaConsumer, KafkaProducer
 
@@ -280,6 +280,18 @@ def test_topics_are_administered_by_any_broker(brokers: ManyBrokers) -> None:
     done(third.delete_records(parts))
     starts = done(first.list_offsets({TopicPartition(name, index): OffsetSpec.earliest() for index in range(6)}))
     assert [one.offset for one in starts.values()] == [1] * 6
+
+
+def test_a_topic_with_partitions_on_several_brokers_is_deleted_by_any_of_them(
+    brokers: ManyBrokers, admin: AdminClient, topic: str
+) -> None:
+    producer = Producer({"bootstrap.servers": brokers.bootstrap})
+    for index in range(PARTITIONS):
+        producer.produce(topic, b"a", partition=index)
+    assert producer.flush(_TIMEOUT_S) == 0
+    done(admin.delete_topics([topic]))
+    with pytest.raises(KafkaException):
+        done(admin.delete_topics([topic]))
 
 
 def _numbers(admin: AdminClient) -> list[int]:
