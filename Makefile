@@ -5,14 +5,13 @@ BIN    := $(VENV)/bin
 SEEDS  ?= 200
 SCENARIO ?= cluster
 MINUTES ?= 30
-MUTATIONS := tests/sim/test_mutations.py::test_a_broken_promise_is_found_by_its_checkers_and_only_then
 STAMP  := $(VENV)/.installed
 
 # What is compiled is kept: else every process that a test starts compiles all of Weir anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo quick quick-tests test lint mutations sim soak bench clean
+.PHONY: help setup demo quick quick-tests test lint sim soak bench clean
 
 help:  ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -41,10 +40,7 @@ quick-tests: setup
 	$(BIN)/pytest -n 3 --dist worksteal --hypothesis-profile=quick -m 'not process and not spark and not slow'
 
 test: setup  ## everything: lint, unit, protocol, process and simulation tests; prints its ten slowest
-	$(BIN)/pytest -n 3 --dist worksteal --durations=10 --deselect $(MUTATIONS)
-
-mutations: setup  ## every promise broken on purpose: its checkers must find it; searches seeds, so it takes long
-	$(BIN)/pytest -n 3 --dist worksteal $(MUTATIONS)
+	$(BIN)/pytest -n 3 --dist worksteal --durations=10
 
 sim: setup  ## SEEDS=N random seeds of SCENARIO=cluster (the storage), broker (over it), kafka (its clients) or multibroker; balance: one large run
 	$(BIN)/python -m weir.testing.sim --scenario $(SCENARIO) --seeds $(SEEDS)

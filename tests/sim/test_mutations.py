@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from weir.testing.checking import BUG
 from weir.testing.operations import Operation
 from weir.testing.scenario import Scenario
 from weir.testing.scenario_table import SCENARIOS
@@ -116,6 +117,8 @@ FIRST_SEED = {
     },
 }
 _MOST_SEEDS = 150
+#: Of a function that is called with other arguments than the one in whose place it was put.
+_UNFIT = "positional argument"
 _ALL = [(name, mutation) for name in sorted(SCENARIOS) for mutation in sorted(SCENARIOS[name].mutations)]
 _EACH = pytest.mark.parametrize("scenario", sorted(SCENARIOS))
 
@@ -139,9 +142,12 @@ def test_a_broken_promise_is_found_by_its_checkers_and_only_then(name: str, muta
 
 def ops_of(scenario: Scenario, seed: int, mutation: str) -> Sequence[Operation]:
     try:
-        return scenario.run(seed, mutation=mutation).ops
+        result = scenario.run(seed, mutation=mutation)
     except LivelockError:  # a broken promise may also turn a loop into one without end
         return ()
+    unfit = [found.sentence for found in result.violations if found.promise == BUG and _UNFIT in found.sentence]
+    assert not unfit, f"{mutation} no longer fits what it patches: {unfit[0]}"
+    return result.ops
 
 
 @_EACH

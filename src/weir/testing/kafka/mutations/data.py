@@ -106,7 +106,7 @@ def _first_batch_missed() -> Iterator[None]:
         yield
 
 
-def _accept(self: Gaps, key: Any, stamp: Stamp | None) -> None:
+def _accept(self: Gaps, key: Any, stamp: Stamp | None, topic: Any = None) -> None:
     """Whatever comes."""
 
 

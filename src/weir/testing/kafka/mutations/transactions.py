@@ -128,8 +128,8 @@ def _fetch_beyond_stable() -> Iterator[None]:
 def _offsets_shifted() -> Iterator[None]:
     """Readers are given the messages of transactions at the offsets behind theirs."""
 
-    def shifted(batch: bytes, base_offset: int) -> Any:
-        return patched(batch, base_offset + (parse_header(batch).attributes == TRANSACTIONAL))
+    def shifted(batch: bytes, base_offset: int, leader_epoch: int) -> Any:
+        return patched(batch, base_offset + (parse_header(batch).attributes == TRANSACTIONAL), leader_epoch)
 
     with patch("weir.gateway.kafka.fetch.fetching.patched", shifted):
         yield
