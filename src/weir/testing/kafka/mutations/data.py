@@ -97,8 +97,8 @@ def _gap_accepted() -> Iterator[None]:
 @mutation(
     "first-batch-missed",
     logs.producers_order_is_kept,
-    storage=often(Fault.LEASES, Fault.META_LOSS, Fault.RESTART_BOOKIE),
-    **{**IDEMPOTENT, "in_parts": 3},
+    storage={**often(Fault.LEASES, Fault.META_LOSS, Fault.RESTART_BOOKIE, duration_s=3.0), "fault_every_s": 0.2},
+    **{**IDEMPOTENT, "idempotent": 4, "messages": 15, "in_parts": 3},
 )
 def _first_batch_missed() -> Iterator[None]:
     """Nobody remembers that the first batch of a producer could not be stored."""
