@@ -13,8 +13,8 @@ from weir.client.kafka.producing import Sender
 from weir.client.kafka.settings import KafkaSettings, parse_servers
 from weir.model.batch import Stamp
 from weir.model.topics import TopicName
-from weir.testing.kafka.many import ManyBrokers
 from weir.testing.kafka.stage import batch_of
+from weir.testing.many_brokers import ManyBrokers
 from weir.wire.kafka.records import TRANSACTIONAL, split_batches
 from weir.wire.kafka.records_read import iter_records
 
@@ -23,7 +23,7 @@ PARTS = [Partition("orders", index) for index in range(6)]
 
 @pytest.fixture
 def brokers() -> Iterator[ManyBrokers]:
-    found = ManyBrokers(3).start()
+    found = ManyBrokers().start()
     broker = found.running["broker0"].composed
     found.call(lambda: broker.registry.topics.create(TopicName.parse("orders"), partitions=len(PARTS)))
     yield found

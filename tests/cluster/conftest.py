@@ -1,4 +1,4 @@
-"""Three brokers over one storage, for the official client and REST to talk to."""
+"""Three brokers of one cluster, for the official client and REST to talk to."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -14,10 +14,10 @@ NAMES = ("one", "two", "three")
 
 
 @pytest.fixture(scope="module")
-def brokers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ManyBrokers]:
+def brokers(request: pytest.FixtureRequest) -> Iterator[ManyBrokers]:
     """By the names that the module gives them, if it does: who has which bundle goes by these."""
     names = getattr(request.module, "NAMES", NAMES)
-    many = ManyBrokers(tmp_path_factory.mktemp("many"), *names).start()
+    many = ManyBrokers(*names, spread=True).start()
     yield many
     many.stop()
 

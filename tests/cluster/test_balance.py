@@ -27,7 +27,7 @@ def _balance(brokers: ManyBrokers, name: str) -> ClusterBalance:
 def test_all_brokers_know_the_leader_and_ask_everyones_load_and_one_hands_over_what_it_is_told_to(
     brokers: ManyBrokers,
 ) -> None:
-    names = sorted(brokers.brokers)
+    names = sorted(brokers.running)
     leader: list[str] = []
 
     async def scenario() -> None:
@@ -64,7 +64,7 @@ def test_every_broker_reports_its_own_load_as_pulsars_tools_expect_it(
     name = f"persistent://public/default/{unique}"
     producer = connect(brokers["one"].url).create_producer(name)
     producer.send(b"x")
-    reports = {member: brokers[member].do("GET", "broker-stats/load-report") for member in brokers.brokers}
+    reports = {member: brokers[member].do("GET", "broker-stats/load-report") for member in brokers.running}
     for member, report in reports.items():
         assert report["webServiceUrl"] == brokers[member].http
         assert report["pulsarServiceUrl"] == brokers[member].url

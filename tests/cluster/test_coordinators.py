@@ -9,8 +9,8 @@ def test_partitions_groups_and_sinks_are_asked_for_at_any_broker(brokers: ManyBr
     """Over the brokers' own protocol: a partition joins by being produced to, a driver asks whom it knows."""
 
     async def scenario() -> None:
-        access = {name: one.composed.transaction_access.of("") for name, one in brokers.brokers.items()}
-        groups = {name: one.composed.groups for name, one in brokers.brokers.items()}
+        access = {name: one.composed.transaction_access.of("") for name, one in brokers.running.items()}
+        groups = {name: one.composed.groups for name, one in brokers.running.items()}
         some, name = next(iter(access.values())), "weir-sink/s/1"
         owner = (await some.owner(name)).broker_id
         assert {(await one.owner(name)).broker_id for one in access.values()} == {owner}
@@ -39,7 +39,7 @@ def test_partitions_groups_and_sinks_are_asked_for_at_any_broker(brokers: ManyBr
 
 def test_a_sinks_transactional_ids_are_asked_for_where_the_sink_is(brokers: ManyBrokers) -> None:
     async def scenario() -> None:
-        access = {name: one.composed.transaction_access.of("") for name, one in brokers.brokers.items()}
+        access = {name: one.composed.transaction_access.of("") for name, one in brokers.running.items()}
         some = next(iter(access.values()))
         for number in range(8):
             name = f"weir-sink/s{number}/writer"

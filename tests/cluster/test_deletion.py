@@ -24,7 +24,7 @@ def topic(brokers: ManyBrokers, connect, unique: str) -> TopicName:
         producer.send(b"%d" % at)
     client.close()
     assert {brokers["first"].broker.owner_now(name.at(at)).broker_id for at in range(PARTS)} == set(
-        brokers.brokers
+        brokers.running
     )
     return name
 
@@ -47,7 +47,7 @@ def test_any_broker_deletes_a_topic_of_all(brokers: ManyBrokers, topic: TopicNam
     assert left(brokers, topic) == PARTS
     brokers["third"].do("DELETE", path(topic))
     assert left(brokers, topic) == 0
-    for one in brokers.brokers.values():
+    for one in brokers.running.values():
         assert one.ask("DELETE", path(topic))[0] == 404
         assert not any(served.name.base == topic for served in one.broker.loaded)
 
@@ -77,7 +77,7 @@ def test_a_deletion_that_is_cut_short_goes_on_with_whoever_is_asked(
         patch.setattr(deleter, "erase", fail)
         assert brokers[first].ask("DELETE", path(topic))[0] == 503
     assert 0 < left(brokers, topic) < PARTS
-    other = next(name for name in brokers.brokers if name != first)
+    other = next(name for name in brokers.running if name != first)
     brokers[other].do("DELETE", path(topic))
     assert left(brokers, topic) == 0
 

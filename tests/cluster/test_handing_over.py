@@ -24,7 +24,7 @@ def owner(brokers: ManyBrokers, topic: str) -> str:
     found: list[str] = []
 
     def known() -> bool:
-        found[:] = [one for one in brokers.brokers if brokers[one].broker.owner_now(name).here]
+        found[:] = [one for one in brokers.running if brokers[one].broker.owner_now(name).here]
         return len(found) == 1
 
     until(known)
@@ -34,7 +34,7 @@ def owner(brokers: ManyBrokers, topic: str) -> str:
 def move(brokers: ManyBrokers, topic: str) -> str:
     """Give the topic's bundle to the next broker; its name."""
     name, here = TopicName.parse(topic), owner(brokers, topic)
-    names = list(brokers.brokers)
+    names = list(brokers.running)
     to = names[(names.index(here) + 1) % len(names)]
     bundle = brokers[here].broker.bundles.bundle_of(name).range
     address = brokers[to].http.removeprefix("http://")
@@ -155,7 +155,7 @@ def test_metrics_have_what_a_broker_serves_and_nothing_else(
     sender.flush()
 
     def shown() -> list[str]:
-        return [name for name, one in brokers.brokers.items() if topic.encode() in one.ask("GET", "/metrics")[2]]
+        return [name for name, one in brokers.running.items() if topic.encode() in one.ask("GET", "/metrics")[2]]
 
     assert shown() == [owner(brokers, topic)]
     to = move(brokers, topic)

@@ -14,8 +14,8 @@ from kafka import KafkaConsumer, KafkaProducer
 
 from weir.gateway.kafka.errors import Code
 from weir.model.topics import TopicName
-from weir.testing.kafka.many import ManyBrokers
 from weir.testing.kafka.stage import Peer, batch_of
+from weir.testing.many_brokers import ManyBrokers
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey
 
@@ -25,7 +25,7 @@ _TIMEOUT_S = 60.0
 
 @pytest.fixture(scope="module")
 def brokers() -> Iterator[ManyBrokers]:
-    found = ManyBrokers(3).start()
+    found = ManyBrokers().start()
     yield found
     found.stop()
 
@@ -437,7 +437,7 @@ async def _epoch_end(peer: Peer, topic: str, epoch: int) -> tuple[int, int]:
 
 @pytest.mark.slow
 def test_nothing_is_lost_when_a_broker_is() -> None:
-    brokers = ManyBrokers(3).start()
+    brokers = ManyBrokers().start()
     try:
         name = "orders"
         create(brokers, name)
