@@ -13,19 +13,23 @@ from ssl import SSLContext
 from typing import Any
 
 from weir.ledger.interfaces import Bookie
-from weir.ledger.link import Link, Resolver
+from weir.ledger.link import BookieLink
 from weir.model.errors import BookieBusyError, BookieError, BookieUnavailableError, WeirError, WireError
 from weir.model.ids import BookieId, Buffer, EntryId, LedgerId
 from weir.model.reading import ReadResult
-from weir.runtime.interfaces import Runtime, Timer
+from weir.runtime.interfaces import Connection, Runtime, Timer
 from weir.runtime.tasks import TaskScope
 from weir.wire import bookie as wire
 from weir.wire.bookie_errors import error_from
+from weir.wire.metadata import BookieInfo
 from weir.wire.proof import ClusterSecret
 
 log = logging.getLogger(__name__)
 
 _MAX_DOUBLINGS = 16
+
+#: Where a bookie is, if anyone knows.
+Resolver = Callable[[BookieId], BookieInfo | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +86,7 @@ class RemoteBookie:
         self._tls = tls
         self._secret = secret
         self._tasks = TaskScope(f"remote bookie {bookie_id}")
-        self._link: Link | None = None
+        self._link: BookieLink | None = None
         self._closed = False
         self._last_request_id = 0
         self._pending: dict[int, _Pending] = {}
@@ -196,8 +200,8 @@ class RemoteBookie:
             return BookieUnavailableError(f"bookie {self.bookie_id} could not be reached just now")
         return None
 
-    def _connect(self) -> Link:
-        link = Link(
+    def _connect(self) -> BookieLink:
+        link = BookieLink(
             self._runtime,
             self.bookie_id,
             on_response=self._on_response,
@@ -206,11 +210,17 @@ class RemoteBookie:
         )
         self._link = link
         self._pinged_at = None
-        timeout_s = self._settings.connect_timeout_s
-        self._tasks.spawn(link.run(self._resolve, timeout_s=timeout_s, tls=self._tls), "connection")
+        self._tasks.spawn(link.run(self._dial, timeout_s=self._settings.connect_timeout_s), "connection")
         return link
 
-    def _on_ended(self, link: Link, error: BookieUnavailableError) -> None:
+    async def _dial(self) -> Connection:
+        info = self._resolve(self.bookie_id)
+        if info is None:
+            raise BookieUnavailableError("it is not registered")
+        timeout_s = self._settings.connect_timeout_s
+        return await self._runtime.net.connect(info.host, info.port, timeout_s=timeout_s, tls=self._tls)
+
+    def _on_ended(self, link: BookieLink, error: BookieUnavailableError) -> None:
         """Every request in flight fails, and the next attempt waits a little."""
         settings = self._settings
         if link is not self._link:
@@ -283,7 +293,7 @@ class RemoteBookie:
         if self._pending:
             self._arm(self._settings.tick_s)
 
-    def _keep_alive(self, link: Link, now: float) -> None:
+    def _keep_alive(self, link: BookieLink, now: float) -> None:
         settings = self._settings
         if self._pinged_at is not None:
             if now - self._pinged_at >= settings.ping_timeout_s:

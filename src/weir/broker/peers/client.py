@@ -7,6 +7,7 @@ fails with PeerUnavailableError, which says whether the other broker may have he
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from weir.broker.peers.link import PeerLink
@@ -102,7 +103,7 @@ class PeerClient:
         pending = _Pending(asyncio.get_running_loop().create_future(), call, size)
         self._pending[request_id] = pending
         self._pending_bytes += size
-        link.send(messages.encode_request(request_id, call.number, min(int(timeout_s * 1000), _MAX_MS), value))
+        link.send([messages.encode_request(request_id, call.number, min(int(timeout_s * 1000), _MAX_MS), value)])
         try:
             async with asyncio.timeout(timeout_s):
                 answer: A = await pending.answer
@@ -135,13 +136,14 @@ class PeerClient:
         link = PeerLink(
             self._runtime,
             Hello(self._asker, self._broker_id),
-            credentials=self._credentials,
+            secret=self._credentials.secret,
             on_response=self._on_response,
             on_ended=self._on_ended,
         )
         self._link = link
-        host, port = address
-        self._tasks.spawn(link.run(host, port, timeout_s=self._settings.connect_timeout_s), "connection")
+        timeout_s, tls = self._settings.connect_timeout_s, self._credentials.client_tls
+        dial = partial(self._runtime.net.connect, *address, timeout_s=timeout_s, tls=tls)
+        self._tasks.spawn(link.run(dial, timeout_s=timeout_s), "connection")
         self._tasks.spawn(self._watch(link, address), "watch")
         return link
 
