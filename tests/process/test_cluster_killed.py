@@ -1,6 +1,6 @@
-"""A cluster of real processes under load from official clients, its processes killed and stopped in turn.
+"""A cluster of real processes under load from official clients: restarted, killed and stopped in turn.
 
-A short form of `make soak`.
+A short form of `make soak`, after a rolling restart, of which no producer may hear anything.
 """
 
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from weir.testing.soak.cluster_process import ClusterProcess
-from weir.testing.soak.run import clients_of, kill, stop_for, strike
+from weir.testing.soak.run import clients_of, kill, restart, stop_for, strike
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
@@ -24,11 +24,16 @@ def cluster(tmp_path: Path) -> Iterator[ClusterProcess]:
     process.close()
 
 
-@pytest.mark.timeout(290)
-def test_nothing_acknowledged_is_lost_whichever_process_dies_or_sleeps(cluster: ClusterProcess) -> None:
+@pytest.mark.timeout(390)
+def test_nothing_acknowledged_is_lost_whichever_process_is_restarted_dies_or_sleeps(
+    cluster: ClusterProcess,
+) -> None:
     cluster.start()
     with clients_of(cluster) as clients:
         clients.wait_progress()
+        for node in cluster.nodes("broker", "bookie"):
+            strike(cluster, clients, node, "restart", restart)
+        assert clients.refused() == []
         for node in cluster.nodes("broker", "bookie"):
             strike(cluster, clients, node, "kill", kill)
         strike(cluster, clients, cluster.nodes("broker")[0], "stop", stop_for(STOPPED_S))

@@ -246,3 +246,24 @@ def test_closing_acknowledges_what_is_under_way(run: Callable) -> None:
         assert await bench.texts(again) == ["m0", "m1", "m2"]
 
     run(scenario)
+
+
+def test_a_ledger_that_is_opened_ahead_is_used_and_goes_if_it_is_not(run: Callable) -> None:
+    async def scenario(bench) -> None:
+        context = await bench.broker()
+        stream = await Stream.open(context, "s", create_missing=True)
+        stream.prepare()
+        await stream.settled()
+        (opened,) = stream.chain.spans
+        stream.prepare()
+        assert await stream.append(bench.draft("m0")) == 0
+        assert [span.ledger_id for span in stream.chain.spans] == [opened.ledger_id]
+        await stream.roll()
+        stream.prepare()
+        await stream.close()
+        assert [span.ledger_id for span in stream.chain.spans] == [opened.ledger_id]
+        assert [ledger.ledger_id for ledger in await context.ledgers.list()] == [opened.ledger_id]
+        again = await Stream.open(context, "s")
+        assert (again.end_offset, await bench.texts(again)) == (1, ["m0"])
+
+    run(scenario)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from weir.model.errors import BookieUnavailableError, StreamFencedError, WireError
 from weir.stream.held_chain import HeldChain
 from weir.stream.state import StateLog
-from weir.wire.state import decode_changes, encode_changes
+from weir.wire.state import DEFLATED, PLAIN, decode_changes, encode_changes
 
 
 async def opened(bench, **changes) -> StateLog:
@@ -138,10 +138,26 @@ def test_changes_survive_the_round_trip(changes: dict[str, bytes | None]) -> Non
     assert decode_changes(encode_changes(changes)) == changes
 
 
-@given(st.binary(max_size=60), st.booleans())
-def test_bytes_that_are_no_changes_are_refused(raw: bytes, versioned: bool) -> None:
+@given(st.dictionaries(st.text(max_size=20), st.none() | st.binary(max_size=2_000)))
+def test_changes_survive_the_round_trip_when_they_are_deflated(changes: dict[str, bytes | None]) -> None:
+    assert decode_changes(encode_changes(changes, DEFLATED)) == changes
+
+
+def test_what_is_long_is_deflated_if_every_reader_knows_how_to_read_it() -> None:
+    changes = {"k": b"ab" * 1_000}
+    plain, deflated = encode_changes(changes), encode_changes(changes, DEFLATED)
+    assert (plain[0], deflated[0]) == (PLAIN, DEFLATED)
+    assert len(deflated) < len(plain) / 10
+    assert encode_changes({"k": b"v"}, DEFLATED)[0] == PLAIN
+    for cut in (deflated[:-1], deflated + b"x", deflated[:5] + b"\xff" + deflated[6:]):
+        with pytest.raises(WireError):
+            decode_changes(cut)
+
+
+@given(st.binary(max_size=60), st.sampled_from([b"", b"\x01\x02\x00\x00\x00", b"\x02\x02\x00\x00\x00"]))
+def test_bytes_that_are_no_changes_are_refused(raw: bytes, head: bytes) -> None:
     with suppress(WireError):
-        decode_changes(b"\x01\x02\x00\x00\x00" + raw if versioned else raw)
+        decode_changes(head + raw)
 
 
 def test_a_flush_ends_although_others_go_on_making_changes(run: Callable) -> None:

@@ -5,7 +5,7 @@ from msgspec import Struct
 from weir.admin.context import AdminContext
 from weir.admin.routing import Call, RefusedError, Route
 from weir.broker.api import StorageAdmin
-from weir.model.features import common_features
+from weir.model.features import common_features, held_back
 from weir.model.load import BrokerLoad
 from weir.wire.peer.administration import AdminCall
 
@@ -55,10 +55,11 @@ class ClusterBookie(Struct, rename="camel"):
 
 
 class ClusterBody(Struct, rename="camel"):
-    """`features`: what all brokers have, and so what is used."""
+    """`features`: what all brokers have, and so what is used; `heldBack`: what is not yet, and who lacks it."""
 
     leader: str
     features: list[str]
+    held_back: dict[str, list[str]]
     brokers: list[ClusterBroker]
     bundles: list[ClusterBundle]
     bookies: list[ClusterBookie]
@@ -120,6 +121,7 @@ class ClusterRoutes:
         return ClusterBody(
             await storage.leader(),
             sorted(common_features(brokers)),
+            held_back(brokers),
             [
                 ClusterBroker(
                     info.broker_id,

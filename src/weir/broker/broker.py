@@ -11,7 +11,7 @@ from weir.broker.bundles.sole import SoleBundles
 from weir.broker.context import BrokerContext
 from weir.broker.ports import Authenticator, Claim, NothingElsewhere, Ownership, PartsElsewhere, Registry
 from weir.broker.topic.opening import AnyTopic, open_topic
-from weir.broker.topic.topic import stream_name
+from weir.broker.topic.topic import BrokerTopic, stream_name
 from weir.broker.upkeep.idle_topics import IdleTopics
 from weir.broker.upkeep.leftovers import Leftovers
 from weir.broker.upkeep.maintenance import Maintenance
@@ -112,6 +112,11 @@ class Broker:
             if task.done() and not task.cancelled() and task.exception() is None
         ]
 
+    @property
+    def written(self) -> list[TopicName]:
+        """The topics that have producers."""
+        return [topic.name for topic in self.served if len(topic.producers)]
+
     async def topic(self, name: TopicName, *, role: str, create: bool = True) -> AnyTopic:
         self._check(role, name)
         return await self.load(name, create=create)
@@ -145,6 +150,13 @@ class Broker:
                 await self._apply_policies(topic)
                 return topic
             await self._forget(name, loading, "the topic moved to another broker")
+
+    async def load_ahead(self, name: TopicName, *, written: bool) -> None:
+        """Load a topic whose clients are about to come; `written`: with a ledger, so that their first message does
+        not wait for one."""
+        topic = await self.load(name, create=False)
+        if written and isinstance(topic, BrokerTopic):
+            topic.stream.prepare()
 
     async def _load(self, name: TopicName, create: bool) -> AnyTopic:
         log_about(topic=str(name))  # not the connection that happened to ask first

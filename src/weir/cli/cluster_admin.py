@@ -51,8 +51,14 @@ def status(remote: Remote, as_json: bool) -> None:
         ],
         title="Bookies",
     )
+    waiting = [f"{name} (not {', '.join(who)})" for name, who in found["heldBack"].items()]
     print_fields(
-        [("under-replicated ledgers", found["underReplicatedLedgers"]), ("leader", found["leader"] or "none")]
+        [
+            ("under-replicated ledgers", found["underReplicatedLedgers"]),
+            ("leader", found["leader"] or "none"),
+            ("features", ", ".join(found["features"])),
+            *([("not used yet", ", ".join(waiting))] if waiting else []),
+        ]
     )
 
 

@@ -22,8 +22,10 @@ from weir.broker.bundles.ownership import BundleOwnership
 from weir.broker.bundles.peer_parts import PeerParts
 from weir.broker.bundles.peer_successor import PeerSuccessor
 from weir.broker.bundles.settings import OwnershipSettings
+from weir.broker.bundles.silent import PeerReach
 from weir.broker.context import BrokerContext
 from weir.broker.coordinator_shards import CLUSTER_SHARDS, CoordinatorShards, ShardCount
+from weir.broker.feature_gate import FeatureGate
 from weir.broker.groups.coordinator import GroupCoordinator
 from weir.broker.groups.model import GroupSettings
 from weir.broker.groups.offsets import GroupOffsets
@@ -56,7 +58,7 @@ from weir.ledger.client import LedgerClient
 from weir.ledger.idblocks import IdBlocks
 from weir.meta import keys
 from weir.meta.interfaces import MetaStore
-from weir.model.features import FEATURES
+from weir.model.features import FEATURES, EveryFeature
 from weir.model.policies import Policies
 from weir.model.registry import BrokerInfo
 from weir.runtime.byte_budget import ByteBudget
@@ -105,6 +107,8 @@ class Composition:
     owner: ports.Ownership | None = None
     #: How it speaks with the other brokers; None: it is on its own, and asks nobody but itself.
     peers: PeerLinks | None = None
+    #: What it says that it can do.
+    features: tuple[str, ...] = FEATURES
     #: Its part in balance, if it speaks with other brokers; None: it is measured by nobody and leads nobody.
     balance: BalanceSettings | None = None
 
@@ -237,7 +241,14 @@ async def compose_broker(
     schemas = SchemaRegistry(meta, runtime, registry)
     context = BrokerContext(
         runtime,
-        StreamContext(runtime, meta, ledgers, TailCache(how.tail_bytes), how.streams),
+        StreamContext(
+            runtime,
+            meta,
+            ledgers,
+            TailCache(how.tail_bytes),
+            how.streams,
+            EveryFeature() if bundles is None else FeatureGate(lambda: bundles.ownership.registration.live),
+        ),
         how.broker,
         ByteBudget(how.broker.in_flight_bytes),
         guard=guard,
@@ -248,6 +259,7 @@ async def compose_broker(
     broker = Broker(context, registry, ownership, authenticator, bundles)
     if bundles is not None:
         bundles.serve(broker, PeerSuccessor(peers, peer_handlers, bundles.expect))
+        bundles.ownership.silent.reach = PeerReach(peers, runtime.clock)
         broker.elsewhere = PeerParts(runtime.clock, peers, peer_handlers, broker)
     broker.start()
     stack.push_async_callback(broker.close)
@@ -414,7 +426,7 @@ async def _own(
 ) -> BundleMoves:
     number = await number_of(meta, runtime, how.name)
     instance = f"{runtime.rng.getrandbits(64):016x}"
-    info = BrokerInfo(how.name, instance, how.listeners, number, rack=how.rack, features=FEATURES)
+    info = BrokerInfo(how.name, instance, how.listeners, number, rack=how.rack, features=how.features)
     ownership = BundleOwnership(
         meta,
         runtime,

@@ -144,6 +144,11 @@ class Appender:
         self._kick()
         return done
 
+    def prepare(self) -> None:
+        """Open a ledger now, before there is something to append; if nothing is, it goes when it is closed."""
+        if self._writer is None and self._turnover is None and self._refusal() is None:
+            self._start_turnover(self._open_ledger)
+
     async def wait_capacity(self) -> None:
         """Wait until an append may be made without growing memory beyond the window."""
         while self._failure is None and self._waiting_bytes > self._settings.window_bytes:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from weir.ledger.client import LedgerClient
 from weir.meta.interfaces import MetaStore
+from weir.model.features import EveryFeature, FeaturesInUse
 from weir.runtime import Runtime
 from weir.stream.ahead import AheadBudget
 from weir.stream.settings import StreamSettings
@@ -19,6 +20,8 @@ class StreamContext:
     ledgers: LedgerClient
     tails: TailCache
     settings: StreamSettings
+    #: What whoever opens a stream next can read.
+    features: FeaturesInUse = field(default_factory=EveryFeature)
     ahead: AheadBudget = field(init=False)
 
     def __post_init__(self) -> None:

@@ -145,6 +145,10 @@ class Stream:
         first one's offset."""
         return self._appender.append_all(batches)
 
+    def prepare(self) -> None:
+        """Open a ledger now, before there is something to append."""
+        self._appender.prepare()
+
     async def wait_capacity(self) -> None:
         """Wait until an append may be made without growing memory beyond the window."""
         await self._appender.wait_capacity()

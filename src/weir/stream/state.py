@@ -11,7 +11,7 @@ take cursors along. Reading an entry twice changes nothing.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 
@@ -19,11 +19,12 @@ from weir.ledger.reader import LedgerReader
 from weir.ledger.writer import LedgerWriter
 from weir.model.check import check
 from weir.model.errors import EntryLostError, StreamClosedError, StreamFencedError, WeirError, WriterFencedError
+from weir.model.features import DEFLATED_STATE
 from weir.model.ids import EntryId
 from weir.runtime.tasks import TaskScope
 from weir.stream.context import StreamContext
 from weir.stream.held_chain import HeldChain
-from weir.wire.state import decode_changes, encode_changes
+from weir.wire.state import DEFLATED, PLAIN, decode_changes, encode_changes
 
 log = logging.getLogger(__name__)
 
@@ -167,7 +168,7 @@ class StateLog:
         changed, self._changed, noted = self._changed, {}, self._noted
         _apply(self._values, changes := {key: _bytes_of(change) for key, change in changed.items()})
         try:
-            payload = encode_changes(changes)
+            payload = self._encoded(changes)
             if self._writer is None or len(payload) > _MAX_ENTRY_BYTES or self._is_due_for_a_new_ledger():
                 await self._begin_ledger()
             else:
@@ -196,7 +197,7 @@ class StateLog:
         writer = await self._context.ledgers.create(self._settings.quorum)
         self._written_bytes = 0
         for some in _in_entries(self._values):
-            await self._append(writer, encode_changes(some))
+            await self._append(writer, self._encoded(some))
         former = self._chain.value.state_ledger
         await self._chain.change(lambda chain: replace(chain, state_ledger=writer.ledger_id))
         before, self._writer = self._writer, writer
@@ -204,6 +205,9 @@ class StateLog:
             await before.abandon()
         if former is not None:
             await self._context.ledgers.delete(former)
+
+    def _encoded(self, changes: Mapping[str, bytes | None]) -> bytes:
+        return encode_changes(changes, DEFLATED if self._context.features.uses(DEFLATED_STATE) else PLAIN)
 
     async def _append(self, writer: LedgerWriter, payload: bytes) -> None:
         await asyncio.gather(*(writer.append(payload) for _ in range(2 if self._twice else 1)))

@@ -189,11 +189,11 @@ class ManyBrokers:
 
     # --- one broker ----------------------------------------------------------------------------------------
 
-    def begin(self, name: str) -> None:
-        """Start a broker, or start it anew."""
-        self.call(lambda: self._begin(name))
+    def begin(self, name: str, **changes: Any) -> None:
+        """Start a broker, or start it anew; `changes`: of its `Composition`, beyond everybody's."""
+        self.call(lambda: self._begin(name, **changes))
 
-    async def _begin(self, name: str) -> None:
+    async def _begin(self, name: str, **changes: Any) -> None:
         net = BoundNetwork(self._runtime.net)
         bound = {kind: await net.bind(Address(_HOST, 0)) for kind in _SCHEMES}
         listeners = {kind: f"{_SCHEMES[kind]}{address}" for kind, address in bound.items()}
@@ -204,7 +204,7 @@ class ManyBrokers:
         ledgers = LedgerClient(runtime, meta, self._pool)
         await ledgers.start()
         stack.push_async_callback(ledgers.close)
-        how = Composition(name, listeners, **self._changes)
+        how = Composition(name, listeners, **self._changes | changes)
         composed = await compose_broker(runtime, meta, ledgers, how, stack)
         context = AdminContext(
             runtime.clock,

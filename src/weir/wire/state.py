@@ -1,25 +1,39 @@
-"""Changes of a stream's small state as the payload of a ledger entry: key, and value or none."""
+"""Changes of a stream's small state as the payload of a ledger entry: key, and value or none.
 
+Version 2 is version 1 with everything behind the header deflated, where that makes it smaller: positions of many
+messages and producers of a large topic are long, and mostly alike.
+"""
+
+import zlib
 from collections.abc import Mapping
 from struct import Struct, error
 
 from weir.model.errors import UnknownVersionError, WireError
 from weir.model.ids import Buffer
 
-_HEADER = Struct("<BI")
+_HEADER = Struct("<BI")  # version, and the number of changes
+_LENGTH = Struct("<I")  # since version 2: bytes of the changes before they were deflated
 _RECORD = Struct("<HI")
-_VERSION = 1
+PLAIN, DEFLATED = 1, 2
+#: Below it nothing is gained.
+_DEFLATED_FROM_BYTES = 1024
+_LEVEL = 1
 #: The length that stands for "deleted".
 _GONE = 0xFFFFFFFF
 
 
-def encode_changes(changes: Mapping[str, bytes | None]) -> bytes:
-    """One entry with all the changes; None deletes a key."""
-    parts = [_HEADER.pack(_VERSION, len(changes))]
+def encode_changes(changes: Mapping[str, bytes | None], newest: int = PLAIN) -> bytes:
+    """One entry with all the changes; None deletes a key. `newest`: the version that every reader knows."""
+    parts: list[bytes] = []
     for key, value in changes.items():
         name = key.encode()
         parts += [_RECORD.pack(len(name), _GONE if value is None else len(value)), name, value or b""]
-    return b"".join(parts)
+    body = b"".join(parts)
+    if newest >= DEFLATED and len(body) >= _DEFLATED_FROM_BYTES:
+        deflated = zlib.compress(body, _LEVEL)
+        if len(deflated) + _LENGTH.size < len(body):
+            return _HEADER.pack(DEFLATED, len(changes)) + _LENGTH.pack(len(body)) + deflated
+    return _HEADER.pack(PLAIN, len(changes)) + body
 
 
 def decode_changes(data: Buffer) -> dict[str, bytes | None]:
@@ -28,9 +42,11 @@ def decode_changes(data: Buffer) -> dict[str, bytes | None]:
     changes: dict[str, bytes | None] = {}
     try:
         version, count = _HEADER.unpack_from(view)
-        if version != _VERSION:
+        if version not in (PLAIN, DEFLATED):
             raise UnknownVersionError(f"stream state has version {version}", hint="written by a newer Weir?")
-        place = _HEADER.size
+        view, place = view[_HEADER.size :], 0
+        if version == DEFLATED:
+            view = _inflated(view)
         for _ in range(count):
             name_bytes, value_bytes = _RECORD.unpack_from(view, place)
             start = place + _RECORD.size + name_bytes
@@ -39,8 +55,17 @@ def decode_changes(data: Buffer) -> dict[str, bytes | None]:
                 raise WireError("stream state ends within a record")
             key = str(view[start - name_bytes : start], "utf-8")
             changes[key] = None if value_bytes == _GONE else bytes(view[start:place])
-    except (error, UnicodeDecodeError) as bad:
+    except (error, UnicodeDecodeError, zlib.error) as bad:
         raise WireError(f"stream state is malformed: {bad}") from bad
     if place != len(view):
         raise WireError(f"stream state has {len(view) - place} bytes too many")
     return changes
+
+
+def _inflated(view: memoryview) -> memoryview:
+    (length,) = _LENGTH.unpack_from(view)
+    reader = zlib.decompressobj()
+    found = reader.decompress(view[_LENGTH.size :], length + 1)
+    if len(found) != length or not reader.eof or reader.unused_data:
+        raise WireError("stream state is not as long as it says")
+    return memoryview(found)

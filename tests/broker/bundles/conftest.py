@@ -12,6 +12,7 @@ from weir.broker.bundles.ownership import BundleOwnership
 from weir.broker.bundles.settings import OwnershipSettings
 from weir.meta.memory import MemoryCore, MemoryMeta
 from weir.model.bundles import Boundaries, BundleName
+from weir.model.features import FEATURES
 from weir.model.policies import Isolation
 from weir.model.registry import BrokerInfo
 from weir.model.topics import NamespaceName, TopicName
@@ -33,12 +34,22 @@ class Names:
     claims: dict[TopicName, object] = field(default_factory=dict)
     closing_s: float = 0.0
     reasons: list[str] = field(default_factory=list)
+    prepared: list[TopicName] = field(default_factory=list)
 
     async def load(self, name: TopicName, *, create: bool = True) -> object:
         claim = self.claims[name] = await self.ownership.own(name)
         if name not in self.names:
             self.names.append(name)
         return claim
+
+    @property
+    def written(self) -> list[TopicName]:
+        return self.names[:1]
+
+    async def load_ahead(self, name: TopicName, *, written: bool) -> None:
+        await self.load(name, create=False)
+        if written:
+            self.prepared.append(name)
 
     async def unload(self, name: TopicName, reason: str = "") -> None:
         await self.ownership.clock.sleep(self.closing_s)
@@ -72,16 +83,22 @@ class Cluster:
     members: dict[str, Member] = field(default_factory=dict)
     isolation: dict[NamespaceName, Isolation] = field(default_factory=dict)
     told: list[tuple[str, BundleName, Sequence[TopicName]]] = field(default_factory=list)
+    #: Brokers that do not listen.
+    gone: dict[str, None] = field(default_factory=dict)
 
-    async def broker(self, name: str, instance: str = "1") -> Member:
+    async def listens(self, broker_id: str) -> bool:
+        return broker_id not in self.gone
+
+    async def broker(self, name: str, instance: str = "1", features: tuple[str, ...] = FEATURES) -> Member:
         meta = FaultyMeta(MemoryMeta(self.core, self.runtime), self.runtime)
         number = await number_of(meta, self.runtime, name)
-        info = BrokerInfo(name, instance, {"pulsar": f"pulsar://{name}:6650"}, number)
+        info = BrokerInfo(name, instance, {"pulsar": f"pulsar://{name}:6650"}, number, features=features)
         ownership = BundleOwnership(
             meta, self.runtime, info, OwnershipSettings(ttl_s=TTL_S), isolation_of=self.isolation.get
         )
         moves, topics = BundleMoves(ownership), Names(ownership)
         moves.serve(topics, self)
+        ownership.silent.reach = self
         await ownership.start()
         member = self.members[name] = Member(ownership, moves, topics, meta)
         return member
@@ -91,9 +108,11 @@ class Cluster:
         await self.settle()
         return made
 
-    async def get_ready(self, broker_id: str, bundle: BundleName, topics: Sequence[TopicName]) -> None:
+    async def get_ready(
+        self, broker_id: str, bundle: BundleName, topics: Sequence[TopicName], written: Sequence[TopicName]
+    ) -> None:
         self.told.append((broker_id, bundle, topics))
-        await self.members[broker_id].moves.expect(bundle, topics)
+        await self.members[broker_id].moves.expect(bundle, topics, written)
 
     async def settle(self) -> None:
         """Until watches have told everything."""
@@ -104,7 +123,10 @@ class Cluster:
         return self.members[next(iter(self.members.values())).ownership.chosen(bundle, None)]
 
     def other(self, member: Member) -> Member:
-        return next(found for found in self.members.values() if found is not member)
+        return self.other_than(member)
+
+    def other_than(self, *members: Member) -> Member:
+        return next(found for found in self.members.values() if found not in members)
 
 
 def topic_in(bundle: BundleName, number: int = 0) -> TopicName:

@@ -36,6 +36,7 @@ def test_a_bundle_goes_to_a_named_broker_with_its_topics(in_cluster: Callable) -
         assert (owner.broker_id, owner.here, owner.epoch) == (other.name, False, 1)
         await cluster.settle()
         assert sorted(map(str, other.topics.names)) == sorted([str(T), str(U)])
+        assert other.topics.prepared == [T]  # which is written to
         assert other.moves.info(BUNDLE).owner == other.name
         with pytest.raises(NotOwnerError):
             await one.ownership.own(T)
@@ -52,6 +53,7 @@ def test_who_asks_the_successor_while_topics_close_waits_for_the_bundle(in_clust
         assert T in one.topics.names
         for member in (one, other):  # everybody is sent to the successor already
             assert member.ownership.owner_now(T).broker_id == other.name
+        assert one.ownership.owner_now(T).epoch == 1  # else clients take no notice of a new leader
         with pytest.raises(NotOwnerError):
             await one.ownership.own(topic_in(BUNDLE, 2))
         claim = await other.ownership.own(T)

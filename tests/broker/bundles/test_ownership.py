@@ -156,6 +156,51 @@ def test_a_broker_that_lost_its_lease_has_lost_everything_before_another_may_tak
     in_cluster(scenario)
 
 
+def test_clients_of_a_broker_that_is_gone_wait_for_the_end_of_its_lease_where_its_bundles_go(
+    in_cluster: Callable,
+) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.brokers("abc")
+        dead = cluster.chosen(BUNDLES[0])
+        await dead.ownership.own(T)
+        await cluster.settle()
+        cluster.gone[dead.name] = None
+        dead.meta.faults = MetaFaults(starve_leases=True, outage=True)
+        left = [member for member in cluster.members.values() if member is not dead]
+        told = [await member.ownership.owner(T) for member in left]
+        assert len({owner.broker_id for owner in told}) == 1
+        assert [owner.taken for owner in told] == [False, False]
+        heir = cluster.members[told[0].broker_id]
+        assert heir is not dead
+        with pytest.raises(NotOwnerError):
+            await cluster.other_than(dead, heir).ownership.own(T)
+        claim = await heir.ownership.own(T)  # once, without having to ask again
+        assert claim.epoch == 1
+        assert not dead.held
+
+    in_cluster(scenario)
+
+
+def test_a_broker_that_does_not_listen_and_lives_keeps_what_it_has(in_cluster: Callable) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.brokers("ab")
+        one = cluster.chosen(BUNDLES[0])
+        other = cluster.other(one)
+        claim = await one.ownership.own(T)
+        await cluster.settle()
+        cluster.gone[one.name] = None
+        assert (await other.ownership.owner(T)).broker_id == other.name
+        with pytest.raises(NotOwnerError):
+            await other.ownership.own(T)
+        assert claim.held
+        assert (await other.ownership.owner(T)).broker_id == one.name  # it lives, whatever others see of it
+        cluster.gone.clear()
+        await cluster.settle()
+        assert (await other.ownership.owner(T)).broker_id == one.name
+
+    in_cluster(scenario)
+
+
 def test_what_nobody_took_while_the_lease_was_lost_is_had_again(in_cluster: Callable) -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.brokers("ab")

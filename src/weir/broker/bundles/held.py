@@ -15,6 +15,8 @@ class HeldBundle:
         #: Nothing more of it is loaded here: it is let go of, or handed over to `next`.
         self.leaving = False
         self.next = ""
+        #: Topics are closed for `next`: nothing more is served in this epoch, whoever gets the bundle in the end.
+        self.closing = False
         self._lease = lease
         self._ended = asyncio.Event()
         self._halves: tuple[HeldBundle, HeldBundle] | None = None
@@ -22,6 +24,11 @@ class HeldBundle:
     @property
     def held(self) -> bool:
         return not self._ended.is_set() and self._lease.alive
+
+    @property
+    def next_epoch(self) -> int:
+        """The epoch in which `next` will serve it, as far as that is sure."""
+        return self.epoch + self.closing
 
     async def lost(self) -> None:
         """Wait until it is no longer held."""

@@ -35,8 +35,9 @@ class BundleMoves:
         self._splitting = Splitting(ownership)
         #: What is being done with a bundle: one thing at a time.
         self._under_way: SharedWork[BundleName] = SharedWork(ownership.tasks)
-        #: Topics of bundles that are about to come: they are loaded before clients ask.
-        self._expected: dict[BundleName, Sequence[TopicName]] = {}
+        #: Topics of bundles that are about to come, and whether they are written to: they are loaded before
+        #: clients ask.
+        self._expected: dict[BundleName, dict[TopicName, bool]] = {}
         ownership.on_arrival = self._arrived
         ownership.on_stray = self._put_straight
         ownership.end_split = self._end_split
@@ -121,6 +122,7 @@ class BundleMoves:
             held.leaving, held.next = False, ""
             self._put_straight(held)
             raise
+        held.closing = True
         reason = f"the topic moves to broker {to}" if to else "the bundle is unloaded"
         try:
             async with asyncio.timeout(self._settings.put_down_s):
@@ -148,7 +150,8 @@ class BundleMoves:
         names = [name for name in self._topics.names if bundle.holds(name)]
         try:
             async with asyncio.timeout(self._settings.ready_s):
-                await self._successor.get_ready(to, bundle, names)
+                written = [name for name in self._topics.written if bundle.holds(name)]
+                await self._successor.get_ready(to, bundle, names, written)
         except (WeirError, TimeoutError) as failed:
             log.info("broker %s could not be told to expect %s: %s", to, bundle, failed)
 
@@ -196,24 +199,28 @@ class BundleMoves:
 
     # --- being handed over to -----------------------------------------------------------------------------------
 
-    async def expect(self, bundle: BundleName, topics: Sequence[TopicName]) -> None:
-        """Another broker is about to give this one a bundle with these topics."""
+    async def expect(
+        self, bundle: BundleName, topics: Sequence[TopicName], written: Sequence[TopicName] = ()
+    ) -> None:
+        """Another broker is about to give this one a bundle with these topics, some of which are written to."""
         held = self.ownership.held.get(bundle)
-        self._expected[bundle] = topics
+        self._expected[bundle] = dict.fromkeys(topics, False) | dict.fromkeys(written, True)
         if held is not None and held.held:
             self._arrived(held)
 
     def _arrived(self, held: HeldBundle) -> None:
-        topics = self._expected.pop(held.name, ())
+        topics = self._expected.pop(held.name, {})
         if topics:
             self.ownership.tasks.spawn(self._load_all(topics), f"load {held.name}")
 
-    async def _load_all(self, topics: Sequence[TopicName]) -> None:
-        await gathered((self._load(name) for name in topics), _TOPICS_AT_ONCE)
+    async def _load_all(self, topics: dict[TopicName, bool]) -> None:
+        """Those that are written to first: their producers wait."""
+        ordered = sorted(topics.items(), key=lambda item: not item[1])
+        await gathered((self._load(name, written) for name, written in ordered), _TOPICS_AT_ONCE)
 
-    async def _load(self, name: TopicName) -> None:
+    async def _load(self, name: TopicName, written: bool) -> None:
         try:
-            await self._topics.load(name, create=False)
+            await self._topics.load_ahead(name, written=written)
         except WeirError as failed:
             log.info("%s was not loaded ahead: %s", name, failed)
 

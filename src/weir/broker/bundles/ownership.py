@@ -13,11 +13,12 @@ from dataclasses import replace
 
 from weir.broker.api import Owner
 from weir.broker.bundles.boundaries import BundleBoundaries
-from weir.broker.bundles.choosing import Choices
+from weir.broker.bundles.choosing import Choices, candidates, choose
 from weir.broker.bundles.held import HeldBundle, TopicClaim
 from weir.broker.bundles.registration import Registration
 from weir.broker.bundles.settings import OwnershipSettings
 from weir.broker.bundles.shared_work import SharedWork
+from weir.broker.bundles.silent import SilentBrokers
 from weir.broker.registry.mirror import Bells, Mirror
 from weir.meta import keys
 from weir.meta.interfaces import ABSENT, Lease, MetaStore
@@ -35,6 +36,9 @@ log = logging.getLogger(__name__)
 
 CLAIM: Codec[BundleClaim] = Codec(encode_claim, decode_claim)
 
+#: A store may end a lease this long after it has run out.
+_LEASE_GRACE_S = 1.0
+
 
 class BundleOwnership:
     """Fills `ports.Ownership`. What this broker has, and what it knows of the others'."""
@@ -51,7 +55,13 @@ class BundleOwnership:
         """`info.instance` must differ from that of any earlier start of the same broker."""
         self.settings = settings or OwnershipSettings()
         self.registration = Registration(
-            meta, runtime, info, self.settings, on_loss=self._lease_lost, on_gain=self._lease_gained
+            meta,
+            runtime,
+            info,
+            self.settings,
+            on_loss=self._lease_lost,
+            on_gain=self._lease_gained,
+            on_change=self._broker_changed,
         )
         self.boundaries = BundleBoundaries(meta, runtime, self._boundaries_changed)
         self.claims = Mirror(meta, runtime, keys.CLAIMS, CLAIM, self._claim_changed)
@@ -64,6 +74,9 @@ class BundleOwnership:
         self.on_stray: Callable[[HeldBundle], None] = lambda bundle: None
         self.end_split: Callable[[BundleName, BundleClaim], None] = lambda bundle, claim: None
         self.clock = runtime.clock
+        #: How long the lease of a broker that is gone may last, and is waited for.
+        self._lease_ends_s = self.settings.ttl_s + _LEASE_GRACE_S
+        self.silent = SilentBrokers(runtime.clock, self.tasks, believed_s=self._lease_ends_s)
         self._isolation_of = isolation_of
         self._choices = Choices()
         self._taking: SharedWork[BundleName] = SharedWork(self.tasks)
@@ -152,7 +165,7 @@ class BundleOwnership:
             return found if clear == claim else await self.claims.put(key, clear, expect=found.version)
         holder = await self.registration.confirmed_holder(claim)
         if claim is not None and holder is not None:
-            if claim.next != self.me.broker_id or not await self._change_of(key):
+            if not await self._comes(bundle, claim, holder):
                 raise self.elsewhere(bundle, holder.broker_id)
             return None
         chosen = self.chosen(bundle, claim)
@@ -162,11 +175,22 @@ class BundleOwnership:
         mine = BundleClaim(self.me.broker_id, self.me.instance, epoch, split=0 if claim is None else claim.split)
         return await self.claims.put(key, mine, expect=ABSENT if found is None else found.version)
 
-    async def _change_of(self, key: str) -> bool:
-        """Wait until the claim is another one, within a limit."""
+    async def _comes(self, bundle: BundleName, claim: BundleClaim, holder: BrokerInfo) -> bool:
+        """Wait for a bundle that another broker has, within a limit, if it is to be this broker's next: it is
+        being handed over, or its owner is gone, and only its lease is left."""
+        if claim.next == self.me.broker_id:
+            return await self._change_of(keys.claim(bundle))
+        if self._heir(bundle, holder) == self.me.broker_id:
+            return await self._change_of(
+                keys.claim(bundle), keys.broker(holder.broker_id), limit_s=self._lease_ends_s
+            )
+        return False
+
+    async def _change_of(self, *what: str, limit_s: float | None = None) -> bool:
+        """Wait until a claim, or a broker's registration, is another one."""
         try:
-            async with asyncio.timeout(self.settings.arrival_s):
-                await self.bells.wait([key])
+            async with asyncio.timeout(limit_s or self.settings.arrival_s):
+                await self.bells.wait(what)
         except TimeoutError:
             return False
         return True
@@ -214,8 +238,19 @@ class BundleOwnership:
             return claim.next
         return self._choices.chosen(live, isolation, bundle)
 
+    def _heir(self, bundle: BundleName, holder: BrokerInfo) -> str:
+        """Who gets the bundle when the lease of its owner, which is gone, has ended; "" if it is not gone."""
+        if not self.silent.is_silent(holder):
+            return ""
+        there = [broker for broker in self.brokers() if not self.silent.is_silent(broker)]
+        return choose(bundle, candidates(there, self._isolation_of(bundle.namespace))) or ""
+
     async def owner(self, topic: TopicName) -> Owner:
-        """Who serves the topic, or, if nobody does, who should. From memory: it may be a moment out of date."""
+        """Who serves the topic, or, if nobody does or its owner is gone, who should. From memory: it may be a
+        moment out of date."""
+        holder = self.registration.holder(self.claims.get(keys.claim(self.boundaries.bundle_of(topic))))
+        if holder is not None and holder.broker_id != self.me.broker_id:
+            await self.silent.looked(holder)
         return self.owner_now(topic)
 
     def owner_now(self, topic: TopicName) -> Owner:
@@ -238,14 +273,18 @@ class BundleOwnership:
     def _owner_in(self, bundle: BundleName) -> Owner:
         held = self.held.get(bundle)
         if held is not None and held.held:
-            return self._owner_of(held.next or self.me.broker_id, held.epoch)
+            return self._owner_of(held.next or self.me.broker_id, held.next_epoch if held.next else held.epoch)
         claim = self.claims.get(keys.claim(bundle))
         epoch = 0 if claim is None else claim.epoch
         holder = self.registration.holder(claim)
         if claim is None or holder is None:
             return self._owner_of(self.chosen(bundle, claim), epoch, taken=False)
-        moving = claim.next in self.registration.live
-        return self._owner_of(claim.next if moving else holder.broker_id, epoch)
+        if claim.next in self.registration.live:
+            return self._owner_of(claim.next, epoch)
+        if holder.broker_id != self.me.broker_id:
+            self.silent.look(holder)
+        heir = self._heir(bundle, holder)
+        return self._owner_of(heir or holder.broker_id, epoch, taken=not heir)
 
     def _owner_of(self, broker_id: str, epoch: int, *, taken: bool = True) -> Owner:
         broker = self.registration.live.get(broker_id)
@@ -262,6 +301,9 @@ class BundleOwnership:
         return NotOwnerError(f"{what} is broker {broker_id}'s", listeners=found.listeners if found else None)
 
     # --- what the metadata tells --------------------------------------------------------------------------------
+
+    def _broker_changed(self, key: str) -> None:
+        self.bells.ring(key)
 
     def _claim_changed(self, key: str, present: bool) -> None:
         self.bells.ring(key)

@@ -4,16 +4,17 @@ delete."""
 from typing import Protocol
 
 from weir.broker.api import Owner
+from weir.broker.parts.routed import PASSING
 from weir.broker.peers.calls import PeerCalls, PeerHandlers
-from weir.model.errors import NotOwnerError
 from weir.model.topics import TopicName
 from weir.runtime.interfaces import Clock
 from weir.wire.peer.bundles import CheckUnused, ErasePart
 from weir.wire.peer.node import Done
 from weir.wire.peer.values import PeerRequest
 
-#: The owner may change while it is asked.
-_ATTEMPTS = 10
+#: The owner may change while it is asked, or be gone: then the end of its lease is waited for, and who comes next.
+#: All of it may be asked twice.
+_ATTEMPTS = 50
 _RETRY_S = 0.2
 
 
@@ -49,7 +50,7 @@ class PeerParts:
             try:
                 await self._peers.ask(self._broker.owner_now(part).broker_id, request)
                 return
-            except NotOwnerError:
+            except PASSING:
                 if attempt == _ATTEMPTS - 1:
                     raise
                 await self._clock.sleep(_RETRY_S)

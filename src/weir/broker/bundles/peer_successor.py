@@ -16,15 +16,17 @@ class PeerSuccessor:
         self,
         peers: PeerCalls,
         handlers: PeerHandlers,
-        expect: Callable[[BundleName, Sequence[TopicName]], Awaitable[None]],
+        expect: Callable[[BundleName, Sequence[TopicName], Sequence[TopicName]], Awaitable[None]],
     ) -> None:
         self._peers = peers
         self._expect = expect
         handlers.on(GetReady, self._told)
 
-    async def get_ready(self, broker_id: str, bundle: BundleName, topics: Sequence[TopicName]) -> None:
-        await self._peers.ask(broker_id, GetReady(bundle, tuple(topics)))
+    async def get_ready(
+        self, broker_id: str, bundle: BundleName, topics: Sequence[TopicName], written: Sequence[TopicName]
+    ) -> None:
+        await self._peers.ask(broker_id, GetReady(bundle, tuple(topics), tuple(written)))
 
     async def _told(self, request: GetReady) -> Done:
-        await self._expect(request.bundle, request.topics)
+        await self._expect(request.bundle, request.topics, request.written)
         return Done()

@@ -34,13 +34,16 @@ class Registration:
         *,
         on_loss: Callable[[], None],
         on_gain: Callable[[], None],
+        on_change: Callable[[str], None] = lambda key: None,
     ) -> None:
+        """`on_change` is called with the key of each broker that comes, goes or says something else of itself."""
         self._meta = meta
         self._clock = runtime.clock
         self._settings = settings
         self._on_loss = on_loss
         self._on_gain = on_gain
-        self._brokers = Mirror(meta, runtime, keys.BROKERS, BROKER, lambda key, present: self._changed())
+        self._on_change = on_change
+        self._brokers = Mirror(meta, runtime, keys.BROKERS, BROKER, self._told)
         self._live: dict[str, BrokerInfo] | None = None
         self._lease: Lease | None = None
         self._registered = asyncio.Event()
@@ -81,6 +84,10 @@ class Registration:
             ordered = sorted(known.values(), key=lambda broker: (broker.node_id, broker.broker_id))
             self._live = {broker.broker_id: broker for broker in ordered}
         return self._live
+
+    def _told(self, key: str, present: bool) -> None:
+        self._changed()
+        self._on_change(key)
 
     def _changed(self) -> None:
         self._live = None

@@ -13,22 +13,32 @@ class Topics(Protocol):
     @property
     def names(self) -> Sequence[TopicName]: ...
 
-    async def load(self, name: TopicName, *, create: bool = True) -> object: ...
+    @property
+    def written(self) -> Sequence[TopicName]:
+        """Those that have producers."""
+
+    async def load_ahead(self, name: TopicName, *, written: bool) -> None:
+        """Before its clients come: everything that the first of them would wait for. `written`: producers are
+        among them."""
 
     async def unload(self, name: TopicName, reason: str = "the topic is unloaded") -> None:
         """Finish what is under way, close its ledgers, and let go of it."""
 
 
 class Successor(Protocol):
-    async def get_ready(self, broker_id: str, bundle: BundleName, topics: Sequence[TopicName]) -> None:
-        """Tell a broker that the bundle is about to be its, and which of its topics have clients. That it hears of
-        it is not needed: the claim tells it, too."""
+    async def get_ready(
+        self, broker_id: str, bundle: BundleName, topics: Sequence[TopicName], written: Sequence[TopicName]
+    ) -> None:
+        """Tell a broker that the bundle is about to be its, which of its topics have clients, and which of those
+        producers. That it hears of it is not needed: the claim tells it, too."""
 
 
 class UntoldSuccessor:
     """Fills `Successor` where brokers cannot speak to each other."""
 
-    async def get_ready(self, broker_id: str, bundle: BundleName, topics: Sequence[TopicName]) -> None:
+    async def get_ready(
+        self, broker_id: str, bundle: BundleName, topics: Sequence[TopicName], written: Sequence[TopicName]
+    ) -> None:
         pass
 
 
@@ -39,8 +49,12 @@ class NoTopics:
     def names(self) -> Sequence[TopicName]:
         return ()
 
-    async def load(self, name: TopicName, *, create: bool = True) -> object:
-        return None
+    @property
+    def written(self) -> Sequence[TopicName]:
+        return ()
+
+    async def load_ahead(self, name: TopicName, *, written: bool) -> None:
+        pass
 
     async def unload(self, name: TopicName, reason: str = "the topic is unloaded") -> None:
         pass

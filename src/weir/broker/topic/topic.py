@@ -431,13 +431,20 @@ class BrokerTopic:
         # From the last step to the first; each is taken whatever the others say.
         async with AsyncExitStack() as last:
             last.callback(self._growth.tell)  # whoever watches looks for the topic anew
-            last.push_async_callback(self.stream.close)
-            last.push_async_callback(self.state.close)
+            last.push_async_callback(self._close_logs)
             last.push_async_callback(self.view.close)
             last.push_async_callback(self._tasks.close)
             last.callback(self._mark_all)
             if self.publisher.holding is not None:
                 last.push_async_callback(self.publisher.holding.close)
+
+    async def _close_logs(self) -> None:
+        """Both at once: who comes next waits for them. What is acknowledged after the state was written is read
+        from the log when the topic is opened."""
+        ended = await asyncio.gather(self.state.close(), self.stream.close(), return_exceptions=True)
+        for failure in ended:
+            if failure is not None:
+                raise failure
 
     def _mark_all(self) -> None:
         """What must be in the state before it is closed."""

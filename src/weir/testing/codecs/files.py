@@ -169,7 +169,9 @@ def sample_batch(dice: Random) -> bytes:
 
 
 def sample_state(dice: Random) -> bytes:
-    return state.encode_changes({f"k{n}": dice.choice((None, b"", b"value")) for n in range(dice.randrange(4))})
+    values = (None, b"", b"value", b"value" * 400)
+    changes = {f"k{n}": dice.choice(values) for n in range(dice.randrange(4))}
+    return state.encode_changes(changes, dice.choice((state.PLAIN, state.DEFLATED)))
 
 
 def sample_chain(dice: Random) -> bytes:

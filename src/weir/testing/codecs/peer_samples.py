@@ -36,7 +36,7 @@ def _request_value(dice: Random) -> PeerRequest[object]:
     values: tuple[PeerRequest[object], ...] = (
         Ping(),  # type: ignore[assignment]
         ReportLoad(),
-        GetReady(_bundle(dice), topics),
+        GetReady(_bundle(dice), topics, topics[:1]),
         HandOver(_bundle(dice), "b2"),
         SplitBundle(_bundle(dice)),
         CheckUnused(TopicName.parse("t")),

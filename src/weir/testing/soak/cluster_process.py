@@ -76,6 +76,11 @@ class ClusterProcess:
         """As a crash would; the supervisor starts it again."""
         os.kill(node.pid, signal.SIGKILL)
 
+    def restart(self, node: Node) -> Node:
+        """End it in order, and wait until it is back."""
+        os.kill(node.pid, signal.SIGTERM)
+        return self.wait_replaced(node)
+
     def suspend(self, node: Node) -> None:
         self._stopped[node.pid] = None
         os.kill(node.pid, signal.SIGSTOP)

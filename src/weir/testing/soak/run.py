@@ -70,6 +70,11 @@ class Clients:
     def pauses(self) -> dict[str, float]:
         return {load.name: load.pauses.longest() for load in self._loads}
 
+    def refused(self) -> list[str]:
+        """What producers were told that is neither an acknowledgement nor an end that they wanted."""
+        loads = (self._idempotent, self._transactional, self._pulsar)
+        return [f"{load.name}: {failure}" for load in loads for failure in load.failures]
+
     def stop(self) -> list[str]:
         """End them; answers everything that was promised and is not so."""
         self._transactional.stop()
@@ -102,6 +107,10 @@ def clients_of(cluster: ClusterProcess) -> Iterator[Clients]:
 def kill(cluster: ClusterProcess, node: Node) -> None:
     cluster.kill(node)
     cluster.wait_replaced(node)
+
+
+def restart(cluster: ClusterProcess, node: Node) -> None:
+    cluster.restart(node)
 
 
 def stop_for(seconds: float) -> Callable[[ClusterProcess, Node], None]:

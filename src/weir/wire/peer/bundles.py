@@ -11,10 +11,12 @@ from weir.wire.peer.values import Call, PeerRequest
 
 @dataclass(frozen=True, slots=True)
 class GetReady(PeerRequest[Done]):
-    """The bundle is about to be yours: these of its topics have clients, who will come as soon as it is."""
+    """The bundle is about to be yours: these of its topics have clients, who will come as soon as it is; some of
+    these are written to."""
 
     bundle: BundleName
     topics: tuple[TopicName, ...] = ()
+    written: tuple[TopicName, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
