@@ -16,8 +16,8 @@ from time import thread_time
 from typing import Any
 
 from weir.runtime.real import real_runtime
+from weir.server.broker_node import BrokerNode
 from weir.server.config_load import load
-from weir.server.standalone import Standalone
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey
 from weir.wire.kafka.frames import request_frame
@@ -83,7 +83,7 @@ class Broker:
         return asyncio.run_coroutine_threadsafe(work(), self._loop).result(600)
 
     async def _start(self) -> None:
-        self.up = Standalone(real_runtime(), load(assignments=self._settings).config)
+        self.up = BrokerNode(real_runtime(), load(assignments=self._settings).config)
         await self.up.start()
 
     def start(self) -> None:

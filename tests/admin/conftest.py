@@ -18,8 +18,8 @@ from weir.admin.routing import Route
 from weir.admin.server import AdminServer
 from weir.model.errors import NotAuthenticatedError
 from weir.runtime.real import real_runtime
+from weir.server.broker_node import BrokerNode
 from weir.server.config_load import load
-from weir.server.standalone import Standalone
 from weir.testing.loop_thread import LoopThread
 
 Talk = Callable[[bytes], Awaitable[bytes]]
@@ -95,7 +95,7 @@ class Weir:
                 *settings,
             ]
         ).config
-        self.up = Standalone(real_runtime(), config)
+        self.up = BrokerNode(real_runtime(), config)
         self.run(self.up.start)
 
     def run(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:

@@ -7,10 +7,10 @@ import pytest
 
 from weir.runtime.interfaces import Runtime
 from weir.runtime.real import real_runtime
+from weir.server.broker_node import BrokerNode
 from weir.server.config_load import load
-from weir.server.standalone import Standalone
 
-StartWeir = Callable[..., Awaitable[Standalone]]
+StartWeir = Callable[..., Awaitable[BrokerNode]]
 
 
 @pytest.fixture
@@ -21,12 +21,12 @@ def runtime() -> Runtime:
 @pytest.fixture
 async def start_weir(runtime: Runtime, tmp_path: Path) -> AsyncIterator[StartWeir]:
     """Starts one with settings; closed at the end."""
-    nodes: list[Standalone] = []
+    nodes: list[BrokerNode] = []
 
-    async def start(*settings: str) -> Standalone:
+    async def start(*settings: str) -> BrokerNode:
         common = ["listeners.pulsar=127.0.0.1:0", "listeners.kafka=", "listeners.http=127.0.0.1:0"]
         common += ["storage.low_water_bytes=0", "storage.high_water_bytes=0", f"data={tmp_path}/data"]
-        node = Standalone(runtime, load(assignments=[*common, *settings]).config)
+        node = BrokerNode(runtime, load(assignments=[*common, *settings]).config)
         await node.start()
         nodes.append(node)
         return node
@@ -37,5 +37,5 @@ async def start_weir(runtime: Runtime, tmp_path: Path) -> AsyncIterator[StartWei
 
 
 @pytest.fixture
-async def weir(start_weir: StartWeir) -> Standalone:
+async def weir(start_weir: StartWeir) -> BrokerNode:
     return await start_weir()

@@ -25,17 +25,17 @@ from weir.model.errors import (
     TopicNotFoundError,
 )
 from weir.runtime.interfaces import Runtime
-from weir.server.standalone import Standalone
+from weir.server.broker_node import BrokerNode
 from weir.wire.pulsar.ids import EARLIEST
 from weir.wire.pulsar.proto import api
 
-StartWeir = Callable[..., Awaitable[Standalone]]
+StartWeir = Callable[..., Awaitable[BrokerNode]]
 
 FROM_START = Subscribing("s", earliest=True)
 
 
 @pytest.fixture
-async def client(weir: Standalone, runtime: Runtime) -> AsyncIterator[PulsarClient]:
+async def client(weir: BrokerNode, runtime: Runtime) -> AsyncIterator[PulsarClient]:
     async with PulsarClient(runtime, f"pulsar://{weir.addresses['pulsar']}") as client:
         yield client
 
@@ -219,7 +219,7 @@ async def test_a_message_that_is_too_large_is_refused_here(client: PulsarClient)
 
 
 async def test_when_the_broker_goes_everyone_is_told(
-    client: PulsarClient, weir: Standalone, runtime: Runtime
+    client: PulsarClient, weir: BrokerNode, runtime: Runtime
 ) -> None:
     producer = await client.producer("t")
     consumer = await client.consumer("t", FROM_START)

@@ -12,16 +12,16 @@ from weir.client.consumer import Subscribing
 from weir.client.messages import Outgoing
 from weir.client.pulsar import PulsarClient
 from weir.runtime.real import real_runtime
+from weir.server.broker_node import BrokerNode
 from weir.server.config_load import load
-from weir.server.standalone import Standalone
 
 TOPICS, COUNT = ("a", "b", "c"), 40
 
 
-def _weir(folder: Path) -> Standalone:
+def _weir(folder: Path) -> BrokerNode:
     settings = [f"listeners.{name}=127.0.0.1:0" for name in ("pulsar", "kafka", "http")]
     settings += [f"data={folder}", "storage.low_water_bytes=0", "storage.high_water_bytes=0"]
-    return Standalone(real_runtime(), load(assignments=settings).config)
+    return BrokerNode(real_runtime(), load(assignments=settings).config)
 
 
 async def _fill(folder: Path) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Coroutine
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +25,7 @@ from weir.runtime.tasks import TaskScope
 from weir.server.addresses import Address, advertised
 from weir.server.doubts import end_doubts, replicated_ledgers
 from weir.server.leaving import Leaving
+from weir.server.node import Node
 from weir.server.repair import RepairService
 from weir.wire.metadata import BookieInfo
 
@@ -53,8 +53,9 @@ class BookieNodeSettings:
     accept_loss: bool = False
 
 
-class BookieNode:
-    """`start`, then `close`. A `meta` that is handed in is shared, and closed by its owner."""
+class BookieNode(Node):
+    """It serves a folder that is this bookie's own. A `meta` that is handed in is shared, and closed by its owner.
+    At the end it unregisters, so that nobody new comes, answers what was accepted, and flushes."""
 
     def __init__(
         self,
@@ -70,7 +71,7 @@ class BookieNode:
         self._meta = meta
         self._credentials = credentials or PeerCredentials()
         # What was started, ended in the opposite order, also when starting fails half-way.
-        self._started = AsyncExitStack()
+        super().__init__()
         self._bookie: Bookie | None = None
         self._address: Address | None = None
         self._failed = asyncio.Event()
@@ -93,18 +94,6 @@ class BookieNode:
     def addresses(self) -> dict[str, Address]:
         """The same, as a ready file names it."""
         return {"bookie": self.address}
-
-    async def start(self) -> None:
-        """Open the folder, make sure that it is this bookie's, and serve. If anything fails, all is undone."""
-        try:
-            await self._start()
-        except BaseException:
-            await self._started.aclose()
-            raise
-
-    async def close(self) -> None:
-        """Unregister, so that nobody new comes; answer what was accepted; flush."""
-        await self._started.aclose()
 
     async def failed(self) -> None:
         """Wait until the storage failed for good; the node should be closed then, and started anew."""

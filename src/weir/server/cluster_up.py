@@ -1,8 +1,6 @@
 """A whole cluster on one machine under one supervisor: etcd, bookies and brokers, each a process of its own."""
 
-import asyncio
 from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ from weir.runtime.interfaces import Runtime
 from weir.server.addresses import Address
 from weir.server.cluster_plan import BookiePlan, BrokerPlan, ClusterPlan, cluster_secret_file, plan_cluster
 from weir.server.etcd_bundle import etcd_specs, etcd_url
+from weir.server.node import Node
 from weir.server.supervisor import ChildSpec, Supervisor, settings, weir_command
 
 _LOOPBACK = "127.0.0.1"
@@ -32,8 +31,8 @@ class ClusterOptions:
     assignments: tuple[str, ...] = ()
 
 
-class ClusterUp:
-    """`start`, then `close`."""
+class ClusterUp(Node):
+    """At the end brokers go first, who hand over and answer what they took, then the bookies, then etcd."""
 
     def __init__(
         self, runtime: Runtime, options: ClusterOptions, on_restart: Callable[[], None] = lambda: None
@@ -41,7 +40,7 @@ class ClusterUp:
         self._runtime = runtime
         self._options = options
         self._supervisor = Supervisor(runtime.clock, on_restart)
-        self._started = AsyncExitStack()
+        super().__init__()
         self._plan = ClusterPlan()
 
     @property
@@ -79,22 +78,6 @@ class ClusterUp:
             (str(node["name"]), str(node["role"]), str(node["pid"]), where[str(node["name"])])
             for node in self.nodes()
         ]
-
-    async def start(self) -> None:
-        """Serve. If anything fails, all is undone."""
-        try:
-            await self._start()
-        except BaseException:
-            await self._started.aclose()
-            raise
-
-    async def close(self) -> None:
-        """End the brokers, who hand over and answer what they took, then the bookies, then etcd."""
-        await self._started.aclose()
-
-    async def failed(self) -> None:
-        """Never: what dies is started again."""
-        await asyncio.Event().wait()
 
     async def _start(self) -> None:
         options = self._options

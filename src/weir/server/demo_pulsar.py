@@ -11,8 +11,8 @@ from typing import Any
 from weir.model.errors import WeirError
 from weir.runtime.interfaces import Runtime
 from weir.server.addresses import Address
+from weir.server.broker_node import BrokerNode
 from weir.server.config import Config
-from weir.server.standalone import Standalone
 
 _MESSAGES = 10_000
 _DELAYED_MS = 1_500
@@ -35,7 +35,7 @@ async def pulsar_tour(runtime: Runtime, folder: str, did: Did) -> None:
     config = Config(data=folder)
     config = replace(config, listeners=replace(config.listeners, pulsar=any_port, kafka=any_port, http=any_port))
     for story, step in ((_produce, "produce"), (_consume, "consume")):
-        weir = Standalone(runtime, config)
+        weir = BrokerNode(runtime, config)
         await weir.start()
         try:
             url = f"pulsar://{weir.addresses['pulsar']}"

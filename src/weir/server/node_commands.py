@@ -14,12 +14,12 @@ from weir.runtime.real import run
 from weir.runtime.real_watch import LoopWatch
 from weir.server import config_parts as parts
 from weir.server.addresses import parse_address
+from weir.server.broker_node import BrokerNode
 from weir.server.config import Config
 from weir.server.config_load import load
 from weir.server.config_options import config_options
 from weir.server.logs import set_up_logs
 from weir.server.remote_storage import RemoteStorage
-from weir.server.standalone import Standalone
 from weir.server.storage_node import StorageNode
 from weir.server.up import Served, say_gone, serve_until_signal
 
@@ -64,7 +64,7 @@ def broker(
 
     async def main(runtime: Runtime) -> None:
         say_gone(ready)
-        node = Standalone(runtime, config, storage=RemoteStorage(runtime, storage))
+        node = BrokerNode(runtime, config, storage=RemoteStorage(runtime, storage))
         await _serve(runtime, node, ready, f"broker {name}")
 
     run(main)

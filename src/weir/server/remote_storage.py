@@ -1,7 +1,5 @@
 """The storage of a broker of a cluster: metadata in other processes, ledgers on remote bookies."""
 
-import asyncio
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from weir.bookie.damage import Damages
@@ -9,10 +7,13 @@ from weir.broker.peers.credentials import ClusterCredentialSettings, load_creden
 from weir.ledger.client import LedgerClient
 from weir.meta.connect import connect
 from weir.meta.interfaces import MetaStore
-from weir.model.check import check
+from weir.model.check import present
 from weir.model.errors import BookieUnavailableError
 from weir.runtime.interfaces import Runtime
+from weir.server.node import Node
 from weir.server.storage import open_ledgers
+
+_NOT_STARTED = "storage is started before it is used"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,40 +25,30 @@ class RemoteStorageSettings:
     bookies: int = 1
 
 
-class RemoteStorage:
+class RemoteStorage(Node):
     """Fills `BrokerStorage`; it has no disk of its own."""
 
     def __init__(self, runtime: Runtime, settings: RemoteStorageSettings) -> None:
         self._runtime = runtime
         self._settings = settings
-        self._started = AsyncExitStack()
+        super().__init__()
         self._meta: MetaStore | None = None
         self._ledgers: LedgerClient | None = None
         self.damages = Damages()
 
     @property
     def meta(self) -> MetaStore:
-        check(self._meta is not None, "storage is started before it is used")
-        return self._meta  # type: ignore[return-value]
+        return present(self._meta, _NOT_STARTED)
 
     @property
     def ledgers(self) -> LedgerClient:
-        check(self._ledgers is not None, "storage is started before it is used")
-        return self._ledgers  # type: ignore[return-value]
+        return present(self._ledgers, _NOT_STARTED)
 
-    async def start(self) -> None:
-        """Reach the metadata, and know the bookies. If anything fails, all is undone."""
-        try:
-            shown = await load_credentials(self._runtime.disk, self._settings.credentials)
-            self._meta = await connect(self._settings.meta_url, self._runtime, secret=shown.secret)
-            self._started.push_async_callback(self._meta.close)
-            self._ledgers = await open_ledgers(self._runtime, self._meta, self._started, credentials=shown)
-        except BaseException:
-            await self._started.aclose()
-            raise
-
-    async def close(self) -> None:
-        await self._started.aclose()
+    async def _start(self) -> None:
+        shown = await load_credentials(self._runtime.disk, self._settings.credentials)
+        self._meta = await connect(self._settings.meta_url, self._runtime, secret=shown.secret)
+        self._started.push_async_callback(self._meta.close)
+        self._ledgers = await open_ledgers(self._runtime, self._meta, self._started, credentials=shown)
 
     def check_writable(self) -> None:
         found, needed = len(self.ledgers.context.directory.writable()), self._settings.bookies
@@ -65,7 +56,3 @@ class RemoteStorage:
             raise BookieUnavailableError(
                 f"{found} bookies take entries, and a ledger needs {needed}", hint="start more bookies"
             )
-
-    async def failed(self) -> None:
-        """Never: bookies come back, and so does the metadata."""
-        await asyncio.Event().wait()

@@ -20,16 +20,18 @@ from weir.ledger.remote import RemoteBookiePool
 from weir.ledger.settings import LedgerSettings
 from weir.meta.embedded import EmbeddedMeta, open_embedded
 from weir.meta.interfaces import MetaStore
-from weir.model.check import check
+from weir.model.check import present
 from weir.model.errors import BookieUnavailableError, FileLockedError
 from weir.model.ids import BookieId
 from weir.runtime.accepted_losses import record_accepted
 from weir.runtime.interfaces import FileLock, Runtime
 from weir.runtime.tasks import TaskScope
 from weir.server.addresses import Address
+from weir.server.node import Node
 from weir.wire.metadata import BookieInfo
 
 _ORPHAN_INTERVAL_S = 600.0
+_NOT_STARTED = "storage is started before it is used"
 #: The one bookie is in this process; nobody will connect to it.
 _NOWHERE = Address("localhost", 1)
 
@@ -44,7 +46,7 @@ class StorageSettings:
     accept_loss: bool = False
 
 
-class StorageFolder:
+class StorageFolder(Node):
     """The folder, opened: its metadata and its bookie. `start`, `register`, then `close`."""
 
     def __init__(
@@ -54,32 +56,18 @@ class StorageFolder:
         self._runtime = runtime
         self._settings = settings
         self._on_locked = on_locked
-        self._started = AsyncExitStack()
+        super().__init__()
         self._meta: EmbeddedMeta | None = None
         self._bookie: Bookie | None = None
         self._failed = asyncio.Event()
 
     @property
     def meta(self) -> EmbeddedMeta:
-        check(self._meta is not None, "storage is started before it is used")
-        return self._meta  # type: ignore[return-value]
+        return present(self._meta, _NOT_STARTED)
 
     @property
     def bookie(self) -> Bookie:
-        check(self._bookie is not None, "storage is started before it is used")
-        return self._bookie  # type: ignore[return-value]
-
-    async def start(self) -> None:
-        """Open the folder, which nobody else may use meanwhile. If anything fails, all is undone."""
-        try:
-            await self._start()
-        except BaseException:
-            await self._started.aclose()
-            raise
-
-    async def close(self) -> None:
-        """Flush and close, in the opposite order."""
-        await self._started.aclose()
+        return present(self._bookie, _NOT_STARTED)
 
     def check_writable(self) -> None:
         """Raise if nothing can be stored now."""
@@ -161,7 +149,7 @@ class BrokerStorage(Protocol):
         """Wait until nothing can be stored any more, for good."""
 
 
-class LocalStorage:
+class LocalStorage(Node):
     """The folder in the broker's own process; between `start` and `close`, `meta` and `ledgers` are there."""
 
     def __init__(
@@ -170,10 +158,9 @@ class LocalStorage:
         self._runtime = runtime
         self._bookie_id = settings.bookie.bookie_id
         self._folder = StorageFolder(runtime, settings, on_locked=on_locked)
-        self._started = AsyncExitStack()
+        super().__init__()
         self._ledgers: LedgerClient | None = None
         self.check_writable = self._folder.check_writable
-        self.failed = self._folder.failed
 
     @property
     def meta(self) -> MetaStore:
@@ -185,25 +172,18 @@ class LocalStorage:
 
     @property
     def ledgers(self) -> LedgerClient:
-        check(self._ledgers is not None, "storage is started before it is used")
-        return self._ledgers  # type: ignore[return-value]
+        return present(self._ledgers, _NOT_STARTED)
 
-    async def start(self) -> None:
-        """Open the folder, which nobody else may use meanwhile. If anything fails, all is undone."""
-        try:
-            await self._folder.start()
-            self._started.push_async_callback(self._folder.close)
-            await self._folder.register()
-            self._ledgers = await open_ledgers(
-                self._runtime, self.meta, self._started, local=(self._bookie_id, self._folder.bookie)
-            )
-        except BaseException:
-            await self._started.aclose()
-            raise
+    async def failed(self) -> None:
+        await self._folder.failed()
 
-    async def close(self) -> None:
-        """Flush and close, in the opposite order."""
-        await self._started.aclose()
+    async def _start(self) -> None:
+        await self._folder.start()
+        self._started.push_async_callback(self._folder.close)
+        await self._folder.register()
+        self._ledgers = await open_ledgers(
+            self._runtime, self.meta, self._started, local=(self._bookie_id, self._folder.bookie)
+        )
 
 
 async def open_ledgers(

@@ -1,18 +1,18 @@
 """The storage process of `weir up --workers N`: one folder, its metadata and bookie served to the workers."""
 
 from collections.abc import Callable
-from contextlib import AsyncExitStack
 
 from weir.bookie.server import BookieServer, ServerSettings
 from weir.meta.remote.server import MetaServer, MetaServerSettings
 from weir.runtime.interfaces import Runtime
 from weir.server.addresses import Address
+from weir.server.node import Node
 from weir.server.storage import StorageFolder, StorageSettings
 from weir.wire.proof import ClusterSecret
 
 
-class StorageNode:
-    """`start`, then `close`."""
+class StorageNode(Node):
+    """The folder, served; at the end what was taken is answered and flushed."""
 
     def __init__(
         self,
@@ -30,26 +30,16 @@ class StorageNode:
         self._bookie_at = bookie
         self._secret = secret
         self._folder = StorageFolder(runtime, settings, on_locked=on_locked)
-        self._started = AsyncExitStack()
+        super().__init__()
         self._addresses: dict[str, Address] = {}
-        self.failed = self._folder.failed
 
     @property
     def addresses(self) -> dict[str, Address]:
         """Where metadata and bookie are served."""
         return dict(self._addresses)
 
-    async def start(self) -> None:
-        """Open the folder and serve it. If anything fails, all is undone."""
-        try:
-            await self._start()
-        except BaseException:
-            await self._started.aclose()
-            raise
-
-    async def close(self) -> None:
-        """Take nothing new, answer what was taken, flush, and let go of the folder."""
-        await self._started.aclose()
+    async def failed(self) -> None:
+        await self._folder.failed()
 
     async def _start(self) -> None:
         folder = self._folder

@@ -7,10 +7,10 @@ import click
 from weir.runtime.interfaces import Runtime
 from weir.runtime.real import run
 from weir.runtime.real_watch import LoopWatch
+from weir.server.broker_node import BrokerNode
 from weir.server.config import Config
 from weir.server.config_options import config_options
 from weir.server.node_commands import load_config, ready_path, settle
-from weir.server.standalone import Standalone
 from weir.server.up import Served, say_gone, serve_until_signal
 from weir.server.workers import WorkerOptions, Workers
 
@@ -82,7 +82,7 @@ def _say_up(node: Served) -> None:
 
 async def _up(runtime: Runtime, config: Config, ready_file: Path | None, *, accept_loss: bool) -> None:
     # What a killed one left behind would mislead whoever waits for the file; that of a living one is not ours.
-    node = Standalone(runtime, config, on_locked=lambda: say_gone(ready_file), accept_loss=accept_loss)
+    node = BrokerNode(runtime, config, on_locked=lambda: say_gone(ready_file), accept_loss=accept_loss)
 
     def on_ready() -> None:
         settle()

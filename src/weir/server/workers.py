@@ -1,9 +1,7 @@
 """`weir up --workers N`: one folder, N broker processes over one storage process, under one supervisor."""
 
-import asyncio
 import os
 import secrets
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +11,7 @@ from weir.server.addresses import Address
 from weir.server.config import Config
 from weir.server.entrance import Entrance
 from weir.server.free_ports import choose_ports
+from weir.server.node import Node
 from weir.server.supervisor import ChildSpec, Supervisor, settings, weir_command
 
 _LOOPBACK = "127.0.0.1"
@@ -31,8 +30,9 @@ class WorkerOptions:
     accept_loss: bool = False
 
 
-class Workers:
-    """`start`, then `close`; serves at the configured addresses, where newcomers come to any worker."""
+class Workers(Node):
+    """Serves at the configured addresses, where newcomers come to any worker. At the end the workers go first, who
+    hand over and answer what they took, then the storage."""
 
     def __init__(self, runtime: Runtime, config: Config, options: WorkerOptions) -> None:
         self._runtime = runtime
@@ -41,7 +41,7 @@ class Workers:
         self._supervisor = Supervisor(runtime.clock)
         self._entrances: dict[str, Entrance] = {}
         self._own: dict[str, list[Address]] = {}
-        self._started = AsyncExitStack()
+        super().__init__()
         self._run = Path(os.path.abspath(config.data)) / "run"
 
     @property
@@ -51,22 +51,6 @@ class Workers:
     @property
     def supervisor(self) -> Supervisor:
         return self._supervisor
-
-    async def start(self) -> None:
-        """Serve. If anything fails, all is undone."""
-        try:
-            await self._start()
-        except BaseException:
-            await self._started.aclose()
-            raise
-
-    async def close(self) -> None:
-        """End the workers, who hand over and answer what they took, then the storage."""
-        await self._started.aclose()
-
-    async def failed(self) -> None:
-        """Never: what dies is started again."""
-        await asyncio.Event().wait()
 
     async def _start(self) -> None:
         config = self._config

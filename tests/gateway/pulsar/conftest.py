@@ -21,8 +21,8 @@ from weir.model.policies import Policies
 from weir.model.topics import TopicName
 from weir.runtime import Runtime
 from weir.runtime.real import real_runtime
+from weir.server.broker_node import BrokerNode
 from weir.server.config_load import load
-from weir.server.standalone import Standalone
 from weir.testing.broker.fake import FakeBroker
 from weir.testing.loop_thread import Call, LoopThread
 from weir.testing.world.world import World, simulate
@@ -62,7 +62,7 @@ class Node:
                 *self._settings,
             ]
         ).config
-        self.up = Standalone(real_runtime(), config, adjust_pulsar=self._adjust)
+        self.up = BrokerNode(real_runtime(), config, adjust_pulsar=self._adjust)
         await self.up.start()
         self._address = str(self.up.addresses["pulsar"])
 

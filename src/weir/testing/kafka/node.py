@@ -10,8 +10,8 @@ from weir.gateway.kafka.connection.settings import KafkaSettings
 from weir.gateway.kafka.services import Services
 from weir.runtime.real import real_runtime
 from weir.runtime.request_budget import PATIENCE_S, RequestBudget
+from weir.server.broker_node import BrokerNode
 from weir.server.config_load import load
-from weir.server.standalone import Standalone
 from weir.testing.kafka.stage import Peer
 from weir.testing.loop_thread import Call, LoopThread
 
@@ -62,7 +62,7 @@ class KafkaNode:
             self._changes.get("max_received_bytes", config.limits.received_bytes),
             self._changes.get("receive_patience_s", PATIENCE_S),
         )
-        self._up = Standalone(real_runtime(), config, adjust_kafka=self._adjust, request_budget=budget)
+        self._up = BrokerNode(real_runtime(), config, adjust_kafka=self._adjust, request_budget=budget)
         await self._up.start()
 
     def _adjust(self, settings: KafkaSettings) -> KafkaSettings:

@@ -1,9 +1,8 @@
-"""Everything in one process: storage, broker and gateways, started in order and ended in the opposite one."""
+"""A broker's process: storage or the way to it, broker and gateways, ended in the opposite order of starting."""
 
 import logging
 import os
 from collections.abc import Callable
-from contextlib import AsyncExitStack
 from dataclasses import replace
 from ssl import SSLContext
 
@@ -41,6 +40,7 @@ from weir.server.decommission import StorageAdministration
 from weir.server.kafka_metrics import kafka_families
 from weir.server.listening import BoundNetwork
 from weir.server.loop_metrics import loop_families
+from weir.server.node import Node
 from weir.server.peer_metrics import peer_families
 from weir.server.storage import BrokerStorage, LocalStorage
 from weir.server.storage_metrics import damage_families
@@ -53,8 +53,9 @@ log = logging.getLogger(__name__)
 _SCHEMES = {"pulsar": "pulsar://", "pulsar_tls": "pulsar+ssl://", "http": "http://", "https": "https://"}
 
 
-class Standalone:
-    """`start`, then `close`."""
+class BrokerNode(Node):
+    """A broker with its gateways, over the storage in its own process or in others. At the end it takes nothing
+    new, finishes what is under way, writes down what must not be lost, and lets go of the folder."""
 
     def __init__(
         self,
@@ -77,7 +78,7 @@ class Standalone:
         self._config = config
         folder = parts.storage_settings(config, accept_loss=accept_loss)
         self._storage = storage or LocalStorage(self._runtime, folder, on_locked=on_locked)
-        self._started = AsyncExitStack()
+        super().__init__()
         self._bound: dict[str, Address] = {}
         self._peers: PeerLinks | None = None
         self._storage_admin: StorageAdministration | None = None
@@ -96,18 +97,6 @@ class Standalone:
     def addresses(self) -> dict[str, Address]:
         """Where each listener is, by its name in the configuration."""
         return dict(self._bound)
-
-    async def start(self) -> None:
-        """Serve. If anything fails, all is undone."""
-        try:
-            await self._start()
-        except BaseException:
-            await self._started.aclose()
-            raise
-
-    async def close(self) -> None:
-        """Take nothing new, finish what is under way, write down what must not be lost, let go of the folder."""
-        await self._started.aclose()
 
     async def failed(self) -> None:
         """Wait until the disk failed for good; then close this, and start anew."""

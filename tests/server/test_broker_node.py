@@ -32,14 +32,14 @@ from weir.model.errors import (
 from weir.model.topics import TopicName
 from weir.runtime.interfaces import Runtime
 from weir.runtime.real import real_runtime
+from weir.server.broker_node import BrokerNode
 from weir.server.config import Config
 from weir.server.config_load import load
-from weir.server.standalone import Standalone
 from weir.testing.certificates import make_certificate
 from weir.wire.peer.administration import AdminCall
 from weir.wire.peer.node import Done, Ping
 
-MakeWeir = Callable[..., Standalone]
+MakeWeir = Callable[..., BrokerNode]
 
 
 @pytest.fixture
@@ -55,10 +55,10 @@ def config(folder: Path, *settings: str) -> Config:
 
 @pytest.fixture
 async def make(runtime: Runtime, tmp_path: Path) -> AsyncIterator[MakeWeir]:
-    nodes: list[Standalone] = []
+    nodes: list[BrokerNode] = []
 
-    def new(*settings: str, folder: Path = tmp_path) -> Standalone:
-        nodes.append(Standalone(runtime, config(folder, *settings)))
+    def new(*settings: str, folder: Path = tmp_path) -> BrokerNode:
+        nodes.append(BrokerNode(runtime, config(folder, *settings)))
         return nodes[-1]
 
     yield new
@@ -66,7 +66,7 @@ async def make(runtime: Runtime, tmp_path: Path) -> AsyncIterator[MakeWeir]:
         await node.close()
 
 
-def url(node: Standalone, name: str = "pulsar") -> str:
+def url(node: BrokerNode, name: str = "pulsar") -> str:
     return f"{'pulsar+ssl' if name == 'pulsar_tls' else 'pulsar'}://{node.addresses[name]}"
 
 
@@ -273,4 +273,4 @@ async def test_settings_that_do_not_fit_together_are_refused_before_anything_is_
 
 def test_water_marks_the_wrong_way_round_are_refused(runtime: Runtime, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="low_water"):
-        Standalone(runtime, config(tmp_path, "storage.low_water_bytes=2", "storage.high_water_bytes=1"))
+        BrokerNode(runtime, config(tmp_path, "storage.low_water_bytes=2", "storage.high_water_bytes=1"))
