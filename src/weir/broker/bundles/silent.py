@@ -81,7 +81,11 @@ class SilentBrokers:
         return self._clock.monotonic() - known.since < self._believed_s
 
     def look(self, broker: BrokerInfo) -> "asyncio.Task[None] | None":
-        """Find out, unless that was done just now."""
+        """Find out, unless that was done just now. Whoever asks from outside of the loop hears what is known."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return None
         known = self._known.get(broker.broker_id)
         if known is None or known.instance != broker.instance:
             known = self._known[broker.broker_id] = _Known(broker.instance)
