@@ -67,7 +67,7 @@ async def measure(up: UpProcess, count: int, window: int = WINDOW) -> None:
     connection = Connection(*await asyncio.open_connection(host, int(port)))
     await connection.ask(api.CommandConnect(client_version="bench", protocol_version=20))
     topic = "persistent://public/default/t"
-    await connection.ask(api.CommandProducer(topic=topic, producer_id=1, request_id=1))
+    await connection.ask(api.CommandProducer(topic=topic, producer_id=1, request_id=1, producer_name="p"))
     frames = sends(count)
     await connection.produce(frames[: count // 5], window)
     frames = frames[count // 5 :]
