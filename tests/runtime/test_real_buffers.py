@@ -173,3 +173,13 @@ def test_what_nobody_takes_is_bounded_over_all_connections(monkeypatch: pytest.M
         listener.close()
 
     asyncio.run(serve())
+
+
+def test_what_came_in_small_pieces_is_taken_together() -> None:
+    inbox = Inbox(BufferPool())
+    for piece in (b"a", b"b", b"c" * COPIED_BYTES):
+        fill(inbox, piece)
+    fill(inbox, b"d" * MANY)
+    assert bytes(inbox.take()) == b"ab" + b"c" * COPIED_BYTES
+    assert bytes(inbox.take()) == b"d" * MANY
+    assert inbox.size == 0

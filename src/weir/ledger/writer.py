@@ -143,8 +143,9 @@ class LedgerWriter:
         return future
 
     def append_pieces(self, pieces: Sequence[Pieces]) -> "tuple[asyncio.Future[EntryId], list[Buffer]]":
-        """`append_many` for payloads in two pieces each. Also answers the second pieces, as they are kept until
-        they are stored: whoever keeps them, too, needs no copy then. Small ones are given back as they came."""
+        """`append_many` for payloads in two pieces each, sent at once: whoever calls has gathered what a turn
+        brought. Also answers the second pieces, as they are kept until they are stored: whoever keeps them, too,
+        needs no copy then. Small ones are given back as they came."""
         future: asyncio.Future[EntryId] = self._loop.create_future()
         largest = max([len(head) + len(body) for head, body in pieces], default=0)
         if not pieces or self._refusal is not None or largest > MAX_PAYLOAD_BYTES or self._over(_HARD_FACTOR):
@@ -153,15 +154,13 @@ class LedgerWriter:
                 return future, []
             return self._refused(future, largest), [body for _, body in pieces]
         first = EntryId(self._next_entry)
-        kept: list[Buffer] = []
-        for head, body in pieces:
-            self._put(body, len(head) + len(body), head)
-            if type(body) is bytes and len(body) < _SHARED_FROM_BYTES:
-                kept.append(body)
-            else:
-                data = self._filling.entries[-1][1]  # type: ignore[union-attr]
-                kept.append(memoryview(data)[HEADER_BYTES + len(head) :])
-        self._filling.waiters.append((future, first))  # type: ignore[union-attr]
+        due, self._flush_due = self._flush_due, True  # no turn is waited for
+        try:
+            kept = self._put_pieces(pieces)
+            self._filling.waiters.append((future, first))  # type: ignore[union-attr]
+        finally:
+            self._flush_due = due
+            self._dispatch()
         return future, kept
 
     async def wait_capacity(self) -> None:
@@ -192,12 +191,12 @@ class LedgerWriter:
 
     # --- appending --------------------------------------------------------------------------------------
 
-    def _put(self, payload: Buffer, size: int, head: bytes = b"") -> EntryId:
+    def _put(self, payload: Buffer, size: int) -> EntryId:
         """Give the payload an id and a place in the batch of this turn."""
         entry_id = EntryId(self._next_entry)
         length = self._length + size
         # First what may raise, so that a payload of the wrong type uses no id up.
-        data = encode_entry(self.ledger_id, entry_id, self._window.last_confirmed, length, payload, head)
+        data = encode_entry(self.ledger_id, entry_id, self._window.last_confirmed, length, payload)
         batch = self._filling
         if batch is None or batch.size + size > self._settings.batch_bytes:
             batch = self._next_batch(entry_id)
@@ -207,6 +206,29 @@ class LedgerWriter:
         batch.size += len(data)
         self._unacknowledged_bytes += len(data)
         return entry_id
+
+    def _put_pieces(self, pieces: Sequence[Pieces]) -> list[Buffer]:
+        """The same for many in two pieces each; answers the second ones as they are kept."""
+        kept: list[Buffer] = []
+        ledger_id, confirmed = self.ledger_id, self._window.last_confirmed
+        most_bytes = self._settings.batch_bytes
+        for head, body in pieces:
+            size = len(head) + len(body)
+            length, entry_id = self._length + size, EntryId(self._next_entry)
+            data = encode_entry(ledger_id, entry_id, confirmed, length, body, head)
+            batch = self._filling
+            if batch is None or batch.size + size > most_bytes:
+                batch = self._next_batch(entry_id)
+            self._next_entry += 1
+            self._length = batch.length = length
+            batch.entries.append((entry_id, data))
+            batch.size += len(data)
+            self._unacknowledged_bytes += len(data)
+            if len(body) < _SHARED_FROM_BYTES and type(body) is bytes:
+                kept.append(body)
+            else:
+                kept.append(memoryview(data)[HEADER_BYTES + len(head) :])
+        return kept
 
     def _next_batch(self, first: EntryId) -> Batch:
         """Start a batch; one that is full goes out first."""

@@ -122,9 +122,11 @@ class Inbox:
         self._chunk.end += count
 
     def take(self) -> memoryview:
-        """The oldest bytes, all that lie together; only when `size` is not zero."""
+        """The oldest bytes, all that lie together, or that came in small pieces; only when `size` is not zero."""
         if self._full:
             taken = self._full.popleft()
+            if self._full and len(taken) <= COPIED_BYTES:
+                taken = self._joined(taken)
         else:
             chunk: Chunk = self._chunk  # type: ignore[assignment]
             taken = memoryview(chunk.data)[self._start : chunk.end]
@@ -132,6 +134,13 @@ class Inbox:
         self.size -= len(taken)
         self._pool.waiting -= len(taken)
         return taken
+
+    def _joined(self, first: memoryview) -> memoryview:
+        """With all the small pieces behind it, so that whoever is late looks at them together."""
+        pieces = [first]
+        while self._full and len(self._full[0]) <= COPIED_BYTES:
+            pieces.append(self._full.popleft())
+        return memoryview(b"".join(pieces)) if len(pieces) > 1 else first
 
     def finish(self) -> None:
         """Nothing more will come for now: the chunk goes back, whoever may still hold what is in it."""

@@ -47,6 +47,11 @@ class Turns:
         self._left = self._units
         self._began = self._clock.monotonic()
 
+    @property
+    def left(self) -> int:
+        """Units that the turn still has."""
+        return self._left
+
     def spend(self, units: int = 1) -> bool:
         """So much was done; whether the turn is over by that."""
         self._left -= units

@@ -42,11 +42,11 @@ _LEAST_ROLL_S = 1.0
 
 @dataclass(slots=True)
 class _Append:
-    """A batch on its way; its offset is set when it is sent. Of batches that were appended as one, the first one's
-    future is done for all."""
+    """Batches on their way that were appended as one; when they are sent, those with offsets take their place."""
 
-    batch: Batch
-    done: "asyncio.Future[int] | None"
+    batches: Sequence[Batch]
+    size: int
+    done: "asyncio.Future[int]"
 
 
 class Appender:
@@ -125,7 +125,7 @@ class Appender:
         if refusal is not None:
             done.set_exception(refusal)
             return done
-        self._queue.append(_Append(batch, done))
+        self._queue.append(_Append((batch,), len(batch), done))
         self._waiting_bytes += len(batch)
         self._kick()
         return done
@@ -138,9 +138,9 @@ class Appender:
         if refusal is not None:
             done.set_exception(refusal)
             return done
-        self._queue.append(_Append(batches[0], done))
-        self._queue += [_Append(batch, None) for batch in batches[1:]]
-        self._waiting_bytes += sum(map(len, batches))
+        size = sum([len(batch.payload) for batch in batches])
+        self._queue.append(_Append(batches, size, done))
+        self._waiting_bytes += size
         self._kick()
         return done
 
@@ -289,38 +289,44 @@ class Appender:
 
     def _send(self, writer: LedgerWriter) -> None:
         sent, self._queue = self._queue, []
+        drafts = sent[0].batches if len(sent) == 1 else [batch for append in sent for batch in append.batches]
         offset = self._next_offset
         self._last_ms = now_ms = max(self._last_ms, self._clock.wall_ms())
         pieces = []
-        for append in sent:
-            pieces.append((encode_head(append.batch, offset, now_ms), append.batch.payload))
-            offset += append.batch.count
+        for draft in drafts:
+            pieces.append((encode_head(draft, offset, now_ms), draft.payload))
+            offset += draft.count
         done, payloads = writer.append_pieces(pieces)
         offset = self._next_offset
-        for append, payload in zip(sent, payloads, strict=True):
-            draft = append.batch
+        batches: list[Batch] = []
+        for draft, payload in zip(drafts, payloads, strict=True):
             # The tail keeps the ledger's bytes, and not those that came: one copy of each in memory.
-            append.batch = Batch(
-                offset,
-                draft.count,
-                draft.format,
-                now_ms,
-                payload,
-                draft.flags,
-                draft.origin,
-                draft.held,
-                draft.stamp,
+            batches.append(
+                Batch(
+                    offset,
+                    draft.count,
+                    draft.format,
+                    now_ms,
+                    payload,
+                    draft.flags,
+                    draft.origin,
+                    draft.held,
+                    draft.stamp,
+                )
             )
             offset += draft.count
         if not done.done():  # what the ledger refuses at once has used up no entry, and uses up no offset
             self._next_offset = offset
+        at = 0
+        for append in sent:
+            append.batches = batches[at : (at := at + len(append.batches))]
         self._in_flight += 1
-        done.add_done_callback(partial(self._sent, sent))
+        done.add_done_callback(partial(self._sent, sent, batches))
 
-    def _sent(self, sent: list[_Append], done: "asyncio.Future[Any]") -> None:
+    def _sent(self, sent: list[_Append], batches: list[Batch], done: "asyncio.Future[Any]") -> None:
         """In the order of sending, since the ledger acknowledges in order."""
         self._in_flight -= 1
-        self._waiting_bytes -= sum(len(append.batch) for append in sent)
+        self._waiting_bytes -= sum([append.size for append in sent])
         check(self._in_flight >= 0 and self._waiting_bytes >= 0, "an append is answered once")
         failure = done.exception()
         if failure is not None:
@@ -330,16 +336,15 @@ class Appender:
             self._strand(failure if isinstance(failure, WeirError) else StreamBusyError(repr(failure)))
             self._kick()
         else:
-            check(sent[0].batch.base_offset == self._end_offset, "offsets are acknowledged in order, without gaps")
-            for append in sent:
-                self._tail.push(append.batch)
-            self._end_offset = sent[-1].batch.end_offset
-            self._stored_entries += len(sent)
+            check(batches[0].base_offset == self._end_offset, "offsets are acknowledged in order, without gaps")
+            self._tail.push(batches)
+            self._end_offset = batches[-1].end_offset
+            self._stored_entries += len(batches)
             if self._on_stored is not None:
-                self._on_stored([append.batch for append in sent])
+                self._on_stored(batches)
             for append in sent:
-                if append.done is not None and not append.done.done():
-                    append.done.set_result(append.batch.base_offset)
+                if not append.done.done():
+                    append.done.set_result(append.batches[0].base_offset)
         self._changed()
         if self._waiting_bytes <= self._settings.window_bytes:
             self._capacity.wake()
@@ -348,7 +353,7 @@ class Appender:
         """Fail what waits for a ledger."""
         stranded, self._queue = self._queue, []
         self.failures += bool(stranded)
-        self._waiting_bytes -= sum(len(append.batch) for append in stranded)
+        self._waiting_bytes -= sum([append.size for append in stranded])
         _fail(stranded, failure)
 
     def _is_full(self, writer: LedgerWriter) -> bool:
@@ -443,7 +448,7 @@ class Appender:
 
 def _fail(appends: list[_Append], failure: BaseException) -> None:
     for append in appends:
-        if append.done is not None and not append.done.done():
+        if not append.done.done():
             append.done.set_exception(failure)
 
 

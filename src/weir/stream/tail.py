@@ -6,6 +6,7 @@ to the disk, and a reader far behind never pushes the tail out.
 
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Sequence
 
 from weir.model.batch import Batch
 
@@ -32,11 +33,11 @@ class StreamTail:
         self.hits = 0
         self.misses = 0
 
-    def push(self, batch: Batch) -> None:
-        """Add the stream's newest batch."""
-        self._bases.append(batch.base_offset)
-        self._batches.append(batch)
-        self._cache.added(self, len(batch) + _OVERHEAD_BYTES)
+    def push(self, batches: Sequence[Batch]) -> None:
+        """Add the stream's newest batches."""
+        self._bases += [batch.base_offset for batch in batches]
+        self._batches += batches
+        self._cache.added(self, [len(batch.payload) + _OVERHEAD_BYTES for batch in batches])
 
     def read(self, offset: int, max_bytes: int) -> list[Batch] | None:
         """Batches from the one that holds `offset` on, or None if it is not here."""
@@ -88,9 +89,10 @@ class TailCache:
         """The tail of one more stream."""
         return StreamTail(self)
 
-    def added(self, tail: StreamTail, size: int) -> None:
-        self._order.append((tail, tail.generation, size))
-        self.size_bytes += size
+    def added(self, tail: StreamTail, sizes: list[int]) -> None:
+        generation = tail.generation
+        self._order += [(tail, generation, size) for size in sizes]
+        self.size_bytes += sum(sizes)
         while self.size_bytes > self._limit and len(self._order) > 1:
             oldest, generation, freed = self._order.popleft()
             if generation == oldest.generation:

@@ -1,6 +1,6 @@
 """Promises about the log that mistakes below any protocol break: entered by the scenarios that can see it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 from unittest.mock import patch
 
@@ -22,13 +22,13 @@ def seen_before_stored() -> Iterator[None]:
         sent = list(self._queue)
         send(self, writer)
         for append in sent:
-            push(self._tail, append.batch)
+            push(self._tail, append.batches)
         self._end_offset = self._next_offset
         self._changed()
 
-    def push_new(self: StreamTail, batch: Batch) -> None:
-        if not self._bases or batch.base_offset > self._bases[-1]:
-            push(self, batch)
+    def push_new(self: StreamTail, batches: Sequence[Batch]) -> None:
+        last = self._bases[-1] if self._bases else -1
+        push(self, [batch for batch in batches if batch.base_offset > last])
 
     async def read_later(self: Stream, offset: int, max_bytes: int) -> list[Batch]:
         """Where nothing is yet that was shown, whoever reads looks again and again: let time go by."""

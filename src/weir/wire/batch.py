@@ -47,6 +47,8 @@ def encode_batch(batch: Batch) -> list[Buffer]:
 
 def encode_head(batch: Batch, base_offset: int, append_ms: int) -> bytes:
     """What stands before the payload, once it is known where the batch goes and when."""
+    if batch.origin is None and batch.held is None and batch.stamp is None:
+        return _FIXED.pack(batch.format, batch.flags, 0, batch.count, base_offset, append_ms)
     layout_flags = int(batch.flags)
     tail = b""
     name = b""

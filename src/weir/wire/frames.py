@@ -76,6 +76,16 @@ class FrameSplitter:
         length: int = self._prefix.unpack_from(self._torn)[0]
         return length
 
+    def complete(self, data: Buffer) -> tuple[memoryview | None, memoryview]:
+        """The torn frame, if `data` completes it, and what of `data` lies behind: for `feed`, or for whoever
+        knows frames at a glance."""
+        view = memoryview(data)
+        if not self._came:
+            return None, view
+        at = self._complete_torn(view)
+        whole, self._whole = self._whole, None
+        return whole, view[at:]
+
     def feed(self, data: Buffer) -> Iterator[memoryview]:
         """The frames that `data` completes, without their prefixes. Iterate to the end, or be done with the
         stream. A frame over the limit raises after the frames before it were given out."""

@@ -331,8 +331,8 @@ class Peer:
         connected: api.CommandConnected = await self.hear(api.CommandConnected)
         return connected
 
-    async def produce(self, topic: str, producer_id: int = 1) -> None:
-        self.say(api.CommandProducer(topic=topic, producer_id=producer_id, request_id=100 + producer_id))
+    async def produce(self, topic: str, producer_id: int = 1, **more: Any) -> None:
+        self.say(api.CommandProducer(topic=topic, producer_id=producer_id, request_id=100 + producer_id, **more))
         await self.hear(api.CommandProducerSuccess)
 
     async def subscribe(self, topic: str, consumer_id: int = 1, subscription: str = "s", **more: Any) -> None:

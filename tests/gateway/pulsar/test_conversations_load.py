@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from weir.model.batch import BatchFormat
 from weir.model.errors import (
     StreamBusyError,
@@ -16,10 +18,11 @@ TOPIC = "persistent://public/default/t"
 Play = Callable[..., None]
 
 
-def test_a_flood_is_read_no_faster_than_it_is_stored(play: Play) -> None:
+@pytest.mark.parametrize("name", ["p", "another than the messages say"])
+def test_a_flood_is_read_no_faster_than_it_is_stored(play: Play, name: str) -> None:
     async def conversation(stage: Any) -> None:
         peer, other = await stage.peer(), await stage.peer()
-        await peer.produce(TOPIC)
+        await peer.produce(TOPIC, producer_name=name)
         topic = stage.broker.at(TOPIC)
         topic.held_back = True
         for sequence in range(500):

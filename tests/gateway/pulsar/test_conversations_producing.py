@@ -7,7 +7,7 @@ from weir.model.errors import (
     ProducerClosedError,
     QuotaExceededError,
 )
-from weir.wire.pulsar.frames import encode_with_message
+from weir.wire.pulsar.frames import encode_command, encode_with_message
 from weir.wire.pulsar.message import seal_message
 from weir.wire.pulsar.proto import api
 
@@ -67,6 +67,56 @@ def test_a_wrong_checksum_is_refused_after_what_came_before(play: Play) -> None:
         refused = await peer.hear(api.CommandSendError)
         assert (refused.sequence_id, refused.error) == (1, api.ServerError.ChecksumError)
         assert (await peer.hear(api.CommandSendReceipt)).sequence_id == 2
+
+    play(conversation)
+
+
+def test_plain_sends_keep_their_place_among_all_others(play: Play) -> None:
+    def sent(sequence: int, **metadata: Any) -> bytes:
+        head = api.MessageMetadata(producer_name="p", sequence_id=sequence, publish_time=1, **metadata)
+        command = api.CommandSend(producer_id=1, sequence_id=sequence)
+        return b"".join(encode_with_message(command, seal_message(head, b"%d" % sequence)))
+
+    async def conversation(stage: Any) -> None:
+        peer = await stage.peer()
+        await peer.produce(TOPIC, producer_name="p")
+        sends = [sent(sequence) for sequence in range(200)]
+        sends[70] = sent(70, num_messages_in_batch=3)
+        sends[90] = sends[90][:-1] + b"!"  # its checksum is wrong
+        sends[120] = sent(120, partition_key="k") + encode_command(api.CommandPing())
+        said = b"".join(sends)
+        for at in range(0, len(said), 1000):  # most pieces end within a send
+            peer.connection.write([said[at : at + 1000]])
+            await stage.later(0.01)
+        heard: list[Any] = []
+        while len(heard) < 201:
+            heard.append((await peer.frame()).command)
+        told = [c.sequence_id for c in heard if isinstance(c, api.CommandSendReceipt | api.CommandSendError)]
+        assert told == list(range(200))
+        assert [c.sequence_id for c in heard if isinstance(c, api.CommandSendError)] == [90]
+        assert any(isinstance(c, api.CommandPong) for c in heard)
+        stored = [bytes(batch.payload)[-3:] for batch in stage.broker.at(TOPIC).batches]
+        assert [payload.endswith(b"%d" % n) for payload, n in zip(stored, told[:90] + told[91:], strict=True)] == (
+            [True] * 199
+        )
+
+    play(conversation)
+
+
+def test_a_producer_that_the_broker_closed_takes_no_plain_sends(play: Play) -> None:
+    async def conversation(stage: Any) -> None:
+        peer = await stage.peer()
+        await peer.produce(TOPIC, producer_name="p")
+        topic = stage.broker.at(TOPIC)
+        for sequence in range(40):
+            peer.send(1, sequence)
+            await peer.hear(api.CommandSendReceipt)
+        topic.producers[0].shut("moved")
+        await peer.hear(api.CommandCloseProducer)
+        peer.send(1, 40)
+        peer.say(api.CommandPing())
+        await peer.hear(api.CommandPong)
+        assert len(topic.batches) == 40
 
     play(conversation)
 

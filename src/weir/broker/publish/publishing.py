@@ -133,17 +133,28 @@ class Publisher:
     ) -> "asyncio.Future[Receipt] | None":
         """Batches that came together, and need nothing but to be stored, as one: what is paid once per batch
         otherwise is most of what a small one costs. None if they must be published one by one."""
-        limit = self.policies.max_message_bytes or 0
-        if self.dedup is not None or not all(_is_plain(outgoing, limit) for outgoing in outgoings):
+        if self.dedup is not None:
             return None
+        limit = self.policies.max_message_bytes or 0
+        count = size = 0
+        batches: list[Batch] = []
+        for outgoing in outgoings:
+            payload = outgoing.payload
+            if (
+                outgoing.stamp is not None
+                or outgoing.deliver_at_ms is not None
+                or outgoing.parts
+                or 0 < limit < len(payload)
+            ):
+                return None
+            count += outgoing.count
+            size += len(payload)
+            batches.append(Batch(-1, outgoing.count, outgoing.format, 0, payload))
         receipt: asyncio.Future[Receipt] = self._loop.create_future()
         refusal = self._refusal(producer, outgoings[0])
         if refusal is not None:
             receipt.set_exception(refusal)
             return producer.receipts.behind(receipt)
-        count = sum(outgoing.count for outgoing in outgoings)
-        size = sum(len(outgoing.payload) for outgoing in outgoings)
-        batches = [Batch(-1, o.count, o.format, 0, o.payload) for o in outgoings]
         note = partial(self._note_latency, self._clock.monotonic(), len(batches))
         stored = self._stream.append_all(batches)
         stored.add_done_callback(partial(self._all_stored, receipt, count, size, note))
@@ -373,12 +384,3 @@ class Publisher:
                 self.dedup.passed_held(held)
         if not receipt.done():
             receipt.set_result(Receipt(-1, (held.ledger, held.entry), held=True))
-
-
-def _is_plain(outgoing: Outgoing, limit: int) -> bool:
-    return (
-        outgoing.stamp is None
-        and outgoing.deliver_at_ms is None
-        and not outgoing.parts
-        and not 0 < limit < len(outgoing.payload)
-    )

@@ -1,6 +1,7 @@
 """What a session has accepted and not finished: it stops reading while that is too much."""
 
 from weir.gateway.pulsar.settings import SessionLimits
+from weir.runtime.interfaces import Clock
 from weir.runtime.waiters import Waiters
 
 
@@ -33,6 +34,14 @@ class Load:
         while self.publishes or self.requests:
             await self._change.wait()
 
+    async def progress(self, clock: Clock, most_s: float) -> None:
+        """Wait until something that is under way has ended, but no longer than this."""
+        timer = clock.call_later(most_s, self._change.wake)
+        try:
+            await self._change.wait()
+        finally:
+            timer.cancel()
+
     def request(self) -> None:
         self.requests += 1
 
@@ -40,9 +49,15 @@ class Load:
         self.requests -= count
         self._change.wake()
 
-    def publish(self, size: int) -> None:
-        self.publishes += 1
+    def publish(self, size: int, count: int = 1) -> None:
+        self.publishes += count
         self.publish_bytes += size
+
+    @property
+    def publishes_left(self) -> tuple[int, int]:
+        """How many sends, and bytes of them, may be taken before it is full."""
+        limits = self._limits
+        return limits.max_publishes - self.publishes, limits.max_publish_bytes - self.publish_bytes
 
     def published(self, size: int, count: int = 1) -> None:
         self.publishes -= count

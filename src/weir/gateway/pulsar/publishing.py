@@ -16,6 +16,7 @@ from weir.wire.pulsar.frames import encode_command
 from weir.wire.pulsar.hot import Receipts
 from weir.wire.pulsar.ids import signed
 from weir.wire.pulsar.message import parse_metadata, split_message
+from weir.wire.pulsar.plain_sends import PlainSends
 from weir.wire.pulsar.proto import api
 from weir.wire.pulsar.refusals import NO_REQUEST
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+#: After so many sends one by one, a producer's plain sends are looked for.
+_PLAIN_AFTER = 16
 #: The lowest and highest sequence id as the client wrote them, and the batch.
 _Send = tuple[int, int, Outgoing]
 
@@ -42,6 +45,8 @@ class ProducerLink:
         self._receipts = Receipts(producer_id, -1 if name.partition is None else name.partition)
         #: What the receive buffer at hand brought so far: its sequence ids, and the batch.
         self._sends: list[_Send] = []
+        self._alone = 0  # sends that were taken one by one
+        self._plain: PlainSends | None = None
         self._in_flight = 0
         self._last: asyncio.Future[Receipt] | None = None
         self._idle = Waiters()
@@ -62,9 +67,31 @@ class ProducerLink:
             self._refuse_in_turn(command.sequence_id, bad)
             return
         self._in_flight += 1
+        self._alone += 1
+        if self._alone == _PLAIN_AFTER:
+            self._plain = PlainSends(self.producer_id, self.producer.name)
         self._session.load.publish(len(message))
         self._session.senders[self] = None
         self._sends.append((command.sequence_id, command.highest_sequence_id, outgoing))
+
+    def take_plain(self, view: memoryview, at: int, *, count: int, limit: int) -> tuple[int, int]:
+        """Take what plain sends carry that lie in the receive buffer from `at` on, as many as the session's load
+        allows and at most `count`; answers how many, and where they end."""
+        if self._plain is None or self._broken or not self.ready:
+            return 0, at
+        load = self._session.load
+        publishes, size = load.publishes_left
+        sends, end = self._plain.take(view, at, count=min(count, publishes), size=size, limit=limit)
+        if not sends:
+            return 0, at
+        taken, plain = len(sends), BatchFormat.PULSAR
+        self._in_flight += taken
+        load.publish(sum([len(message) for _, message in sends]), taken)
+        self._session.senders[self] = None
+        self._sends += [
+            (sequence, 0, Outgoing(message, 1, plain, sequence, sequence)) for sequence, message in sends
+        ]
+        return taken, end
 
     def publish(self) -> None:
         """Publish what was taken."""
@@ -73,7 +100,7 @@ class ProducerLink:
             return
         self._sends = []
         if self._broken:
-            self._done(len(sends), sum(len(outgoing.payload) for _, _, outgoing in sends))
+            self._done(len(sends), sum([len(outgoing.payload) for _, _, outgoing in sends]))
             return
         if len(sends) > 1:
             stored = self.producer.publish_all([outgoing for _, _, outgoing in sends])
@@ -118,7 +145,7 @@ class ProducerLink:
         return done.result()
 
     def _all_stored(self, sends: "list[_Send]", done: "asyncio.Future[Receipt]") -> None:
-        self._done(len(sends), sum(len(outgoing.payload) for _, _, outgoing in sends))
+        self._done(len(sends), sum([len(outgoing.payload) for _, _, outgoing in sends]))
         receipt = self._outcome(sends[0][0], done)
         if receipt is None:
             return

@@ -92,6 +92,8 @@ class Receipts:
         self._partition = _partition(partition)
         self._ledger_id = -1
         self._ledger = b"\x08" + varint(-1) + b"\x10"
+        #: Lengths of the varints of a sequence id and of an entry id to what stands before and between them.
+        self._around: dict[tuple[int, int], tuple[bytes, bytes]] = {}
 
     def frame(self, sequence_id: int, highest_sequence_id: int, ledger_id: int, entry_id: int) -> bytes:
         """The receipt of what was sent as `sequence_id`, a batch up to `highest_sequence_id` (zero: not known).
@@ -101,10 +103,25 @@ class Receipts:
         if ledger_id != self._ledger_id:
             self._ledger_id = ledger_id
             self._ledger = b"\x08" + varint(ledger_id) + b"\x10"
-        position = self._ledger + varint(entry_id) + self._partition
-        highest = b"\x20" + varint(highest_sequence_id) if highest_sequence_id else b""
-        sent = self._producer + varint(sequence_id) + b"\x1a" + _LENGTH[len(position)]
-        return _frame(_RECEIPT, sent + position + highest)
+            self._around = {}
+        sequence, entry = varint(sequence_id), varint(entry_id)
+        if highest_sequence_id:
+            before, between = self._make_around(len(sequence), len(entry), 1 + len(varint(highest_sequence_id)))
+            highest = b"\x20" + varint(highest_sequence_id)
+            return b"".join((before, sequence, between, entry, self._partition, highest))
+        lengths = len(sequence), len(entry)
+        around = self._around.get(lengths)
+        if around is None:
+            around = self._around[lengths] = self._make_around(*lengths, 0)
+        return b"".join((around[0], sequence, around[1], entry, self._partition))
+
+    def _make_around(self, sequence_bytes: int, entry_bytes: int, highest_bytes: int) -> tuple[bytes, bytes]:
+        position_bytes = len(self._ledger) + entry_bytes + len(self._partition)
+        between = b"\x1a" + _LENGTH[position_bytes] + self._ledger
+        command_bytes = len(self._producer) + sequence_bytes + 2 + position_bytes + highest_bytes
+        size = len(_RECEIPT) + 1 + command_bytes
+        before = b"".join((_SIZES.pack(4 + size, size), _RECEIPT, _LENGTH[command_bytes], self._producer))
+        return before, between
 
 
 class BrokerEntries:

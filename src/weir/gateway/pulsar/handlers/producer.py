@@ -99,7 +99,8 @@ def _success(command: api.CommandProducer, made: Producer, *, ready: bool = True
 def send(session: Session, command: api.CommandSend, message: memoryview) -> None:
     if session.producers.retired(command.producer_id):
         return  # sent before its client learned that the producer is closed; it sends it again
-    session.producers.live(command.producer_id).send(command, message)
+    sender = session.sender = session.producers.live(command.producer_id)
+    sender.send(command, message)
 
 
 @later(api.CommandCloseProducer)
