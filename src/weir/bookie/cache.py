@@ -112,6 +112,11 @@ class WriteCache:
         """Whether the journal may go on: false while one generation is full and the other still being flushed."""
         return self._active.size < self._limit or self._flushing is None
 
+    @property
+    def hurries(self) -> bool:
+        """Whether what is being flushed should be gone soon: the generation that takes entries is half full."""
+        return self._active.size * 2 >= self._limit
+
     def rotate(self) -> Generation:
         """The active generation becomes the flushing one, and an empty one takes over."""
         check(self._flushing is None, "one generation is flushed at a time")

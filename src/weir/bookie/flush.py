@@ -47,6 +47,7 @@ class Flusher:
         self._due = store.flushed
         #: The first flush always writes a checkpoint: of the one that was loaded, one copy may be old or damaged.
         self._checkpointed: Position | None = None
+        self._leisurely = False  # nobody waits for the end of the flush that runs
         self.flushes = 0
 
     async def run(
@@ -65,7 +66,7 @@ class Flusher:
                 pass
             while True:
                 try:
-                    await self.flush(position, on_room)
+                    await self.flush(position, on_room, leisurely=True)
                     on_success()
                     break
                 except DiskError as failed:
@@ -73,11 +74,18 @@ class Flusher:
                     on_failure(failed)
                     await self._runtime.clock.sleep(self._settings.retry_s)
 
-    async def flush(self, position: Callable[[], Position], on_room: Callable[[], None] = lambda: None) -> None:
+    async def flush(
+        self,
+        position: Callable[[], Position],
+        on_room: Callable[[], None] = lambda: None,
+        *,
+        leisurely: bool = False,
+    ) -> None:
         """Write the generation that is due, or else the active one, and what that frees. A DiskError leaves
-        everything where it was, to be tried again."""
+        everything where it was, to be tried again. `leisurely`: with pauses, while the cache has room for them."""
         cache = self._store.cache
         async with self._running:
+            self._leisurely = leisurely
             if cache.flushing is None:
                 self._due = position()
                 if cache.active_count:
@@ -127,14 +135,23 @@ class Flusher:
             if len(held) == 1:
                 writer.put(ledger_id, list(held.items()), confirmed)
                 if writer.is_due:
-                    await writer.drain()
+                    await self._drain(writer)
                 continue
             ids = sorted(held)
             for first in range(0, len(ids), _ENTRIES_PER_TURN):
                 part: list[tuple[EntryId, Buffer]] = [(e, held[e]) for e in ids[first : first + _ENTRIES_PER_TURN]]
                 writer.put(ledger_id, part, confirmed)
                 if writer.is_due:
-                    await writer.drain()
+                    await self._drain(writer)
+
+    async def _drain(self, writer: LogWriter) -> None:
+        """Write a piece, then let the journal have the disk: who waits for a receipt waits for that."""
+        clock, cache = self._runtime.clock, self._store.cache
+        began = clock.monotonic()
+        await writer.drain()
+        took = clock.monotonic() - began
+        if self._leisurely and not cache.hurries:
+            await clock.sleep(min(took * self._settings.rest_factor, self._settings.max_rest_s))
 
 
 async def publish(clock: Clock, store: Store, files: LogFiles, written: WrittenLog) -> None:

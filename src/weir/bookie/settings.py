@@ -54,7 +54,10 @@ class FlushSettings:
     interval_s: float = 60.0
     chunk_bytes: int = MIB
     #: Sync as the log grows, so that no single sync keeps the journal's waiting for long.
-    sync_every_bytes: int = 8 * MIB
+    sync_every_bytes: int = MIB
+    #: While there is time, the disk is left alone for so many times as long as the last piece took it, up to this.
+    rest_factor: float = 2.0
+    max_rest_s: float = 0.05
     retry_s: float = 5.0
 
 

@@ -67,6 +67,8 @@ class DirectFile:
     def prepare(self, offset: int) -> None:
         """Make the next writes, around `offset`, more likely to go the direct way. Called by the thread that did
         what a direct write could not: cached pages are in its way."""
+        if self._queues.resting:
+            return
         if self._direct is None:
             try:
                 self._direct = os.open(f"/proc/self/fd/{self._buffered}", os.O_RDWR | os.O_DIRECT | os.O_CLOEXEC)
@@ -88,6 +90,11 @@ class DirectQueues:
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._queue: DirectWrites | None = None
+
+    @property
+    def resting(self) -> bool:
+        """Whether the next writes go to threads in any case; may be asked from a thread."""
+        return self._queue is not None and self._queue.resting
 
     def queue(self) -> "DirectWrites | None":
         loop = asyncio.get_running_loop()
@@ -126,6 +133,10 @@ class DirectWrites:
         self._running: dict[int, tuple[int, float, Done]] = {}
         self._rest = 0
         loop.add_reader(self._descriptor, self._completed)
+
+    @property
+    def resting(self) -> bool:
+        return self._rest > 1
 
     def write(self, descriptor: int, offset: int, buffers: Sequence[Buffer], size: int, done: Done) -> bool:
         """Write and sync whole blocks; False if the kernel did not take them, and `done` is never called."""

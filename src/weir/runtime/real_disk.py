@@ -18,6 +18,7 @@ T = TypeVar("T")
 _THREADS = 8
 _IOV_MAX = 1024
 _ZEROS = memoryview(bytes(1024 * 1024))
+_SYNCED_ZEROS = 4 * len(_ZEROS)
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 #: Write and sync in one system call (Linux); elsewhere a second call follows.
 _WRITE_SYNC_FLAG: int | None = getattr(os, "RWF_DSYNC", None)
@@ -163,10 +164,13 @@ class RealFile:
     def _preallocate(self, size: int) -> None:
         """Zeros are written, not just promised: a first write to a block that was never written must also change
         the file system's own records, which costs every sync of the file's first life."""
-        at = os.fstat(self._fd).st_size
+        at = synced = os.fstat(self._fd).st_size
         os.posix_fallocate(self._fd, 0, size)
         while at < size:
             at += os.pwrite(self._fd, _ZEROS[: size - at], at)
+            if at - synced >= _SYNCED_ZEROS:  # one sync of all would hold up those of other files for long
+                os.fdatasync(self._fd)
+                synced = at
         os.fdatasync(self._fd)
 
     def _close(self) -> None:

@@ -1,7 +1,6 @@
 """What a session has accepted and not finished: it stops reading while that is too much."""
 
 from weir.gateway.pulsar.settings import SessionLimits
-from weir.runtime.interfaces import Clock
 from weir.runtime.waiters import Waiters
 
 
@@ -33,14 +32,6 @@ class Load:
         """Wait until nothing is under way; only once the receive loop accepts no more."""
         while self.publishes or self.requests:
             await self._change.wait()
-
-    async def progress(self, clock: Clock, most_s: float) -> None:
-        """Wait until something that is under way has ended, but no longer than this."""
-        timer = clock.call_later(most_s, self._change.wake)
-        try:
-            await self._change.wait()
-        finally:
-            timer.cancel()
 
     def request(self) -> None:
         self.requests += 1

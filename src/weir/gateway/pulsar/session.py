@@ -52,10 +52,6 @@ log = logging.getLogger(__name__)
 
 #: What a command costs that is served by a task of its own, beside one that is done at once.
 _TASK_UNITS = 8
-#: Sends that come one by one while others are being stored would wait for the journal in any case: they are taken
-#: together when it is free again, or after so many seconds. A turn of the loop for each costs several times more.
-_GATHER_S = 0.001
-_GATHER_BELOW_BYTES = 16 * 1024
 #: The first version of the protocol in which a broker closes a producer or consumer by a command.
 _CLOSES_SINCE = 5
 
@@ -255,7 +251,6 @@ class Session:
     async def _take(self, data: Buffer) -> None:
         """Take the commands in a receive buffer, as fast as the limits allow."""
         self.turns.begin()
-        size = len(data)
         try:
             torn, data = self._splitter.complete(data)
             if torn is not None:
@@ -271,7 +266,10 @@ class Session:
             return
         finally:
             self._publish()
-        await self._between_buffers(size)
+        if self.senders:
+            await self._let_rest()
+        await self.outbox.drain()
+        await self.clock.sleep(0)  # the next buffer may be here already
 
     async def _take_frame(self, body: memoryview) -> None:
         if self._request_share.arriving:
@@ -284,17 +282,6 @@ class Session:
         if self.turns.spend(1 + len(body) // UNIT_BYTES):
             self._publish()
             await self.turns.next()
-
-    async def _between_buffers(self, size: int) -> None:
-        """Wait as long as the limits say, and for all that is ready before the next buffer, which may be here."""
-        sent = bool(self.senders)
-        if sent:
-            await self._let_rest()
-        await self.outbox.drain()
-        if sent and size < _GATHER_BELOW_BYTES and self.load.publishes:
-            await self.load.progress(self.clock, _GATHER_S)
-        else:
-            await self.clock.sleep(0)
 
     async def _take_plain(self, data: Buffer) -> Buffer:
         """Take the plain sends that the buffer begins with, of the producer that sent last; what is left of it."""
