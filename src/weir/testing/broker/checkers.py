@@ -18,7 +18,6 @@ What counts as what, exactly:
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from weir.model.bundles import BundleName
 from weir.testing.broker.history import BrokerOp, MessagePosition
 from weir.testing.checking import Checker, Violation
 from weir.testing.log_checkers import (
@@ -30,6 +29,7 @@ from weir.testing.log_checkers import (
     stored_once,
     what_was_seen_stays,
 )
+from weir.testing.leading import Led, going_back
 from weir.testing.log_history import LogOpKind
 from weir.testing.operations import grouped, of
 
@@ -303,35 +303,7 @@ def _acked_after(ops: Sequence[BrokerOp], seek: BrokerOp, op: BrokerOp, rank: "_
 
 def epochs_never_go_back(ops: Sequence[BrokerOp]) -> list[Violation]:
     """The leader epoch of a bundle grows with each change of hands, and its halves go on where it was."""
-    promise = "a leader epoch never goes back, and grows with each change of hands"
-    found = []
-    latest: dict[BundleName, BrokerOp] = {}
-    gone: set[BundleName] = set()
-    for op in of(ops, LogOpKind.LED):
-        bundle = BundleName.parse(op.topic)
-        if op.epoch < 0:
-            gone.add(bundle)
-            continue
-        if bundle in gone:
-            continue  # by somebody who had not heard of the split, and who serves nothing by it
-        before = latest.get(bundle) or _split_from(bundle, latest)
-        if before is not None:
-            changed = op.broker and op.broker != before.broker and before.topic == op.topic
-            if op.epoch < before.epoch or (changed and op.epoch == before.epoch and before.broker):
-                sentence = (
-                    f"{op.topic} is {op.broker}'s in epoch {op.epoch} after {before.broker}'s {before.epoch}"
-                )
-                found.append(Violation(promise, sentence, (before, op)))
-        latest[bundle] = op
-    return found
-
-
-def _split_from(bundle: BundleName, latest: dict[BundleName, BrokerOp]) -> BrokerOp | None:
-    """The last that was told of the smallest bundle that this one is a part of."""
-    around = [
-        b for b in latest if b.namespace == bundle.namespace and b.low <= bundle.low and bundle.high <= b.high
-    ]
-    return latest[min(around, key=lambda b: b.high - b.low)] if around else None
+    return going_back((op, Led(op.topic, op.broker, op.epoch)) for op in of(ops, LogOpKind.LED))
 
 
 CHECKERS: tuple[Checker, ...] = (

@@ -13,10 +13,7 @@ from random import Random
 from weir.broker.broker import Broker
 from weir.broker.bundles.settings import OwnershipSettings
 from weir.broker.topic.topic import BrokerTopic
-from weir.meta import keys
-from weir.meta.memory import MemoryMeta
 from weir.model.batch import HeldId
-from weir.model.bundles import BundleClaim
 from weir.model.errors import InvariantError, WeirError
 from weir.model.policies import Policies, Retention
 from weir.runtime.interfaces import Runtime
@@ -26,15 +23,10 @@ from weir.stream.holding.area import HoldingArea
 from weir.testing.broker.history import BrokerHistory, MessagePosition
 from weir.testing.broker.node_settings import TAIL_BYTES, pulsar_settings, pulsar_url
 from weir.testing.broker.plan import BrokerPlan
+from weir.testing.leading import claims_told
 from weir.testing.log_history import LogOpKind
 from weir.testing.storage.cluster import LEDGER_SETTINGS, Cluster
 from weir.testing.world.world import World
-from weir.wire.bundles import decode_claim
-
-
-def _start(claim: BundleClaim) -> str:
-    """Which start of which broker, if any."""
-    return f"{claim.owner}/{claim.instance}" if claim.owner else ""
 
 
 _OWNERSHIP = OwnershipSettings(
@@ -85,13 +77,8 @@ class BrokerCluster(Cluster):
 
     async def watch_claims(self, runtime: Runtime) -> None:
         """Write down who has which bundle, as the metadata tells it, for ever."""
-        async for change in MemoryMeta(self.core, runtime).watch(keys.CLAIMS, since=0):
-            claim = None if change.value is None else decode_claim(change.value)
-            told = (
-                {"broker": "", "epoch": -1} if claim is None else {"broker": _start(claim), "epoch": claim.epoch}
-            )
-            bundle = str(keys.bundle_of(change.key))
-            self.story.note("metadata", LogOpKind.LED, topic=bundle, **told)
+        async for led in claims_told(self.core, runtime):
+            self.story.note("metadata", LogOpKind.LED, topic=led.bundle, broker=led.start, epoch=led.epoch)
 
     # --- a broker's program ----------------------------------------------------------------------------------
 

@@ -92,6 +92,7 @@ class KafkaFinal:
                 token=token,
                 commits=bool(record.commits),
                 producer=record.producer.producer_id,
+                epoch=record.epoch,
             )
         for record in visible:
             self._story.note(

@@ -29,8 +29,9 @@ class KafkaOp(LogOp):
     owned: tuple[str, ...] = ()
     #: JOIN: so long it may be silent.
     session_s: float = 0.0
-    #: CONTENT, MARKER: the producer's id.
+    #: CONTENT, MARKER: the producer's id, and the leader epoch in which it was written.
     producer: int = -1
+    epoch: int = -1
     high: int = -1
     stable: int = -1
     #: READ, ROW, SCANNED: the step after which the broker was asked for it.
@@ -59,6 +60,7 @@ class KafkaOp(LogOp):
             f" key {self.key}" if self.key else "",
             "" if self.due_at is None else f" not before {self.due_at:.3f}s",
             "" if self.producer < 0 else f" by {self.producer}",
+            "" if self.epoch < 0 else f" in epoch {self.epoch}",
             "" if self.high < 0 else f" to {self.high}, stable to {self.stable}",
             f" of {self.host}" if self.host else "",
         )

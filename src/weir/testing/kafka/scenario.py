@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 from unittest.mock import patch
 
 from weir.gateway.kafka.errors import Code
@@ -45,6 +45,8 @@ _Topic = tuple[str, int, Mapping[str, str]]
 
 class KafkaRun(SeedRun[KafkaPlan, KafkaCluster]):
     """One seed's."""
+
+    follower: ClassVar[Callable[[Who], Worker]] = Follower
 
     def __init__(self, world: World, plan: KafkaPlan) -> None:
         cluster = self.make_cluster(world, plan)
@@ -101,7 +103,7 @@ class KafkaRun(SeedRun[KafkaPlan, KafkaCluster]):
         self._add("k", int(plan.table), TableWriter)
         self._add("s", int(plan.table), TableReader)
         self._add("u", int(plan.pulsar), PulsarReader)
-        self._add("f", int(plan.follows), Follower)
+        self._add("f", int(plan.follows), type(self).follower)
         self.cluster.staying = [FOLLOWER]
 
     def _add(self, letter: str, count: int, make: Callable[[Who], Worker]) -> None:

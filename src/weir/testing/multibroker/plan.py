@@ -16,6 +16,9 @@ _FAULTS = (
     *([Fault.LOST_CONNECTIONS] * 2),
     *([Fault.PAUSE] * 3),
     *([Fault.RESTART_BOOKIE] * 2),
+    *([Fault.META_LEADER] * 2),
+    *([Fault.EARLY_LEASES] * 2),
+    *([Fault.LATE_WATCHES] * 2),
     *FAULTS_BELOW,
 )
 
@@ -41,8 +44,7 @@ def make_multibroker_plan(rng: Random) -> MultiBrokerPlan:
     plan = make_kafka_plan(rng)
     known = {field.name: getattr(plan, field.name) for field in fields(plan)}
     known |= {
-        "storage": storage_below(rng, plan.streams.quorum, _FAULTS, bookies=(3, 3, 4), duration_s=(5.0, 8.0)),
-        "follows": False,  # a fetch session is with one broker
+        "storage": storage_below(rng, plan.streams.quorum, _FAULTS, bookies=(3, 3, 3, 4, 5, 6), duration_s=(5.0, 8.0)),
         "in_parts": rng.choice((2, 3, 4)),
         "out_parts": rng.choice((1, 2, 3)),
     }

@@ -19,7 +19,8 @@ from weir.wire.kafka.apis import ApiKey
 
 _METADATA, _FIND = 12, 3
 _GROUP, _TRANSACTION = 0, 1
-_MOVED = (
+#: What a broker says of a partition that it does not lead, or not as of that epoch, or not yet.
+MOVED = (
     Code.NOT_LEADER_OR_FOLLOWER,
     Code.FENCED_LEADER_EPOCH,
     Code.UNKNOWN_LEADER_EPOCH,
@@ -143,6 +144,25 @@ class RoutedLink:
             raise
         return self._heard(host, key, coordinated, told)
 
+    def led(self, parts: Sequence[Part]) -> dict[str, dict[Part, int]]:
+        """By the brokers that lead them: these partitions, with their leader epochs."""
+        shares: dict[str, dict[Part, int]] = {}
+        for part in parts:
+            if part in self._leaders:
+                shares.setdefault(self._leaders[part].host, {})[part] = self._leaders[part].epoch
+            else:
+                self._stale = True
+        return shares
+
+    async def call_at(self, host: str, key: ApiKey, version: int, request: Any, *, timeout_s: float = 3.0) -> Any:
+        """Ask one broker, whatever it leads."""
+        try:
+            told = await (await self._to(host)).call(key, version, request, timeout_s=timeout_s)
+        except WeirError:
+            self._stale = True
+            raise
+        return self._heard(host, key, None, told)
+
     async def _fetch(self, version: int, request: m.FetchRequest, timeout_s: float) -> Any:
         """Each leader is asked for what is its; what they answer is put together."""
         if self._stale:
@@ -193,7 +213,7 @@ class RoutedLink:
         if coordinated is not None:
             if codes & set(_MOVED_COORDINATOR):
                 self._coordinators.pop(coordinated, None)
-        elif codes & set(_MOVED):
+        elif codes & set(MOVED):
             self._stale = True
         return told
 

@@ -34,7 +34,7 @@ from weir.ledger.settings import (
 )
 from weir.ledger.worker import ReplicationWorker
 from weir.meta import keys
-from weir.meta.memory import MemoryCore, MemoryMeta
+from weir.meta.memory import MemoryMeta
 from weir.meta.update import UpdateSettings
 from weir.model.errors import (
     BookieCookieError,
@@ -53,7 +53,7 @@ from weir.testing.storage.plan import Plan, make_plan
 from weir.testing.world.disk import DiskFaults
 from weir.testing.world.errors import NodeCrashedError
 from weir.testing.world.links import NetFaults
-from weir.testing.world.meta import FaultyMeta, MetaFaults
+from weir.testing.world.meta import ElectedCore, FaultyMeta, MetaFaults
 from weir.testing.world.world import World
 from weir.wire.metadata import decode_ledger
 
@@ -143,7 +143,7 @@ class Cluster:
         self.world = world
         self.plan = plan
         self.history = History(lambda: world.now)
-        self.core = MemoryCore(world.node("meta").runtime.clock)
+        self.core = ElectedCore(world.node("meta").runtime.clock)
         #: Bookies that may still serve; one that lost its disk is no longer among them.
         self.bookie_names: list[str] = []
         self.client_names: list[str] = []
@@ -276,11 +276,26 @@ class Cluster:
 
     def set_meta_faults(self, faults: MetaFaults | None, *, node: str | None = None) -> None:
         """How one node, or every node, reaches the metadata from now on; None for no faults."""
-        faults = faults or self._sound_meta
+        faults = replace(faults or self._sound_meta, leaderless=self.core.leaderless)
         for name in list(self._metas) if node is None else [node]:
             self._meta_faults[name] = faults
             if name in self._metas:
                 self._metas[name].faults = faults
+
+    def lose_meta_leader(self) -> None:
+        """Nothing is decided until `elect_meta_leader`."""
+        self.core.lose_leader()
+        self.set_meta_faults(None)
+
+    def elect_meta_leader(self) -> None:
+        self.core.elect()
+        self.set_meta_faults(None)
+
+    def end_leases(self, node: str) -> None:
+        """The store drops every lease of a node, which does not know it until it renews one."""
+        if node in self._metas:
+            for lease_id in self._metas[node].leases:
+                self.core.revoke(lease_id)
 
     # --- programs --------------------------------------------------------------------------------------------
 

@@ -73,7 +73,7 @@ class Nemesis:
             node.disk.capacity_bytes = None
             node.clock.rate = 1.0
             node.resume()
-        self._cluster.set_meta_faults(None)
+        self._cluster.elect_meta_leader()
         self._cluster.hurry()
 
     # --- who -----------------------------------------------------------------------------------------------

@@ -39,6 +39,10 @@ class Fault(Enum):
     META_LOSS = "meta-loss"
     META_OUTAGE = "meta-outage"
     LEASES = "leases"
+    #: Of many brokers: the metadata has no leader for a while; leases end although they were renewed; watches are late.
+    META_LEADER = "meta-leader"
+    EARLY_LEASES = "early-leases"
+    LATE_WATCHES = "late-watches"
     LOST_DISK = "lost-disk"
     ROT = "rot"
     CUT = "cut"
@@ -55,6 +59,8 @@ _QUORUMS: tuple[tuple[Quorum, int], ...] = (
     (Quorum(4, 4, 3), 2),
     (Quorum(1, 1, 1), 1),
 )
+#: Only runs with many brokers have these.
+_OF_BROKERS = (Fault.META_LEADER, Fault.EARLY_LEASES, Fault.LATE_WATCHES)
 #: What costs one copy of what a disk held.
 _DISK_LOSSES = (Fault.LOST_DISK, Fault.ROT, Fault.CUT)
 _MAX_BOOKIES = 6
@@ -134,7 +140,7 @@ def make_plan(rng: Random) -> Plan:
 def _choose_faults(rng: Random, quorum: Quorum) -> tuple[Fault, ...]:
     if rng.random() < _CALM:
         return ()
-    possible = [fault for fault in Fault if quorum.ack > 1 or fault not in _DISK_LOSSES]
+    possible = [f for f in Fault if f not in _OF_BROKERS and (quorum.ack > 1 or f not in _DISK_LOSSES)]
     chosen = rng.sample(possible, rng.choice((1, 2, 3, 4, 6)))
     if rng.random() < 0.5:
         chosen.append(rng.choice(_DEATHS))

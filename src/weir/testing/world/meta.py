@@ -1,12 +1,15 @@
-"""A metadata client with a bad connection, for simulation: delays, outages, lost replies, starved leases."""
+"""A metadata store whose leader can be lost, and a client of it with a bad connection, for simulation."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 from typing import TypeVar
 
 from weir.meta.interfaces import Change, Creation, Lease, Listing, MetaStore, Versioned
 from weir.meta.leases import HeldLease
+from weir.meta.local import LocalCore
 from weir.model.errors import InvariantError, MetaError, MetaUnavailableError
 from weir.runtime import Runtime
 
@@ -32,9 +35,41 @@ class MetaFaults:
     watch_delay_s: float = 0.0
     #: Lease renewals do not reach the store, though all else does: leases run out.
     starve_leases: bool = False
+    #: The store has no leader: what is asked is done when there is one again, or given up before; and of that, some
+    #: is done nevertheless when there is one, when nobody waits for it any more.
+    leaderless: bool = False
 
 
 _NONE = MetaFaults()
+#: Of what is asked while there is no leader: so much is given up by who asked, after at most so long; half of that
+#: happens nevertheless.
+_GIVEN_UP = 0.6
+_GIVE_UP_S = 1.5
+
+
+class ElectedCore(LocalCore):
+    """A core that can lose its leader: no lease ends while there is none, and all begin anew with the next one."""
+
+    leaderless = False
+
+    def lose_leader(self) -> None:
+        self.leaderless = True
+
+    def elect(self) -> None:
+        if not self.leaderless:
+            return
+        self.leaderless = False
+        for term in self._terms.values():
+            term.ends_at = self._clock.monotonic() + term.ttl_s
+        self._schedule()
+
+    def expire(self) -> None:
+        if not self.leaderless:
+            super().expire()
+
+    def _schedule(self) -> None:
+        if not self.leaderless:
+            super()._schedule()
 
 
 class FaultyMeta:
@@ -49,6 +84,8 @@ class FaultyMeta:
         self._rng = runtime.rng if rng is None else rng
         self._outage_until = 0.0
         self._closed = False
+        #: The ids of all leases that were ever held by way of it.
+        self.leases: list[int] = []
 
     def outage_for(self, seconds: float) -> None:
         """Be out of reach for a while."""
@@ -103,10 +140,11 @@ class FaultyMeta:
             if not isinstance(lease, HeldLease):
                 raise InvariantError("every driver's leases are HeldLeases")
             granted.append(lease)
+            self.leases.append(lease.lease_id)
             return lease
 
         try:
-            lease = await self._call(grant)
+            lease = await self._call(grant, late=False)
         except MetaUnavailableError:
             for unknown in granted:
                 unknown.end()  # nobody holds it, so nobody renews it
@@ -130,9 +168,12 @@ class FaultyMeta:
         self._closed = True
         await self._inner.close()
 
-    async def _call(self, work: Callable[[], Awaitable[T]]) -> T:
+    async def _call(self, work: Callable[[], Awaitable[T]], *, late: bool = True) -> T:
+        """`late`: it may be done when nobody waits for it any more."""
         await self._travel(self.faults.delay_s)
         self._maybe_lose("request", self.faults.lose_request)
+        if self.faults.leaderless:
+            await self._leaderless(work if late else None)
         try:
             result = await work()
         except MetaError:
@@ -140,6 +181,25 @@ class FaultyMeta:
             raise
         await self._reply()
         return result
+
+    async def _leaderless(self, work: Callable[[], Awaitable[object]] | None) -> None:
+        """Wait for the next leader, or give up before."""
+        fate = self._rng.random()
+        if fate < _GIVEN_UP:
+            if work is not None and fate < _GIVEN_UP / 2:
+                asyncio.get_running_loop().create_task(self._done_late(work))  # noqa: RUF006 - the loop's, as all else
+            await self._clock.sleep(self._rng.uniform(0, _GIVE_UP_S))
+            raise MetaUnavailableError("there was no leader for too long")
+        await self._elected()
+
+    async def _done_late(self, work: Callable[[], Awaitable[object]]) -> None:
+        await self._elected()
+        with suppress(MetaError):
+            await work()
+
+    async def _elected(self) -> None:
+        while self.faults.leaderless:
+            await self._clock.sleep(_LOOK_S)
 
     async def _reply(self) -> None:
         """Bring the outcome back, a refusal too; if it is lost, nobody hears of it."""

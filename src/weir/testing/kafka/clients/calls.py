@@ -11,7 +11,7 @@ from weir.testing.kafka.clients.client import Link, check_code
 from weir.testing.world.clock import EPOCH_S
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey
-from weir.wire.kafka.records import NO_STAMP, TRANSACTIONAL, parse_header, split_batches
+from weir.wire.kafka.records import NO_STAMP, TRANSACTIONAL, BatchHeader, parse_header, split_batches
 from weir.wire.kafka.records_build import Record, build_batch
 from weir.wire.kafka.records_read import iter_records
 
@@ -64,6 +64,8 @@ class Found(NamedTuple):
     #: A marker: whether it commits.
     commits: bool | None = None
     key: str | None = None
+    #: The leader epoch in which it was written.
+    epoch: int = -1
 
 
 class Fetched(NamedTuple):
@@ -212,22 +214,24 @@ def fetched(told: m.FetchResponse.PartitionData, offset: int, *, committed: bool
             if not commits:
                 shut.pop(header.producer_id, None)
             if raw:
-                records.append(Found(base, "", producer, True, commits))
+                records.append(Found(base, "", producer, True, commits, epoch=header.leader_epoch))
             continue
         if header.transactional and header.producer_id in shut:
             continue
         records += [
-            _found(base, record, producer, header.transactional)
+            _found(header, record)
             for record in iter_records(batch)
             if base + record.offset_delta >= offset
         ]
     return Fetched(told.high_watermark, told.last_stable_offset, tuple(records), following)
 
 
-def _found(base: int, record: Record, producer: Identity, transactional: bool) -> Found:
+def _found(header: BatchHeader, record: Record) -> Found:
     key = None if record.key is None else bytes(record.key).decode()
     payload = bytes(record.value or b"").decode()
-    return Found(base + record.offset_delta, payload, producer, transactional, key=key)
+    producer = Identity(header.producer_id, header.producer_epoch)
+    offset = header.base_offset + record.offset_delta
+    return Found(offset, payload, producer, header.transactional, key=key, epoch=header.leader_epoch)
 
 
 # --- transactions -----------------------------------------------------------------------------------------------
