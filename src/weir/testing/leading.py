@@ -52,9 +52,7 @@ def going_back(told: Iterable[tuple[Any, Led]]) -> list[Violation]:
             was = before[1]
             changed = led.start and led.start != was.start and was.bundle == led.bundle
             if led.epoch < was.epoch or (changed and led.epoch == was.epoch and was.start):
-                sentence = (
-                    f"{led.bundle} is {led.start}'s in epoch {led.epoch} after {was.start}'s {was.epoch}"
-                )
+                sentence = f"{led.bundle} is {led.start}'s in epoch {led.epoch} after {was.start}'s {was.epoch}"
                 found.append(Violation(promise, sentence, (before[0], op)))
         latest[bundle] = (op, led)
     return found

@@ -20,6 +20,7 @@ from itertools import pairwise
 
 from weir.testing.broker.history import BrokerOp, MessagePosition
 from weir.testing.checking import Checker, Violation
+from weir.testing.leading import Led, going_back
 from weir.testing.log_checkers import (
     acknowledged_is_stored,
     all_is_available_after_healing,
@@ -29,7 +30,6 @@ from weir.testing.log_checkers import (
     stored_once,
     what_was_seen_stays,
 )
-from weir.testing.leading import Led, going_back
 from weir.testing.log_history import LogOpKind
 from weir.testing.operations import grouped, of
 

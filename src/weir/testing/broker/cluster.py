@@ -28,7 +28,6 @@ from weir.testing.log_history import LogOpKind
 from weir.testing.storage.cluster import LEDGER_SETTINGS, Cluster
 from weir.testing.world.world import World
 
-
 _OWNERSHIP = OwnershipSettings(
     ttl_s=2.0, retry_s=0.1, close_timeout_s=1.0, ready_s=0.5, put_down_s=2.0, arrival_s=2.0, drain_s=4.0
 )

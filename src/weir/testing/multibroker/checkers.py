@@ -38,7 +38,9 @@ def epochs_grow_along_the_log(ops: Sequence[KafkaOp]) -> list[Violation]:
         before: KafkaOp | None = None
         for op in sorted(entries, key=lambda op: op.offset):
             if before is not None and op.epoch < before.epoch:
-                sentence = f"{op.part}@{op.offset} is of epoch {op.epoch}, behind @{before.offset} of {before.epoch}"
+                sentence = (
+                    f"{op.part}@{op.offset} is of epoch {op.epoch}, behind @{before.offset} of {before.epoch}"
+                )
                 found.append(Violation(promise, sentence, (before, op)))
             before = op
     return found

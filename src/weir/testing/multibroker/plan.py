@@ -44,7 +44,9 @@ def make_multibroker_plan(rng: Random) -> MultiBrokerPlan:
     plan = make_kafka_plan(rng)
     known = {field.name: getattr(plan, field.name) for field in fields(plan)}
     known |= {
-        "storage": storage_below(rng, plan.streams.quorum, _FAULTS, bookies=(3, 3, 3, 4, 5, 6), duration_s=(5.0, 8.0)),
+        "storage": storage_below(
+            rng, plan.streams.quorum, _FAULTS, bookies=(3, 3, 3, 4, 5, 6), duration_s=(5.0, 8.0)
+        ),
         "in_parts": rng.choice((2, 3, 4)),
         "out_parts": rng.choice((1, 2, 3)),
     }

@@ -30,9 +30,7 @@ class _Run(KafkaRun):
     async def _watch_claims(self, runtime: Runtime) -> None:
         """Write down who has which bundle, as the metadata tells it, for ever."""
         async for led in claims_told(self.cluster.core, runtime):
-            self.cluster.story.note(
-                "metadata", LogOpKind.LED, part=led.bundle, host=led.start, offset=led.epoch
-            )
+            self.cluster.story.note("metadata", LogOpKind.LED, part=led.bundle, host=led.start, offset=led.epoch)
 
     def make_cluster(self, world: World, plan: KafkaPlan) -> KafkaCluster:
         if not isinstance(plan, MultiBrokerPlan):

@@ -187,7 +187,7 @@ class FaultyMeta:
         fate = self._rng.random()
         if fate < _GIVEN_UP:
             if work is not None and fate < _GIVEN_UP / 2:
-                asyncio.get_running_loop().create_task(self._done_late(work))  # noqa: RUF006 - the loop's, as all else
+                asyncio.get_running_loop().create_task(self._done_late(work))
             await self._clock.sleep(self._rng.uniform(0, _GIVE_UP_S))
             raise MetaUnavailableError("there was no leader for too long")
         await self._elected()

@@ -219,9 +219,7 @@ def fetched(told: m.FetchResponse.PartitionData, offset: int, *, committed: bool
         if header.transactional and header.producer_id in shut:
             continue
         records += [
-            _found(header, record)
-            for record in iter_records(batch)
-            if base + record.offset_delta >= offset
+            _found(header, record) for record in iter_records(batch) if base + record.offset_delta >= offset
         ]
     return Fetched(told.high_watermark, told.last_stable_offset, tuple(records), following)
 
