@@ -14,8 +14,8 @@ from weir.wire.bundles import decode_claim
 
 @dataclass(frozen=True, slots=True)
 class Led:
-    """A claim as it was told. `start`: which start of which broker has it, "" if nobody has; `epoch` is -1 if there
-    is no such bundle any more."""
+    """A claim as it was told. `start`: which start of which broker has it, "" if nobody has; `epoch` is -1 if
+    there is no such bundle any more."""
 
     bundle: str
     start: str

@@ -10,8 +10,10 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from random import Random
 
+from weir.broker.bundles.moving import BundleMoves
 from weir.broker.bundles.settings import OwnershipSettings
 from weir.broker.peers.settings import LISTENER, PeerClientSettings, PeerLinks, PeerServerSettings
+from weir.model.bundles import BundleName
 from weir.model.errors import InvariantError, WeirError
 from weir.runtime.interfaces import Runtime
 from weir.runtime.tasks import TaskScope
@@ -27,6 +29,8 @@ from weir.testing.multibroker.routing import Leader, RoutedLink
 from weir.testing.world.world import World
 
 _PEER_PORT = 6660
+#: Splits go on until a namespace has so many.
+_MOST_BUNDLES = 12
 _OWNERSHIP = OwnershipSettings(ttl_s=0.9, retry_s=0.1, close_timeout_s=1.0)
 _PEERS = PeerLinks(client=PeerClientSettings(connect_timeout_s=0.5, request_timeout_s=2.0, ping_interval_s=0.5))
 
@@ -94,7 +98,7 @@ class MultiBrokerCluster(KafkaCluster):
     async def _move_bundles(self, runtime: Runtime, name: str, composed: ComposedBroker) -> None:
         """Hand a bundle over, or split it, now and then."""
         while self.shape.moves:
-            await runtime.clock.sleep(self._dice.uniform(0.3, 3.0))
+            await runtime.clock.sleep(self._dice.uniform(0.2, 1.8) * self.shape.move_every_s)
             if self._calm:
                 continue
             bundles = composed.bundles
@@ -103,10 +107,24 @@ class MultiBrokerCluster(KafkaCluster):
             if bundles is None or not mine or not others:
                 continue
             bundle, to = self._dice.choice(mine), self._dice.choice(others)
-            if self._dice.random() < self.shape.splits:
+            die = self._dice.random()
+            if die < self.shape.splits and len(bundles.of(bundle.namespace)) < _MOST_BUNDLES:
                 await self._try(bundles.split(bundle), "split")
-            else:
+            elif die < 0.8:
                 await self._try(bundles.hand_over(bundle, to), "hand over")
+            elif die < 0.9:
+                await self._try(bundles.let_go(bundle), "let go")
+            else:
+                await self._fight(bundles, bundle, to)
+
+    async def _fight(self, bundles: BundleMoves, bundle: BundleName, to: str) -> None:
+        """Several want it, or something of it, at the same time; who has got hold of it loses that again."""
+        await asyncio.gather(
+            self._try(bundles.hand_over(bundle, to), "hand over"),
+            self._try(bundles.let_go(bundle), "let go"),
+            self._try(bundles.hand_over(bundle, self._dice.choice(self.broker_names)), "hand over"),
+        )
+        self.end_leases(to)
 
     async def _try(self, work: Awaitable[object], what: str) -> None:
         try:

@@ -24,7 +24,7 @@ _PAUSE_S = 0.1
 
 @dataclass
 class _Session:
-    """With one broker: its number, the epoch that is next, and the offset and leader epoch of what is named in it."""
+    """With one broker: its number, its next epoch, and of what is named in it the offset and the leader epoch."""
 
     number: int = 0
     epoch: int = 0

@@ -1,39 +1,37 @@
 """Promises of several brokers broken on purpose (see `weir.testing.mutation`)."""
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from weir.broker.parts.routed import RoutedParts
-from weir.model.bundles import BundleClaim
+from weir.broker.parts.routed import PartsService, RoutedParts
+from weir.broker.transactions.model import Transaction
+from weir.broker.transactions.shard import TransactionShard
+from weir.broker.transactions.shard_set import TransactionShards
+from weir.broker.transactions.verification import OpenRounds
+from weir.ledger.reader import LedgerReader
 from weir.model.errors import WeirError
+from weir.model.ids import EntryId
 from weir.model.positions import CommittedOffset
 from weir.model.topics import TopicName
 from weir.model.transactions import TransactionEnd
+from weir.stream import state
 from weir.testing import log_checkers as logs
 from weir.testing.kafka.checkers import groups, transactions
 from weir.testing.kafka.mutations.entered import MEMBERS, WRITERS
-from weir.testing.multibroker.checkers import an_epoch_has_one_leader
+from weir.testing.multibroker.mutations_leading import LEADING_MUTATIONS, MOVES, SPREAD, quick
 from weir.testing.mutation import Mutations, often
 from weir.testing.storage.plan import Fault
+from weir.wire.peer.coordinators import EndInPart
+from weir.wire.peer.node import Done
 
-MULTIBROKER_MUTATIONS = Mutations()
+MULTIBROKER_MUTATIONS = Mutations(LEADING_MUTATIONS)
 _mutation = MULTIBROKER_MUTATIONS.add
 
-_CRASHES = often(Fault.CRASH_CLIENT)
-_SPREAD = {"brokers": 3, "in_parts": 4, "out_parts": 2}
-
-
-@_mutation("epoch-stands-still", an_epoch_has_one_leader, storage=_CRASHES, **{**WRITERS, **_SPREAD, "readers": 4})
-def _epoch_stands_still() -> Iterator[None]:
-    """Who takes over what nobody has any more goes on under the epoch of who had it before."""
-
-    def same_epoch(broker_id: str = "", instance: str = "", epoch: int = 0, **more: Any) -> BundleClaim:
-        return BundleClaim(broker_id, instance, max(epoch - 1, 0), **more)
-
-    with patch("weir.broker.bundles.ownership.BundleClaim", same_epoch):
-        yield
+_SPREAD = SPREAD
 
 
 @_mutation("marked-here-alone", logs.all_is_available_after_healing, storage=often(), **{**WRITERS, **_SPREAD})
@@ -84,4 +82,83 @@ def _position_elsewhere_forgotten() -> Iterator[None]:
         return dict.fromkeys(positions, None) | await usual(self, group, mine, order=order, check=check)
 
     with patch.object(RoutedParts, "place", here_alone):
+        yield
+
+
+# --- transactions and coordinators ------------------------------------------------------------------------------
+
+
+@_mutation(
+    "marker-tried-once",
+    logs.all_is_available_after_healing,
+    storage=quick(Fault.LOST_CONNECTIONS),
+    **{**WRITERS, **_SPREAD, **MOVES, "writers": 3, "messages": 60},
+)
+def _marker_tried_once() -> Iterator[None]:
+    """A coordinator that cannot reach a partition's broker takes the partition for marked."""
+
+    async def once(self: TransactionShard, part: TopicName, transaction: Transaction, *, commit: bool) -> None:
+        with suppress(WeirError):
+            await self._takes_part.end_transaction(part, self._end_of(transaction, commit=commit))
+
+    with patch.object(TransactionShard, "_mark", once):
+        yield
+
+
+@_mutation(
+    "not-verified",
+    logs.all_is_available_after_healing,
+    storage=quick(Fault.LOST_CONNECTIONS, Fault.SLOW_LINK, Fault.PAUSE),
+    **{**WRITERS, **_SPREAD, "writers": 4, "instances": 2, "messages": 80},
+)
+def _not_verified() -> Iterator[None]:
+    """A transaction begins in a partition without a word of its coordinator."""
+    with patch.object(TransactionShards, "admit", lambda self, stamp, topic: 1):
+        yield
+
+
+@_mutation(
+    "late-marker-taken",
+    transactions.transactions_are_atomic,
+    storage=quick(),
+    **{**WRITERS, **_SPREAD, **MOVES, "writers": 4, "instances": 1, "messages": 150},
+)
+def _late_marker_taken() -> Iterator[None]:
+    """A marker of a coordinator that was replaced ends whatever its producer has open; some markers take long."""
+    count = [0]
+
+    async def slow(self: PartsService, request: EndInPart) -> Done:
+        count[0] += 1
+        await asyncio.sleep(0.6 if count[0] % 3 == 0 else 0)
+        return await end(self, request)
+
+    end = PartsService._end
+    with (
+        patch.object(OpenRounds, "is_late", lambda self, producer_id, marker_round: False),
+        patch.object(PartsService, "_end", slow),
+    ):
+        yield
+
+
+@_mutation(
+    "log-not-read-to-its-end",
+    logs.all_is_available_after_healing,
+    storage=quick(Fault.CRASH_CLIENT, Fault.EARLY_LEASES),
+    **{**WRITERS, **_SPREAD, **MOVES, "writers": 3, "messages": 80},
+)
+def _log_not_read_to_its_end() -> Iterator[None]:
+    """Who takes a coordinator over leaves out the last thing that was written of it."""
+    load = state._load
+
+    async def not_the_last(reader: LedgerReader, values: dict[str, bytes]) -> Any:
+        class Shorter:
+            async def last_confirmed(self) -> EntryId:
+                return EntryId(max(0, await reader.last_confirmed() - 1))
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(reader, name)
+
+        return await load(Shorter(), values)  # type: ignore[arg-type]
+
+    with patch.object(state, "_load", not_the_last):
         yield

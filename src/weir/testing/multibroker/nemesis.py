@@ -1,4 +1,4 @@
-"""Trouble for many brokers: cut off from whom they need, one way or both; and a metadata store in trouble of its own."""
+"""Trouble for many brokers: cut off from whom they need, one way or both, and a metadata store that fails."""
 
 from collections.abc import Callable
 from random import Random
@@ -52,7 +52,7 @@ class MultiBrokerNemesis(BrokerNemesis):
         return undo
 
     def _cut_off(self) -> Callable[[], None]:
-        """One broker from bookies, clients, other brokers, one of these, or the metadata; or halves of everything."""
+        """One broker from bookies, clients, other brokers, one of them, or the metadata; or halves of all."""
         if self._rng.random() < 0.25:
             return self._partition()
         broker, away, metadata = self._sides()

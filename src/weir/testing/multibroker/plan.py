@@ -30,9 +30,11 @@ class MultiBrokerPlan(KafkaPlan):
     brokers: int = 3
     #: Of groups and transactional ids.
     shards: int = 4
-    #: Bundles are handed over now and then, and so many of these times split instead.
+    #: Bundles are handed over now and then, sometimes to several at once; so many of these times they are split.
     moves: bool = False
     splits: float = 0.0
+    #: On average, so much time passes between two of them, at one broker.
+    move_every_s: float = 1.6
 
     def __str__(self) -> str:
         moves = ", moves" if self.moves else ""
@@ -56,4 +58,5 @@ def make_multibroker_plan(rng: Random) -> MultiBrokerPlan:
         shards=rng.choice((2, 4)),
         moves=rng.random() < 0.6,
         splits=rng.choice((0.0, 0.2)),
+        move_every_s=rng.choice((0.4, 1.6)),
     )

@@ -166,8 +166,7 @@ def _recovery_believes_one_denial() -> Iterator[None]:
         yield
 
 
-@_mutation("recovery-without-fencing", checkers.nothing_is_acknowledged_after_recovery, recoverers=2)
-def _recovery_without_fencing() -> Iterator[None]:
+def recovery_without_fencing() -> Iterator[None]:
     """Recovery only asks the bookies how far they are, and fences none."""
 
     async def ask_only(self: Fencing, slot: int, bookie_id: Any) -> None:
@@ -180,6 +179,11 @@ def _recovery_without_fencing() -> Iterator[None]:
 
     with patch.object(Fencing, "_fence", ask_only):
         yield
+
+
+_mutation("recovery-without-fencing", checkers.nothing_is_acknowledged_after_recovery, recoverers=2)(
+    recovery_without_fencing
+)
 
 
 @_mutation(

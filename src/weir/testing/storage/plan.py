@@ -39,7 +39,7 @@ class Fault(Enum):
     META_LOSS = "meta-loss"
     META_OUTAGE = "meta-outage"
     LEASES = "leases"
-    #: Of many brokers: the metadata has no leader for a while; leases end although they were renewed; watches are late.
+    #: Of many brokers: metadata without a leader, leases that end although they were renewed, late watches.
     META_LEADER = "meta-leader"
     EARLY_LEASES = "early-leases"
     LATE_WATCHES = "late-watches"

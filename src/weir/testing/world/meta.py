@@ -35,8 +35,8 @@ class MetaFaults:
     watch_delay_s: float = 0.0
     #: Lease renewals do not reach the store, though all else does: leases run out.
     starve_leases: bool = False
-    #: The store has no leader: what is asked is done when there is one again, or given up before; and of that, some
-    #: is done nevertheless when there is one, when nobody waits for it any more.
+    #: The store has no leader: what is asked is done when there is one again, or given up before; some of that is
+    #: done nevertheless, when nobody waits for it any more.
     leaderless: bool = False
 
 
@@ -45,6 +45,8 @@ _NONE = MetaFaults()
 #: happens nevertheless.
 _GIVEN_UP = 0.6
 _GIVE_UP_S = 1.5
+#: What was given up may happen so long after there is a leader again: it waited with who had been cut off.
+_LATE_S = 1.0
 
 
 class ElectedCore(LocalCore):
@@ -194,6 +196,7 @@ class FaultyMeta:
 
     async def _done_late(self, work: Callable[[], Awaitable[object]]) -> None:
         await self._elected()
+        await self._travel(_LATE_S)
         with suppress(MetaError):
             await work()
 
