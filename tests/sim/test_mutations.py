@@ -26,6 +26,7 @@ FIRST_SEED = {
         "delete-keeps-record": 0,
         "fence-forgotten-at-restart": 3,
         "fence-forgotten-with-ledger": 4,
+        "left-out-silently": 0,
         "no-checksums": 2,
         "no-replay": 3,
         "recovery-believes-one-denial": 4,
@@ -36,6 +37,7 @@ FIRST_SEED = {
         "repair-without-copying": 2,
         "short-journal-taken-for-whole": 0,
         "unrecorded-ensemble-change": 0,
+        "whole-taken-for-damaged": 0,
     },
     "broker": {
         "epoch-begins-anew": 0,

@@ -235,9 +235,26 @@ def acknowledged_is_replicated(ops: Sequence[Op]) -> list[Violation]:
     """Once all is healed and repaired, as many bookies as the ack quorum hold each entry of a closed ledger."""
     promise = "an acknowledged entry survives the loss of all but one bookie of its ack quorum"
     found = []
-    for op in _kept(ops, (op for op in of(ops, LedgerOpKind.COPIES) if not op.ok)):
+    rotted = _rotted(ops)  # one that was still read from a cache, too
+    few = (op for op in of(ops, LedgerOpKind.COPIES) if not op.ok and (op.ledger, op.entry) not in rotted)
+    for op in _kept(ops, few):
         sentence = f"entry {op.entry} of ledger {op.ledger} is held by too few bookies"
         found.append(Violation(promise, sentence, (op,)))
+    return found
+
+
+def only_damaged_is_left_out(ops: Sequence[Op]) -> list[Violation]:
+    """Nothing is left out but what is damaged in its only copy, and the metadata name it."""
+    promise = "what is left out was damaged, and is written down"
+    rotted = _rotted(ops)
+    found = []
+    for op in of(ops, LedgerOpKind.LEFT_OUT):
+        if not op.ok:
+            sentence = f"entry {op.entry} of ledger {op.ledger} is left out, and no record says so"
+            found.append(Violation(promise, sentence, (op,)))
+        if (op.ledger, op.entry) not in rotted:
+            sentence = f"entry {op.entry} of ledger {op.ledger} is left out, and nothing damaged it"
+            found.append(Violation(promise, sentence, (op,)))
     return found
 
 
@@ -268,6 +285,7 @@ CHECKERS: tuple[Checker, ...] = (
     nothing_is_acknowledged_after_recovery,
     deleted_stays_deleted,
     acknowledged_is_replicated,
+    only_damaged_is_left_out,
     all_is_available_after_healing,
 )
 
@@ -284,9 +302,15 @@ def _closings(ops: Iterable[Op]) -> list[Op]:
 
 
 def _kept(ops: Sequence[Op], among: Iterable[Op]) -> list[Op]:
-    """Those whose ledger nobody tried to delete."""
+    """Those whose ledger nobody tried to delete, and of which the only copy was not damaged."""
     deleted = {op.ledger for op in of(ops, LedgerOpKind.DELETE)}
-    return [op for op in among if op.ledger not in deleted]
+    lost = _rotted(ops) & {(op.ledger, op.entry) for op in of(ops, LedgerOpKind.LEFT_OUT)}
+    return [op for op in among if op.ledger not in deleted and (op.ledger, op.entry) not in lost]
+
+
+def _rotted(ops: Iterable[Op]) -> set[tuple[LedgerId, EntryId | None]]:
+    """Entries whose only copy may have been damaged."""
+    return {(op.ledger, op.entry) for op in of(ops, LedgerOpKind.ROTTED)}
 
 
 def _highest_binding(ops: Sequence[Op]) -> dict[LedgerId, Op]:

@@ -230,7 +230,7 @@ class Cluster:
     def _give_up(self, name: str, refusal: WeirError, times: int) -> bool:
         """A bookie that refuses its disk: an operator gives it up if the disk is known to be bad. A bit that
         was read wrong only once does not keep it from starting the next time."""
-        if name in (self.rotten, self.cut):
+        if name == self.cut or (name == self.rotten and self.plan.losable_disks > 0):
             self._retire(name)
             return True
         if times >= _HOPELESS and self._in_a_hurry:

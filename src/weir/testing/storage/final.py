@@ -8,10 +8,12 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from weir.ledger.client import LedgerClient
+from weir.ledger.losses import decode_runs
 from weir.ledger.reader import LedgerReader
 from weir.meta import keys
 from weir.model.errors import (
     EntryCorruptError,
+    EntryLostError,
     EntryUnreadableError,
     NoSuchEntryError,
     NoSuchLedgerError,
@@ -105,13 +107,41 @@ class FinalCheck:
         except WeirError as failure:
             raise_bug(failure)
         patience_s = _PATIENCE_S
+        hopeless = (EntryLostError,) if self._cluster.plan.quorum.ack == 1 else ()
         for entry_id, each in pending.items():
             try:
-                entries = await self._insist(lambda e=entry_id: reader.read(e, e), patience_s)  # type: ignore[misc]
+                entries = await self._insist(
+                    lambda e=entry_id: reader.read(e, e),  # type: ignore[misc]
+                    patience_s,
+                    final=hopeless,
+                )
                 each.ok(payload=payload_id(entries[0].payload))
+            except hopeless as lost:
+                each.failed(lost)
+                await self._leave_out(reader, lost)
             except WeirError as failure:
                 each.failed(failure)
                 patience_s = _PAUSE_S  # enough was waited in this range
+
+    async def _leave_out(self, reader: LedgerReader, lost: EntryLostError) -> None:
+        """Go on behind an entry of which no copy is whole, as a stream does; it must be named then."""
+        ledger_id, entry_id = reader.ledger_id, EntryId(lost.entry_id)
+        pending = self._history.begin(FINAL, LedgerOpKind.LEFT_OUT, ledger=ledger_id, entry=entry_id)
+        try:
+            await self._insist(lambda: reader.leave_out(lost))
+        except WeirError as failure:
+            pending.failed(failure)
+            return
+        named = [
+            run
+            for item in self._cluster.core.listing(keys.lost_entries(ledger_id)).items
+            for run in decode_runs(item.value)
+            if run.first <= entry_id <= run.last
+        ]
+        if named:
+            pending.ok()
+        else:
+            pending.failed(lost)
 
     async def _repair_ends(self) -> None:
         def repaired() -> bool:

@@ -28,6 +28,10 @@ class LedgerOpKind(Enum):
     DELETE = "delete"
     #: Counted, after healing, how many bookies hold an entry whole; OK if that is as many as promised.
     COPIES = "copies"
+    #: An entry on a disk was damaged for good, and there need not be another copy of it.
+    ROTTED = "rotted"
+    #: Left out by the final reader, since no whole copy is anywhere; OK if the metadata name it.
+    LEFT_OUT = "left-out"
 
 
 @dataclass(frozen=True, slots=True)

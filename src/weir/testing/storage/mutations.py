@@ -7,10 +7,12 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+from weir.bookie.bookie import Bookie
 from weir.ledger import recovery as ledger_recovery
 from weir.ledger import transforms
 from weir.ledger.copying import Copier
 from weir.ledger.fencing import Fencing
+from weir.ledger.losses import Losses
 from weir.ledger.quorum import Stripes
 from weir.ledger.records import LedgerRecords
 from weir.ledger.recovery import Recovery
@@ -18,7 +20,7 @@ from weir.ledger.tail import Answer, Verdict, decide
 from weir.ledger.window import Window
 from weir.ledger.writer import LedgerWriter
 from weir.meta.state import KeySpace
-from weir.model.errors import BookieError, RecoveryFailedError
+from weir.model.errors import BookieError, EntryCorruptError, RecoveryFailedError
 from weir.model.ids import NO_ENTRY
 from weir.model.ledger import LedgerMetadata, LedgerState, Quorum
 from weir.testing.mutation import Mutations
@@ -32,6 +34,15 @@ MUTATIONS = Mutations(BOOKIE_MUTATIONS)
 _mutation = MUTATIONS.add
 _TWO_OF_TWO = Quorum(3, 2, 2)
 _TWO_OF_THREE = Quorum(3, 3, 2)
+_ROT_OF_ONE_COPY: dict[str, Any] = {
+    "quorum": Quorum(1, 1, 1),
+    "faults": (Fault.ROT,),
+    "fault_every_s": 0.4,
+    "appends": 200,
+    "deletes": False,
+    "max_payload": 300,
+    "duration_s": 6.0,
+}
 
 
 @contextmanager
@@ -248,6 +259,36 @@ def _cas_without_compare() -> Iterator[None]:
         return put(self, key, value, expect=None, lease_id=lease_id)
 
     with patch.object(KeySpace, "put", put_anyway):
+        yield
+
+
+@_mutation("left-out-silently", checkers.only_damaged_is_left_out, **_ROT_OF_ONE_COPY)
+def _left_out_silently() -> Iterator[None]:
+    """What is damaged in its only copy is left out without a record."""
+
+    async def nothing(self: Losses, *where: Any, **more: Any) -> None:
+        pass
+
+    with patch.object(Losses, "record", nothing):
+        yield
+
+
+@_mutation("whole-taken-for-damaged", checkers.only_damaged_is_left_out, **_ROT_OF_ONE_COPY)
+def _whole_taken_for_damaged() -> Iterator[None]:
+    """A bookie that has found damage in a ledger gives up all that it has of it."""
+    read = Bookie.read
+    bad: dict[tuple[Any, Any], None] = {}
+
+    async def given_up(self: Bookie, ledger_id: Any, first: Any, last: Any, **more: Any) -> Any:
+        if (self, ledger_id) in bad:
+            raise EntryCorruptError(f"ledger {ledger_id} is damaged")
+        try:
+            return await read(self, ledger_id, first, last, **more)
+        except EntryCorruptError:
+            bad[self, ledger_id] = None
+            raise
+
+    with patch.object(Bookie, "read", given_up):
         yield
 
 

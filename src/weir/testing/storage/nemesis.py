@@ -11,9 +11,11 @@ from weir.bookie.layout import Layout
 from weir.model.ids import BookieId
 from weir.runtime.end_file import end_records
 from weir.testing.storage.cluster import Cluster, bookie_settings
+from weir.testing.storage.history import LedgerOpKind
 from weir.testing.storage.plan import Fault, Plan
+from weir.testing.storage.rotting import LogSpans, is_log
 from weir.testing.storage.workload import Shared
-from weir.testing.world.disk import DiskFaults
+from weir.testing.world.disk import DiskFaults, SimDisk
 from weir.testing.world.links import NetFaults
 from weir.testing.world.meta import MetaFaults
 
@@ -32,6 +34,7 @@ class Nemesis:
         self._rng = rng
         self._healing: dict[asyncio.Task[None], None] = {}
         self.strikes: dict[Fault, int] = {}
+        self._spans = LogSpans()
 
     async def run(self) -> None:
         """Strike at random moments, half of them chosen to hurt."""
@@ -186,15 +189,29 @@ class Nemesis:
     def _rot(self) -> None:
         """Damage a few places of one disk for good. Only one disk of a run rots: nothing scrubs it clean."""
         name = self._cluster.rotten or self._bookie()
-        if self._cluster.rotten is None and self._cluster.losable_disks() == 0:
+        one_copy = self._plan.quorum.ack == 1
+        if self._cluster.rotten is None and self._cluster.losable_disks() == 0 and not one_copy:
             return
         self._cluster.rotten = name
         disk = self._world.node(name).disk
         # Not the journal: damage to its very last record looks like a torn write (docs/adr/0003).
         files = [path for path in disk.names.paths() if "/logs/" in path and disk.read(path)]
         for _ in range(self._rng.randint(1, 3)):
-            if files:
+            if files and one_copy:
+                self._rot_known(disk, self._rng.choice(files))
+            elif files:
                 disk.rot(self._rng.choice(files))
+
+    def _rot_known(self, disk: SimDisk, path: str) -> None:
+        """Of an index everything can be made anew; of a log it is written down which entry is hit."""
+        if not is_log(path):
+            disk.rot(path)
+            return
+        spans = self._spans.of(path, disk.read(path))
+        if spans:
+            hit = self._rng.choice(spans)
+            disk.rot(path, self._rng.randrange(hit.begin, hit.end))
+            self._cluster.history.note("nemesis", LedgerOpKind.ROTTED, ledger=hit.ledger_id, entry=hit.entry_id)
 
     def _cut(self) -> None:
         """Take the end of a bookie's journal behind its back, or put zeros there: synced bytes that its end record

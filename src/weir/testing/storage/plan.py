@@ -5,7 +5,8 @@ to reach the rare states that two or three kinds alone lead to.
 
 The promises have preconditions, and a plan keeps to them:
 - Of the disks that hold an entry, at most `Qa - 1` may be lost, rotten or cut short before repair has made up for
-  it. With `Qa = 1` none: an acknowledged entry then survives crashes and restarts, but not the loss of its disk.
+  it. With `Qa = 1` none is lost or cut short: an acknowledged entry then survives crashes and restarts, but not
+  the loss of its disk. One disk may rot, and then exactly what was hit may be left out, with a record.
 - A bookie whose disk is lost never comes back under its old id.
 - The bookies sync always (the default policy).
 - Clocks may be wrong by any amount, and run fast or slow by less than a tenth.
@@ -61,13 +62,15 @@ _QUORUMS: tuple[tuple[Quorum, int], ...] = (
 )
 #: Only runs with many brokers have these.
 _OF_BROKERS = (Fault.META_LEADER, Fault.EARLY_LEASES, Fault.LATE_WATCHES)
-#: What costs one copy of what a disk held.
-_DISK_LOSSES = (Fault.LOST_DISK, Fault.ROT, Fault.CUT)
+#: What costs one copy of all that a disk held, or of what nobody can tell.
+_DISK_LOSSES = (Fault.LOST_DISK, Fault.CUT)
 _MAX_BOOKIES = 6
 #: Half of all runs have one of these on top: what is replayed, replaced and recovered matters most.
 _DEATHS = (Fault.CRASH_BOOKIE, Fault.CRASH_BOOKIE, Fault.KILL_BOOKIE, Fault.CRASH_CLIENT)
 #: This part of all runs has no faults at all: what fails there fails plainly.
 _CALM = 0.04
+#: This part of those in which an entry may have one copy, on top.
+_ONE_COPY_ROTS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,4 +147,6 @@ def _choose_faults(rng: Random, quorum: Quorum) -> tuple[Fault, ...]:
     chosen = rng.sample(possible, rng.choice((1, 2, 3, 4, 6)))
     if rng.random() < 0.5:
         chosen.append(rng.choice(_DEATHS))
+    if quorum.ack == 1 and rng.random() < _ONE_COPY_ROTS:
+        chosen.append(Fault.ROT)
     return tuple(fault for fault in Fault if fault in chosen)
