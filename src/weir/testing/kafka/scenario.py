@@ -46,7 +46,7 @@ _Topic = tuple[str, int, Mapping[str, str]]
 class KafkaRun(SeedRun[KafkaPlan, KafkaCluster]):
     """One seed's."""
 
-    follower: ClassVar[Callable[[Who], Worker]] = Follower
+    follower: ClassVar[type[Worker]] = Follower
 
     def __init__(self, world: World, plan: KafkaPlan) -> None:
         cluster = self.make_cluster(world, plan)

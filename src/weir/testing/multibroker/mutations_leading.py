@@ -13,7 +13,7 @@ from weir.broker.bundles.splitting import Splitting
 from weir.broker.topic.growth import GrowthListeners
 from weir.broker.topic.topic import BrokerTopic
 from weir.gateway.kafka.errors import Code
-from weir.gateway.kafka.produce import publishing
+from weir.gateway.kafka.produce import publishing, refusals
 from weir.meta import keys
 from weir.meta.local import LocalMeta
 from weir.model.bundles import BundleClaim, BundleName
@@ -83,7 +83,7 @@ def _handed_over_before_closed() -> Iterator[None]:
 @_mutation("acknowledged-when-given-away", logs.acknowledged_is_stored, storage=quick(), **MOVES, **_PRODUCERS)
 def _acknowledged_when_given_away() -> Iterator[None]:
     """What comes while a topic is closed, to be given away, is acknowledged, and nobody stores it any more."""
-    usual = publishing.tell_refusal
+    usual = refusals.tell_refusal
 
     def as_if_stored(session: Any, part: Any, failure: BaseException, **more: Any) -> None:
         usual(session, part, failure, **more)

@@ -26,7 +26,7 @@ class MultiBrokerNemesis(BrokerNemesis):
         """A broker, from whom it is cut off, and whether from the metadata, too."""
         broker = self._brokers.some_broker(self._rng)
         others = [name for name in self._names if name != broker]
-        sides = (
+        sides: tuple[list[str], ...] = (
             self._cluster.bookie_names,
             [name for name in self._cluster.client_names if name not in self._names],
             others,
