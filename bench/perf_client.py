@@ -28,7 +28,7 @@ OUTSTANDING = 1000
 #: Faster than anything here: it then sends as fast as its window lets it.
 UNLIMITED = 10_000_000
 
-_LOGGING = """<Configuration status="warn">
+_LOGGING = """<Configuration status="warn" shutdownHook="disable">
   <Appenders><Console name="Console"><PatternLayout pattern="%msg%n"/></Console></Appenders>
   <Loggers><Root level="info"><AppenderRef ref="Console"/></Root></Loggers>
 </Configuration>
