@@ -14,6 +14,7 @@ from weir.testing.processes.cluster import ClusterProcess
 from weir.testing.processes.up import UpProcess
 
 _START_TIMEOUT_S = 240.0
+_START_ATTEMPTS = 3
 _MB = 1024 / 1e6  # of one message
 #: Once it serves, a broker still sets up for a while.
 _SETTLE_S = 3.0
@@ -53,12 +54,21 @@ class _Workers:
     """`weir up --workers N`: a supervisor, a storage process, N brokers."""
 
     def __init__(self, folder: Path, workers: int) -> None:
-        self._up = UpProcess(folder, f"storage.cache_bytes={apache.CACHE_MIB}MiB")
-        self._up.options = ("--workers", str(workers))
+        self._folder = folder
+        self._workers = workers
         self.url = ""
 
     def start(self) -> None:
-        self._up.start()
+        for attempt in range(_START_ATTEMPTS):
+            self._up = UpProcess(self._folder, f"storage.cache_bytes={apache.CACHE_MIB}MiB")
+            self._up.options = ("--workers", str(self._workers))
+            try:
+                self._up.start()
+                break
+            except AssertionError:  # somebody else took a port between its choice and its use
+                self._up.close()
+                if attempt == _START_ATTEMPTS - 1:
+                    raise
         self.url = self._up.pulsar_url
 
     def cpu(self) -> dict[str, float]:
