@@ -25,6 +25,7 @@ def test_every_promise_holds_in_seeds_from(first: int, scenario: str) -> None:
         assert not report.failure, "\n".join((f"seed {seed}: {report.failure}", report.summary, *report.shortest))
 
 
+@pytest.mark.slow
 @_EACH
 def test_a_seed_gives_the_same_run_to_the_byte_of_its_trace(scenario: str) -> None:
     first, second = SCENARIOS[scenario].run(_REPEATED), SCENARIOS[scenario].run(_REPEATED)

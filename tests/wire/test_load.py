@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from weir.model.errors import UnknownVersionError, WireError
 from weir.model.load import MAX_REPORTED_BUNDLES, BalanceLeader, BrokerLoad, BundleLoad
+from weir.testing.kinds import rounds
 from weir.wire.load import decode_leader, decode_load, encode_leader, encode_load
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -21,13 +22,13 @@ loads = st.builds(
 SAMPLE = BrokerLoad("b1", (BundleLoad("t/n/0x0_0x1", 1, 2, 3, 4, 5),), 0.5, 0.25, 1, 2, 3, 4, 7, True)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=rounds(100), deadline=None)
 @given(loads)
 def test_what_is_encoded_comes_back(load: BrokerLoad) -> None:
     assert decode_load(encode_load(load)) == load
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=rounds(100), deadline=None)
 @given(st.data())
 def test_a_report_with_a_field_replaced_is_read_or_refused_and_with_one_missing_refused(
     data: st.DataObject,

@@ -246,6 +246,7 @@ async def commit(peer: Peer, group: str) -> None:
     await peer.call(ApiKey.OFFSET_COMMIT, 7, m.OffsetCommitRequest(group_id=group, topics=[named]))
 
 
+@pytest.mark.slow
 def test_odd_names_for_everything_that_has_one(node: KafkaNode, caplog: pytest.LogCaptureFixture) -> None:
     """Refused, or a name like any other; nothing is written outside of the data folder."""
     folder = node.folder.parent

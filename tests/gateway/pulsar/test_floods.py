@@ -85,6 +85,7 @@ def test_many_consumers_of_a_client_that_does_not_read_share_one_bound(
     talk.until(lambda: session.delivery_share.used_bytes == 0)
 
 
+@pytest.mark.slow
 def test_a_consumer_that_acknowledges_nothing_gets_only_so_much(
     weir_broker: Any, client: pulsar.Client, talk: Any, topic: str
 ) -> None:
@@ -157,6 +158,7 @@ def test_a_flood_of_tiny_messages(start_broker: Any, connect: Any, talk: Any, to
     assert most["in flight"] <= 2 * 100_000
 
 
+@pytest.mark.slow
 def test_more_connections_than_there_may_be_are_turned_away(
     start_broker: Any, connect: Any, talk: Any, topic: str
 ) -> None:
