@@ -343,11 +343,11 @@ class Broker:
 
     async def owner(self, name: TopicName, *, role: str) -> Owner:
         self._context.guard.check(role, name, None)
-        return await self.holder(name)
+        return await self._ownership.owner(name)
 
     async def holder(self, name: TopicName) -> Owner:
-        """`owner`, whoever asks."""
-        return await self._ownership.owner(name)
+        """Who has the topic, whoever asks."""
+        return self._ownership.owner_now(name)
 
     def owner_now(self, name: TopicName) -> Owner:
         """`holder`, from memory."""

@@ -98,10 +98,11 @@ class Ownership(Protocol):
     async def own(self, topic: TopicName) -> Claim:
         """Make this broker the one that serves the topic; NotOwnerError if another does."""
 
-    async def owner(self, topic: TopicName) -> Owner: ...
+    async def owner(self, topic: TopicName) -> Owner:
+        """Where a client of the topic is to go, also while its owner is gone and its lease has not ended."""
 
     def owner_now(self, topic: TopicName) -> Owner:
-        """`owner`, from memory."""
+        """Who has it, from memory."""
 
     def owners_now(self, topic: TopicName, partitions: Sequence[int]) -> list[Owner]:
         """`owner_now` of these partitions of the topic."""

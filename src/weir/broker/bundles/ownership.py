@@ -131,14 +131,16 @@ class BundleOwnership:
         return self._taking.under_way(bundle) or self._taking.begin(bundle, self._take(bundle))
 
     async def _take(self, bundle: BundleName) -> None:
+        waited = False
         for _ in range(self.settings.claim_attempts):
             lease = self.registration.lease
             if lease is None:
                 raise NotOwnerError(f"this broker is not registered, so it cannot take {bundle}", hint="try again")
             try:
                 found = await self.claims.refresh(keys.claim(bundle))
-                claim = await self._claimed(bundle, found)
+                claim = await self._claimed(bundle, found, waited)
                 if claim is None:
+                    waited = True
                     continue  # somebody else's is on its way here
                 if not await self.boundaries.confirmed(bundle):
                     return await self._drop(claim)
@@ -154,9 +156,10 @@ class BundleOwnership:
         raise NotOwnerError(f"the metadata store did not let this broker take {bundle}", hint="try again")
 
     async def _claimed(
-        self, bundle: BundleName, found: VersionedValue[BundleClaim] | None
+        self, bundle: BundleName, found: VersionedValue[BundleClaim] | None, waited: bool
     ) -> VersionedValue[BundleClaim] | None:
-        """The claim with this broker's name in it; None if it was waited for and may be there now."""
+        """The claim with this broker's name in it; None if it was waited for and may be there now. Who has waited
+        takes what nobody has, whomever everybody would choose by now: its clients are here."""
         key = keys.claim(bundle)
         claim = None if found is None else found.value
         if found is not None and claim is not None and self.registration.is_mine(claim):
@@ -169,7 +172,7 @@ class BundleOwnership:
                 raise self.elsewhere(bundle, holder.broker_id)
             return None
         chosen = self.chosen(bundle, claim)
-        if chosen != self.me.broker_id:
+        if chosen != self.me.broker_id and not waited:
             raise self.elsewhere(bundle, chosen)
         epoch = 0 if claim is None else claim.epoch + 1
         mine = BundleClaim(self.me.broker_id, self.me.instance, epoch, split=0 if claim is None else claim.split)
@@ -246,15 +249,19 @@ class BundleOwnership:
         return choose(bundle, candidates(there, self._isolation_of(bundle.namespace))) or ""
 
     async def owner(self, topic: TopicName) -> Owner:
-        """Who serves the topic, or, if nobody does or its owner is gone, who should. From memory: it may be a
-        moment out of date."""
-        holder = self.registration.holder(self.claims.get(keys.claim(self.boundaries.bundle_of(topic))))
-        if holder is not None and holder.broker_id != self.me.broker_id:
+        """Who serves the topic, or, if nobody does or its owner is gone, who should: whoever goes there waits for
+        the end of the lease. It may be a moment out of date."""
+        bundle = self.boundaries.bundle_of(topic)
+        claim = self.claims.get(keys.claim(bundle))
+        holder = self.registration.holder(claim)
+        if claim is not None and holder is not None and holder.broker_id != self.me.broker_id:
             await self.silent.looked(holder)
+            if claim.next not in self.registration.live and (heir := self._heir(bundle, holder)):
+                return self._owner_of(heir, claim.epoch, taken=False)
         return self.owner_now(topic)
 
     def owner_now(self, topic: TopicName) -> Owner:
-        """`owner`, without waiting."""
+        """Who has the topic, or should, from memory: it may be a moment out of date."""
         return self._owner_in(self.boundaries.bundle_of(topic))
 
     def owners_now(self, topic: TopicName, partitions: Sequence[int]) -> list[Owner]:
@@ -279,12 +286,8 @@ class BundleOwnership:
         holder = self.registration.holder(claim)
         if claim is None or holder is None:
             return self._owner_of(self.chosen(bundle, claim), epoch, taken=False)
-        if claim.next in self.registration.live:
-            return self._owner_of(claim.next, epoch)
-        if holder.broker_id != self.me.broker_id:
-            self.silent.look(holder)
-        heir = self._heir(bundle, holder)
-        return self._owner_of(heir or holder.broker_id, epoch, taken=not heir)
+        moving = claim.next in self.registration.live
+        return self._owner_of(claim.next if moving else holder.broker_id, epoch)
 
     def _owner_of(self, broker_id: str, epoch: int, *, taken: bool = True) -> Owner:
         broker = self.registration.live.get(broker_id)
