@@ -8,6 +8,7 @@ from typing import Any
 import pulsar
 import pytest
 
+from weir.broker.bundles.settings import OwnershipSettings
 from weir.testing.many_brokers import ManyBrokers
 
 NAMES = ("one", "two", "three")
@@ -17,7 +18,8 @@ NAMES = ("one", "two", "three")
 def brokers(request: pytest.FixtureRequest) -> Iterator[ManyBrokers]:
     """By the names that the module gives them, if it does: who has which bundle goes by these."""
     names = getattr(request.module, "NAMES", NAMES)
-    many = ManyBrokers(*names, spread=True).start()
+    # Nobody dies here: a slow machine must not end leases, or bundles go where no test has sent them.
+    many = ManyBrokers(*names, spread=True, ownership=OwnershipSettings(ttl_s=60.0, retry_s=0.05)).start()
     yield many
     many.stop()
 
