@@ -4,10 +4,12 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from weir.bookie import Bookie, BookieState, JournalSettings
+from weir.bookie.cache import WriteCache
 from weir.model.errors import (
     BookieBusyError,
     BookieCookieError,
@@ -440,3 +442,24 @@ def test_with_periodic_sync_a_closed_bookie_comes_back_with_everything(tell: Tel
 def test_settings_that_make_no_sense_are_refused() -> None:
     with pytest.raises(Exception, match="sync interval"):
         JournalSettings(sync_interval_s=0)
+
+
+@pytest.mark.parametrize(
+    ("leisurely", "hurries", "took_s"), [(True, False, 0.03), (True, True, 0.01), (False, False, 0.01)]
+)
+def test_a_flush_leaves_the_disk_alone_while_it_has_time(
+    tell: Tell, leisurely: bool, hurries: bool, took_s: float
+) -> None:
+    async def story(bookie: Bookie, runtime: Runtime) -> None:
+        class Writer:
+            async def drain(self) -> None:
+                await runtime.clock.sleep(0.01)
+
+        flusher = bookie._flusher
+        flusher._leisurely = leisurely
+        with patch.object(WriteCache, "hurries", hurries):
+            began = runtime.clock.monotonic()
+            await flusher._drain(Writer())  # type: ignore[arg-type]
+        assert runtime.clock.monotonic() - began == pytest.approx(took_s, abs=0.005)
+
+    tell(story)

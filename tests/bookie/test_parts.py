@@ -61,6 +61,16 @@ def test_there_is_no_room_only_while_one_generation_is_full_and_the_other_flushi
     assert cache.get(L1, EntryId(1)) is not None
 
 
+def test_a_flush_hurries_once_the_generation_that_takes_entries_is_half_full() -> None:
+    cache = WriteCache(2 * 4 * (10 + ENTRY_OVERHEAD_BYTES))
+    put(cache, L1, [0, 1, 2, 3])
+    cache.rotate()
+    put(cache, L1, [4])
+    assert not cache.hurries
+    put(cache, L1, [5])
+    assert cache.hurries
+
+
 def test_one_generation_is_flushed_at_a_time() -> None:
     cache = WriteCache(100)
     put(cache, L1, [0])
