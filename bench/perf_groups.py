@@ -25,9 +25,9 @@ def perf_groups(*, quick: bool) -> list[Group]:
     """Nothing where Maven cannot get the tool: no other client is measured here."""
     if apache.missing() or perf_client.ARTIFACTS.missing():
         return []
-    seconds, warm_s = (3, 3) if quick else (7, 6)
+    seconds, warm_s = (3, 3) if quick else (5, 3)
     rounds = 1 if quick else 2
-    return [_rates(seconds, warm_s, rounds), _hops(seconds, warm_s, rounds)]
+    return [_rates(seconds, warm_s, rounds), _hops(seconds, warm_s, 1)]
 
 
 def _loads(shapes: dict[str, tuple[int, int, bool]], seconds: int, warm_s: int) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from typing import Protocol
 from bench import apache
 from bench.brokers import ApacheBroker, WeirBroker, cpu_s
 from bench.case import Measured, Params, case
-from bench.perf_client import Load, Told, produce
+from bench.perf_client import UNLIMITED, Load, Told, produce
 from weir.testing.processes.cluster import ClusterProcess
 from weir.testing.processes.up import UpProcess
 
@@ -163,6 +163,8 @@ def _measure(params: Params, folder: str) -> list[tuple[str, Told]]:
     try:
         served.start()
         _wait_until_it_serves(served.url)
+        # Both are warm when they are measured: a JVM compiles, Weir fills its caches.
+        produce(place, served.url, Load(1, UNLIMITED, seconds=2, warm_s=4), served.cpu)
         return [
             (load["key"], produce(place, served.url, Load(**load["load"]), served.cpu)) for load in params["loads"]
         ]
