@@ -11,11 +11,12 @@ from weir.broker.balance.control import BrokerControl
 from weir.broker.balance.history import History
 from weir.broker.balance.isolation import Isolation
 from weir.broker.balance.limits import BalanceLimits
-from weir.broker.balance.plan import plan_moves
+from weir.broker.balance.plan import plan_in_steps
 from weir.broker.balance.usage import broker_usage
 from weir.model.errors import WeirError
 from weir.model.load import BrokerLoad
 from weir.runtime.interfaces import Clock
+from weir.runtime.turns import Turns
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +30,7 @@ class BalanceSettings:
     interval_s: float = 30.0
     #: Brokers that are asked, and bundles that are moved, at the same time.
     asked_at_once: int = 64
-    moved_at_once: int = 8
+    moved_at_once: int = 16
     limits: BalanceLimits = field(default_factory=BalanceLimits)
     #: Whether this broker may become leader, and how long the others believe in one that they no longer hear.
     enabled: bool = True
@@ -87,7 +88,8 @@ class Balancer:
         if 2 * len(loads) < len(brokers):
             log.warning("only %d of %d brokers say how much work they have", len(loads), len(brokers))
             return []
-        actions = plan_moves(loads, self._settings.limits, self._isolation, history, self._clock.monotonic())
+        steps = plan_in_steps(loads, self._settings.limits, self._isolation, history, self._clock.monotonic())
+        actions = await Turns(self._clock).through(steps)
         await _at_once(self._settings.moved_at_once, self._do, actions)
         return actions
 

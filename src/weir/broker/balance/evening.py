@@ -9,135 +9,179 @@ from heapq import heapify, heappop, heappush
 from math import inf
 
 from weir.broker.balance.actions import Move, Reason
-from weir.broker.balance.round import Candidates, Pool, Round
+from weir.broker.balance.pools import Pool
+from weir.broker.balance.round import Candidates, Round
+from weir.model.steps import Steps
 
 #: Brokers that are asked in vain for something that fits, before one is given up for this round.
 _TRIES = 16
+#: What deciding about one broker costs, in units of work.
+_UNITS = 8
 
 
-def even_out(round_: Round) -> None:
-    """All pools, those with the hottest brokers first."""
-    pools = [_Evening(round_, pool, holders) for pool, holders in round_.holders().items() if pool.members]
-    left = round_.limits.moves(len(round_.loads))
-    round_.history.hot = frozenset(broker for pool in pools for broker in pool.hot)
-    round_.history.cold = frozenset(broker for pool in pools for broker in pool.cold)
-    pools.sort(key=lambda pool: (-pool.worst, pool.pool.members))
-    for pool in pools:
-        left = pool.relieve(left)
+def even_out(round_: Round) -> Steps[None]:
+    """All brokers that are far from their pools' levels: those with more than they can do first, then by how far."""
+    pools = [_Evening(round_, pool) for pool in round_.pools]
+    hot = _hottest_first(round_, pools)
+    cold = {broker for pool in pools for broker in pool.cold}
+    round_.history.hot = frozenset(broker for broker, _ in hot)
+    round_.history.cold = frozenset(cold)
+    left = round_.limits.moves(len(round_.loads), len(hot) + len(cold))
+    for source, givers in hot:
+        if left <= 0:
+            break
+        left -= relieve(source, givers, left)
+        yield _UNITS
     for pool in pools:
         left = pool.spare_memory(left)
+        yield _UNITS
+    for pool in reversed(pools):
+        left = yield from pool.fill(left)
+
+
+def _hottest_first(round_: Round, pools: list["_Evening"]) -> list[tuple[str, list["_Evening"]]]:
+    """Brokers that have too much, each with the pools in which they have, the widest of these first: what may go
+    anywhere leaves before what may not."""
+    usage, full = round_.usage, round_.limits.full
+    found: dict[str, list[_Evening]] = {}
     for pool in pools:
-        left = pool.fill(left)
+        for broker in pool.hot:
+            found.setdefault(broker, []).append(pool)
+    return sorted(
+        found.items(),
+        key=lambda item: (usage[item[0]] < full, min(p.pool.level for p in item[1]) - usage[item[0]], item[0]),
+    )
+
+
+def relieve(source: str, pools: list["_Evening"], left: int) -> int:
+    """How many bundles are taken from it, if they are worth it: at most `left`. What is too large to fit anywhere is
+    split, and moved in a later round."""
+    round_ = pools[0].round
+    moves: list[Move] = []
+    for pool in pools:
+        moves += pool.relieve(source, left - len(moves))
+    for pool in pools:
+        pool.make_movable(source)
+    return keep_if_worth(round_, moves)
+
+
+def keep_if_worth(round_: Round, moves: list[Move]) -> int:
+    """How many of the last ones that were decided stay: all, or none."""
+    if sum(move.usage for move in moves) >= round_.limits.min_gain:
+        return len(moves)
+    round_.undo(moves)
+    return 0
 
 
 class _Evening:
     """One pool's share of a round."""
 
-    def __init__(self, round_: Round, pool: Pool, holders: list[str]) -> None:
+    def __init__(self, round_: Round, pool: Pool) -> None:
         self.pool = pool
-        self._round = round_
-        self._holders = holders
+        self.round = round_
         self._candidates: dict[str, Candidates] = {}
-        limits, usage, mean = round_.limits, round_.usage, pool.mean()
-        self._mean = mean
+        limits, usage, level = round_.limits, round_.usage, pool.level
+        self._level = level
         self.hot = [
             broker
-            for broker in holders
-            if usage[broker] > mean + limits.stop
-            and (usage[broker] > min(mean + limits.start, limits.full) or broker in round_.history.hot)
+            for broker, held in pool.held.items()
+            if held >= limits.min_gain
+            and usage[broker] > level + limits.stop
+            and (usage[broker] > min(level + limits.start, limits.full) or broker in round_.history.hot)
         ]
         self.cold = [
             broker
             for broker in pool.members
-            if usage[broker] < mean - limits.stop
-            and (usage[broker] < mean - limits.start or broker in round_.history.cold)
+            if usage[broker] < level - limits.stop
+            and (usage[broker] < level - limits.start or broker in round_.history.cold)
         ]
-        self.worst = max((usage[broker] - mean for broker in self.hot), default=-inf)
 
     # --- hot ----------------------------------------------------------------------------------------------------
 
-    def relieve(self, left: int) -> int:
-        """Take from the hot ones, the hottest first, at most `left` bundles; how many are left then."""
-        usage = self._round.usage
-        for source in sorted(self.hot, key=lambda broker: (-usage[broker], broker)):
-            if left <= 0:
-                break
-            if not self._round.rests(source):
-                left -= self._keep_if_worth(self._relieve(source, left))
-        return left
-
-    def _relieve(self, source: str, left: int) -> list[Move]:
-        round_, limits, mean = self._round, self._round.limits, self._mean
+    def relieve(self, source: str, left: int) -> list[Move]:
+        """Give its bundles to the coldest, until it is within the inner threshold; crumbs only if it is full."""
+        round_, limits, level = self.round, self.round.limits, self._level
         moves: list[Move] = []
         candidates = self._of(source)
-        left_out: list[str] = []
-        while len(moves) < left and round_.has_turn(source):
-            need = round_.usage[source] - (mean + limits.stop)
-            target = self._taker(left_out)
+        least = 0.0 if round_.is_full(source) else limits.min_gain / 4
+        while len(moves) < left and round_.may_give(source):
+            need, target = self._need(source), self._taker()
             if need <= 0 or target is None:
                 break
-            room = mean + limits.band - round_.usage[target]
-            found = candidates.take(need, min(room, round_.usage[source] - (mean - limits.band)))
+            room = level + limits.band - round_.usage[target]
+            found = candidates.take(need, min(room, round_.usage[source] - (level - limits.band)), least)
             if found is None:
                 break
             moves.append(round_.move(found[0], source, target, Reason.HOT, found[1]))
-        for broker in left_out:
-            self.pool.put_back(broker)
         return moves
 
-    def _taker(self, left_out: list[str]) -> str | None:
-        """The coldest that may be given something; those that may not are left out, and noted."""
-        while (target := self.pool.coldest()) is not None and not self._round.may_take(target):
-            left_out.append(self.pool.leave_out())
+    def make_movable(self, source: str) -> None:
+        """Where it has to give more, and what is left fits nowhere, split the largest."""
+        round_, limits = self.round, self.round.limits
+        need, target = self._need(source), self._taker()
+        if target is None or round_.rests(source):
+            return
+        room = self._level + limits.band - round_.usage[target]
+        for usage, bundle in self._of(source).divisible(max(room, 2 * limits.min_gain)):
+            if need <= 0 or not round_.split(bundle, source):
+                return
+            need -= usage
+
+    def _need(self, source: str) -> float:
+        """What it has to give to be within the inner threshold."""
+        return self.round.usage[source] - (self._level + self.round.limits.stop)
+
+    def _taker(self) -> str | None:
+        """The coldest that may be given something; those that may not are left out for the rest of the round."""
+        while (target := self.pool.coldest()) is not None and not self.round.may_take(target):
+            self.pool.leave_out()
         return target
 
     # --- memory -------------------------------------------------------------------------------------------------
 
     def spare_memory(self, left: int) -> int:
         """One bundle, the busiest that fits elsewhere, off each broker whose memory is full."""
-        round_ = self._round
-        for source in self._holders:
+        round_ = self.round
+        for source in self.pool.held:
             if left <= 0 or not round_.memory_full(source) or round_.memory_rests(source) or round_.rests(source):
                 continue
-            left_out: list[str] = []
-            target = self._taker(left_out)
+            target = self._taker()
             if target is not None:
-                found = self._of(source).take(inf, self._mean + round_.limits.band - round_.usage[target])
+                found = self._of(source).take(inf, self._level + round_.limits.band - round_.usage[target])
                 if found is not None:
                     round_.move(found[0], source, target, Reason.MEMORY, found[1])
                     left -= 1
-            for broker in left_out:
-                self.pool.put_back(broker)
         return left
 
     # --- cold ---------------------------------------------------------------------------------------------------
 
-    def fill(self, left: int) -> int:
-        """Give to the cold ones, the coldest first, what those above the mean have too much of."""
-        usage = self._round.usage
+    def fill(self, left: int) -> Steps[int]:
+        """Give to the cold ones, the coldest first, what those above the level have too much of."""
+        usage = self.round.usage
         if not self.cold or left <= 0:
             return left
-        sources = [(-usage[b], b) for b in self._holders if usage[b] > self._mean and not self._round.rests(b)]
+        sources = [(-usage[b], b) for b in self.pool.held if self._gives(b)]
         heapify(sources)
         for target in sorted(self.cold, key=lambda broker: (usage[broker], broker)):
             if left <= 0 or not sources:
                 break
-            left -= self._keep_if_worth(self._fill(target, sources, left))
+            left -= keep_if_worth(self.round, self._fill(target, sources, left))
+            yield _UNITS
         return left
 
     def _fill(self, target: str, sources: list[tuple[float, str]], left: int) -> list[Move]:
-        round_, limits, mean = self._round, self._round.limits, self._mean
+        round_, limits, level = self.round, self.round.limits, self._level
         moves: list[Move] = []
         passed: list[str] = []
         while len(moves) < left and len(passed) < _TRIES and round_.may_take(target) and sources:
-            need = mean - limits.stop - round_.usage[target]
+            need = level - limits.stop - round_.usage[target]
             if need <= 0:
                 break
             noted, source = heappop(sources)
             if noted != -round_.usage[source]:
                 heappush(sources, (-round_.usage[source], source))
                 continue
-            spare = round_.usage[source] - mean
+            spare = round_.usage[source] - level
             found = self._of(source).take(need, min(need + limits.stop, spare)) if self._gives(source) else None
             if found is not None:
                 moves.append(round_.move(found[0], source, target, Reason.COLD, found[1]))
@@ -147,19 +191,12 @@ class _Evening:
         return moves
 
     def _gives(self, source: str) -> bool:
-        return self._round.has_turn(source) and self._round.usage[source] > self._mean
+        return self.round.may_give(source) and self.round.usage[source] > self._level
 
     # --- both ---------------------------------------------------------------------------------------------------
 
     def _of(self, source: str) -> Candidates:
         found = self._candidates.get(source)
         if found is None:
-            found = self._candidates[source] = self._round.candidates(source, self.pool)
+            found = self._candidates[source] = self.round.candidates(source, self.pool)
         return found
-
-    def _keep_if_worth(self, moves: list[Move]) -> int:
-        """How many of them stay."""
-        if sum(move.usage for move in moves) >= self._round.limits.min_gain:
-            return len(moves)
-        self._round.undo(moves)
-        return 0

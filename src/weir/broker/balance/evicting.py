@@ -7,28 +7,34 @@ per round, and a bundle that a binding moves rests like others: bindings that co
 from collections.abc import Iterator
 
 from weir.broker.balance.actions import Reason
-from weir.broker.balance.round import Pool, Round
+from weir.broker.balance.pools import Pool
+from weir.broker.balance.round import Round
+from weir.model.steps import Steps
 
 
-def evict_bundles(round_: Round) -> None:
+def evict_bundles(round_: Round) -> Steps[None]:
     """The largest first, each to the coldest broker that may have it."""
-    found = sorted(_misplaced(round_), key=lambda item: (-item[0], item[1]))
+    found: list[tuple[float, str, str, Pool, Reason]] = []
+    for broker in round_.loads:
+        found += _misplaced(round_, broker)
+        yield 1
+    found.sort(key=lambda item: (-item[0], item[1]))
     for usage, bundle, source, pool, reason in found[: round_.limits.evictions_per_round]:
         target = _target(round_, pool)
         if target is not None:
             round_.move(bundle, source, target, reason, usage)
 
 
-def _misplaced(round_: Round) -> Iterator[tuple[float, str, str, Pool, Reason]]:
-    for broker, load in round_.loads.items():
-        wrong = {id(pool) for pool in round_.pools_at(broker) if not pool.has(broker)}
-        for bundle in load.bundles if wrong else ():
-            pool = round_.pool_of(bundle.namespace)
-            if id(pool) not in wrong or round_.is_busy(bundle.bundle):
-                continue
-            reason = Reason.DRAIN if load.draining else Reason.ISOLATION
-            if load.draining or not round_.history.bundle_rests(bundle.bundle, round_.limits, round_.now):
-                yield round_.bundle_usage(broker, bundle), bundle.bundle, broker, pool, reason
+def _misplaced(round_: Round, broker: str) -> Iterator[tuple[float, str, str, Pool, Reason]]:
+    load = round_.loads[broker]
+    wrong = {id(pool) for pool in round_.pools_at(broker) if not pool.has(broker)}
+    for bundle in load.bundles if wrong else ():
+        pool = round_.pool_of(bundle.namespace)
+        if id(pool) not in wrong or round_.is_busy(bundle.bundle):
+            continue
+        reason = Reason.DRAIN if load.draining else Reason.ISOLATION
+        if load.draining or not round_.history.bundle_rests(bundle.bundle, round_.limits, round_.now):
+            yield round_.bundle_usage(broker, bundle), bundle.bundle, broker, pool, reason
 
 
 def _target(round_: Round, pool: Pool) -> str | None:

@@ -34,15 +34,14 @@ class History:
         return at is not None and now - at < limits.bundle_pause_s
 
     def note(self, actions: Iterable[Action], limits: BalanceLimits, now: float) -> None:
-        """Remember what is asked for now, done or not; forget what has rested long enough."""
+        """Remember what is asked for now, done or not; forget what has rested long enough. Splits are not among it: the
+        halves are where they were, are measured by their topics, and may move at once."""
         self._bundles = {b: at for b, at in self._bundles.items() if now - at < limits.bundle_pause_s}
         self._brokers = {b: at for b, at in self._brokers.items() if now - at < limits.broker_pause_s}
         self._memory = {b: at for b, at in self._memory.items() if now - at < limits.bundle_pause_s}
         for action in actions:
-            self._bundles[action.bundle] = now
             if isinstance(action, Move):
+                self._bundles[action.bundle] = now
                 self._brokers[action.source] = self._brokers[action.target] = now
                 if action.reason is Reason.MEMORY:
                     self._memory[action.source] = now
-            else:
-                self._brokers[action.broker] = now

@@ -23,14 +23,19 @@ class BalanceLimits:
     bundle_pause_s: float = 600.0
     #: A broker that gave or got a bundle is measured anew for so long before it gives or gets another.
     broker_pause_s: float = 60.0
-    #: Moves of a round that even out: this many, or this share of the number of brokers, whichever is more.
+    #: Moves of a round that even out: this many, or as many as there are brokers to even out, whichever is more, but
+    #: no more than this share of the number of brokers. So it is quick after a loss and slow while all is well.
     moves_per_round: int = 10
-    moves_share: float = 0.05
-    #: Of these, from or to one broker: an empty one gets its share bit by bit.
-    moves_per_broker: int = 4
+    moves_share: float = 0.5
+    #: Of these, from one broker, and to one: an empty one gets its share bit by bit.
+    moves_from_broker: int = 8
+    moves_to_broker: int = 4
     #: Moves of a round away from drained brokers and from brokers that a namespace is not bound to.
     evictions_per_round: int = 200
+    #: Splits of a round: this many, or this share of the number of brokers; and of one broker.
     splits_per_round: int = 10
+    splits_share: float = 0.05
+    splits_per_broker: int = 4
     #: A bundle above any of these is split, if it has two topics and its namespace has room for one more.
     split_usage: float = 0.30
     split_messages_per_s: float = 30_000.0
@@ -47,6 +52,10 @@ class BalanceLimits:
         is the reason for the next."""
         return (self.start + self.stop) / 2
 
-    def moves(self, brokers: int) -> int:
-        """How many moves of a round even out, among so many brokers."""
-        return max(self.moves_per_round, int(self.moves_share * brokers))
+    def moves(self, brokers: int, uneven: int) -> int:
+        """How many moves of a round even out, among so many brokers of which so many are far from their level."""
+        return max(self.moves_per_round, min(uneven, int(self.moves_share * brokers)))
+
+    def splits(self, brokers: int) -> int:
+        """How many bundles are split in a round, among so many brokers."""
+        return max(self.splits_per_round, int(self.splits_share * brokers))

@@ -1,72 +1,54 @@
 """One round of balance: what is known, what was decided so far, and what that makes of everyone's usage."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
-from weir.broker.balance.actions import Action, Move, Reason
+from weir.broker.balance.actions import Action, Move, Reason, Split
 from weir.broker.balance.history import History
 from weir.broker.balance.isolation import Isolation
 from weir.broker.balance.limits import BalanceLimits
+from weir.broker.balance.pools import Pool, set_levels
 from weir.broker.balance.usage import broker_usage, cost, usage_per_cost
 from weir.model.load import BrokerLoad, BundleLoad
+from weir.model.steps import Steps
 
 #: What a bundle without load counts, so that many of them do not all go to one broker.
 LEAST_USAGE = 1e-5
+#: Bundles that are looked at in about the time of one unit of work.
+BUNDLES_PER_UNIT = 16
+#: A bundle of one topic has nothing to split.
+FEWEST_TOPICS = 2
+#: A broker that is full may give so many times as much in a round as others.
+_FULL_TIMES = 4
 
 
-class Pool:
-    """Brokers that may have the same bundles."""
-
-    def __init__(self, members: Sequence[str], usage: dict[str, float]) -> None:
-        """`members`: sorted, those only that may be given something."""
-        self.members = members
-        self._usage = usage
-        self._set = frozenset(members)
-        self._heap = [(usage[broker], broker) for broker in members]
-        heapify(self._heap)
-
-    def has(self, broker: str) -> bool:
-        return broker in self._set
-
-    def mean(self) -> float:
-        """Of its members' usage by now."""
-        return sum(self._usage[broker] for broker in self.members) / len(self.members) if self.members else 0.0
-
-    def coldest(self) -> str | None:
-        """The member with the lowest usage by now, but those that were left out."""
-        while self._heap:
-            noted, broker = self._heap[0]
-            if noted == self._usage[broker]:
-                return broker
-            heappop(self._heap)
-            heappush(self._heap, (self._usage[broker], broker))
-        return None
-
-    def leave_out(self) -> str:
-        """Consider the coldest no more, and say who it was; `put_back` undoes it."""
-        return heappop(self._heap)[1]
-
-    def put_back(self, broker: str) -> None:
-        heappush(self._heap, (self._usage[broker], broker))
-
-
-@dataclass(slots=True)
 class Candidates:
-    """Bundles of one broker that one pool may have: their usage, rising, beside their names."""
+    """Bundles of one broker that one pool may have, by their usage."""
 
-    usages: list[float] = field(default_factory=list)
-    names: list[str] = field(default_factory=list)
+    def __init__(self, rows: list[tuple[float, str, int]]) -> None:
+        """`rows`: usage, name and loaded topics of each."""
+        self._rows = sorted(rows)
+        self._usages = [usage for usage, _, _ in self._rows]
 
-    def take(self, need: float, most: float) -> tuple[str, float] | None:
-        """The smallest that is at least `need`, else the largest; in any case at most `most`."""
-        at = bisect_left(self.usages, need)
-        if at == len(self.usages) or self.usages[at] > most:
-            at = bisect_right(self.usages, most) - 1
-            if at < 0:
+    def take(self, need: float, most: float, least: float = 0.0) -> tuple[str, float] | None:
+        """The smallest that is at least `need`, else the largest; in any case from `least` to `most`."""
+        at = bisect_left(self._usages, need)
+        if at == len(self._usages) or self._usages[at] > most:
+            at = bisect_right(self._usages, most) - 1
+            if at < 0 or self._usages[at] < least:
                 return None
-        return self.names.pop(at), self.usages.pop(at)
+        usage, name, _ = self._rows.pop(at)
+        self._usages.pop(at)
+        return name, usage
+
+    def divisible(self, least: float) -> Iterator[tuple[float, str]]:
+        """Those left with at least so much usage and more than one topic, the largest first."""
+        for usage, name, topics in reversed(self._rows):
+            if usage < least:
+                return
+            if topics >= FEWEST_TOPICS:
+                yield usage, name
 
 
 class Round:
@@ -86,14 +68,21 @@ class Round:
         self.loads = {load.broker_id: load for load in loads}
         self.usage = {load.broker_id: broker_usage(load, limits) for load in loads}
         self.per_cost = {broker: usage_per_cost(load, self.usage[broker]) for broker, load in self.loads.items()}
+        #: Of each broker's bundles, beside them.
+        self.costs: dict[str, list[float]] = {}
         self.actions: list[Action] = []
         self._isolation = isolation
         self._takers = frozenset(b for b, load in self.loads.items() if not load.draining)
         self._pools: dict[frozenset[str], Pool] = {}
         self._pool_of: dict[str, Pool] = {}
         self._pools_at: dict[str, list[Pool]] = {}
+        #: Bundles of each namespace that are reported, and those that splits will make.
+        self._counts: Counter[str] = Counter()
+        self._splits = Counter[str]()
+        self._full = frozenset(broker for broker, used in self.usage.items() if used >= limits.full)
         self._busy: set[str] = set()
         self._given: dict[str, int] = {}
+        self._taken: dict[str, int] = {}
 
     # --- what is known ------------------------------------------------------------------------------------------
 
@@ -108,34 +97,45 @@ class Round:
             self._pool_of[namespace] = pool
         return pool
 
+    def survey(self) -> Steps[None]:
+        """Which pools there are, what each broker has of them, and what level that comes to. It has to be done before
+        anything is decided."""
+        for broker, load in self.loads.items():
+            costs = self.costs[broker] = [cost(bundle) for bundle in load.bundles]
+            namespaces = [bundle.bundle.rpartition("/")[0] for bundle in load.bundles]
+            self._counts.update(namespaces)
+            sums: dict[Pool, float] = {}
+            for namespace, work in zip(namespaces, costs, strict=True):
+                pool = self.pool_of(namespace)
+                sums[pool] = sums.get(pool, 0.0) + work
+            for pool, work in sums.items():
+                pool.held[broker] = work * self.per_cost[broker]
+            self._pools_at[broker] = list(sums)
+            yield 1 + len(load.bundles) // BUNDLES_PER_UNIT
+        set_levels(self.pools, self.usage)
+        yield 1 + len(self.pools) * len(self.loads) // BUNDLES_PER_UNIT
+
+    @property
+    def pools(self) -> list[Pool]:
+        """All that have members, the widest first."""
+        found = [pool for pool in self._pools.values() if pool.members]
+        return sorted(found, key=lambda pool: (-len(pool.members), pool.members))
+
     def pools_at(self, broker: str) -> list[Pool]:
         """The pools that the broker has bundles of."""
-        found = self._pools_at.get(broker)
-        if found is None:
-            namespaces = {bundle.bundle.rpartition("/")[0] for bundle in self.loads[broker].bundles}
-            found = self._pools_at[broker] = list(
-                {id(pool): pool for pool in map(self.pool_of, namespaces)}.values()
-            )
-        return found
-
-    def holders(self) -> dict[Pool, list[str]]:
-        """By pool, the brokers that have bundles of it."""
-        found: dict[Pool, list[str]] = {}
-        for broker in self.loads:
-            for pool in self.pools_at(broker):
-                found.setdefault(pool, []).append(broker)
-        return found
+        return self._pools_at[broker]
 
     def candidates(self, broker: str, pool: Pool) -> Candidates:
         """What the broker has of the pool that may move now."""
-        rows = sorted(
-            (self.bundle_usage(broker, bundle), bundle.bundle)
-            for bundle in self.loads[broker].bundles
+        per_cost = self.per_cost[broker]
+        rows = [
+            (max(LEAST_USAGE, work * per_cost), bundle.bundle, bundle.topics)
+            for bundle, work in zip(self.loads[broker].bundles, self.costs[broker], strict=True)
             if self.pool_of(bundle.namespace) is pool
             and bundle.bundle not in self._busy
             and not self.history.bundle_rests(bundle.bundle, self.limits, self.now)
-        )
-        return Candidates([usage for usage, _ in rows], [name for _, name in rows])
+        ]
+        return Candidates(rows)
 
     def bundle_usage(self, broker: str, bundle: BundleLoad) -> float:
         """About what share of a broker it is, as measured where it is."""
@@ -154,24 +154,47 @@ class Round:
     def memory_rests(self, broker: str) -> bool:
         return self.history.memory_rests(broker, self.limits, self.now)
 
-    def has_turn(self, broker: str) -> bool:
-        """Whether one more move from or to it fits in this round."""
-        return self._given.get(broker, 0) < self.limits.moves_per_broker
+    def may_give(self, broker: str) -> bool:
+        """Whether one more move from it fits in this round."""
+        most = self.limits.moves_from_broker * (_FULL_TIMES if self.is_full(broker) else 1)
+        return self._given.get(broker, 0) < most and not self.rests(broker)
+
+    def is_full(self, broker: str) -> bool:
+        """Whether it had about as much as it can do when the round began: what it was to do may be more."""
+        return broker in self._full
 
     def may_take(self, broker: str) -> bool:
         """Whether it can be given a bundle to even things out."""
-        return self.has_turn(broker) and not self.memory_full(broker) and not self.rests(broker)
+        return (
+            self._taken.get(broker, 0) < self.limits.moves_to_broker
+            and not self.memory_full(broker)
+            and not self.rests(broker)
+        )
 
     # --- what is decided ----------------------------------------------------------------------------------------
 
-    def decide(self, action: Action) -> None:
+    def split(self, bundle: str, broker: str) -> bool:
+        """Decide it, if there is room for one more; whether there is."""
+        limits, namespace = self.limits, bundle.rpartition("/")[0]
+        if (
+            self._splits.total() >= limits.splits(len(self.loads))
+            or self._splits[broker] >= limits.splits_per_broker
+            or self._counts[namespace] >= limits.bundles_per_namespace
+        ):
+            return False
+        self._counts[namespace] += 1
+        self._splits[broker] += 1
+        self._decide(Split(bundle, broker))
+        return True
+
+    def _decide(self, action: Action) -> None:
         self.actions.append(action)
         self._busy.add(action.bundle)
 
     def move(self, bundle: str, source: str, target: str, reason: Reason, usage: float) -> Move:
         """Decide it, and count it from now on."""
         move = Move(bundle, source, target, reason, usage)
-        self.decide(move)
+        self._decide(move)
         self._count(move, 1)
         return move
 
@@ -185,5 +208,5 @@ class Round:
     def _count(self, move: Move, sign: int) -> None:
         self.usage[move.source] -= sign * move.usage
         self.usage[move.target] += sign * move.usage
-        for broker in (move.source, move.target):
-            self._given[broker] = self._given.get(broker, 0) + sign
+        self._given[move.source] = self._given.get(move.source, 0) + sign
+        self._taken[move.target] = self._taken.get(move.target, 0) + sign

@@ -4,7 +4,7 @@ from weir.broker.balance.limits import BalanceLimits
 from weir.model.load import BrokerLoad, BundleLoad
 
 #: So many bytes cost a broker about as much as one more message (docs/benchmarks.md: CPU per message and per MB).
-_BYTES_PER_MESSAGE = 4096.0
+BYTES_PER_MESSAGE = 4096.0
 
 
 def broker_usage(load: BrokerLoad, limits: BalanceLimits) -> float:
@@ -20,12 +20,12 @@ def broker_usage(load: BrokerLoad, limits: BalanceLimits) -> float:
 
 def cost(load: BrokerLoad | BundleLoad) -> float:
     """Work, in messages per second."""
-    return load.messages_in + load.messages_out + (load.bytes_in + load.bytes_out) * (1 / _BYTES_PER_MESSAGE)
+    return load.messages_in + load.messages_out + (load.bytes_in + load.bytes_out) * (1 / BYTES_PER_MESSAGE)
 
 
 def traffic_cost(messages_in: float, bytes_in: float, messages_out: float, bytes_out: float) -> float:
     """`cost`, of rates that are no report yet."""
-    return messages_in + messages_out + (bytes_in + bytes_out) / _BYTES_PER_MESSAGE
+    return messages_in + messages_out + (bytes_in + bytes_out) / BYTES_PER_MESSAGE
 
 
 def usage_per_cost(load: BrokerLoad, usage: float) -> float:

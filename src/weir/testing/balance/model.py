@@ -106,7 +106,7 @@ class ModelCluster:
         demand = sum(bundle.usage for bundle in held.values())
         served = _CAPACITY / max(1.0, demand)
         bundles = tuple(
-            BundleLoad(bundle.name, messages_in=bundle.usage * served, topics=bundle.topics)
+            BundleLoad(bundle.name, bundle.usage * served, 0.0, 0.0, 0.0, bundle.topics)
             for bundle in held.values()
         )
         return BrokerLoad(

@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
+from weir.broker.balance import evening
 from weir.broker.balance import plan as planning
-from weir.broker.balance.evening import _Evening
 from weir.broker.balance.history import History
 from weir.broker.balance.round import Round
+from weir.model.steps import Steps
 from weir.testing.balance.checkers import (
     BalanceChecker,
     isolation_holds,
@@ -39,6 +40,10 @@ class BalanceMutation:
             yield
 
 
+def _nothing(round_: Round) -> Steps[None]:
+    yield 1
+
+
 def _any_broker(round_: Round, namespace: str) -> Any:
     return _POOL_OF(round_, "")
 
@@ -59,22 +64,22 @@ MUTATIONS = {
     "no-minimum-gain": BalanceMutation(
         "Moves are made however little they gain.",
         moves_are_worth_it,
-        _Evening,
-        "_keep_if_worth",
-        lambda evening, moves: len(moves),
+        evening,
+        "keep_if_worth",
+        lambda round_, moves: len(moves),
     ),
     "isolation-ignored": BalanceMutation(
         "Everything may go everywhere.", isolation_holds, Round, "pool_of", _any_broker
     ),
     "nothing-evened-out": BalanceMutation(
-        "Hot brokers are left alone.", load_is_even, planning, "even_out", lambda round_: None
+        "Hot brokers are left alone.", load_is_even, planning, "even_out", _nothing
     ),
     "nothing-split": BalanceMutation(
         "Bundles are never split, however hot.",
         overload_is_relieved,
-        planning,
-        "split_bundles",
-        lambda round_: None,
+        Round,
+        "split",
+        lambda round_, bundle, broker: False,
         replace(SMALL, skew=1.0),
     ),
 }
