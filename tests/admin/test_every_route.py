@@ -34,6 +34,31 @@ def policy(
     ]
 
 
+def isolation() -> list[Any]:
+    """A policy that keeps no broker off anything, as `pulsar-admin ns-isolation-policy set` sends it."""
+    base = "clusters/standalone/namespaceIsolationPolicies"
+    said = {
+        "namespaces": ["nobody/.*"],
+        "primary": ["elsewhere-.*"],
+        "secondary": [".*"],
+        "auto_failover_policy": {
+            "policy_type": "min_available",
+            "parameters": {"min_limit": "2", "usage_threshold": "80"},
+        },
+    }
+    return [
+        ("GET", base, None, {}),
+        ("POST", f"{base}/fast", said, None),
+        ("GET", base, None, {"fast": said}),
+        ("GET", f"{base}/fast", None, said),
+        ("GET", f"{base}/brokers", None, ANY),
+        ("GET", f"{base}/brokers/standalone", None, ANY),
+        ("DELETE", f"{base}/fast", None, None),
+        ("DELETE", f"{base}/fast", None, None),
+        ("GET", base, None, {}),
+    ]
+
+
 def fixed(base: str, word: str, values: list[Any], verb: str = "POST") -> list[Any]:
     """One that can be set and not removed."""
     return [
@@ -128,6 +153,7 @@ BEGIN = [
     ("GET", "clusters", None, ["standalone"]),
     ("POST", "clusters/standalone", {"serviceUrl": "http://weir:8080"}, None),
     ("GET", "clusters/standalone", None, ANY),
+    *isolation(),
     ("PUT", f"tenants/{TENANT}", {"adminRoles": ["alice"], "allowedClusters": ["standalone"]}, None),
     ("GET", "tenants", None, ["acme", "public"]),
     ("POST", f"tenants/{TENANT}", {"adminRoles": ["bob"], "allowedClusters": ["standalone"]}, None),

@@ -23,9 +23,24 @@ STATS = {
         "billing": {"type": "Shared", "position": 17, "msgBacklog": 5, "unackedMessages": 2, "consumers": [{}]}
     },
 }
+FAST = {
+    "namespaces": ["acme/.*"],
+    "primary": ["ssd-.*"],
+    "secondary": ["hdd-1"],
+    "auto_failover_policy": {
+        "policy_type": "min_available",
+        "parameters": {"min_limit": "2", "usage_threshold": "100"},
+    },
+}
 #: What the server knows; everything else is answered with 204.
 ANSWERS: dict[str, Any] = {
     "GET /admin/v2/clusters": ["standalone"],
+    "GET /admin/v2/clusters/standalone/namespaceIsolationPolicies": {"fast": FAST},
+    "GET /admin/v2/clusters/standalone/namespaceIsolationPolicies/fast": FAST,
+    "GET /admin/v2/clusters/standalone/namespaceIsolationPolicies/brokers": [
+        {"brokerName": "h:8080", "policyName": "fast", "primary": True, "namespaceRegex": ["acme/.*"]},
+        {"brokerName": "i:8080", "policyName": None, "primary": False, "namespaceRegex": []},
+    ],
     "GET /admin/v2/tenants": ["public"],
     "GET /admin/v2/tenants/public": {"adminRoles": ["root"], "allowedClusters": ["standalone"]},
     "GET /admin/v2/namespaces/public": ["public/default"],
@@ -138,6 +153,16 @@ def run(*arguments: str) -> int:
             "POST /admin/v2/tenants/public",
             {"adminRoles": ["bob"], "allowedClusters": ["standalone"]},
         ),
+        (
+            "cluster isolation set fast --namespaces acme/.* --primary ssd-.* --secondary hdd-1 --min-limit 2",
+            "POST /admin/v2/clusters/standalone/namespaceIsolationPolicies/fast",
+            FAST,
+        ),
+        (
+            "cluster isolation delete fast",
+            "DELETE /admin/v2/clusters/standalone/namespaceIsolationPolicies/fast",
+            None,
+        ),
         ("tenants delete acme --force", "DELETE /admin/v2/tenants/acme?force=true", None),
         ("namespaces create acme/orders", f"PUT {N}", {}),
         ("namespaces delete acme/orders", f"DELETE {N}?force=false", None),
@@ -231,6 +256,9 @@ def test_a_change_answers_in_one_line_or_in_json(
 @pytest.mark.parametrize(
     ("command", "words"),
     [
+        ("cluster isolation list", ["fast", "acme/.*", "ssd-.*", "hdd-1"]),
+        ("cluster isolation show fast", ["acme/.*", "ssd-.*", "hdd-1"]),
+        ("cluster isolation brokers", ["h:8080", "i:8080", "acme/.*"]),
         ("tenants list", ["public", "root", "standalone"]),
         ("tenants show public", ["root", "public/default"]),
         ("namespaces list public", ["public/default"]),

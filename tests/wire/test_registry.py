@@ -19,6 +19,7 @@ from weir.model.policies import (
     BacklogQuota,
     Cleanup,
     Isolation,
+    IsolationPolicy,
     LogCompaction,
     Policies,
     Rate,
@@ -57,6 +58,7 @@ topics = st.builds(
     st.sampled_from(Domain),
 )
 rates = st.builds(Rate, numbers, numbers)
+patterns = st.lists(entities, max_size=3).map(tuple)
 policies = st.builds(
     Policies,
     **{
@@ -73,7 +75,7 @@ policies = st.builds(
     retention=st.none() | st.builds(Retention, numbers, numbers, st.none() | numbers, st.none() | numbers),
     log_compaction=st.none() | st.builds(LogCompaction, st.sampled_from(Cleanup), *[numbers] * 4),
     roll=st.none() | st.builds(Roll, numbers, numbers),
-    isolation=st.none() | st.builds(Isolation, st.lists(entities).map(tuple), st.lists(entities).map(tuple)),
+    isolation=st.none() | st.builds(Isolation, patterns, patterns, numbers, patterns),
     backlog_quota=st.none() | st.builds(BacklogQuota, numbers, numbers, st.sampled_from(BacklogAction)),
     publish_rate=st.none() | rates,
     dispatch_rate=st.none() | rates,
@@ -84,7 +86,13 @@ policies = st.builds(
 
 VALUES: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], bytes], Callable[[bytes], Any]]] = {
     "cluster": (
-        st.builds(Cluster, texts, st.none() | texts, st.none() | texts),
+        st.builds(
+            Cluster,
+            texts,
+            st.none() | texts,
+            st.none() | texts,
+            st.dictionaries(entities, st.builds(IsolationPolicy, patterns, patterns, patterns, numbers, numbers)),
+        ),
         codec.encode_cluster,
         codec.decode_cluster,
     ),
@@ -185,7 +193,7 @@ SAMPLES = [
 
 
 #: What brokers of before do not say of themselves, and what of a claim is mostly left out.
-ADDED_LATER = ("node_id", "rack", "features", "draining", "next", "split")
+ADDED_LATER = ("isolation", "node_id", "rack", "features", "draining", "next", "split")
 
 
 @settings(max_examples=rounds(40), deadline=None)

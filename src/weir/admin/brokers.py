@@ -80,7 +80,7 @@ class Brokers:
     async def _list(self, call: Call) -> list[str]:
         self._context.authoriser.check_superuser(call.role)
         self._context.registry.cluster(check_entity_name(call.path.get("cluster", STANDALONE), "cluster"))
-        return [_pulsar_id(broker) for broker in self._context.broker.brokers()]
+        return [pulsar_id(broker) for broker in self._context.broker.brokers()]
 
     async def _leader(self, call: Call) -> BrokerInfoBody:
         self._context.authoriser.check_superuser(call.role)
@@ -135,7 +135,7 @@ def broker_named(context: AdminContext, name: str) -> BrokerInfo:
     raise RefusedError(404, f"there is no broker {name[:80]!r}", hint="GET /admin/v2/brokers lists them")
 
 
-def _pulsar_id(broker: BrokerInfo) -> str:
+def pulsar_id(broker: BrokerInfo) -> str:
     """How Pulsar names a broker: by where its HTTP listener is. By Weir's name where it has none."""
     url = next((broker.listeners[kind] for kind in _HTTP if broker.listeners.get(kind)), "")
     return _authority(url) or broker.broker_id

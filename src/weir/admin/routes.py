@@ -7,6 +7,7 @@ from weir.admin.bundles import Bundles
 from weir.admin.cluster import ClusterRoutes
 from weir.admin.context import AdminContext, AdminSettings, ServiceUrls
 from weir.admin.held import Held
+from weir.admin.isolation import IsolationPolicies
 from weir.admin.lookup import Lookup
 from weir.admin.messages import Messages
 from weir.admin.namespace_backlogs import NamespaceBacklogs
@@ -31,6 +32,7 @@ def admin_routes(context: AdminContext) -> list[Route]:
         *Brokers(context).routes(),
         *BrokerStats(context).routes(),
         *Clusters(context).routes(),
+        *IsolationPolicies(context).routes(),
         *ClusterRoutes(context).routes(),
         *Tenants(context).routes(),
         *Namespaces(context).routes(),

@@ -10,6 +10,7 @@ from weir.cli.lazy import LazyGroup
     lazy={
         "decommission": "weir.cli.cluster_admin:decommission",
         "drain": "weir.cli.cluster_admin:drain",
+        "isolation": "weir.cli.cluster_isolation:isolation",
         "move": "weir.cli.cluster_admin:move",
         "status": "weir.cli.cluster_admin:status",
         "up": "weir.server.cluster_up_command:up",

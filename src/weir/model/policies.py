@@ -146,20 +146,44 @@ class AutoTopicCreation:
 class Isolation:
     """The brokers that serve a namespace, by regular expressions of their whole names; where there are none of
     them, those of the fallback, which is all of them if nobody says otherwise. Where there are none of those
-    either nobody serves it."""
+    either nobody serves it. A pattern may also be of the host that a broker is reached at."""
 
     brokers: tuple[str, ...] = (".*",)
     fallback: tuple[str, ...] = (".*",)
+    #: With fewer of the group there, those of the fallback serve it as well.
+    least: int = 1
+    #: Never of the group, whatever `brokers` says: they are kept for others.
+    excluded: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for pattern in (*self.brokers, *self.fallback):
-            try:
-                re.compile(pattern)
-            except re.error as bad:
-                raise InvalidNameError(
-                    f"{pattern[:80]!r} is not a pattern of brokers' names: {bad}",
-                    hint="write a regular expression",
-                ) from None
+        check_patterns(*self.brokers, *self.fallback, *self.excluded)
+
+
+@dataclass(frozen=True, slots=True)
+class IsolationPolicy:
+    """Brokers that are kept for some namespaces, all by regular expressions of whole names: `primary` serve these
+    namespaces and no others; where fewer than `min_limit` of them are there, `secondary` serve them as well.
+    `usage_threshold` is what Pulsar's clients say, kept for them: brokers choose without asking for load."""
+
+    namespaces: tuple[str, ...]
+    primary: tuple[str, ...]
+    secondary: tuple[str, ...] = ()
+    min_limit: int = 1
+    usage_threshold: int = 100
+
+    def __post_init__(self) -> None:
+        check_patterns(*self.namespaces, *self.primary, *self.secondary)
+
+
+def check_patterns(*patterns: str) -> None:
+    """InvalidNameError for one that is no regular expression."""
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except re.error as bad:
+            raise InvalidNameError(
+                f"{pattern[:80]!r} is not a pattern of names: {bad}", hint="write a regular expression"
+            ) from None
 
 
 @dataclass(frozen=True, slots=True)

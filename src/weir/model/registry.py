@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from weir.model.errors import InvalidNameError
-from weir.model.policies import Policies
+from weir.model.policies import IsolationPolicy, Policies
 from weir.model.topics import NamespaceName, TopicName
 
 #: The one cluster that a Weir without geo-replication knows.
@@ -43,6 +43,8 @@ class Cluster:
     name: str
     service_url: str | None = None
     broker_service_url: str | None = None
+    #: Which brokers are kept for which namespaces, by the policies' names.
+    isolation: Mapping[str, IsolationPolicy] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,7 @@ async def compose_balance(
         memory_bytes=settings.memory_bytes,
     )
     answer_leader(handlers, bundles, meter)
-    isolation = PolicyIsolation(lambda namespace: registry.policies(namespace).isolation, broker.brokers)
+    isolation = PolicyIsolation(registry.isolation, broker.brokers)
     control = PeerControl(peers, broker.brokers)
     balancer = Balancer(runtime.clock, control, isolation, settings)
     election = Election(meta, runtime, name, balancer.lead, ttl_s=settings.lease_s, stands=settings.enabled)

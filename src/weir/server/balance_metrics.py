@@ -36,6 +36,12 @@ def balance_families(balance: ClusterBalance | None) -> list[GatewayFamily]:
             [({"of": "busiest"}, metrics.busiest), ({"of": "mean"}, metrics.mean)],
         ),
         GatewayFamily(
+            "weir_balance_uneven_brokers",
+            "gauge",
+            "Brokers that were being relieved or filled in the last round.",
+            [({}, metrics.uneven)],
+        ),
+        GatewayFamily(
             "weir_balance_silent_brokers",
             "gauge",
             "Brokers that did not say how much work they have in the last round.",

@@ -432,7 +432,7 @@ async def _own(
         runtime,
         info,
         how.ownership,
-        isolation_of=lambda namespace: registry.policies(namespace).isolation,
+        isolation_of=registry.isolation,
     )
     bundles = BundleMoves(ownership)
     await ownership.start()

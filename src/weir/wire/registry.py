@@ -17,6 +17,7 @@ from weir.model.policies import (
     BacklogQuota,
     Cleanup,
     Isolation,
+    IsolationPolicy,
     LogCompaction,
     Policies,
     Rate,
@@ -100,7 +101,10 @@ def decode_cluster(data: bytes) -> Cluster:
         data,
         "a cluster",
         lambda f: Cluster(
-            _text(f["name"]), _optional_text(f["service_url"]), _optional_text(f["broker_service_url"])
+            _text(f["name"]),
+            _optional_text(f["service_url"]),
+            _optional_text(f["broker_service_url"]),
+            {_text(name): _isolation_policy(policy) for name, policy in f.get("isolation", {}).items()},
         ),
     )
 
@@ -226,7 +230,19 @@ def _roll(f: Any) -> Roll:
 
 
 def _isolation(f: Any) -> Isolation:
-    return Isolation(_texts(f["brokers"]), _texts(f["fallback"]))
+    return Isolation(
+        _texts(f["brokers"]), _texts(f["fallback"]), _number(f.get("least", 1)), _texts(f.get("excluded", []))
+    )
+
+
+def _isolation_policy(f: Any) -> IsolationPolicy:
+    return IsolationPolicy(
+        _texts(f["namespaces"]),
+        _texts(f["primary"]),
+        _texts(f["secondary"]),
+        _number(f["min_limit"]),
+        _number(f["usage_threshold"]),
+    )
 
 
 def _backlog_quota(f: Any) -> BacklogQuota:

@@ -1,7 +1,7 @@
 """The leader's rounds over brokers that answer, are silent, or refuse, in simulated time."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Set
 from dataclasses import replace
 
 from weir.broker.balance.balancer import Balancer, BalanceSettings
@@ -92,6 +92,7 @@ def test_the_leader_evens_out_round_after_round_and_comes_to_rest() -> None:
         assert balancer.metrics.done == {"hot": asked} or sum(balancer.metrics.done.values()) == asked
         assert balancer.metrics.busiest < 0.37
         assert 0.26 < balancer.metrics.mean < 0.27
+        assert balancer.metrics.uneven == 0
 
     run(scenario)
 
@@ -133,6 +134,35 @@ def test_a_broker_that_refuses_stops_nothing_and_is_not_asked_again_at_once() ->
         asked = len(brokers.asked)
         await balancer.round(history)
         assert len(brokers.asked) == asked
+
+    run(scenario)
+
+
+def test_a_leader_that_decides_about_much_gives_others_their_turns() -> None:
+    async def scenario(runtime: Runtime) -> None:
+        brokers = FakeBrokers(runtime, *(load(f"b{n:03}", *[0.001] * 400) for n in range(40)))
+        turns, deciding = 0, True
+        seen: list[int] = []
+
+        class Isolation(NoIsolation):
+            """Asked for each broker's namespace in the course of the decision."""
+
+            def allowed(self, namespace: str, live: frozenset[str]) -> Set[str]:
+                seen.append(turns)
+                return live
+
+        async def others() -> None:
+            nonlocal turns
+            while deciding:
+                turns += 1
+                await runtime.clock.sleep(0.001 if not seen else 0)
+
+        other = asyncio.get_running_loop().create_task(others())
+        assert await Balancer(runtime.clock, brokers, Isolation()).round(History()) == []
+        deciding = False
+        await other
+        assert len(seen) == 40
+        assert len(set(seen)) >= 4  # 16,000 bundles, some 4,096 in a turn
 
     run(scenario)
 

@@ -52,6 +52,8 @@ class BalanceMetrics:
     #: Usage of the busiest broker and of the mean one in the last round.
     busiest: float = 0.0
     mean: float = 0.0
+    #: Brokers that were being evened out then.
+    uneven: int = 0
 
 
 class Balancer:
@@ -90,6 +92,7 @@ class Balancer:
             return []
         steps = plan_in_steps(loads, self._settings.limits, self._isolation, history, self._clock.monotonic())
         actions = await Turns(self._clock).through(steps)
+        self.metrics.uneven = len(history.hot | history.cold)
         await _at_once(self._settings.moved_at_once, self._do, actions)
         return actions
 

@@ -13,14 +13,12 @@ from weir.broker.balance.pools import Pool
 from weir.broker.balance.round import Candidates, Round
 from weir.model.steps import Steps
 
-#: Brokers that are asked in vain for something that fits, before one is given up for this round.
-_TRIES = 16
 #: What deciding about one broker costs, in units of work.
 _UNITS = 8
 
 
 def even_out(round_: Round) -> Steps[None]:
-    """All brokers that are far from their pools' levels: those with more than they can do first, then by how far."""
+    """All brokers that are far from their pools' levels: the full ones first, then by how far."""
     pools = [_Evening(round_, pool) for pool in round_.pools]
     hot = _hottest_first(round_, pools)
     cold = {broker for pool in pools for broker in pool.cold}
@@ -54,15 +52,16 @@ def _hottest_first(round_: Round, pools: list["_Evening"]) -> list[tuple[str, li
 
 
 def relieve(source: str, pools: list["_Evening"], left: int) -> int:
-    """How many bundles are taken from it, if they are worth it: at most `left`. What is too large to fit anywhere is
-    split, and moved in a later round."""
+    """How many bundles are taken from it, if they are worth it: at most `left`. What is too large to fit anywhere
+    is split, and moved in a later round."""
     round_ = pools[0].round
     moves: list[Move] = []
     for pool in pools:
         moves += pool.relieve(source, left - len(moves))
+    kept = keep_if_worth(round_, moves)
     for pool in pools:
         pool.make_movable(source)
-    return keep_if_worth(round_, moves)
+    return kept
 
 
 def keep_if_worth(round_: Round, moves: list[Move]) -> int:
@@ -87,8 +86,15 @@ class _Evening:
             for broker, held in pool.held.items()
             if held >= limits.min_gain
             and usage[broker] > level + limits.stop
-            and (usage[broker] > min(level + limits.start, limits.full) or broker in round_.history.hot)
+            and (
+                usage[broker] > min(level + limits.start, limits.full)
+                # One that cannot come within the inner threshold by giving all that it has of this pool is left
+                # alone once it is within the outer one.
+                or (broker in round_.history.hot and usage[broker] - held < level + limits.stop)
+            )
         ]
+        #: Those with enough to do without this pool's bundles.
+        self._filled = {broker for broker in self.hot if usage[broker] - pool.held[broker] >= level - limits.stop}
         self.cold = [
             broker
             for broker in pool.members
@@ -99,12 +105,14 @@ class _Evening:
     # --- hot ----------------------------------------------------------------------------------------------------
 
     def relieve(self, source: str, left: int) -> list[Move]:
-        """Give its bundles to the coldest, until it is within the inner threshold; crumbs only if it is full."""
+        """Give its bundles to the coldest, until it is within the inner threshold. Crumbs only if that is quickly
+        done with: the broker is full, or has enough to do without this pool and gives all of it up, once."""
         round_, limits, level = self.round, self.round.limits, self._level
         moves: list[Move] = []
         candidates = self._of(source)
-        least = 0.0 if round_.is_full(source) else limits.min_gain / 4
-        while len(moves) < left and round_.may_give(source):
+        clears = round_.is_full(source) or source in self._filled
+        least = 0.0 if clears else limits.min_gain / 4
+        while len(moves) < left and round_.may_give(source, many=clears):
             need, target = self._need(source), self._taker()
             if need <= 0 or target is None:
                 break
@@ -160,7 +168,8 @@ class _Evening:
         usage = self.round.usage
         if not self.cold or left <= 0:
             return left
-        sources = [(-usage[b], b) for b in self.pool.held if self._gives(b)]
+        least = self.round.limits.min_gain
+        sources = [(-usage[b], b) for b, held in self.pool.held.items() if held >= least and self._gives(b)]
         heapify(sources)
         for target in sorted(self.cold, key=lambda broker: (usage[broker], broker)):
             if left <= 0 or not sources:
@@ -173,7 +182,7 @@ class _Evening:
         round_, limits, level = self.round, self.round.limits, self._level
         moves: list[Move] = []
         passed: list[str] = []
-        while len(moves) < left and len(passed) < _TRIES and round_.may_take(target) and sources:
+        while len(moves) < left and round_.may_take(target) and sources:
             need = level - limits.stop - round_.usage[target]
             if need <= 0:
                 break
@@ -183,9 +192,9 @@ class _Evening:
                 continue
             spare = round_.usage[source] - level
             found = self._of(source).take(need, min(need + limits.stop, spare)) if self._gives(source) else None
-            if found is not None:
+            if found is not None:  # else it has nothing that fits, for others neither
                 moves.append(round_.move(found[0], source, target, Reason.COLD, found[1]))
-            passed.append(source)
+                passed.append(source)
         for source in passed:
             heappush(sources, (-round_.usage[source], source))
         return moves

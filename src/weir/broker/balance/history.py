@@ -34,8 +34,8 @@ class History:
         return at is not None and now - at < limits.bundle_pause_s
 
     def note(self, actions: Iterable[Action], limits: BalanceLimits, now: float) -> None:
-        """Remember what is asked for now, done or not; forget what has rested long enough. Splits are not among it: the
-        halves are where they were, are measured by their topics, and may move at once."""
+        """Remember what is asked for now, done or not; forget what has rested long enough. Splits are not among
+        it: the halves are where they were, are measured by their topics, and may move at once."""
         self._bundles = {b: at for b, at in self._bundles.items() if now - at < limits.bundle_pause_s}
         self._brokers = {b: at for b, at in self._brokers.items() if now - at < limits.broker_pause_s}
         self._memory = {b: at for b, at in self._memory.items() if now - at < limits.bundle_pause_s}

@@ -23,8 +23,8 @@ class BalanceLimits:
     bundle_pause_s: float = 600.0
     #: A broker that gave or got a bundle is measured anew for so long before it gives or gets another.
     broker_pause_s: float = 60.0
-    #: Moves of a round that even out: this many, or as many as there are brokers to even out, whichever is more, but
-    #: no more than this share of the number of brokers. So it is quick after a loss and slow while all is well.
+    #: Moves of a round that even out: this many, or as many as there are brokers to even out, whichever is more,
+    #: but no more than this share of the number of brokers: quick after a loss and slow while all is well.
     moves_per_round: int = 10
     moves_share: float = 0.5
     #: Of these, from one broker, and to one: an empty one gets its share bit by bit.

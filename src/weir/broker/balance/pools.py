@@ -9,7 +9,7 @@ class Pool:
     """The unbound namespaces' pool has all brokers, that of a group has the group's: a broker is in several."""
 
     def __init__(self, members: Sequence[str], usage: dict[str, float]) -> None:
-        """`members`: sorted, those only that may be given something. `usage`: of every broker, kept up by others."""
+        """`members`: sorted, those only that may be given something. `usage`: of every broker, by now."""
         self.members = members
         #: Usage by the pool's bundles, by the broker that has them; holders need not be members.
         self.held: dict[str, float] = {}
@@ -46,9 +46,9 @@ class Pool:
 
 
 def set_levels(pools: Sequence[Pool], usage: dict[str, float]) -> None:
-    """Each pool's work over its members. What a member has of narrower pools cannot leave it for this pool's sake; what
-    it has of wider ones can, so it is not counted: unbound work makes room for bound work, never the other way
-    round."""
+    """Each pool's work over its members. What a member has of narrower pools cannot leave it for this pool's sake;
+    what it has of wider ones can, so it is not counted: unbound work makes room for bound work, never the other
+    way round."""
     alone: dict[Pool, float] = {}
     wider = {pool: [other for other in pools if pool.within(other)] for pool in pools}
     for pool in pools:

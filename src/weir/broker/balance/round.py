@@ -20,7 +20,7 @@ BUNDLES_PER_UNIT = 16
 #: A bundle of one topic has nothing to split.
 FEWEST_TOPICS = 2
 #: A broker that is full may give so many times as much in a round as others.
-_FULL_TIMES = 4
+_MANY_TIMES = 4
 
 
 class Candidates:
@@ -98,8 +98,8 @@ class Round:
         return pool
 
     def survey(self) -> Steps[None]:
-        """Which pools there are, what each broker has of them, and what level that comes to. It has to be done before
-        anything is decided."""
+        """Which pools there are, what each broker has of them, and what level that comes to. It has to be done
+        before anything is decided."""
         for broker, load in self.loads.items():
             costs = self.costs[broker] = [cost(bundle) for bundle in load.bundles]
             namespaces = [bundle.bundle.rpartition("/")[0] for bundle in load.bundles]
@@ -154,9 +154,9 @@ class Round:
     def memory_rests(self, broker: str) -> bool:
         return self.history.memory_rests(broker, self.limits, self.now)
 
-    def may_give(self, broker: str) -> bool:
+    def may_give(self, broker: str, *, many: bool = False) -> bool:
         """Whether one more move from it fits in this round."""
-        most = self.limits.moves_from_broker * (_FULL_TIMES if self.is_full(broker) else 1)
+        most = self.limits.moves_from_broker * (_MANY_TIMES if many else 1)
         return self._given.get(broker, 0) < most and not self.rests(broker)
 
     def is_full(self, broker: str) -> bool:

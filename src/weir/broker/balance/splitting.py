@@ -9,8 +9,8 @@ from weir.model.steps import Steps
 
 
 def split_bundles(round_: Round) -> Steps[None]:
-    """The worst of all first, a few of each broker. What is split is measured by its topics, so neither a move before
-    nor one after has to be waited for."""
+    """The worst of all first, a few of each broker. What is split is measured by its topics, so neither a move
+    before nor one after has to be waited for."""
     found: list[tuple[float, str, str]] = []
     for broker, load in round_.loads.items():
         found += [(times, bundle, broker) for times, bundle in _over(round_, broker, load)]
@@ -20,9 +20,9 @@ def split_bundles(round_: Round) -> Steps[None]:
 
 
 def _over(round_: Round, broker: str, load: BrokerLoad) -> Iterator[tuple[float, str]]:
-    """Bundles that are over a limit, each with how many times that is, of the limit that it is furthest over. This
-    looks at every bundle of a cluster, so it does so quickly: work is messages and bytes, so one that has little of
-    it is over no limit of these."""
+    """Bundles that are over a limit, each with how many times that is, of the limit that it is furthest over.
+    This looks at every bundle of a cluster, so it does so quickly: work is messages and bytes, so one that has
+    little of it is over no limit of these."""
     limits = round_.limits
     per_cost = round_.per_cost[broker]
     little = min(limits.split_messages_per_s, limits.split_bytes_per_s / BYTES_PER_MESSAGE)

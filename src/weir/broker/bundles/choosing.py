@@ -1,11 +1,10 @@
 """Who should have a bundle that nobody has: every broker chooses the same, without asking anybody."""
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
 from hashlib import blake2b
 
 from weir.model.bundles import BundleName
+from weir.model.isolation import is_named
 from weir.model.policies import Isolation
 from weir.model.registry import BrokerInfo
 
@@ -24,12 +23,18 @@ def _weight(broker: str, bundle: str) -> bytes:
 
 
 def candidates(brokers: Iterable[BrokerInfo], isolation: Isolation | None) -> list[str]:
-    """The brokers that may have a namespace's bundles: those of its group, or, if none of them is there, of its
-    fallback. Those that are being drained only if there are no others."""
+    """The brokers that may have a namespace's bundles: those of its group, and, if too few of them are there, of
+    its fallback. Those that are being drained only if there are no others."""
     live = list(brokers)
     if isolation is not None:
-        group = [broker for broker in live if matches(isolation.brokers, broker.broker_id)]
-        live = group or [broker for broker in live if matches(isolation.fallback, broker.broker_id)]
+        group = [
+            broker
+            for broker in live
+            if is_named(isolation.brokers, broker) and not is_named(isolation.excluded, broker)
+        ]
+        if len(group) < isolation.least:
+            group += [b for b in live if is_named(isolation.fallback, b) and b not in group]
+        live = group
     staying = [broker.broker_id for broker in live if not broker.draining]
     return staying or [broker.broker_id for broker in live]
 
@@ -63,13 +68,3 @@ class Choices:
             may = self.candidates(live, isolation)
             found = self._chosen[isolation, bundle] = choose(bundle, may) or ""
         return found
-
-
-def matches(patterns: Sequence[str], broker_id: str) -> bool:
-    """Whether one of the regular expressions is the broker's whole name."""
-    return any(_compiled(pattern).fullmatch(broker_id) for pattern in patterns)
-
-
-@lru_cache(maxsize=1024)
-def _compiled(pattern: str) -> "re.Pattern[str]":
-    return re.compile(pattern)

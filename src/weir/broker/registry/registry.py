@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from weir.broker.registry.grants import GrantTable
+from weir.broker.registry.isolation import isolation_of
 from weir.broker.registry.listing import TopicListWatch, TopicPattern
 from weir.broker.registry.mirror import Bells, Mirror
 from weir.broker.registry.role_tenants import RoleTenants
@@ -24,7 +25,7 @@ from weir.meta import keys
 from weir.meta.interfaces import MetaStore
 from weir.meta.update import Codec
 from weir.model.errors import ClusterNotFoundError, NamespaceExistsError, TenantExistsError
-from weir.model.policies import DEFAULT_POLICIES, AutoTopicCreation, Policies, SchemaCompatibility
+from weir.model.policies import DEFAULT_POLICIES, AutoTopicCreation, Isolation, Policies, SchemaCompatibility
 from weir.model.registry import STANDALONE, SYSTEM_NAMESPACE, Cluster, Namespace, TopicRecord, system_record
 from weir.model.topics import DEFAULT_NAMESPACE, Domain, NamespaceName, TopicName
 from weir.runtime import Runtime
@@ -105,6 +106,12 @@ class Registry:
             )
         changed = await self._clusters.upsert(keys.cluster(name), lambda cluster: change(cluster or Cluster(name)))
         return changed.value
+
+    def isolation(self, namespace: NamespaceName) -> Isolation:
+        """Which brokers serve a namespace."""
+        cluster = self._clusters.get(keys.cluster(STANDALONE))
+        said = self.policies(namespace).isolation
+        return isolation_of(namespace, said, {} if cluster is None else cluster.isolation)
 
     # --- policies -----------------------------------------------------------------------------------------------
 

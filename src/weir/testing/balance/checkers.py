@@ -77,15 +77,15 @@ def is_settled(history: BalanceHistory, sample: Sampled) -> bool:
 def load_is_even(history: BalanceHistory) -> list[Violation]:
     bound = history.plan.limits.start + _SLACK
     settled = [sample for sample in history.samples if is_settled(history, sample)]
-    uneven = [sample for sample in settled if sample.p99 > sample.mean + bound]
+    uneven = [sample for sample in settled if sample.above > bound]
     if 100 * len(uneven) <= _RARELY * len(settled):
         return []
-    worst = max(uneven, key=lambda sample: sample.p99 - sample.mean)
+    worst = max(uneven, key=lambda sample: sample.above)
     return [
         _broken(
             EVEN,
-            f"{len(uneven)} of {len(settled)} samples are uneven, at {worst.at:.0f} s the 99th of 100 brokers has "
-            f"{worst.p99:.2f} and the mean one {worst.mean:.2f}",
+            f"{len(uneven)} of {len(settled)} samples are uneven, at {worst.at:.0f} s the 99th of 100 brokers is "
+            f"{worst.above:.2f} above the mean of those that share its work",
         )
     ]
 

@@ -22,14 +22,16 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """All brokers at a moment, by the load that they ought to serve, 1 being all that one can do. `overloaded`:
-    those with more than that, though it could be elsewhere; `misplaced`: bundles on brokers that they are not
-    bound to."""
+    """All brokers at a moment, by the load that they ought to serve, 1 being all that one can do. `above`: how far
+    the 99th of 100 is above the mean, or above the mean of what its group is bound to if that is more.
+    `overloaded`: those with more than they can do, though it could be elsewhere; `misplaced`: bundles on brokers
+    that they are not bound to."""
 
     at: float
     mean: float
     p99: float
     most: float
+    above: float
     overloaded: tuple[str, ...]
     misplaced: int
 

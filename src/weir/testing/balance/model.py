@@ -213,14 +213,31 @@ class ModelCluster:
         demands = {broker: sum(bundle.usage for bundle in held.values()) for broker, held in self.held.items()}
         staying = sorted(demand for broker, demand in demands.items() if broker not in self.draining)
         mean = sum(demands.values()) / len(staying)
+        bound = self._bound_levels()
+        above = [demands[broker] - max(mean, bound.get(broker, 0.0)) for broker in self.live()]
         return Sampled(
             now,
             mean,
-            staying[min(len(staying) - 1, int(len(staying) * 0.99))],
+            _of_hundred(staying),
             staying[-1],
+            _of_hundred(sorted(above)),
             tuple(broker for broker, demand in demands.items() if demand > 1 and self._avoidable(broker, demands)),
             self._misplaced(),
         )
+
+    def _bound_levels(self) -> dict[str, float]:
+        """What each broker of a group has at least, when the group's work is spread evenly."""
+        groups: dict[Set[str], float] = {}
+        allowed = [self.allowed(namespace) for namespace in range(int(self._plan.bound * self._plan.namespaces))]
+        for bundle in self.bundles.values():
+            if bundle.namespace < len(allowed):
+                group = allowed[bundle.namespace]
+                groups[group] = groups.get(group, 0.0) + bundle.usage
+        levels: dict[str, float] = {}
+        for group, usage in groups.items():
+            for broker in group:
+                levels[broker] = levels.get(broker, 0.0) + usage / len(group)
+        return levels
 
     def _avoidable(self, broker: str, demands: dict[str, float]) -> bool:
         """Whether others could do some of it: those that may have it are not full themselves."""
@@ -239,3 +256,8 @@ class ModelCluster:
             for bundle in self.bundles.values()
             if bundle.namespace < len(allowed)
         )
+
+
+def _of_hundred(rising: list[float]) -> float:
+    """The 99th of 100."""
+    return rising[min(len(rising) - 1, int(len(rising) * 0.99))]

@@ -54,8 +54,8 @@ def _most_moved(history: BalanceHistory) -> int:
 
 
 def _absorbed(history: BalanceHistory, event: float, settled_s: float) -> str:
-    """How long until the 99th of 100 brokers is no further from the mean than in nine of ten samples before."""
-    before = sorted(s.p99 - s.mean for s in history.samples if settled_s <= s.at < history.plan.lost_s)
+    """How long until the 99th of 100 brokers is no further above the mean than in nine of ten samples before."""
+    before = sorted(s.above for s in history.samples if settled_s <= s.at < history.plan.lost_s)
     usual = before[int(len(before) * 0.9)]
-    after = next((s.at for s in history.samples if s.at > event and s.p99 - s.mean <= usual), None)
+    after = next((s.at for s in history.samples if s.at > event and s.above <= usual), None)
     return "never" if after is None else f"{after - event:.0f} s"
