@@ -93,7 +93,7 @@ class Brokers:
             raise RefusedError(404, "no broker leads now", hint="one is elected in a moment: try again")
         found = broker_named(context, leader)
         url = next((found.listeners[kind] for kind in _HTTP if found.listeners.get(kind)), "")
-        return BrokerInfoBody(_pulsar_id(found), url)
+        return BrokerInfoBody(pulsar_id(found), url)
 
     async def _owned(self, call: Call) -> dict[str, OwnershipStatus]:
         self._context.authoriser.check_superuser(call.role)
