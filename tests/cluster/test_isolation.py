@@ -31,7 +31,7 @@ def test_a_policy_set_on_one_broker_holds_on_all_and_the_leader_brings_home_what
     brokers: ManyBrokers,
 ) -> None:
     async def known(to: list[str]) -> None:
-        while any(candidates(broker) != to for broker in brokers.brokers.values()):
+        while any(candidates(broker) != to for broker in brokers.running.values()):
             await real_runtime().clock.sleep(0.01)
 
     async def round_() -> list[Any]:
