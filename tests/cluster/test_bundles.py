@@ -1,4 +1,4 @@
-"""Bundles by REST, as `pulsar-admin namespaces` asks for them, on any broker: looked at, split, given away, let go."""
+"""Bundles by REST, as `pulsar-admin namespaces` asks, on any broker: looked at, split, given away, let go."""
 
 import json
 from collections.abc import Callable
