@@ -190,7 +190,7 @@ class Balance:
     )
     stop_percent: int = setting(COUNT, 4, "until it is as near as this.")
     bundle_pause: float = setting(SECONDS, 600.0, "A bundle that was moved stays for so long.")
-    moves_per_round: int = setting(COUNT, 10, "Moves that even out per round; at least one for 20 brokers.")
+    moves_per_round: int = setting(COUNT, 10, "Moves that even out per round; more while more brokers are uneven.")
     split_topics: int = setting(COUNT, 1000, "A bundle with more loaded topics is split.")
     bundles_per_namespace: int = setting(COUNT, 128, "A namespace with so many bundles is not split any more.")
     broker_bytes: int = setting(
