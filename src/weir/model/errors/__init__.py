@@ -134,10 +134,19 @@ from weir.model.errors.transactions import (
     UnknownProducerError,
     UnknownTransactionError,
 )
-from weir.model.errors.wire import ChecksumError, FrameTooLargeError, UnknownVersionError, WireError
+from weir.model.errors.wire import (
+    AmqpError,
+    AmqpHeaderError,
+    ChecksumError,
+    FrameTooLargeError,
+    UnknownVersionError,
+    WireError,
+)
 
 __all__ = [
     "AddressInUseError",
+    "AmqpError",
+    "AmqpHeaderError",
     "BookieBusyError",
     "BookieCookieError",
     "BookieError",

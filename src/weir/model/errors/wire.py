@@ -17,3 +17,22 @@ class ChecksumError(WireError):
 
 class UnknownVersionError(WireError):
     """A format or protocol version that this build does not know."""
+
+
+class AmqpError(WireError):
+    """What ends a connection or a channel of AMQP 0-9-1, with the reply code that its close says.
+
+    `class_id` and `method_id` name the method that was at fault; 0 if it was none.
+    """
+
+    def __init__(
+        self, code: int, what: str, *, class_id: int = 0, method_id: int = 0, hint: str | None = None
+    ) -> None:
+        super().__init__(what, hint=hint)
+        self.code = code
+        self.class_id = class_id
+        self.method_id = method_id
+
+
+class AmqpHeaderError(WireError):
+    """A peer that opens with another protocol than AMQP 0-9-1: a server answers its own header, and closes."""

@@ -1,0 +1,251 @@
+"""Frames to commands: methods, each with the content that follows it on its channel.
+
+A content is a header frame and body frames until as many bytes are there as the header says; those of several
+channels may lie between one another. A body in one frame is a slice of the receive buffer; one in more is put
+together in memory that grows with what came.
+"""
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import NamedTuple
+
+from weir.model.errors import AmqpError
+from weir.model.ids import Buffer
+from weir.wire.amqp.codes import ReplyCode
+from weir.wire.amqp.frames import BODY, HEADER, INITIAL_FRAME_MAX, METHOD, FrameSplitter, Role
+from weir.wire.amqp.methods import Method, decode_method
+from weir.wire.amqp.properties import Properties, decode_properties
+
+_CONTENT = Struct(">HHQ")
+_CONNECTION = 10
+#: What RabbitMQ accepts as one message unless told otherwise.
+MAX_BODY_BYTES = 16 * 1024 * 1024
+#: What nobody may announce: RabbitMQ's own limit, where it ends the connection.
+_ABSURD_BYTES = 512 * 1024 * 1024
+#: What the unfinished contents of all channels may have.
+MAX_HELD_BYTES = 128 * 1024 * 1024
+DEFAULT_CHANNEL_MAX = 2047
+#: Publishers say the same method, and often the same properties, with every message.
+_REMEMBERED = 64
+_PUBLISH = b"\x00\x3c\x00\x28"
+#: Longer ones are not remembered.
+_REMEMBERED_BYTES = 512
+
+
+class Command(NamedTuple):
+    """A method that came. With a content: its properties, their bytes (flags and values), and the body.
+
+    `body` may be a slice of the receive buffer: who keeps it for long copies it. It is None, with the properties
+    there, if `size` is more than the limit: the content was not kept, and its channel is to be closed.
+    """
+
+    channel: int
+    method: Method
+    properties: Properties | None = None
+    header: bytes | None = None
+    body: Buffer | None = None
+    size: int = 0
+
+
+class _Partial:
+    """A content of which the header is there, and a part of the body at most. `body` None: it is not kept."""
+
+    __slots__ = ("body", "header", "left", "method", "properties", "size")
+
+    def __init__(self, method: Method, properties: Properties, header: bytes, size: int, kept: bool) -> None:
+        self.method = method
+        self.properties = properties
+        self.header = header
+        self.size = self.left = size
+        self.body = bytearray() if kept else None
+
+
+class CommandReader:
+    """Reads one connection, as its server or its client. After an error, close the connection."""
+
+    def __init__(
+        self,
+        role: Role,
+        *,
+        frame_max: int = INITIAL_FRAME_MAX,
+        channel_max: int = DEFAULT_CHANNEL_MAX,
+        max_body: int = MAX_BODY_BYTES,
+        max_held: int = MAX_HELD_BYTES,
+    ) -> None:
+        #: The highest channel on which something may come; may be changed when it is negotiated.
+        self.channel_max = channel_max
+        #: The largest body that is kept.
+        self.max_body = max_body
+        self._max_held = max_held
+        self._role = role
+        self._splitter = FrameSplitter(role, frame_max)
+        self._held = 0
+        #: By channel: a method that waits for its header, or a content that waits for its body.
+        self._open: dict[int, Method | _Partial] = {}
+        self._publishes: dict[bytes, Method] = {}
+        self._properties: dict[bytes, Properties] = {}
+
+    @property
+    def frame_max(self) -> int:
+        return self._splitter.frame_max
+
+    @frame_max.setter
+    def frame_max(self, size: int) -> None:
+        """As negotiated; 0, which is no limit for AMQP, is none that this side could keep: give a number."""
+        self._splitter.frame_max = size
+
+    @property
+    def held_bytes(self) -> int:
+        """What the unfinished contents of all channels have."""
+        return self._held
+
+    @property
+    def at_boundary(self) -> bool:
+        """Whether the stream may end here without tearing a frame or a content."""
+        return self._splitter.at_boundary and not self._open
+
+    def forget_channel(self, channel: int) -> None:
+        """The channel is closed: what is unfinished on it is dropped."""
+        partial = self._open.pop(channel, None)
+        if isinstance(partial, _Partial) and partial.body is not None:
+            self._held -= len(partial.body)
+
+    def forget(self) -> None:
+        """The stream is over: hold nothing of it until somebody collects the garbage."""
+        self._splitter.forget()
+        self._open.clear()
+        self._held = 0
+
+    def feed(self, data: Buffer) -> Iterator[Command]:
+        """The commands that `data` completes; AmqpError or AmqpHeaderError after those that came before it.
+        Heartbeats are none: any bytes at all are a sign of life."""
+        waiting = self._open
+        for kind, channel, payload in self._splitter.feed(data):
+            if kind == METHOD:
+                method = self._method(channel, payload)
+                if channel in waiting:
+                    self._interrupted(channel)
+                if method.has_content:
+                    waiting[channel] = method
+                else:
+                    yield Command(channel, method)
+            elif kind == BODY:
+                partial = waiting.get(channel)
+                if not isinstance(partial, _Partial):
+                    raise _unexpected(partial, "a content's body")
+                command = self._piece(channel, partial, payload)
+                if command is not None:
+                    yield command
+            elif kind == HEADER:
+                announced = waiting.get(channel)
+                if announced is None or isinstance(announced, _Partial):
+                    raise _unexpected(announced, "a content's header")
+                command = self._header(channel, announced, payload)
+                if command is not None:
+                    yield command
+            elif channel or payload:
+                raise AmqpError(
+                    ReplyCode.UNEXPECTED_FRAME if channel else ReplyCode.FRAME_ERROR,
+                    f"a heartbeat of {len(payload)} bytes comes on channel {channel}",
+                )
+
+    def _method(self, channel: int, payload: memoryview) -> Method:
+        raw = bytes(payload)
+        method = self._publishes.get(raw)
+        if method is None:
+            method = decode_method(raw)
+            if self._role not in method.receivers:
+                what = f"{method.name} is not for a {self._role.value}"
+                raise _at_fault(ReplyCode.COMMAND_INVALID, what, method)
+            if raw[:4] == _PUBLISH:
+                if len(self._publishes) >= _REMEMBERED:
+                    self._publishes.clear()
+                self._publishes[raw] = method
+        if (channel == 0) != (method.class_id == _CONNECTION):
+            code = ReplyCode.COMMAND_INVALID if channel else ReplyCode.CHANNEL_ERROR
+            raise _at_fault(code, f"{method.name} comes on channel {channel}", method)
+        if channel > self.channel_max:
+            what = f"{method.name} comes on channel {channel}, and channel_max is {self.channel_max}"
+            raise _at_fault(ReplyCode.CHANNEL_ERROR, what, method)
+        return method
+
+    def _interrupted(self, channel: int) -> None:
+        """A method comes where a content should go on: only one that is not kept may end early, since its channel
+        was closed meanwhile."""
+        partial = self._open[channel]
+        if isinstance(partial, _Partial) and partial.body is None:
+            del self._open[channel]
+            return
+        raise _unexpected(partial, "a method")
+
+    def _header(self, channel: int, method: Method, payload: memoryview) -> Command | None:
+        if len(payload) < _CONTENT.size:
+            what = f"a content's header has {len(payload)} bytes"
+            raise _at_fault(ReplyCode.FRAME_ERROR, what, method)
+        class_id, weight, size = _CONTENT.unpack_from(payload)
+        if class_id != method.class_id or weight:
+            what = f"{method.name} is followed by a content of class {class_id} and weight {weight}"
+            raise _at_fault(ReplyCode.UNEXPECTED_FRAME, what, method)
+        if size > _ABSURD_BYTES:
+            what = f"a content announces {size} bytes, and the limit is {_ABSURD_BYTES}"
+            raise _at_fault(ReplyCode.FRAME_ERROR, what, method)
+        header = bytes(payload[_CONTENT.size :])
+        properties = self._properties.get(header)
+        if properties is None:
+            properties = self._decoded(header, method)
+        if size == 0:
+            del self._open[channel]
+            return Command(channel, method, properties, header, b"")
+        kept = size <= self.max_body
+        self._open[channel] = _Partial(method, properties, header, size, kept)
+        return None if kept else Command(channel, method, properties, header, None, size)
+
+    def _decoded(self, header: bytes, method: Method) -> Properties:
+        try:
+            properties = decode_properties(header)
+        except AmqpError as bad:
+            raise _at_fault(bad.code, bad.what, method) from bad
+        if len(header) <= _REMEMBERED_BYTES:
+            if len(self._properties) >= _REMEMBERED:
+                self._properties.clear()
+            self._properties[header] = properties
+        return properties
+
+    def _piece(self, channel: int, partial: _Partial, payload: memoryview) -> Command | None:
+        came = len(payload)
+        left = partial.left = partial.left - came
+        if left < 0:
+            what = f"a content of {partial.size} bytes has {-left} more"
+            raise _at_fault(ReplyCode.FRAME_ERROR, what, partial.method)
+        body = partial.body
+        if left == 0:
+            del self._open[channel]
+            if body is None:
+                return None
+            found: Buffer = payload
+            if body:
+                self._held -= len(body)
+                body += payload
+                found = memoryview(body)
+            return Command(channel, partial.method, partial.properties, partial.header, found, partial.size)
+        if body is not None:
+            body += payload
+            self._held += came
+            if self._held > self._max_held:
+                what = f"the unfinished contents of a connection have {self._held} bytes"
+                raise _at_fault(ReplyCode.RESOURCE_ERROR, what, partial.method)
+        return None
+
+
+def _at_fault(code: int, what: str, method: Method) -> AmqpError:
+    return AmqpError(code, what, class_id=method.class_id, method_id=method.method_id)
+
+
+def _unexpected(waiting: Method | _Partial | None, came: str) -> AmqpError:
+    if waiting is None:
+        return AmqpError(ReplyCode.UNEXPECTED_FRAME, f"{came} comes where a method should")
+    if isinstance(waiting, _Partial):
+        what = f"{came} comes where the body of {waiting.method.name} should"
+        return _at_fault(ReplyCode.UNEXPECTED_FRAME, what, waiting.method)
+    what = f"{came} comes where the header of {waiting.name} should"
+    return _at_fault(ReplyCode.UNEXPECTED_FRAME, what, waiting)

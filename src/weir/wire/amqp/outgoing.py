@@ -1,0 +1,137 @@
+"""Contents to frames: a message is encoded once, and sent to any number of receivers.
+
+    method frame | header frame | body frames of at most `frame_max`
+
+All receivers share the bytes of the body and of the properties; what is made for each is the method and the heads
+of the frames, which name the channel. As in RabbitMQ the header is one frame whatever `frame_max` says.
+"""
+
+from collections.abc import Iterator
+from struct import Struct
+from struct import error as struct_error
+
+from weir.model.errors import AmqpError, WireError
+from weir.model.ids import Buffer
+from weir.model.value import value
+from weir.wire.amqp.codes import ReplyCode
+from weir.wire.amqp.frames import BODY, END, HEAD, HEADER, METHOD, OVERHEAD_BYTES
+from weir.wire.amqp.methods import basic
+from weir.wire.amqp.methods.form import encode_any
+
+_CONTENT = Struct(">HHQ")
+_BASIC = 60
+_DELIVER = b"\x00\x3c\x00\x3c"
+_GET_OK = b"\x00\x3c\x00\x47"
+_RETURN = Struct(">HHH")
+_TAG = Struct(">QB")
+_COUNT = Struct(">I")
+#: The end of a frame, and the head of the one behind it.
+_NEXT = Struct(">BBHI")
+_END = END[0]
+#: Up to here it is cheaper to copy a body than to write it as a buffer of its own.
+COPIED_BYTES = 2048
+
+
+@value
+class Outgoing:
+    """A message ready for all its receivers."""
+
+    #: Exchange and routing key as it was published, as two short strings.
+    envelope: bytes
+    #: The payload of the header frame.
+    header: bytes
+    body: Buffer
+
+
+def shortstr(text: str) -> bytes:
+    try:
+        data = text.encode("utf-8", "surrogateescape")
+        return bytes((len(data),)) + data
+    except ValueError as bad:
+        raise AmqpError(ReplyCode.INTERNAL_ERROR, f"{text!r} cannot be a short string: {bad}") from bad
+
+
+def envelope(exchange: str, routing_key: str) -> bytes:
+    return shortstr(exchange) + shortstr(routing_key)
+
+
+def opened_envelope(data: Buffer) -> tuple[str, str]:
+    """Exchange and routing key."""
+    raw = bytes(data)
+    try:
+        middle = 1 + raw[0]
+        end = middle + 1 + raw[middle]
+        if end == len(raw):
+            return str(raw[1:middle], "utf-8"), str(raw[middle + 1 :], "utf-8")
+    except (IndexError, UnicodeDecodeError):
+        pass
+    raise WireError("the exchange and routing key of a message are malformed")
+
+
+def outgoing(envelope: bytes, properties: Buffer, body: Buffer) -> Outgoing:
+    """`properties`: flags and values, as they came or as `encode_properties` made them."""
+    return Outgoing(envelope, _CONTENT.pack(_BASIC, 0, len(body)) + properties, body)
+
+
+class Deliveries:
+    """What is delivered to one consumer."""
+
+    def __init__(self, channel: int, consumer_tag: str, frame_max: int) -> None:
+        """`frame_max` as negotiated; 0 is no limit."""
+        self._channel = channel
+        self._prefix = _DELIVER + shortstr(consumer_tag)
+        self._frame_max = frame_max
+
+    def frames(self, delivery_tag: int, redelivered: bool, message: Outgoing) -> list[Buffer]:
+        """Buffers to write one after the other."""
+        method = b"%b%b%b" % (self._prefix, _TAG.pack(delivery_tag, redelivered), message.envelope)
+        return _frames(self._channel, method, message.header, message.body, self._frame_max)
+
+
+def get_ok(
+    channel: int, delivery_tag: int, redelivered: bool, message: Outgoing, *, left: int, frame_max: int
+) -> list[Buffer]:
+    """The answer to basic.get; `left`: how many messages the queue still has."""
+    method = b"".join((_GET_OK, _TAG.pack(delivery_tag, redelivered), message.envelope, _COUNT.pack(left)))
+    return _frames(channel, method, message.header, message.body, frame_max)
+
+
+def returned(channel: int, code: ReplyCode, text: str, message: Outgoing, frame_max: int) -> list[Buffer]:
+    """A mandatory message goes back to its publisher."""
+    method = _RETURN.pack(_BASIC, 50, code) + shortstr(text) + message.envelope
+    return _frames(channel, method, message.header, message.body, frame_max)
+
+
+def publish(channel: int, method: basic.Publish, properties: Buffer, body: Buffer, frame_max: int) -> list[Buffer]:
+    """What a client sends."""
+    header = _CONTENT.pack(_BASIC, 0, len(body)) + properties
+    return _frames(channel, encode_any(method), header, body, frame_max)
+
+
+def _frames(channel: int, method: bytes, header: bytes, body: Buffer, frame_max: int) -> list[Buffer]:
+    size = len(body)
+    try:
+        start = HEAD.pack(METHOD, channel, len(method))
+    except struct_error as bad:
+        raise AmqpError(ReplyCode.INTERNAL_ERROR, f"nothing can be sent on channel {channel}: {bad}") from bad
+    middle = _NEXT.pack(_END, HEADER, channel, len(header))
+    if size == 0:
+        return [b"".join((start, method, middle, header, END))]
+    if frame_max and size > frame_max - OVERHEAD_BYTES:
+        return list(_split(channel, b"".join((start, method, middle, header)), memoryview(body), frame_max))
+    last = _NEXT.pack(_END, BODY, channel, size)
+    if size <= COPIED_BYTES:
+        return [b"".join((start, method, middle, header, last, body, END))]
+    return [b"".join((start, method, middle, header, last)), body, END]
+
+
+def _split(channel: int, head: bytes, body: memoryview, frame_max: int) -> Iterator[Buffer]:
+    step = frame_max - OVERHEAD_BYTES
+    if step <= 0:
+        raise AmqpError(ReplyCode.INTERNAL_ERROR, f"no body fits into frames of {frame_max} bytes")
+    for at in range(0, len(body), step):
+        piece = body[at : at + step]
+        yield head + _NEXT.pack(_END, BODY, channel, len(piece))
+        yield piece
+        head = b""
+    yield END
