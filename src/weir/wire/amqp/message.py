@@ -57,6 +57,8 @@ _ANY_BYTES = 1 << 32
 
 _Headers = list[tuple[str, bytes | None]]
 _Fields = list[tuple[str, Field]]
+#: By the name and text that fields have for other protocols.
+_Typed = dict[tuple[str, bytes | None], _Fields]
 
 
 # --- from AMQP ------------------------------------------------------------------------------------------------
@@ -68,15 +70,23 @@ def message_of(
     """What was published, as it is stored. `header`: the bytes of the properties, if they are at hand."""
     raw = encode_properties(properties) if header is None else header
     native = native_of(envelope(publish.exchange, publish.routing_key), raw)
-    read = _Reading(properties)
-    value = None if read.is_null and not len(body) else body
-    return Message(read.key, value, read.headers, read.event_ms, publish_ms, read.ordering_key, native)
+    read = _Reading(properties, empty=not len(body))
+    return Message(
+        read.key,
+        None if read.is_null else body,
+        read.headers,
+        read.event_ms,
+        publish_ms,
+        read.ordering_key,
+        native,
+    )
 
 
 class _Reading:
     """What the properties say to other protocols."""
 
-    def __init__(self, properties: Properties) -> None:
+    def __init__(self, properties: Properties, *, empty: bool) -> None:
+        self._empty = empty
         self.key: bytes | None = None
         self.ordering_key: bytes | None = None
         self.is_null = False
@@ -122,10 +132,10 @@ class _Reading:
                 return self.ordering_key is not None
             case "weir-event-ms" if isinstance(field.value, int):
                 exact = field.value
-                if exact <= _MAX_EVENT_MS and (exact // 1000 == stamp or (stamp is None and exact < 0)):
+                if exact <= _MAX_EVENT_MS and exact // 1000 == stamp:
                     self.event_ms = exact
                     return True
-            case "weir-null-value" if field.value is True:
+            case "weir-null-value" if field.value is True and self._empty:
                 self.is_null = True
                 return True
             case "weir-long-headers" if isinstance(field.value, tuple):
@@ -134,7 +144,7 @@ class _Reading:
 
     def _long_headers(self, found: tuple[object, ...]) -> bool:
         fields = [one for one in found if isinstance(one, Field)]
-        if len(fields) % 2 or any(name.tag != "S" for name in fields[::2]):
+        if len(fields) % 2 or any(len(readable(name) or b"") <= 255 for name in fields[::2]):
             return False
         self.headers += [
             (readable_name(str(name.value)), readable(value))
@@ -160,20 +170,20 @@ def outgoing_of(message: Message, routing_key: str, most_bytes: int = _ANY_BYTES
 
 def properties_of(message: Message, most_bytes: int = _ANY_BYTES) -> Properties:
     """What a message of another protocol says, as properties."""
-    typed = _typed(message)
+    told, typed = _typed(message)
     found: dict[str, str | int] = {}
     fields: _Fields = []
     long: list[Field] = []
     for name, mine in ((KEY, message.key), (ORDERING_KEY, message.ordering_key)):
         if mine is not None:
-            fields.append(typed.get((name, mine)) or (name, text_field(mine)))
+            fields.append(_again(typed, name, mine) or (name, text_field(mine)))
     if message.value is None:
         fields.append((NULL_VALUE, Field("t", True)))
     for name, value in message.headers:
-        known = typed.get((name, value))
+        known = _again(typed, name, value)
         if known is not None:
             fields.append(known)
-        elif (name == TYPED and typed) or _is_property(found, name, value):
+        elif (name == TYPED and value == told) or _is_property(found, name, value):
             continue
         elif len(name.encode("utf-8", "replace")) > 255:
             long += (Field("S", readable_name(name)), text_field(value))
@@ -192,16 +202,24 @@ def properties_of(message: Message, most_bytes: int = _ANY_BYTES) -> Properties:
     return Properties(**found, headers=table) if table else said  # type: ignore[arg-type]
 
 
-def _typed(message: Message) -> dict[tuple[str, bytes | None], tuple[str, Field]]:
-    """By the name and text that a field has for other protocols: the field. Nothing, if nobody said any."""
-    for name, value in message.headers:
-        if name == TYPED and value is not None:
+def _typed(message: Message) -> tuple[bytes | None, _Typed]:
+    """The header that tells of fields which are more than text, and those fields."""
+    for header, value in message.headers:
+        if header == TYPED and value is not None:
+            found: _Typed = {}
             try:
-                fields = Table(value).fields
+                for name, field in Table(value).fields:
+                    found.setdefault((readable_name(name), readable(field)), []).append((name, field))
             except WireError:
                 continue
-            return {(readable_name(name), readable(field)): (name, field) for name, field in fields}
-    return {}
+            return value, found
+    return None, {}
+
+
+def _again(typed: _Typed, name: str, value: bytes | None) -> tuple[str, Field] | None:
+    """The field that was this header, if there is one; it is not there a second time."""
+    known = typed.get((name, value))
+    return known.pop(0) if known else None
 
 
 def _is_property(found: dict[str, str | int], name: str, value: bytes | None) -> bool:
