@@ -1,4 +1,4 @@
-"""Mutated sessions and captures, cut anywhere: commands or an error of the codec's own, and never over the limits."""
+"""Mutated sessions and captures, cut anywhere: commands or an error of the codec, and never over the limits."""
 
 from contextlib import suppress
 from random import Random
