@@ -12,7 +12,7 @@ from weir.testing.codecs.fuzzing import Codec, fuzz, mutate
 from weir.testing.kinds import rounds
 from weir.wire.amqp.frames import Role
 
-ROUNDS = rounds(1_500)
+ROUNDS = rounds(600)
 
 
 @pytest.mark.parametrize("codec", AMQP_CODECS, ids=lambda codec: codec.name)

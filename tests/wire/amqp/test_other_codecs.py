@@ -11,7 +11,7 @@ import pytest
 
 from weir.wire.amqp.frames import BODY, HEAD, HEARTBEAT_FRAME, PROTOCOL_HEADER, Role
 from weir.wire.amqp.incoming import CommandReader
-from weir.wire.amqp.methods import METHODS, Method, access, basic, decode_method, encode_method
+from weir.wire.amqp.methods import METHODS, Method, access, basic, connection, decode_method, encode_method
 from weir.wire.amqp.methods.form import Wire
 from weir.wire.amqp.outgoing import Deliveries, envelope, outgoing, publish
 from weir.wire.amqp.properties import NAMES, Properties, decode_properties, encode_properties
@@ -107,6 +107,8 @@ def test_pika_writes_and_reads_the_same(cls: type[Method], pika: Any) -> None:
         method = ours(cls, found, encoded)
         frame = encode_method(9, method)
         assert frame == pika.frame.Method(9, theirs(*found)).marshal()
+        if cls is connection.UpdateSecret:  # which pika only sends: it puts the secret elsewhere when it reads it
+            continue
         read = theirs(*values(cls, dice))
         read.decode(frame[11:-1])
         assert [one.decode() if isinstance(one, bytes) else one for one in vars(read).values()] == found
