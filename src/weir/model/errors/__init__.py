@@ -22,6 +22,14 @@ from weir.model.errors.bookie import (
     NoSuchEntryError,
     NoSuchLedgerError,
 )
+from weir.model.errors.exchanges import (
+    ExchangeArgumentError,
+    ExchangeInUseError,
+    ExchangeNotFoundError,
+    ExchangeRefusedError,
+    InequivalentExchangeError,
+    UnknownExchangeTypeError,
+)
 from weir.model.errors.groups import (
     CommitTooLargeError,
     GroupFullError,
@@ -170,6 +178,10 @@ __all__ = [
     "EntryLostError",
     "EntryTooLargeError",
     "EntryUnreadableError",
+    "ExchangeArgumentError",
+    "ExchangeInUseError",
+    "ExchangeNotFoundError",
+    "ExchangeRefusedError",
     "FileLockedError",
     "FileMissingError",
     "FrameTooLargeError",
@@ -180,6 +192,7 @@ __all__ = [
     "IllegalGenerationError",
     "IncompatibleSchemaError",
     "InconsistentGroupProtocolError",
+    "InequivalentExchangeError",
     "InvalidGroupError",
     "InvalidNameError",
     "InvalidSchemaError",
@@ -254,6 +267,7 @@ __all__ = [
     "TransactionBusyError",
     "TransactionStateError",
     "TransactionTimeoutError",
+    "UnknownExchangeTypeError",
     "UnknownGroupError",
     "UnknownMemberError",
     "UnknownProducerError",
