@@ -2,8 +2,9 @@
 
     python -m bench.micro_routing [BINDINGS]
 
-Cold: no answer is remembered, each message has routing keys or headers that were not asked before. Headers are never
-remembered. Times are CPU times, which a busy machine distorts least. The cost of one more binding, and of taking one away, is measured with all others in place.
+Cold: each message has routing keys or headers that were not asked for before. Answers by headers are never
+remembered. Times are CPU times, which a busy machine distorts least. The cost of one more binding, and of taking
+one away, is measured with all others in place.
 """
 
 import sys

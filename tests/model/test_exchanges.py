@@ -66,7 +66,7 @@ def test_a_name_has_at_most_255_bytes() -> None:
     ids=["type", "durable", "auto_delete", "internal", "alternate"],
 )
 def test_an_exchange_cannot_be_declared_otherwise_than_it_is(wanted: Exchange) -> None:
-    with pytest.raises(InequivalentExchangeError, match="received .* but current is"):
+    with pytest.raises(InequivalentExchangeError, match=r"received .* but current is"):
         check_equivalent(TOPIC, wanted)
 
 

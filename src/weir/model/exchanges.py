@@ -1,7 +1,8 @@
 """Exchanges and bindings as values, and the rules for them that need no store.
 
-An exchange takes messages and hands them to queues and other exchanges, by the bindings that name it as their source.
-What is legal, and how two declarations compare, is as RabbitMQ has it; `docs/exchanges.md` names the reply codes.
+An exchange takes messages and hands them to queues and other exchanges, by the bindings that name it as their
+source. What is legal, and how two declarations compare, is as RabbitMQ has it; `docs/exchanges.md` names the reply
+codes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -249,8 +250,8 @@ def typed(value: FieldValue) -> Any:
 
 
 def comparable(value: FieldValue) -> Any:
-    """Hashable, and equal where a headers exchange takes a message's value for a binding's: numbers by value, texts
-    and bytes alike, a time as its seconds; true is no number."""
+    """Hashable, and equal where a headers exchange takes a message's value for a binding's: numbers by value,
+    texts and bytes alike, a time as its seconds; true is no number."""
     kind = type(value)
     if kind is str or kind is int or kind is float:
         return value

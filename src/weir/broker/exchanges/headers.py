@@ -1,9 +1,9 @@
 """Headers exchanges: bindings whose arguments all match a message's headers, or any of them.
 
-Bindings that want all are grouped by the names that they want; a group knows its bindings by the values, so that it
-is asked once for a message however many there are. Groups are found by one of their names, the one that the fewest
-groups are found by. Bindings that want any stand under each of their pairs. An argument without a value (None)
-matches whatever the header's value is.
+Bindings that want all are grouped by the names that they want; a group knows its bindings by the values, so that
+it is asked once for a message however many there are. Groups are found by one of their names, the one that the
+fewest groups are found by. Bindings that want any stand under each of their pairs. An argument without a value
+(None) matches whatever the header's value is.
 """
 
 from collections.abc import Mapping

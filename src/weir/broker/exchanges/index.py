@@ -5,8 +5,8 @@
     index.bind(Binding("logs", Destination("errors"), "*.error.#"))
     index.route("logs", ("db.error",), {}).queues                     # ("errors",)
 
-A change costs what it touches. Answers are remembered by exchange and routing keys until something changes that the
-exchange can lead to. It knows nothing of stores: whoever feeds it sees to what is there.
+A change costs what it touches. Answers are remembered by exchange and routing keys until something changes that
+the exchange can lead to. It knows nothing of stores: whoever feeds it sees to what is there.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

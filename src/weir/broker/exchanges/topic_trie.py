@@ -123,10 +123,7 @@ class TopicMatcher:
             met = following
             if not met and not lasting:
                 return
-        for node in met:
-            if node.here:
-                found.update(node.here)
-        for node in lasting:
+        for node in (*met, *lasting):
             if node.here:
                 found.update(node.here)
 
