@@ -1,6 +1,6 @@
 """Exchanges and bindings of a namespace, and where a message goes by them.
 
-For a gateway that has exchanges: it opens the namespace once, then asks `route` for every message, and never waits.
+For a gateway that has exchanges: it opens the namespace once, then asks `route` per message, and never waits.
 Queues are names here; which of them exist, and how long they last, is known to whoever serves them.
 """
 
