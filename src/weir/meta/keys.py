@@ -1,5 +1,7 @@
 """The key layout: the only place that knows where a fact lives in the metadata store."""
 
+from urllib.parse import quote
+
 from weir.model.bundles import BundleName
 from weir.model.ids import BookieId, LedgerId
 from weir.model.topics import NamespaceName, TopicName
@@ -93,6 +95,8 @@ GRANTS = "/weir/grants/"
 ROLE_TENANTS = "/weir/role-tenants/"
 #: Versions of schemas, per topic.
 SCHEMAS = "/weir/schemas/"
+#: Durable exchanges and bindings, per namespace.
+EXCHANGES = "/weir/exchanges/"
 #: Who does what for all brokers: each key is held under a lease by the one that does it.
 LEADERS = "/weir/leaders/"
 #: The broker that moves and splits bundles.
@@ -159,6 +163,25 @@ def topic_grants(name: TopicName) -> str:
     return f"{GRANTS}{_path(name.base)}"
 
 
+def exchanges_of(namespace: NamespaceName) -> str:
+    """Prefix of a namespace's exchanges and bindings; exchanges come before bindings."""
+    return f"{EXCHANGES}{namespace}/"
+
+
+def exchange(namespace: NamespaceName, name: str) -> str:
+    return f"{exchanges_of(namespace)}exchange/{_quoted(name)}"
+
+
+def bindings_from(namespace: NamespaceName, source: str) -> str:
+    """Prefix of the bindings of an exchange."""
+    return f"{exchanges_of(namespace)}from/{_quoted(source)}/"
+
+
+def binding(namespace: NamespaceName, source: str, digest: str) -> str:
+    """`digest` tells the source's bindings apart."""
+    return f"{bindings_from(namespace, source)}{digest}"
+
+
 def schemas_of(name: TopicName) -> str:
     """Prefix of a topic's schemas; partitions share those of their topic."""
     return f"{SCHEMAS}{_path(name.base)}/"
@@ -200,6 +223,11 @@ def sql_progress(name: TopicName) -> str:
 
 def sql_dropped(stream_id: str) -> str:
     return SQL_DROPPED + stream_id
+
+
+def _quoted(name: str) -> str:
+    """A name that may hold anything, as one part of a path."""
+    return quote(name, safe="", errors="surrogatepass")
 
 
 def _path(name: TopicName) -> str:

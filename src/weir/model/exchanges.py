@@ -264,3 +264,30 @@ def comparable(value: FieldValue) -> Any:
     if isinstance(value, str | int | float):
         return value
     return typed(value)
+
+
+# --- as they are stored ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StoredExchange:
+    """A durable exchange in the metadata. `id`: no other exchange has it, not even one of the same name later, so
+    what a deleted one left is not taken for its successor's. `closing`: whoever finds nothing bound from it may
+    delete it; whoever binds takes the mark off."""
+
+    exchange: Exchange
+    id: str
+    closing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBinding:
+    """A binding between durable things. It holds while the exchanges with these ids are there; predeclared ones
+    and queues have none."""
+
+    binding: Binding
+    source_id: str = ""
+    destination_id: str = ""
+
+
+StoredRecord: TypeAlias = StoredExchange | StoredBinding

@@ -11,6 +11,7 @@ from functools import partial
 from ssl import SSLContext
 
 from weir.broker import ports
+from weir.broker.access.exchanges import ExchangeAccess
 from weir.broker.access.security import Authenticator, Authoriser, SecuritySettings, TopicGuard
 from weir.broker.access.tokens import TokenVerifier
 from weir.broker.access.topic_lists import GuardedTopicLists
@@ -25,6 +26,7 @@ from weir.broker.bundles.settings import OwnershipSettings
 from weir.broker.bundles.silent import PeerReach
 from weir.broker.context import BrokerContext
 from weir.broker.coordinator_shards import CLUSTER_SHARDS, CoordinatorShards, ShardCount
+from weir.broker.exchanges.service import ExchangeService
 from weir.broker.feature_gate import FeatureGate
 from weir.broker.groups.coordinator import GroupCoordinator
 from weir.broker.groups.model import GroupSettings
@@ -124,6 +126,7 @@ class ComposedBroker:
     authoriser: Authoriser
     guard: TopicGuard
     schemas: SchemaRegistry
+    exchanges: ExchangeService
     context: BrokerContext
     broker: Broker
     groups: GroupCoordinator
@@ -239,6 +242,8 @@ async def compose_broker(
     authoriser = Authoriser(registry, how.security)
     guard = TopicGuard(authoriser)
     schemas = SchemaRegistry(meta, runtime, registry)
+    exchanges = ExchangeService(meta, runtime, registry, ExchangeAccess(authoriser))
+    stack.push_async_callback(exchanges.close)
     context = BrokerContext(
         runtime,
         StreamContext(
@@ -322,6 +327,7 @@ async def compose_broker(
         authoriser,
         guard,
         schemas,
+        exchanges,
         context,
         broker,
         groups,

@@ -3,16 +3,18 @@
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
+from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weir.broker.api.exchanges import Routed
 from weir.broker.exchanges.index import RoutingIndex, compile_index
 from weir.model.errors import ExchangeNotFoundError
 from weir.model.exchanges import PREDECLARED, Binding, Destination, Exchange, ExchangeType
+from weir.testing.kinds import rounds
 
 # --- the rules, read naively --------------------------------------------------------------------------------
 
@@ -136,21 +138,24 @@ messages = st.tuples(
 # --- properties ---------------------------------------------------------------------------------------------
 
 
-@given(st.lists(patterns, max_size=12), keys)
+@settings(max_examples=rounds(60))
+@given(st.lists(patterns, max_size=6), keys)
 def test_a_topic_exchange_matches_as_the_rules_read(bound: list[str], key: str) -> None:
     index = compile_index([], [Binding("amq.topic", Destination(f"q{n}"), p) for n, p in enumerate(bound)])
     expected = {f"q{n}" for n, pattern in enumerate(bound) if topic_matches(split(pattern), split(key))}
     assert set(index.route("amq.topic", (key,)).queues) == expected
 
 
-@given(st.lists(arguments, max_size=12), headers)
+@settings(max_examples=rounds(60))
+@given(st.lists(arguments, max_size=5), headers)
 def test_a_headers_exchange_matches_as_the_rules_read(bound: list[dict[str, Any]], sent: dict[str, Any]) -> None:
     index = compile_index([], [Binding("amq.match", Destination(f"q{n}"), "", a) for n, a in enumerate(bound)])
     expected = {f"q{n}" for n, wanted in enumerate(bound) if headers_match(wanted, sent)}
     assert set(index.route("amq.match", ("",), sent).queues) == expected
 
 
-@given(graphs, st.lists(bindings, max_size=15), st.lists(messages, min_size=1, max_size=6))
+@settings(max_examples=rounds(30))
+@given(graphs, st.lists(bindings, max_size=8), st.lists(messages, min_size=1, max_size=3))
 def test_a_graph_of_exchanges_routes_as_the_rules_read(
     exchanges: tuple[Exchange, ...], bound: list[Binding], sent: list[Any]
 ) -> None:
@@ -162,28 +167,48 @@ def test_a_graph_of_exchanges_routes_as_the_rules_read(
         assert index.route(name, routing_keys, with_headers) == expected, "and again, from what was remembered"
 
 
-@given(graphs, st.lists(st.tuples(st.booleans(), bindings) | st.sampled_from("dfth"), max_size=25), st.data())
-def test_whatever_was_added_and_removed_the_index_is_what_a_new_one_would_be(
-    exchanges: tuple[Exchange, ...], changes: list[Any], data: st.DataObject
-) -> None:
-    by_name = {one.name: one for one in exchanges}
-    index = compile_index(exchanges, [])
-    for change in changes:
-        if isinstance(change, str):
-            if index.find(change) is None:
-                index.declare(by_name[change])
+def _some_binding(dice: Random) -> Binding:
+    to = Destination(dice.choice("qr")) if dice.random() < 0.6 else Destination(dice.choice("dfth"), exchange=True)
+    pattern = ".".join(dice.choice(["a", "b", "*", "#"]) for _ in range(dice.randrange(4)))
+    arguments = {"x-match": dice.choice(["all", "any"]), **_some_headers(dice)}
+    return Binding(dice.choice(["d", "f", "t", "h", "amq.topic"]), to, pattern, arguments)
+
+
+def _some_headers(dice: Random) -> dict[str, Any]:
+    return {name: dice.choice([1, "a", None]) for name in ("h", "k") if dice.random() < 0.5}
+
+
+def _some_exchange(name: str, dice: Random) -> Exchange:
+    kinds = {
+        "d": ExchangeType.DIRECT,
+        "f": ExchangeType.FANOUT,
+        "t": ExchangeType.TOPIC,
+        "h": ExchangeType.HEADERS,
+    }
+    return Exchange(name, kinds[name], arguments={"alternate-exchange": dice.choice("dfth")})
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_was_added_and_removed_the_index_is_what_a_new_one_would_be(seed: int) -> None:
+    dice = Random(seed)
+    index = compile_index([_some_exchange(name, dice) for name in "dfth"], [])
+    for _ in range(rounds(150)):
+        name, binding = dice.choice("dfth"), _some_binding(dice)
+        if dice.random() < 0.1:
+            if index.find(name) is None:
+                index.declare(_some_exchange(name, dice))
             else:
-                index.remove(change)
-        elif change[0] and index.find(change[1].source) is not None:
-            index.bind(change[1])
-        else:
-            index.unbind(change[1])
+                index.remove(name)
+        elif dice.random() < 0.7 and index.find(binding.source) is not None:
+            index.bind(binding)
+        elif index.binding_count:
+            index.unbind(dice.choice(list(index.bindings())))
         # What is remembered in between must not survive what comes next.
-        asked = data.draw(messages)
         fresh = compile_index(index.exchanges(), index.bindings())
-        if index.find(asked[0]) is not None:
-            assert index.route(*asked) == fresh.route(*asked)
         assert index.binding_count == fresh.binding_count == len(list(index.bindings()))
+        for exchange in index.exchanges():
+            asked = (dice.choice(["a", "a.b", "b", ""]),), _some_headers(dice)
+            assert index.route(exchange.name, *asked) == fresh.route(exchange.name, *asked)
     for binding in list(index.bindings()):
         index.unbind(binding)
     assert index.binding_count == 0

@@ -13,6 +13,7 @@ from weir.broker.api.balance import Balance
 from weir.broker.api.broker import Broker, Owner
 from weir.broker.api.cluster import BookieStatus, BundleInfo, Bundles, DecommissionProgress, StorageAdmin
 from weir.broker.api.consuming import Consumer, Delivery, KeyShared, StartAt, SubscribeRequest, SubscriptionType
+from weir.broker.api.exchanges import Exchanges, NamespaceExchanges, Routed
 from weir.broker.api.groups import (
     GroupAdmin,
     GroupInfo,
@@ -92,6 +93,7 @@ __all__ = [
     "DecommissionProgress",
     "Delivery",
     "Described",
+    "Exchanges",
     "Flow",
     "GrantRecords",
     "GroupAdmin",
@@ -112,6 +114,7 @@ __all__ = [
     "LogReader",
     "LostEntries",
     "MemberInfo",
+    "NamespaceExchanges",
     "Namespaces",
     "Outgoing",
     "Owner",
@@ -127,6 +130,7 @@ __all__ = [
     "Registry",
     "RoleGroups",
     "RoleTransactions",
+    "Routed",
     "SchemaData",
     "SchemaVersions",
     "Schemas",

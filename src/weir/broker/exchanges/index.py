@@ -90,6 +90,11 @@ class RoutingIndex:
         compiled = self._compiled.get(source)
         return [] if compiled is None else list(compiled.bindings.values())
 
+    def is_source(self, name: str) -> bool:
+        """Whether anything is bound from it."""
+        compiled = self._compiled.get(name)
+        return compiled is not None and bool(compiled.bindings)
+
     def bindings_to(self, destination: Destination) -> list[Binding]:
         return list(self._to.get(destination, {}).values())
 

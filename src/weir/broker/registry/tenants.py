@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from weir.broker.exchanges.stored import forget_exchanges
 from weir.broker.registry.mirror import Mirror
 from weir.broker.registry.parents import delete_if_empty
 from weir.meta import keys
@@ -174,7 +175,7 @@ class NamespaceTable:
         return now.value
 
     async def delete(self, name: NamespaceName) -> None:
-        """NotEmptyError if it has topics."""
+        """NotEmptyError if it has topics. Its exchanges go with it."""
         try:
             await delete_if_empty(
                 self._meta,
@@ -187,6 +188,7 @@ class NamespaceTable:
             raise _no_namespace(name) from None
         except NotEmptyError:
             raise NotEmptyError(f"namespace {name} has topics") from None
+        await forget_exchanges(self._meta, name)
 
     async def check_stands(self, name: NamespaceName) -> None:
         """NamespaceNotFoundError unless it may take topics, by the store's own word."""

@@ -6,9 +6,11 @@ from pyroaring import BitMap64
 
 from weir.ledger.losses import LostRun, decode_runs, encode_runs
 from weir.ledger.marks import decode_suspects, encode_suspects
+from weir.model.exchanges import Binding, Destination, Exchange, ExchangeType, StoredBinding, StoredExchange
 from weir.model.ids import BookieId, LedgerId
 from weir.stream.compacted import Compacted
 from weir.testing.codecs.fuzzing import Codec
+from weir.wire.exchanges import decode_record, encode_record
 
 
 def _offsets(dice: Random) -> BitMap64:
@@ -35,7 +37,17 @@ def sample_runs(dice: Random) -> bytes:
     )
 
 
+def sample_exchange_record(dice: Random) -> bytes:
+    arguments = {"alternate-exchange": "other", "t": [1, b"x", {"n": None}]} if dice.random() < 0.5 else {}
+    if dice.random() < 0.5:
+        kind = dice.choice((ExchangeType.TOPIC, ExchangeType.HEADERS))
+        return encode_record(StoredExchange(Exchange(f"x{dice.getrandbits(9)}", kind, arguments=arguments), "id"))
+    to = Destination(f"q{dice.getrandbits(9)}", exchange=dice.random() < 0.5)
+    return encode_record(StoredBinding(Binding("x", to, "a.*.#", arguments), "id", "other"))
+
+
 STATE_CODECS = [
+    Codec("exchange or binding", sample_exchange_record, decode_record),
     Codec("finished compaction", sample_compacted, Compacted.from_bytes),
     Codec("mark of an under-replicated ledger", sample_suspects, decode_suspects),
     Codec("lost entries", sample_runs, decode_runs),

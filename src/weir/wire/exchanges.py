@@ -1,0 +1,166 @@
+"""Exchanges and bindings as values in the metadata store, and the key of a binding."""
+
+from base64 import b64decode, b64encode
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from decimal import Decimal, InvalidOperation
+from hashlib import blake2b
+from json import dumps
+from typing import Any
+
+from weir.model.errors import ExchangeArgumentError, WireError
+from weir.model.exchanges import (
+    Binding,
+    Destination,
+    Exchange,
+    ExchangeType,
+    StoredBinding,
+    StoredExchange,
+    StoredRecord,
+    check_arguments,
+)
+from weir.wire.metadata import dump_fields, load_fields
+
+_DIGEST_BYTES = 16
+
+
+def encode_record(record: StoredRecord) -> bytes:
+    if isinstance(record, StoredExchange):
+        exchange = record.exchange
+        return dump_fields(
+            {
+                "exchange": exchange.name,
+                "type": exchange.type.value,
+                "durable": exchange.durable,
+                "auto_delete": exchange.auto_delete,
+                "internal": exchange.internal,
+                "arguments": _dump_table(exchange.arguments),
+                "id": record.id,
+                "closing": record.closing,
+            }
+        )
+    return dump_fields(
+        {
+            "source": record.binding.source,
+            "source_id": record.source_id,
+            "destination_id": record.destination_id,
+            **_dump_binding(record.binding),
+        }
+    )
+
+
+def decode_record(data: bytes) -> StoredRecord:
+    fields = load_fields(data, "an exchange or a binding")
+    try:
+        return _exchange(fields) if "exchange" in fields else _binding(fields)
+    except (KeyError, ValueError, TypeError, ArithmeticError, RecursionError, ExchangeArgumentError) as bad:
+        raise WireError(f"an exchange or a binding is malformed: {bad!r}") from bad
+
+
+def binding_digest(binding: Binding) -> str:
+    """Different for any two bindings of one source, as text for a key."""
+    said = dumps(_dump_binding(binding), separators=(",", ":"), sort_keys=True)
+    return blake2b(said.encode(), digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def _exchange(fields: dict[str, Any]) -> StoredExchange:
+    exchange = Exchange(
+        _text(fields["exchange"]),
+        ExchangeType(fields["type"]),
+        durable=_truth(fields["durable"]),
+        auto_delete=_truth(fields["auto_delete"]),
+        internal=_truth(fields["internal"]),
+        arguments=_load_table(fields["arguments"]),
+    )
+    check_arguments(exchange)
+    return StoredExchange(exchange, _text(fields["id"]), _truth(fields["closing"]))
+
+
+def _binding(fields: dict[str, Any]) -> StoredBinding:
+    return StoredBinding(
+        Binding(
+            _text(fields["source"]),
+            Destination(_text(fields["destination"]), _truth(fields["to_exchange"])),
+            _text(fields["routing_key"]),
+            _load_table(fields["arguments"]),
+        ),
+        _text(fields["source_id"]),
+        _text(fields["destination_id"]),
+    )
+
+
+def _dump_binding(binding: Binding) -> dict[str, Any]:
+    return {
+        "destination": binding.destination.name,
+        "to_exchange": binding.destination.exchange,
+        "routing_key": binding.routing_key,
+        "arguments": _dump_table(binding.arguments),
+    }
+
+
+def _dump_table(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _dump(value) for name, value in table.items()}
+
+
+def _dump(value: Any) -> Any:
+    """What JSON has no word for is an object with one name, which says what it is."""
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, bytes | bytearray | memoryview):
+        return {"bytes": b64encode(value).decode()}
+    if isinstance(value, Decimal):
+        return {"decimal": str(value)}
+    if isinstance(value, datetime):
+        return {"time": value.isoformat()}
+    if isinstance(value, Mapping):
+        return {"table": _dump_table(value)}
+    if isinstance(value, Sequence):
+        return [_dump(item) for item in value]
+    raise ExchangeArgumentError(f"a {type(value).__name__} cannot be an argument")
+
+
+def _load_table(table: Any) -> dict[str, Any]:
+    return {name: _load(value) for name, value in _mapping(table).items()}
+
+
+def _load(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_load(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    ((kind, held),) = value.items()
+    match kind:
+        case "bytes":
+            return b64decode(_text(held), validate=True)
+        case "decimal":
+            return _decimal(_text(held))
+        case "time":
+            return datetime.fromisoformat(_text(held))
+        case "table":
+            return _load_table(held)
+    raise ValueError(f"a value of kind {kind[:40]!r}")
+
+
+def _decimal(text: str) -> Decimal:
+    try:
+        return Decimal(text)
+    except InvalidOperation as bad:
+        raise ValueError(f"{text[:40]!r} is no decimal number") from bad
+
+
+def _text(item: Any) -> str:
+    if not isinstance(item, str):
+        raise TypeError(f"{type(item).__name__} instead of text")
+    return item
+
+
+def _truth(item: Any) -> bool:
+    if not isinstance(item, bool):
+        raise TypeError(f"{type(item).__name__} instead of true or false")
+    return item
+
+
+def _mapping(item: Any) -> dict[str, Any]:
+    if not isinstance(item, dict):
+        raise TypeError(f"{type(item).__name__} instead of a table")
+    return item
