@@ -340,7 +340,7 @@ class ExchangeTable:
         """Bindings were taken out of the index. Stored ones wait, until whoever deleted their exchange has taken
         them out of the store; transient exchanges that go with their last binding go."""
         durable: list[str] = []
-        sources = {}
+        sources: dict[str, None] = {}
         for binding in gone:
             if self._transient.pop(binding.identity, None) is not None:
                 sources[binding.source] = None
