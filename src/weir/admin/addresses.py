@@ -1,12 +1,14 @@
-"""Where this Weir listens and keeps its data: what a program on the same machine asks before it starts."""
+"""Where this Weir and its cluster listen, and where it keeps its data: what a program asks before it starts."""
 
 from msgspec import Struct
 
 from weir.admin.context import AdminContext
 from weir.admin.routing import Call, Route
 
+_NAMES = ("pulsar", "pulsar_tls", "kafka", "kafka_tls", "http", "https")
 
-class AddressesAnswer(Struct, rename="camel"):
+
+class BrokerAddresses(Struct, rename="camel"):
     """Empty where it does not listen."""
 
     pulsar: str
@@ -15,8 +17,13 @@ class AddressesAnswer(Struct, rename="camel"):
     kafka_tls: str
     http: str
     https: str
+
+
+class AddressesAnswer(BrokerAddresses, rename="camel"):
     #: The data folder, on the machine of this broker; for superusers.
     data: str
+    #: The cluster's other brokers.
+    others: list[BrokerAddresses]
 
 
 class Addresses:
@@ -28,7 +35,7 @@ class Addresses:
             Route(
                 "GET",
                 "/admin/weir/v1/addresses",
-                "Every listener; for superusers, the data folder too.",
+                "Every listener of every broker; for superusers, the data folder too.",
                 self._get,
                 answer=AddressesAnswer,
                 tag="brokers",
@@ -38,5 +45,9 @@ class Addresses:
     async def _get(self, call: Call) -> AddressesAnswer:
         urls = self._context.urls
         data = urls.data if self._context.authoriser.may_see_machine(call.role) else ""
-        names = ("pulsar", "pulsar_tls", "kafka", "kafka_tls", "http", "https")
-        return AddressesAnswer(**{name: urls.url(name) for name in names}, data=data)
+        others = [
+            BrokerAddresses(**{name: info.listeners.get(name, "") for name in _NAMES})
+            for info in self._context.broker.brokers()
+            if info.broker_id != self._context.broker_id
+        ]
+        return AddressesAnswer(**{name: urls.url(name) for name in _NAMES}, data=data, others=others)

@@ -46,3 +46,10 @@ def parse_url(text: str) -> ServerUrl:
             f"{text!r} is not the URL of a server", hint="write http://host:8080 or pulsar://host:6650"
         )
     return ServerUrl(parts.scheme, host, _PORTS[parts.scheme] if port is None else port)
+
+
+def split_urls(text: str) -> list[str]:
+    """The URLs of several servers of one cluster, written as Pulsar's clients write them: `http://a:8080,b:8080`."""
+    first, *others = [part.strip() for part in text.split(",") if part.strip()] or [""]
+    scheme = first.partition("://")[0]
+    return [first, *(one if "://" in one else f"{scheme}://{one}" for one in others)]

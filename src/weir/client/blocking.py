@@ -3,9 +3,10 @@
 import asyncio
 import json
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
-from weir.client.addresses import parse_url
+from weir.client.addresses import parse_url, split_urls
 from weir.client.admin import AdminClient
 from weir.client.settings import ClientSettings
 from weir.client.tls import trusting
@@ -17,7 +18,8 @@ _PAUSE_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Where the admin REST is, who asks, and how long what may be better later is tried again."""
+    """Where the admin REST is, who asks, and how long what may be better later is tried again. `url` may name
+    several brokers (`http://a:8080,b:8080`): one that is gone is passed over."""
 
     url: str
     token: str | None = None
@@ -36,22 +38,25 @@ def ask_v2(access: Access, verb: str, path: str, body: object = None) -> Any:
 
 
 def _ask(access: Access, verb: str, path: str, body: object, *, own: bool) -> Any:
-    tls = trusting(access.ca) if parse_url(access.url).secure else None
+    urls = split_urls(access.url)
+    tls = trusting(access.ca) if any(parse_url(url).secure for url in urls) else None
     settings = ClientSettings(token=access.token, tls=tls)
 
     async def work() -> Any:
         runtime = real_runtime()
         deadline = runtime.clock.monotonic() + access.patience_s
-        while True:
+        for attempt in count(1):
             try:
-                async with AdminClient(runtime, access.url, settings) as admin:
+                async with AdminClient(runtime, urls[(attempt - 1) % len(urls)], settings) as admin:
                     if own:
                         return await admin.own(verb, path, body)
                     answer = await admin.call(verb, path, None, body)
                     return json.loads(answer.body) if answer.body else None
             except (NetworkError, TopicClosedError):
-                if runtime.clock.monotonic() > deadline:
+                if attempt >= len(urls) and runtime.clock.monotonic() > deadline:
                     raise
-            await runtime.clock.sleep(_PAUSE_S)
+            if not attempt % len(urls):
+                await runtime.clock.sleep(_PAUSE_S)
+        return None
 
     return asyncio.run(work())

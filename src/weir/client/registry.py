@@ -1,16 +1,12 @@
 """The schemas of a topic, asked of the admin REST by code that blocks: Spark's driver."""
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from weir.client.addresses import parse_url
-from weir.client.admin import AdminClient, join
-from weir.client.settings import ClientSettings
-from weir.client.tls import trusting
+from weir.client.admin import join
+from weir.client.blocking import Access, ask_v2
 from weir.model.errors import SchemaNotFoundError, WireError
 from weir.model.topics import TopicName
-from weir.runtime.real import real_runtime
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +28,10 @@ def topic_of(kafka_name: str) -> TopicName:
 def schemas_of(
     topic: TopicName, url: str, *, token: str | None = None, ca: str | None = None
 ) -> Sequence[TopicSchema]:
-    """All versions since the last deletion, the latest last; SchemaNotFoundError if there are none."""
-    tls = trusting(ca) if parse_url(url).secure else None
-    settings = ClientSettings(token=token, tls=tls)
+    """All versions since the last deletion, the latest last; SchemaNotFoundError if there are none. `url` may name
+    several brokers."""
     path = join("schemas", topic.namespace.tenant, topic.namespace.name, topic.local, "schemas")
-
-    async def ask() -> object:
-        async with AdminClient(real_runtime(), url, settings) as admin:
-            return await admin.get(path)
-
-    answer = asyncio.run(ask())
+    answer = ask_v2(Access(url, token, ca, patience_s=0), "GET", path)
     listed = answer.get("getSchemaResponses") if isinstance(answer, dict) else None
     if not isinstance(listed, list):
         raise WireError(f"{url} does not tell schemas as expected")

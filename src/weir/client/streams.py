@@ -21,11 +21,14 @@ class Defined:
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """Where a broker listens (empty: nowhere), and where it keeps its data on its machine."""
+    """Where all brokers listen, the one that was asked first (empty: nowhere), and where that one keeps its data
+    on its machine."""
 
     kafka: str
     kafka_tls: str
     data: str
+    http: str = ""
+    https: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +133,12 @@ def release_runner(access: Access, me: str) -> None:
 def listeners(access: Access) -> Listeners:
     found = ask(access, "GET", "addresses")
     try:
-        return Listeners(found["kafka"], found["kafkaTls"], found["data"])
-    except (KeyError, TypeError):
+        brokers = [found, *found.get("others", [])]
+        kafka, kafka_tls, http, https = (
+            ",".join(one[name] for one in brokers if one[name]) for name in ("kafka", "kafkaTls", "http", "https")
+        )
+        return Listeners(kafka, kafka_tls, found["data"], http, https)
+    except (KeyError, TypeError, AttributeError):
         raise WireError("the server does not tell its listeners as expected") from None
 
 

@@ -231,7 +231,11 @@ class ManyBrokers:
             sweep_interval_s=0.05,
             limits=SessionLimits(linger_s=0.1),
         )
-        admin = AdminServer(runtime, HttpSettings(host=_HOST, port=bound["http"].port), routes, _anybody)
+
+        async def anybody(request: Request) -> str:
+            return (await composed.broker.authenticate("none", b"")).role
+
+        admin = AdminServer(runtime, HttpSettings(host=_HOST, port=bound["http"].port), routes, anybody)
         await admin.start()
         stack.push_async_callback(admin.close)
         self.running[name] = OneBroker(
@@ -326,7 +330,3 @@ class ManyBrokers:
         """A Kafka client that speaks requests to one broker; to be used on the brokers' loop."""
         kafka = self.running[name].kafka
         return Peer(await self._runtime.net.connect(*kafka.advertised, timeout_s=_TIMEOUT_S))
-
-
-async def _anybody(request: Request) -> str:
-    return ""

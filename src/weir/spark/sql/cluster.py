@@ -1,8 +1,9 @@
 """Which Weir the SQL is about, how to come in, and what its topics are called as tables."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from weir.client.addresses import split_urls
 from weir.client.blocking import Access
 from weir.client.streams import listeners
 from weir.model.errors import ConfigError, InvalidNameError, SqlError
@@ -19,11 +20,14 @@ class WeirCluster:
 
     @classmethod
     def find(cls, access: Access, kafka: str | None = None) -> "WeirCluster":
-        """`kafka`: the listener, if the broker need not be asked for it."""
+        """`kafka`: the listeners, if the broker need not be asked for them. One that is asked tells of all
+        brokers, so that the loss of any of them ends nothing."""
         secure = access.url.startswith("https")
         if kafka is None:
             told = listeners(access)
             kafka = told.kafka_tls if secure else told.kafka
+            others = split_urls(told.https if secure else told.http)[1:]
+            access = replace(access, url=",".join(dict.fromkeys((*split_urls(access.url), *others))))
         if not kafka:
             raise ConfigError(
                 "this Weir has no Kafka listener, by which Spark would read and write",
