@@ -116,7 +116,7 @@ class Brokers:
                 await self._context.clock.sleep(0)
         process = {
             metrics.UP_SECONDS: self._context.clock.monotonic() - self._started,
-            metrics.TOPICS: len(self._context.registry.topics),
+            metrics.TOPICS: await self._context.registry.topics.count(),
             metrics.TOPICS_LOADED: len(topics),
             metrics.TOPICS_WITHOUT_SERIES: len(topics) - len(shown),
         }

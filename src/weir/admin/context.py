@@ -94,7 +94,7 @@ class AdminContext:
     async def names(self, name: TopicName) -> list[TopicName]:
         """The topics with messages that a call is about: each partition of a partitioned one. 404 if there is
         none."""
-        record = self.registry.topics.find(name) or await self.registry.ensure_topic(name, create=False)
+        record = await self.registry.ensure_topic(name, create=False)
         names = record.parts() if name.partition is None else [name]
         if len(names) > _MAX_PARTS:
             raise NotAllowedError(

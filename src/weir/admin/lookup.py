@@ -46,7 +46,7 @@ class Lookup:
         ]
 
     async def _look(self, call: Call) -> LookupData:
-        name = self._known(call)
+        name = await self._known(call)
         listener = call.query.get("listenerName") or call.request.headers.get("x-pulsar-listenername")
         owner = await self._context.broker.owner(name, role=call.role)
         if not owner.here and owner.url("http", "https") and not call.query["authoritative"]:
@@ -54,16 +54,18 @@ class Lookup:
         return self._data(owner, listener or "")
 
     async def _bundle(self, call: Call) -> Response:
-        bundle = self._context.broker.bundles.bundle_of(self._known(call))
+        bundle = self._context.broker.bundles.bundle_of(await self._known(call))
         return Response(200, bundle.range.encode(), TEXT)
 
-    def _known(self, call: Call) -> TopicName:
+    async def _known(self, call: Call) -> TopicName:
         """A topic that is there, or that comes to be when a client connects."""
         name, registry = topic_of(call.path, self._domain), self._context.registry
         self._context.authoriser.check_lookup(call.role, name)
         registry.namespaces.get(name.namespace)
         creation = registry.policies(name.namespace).auto_topic_creation
-        if registry.topics.find(name) is None and not (creation and creation.allowed and name.partition is None):
+        if creation and creation.allowed and name.partition is None:
+            return name
+        if await registry.topics.look(name) is None:
             raise TopicNotFoundError(f"there is no topic {name}")
         return name
 

@@ -43,23 +43,26 @@ class NamespaceBacklogs:
             ]
         return routes
 
-    def _topics(self, call: Call) -> list[TopicName]:
+    async def _topics(self, call: Call) -> list[TopicName]:
         """The topics that store messages and that the call is about."""
         name = namespace_of(call.path)
         self._context.authoriser.check(call.role, Action.CONSUME, name)
-        found = self._context.registry.topic_names(name, domain=Domain.PERSISTENT)
-        if "bundle" not in call.path:
-            return found
-        bundle = BundleName.of_range(name, call.path["bundle"])
-        self._context.broker.bundles.info(bundle)
-        return [topic for topic in found if bundle.holds(topic)]
+        bundle = BundleName.of_range(name, call.path["bundle"]) if "bundle" in call.path else None
+        if bundle is not None:
+            self._context.broker.bundles.info(bundle)
+        return [
+            topic
+            async for some in self._context.registry.topic_names(name, domain=Domain.PERSISTENT)
+            for topic in some
+            if bundle is None or bundle.holds(topic)
+        ]
 
     async def _clear(self, call: Call) -> None:
         route = self._clear_named_route if "subscription" in call.path else self._clear_one_route
-        await self._context.on_topics(call, self._topics(call), route=route)
+        await self._context.on_topics(call, await self._topics(call), route=route)
 
     async def _unsubscribe(self, call: Call) -> None:
-        await self._context.on_topics(call, self._topics(call), route=self._unsubscribe_route)
+        await self._context.on_topics(call, await self._topics(call), route=self._unsubscribe_route)
 
     # --- one topic ----------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from weir.admin.policies_map import grants_of, namespace_policies, policies_of
 from weir.admin.properties import bounded
 from weir.admin.routing import TEXT, Call, Query, RefusedError, Route
 from weir.admin.topic_deletion import delete_namespace
+from weir.admin.topic_pages import PAGE_QUERY, after_of, names_answer
 from weir.model.registry import STANDALONE
 from weir.model.topics import Domain, NamespaceName
 
@@ -63,7 +64,7 @@ class Namespaces:
                 "List the topics of a namespace, each partition on its own.",
                 self._topics,
                 answer=list[str],
-                query=(Query("mode", Mode, "which kinds of topics", "PERSISTENT"),),
+                query=(Query("mode", Mode, "which kinds of topics", "PERSISTENT"), *PAGE_QUERY),
                 refusals=about,
                 tag=tag,
             ),
@@ -136,11 +137,11 @@ class Namespaces:
     async def _delete(self, call: Call) -> None:
         await delete_namespace(self._context, self._administered(call), force=call.query["force"])
 
-    async def _topics(self, call: Call) -> list[str]:
+    async def _topics(self, call: Call) -> Response:
         name = namespace_of(call.path)
         self._context.authoriser.check_lookup(call.role, name)
-        found = self._context.registry.topic_names(name, domain=_MODES[call.query["mode"]])
-        return [str(topic) for topic in found]
+        domain, after = _MODES[call.query["mode"]], after_of(call.query)
+        return await names_answer(self._context.registry.topic_names(name, domain=domain, after=after), call.query)
 
     async def _clusters(self, call: Call) -> list[str]:
         self._context.registry.namespaces.get(self._administered(call))

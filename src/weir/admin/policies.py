@@ -137,7 +137,7 @@ class PolicyRoutes:
         path, what = f"{self._base}/{level.word}", policy.field.replace("_", " ")
 
         async def get(call: Call) -> Any:
-            said = getattr(self._policies(call), policy.field)
+            said = getattr(await self._policies(call), policy.field)
             return policy.unsaid if said is None else policy.shown(said)
 
         async def put(call: Call) -> None:
@@ -200,7 +200,7 @@ class PolicyRoutes:
     # --- what they do -------------------------------------------------------------------------------------------
 
     async def _get_quotas(self, call: Call) -> b.BacklogQuotaMap:
-        return to.quota_map(self._policies(call).backlog_quota)
+        return to.quota_map((await self._policies(call)).backlog_quota)
 
     async def _set_quota(self, call: Call) -> None:
         kind, body = call.query["backlogQuotaType"], call.body
@@ -219,7 +219,7 @@ class PolicyRoutes:
         await self._change(call, lambda now: replace(now, backlog_quota=to.without_quota(now.backlog_quota, kind)))
 
     async def _get_ttl(self, call: Call) -> int | None:
-        return self._policies(call).message_ttl_s
+        return (await self._policies(call)).message_ttl_s
 
     async def _set_ttl(self, call: Call) -> None:
         where, seconds = self._where(call), call.query["messageTTL"]
@@ -233,13 +233,14 @@ class PolicyRoutes:
 
     # --- where they are -----------------------------------------------------------------------------------------
 
-    def _policies(self, call: Call) -> Policies:
+    async def _policies(self, call: Call) -> Policies:
         """What is said at this level, or what holds there."""
         where, registry = self._where(call), self._context.registry
-        said = (
-            registry.namespaces.get(where) if isinstance(where, NamespaceName) else registry.topics.get(where)
-        ).policies
-        return registry.policies(where) if call.query.get("applied") else said
+        if isinstance(where, NamespaceName):
+            said = registry.namespaces.get(where).policies
+            return registry.policies(where) if call.query.get("applied") else said
+        said = (await registry.topics.get(where)).policies
+        return await registry.look_policies(where) if call.query.get("applied") else said
 
     async def _change(self, call: Call, change: Callable[[Policies], Policies]) -> None:
         await self._context.registry.change_policies(self._where(call), change)

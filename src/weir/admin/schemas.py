@@ -103,7 +103,9 @@ class Schemas:
 
     async def _check(self, call: Call) -> b.IsCompatibilityResponse:
         name = self._administered(call)
-        strategy = self._context.registry.policies(name).schema_compatibility or SchemaCompatibility.FULL
+        strategy = (
+            await self._context.registry.look_policies(name)
+        ).schema_compatibility or SchemaCompatibility.FULL
         try:
             await self._context.schemas.check(name, _schema(call.body))
             good = True

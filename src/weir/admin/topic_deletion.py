@@ -14,7 +14,7 @@ async def delete_namespace(context: AdminContext, name: NamespaceName, *, force:
     """NotEmptyError if it has topics, unless forced."""
     context.registry.namespaces.get(name)
     if force:
-        for record in context.registry.topics.of(name):
+        async for record in context.registry.topics.of(name):
             try:
                 await delete_topic(context, record.name, force=True)
             except TopicNotFoundError:

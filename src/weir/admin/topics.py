@@ -1,13 +1,17 @@
 """Topics: create, list, delete, partitions, stats, and what is done to a topic as a whole."""
 
+from collections.abc import AsyncIterator
+
 from weir.admin import bodies_stats as stats
 from weir.admin.bodies import PartitionedTopicMetadata, Properties
 from weir.admin.context import AdminContext
+from weir.admin.http import Response
 from weir.admin.names import ABOUT_NAMESPACE, ABOUT_TOPIC, CONFLICT, V2, namespace_of, topic_of, topic_path
 from weir.admin.properties import bounded
 from weir.admin.routing import Call, Int, Query, RefusedError, Route
 from weir.admin.stats_map import StatsWanted, internal_stats, partitioned_stats, topic_stats
 from weir.admin.topic_deletion import delete_topic
+from weir.admin.topic_pages import PAGE_QUERY, after_of, names_answer
 from weir.broker.api import BundleName, Topic
 from weir.model.errors import NotAllowedError
 from weir.model.topics import Domain, NamespaceName, TopicName
@@ -67,7 +71,7 @@ class Topics:
                 "List topics, each partition on its own.",
                 self._list,
                 answer=list[str],
-                query=(Query("bundle", str, "of one bundle alone, by its range"),),
+                query=(Query("bundle", str, "of one bundle alone, by its range"), *PAGE_QUERY),
                 refusals=about,
                 tag=self._tag,
             ),
@@ -77,6 +81,7 @@ class Topics:
                 "List partitioned topics.",
                 self._list_partitioned,
                 answer=list[str],
+                query=PAGE_QUERY,
                 refusals=about,
                 tag=self._tag,
             ),
@@ -211,20 +216,21 @@ class Topics:
 
     # --- which there are ----------------------------------------------------------------------------------------
 
-    async def _list(self, call: Call) -> list[str]:
+    async def _list(self, call: Call) -> Response:
         namespace, only = self._listed(call), call.query["bundle"]
-        found = self._context.registry.topic_names(namespace, domain=self._domain)
-        if only:
-            bundle = BundleName.of_range(namespace, only)
-            found = [name for name in found if bundle.holds(name)]
-        return [str(name) for name in found]
+        bundle = BundleName.of_range(namespace, only) if only else None
+        pages = self._context.registry.topic_names(namespace, domain=self._domain, after=after_of(call.query))
+        return await names_answer(pages, call.query, lambda name: bundle is None or bundle.holds(name))
 
-    async def _list_partitioned(self, call: Call) -> list[str]:
-        return [
-            str(record.name)
-            for record in self._context.registry.topics.of(self._listed(call))
-            if record.partitions and record.name.domain is self._domain
-        ]
+    async def _list_partitioned(self, call: Call) -> Response:
+        return await names_answer(self._partitioned(self._listed(call), after_of(call.query)), call.query)
+
+    async def _partitioned(
+        self, namespace: NamespaceName, after: TopicName | None
+    ) -> AsyncIterator[list[TopicName]]:
+        async for record in self._context.registry.topics.of(namespace, self._domain, after=after):
+            if record.partitions:
+                yield [record.name]
 
     # --- life and death -----------------------------------------------------------------------------------------
 
@@ -238,7 +244,7 @@ class Topics:
     async def _grow(self, call: Call) -> None:
         name, (count, _) = self._administered(call), _count(call)
         registry = self._context.registry
-        record = registry.topics.get(name)
+        record = await registry.topics.get(name)
         if name.partition is not None or not record.partitions:
             raise RefusedError(409, f"{name} is not a partitioned topic")
         if count < record.partitions:
@@ -249,13 +255,13 @@ class Topics:
         name = self._administered(call)
         if name.partition is not None:
             raise NotAllowedError(f"{name} is a partition", hint="delete the topic as a whole")
-        if self._context.registry.topics.get(name).partitions:
+        if (await self._context.registry.topics.get(name)).partitions:
             raise RefusedError(409, f"{name} is a partitioned topic", hint="DELETE its partitions")
         await delete_topic(self._context, name, force=call.query["force"])
 
     async def _delete_partitioned(self, call: Call) -> None:
         name = self._administered(call)
-        if name.partition is not None or not self._context.registry.topics.get(name).partitions:
+        if name.partition is not None or not (await self._context.registry.topics.get(name)).partitions:
             raise RefusedError(404, f"{name} is not a partitioned topic")
         await delete_topic(self._context, name, force=call.query["force"])
 
@@ -313,7 +319,7 @@ class Topics:
     # --- properties ---------------------------------------------------------------------------------------------
 
     async def _get_properties(self, call: Call) -> Properties:
-        return dict(self._context.registry.topics.get(self._found(call)).properties)
+        return dict((await self._context.registry.topics.get(self._found(call))).properties)
 
     async def _put_properties(self, call: Call) -> None:
         given: Properties = call.body or {}

@@ -10,6 +10,7 @@ from weir.broker.api import Bundles, Identity, Owner
 from weir.broker.bundles.sole import SoleBundles
 from weir.broker.context import BrokerContext
 from weir.broker.ports import Authenticator, Claim, NothingElsewhere, Ownership, PartsElsewhere, Registry
+from weir.broker.registry.listing import check_size
 from weir.broker.topic.opening import AnyTopic, open_topic
 from weir.broker.topic.topic import BrokerTopic, stream_name
 from weir.broker.upkeep.idle_topics import IdleTopics
@@ -166,8 +167,13 @@ class Broker:
         if not record.holds(name) or (record.partitions and name.partition is None):
             raise TopicNotFoundError(f"{name} holds no messages: {record.name} has {record.partitions} partitions")
         claim = self._claims[name] = await self._ownership.own(name)
-        await self._confirm(name)
-        return await open_topic(self._context, name, self._registry.policies(name), claim.epoch)
+        self._registry.hold_topic(name)
+        try:
+            await self._confirm(name)
+            return await open_topic(self._context, name, self._registry.policies(name), claim.epoch)
+        except BaseException:
+            self._registry.let_go_of_topic(name)
+            raise
 
     async def _free(self, name: TopicName) -> None:
         """Wait until the topic is neither being let go of nor deleted. What is decided right after holds."""
@@ -237,6 +243,7 @@ class Broker:
             log.warning("%s did not close cleanly: %s", topic.name, failed)
         finally:
             self._claims.pop(topic.name, None)
+            self._registry.let_go_of_topic(topic.name)
             ending.set_result(None)
             if self._ending.get(topic.name) is ending:
                 del self._ending[topic.name]
@@ -366,10 +373,16 @@ class Broker:
     async def topics(self, namespace: str, *, role: str, pattern: str | None = None) -> list[TopicName]:
         name = NamespaceName.parse(namespace)
         self._context.guard.check_listing(role, name)
+        found: list[TopicName] = []
+        size = 0
         try:
-            return self._registry.topic_names(name, pattern=pattern)
+            async for some in self._registry.topic_names(name, pattern=pattern):
+                found += some
+                size += sum(len(part.local) + len(namespace) for part in some)
+                check_size(size)
         except (NamespaceNotFoundError, TenantNotFoundError):
             return []  # a client that subscribes by pattern may come before the namespace
+        return found
 
     async def authenticate(self, method: str, credentials: bytes, *, certificate: bytes | None = None) -> Identity:
         if self._authenticator is None:

@@ -4,7 +4,7 @@ Each has a form that allows everything and remembers nothing but names, for a br
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -75,11 +75,21 @@ class Registry(Protocol):
     async def forget_topic(self, doomed: TopicRecord) -> None:
         """The last step of its deletion. Fine if somebody was faster."""
 
-    def doomed_topics(self) -> list[TopicName]:
+    async def doomed_topics(self) -> list[TopicName]:
         """Those that are marked as being deleted."""
 
-    def topic_names(self, namespace: NamespaceName, *, pattern: str | None = None) -> list[TopicName]:
-        """Every topic of the namespace, each partition on its own."""
+    def hold_topic(self, name: TopicName) -> None:
+        """Keep what holds for the topic in memory: it is loaded. Until it is let go of as often."""
+
+    def let_go_of_topic(self, name: TopicName) -> None: ...
+
+    async def look_policies(self, topic: TopicName) -> Policies:
+        """What holds for a topic, whether or not it is held."""
+
+    def topic_names(
+        self, namespace: NamespaceName, *, pattern: str | None = None
+    ) -> AsyncIterator[list[TopicName]]:
+        """Every topic of the namespace, each partition on its own, in some at a time."""
 
 
 class Claim(Protocol):
@@ -266,8 +276,19 @@ class PlainRegistry:
         if self._topics.get(doomed.name) == doomed:
             del self._topics[doomed.name]
 
-    def doomed_topics(self) -> list[TopicName]:
+    async def doomed_topics(self) -> list[TopicName]:
         return [record.name for record in self._topics.values() if record.deleting]
 
-    def topic_names(self, namespace: NamespaceName, *, pattern: str | None = None) -> list[TopicName]:
-        return [topic for topic in self._topics if topic.namespace == namespace]
+    def hold_topic(self, name: TopicName) -> None:
+        """All are."""
+
+    def let_go_of_topic(self, name: TopicName) -> None:
+        """It stays."""
+
+    async def look_policies(self, topic: TopicName) -> Policies:
+        return self._policies
+
+    async def topic_names(
+        self, namespace: NamespaceName, *, pattern: str | None = None
+    ) -> AsyncIterator[list[TopicName]]:
+        yield [topic for topic in self._topics if topic.namespace == namespace]

@@ -1,6 +1,7 @@
 """`weir topics`: list, create, look into, and end topics."""
 
 from typing import Any
+from urllib.parse import quote
 
 import click
 
@@ -11,6 +12,8 @@ from weir.cli.retention import retention_body, retention_options, retention_text
 from weir.cli.values import parse_pairs
 from weir.client.admin import AdminClient, join, topic_path
 from weir.model.topics import Domain, NamespaceName, TopicName
+
+_PAGE = 5000
 
 
 @click.group(
@@ -42,13 +45,24 @@ def list_(namespace: str, non_persistent: bool, remote: Remote, as_json: bool) -
 
     async def work(admin: AdminClient) -> dict[str, int]:
         path = join(domain.value, name.tenant, name.name)
-        return views.with_partitions(await admin.get(path), await admin.get(f"{path}/partitioned"))
+        return views.with_partitions(await _all(admin, path), await _all(admin, f"{path}/partitioned"))
 
     found = remote.admin(work)
     if as_json:
         print_json([{"topic": topic, "partitions": count} for topic, count in found.items()])
     else:
         print_table(("topic", "partitions"), found.items())
+
+
+async def _all(admin: AdminClient, path: str) -> list[str]:
+    """A list of names, asked for in pages: a namespace may have a million topics."""
+    found: list[str] = []
+    while True:
+        after = f"&after={quote(found[-1], safe='')}" if found else ""
+        page = await admin.get(f"{path}?limit={_PAGE}{after}")
+        found += page
+        if len(page) < _PAGE:
+            return found
 
 
 @topics.command()

@@ -1,10 +1,11 @@
 """The key layout: the only place that knows where a fact lives in the metadata store."""
 
+from base64 import urlsafe_b64encode
 from urllib.parse import quote
 
 from weir.model.bundles import BundleName
 from weir.model.ids import BookieId, LedgerId
-from weir.model.topics import NamespaceName, TopicName
+from weir.model.topics import Domain, NamespaceName, TopicName
 
 #: The last ledger id given out, as decimal text.
 LEDGER_COUNTER = "/weir/ledger-id"
@@ -89,6 +90,10 @@ CLUSTERS = "/weir/clusters/"
 TENANTS = "/weir/tenants/"
 NAMESPACES = "/weir/namespaces/"
 TOPICS = "/weir/topics/"
+#: Which topic has an id, as text; and topics that are being deleted. The key after them says that both are whole.
+TOPIC_IDS = "/weir/topic-ids/"
+DOOMED_TOPICS = "/weir/doomed-topics/"
+TOPIC_INDEX = "/weir/topic-index"
 #: What roles may do, per tenant, namespace or topic.
 GRANTS = "/weir/grants/"
 #: The tenant whose names of groups, transactional ids and sinks a role uses, as text.
@@ -144,6 +149,20 @@ def topics_of(namespace: NamespaceName) -> str:
 def topic(name: TopicName) -> str:
     """A topic as a whole, whichever of its partitions is named."""
     return f"{TOPICS}{_path(name.base)}"
+
+
+def topic_of(key: str) -> TopicName:
+    """The topic that a key from under TOPICS names."""
+    tenant, namespace, domain, local = key.removeprefix(TOPICS).split("/", 3)
+    return TopicName(NamespaceName(tenant, namespace), local, Domain(domain))
+
+
+def topic_id(topic_id: bytes) -> str:
+    return f"{TOPIC_IDS}{urlsafe_b64encode(topic_id).rstrip(b'=').decode()}"
+
+
+def doomed_topic(name: TopicName) -> str:
+    return f"{DOOMED_TOPICS}{_path(name.base)}"
 
 
 def tenant_grants(tenant: str) -> str:

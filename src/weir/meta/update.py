@@ -107,15 +107,18 @@ async def create(
     *,
     runtime: Runtime,
     settings: UpdateSettings = _DEFAULTS,
+    tried: bytes | None = None,
 ) -> VersionedValue[T]:
-    """Create a key; MetaConflictError if it exists already (unless as the result of this very call)."""
+    """Create a key; MetaConflictError if it exists already (unless as the result of this very call). `tried`: what
+    the caller has tried to write already, with an unknown outcome."""
 
     def only_if_absent(current: T | None) -> T:
         if current is not None:
             raise MetaConflictError(f"{key} exists already")
         return value
 
-    return await _Loop(store, key, codec, only_if_absent, runtime=runtime, settings=settings).run()
+    loop = _Loop(store, key, codec, only_if_absent, runtime=runtime, settings=settings)
+    return await loop.run(tried=tried)
 
 
 class _Loop(Generic[T]):
@@ -138,7 +141,11 @@ class _Loop(Generic[T]):
         # What puts of unknown outcome would have written. Each was conditional, so each took effect once at most.
         self._unknown: dict[bytes, None] = {}
 
-    async def run(self, known: VersionedValue[T] | None = None) -> VersionedValue[T]:
+    async def run(
+        self, known: VersionedValue[T] | None = None, *, tried: bytes | None = None
+    ) -> VersionedValue[T]:
+        if tried is not None:
+            self._unknown[tried] = None
         if known is not None:
             changed = await self._from_known(known)
             if changed is not None:

@@ -11,8 +11,14 @@ from weir.model.registry import BrokerInfo
 
 #: Entries of topics' state are deflated (`weir.wire.state`).
 DEFLATED_STATE = "state/2"
+#: Topics are found by their ids, and by being deleted, without looking at all of them.
+TOPIC_INDEX = "topic-index/1"
 #: Ownership by bundle, with epochs; calls between brokers; coordinators in shards; transactions over brokers.
-FEATURES: tuple[str, ...] = ("bundles/1", "peer/1", "coordinators/1", "transactions/1", DEFLATED_STATE)
+FEATURES: tuple[str, ...] = (
+    *("bundles/1", "peer/1", "coordinators/1", "transactions/1"),
+    DEFLATED_STATE,
+    TOPIC_INDEX,
+)
 
 
 class FeaturesInUse(Protocol):

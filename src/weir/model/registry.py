@@ -1,5 +1,6 @@
 """What the metadata store knows of tenants, namespaces, topics, grants, schemas and brokers."""
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -78,6 +79,11 @@ class TopicRecord:
     properties: Mapping[str, str] = field(default_factory=dict)
     created_ms: int = 0
     deleting: bool = False
+
+    @property
+    def topic_id(self) -> bytes:
+        """16 bytes that no other topic has, not even a later one of this name."""
+        return hashlib.blake2b(f"{self.name}\0{self.created_ms}".encode(), digest_size=16).digest()
 
     def parts(self) -> list[TopicName]:
         """The topics that hold messages: each partition, or the topic itself."""

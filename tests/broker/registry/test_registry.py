@@ -187,7 +187,7 @@ def test_a_namespace_is_never_deleted_under_a_topic_that_is_being_made(seed: int
         )
         await cluster.settle()
         fresh = await cluster.registry()
-        exists, made = fresh.namespaces.find(ACME), fresh.topics.find(topic("acme/shop/orders"))
+        exists, made = fresh.namespaces.find(ACME), await fresh.topics.look(topic("acme/shop/orders"))
         assert made is None or exists is not None, outcomes
         assert exists is None or not exists.deleting, outcomes
         assert isinstance(outcomes[0], NotEmptyError | None), outcomes
@@ -205,9 +205,9 @@ def test_topics_are_created_once_and_found_by_any_broker() -> None:
         made = await one.topics.create(topic("orders"), partitions=3, properties={"team": "a"})
         assert made.parts() == [topic("orders").at(n) for n in range(3)]
         await cluster.settle()
-        assert other.topics.get(topic("orders")) == made
-        assert other.topics.get(topic("orders-partition-2")) == made
-        assert other.topics.find(topic("orders-partition-3")) is None
+        assert await other.topics.get(topic("orders")) == made
+        assert await other.topics.get(topic("orders-partition-2")) == made
+        assert await other.topics.look(topic("orders-partition-3")) is None
         with pytest.raises(TopicExistsError):
             await other.topics.create(topic("orders"))
         with pytest.raises(NamespaceNotFoundError):
@@ -439,8 +439,13 @@ def test_every_broker_knows_the_same_in_the_end_whatever_the_watches_suffer(seed
             except (TopicExistsError, TopicNotFoundError):
                 pass
         await cluster.runtime.clock.sleep(60)
-        truth = (await cluster.registry()).topics.of(DEFAULT_NAMESPACE)
-        assert [registry.topics.of(DEFAULT_NAMESPACE) for registry in late] == [truth, truth]
+        fresh = await cluster.registry()
+        for name in [topic(f"t{n}") for n in range(4)]:
+            truth = await fresh.topics.look(name)
+            assert [registry.topics.find(name) or await registry.topics.look(name) for registry in late] == [
+                truth,
+                truth,
+            ]
 
     run(scenario, seed)
 
@@ -452,7 +457,7 @@ def test_an_unreadable_record_keeps_what_it_was(caplog: pytest.LogCaptureFixture
         meta = MemoryMeta(cluster.core, cluster.runtime)
         await meta.put("/weir/topics/public/default/persistent/t", b"garbage")
         await cluster.settle()
-        assert registry.topics.get(topic("t")).partitions == 2
+        assert (await registry.topics.get(topic("t"))).partitions == 2
 
     run(scenario)
     assert "cannot be read" in caplog.text

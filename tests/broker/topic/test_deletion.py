@@ -290,11 +290,11 @@ def test_what_a_crash_left_of_a_deletion_is_ended_by_the_next_broker_unasked(
             await server.broker.delete(NAME, force=True)
         await server.close()
         again = await serve(bench, bench.runtime)
-        assert again.registry.doomed_topics() == [NAME]
+        assert await again.registry.doomed_topics() == [NAME]
         again.broker.start()
         await bench.runtime.clock.sleep(2 * TTL_S)
-        assert again.registry.doomed_topics() == []
-        assert [str(record.name) for record in again.registry.topics.of(NAME.namespace)] == [
+        assert await again.registry.doomed_topics() == []
+        assert [str(record.name) async for record in again.registry.topics.of(NAME.namespace)] == [
             "persistent://public/default/other"
         ]
         await again.broker.delete(TopicName.parse("other"), force=True)

@@ -51,7 +51,7 @@ def test_a_creation_goes_to_its_end_although_the_client_does_not_wait() -> None:
         (result,) = (await peer.call(ApiKey.CREATE_TOPICS, 7, request)).topics
         assert result.error_code in (Code.NONE, Code.REQUEST_TIMED_OUT)
         await stage.later(1)
-        assert stage.registry.topics.find(TopicName.parse("orders")) is not None
+        assert await stage.registry.topics.look(TopicName.parse("orders")) is not None
 
     play(conversation)
 
@@ -68,7 +68,7 @@ def test_a_name_whose_deletion_was_cut_short_is_free_again() -> None:
         stage.broker.delete = delete  # type: ignore[method-assign]
         (result,) = (await (await stage.peer()).call(ApiKey.CREATE_TOPICS, 7, new_topic())).topics
         assert result.error_code == Code.NONE
-        assert not stage.registry.topics.get(name).deleting
+        assert not (await stage.registry.topics.get(name)).deleting
 
     play(conversation)
 
@@ -115,7 +115,7 @@ def test_who_administers_nothing_is_told_so_by_every_call_and_changes_nothing() 
         assert [answer.error_code for answer in answers] == [denied] * len(answers)
         dirs = await peer.call(ApiKey.DESCRIBE_LOG_DIRS, 4, m.DescribeLogDirsRequest(topics=None))
         assert (dirs.error_code, dirs.results) == (Code.CLUSTER_AUTHORIZATION_FAILED, [])
-        record = stage.registry.topics.get(TopicName.parse("orders"))
+        record = await stage.registry.topics.get(TopicName.parse("orders"))
         assert (record.partitions, record.deleting, record.properties) == (1, False, {})
 
     play(conversation, security=LOCKED)

@@ -83,7 +83,7 @@ def test_a_topic_that_is_named_comes_to_be_and_keeps_its_messages_for_a_week() -
     async def conversation(stage: Stage) -> None:
         (topic,) = (await (await stage.peer()).metadata("new")).topics
         assert (topic.error_code, len(topic.partitions)) == (Code.NONE, 1)
-        record = stage.registry.topics.get(TopicName.parse("new"))
+        record = await stage.registry.topics.get(TopicName.parse("new"))
         assert record.partitions == 1
         assert stage.registry.policies(record.name).retention == Retention(7 * 24 * 60, -1)
 
@@ -106,7 +106,7 @@ def test_a_topic_does_not_come_to_be_where_that_is_forbidden(forbidden_by: str) 
         request = m.MetadataRequest(topics=asked, allow_auto_topic_creation=allow)
         (topic,) = (await (await stage.peer()).call(ApiKey.METADATA, 9, request)).topics
         assert (topic.error_code, topic.name) == (Code.UNKNOWN_TOPIC_OR_PARTITION, "new")
-        assert len(stage.registry.topics) == 0
+        assert await stage.registry.topics.count() == 0
 
     allowed = AutoTopicCreation(allowed=forbidden_by == "the client")
     play(conversation, policies=Policies(auto_topic_creation=allowed))

@@ -13,7 +13,7 @@ class GuardedTopicLists:
         self._registry = registry
         self._guard = guard
 
-    def watch_topics(
+    async def watch_topics(
         self,
         namespace: NamespaceName,
         *,
@@ -33,6 +33,6 @@ class GuardedTopicLists:
                 return False
             return True
 
-        return self._registry.watch_topics(
+        return await self._registry.watch_topics(
             namespace, pattern=pattern, domain=domain, known_hash=known_hash, may_see=may_see
         )

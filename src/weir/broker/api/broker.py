@@ -58,7 +58,8 @@ class Broker(Protocol):
         """What brokers have, and give each other."""
 
     async def topics(self, namespace: str, *, role: str, pattern: str | None = None) -> list[TopicName]:
-        """Every topic (each partition on its own) of the namespace."""
+        """Every topic (each partition on its own) of the namespace. TooManyError if no client could be told so
+        many."""
 
     @property
     def loaded(self) -> Sequence[Topic]:

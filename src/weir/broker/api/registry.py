@@ -1,6 +1,6 @@
 """What exists and what holds for it: clusters, tenants, namespaces, topics, policies, grants."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Protocol
 
 from weir.broker.api.access import Scope
@@ -55,25 +55,32 @@ class Namespaces(Protocol):
 
 
 class TopicRecords(Protocol):
-    """Topics as the metadata knows them; reads are from memory unless they are awaited."""
-
-    def __len__(self) -> int: ...
+    """Topics as the metadata knows them. Those that are in use are in memory, of the others the store is asked."""
 
     @property
     def revision(self) -> int:
-        """Grows whenever any topic has changed."""
+        """Grows whenever a topic in memory has changed, and when any has gone."""
 
     def find(self, name: TopicName) -> TopicRecord | None:
-        """The topic, or of a partition the topic that has it."""
-
-    def get(self, name: TopicName) -> TopicRecord:
-        """TopicNotFoundError if there is none."""
-
-    def of(self, namespace: NamespaceName) -> list[TopicRecord]:
-        """The topics of a namespace, sorted by domain and name."""
+        """The topic, or of a partition the topic that has it, if it is in memory: surely if it is loaded here, and
+        most likely if it was just looked for."""
 
     async def look(self, name: TopicName) -> TopicRecord | None:
-        """Like `find`, but what is not known here is asked of the store: another broker may just have made it."""
+        """Like `find`, but what is not in memory is asked of the store."""
+
+    async def get(self, name: TopicName) -> TopicRecord:
+        """TopicNotFoundError if there is none."""
+
+    async def by_id(self, topic_id: bytes) -> TopicRecord | None:
+        """The topic that has this id (`TopicRecord.topic_id`)."""
+
+    def of(
+        self, namespace: NamespaceName, domain: Domain | None = None, *, after: TopicName | None = None
+    ) -> AsyncIterator[TopicRecord]:
+        """The topics of a namespace, sorted by domain and name: read in pages, with turns for others."""
+
+    async def count(self) -> int:
+        """How many there are; where counting takes long, as of a minute ago."""
 
     async def create(
         self,
@@ -135,7 +142,11 @@ class Registry(Protocol):
         """Change the cluster, made if it is not there, by a pure function."""
 
     def policies(self, where: TopicName | NamespaceName) -> Policies:
-        """What holds for a topic or for a namespace: every field has a value."""
+        """What holds for a topic or for a namespace: every field has a value. For a topic that is not in memory,
+        what its namespace says: see `look_policies`."""
+
+    async def look_policies(self, topic: TopicName) -> Policies:
+        """What holds for a topic, whether or not its record is in memory."""
 
     async def change_policies(
         self, where: TopicName | NamespaceName, change: Callable[[Policies], Policies]
@@ -159,7 +170,12 @@ class Registry(Protocol):
         """NotEmptyError if it has namespaces. The grants on it go too."""
 
     def topic_names(
-        self, namespace: NamespaceName, *, pattern: str | None = None, domain: Domain | None = None
-    ) -> list[TopicName]:
-        """Every topic of the namespace, each partition on its own. NamespaceNotFoundError; NotAllowedError for a
-        pattern that is none."""
+        self,
+        namespace: NamespaceName,
+        *,
+        pattern: str | None = None,
+        domain: Domain | None = None,
+        after: TopicName | None = None,
+    ) -> AsyncIterator[list[TopicName]]:
+        """Every topic of the namespace, each partition on its own, in some at a time, with turns for others; only
+        those that come `after` a topic. NamespaceNotFoundError; NotAllowedError for a pattern that is none."""

@@ -32,9 +32,12 @@ class TopicListWatch(Protocol):
 
     async def next(self) -> TopicListChange: ...
 
+    def close(self) -> None:
+        """Nobody looks any more."""
+
 
 class TopicLists(Protocol):
-    def watch_topics(
+    async def watch_topics(
         self,
         namespace: NamespaceName,
         *,
@@ -43,4 +46,5 @@ class TopicLists(Protocol):
         domain: Domain | None = None,
         known_hash: str = "",
     ) -> TopicListWatch:
-        """NotAuthorisedError; and nothing is told any more once the role may not know."""
+        """NotAuthorisedError; TooManyError if no client could be told so many. And nothing is told any more
+        once the role may not know."""

@@ -272,12 +272,14 @@ class OwnedGroups:
         if self._everything:
             return True
         claims = await self._groups.claims(kept)
-        return claims is None or self._claims_allow(kept, claims)
+        return claims is None or await self._claims_allow(kept, claims)
 
-    def _claims_allow(self, kept: str, claims: GroupClaims) -> bool:
+    async def _claims_allow(self, kept: str, claims: GroupClaims) -> bool:
         role, tenant = self._role, tenant_of_name(kept)
         bases = [
-            b for b in dict.fromkeys(p.base for p in claims.parts) if self._registry.topics.find(b) is not None
+            base
+            for base in dict.fromkeys(part.base for part in claims.parts)
+            if await self._registry.topics.look(base) is not None
         ]
         if bases:  # of those deleted since, no grants are left
             may = [self._authoriser.may(role, Action.CONSUME, base) for base in bases]

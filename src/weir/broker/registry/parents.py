@@ -24,7 +24,7 @@ async def delete_if_empty(
     """
     while True:
         marked = await mirror.change(key, lambda value: mark(value, True))
-        if (await meta.list(children)).items:
+        if (await meta.page(children, limit=1)).items:
             await mirror.change(key, lambda value: mark(value, False))
             raise NotEmptyError(f"{children} is not empty")
         try:

@@ -7,16 +7,16 @@
     registry.policies(topic).retention                               # topic over namespace over default
     policies = await registry.policies_change(topic, policies)       # waits until they differ
 
-Everything is kept in memory, fresh by a watch; only changes go to the metadata store.
+All but topics is kept in memory, fresh by a watch; of topics the records that are in use (docs/adr/0027).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
 from weir.broker.registry.grants import GrantTable
 from weir.broker.registry.isolation import isolation_of
-from weir.broker.registry.listing import TopicListWatch, TopicPattern
+from weir.broker.registry.listing import TopicFilter, TopicListWatch, TopicPattern, listed, parts_of
 from weir.broker.registry.mirror import Bells, Mirror
 from weir.broker.registry.role_tenants import RoleTenants
 from weir.broker.registry.tenants import NamespaceTable, TenantTable
@@ -26,7 +26,7 @@ from weir.meta.interfaces import MetaStore
 from weir.meta.update import Codec
 from weir.model.errors import ClusterNotFoundError, NamespaceExistsError, TenantExistsError
 from weir.model.policies import DEFAULT_POLICIES, AutoTopicCreation, Isolation, Policies, SchemaCompatibility
-from weir.model.registry import STANDALONE, SYSTEM_NAMESPACE, Cluster, Namespace, TopicRecord, system_record
+from weir.model.registry import STANDALONE, SYSTEM_NAMESPACE, Cluster, TopicRecord, system_record
 from weir.model.topics import DEFAULT_NAMESPACE, Domain, NamespaceName, TopicName
 from weir.runtime import Runtime
 from weir.wire.registry import decode_cluster, encode_cluster
@@ -46,17 +46,26 @@ class Registry:
         defaults: Policies = DEFAULT_POLICIES,
         *,
         limits: TopicLimits | None = None,
+        may_index: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`defaults` hold where neither topic nor namespace says anything, over the built-in ones."""
+        """`defaults` hold where neither topic nor namespace says anything, over the built-in ones. `may_index`:
+        whether every broker indexes topics by now (`model.features`)."""
         self._defaults = defaults.over(DEFAULT_POLICIES)
         self._bells = Bells()
         self._access_revision = 0
-        self._effective: dict[str, tuple[Namespace | None, TopicRecord | None, Policies]] = {}
+        #: Watches of a namespace's topics, by the prefix of their keys.
+        self._lists: dict[str, dict[TopicListWatch, None]] = {}
         self._clusters = Mirror(meta, runtime, keys.CLUSTERS, CLUSTER)
         self.tenants = TenantTable(meta, runtime, self._access_changed)
         self.namespaces = NamespaceTable(meta, runtime, self.tenants, self._namespace_changed)
         self.topics = TopicTable(
-            meta, runtime, self.namespaces, limits or TopicLimits(), on_change=self._topic_changed
+            meta,
+            runtime,
+            self.namespaces,
+            limits or TopicLimits(),
+            on_change=self._topic_changed,
+            on_gap=self._topics_missed,
+            may_index=may_index,
         )
         self.grants = GrantTable(meta, runtime, self._access_changed)
         self.role_tenants = RoleTenants(meta, runtime)
@@ -116,26 +125,36 @@ class Registry:
     # --- policies -----------------------------------------------------------------------------------------------
 
     def policies(self, where: TopicName | NamespaceName) -> Policies:
-        """What holds for a topic or for a namespace: every field has a value."""
+        """What holds for a topic or for a namespace: every field has a value. For a topic whose record is not in
+        memory, what its namespace says: see `look_policies`."""
         if isinstance(where, NamespaceName):
             namespace = self.namespaces.find(where)
             return self._defaults if namespace is None else _said(namespace.policies).over(self._defaults)
-        key = keys.topic(where)
-        namespace, record = self.namespaces.find(where.namespace), self.topics.find(where)
-        known = self._effective.get(key)
-        if known is not None and known[0] is namespace and known[1] is record:
-            return known[2]
-        policies = self.policies(where.namespace)
-        if record is not None:
-            policies = _said(record.policies).over(policies)
-            self._effective[key] = (namespace, record, policies)
+        namespace, entry = self.namespaces.find(where.namespace), self.topics.entry(where)
+        if entry is None:
+            return self.policies(where.namespace)
+        if entry.derived is None or entry.derived[0] is not namespace:
+            entry.derived = (namespace, _said(entry.value.policies).over(self.policies(where.namespace)))
+        policies: Policies = entry.derived[1]
         return policies
+
+    async def look_policies(self, topic: TopicName) -> Policies:
+        """What holds for a topic, whether or not its record is in memory."""
+        record = await self.topics.look(topic)
+        if record is None or self.topics.find(topic) is not None:
+            return self.policies(topic)
+        return _said(record.policies).over(self.policies(topic.namespace))
 
     async def policies_change(self, topic: TopicName, seen: Policies) -> Policies:
         """Wait until the topic's policies are no longer `seen`; answers what they are."""
-        while (now := self.policies(topic)) == seen:
-            await self._bells.wait([keys.topic(topic), keys.namespace(topic.namespace)])
-        return now
+        self.topics.hold(topic)
+        try:
+            await self.topics.look(topic)
+            while (now := self.policies(topic)) == seen:
+                await self._bells.wait([keys.topic(topic), keys.namespace(topic.namespace)])
+            return now
+        finally:
+            self.topics.let_go(topic)
 
     async def change_policies(
         self, where: TopicName | NamespaceName, change: Callable[[Policies], Policies]
@@ -187,9 +206,16 @@ class Registry:
             return system_record(name)
         return await self.topics.confirm(name)
 
-    def doomed_topics(self) -> list[TopicName]:
+    async def doomed_topics(self) -> list[TopicName]:
         """Those that are marked as being deleted."""
-        return [record.name for record in self.topics.doomed()]
+        return await self.topics.index.doomed()
+
+    def hold_topic(self, name: TopicName) -> None:
+        """Keep what holds for the topic in memory: it is loaded. Until it is let go of as often."""
+        self.topics.hold(name)
+
+    def let_go_of_topic(self, name: TopicName) -> None:
+        self.topics.let_go(name)
 
     async def forget_topic(self, doomed: TopicRecord) -> None:
         """Take the grants on a topic that is being deleted out of the metadata, and the topic itself last, so that
@@ -213,26 +239,22 @@ class Registry:
         await self.tenants.delete(name)
         await self.grants.forget(name)
 
-    def topic_names(
-        self, namespace: NamespaceName, *, pattern: str | None = None, domain: Domain | None = None
-    ) -> list[TopicName]:
-        """Every topic of the namespace, each partition on its own. NamespaceNotFoundError; NotAllowedError for a
-        pattern that is none."""
+    async def topic_names(
+        self,
+        namespace: NamespaceName,
+        *,
+        pattern: str | None = None,
+        domain: Domain | None = None,
+        after: TopicName | None = None,
+    ) -> AsyncIterator[list[TopicName]]:
+        """Every topic of the namespace, each partition on its own, in some at a time; only those that come `after`
+        a topic. NamespaceNotFoundError; NotAllowedError for a pattern that is none."""
         self.namespaces.get(namespace)
-        return self._names(namespace, None if pattern is None else TopicPattern(pattern), domain)
+        only = TopicFilter(None if pattern is None else TopicPattern(pattern), domain)
+        async for page in self.topics.pages(namespace, domain, after=after):
+            yield [part for one in listed(page, only) for part in parts_of(one.base, one.partitions)]
 
-    def _names(
-        self, namespace: NamespaceName, pattern: TopicPattern | None, domain: Domain | None
-    ) -> list[TopicName]:
-        return [
-            part
-            for record in self.topics.of(namespace)
-            if (domain is None or record.name.domain is domain)
-            and (pattern is None or pattern.matches(record.name))
-            for part in record.parts()
-        ]
-
-    def watch_topics(
+    async def watch_topics(
         self,
         namespace: NamespaceName,
         *,
@@ -241,15 +263,28 @@ class Registry:
         known_hash: str = "",
         may_see: Callable[[], bool] = lambda: True,
     ) -> TopicListWatch:
-        """The list that `topic_names` gives, and then what changes in it; a namespace that is not there, or not
-        any more, is an empty one. While `may_see` says no, nothing changes for the watcher."""
-        compiled = None if pattern is None else TopicPattern(pattern)
-        return TopicListWatch(
-            lambda: self._names(namespace, compiled, domain),
-            lambda: self._bells.wait([keys.topics_of(namespace), *(() if may_see() else (_ACCESS,))]),
-            known_hash=known_hash,
+        """The list that `topic_names` gives, and then what changes in it, until it is closed; a namespace that is
+        not there, or not any more, is an empty one. While `may_see` says no, nothing changes for the watcher."""
+        watch = TopicListWatch(
+            TopicFilter(None if pattern is None else TopicPattern(pattern), domain),
+            lambda: self.topics.pages(namespace, domain),
             may_see=may_see,
+            access_changed=lambda: self._bells.wait([_ACCESS]),
+            on_close=self._unwatch,
         )
+        self._lists.setdefault(keys.topics_of(namespace), {})[watch] = None
+        try:
+            await watch.open(known_hash)
+        except BaseException:
+            watch.close()
+            raise
+        return watch
+
+    def _unwatch(self, watch: TopicListWatch) -> None:
+        for prefix in [prefix for prefix, watches in self._lists.items() if watch in watches]:
+            del self._lists[prefix][watch]
+            if not self._lists[prefix]:
+                del self._lists[prefix]
 
     # --- access -------------------------------------------------------------------------------------------------
 
@@ -273,11 +308,15 @@ class Registry:
     def _namespace_changed(self, key: str, _present: bool) -> None:
         self._bells.ring(key)
 
-    def _topic_changed(self, key: str, present: bool) -> None:
-        if not present:
-            self._effective.pop(key, None)
+    def _topic_changed(self, key: str, value: bytes | None, version: int) -> None:
         self._bells.ring(key)
-        self._bells.ring(key.rsplit("/", 2)[0] + "/")
+        for watch in self._lists.get(key.rsplit("/", 2)[0] + "/", ()):
+            watch.note(key, value, version)
+
+    def _topics_missed(self) -> None:
+        for watches in self._lists.values():
+            for watch in watches:
+                watch.miss()
 
 
 def _said(policies: Policies) -> Policies:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from weir.broker.exchanges.stored import forget_exchanges
 from weir.broker.registry.mirror import Mirror
 from weir.broker.registry.parents import delete_if_empty
+from weir.broker.registry.shared_reads import SharedReads
 from weir.meta import keys
 from weir.meta.interfaces import MetaStore
 from weir.meta.update import Codec
@@ -126,11 +127,14 @@ class NamespaceTable:
         self._meta = meta
         self._tenants = tenants
         self._mirror = Mirror(meta, runtime, keys.NAMESPACES, NAMESPACE, on_change)
+        #: Many topics that are made at once ask the same.
+        self._confirmed = SharedReads(self._mirror.refresh, "namespaces")
 
     async def start(self) -> None:
         await self._mirror.start()
 
     async def close(self) -> None:
+        await self._confirmed.close()
         await self._mirror.close()
 
     def names(self, tenant: str) -> list[NamespaceName]:
@@ -192,7 +196,7 @@ class NamespaceTable:
 
     async def check_stands(self, name: NamespaceName) -> None:
         """NamespaceNotFoundError unless it may take topics, by the store's own word."""
-        found = await self._mirror.refresh(keys.namespace(name))
+        found = await self._confirmed.read(keys.namespace(name))
         if found is None or found.value.deleting:
             raise _no_namespace(name)
 

@@ -1,32 +1,43 @@
-"""Topics as the metadata knows them: which exist, with how many partitions, policies and properties."""
+"""Topics as the metadata knows them: which exist, with how many partitions, policies and properties.
 
-from collections.abc import Callable, Mapping
+A record is in memory while it is used; of the others the metadata store is asked (docs/adr/0027).
+"""
+
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from weir.broker.registry.mirror import Mirror
+from weir.broker.registry.record_cache import CachedValue, RecordCache
 from weir.broker.registry.tenants import NamespaceTable
+from weir.broker.registry.topic_index import TopicIndex
 from weir.meta import keys
-from weir.meta.interfaces import MetaStore
-from weir.meta.update import Codec
+from weir.meta.grouped import GroupedCreations
+from weir.meta.interfaces import ABSENT, Creation, MetaStore, Versioned
+from weir.meta.update import Codec, VersionedValue
 from weir.model.errors import (
     MetaConflictError,
     MetaKeyMissingError,
+    MetaUnavailableError,
     NamespaceNotFoundError,
     NotAllowedError,
     TooManyError,
     TopicExistsError,
     TopicNotFoundError,
+    WireError,
 )
 from weir.model.policies import AutoTopicCreation, Policies
 from weir.model.registry import TopicRecord
-from weir.model.topics import NamespaceName, TopicName
+from weir.model.topics import Domain, NamespaceName, TopicName
 from weir.runtime import Runtime
 from weir.wire.registry import decode_topic, encode_topic
 
+log = logging.getLogger(__name__)
+
 TOPIC: Codec[TopicRecord] = Codec(encode_topic, decode_topic)
-#: In the bytes of every topic that is being deleted, and of hardly any other.
-DOOMED = b'"deleting"'
+#: A count that took longer than this is kept for a while.
+_QUICK_S = 0.02
+_COUNT_KEPT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +46,10 @@ class TopicLimits:
 
     max_partitions: int = 10_000
     max_topics_per_namespace: int = 0
+    #: Records in memory, besides those of topics that are loaded.
+    cached: int = 10_000
+    #: Records that are read at once where all are wanted.
+    page: int = 1000
 
 
 class TopicTable:
@@ -46,72 +61,128 @@ class TopicTable:
         runtime: Runtime,
         namespaces: NamespaceTable,
         limits: TopicLimits,
-        on_change: Callable[[str, bool], None],
+        *,
+        on_change: Callable[[str, bytes | None, int], None],
+        on_gap: Callable[[], None],
+        may_index: Callable[[], bool] = lambda: True,
     ) -> None:
+        """`on_change(key, value, version)`: a topic was put, or deleted (None); `on_gap`: changes were missed."""
+        self._meta = meta
         self._clock = runtime.clock
         self._namespaces = namespaces
         self._limits = limits
         self._on_change = on_change
-        self._mirror = Mirror(meta, runtime, keys.TOPICS, TOPIC, self._noted)
-        # By the prefix of the namespace, so that listing one costs what it holds.
-        self._of_namespace: dict[str, dict[str, None]] = {}
-        #: Grows whenever a topic has come, changed or gone.
+        self._on_gap = on_gap
+        self._records = RecordCache(
+            meta, runtime, keys.TOPICS, TOPIC, limit=limits.cached, on_change=self._noted, on_gap=self._missed
+        )
+        self._creations = GroupedCreations(meta, runtime.clock)
+        self.index = TopicIndex(meta, runtime, may_index)
+        #: Grows whenever a topic that is in memory has changed, and when any has gone.
         self.revision = 0
+        self._counted = 0
+        self._count_again_at = 0.0
 
     async def start(self) -> None:
-        await self._mirror.start()
+        await self._records.start()
 
     async def close(self) -> None:
-        await self._mirror.close()
+        await self._creations.close()
+        await self._records.close()
 
-    def _noted(self, key: str, present: bool) -> None:
+    def _noted(self, key: str, value: bytes | None, version: int, replaced: bool) -> None:
+        if value is None or replaced:
+            self.revision += 1
+        self._on_change(key, value, version)
+
+    def _missed(self) -> None:
         self.revision += 1
-        # A key ends in .../<domain>/<local>, and neither holds a slash.
-        prefix = key.rsplit("/", 2)[0] + "/"
-        siblings = self._of_namespace.setdefault(prefix, {})
-        if present:
-            siblings[key] = None
-        else:
-            siblings.pop(key, None)
-            if not siblings:
-                del self._of_namespace[prefix]
-        self._on_change(key, present)
+        self._on_gap()
 
-    # --- reading ----------------------------------------------------------------------------------------------
+    # --- in memory ----------------------------------------------------------------------------------------------
 
     def find(self, name: TopicName) -> TopicRecord | None:
-        """The topic, or of a partition the topic that has it."""
-        record = self._mirror.get(keys.topic(name))
-        return record if record is not None and record.holds(name) else None
+        """The topic (of a partition: the one that has it) if its record is in memory: surely while it is held,
+        else perhaps not though there is one."""
+        entry = self.entry(name)
+        return None if entry is None else entry.value
 
-    def get(self, name: TopicName) -> TopicRecord:
+    def entry(self, name: TopicName) -> CachedValue[TopicRecord] | None:
+        """`find`, with what was derived from the record."""
+        found = self._records.peek(keys.topic(name))
+        return found if found is not None and found.value.holds(name) else None
+
+    def hold(self, name: TopicName) -> None:
+        """Keep the topic's record in memory, until it is let go of as often."""
+        self._records.hold(keys.topic(name))
+
+    def let_go(self, name: TopicName) -> None:
+        self._records.let_go(keys.topic(name))
+
+    # --- reading ------------------------------------------------------------------------------------------------
+
+    async def look(self, name: TopicName) -> TopicRecord | None:
+        """The topic, or of a partition the topic that has it; what is not in memory is asked of the store."""
+        found = self.find(name)
+        if found is not None:
+            return found
+        read = await self._records.refresh(keys.topic(name))
+        return read.value if read is not None and read.value.holds(name) else None
+
+    async def get(self, name: TopicName) -> TopicRecord:
         """TopicNotFoundError if there is none."""
-        record = self.find(name)
+        record = await self.look(name)
         if record is None:
             raise _no_topic(name)
         return record
 
-    def of(self, namespace: NamespaceName) -> list[TopicRecord]:
-        """The topics of a namespace, sorted by domain and name."""
-        found = sorted(self._of_namespace.get(keys.topics_of(namespace), ()))
-        return [record for key in found if (record := self._mirror.get(key)) is not None]
+    async def by_id(self, topic_id: bytes) -> TopicRecord | None:
+        """The topic that has this id."""
+        name = await self.index.look(topic_id)
+        found = None if name is None else await self.look(name)
+        if found is None or found.topic_id != topic_id:
+            return None
+        self.index.note(found)
+        return found
 
-    def doomed(self) -> list[TopicRecord]:
-        """Those that are being deleted."""
-        return [record for record in self._mirror.that_hold(DOOMED) if record.deleting]
+    async def pages(
+        self, namespace: NamespaceName, domain: Domain | None = None, *, after: TopicName | None = None
+    ) -> AsyncIterator[list[Versioned]]:
+        """The records of a namespace's topics as the store has them, sorted by domain and name: read page by page,
+        with turns for others; only those that come `after` a topic. What comes or goes meanwhile may show or
+        not."""
+        prefix = keys.topics_of(namespace) + ("" if domain is None else f"{domain.value}/")
+        last = "" if after is None else keys.topic(after)
+        while True:
+            page = (await self._meta.page(prefix, after=last, limit=self._limits.page)).items
+            for first in range(0, len(page), _AT_ONCE):
+                yield page[first : first + _AT_ONCE]
+                await self._clock.sleep(0)
+            if len(page) < self._limits.page:
+                return
+            last = page[-1].key
 
-    def __len__(self) -> int:
-        return len(self._mirror)
+    async def of(
+        self, namespace: NamespaceName, domain: Domain | None = None, *, after: TopicName | None = None
+    ) -> AsyncIterator[TopicRecord]:
+        """The topics of a namespace, as `pages` has them."""
+        async for page in self.pages(namespace, domain, after=after):
+            for item in page:
+                try:
+                    yield decode_topic(item.value)
+                except WireError as bad:
+                    log.error("%s cannot be read: %s", item.key, bad)
 
-    async def look(self, name: TopicName) -> TopicRecord | None:
-        """Like `find`, but what is not known here is asked of the store: another broker may just have made it."""
-        found = self.find(name)
-        if found is not None:
-            return found
-        await self._mirror.refresh(keys.topic(name))
-        return self.find(name)
+    async def count(self) -> int:
+        """How many there are. Where counting takes long, as of a minute ago."""
+        now = self._clock.monotonic()
+        if now >= self._count_again_at:
+            self._counted = await self._meta.count(keys.TOPICS)
+            took_s = self._clock.monotonic() - now
+            self._count_again_at = 0.0 if took_s <= _QUICK_S else now + _COUNT_KEPT_S
+        return self._counted
 
-    # --- changing ---------------------------------------------------------------------------------------------
+    # --- changing -----------------------------------------------------------------------------------------------
 
     async def create(
         self,
@@ -127,22 +198,41 @@ class TopicTable:
         self.check_partitions(partitions)
         if self._namespaces.find(name.namespace) is None:
             await self._namespaces.check_stands(name.namespace)
-        siblings = len(self._of_namespace.get(keys.topics_of(name.namespace), ()))
-        if 0 < self._limits.max_topics_per_namespace <= siblings:
-            raise TooManyError(f"namespace {name.namespace} has as many topics as it may")
+        await self._check_room(name.namespace)
         record = TopicRecord(
             name, partitions, policies or Policies(), dict(properties or {}), created_ms=self._clock.wall_ms()
         )
         try:
-            made = await self._mirror.create(keys.topic(name), record)
+            made = await self._made(record)
         except MetaConflictError:
             raise TopicExistsError(f"{name} exists") from None
         try:
             await self._namespaces.check_stands(name.namespace)
         except NamespaceNotFoundError:
-            await self._mirror.delete(made.key, expect=made.version)
+            await self.index.forget(record)
+            await self._records.delete(made.key, expect=made.version)
             raise
         return made.value
+
+    async def _made(self, record: TopicRecord) -> VersionedValue[TopicRecord]:
+        """Make the record, with the key that its id is found by; MetaConflictError if there is one."""
+        key, data, beside = keys.topic(record.name), encode_topic(record), self.index.entry(record)
+        try:
+            version = await self._creations.create(Creation(key, data, (beside,)))
+        except MetaUnavailableError:
+            made = await self._records.create(key, record, tried=data)
+            await self._meta.put(*beside)
+            return made
+        if version == ABSENT:
+            raise MetaConflictError(f"{key} exists already")
+        made = VersionedValue(key, record, version)
+        self._records.entered(made, data)
+        return made
+
+    async def _check_room(self, namespace: NamespaceName) -> None:
+        limit = self._limits.max_topics_per_namespace
+        if 0 < limit <= (await self._meta.count(keys.topics_of(namespace)) if limit else 0):
+            raise TooManyError(f"namespace {namespace} has as many topics as it may")
 
     async def ensure(self, name: TopicName, policy: AutoTopicCreation) -> TopicRecord:
         """The topic, made now if the policy lets it; TopicNotFoundError otherwise. Any number may ask at once."""
@@ -178,20 +268,22 @@ class TopicTable:
     async def change(self, name: TopicName, change: Callable[[TopicRecord], TopicRecord]) -> TopicRecord:
         """Change it by a pure function."""
         try:
-            changed = await self._mirror.change(keys.topic(name), change)
+            changed = await self._records.change(keys.topic(name), change)
         except MetaKeyMissingError:
             raise _no_topic(name) from None
         return changed.value
 
     async def confirm(self, name: TopicName) -> TopicRecord | None:
         """The topic by the store's own word, which may be ahead of what is known here."""
-        found = await self._mirror.refresh(keys.topic(name))
+        found = await self._records.refresh(keys.topic(name))
         return None if found is None else found.value
 
     async def doom(self, name: TopicName) -> TopicRecord:
         """Mark it as being deleted; what it is, so that the caller knows its partitions."""
         if name.partition is not None:
             raise NotAllowedError(f"{name} is a partition", hint="delete the topic as a whole")
+        await self.get(name)
+        await self.index.doom(name)
         return await self.change(
             name, lambda record: record if record.deleting else replace(record, deleting=True)
         )
@@ -201,11 +293,14 @@ class TopicTable:
         under its name stays."""
         key = keys.topic(doomed.name)
         while True:
-            found = await self._mirror.refresh(key)
+            found = await self._records.refresh(key)
             if found is None or not found.value.deleting or found.value.created_ms != doomed.created_ms:
                 return
+            mark = await self.index.mark_of(doomed.name)
+            await self.index.forget(found.value)
             with suppress(MetaConflictError):  # it was changed meanwhile
-                await self._mirror.delete(key, expect=found.version)
+                await self._records.delete(key, expect=found.version)
+                await self.index.undoom(mark)
                 return
 
     def check_partitions(self, partitions: int) -> None:
@@ -214,6 +309,10 @@ class TopicTable:
             raise NotAllowedError(f"a topic cannot have {partitions} partitions")
         if 0 < self._limits.max_partitions < partitions:
             raise TooManyError(f"a topic has at most {self._limits.max_partitions} partitions, not {partitions}")
+
+
+#: Records that are looked at between two turns of the loop.
+_AT_ONCE = 100
 
 
 def _no_topic(name: TopicName) -> TopicNotFoundError:

@@ -65,7 +65,7 @@ class SchemaRegistry:
         """The version under which the topic has the schema, added if policies allow; empty for no schema.
 
         IncompatibleSchemaError, also for no schema where the topic has one and requires it; InvalidSchemaError."""
-        policies = self._registry.policies(topic)
+        policies = await self._registry.look_policies(topic)
         if schema is None or schema.type in NO_SCHEMA:
             if policies.schema_required and _live(await self._load(topic)):
                 raise IncompatibleSchemaError(f"producers of {topic} need a schema")
@@ -79,7 +79,7 @@ class SchemaRegistry:
         """Raises if a consumer with this schema could not read what is there. A topic without one gets it."""
         if schema is None or schema.type in NO_SCHEMA:
             return
-        policies = self._registry.policies(topic)
+        policies = await self._registry.look_policies(topic)
         wanted = _definition(schema)
         live = _live(await self._load(topic))
         if not live:
@@ -96,7 +96,11 @@ class SchemaRegistry:
         self, topic: TopicName, schema: SchemaData, *, role: str, strategy: SchemaCompatibility | None = None
     ) -> bytes:
         """The version under which the topic has the schema, added if the strategy (or the topic's) lets it."""
-        chosen = strategy or self._registry.policies(topic).schema_compatibility or SchemaCompatibility.FULL
+        chosen = (
+            strategy
+            or (await self._registry.look_policies(topic)).schema_compatibility
+            or SchemaCompatibility.FULL
+        )
         return await self._put(topic, schema, role=role, strategy=chosen, may_add=True)
 
     async def check(
@@ -106,9 +110,16 @@ class SchemaRegistry:
         wanted = _definition(schema)
         check_valid(wanted)
         live = _live(await self._load(topic))
-        chosen = strategy or self._registry.policies(topic).schema_compatibility or SchemaCompatibility.FULL
+        chosen = (
+            strategy
+            or (await self._registry.look_policies(topic)).schema_compatibility
+            or SchemaCompatibility.FULL
+        )
         if _find(wanted, live) is None:
             check_compatible(wanted, live, chosen)
+
+    async def _strategy(self, topic: TopicName) -> SchemaCompatibility:
+        return (await self._registry.look_policies(topic)).schema_compatibility or SchemaCompatibility.FULL
 
     async def get(self, topic: TopicName, version: bytes | None = None) -> StoredSchema:
         """The schema of a version, or the latest; what was deleted is gone. SchemaNotFoundError."""

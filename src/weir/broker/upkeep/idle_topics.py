@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 #: Streams looked at before others get a turn.
 _AT_ONCE = 50
+#: Streams whose metadata is in memory at once.
+_PAGE = 500
 
 
 class IdleTopics:
@@ -60,23 +62,28 @@ class IdleTopics:
     async def round(self) -> None:
         """Look at every stream that there is once."""
         held_back: dict[TopicName, LedgerId] = {}
-        listing = await self._context.streams.meta.list(keys.STREAMS)
-        for number, (key, value, _) in enumerate(listing.items, 1):
-            name = _topic_of(key)
-            if name is not None and not self._is_loaded(name):
-                chain = decode_chain(value)
-                if self._has_old(name, chain):
-                    oldest = held_back[name] = chain.spans[0].ledger_id
-                    if self._held_back.get(name) != oldest:
-                        await self._maintain(name)
-            if not number % _AT_ONCE:
-                await self._clock.sleep(0)
+        after = ""
+        while True:
+            page = await self._context.streams.meta.page(keys.STREAMS, after=after, limit=_PAGE)
+            for number, (key, value, _) in enumerate(page.items, 1):
+                name = _topic_of(key)
+                if name is not None and not self._is_loaded(name):
+                    chain = decode_chain(value)
+                    if chain.spans and await self._has_old(name, chain):
+                        oldest = held_back[name] = chain.spans[0].ledger_id
+                        if self._held_back.get(name) != oldest:
+                            await self._maintain(name)
+                if not number % _AT_ONCE:
+                    await self._clock.sleep(0)
+            if len(page.items) < _PAGE:
+                break
+            after = page.items[-1].key
         self._held_back = held_back
 
-    def _has_old(self, name: TopicName, chain: Chain) -> bool:
+    async def _has_old(self, name: TopicName, chain: Chain) -> bool:
         """Whether its oldest ledger would go, if nobody holds it back. Only where somebody said for how long or
         how much: what goes once it is acknowledged goes when its subscribers come."""
-        policies = self._registry.policies(name)
+        policies = await self._registry.look_policies(name)
         retention = policies.retention or Retention()
         if not chain.spans or not (policies.log_compaction or LogCompaction()).cleanup.deletes:
             return False

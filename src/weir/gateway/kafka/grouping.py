@@ -61,18 +61,18 @@ def position_code(failure: BaseException) -> int:
 # --- who may ------------------------------------------------------------------------------------------------
 
 
-def may_use(session: Session, group: str, parts: Iterable[TopicName]) -> bool:
+async def may_use(session: Session, group: str, parts: Iterable[TopicName]) -> bool:
     try:
-        check_topics(session, group, parts)
+        await check_topics(session, group, parts)
     except errors.NotAuthorisedError:
         return False
     return True
 
 
-def check_topics(session: Session, group: str, parts: Iterable[TopicName]) -> None:
+async def check_topics(session: Session, group: str, parts: Iterable[TopicName]) -> None:
     services = session.services
     for base in dict.fromkeys(part.base for part in parts):
-        if services.registry.topics.find(base) is not None:  # of those deleted since, no grants are left
+        if await services.registry.topics.look(base) is not None:  # of those deleted since, no grants are left
             services.guard.check(session.role, base, Action.CONSUME, subscription=group)
 
 
@@ -86,21 +86,21 @@ async def part_of(session: Session, group: str, name: str, index: int) -> TopicN
 # --- what consumers say -------------------------------------------------------------------------------------
 
 
-def assigned_parts(
+async def assigned_parts(
     session: Session, protocol_type: str | None, shares: Mapping[str, bytes]
 ) -> dict[str, list[TopicName]]:
     """Which partitions a leader gave to whom, as far as that can be read: only stats depend on it."""
     if protocol_type not in (None, CONSUMER):
         return {}
-    return {member: _parts_in(session, share) for member, share in shares.items()}
+    return {member: await _parts_in(session, share) for member, share in shares.items()}
 
 
-def _parts_in(session: Session, share: Buffer) -> list[TopicName]:
+async def _parts_in(session: Session, share: Buffer) -> list[TopicName]:
     catalog = session.services.catalog
     found: list[TopicName] = []
     try:
         for topic in decode_assignment(share).assigned_partitions:
-            record = catalog.topic(topic.topic)
+            record = await catalog.look(topic.topic)
             found += [catalog.part_of(record, index) for index in topic.partitions]
     except errors.WeirError:
         return found

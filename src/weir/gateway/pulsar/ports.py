@@ -18,7 +18,7 @@ class NoSchemas:
 class NoTopicLists:
     """For a broker whose lists cannot be watched."""
 
-    def watch_topics(
+    async def watch_topics(
         self,
         namespace: NamespaceName,
         *,

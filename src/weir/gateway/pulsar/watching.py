@@ -27,14 +27,17 @@ class Watch:
             self._task.cancel()
 
     async def _follow(self) -> None:
-        while True:
-            change = await self._topics.next()
-            self._session.answer(
-                api.CommandWatchTopicUpdate(
-                    watcher_id=self._watcher_id,
-                    new_topics=map(str, change.added),
-                    deleted_topics=map(str, change.removed),
-                    topics_hash=change.hash,
+        try:
+            while True:
+                change = await self._topics.next()
+                self._session.answer(
+                    api.CommandWatchTopicUpdate(
+                        watcher_id=self._watcher_id,
+                        new_topics=map(str, change.added),
+                        deleted_topics=map(str, change.removed),
+                        topics_hash=change.hash,
+                    )
                 )
-            )
-            await self._session.outbox.drain()
+                await self._session.outbox.drain()
+        finally:
+            self._topics.close()

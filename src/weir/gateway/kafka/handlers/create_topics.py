@@ -17,7 +17,7 @@ from weir.gateway.kafka.admin.configs import new_topic, shown
 from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.errors import Code, RefusedError
 from weir.gateway.kafka.registry import handler
-from weir.model.errors import TopicExistsError, TopicNotFoundError
+from weir.model.errors import TopicExistsError, TopicNotFoundError, WeirError
 from weir.model.policies import Policies
 from weir.model.registry import TopicRecord
 from weir.model.topics import TopicName
@@ -48,19 +48,27 @@ async def _create(session: Session, topic: _Topic, *, validate_only: bool) -> _R
     services = session.services
     base = administered(session, topic.name)
     services.catalog.name_of(base)  # one that could not be listed shall not be made
-    there = services.registry.topics.find(base)
-    if there is not None and not there.deleting:  # whatever else is wrong
-        raise TopicExistsError(f"Topic '{topic.name}' already exists.")
-    policies, properties = new_topic(_configs(topic), services.registry.policies(base.namespace))
-    partitions = _partitions(session, topic, base)
-    check_count(services.registry, partitions)
+    try:
+        policies, properties = new_topic(_configs(topic), services.registry.policies(base.namespace))
+        partitions = _partitions(session, topic, base)
+        check_count(services.registry, partitions)
+    except WeirError:
+        await _check_absent(session, topic.name, base)  # what is wrong besides matters less
+        raise
     if validate_only:
+        await _check_absent(session, topic.name, base)
         services.registry.namespaces.get(base.namespace)
-        if there is not None:
+        if await services.registry.topics.look(base) is not None:
             raise TopicExistsError(f"Topic '{topic.name}' is being deleted.")
         return _made(session, topic.name, TopicRecord(base, partitions, policies, properties), real=False)
     record = await to_its_end(_register(session, base, partitions, policies, properties))
     return _made(session, topic.name, record)
+
+
+async def _check_absent(session: Session, name: str, base: TopicName) -> None:
+    there = await session.services.registry.topics.look(base)
+    if there is not None and not there.deleting:
+        raise TopicExistsError(f"Topic '{name}' already exists.")
 
 
 async def _register(

@@ -43,7 +43,7 @@ async def delete_records(
 async def _delete(session: Session, name: str, part: _Part) -> int:
     services = session.services
     where = services.catalog.part_of(await existing(session, name), part.partition_index)
-    cleanup = (services.registry.policies(where).log_compaction or LogCompaction()).cleanup
+    cleanup = ((await services.registry.look_policies(where)).log_compaction or LogCompaction()).cleanup
     if not cleanup.deletes:
         raise RefusedError(
             Code.POLICY_VIOLATION,

@@ -1,7 +1,5 @@
 """DeleteTopics: with their messages, subscriptions and groups' positions; by name, or by id."""
 
-from functools import partial
-
 from weir.gateway.kafka.admin.common import NAMED_TWICE, administered, each, named_once
 from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.errors import Code, RefusedError
@@ -21,7 +19,8 @@ _NO_ID = bytes(16)
 @handler(ApiKey.DELETE_TOPICS, versions=(1, 6))
 async def delete_topics(session: Session, request: m.DeleteTopicsRequest, version: int) -> m.DeleteTopicsResponse:
     wanted = request.topics if version >= _BY_ID_SINCE else [_Topic(name=name) for name in request.topic_names]
-    once, twice = named_once(wanted, partial(_key, session))
+    called = {id(topic): await _key(session, topic) for topic in wanted}
+    once, twice = named_once(wanted, lambda topic: called[id(topic)])
 
     async def delete(topic: _Topic) -> _Result:
         record = await _meant(session, topic)
@@ -33,13 +32,13 @@ async def delete_topics(session: Session, request: m.DeleteTopicsRequest, versio
     return m.DeleteTopicsResponse(responses=gone + [_failed(topic, *NAMED_TWICE) for topic in twice])
 
 
-def _key(session: Session, topic: _Topic) -> str | bytes:
+async def _key(session: Session, topic: _Topic) -> str | bytes:
     """What tells it from others: its id, however it is named."""
     if topic.name is None:
         return bytes(topic.topic_id)
     catalog = session.services.catalog
     try:
-        record = catalog.topic(topic.name)
+        record = await catalog.look(topic.name)
     except WeirError:
         return topic.name
     return catalog.id_of(record) if catalog.may_know(session.role, record.name) else topic.name
@@ -59,7 +58,7 @@ async def _meant(session: Session, topic: _Topic) -> TopicRecord:
         except InvalidNameError as bad:  # there can be none
             raise TopicNotFoundError(bad.what, hint=bad.hint) from bad
         return await catalog.look(topic.name)
-    record = catalog.known_by_id(session.role, topic.topic_id)
+    record = await catalog.known_by_id(session.role, topic.topic_id)
     session.services.authoriser.check_admin(session.role, record.name)
     return record
 

@@ -63,7 +63,9 @@ async def metadata(session: Session, request: m.MetadataRequest, version: int) -
 
 
 async def _all(session: Session, nodes: _Nodes) -> list[_Topic]:
-    return [await _described(session, nodes, record) for record in session.services.catalog.all(session.role)]
+    return [
+        await _described(session, nodes, record) async for record in session.services.catalog.all(session.role)
+    ]
 
 
 async def _all_named(
@@ -81,7 +83,7 @@ async def _named(session: Session, nodes: _Nodes, wanted: _Wanted, create: bool,
         if wanted.name is None or bytes(wanted.topic_id) != _NO_ID:
             if not by_id:
                 raise RefusedError(Code.INVALID_REQUEST, "this version of metadata knows topics by name only")
-            return await _described(session, nodes, catalog.known_by_id(session.role, wanted.topic_id))
+            return await _described(session, nodes, await catalog.known_by_id(session.role, wanted.topic_id))
         return await _described(session, nodes, await _found(session, wanted.name, create), wanted.name)
     except WeirError as failure:
         await session.turns.pause(LOOK_UP_UNITS)

@@ -81,7 +81,7 @@ async def _part(session: Session, group: str, topic: _Topic, index: int, version
     name = topic.name
     if version >= _TOPIC_IDS_SINCE:
         catalog = session.services.catalog
-        name = catalog.name_of(catalog.known_by_id(session.role, topic.topic_id).name)
+        name = catalog.name_of((await catalog.known_by_id(session.role, topic.topic_id)).name)
     return await part_of(session, group, name, index)
 
 

@@ -73,9 +73,10 @@ async def _everything(session: Session, group: str, version: int, stable: bool) 
         try:
             if base not in topics:
                 name = catalog.name_of(base)
-                if not may_use(session, group, [part]):
+                if not await may_use(session, group, [part]):
                     continue
-                topic_id = catalog.id_of(catalog.topic(name)) if version >= _TOPIC_IDS_SINCE else NO_UUID
+                by_id = version >= _TOPIC_IDS_SINCE
+                topic_id = catalog.id_of(await catalog.look(name)) if by_id else NO_UUID
                 topics[base] = _Topic(name=name, topic_id=topic_id, partitions=[])
         except TopicNotFoundError:
             continue
@@ -108,7 +109,7 @@ async def _part(session: Session, group: str, asked: _Wanted, index: int, versio
         name = asked.name
         if version >= _TOPIC_IDS_SINCE:
             catalog = session.services.catalog
-            name = catalog.name_of(catalog.known_by_id(session.role, asked.topic_id).name)
+            name = catalog.name_of((await catalog.known_by_id(session.role, asked.topic_id)).name)
         return await part_of(session, group, name, index)
     except WeirError as refused:
         return refused

@@ -21,7 +21,7 @@ async def sync_group(session: Session, request: m.SyncGroupRequest, version: int
         protocol_type=request.protocol_type,
         protocol=request.protocol_name,
         assignments=shares,
-        parts=assigned_parts(session, request.protocol_type, shares),
+        parts=await assigned_parts(session, request.protocol_type, shares),
     )
     try:
         if version >= _NAMES_PROTOCOL_SINCE and None in (request.protocol_type, request.protocol_name):

@@ -31,7 +31,7 @@ async def watch_topic_list(
 ) -> api.CommandWatchTopicListSuccess | None:
     opening = session.watches.begin(command.watcher_id)
     try:
-        topics = session.services.lists.watch_topics(
+        topics = await session.services.lists.watch_topics(
             NamespaceName.parse(command.namespace),
             role=session.role,
             pattern=command.topics_pattern,
