@@ -18,7 +18,18 @@ Params = dict[str, Any]
 Measured = dict[str, float]
 Case = Callable[[Params, str], Measured]
 
-_MODULES = ("raw", "append", "reads", "scale", "broker", "perf_load", "kafka_load", "spark_load", "pauses")
+_MODULES = (
+    "raw",
+    "append",
+    "reads",
+    "scale",
+    "topics",
+    "broker",
+    "perf_load",
+    "kafka_load",
+    "spark_load",
+    "pauses",
+)
 _CASES: dict[str, Case] = {}
 
 

@@ -46,12 +46,12 @@ ANSWERS: dict[str, Any] = {
     "GET /admin/v2/namespaces/public": ["public/default"],
     f"GET {N}": {"retention_policies": {"retentionTimeInMinutes": 5}, "message_ttl_in_seconds": None},
     f"GET {N}/permissions": {"alice": ["produce"]},
-    "GET /admin/v2/persistent/public/default": [
+    "GET /admin/v2/persistent/public/default?limit=5000": [
         "persistent://public/default/single",
         "persistent://public/default/many-partition-0",
         "persistent://public/default/many-partition-1",
     ],
-    "GET /admin/v2/persistent/public/default/partitioned": ["persistent://public/default/many"],
+    "GET /admin/v2/persistent/public/default/partitioned?limit=5000": ["persistent://public/default/many"],
     f"GET {T}/partitions": {"partitions": 0},
     f"GET {T}/stats": STATS,
     f"GET {T}/internalStats": {

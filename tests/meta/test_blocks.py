@@ -30,8 +30,10 @@ def test_blocks_are_a_sorted_dictionary(changes: list[tuple[str, bytes | None]],
         assert list(blocks.under(prefix)) == expected
         assert blocks.count(prefix) == len(expected)
         assert list(blocks.under(prefix, after="/b/15")) == [item for item in expected if item.key > "/b/15"]
-    seen = [item for view in blocks.view() for item in view.items or unpack_block(view.packed or b"")[0]]
-    assert [tuple(item) for item in seen] == [tuple(model[key]) for key in sorted(model)]
+    seen = [
+        item for view in blocks.view() for item in view.items or unpack_block(view.packed or b"", Versioned)[0]
+    ]
+    assert seen == [model[key] for key in sorted(model)]
 
 
 def test_a_view_stays_as_it_was() -> None:
@@ -41,14 +43,14 @@ def test_a_view_stays_as_it_was() -> None:
     view = blocks.view()
     for n in range(40):
         blocks.set(Versioned(f"/{n:02d}", b"new", n))
-    assert {item[1] for v in view for item in v.items or unpack_block(v.packed or b"")[0]} == {b"old"}
+    assert {item[1] for v in view for item in v.items or unpack_block(v.packed or b"", Versioned)[0]} == {b"old"}
 
 
 def test_a_leased_key_in_a_packed_block_is_known_as_leased() -> None:
     state = KeySpace(revision=7)
     packed = pack_block([("/a", b"1", 3), ("/b", b"2", 4)], {"/b": None})
-    items, leased = unpack_block(packed)
-    assert ([tuple(item) for item in items], leased) == ([("/a", b"1", 3), ("/b", b"2", 4)], ["/b"])
+    items, leased = unpack_block(packed, Versioned)
+    assert (items, leased) == ([Versioned("/a", b"1", 3), Versioned("/b", b"2", 4)], ["/b"])
     state.load_block("/a", packed, items=2, leased=leased, holder=LEASE_OF_THE_DEAD)
     assert [change.key for change in state.drop_lease(LEASE_OF_THE_DEAD)] == ["/b"]
     assert [item.key for item in state.under("")] == ["/a"]

@@ -1,7 +1,6 @@
 """`weir topics`: list, create, look into, and end topics."""
 
 from typing import Any
-from urllib.parse import quote
 
 import click
 
@@ -58,8 +57,8 @@ async def _all(admin: AdminClient, path: str) -> list[str]:
     """A list of names, asked for in pages: a namespace may have a million topics."""
     found: list[str] = []
     while True:
-        after = f"&after={quote(found[-1], safe='')}" if found else ""
-        page = await admin.get(f"{path}?limit={_PAGE}{after}")
+        after = {"after": found[-1]} if found else {}
+        page = await admin.get(path, {"limit": _PAGE, **after})
         found += page
         if len(page) < _PAGE:
             return found

@@ -226,4 +226,4 @@ class SortedBlocks:
 def _unpacked(block: _Block) -> list[Versioned]:
     if block.packed is None:
         return []
-    return [Versioned(*item) for item in unpack_block(block.packed)[0]]
+    return unpack_block(block.packed, Versioned)[0]

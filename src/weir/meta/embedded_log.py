@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 class EmbeddedSettings:
     """Bounds of the embedded store."""
 
-    #: A log is replaced by a snapshot once it is longer than this, and than the last snapshot.
+    #: A log is replaced by a snapshot once it is longer than this, and than a quarter of the last snapshot.
     log_bytes: int = 8 * 1024 * 1024
     #: Changes wait while this much is queued for the disk.
     queue_bytes: int = 16 * 1024 * 1024
@@ -123,8 +123,13 @@ class EmbeddedLog:
                 self._queued_bytes = 0
                 self._roomy.set()
                 await self._commit(batch)
-                if self._end > max(self._settings.log_bytes, self._snapshot_bytes) and not self._snapshotting:
+                if self._end > self._log_limit and not self._snapshotting:
                     await self._rotate()
+
+    @property
+    def _log_limit(self) -> int:
+        """Replaying a log takes far longer than loading a snapshot, and writing one is cheap."""
+        return max(self._settings.log_bytes, self._snapshot_bytes // 4)
 
     async def _commit(self, batch: Sequence[tuple[Change, bool]]) -> None:
         """Write the batch with one sync; then it is true."""

@@ -1,6 +1,5 @@
 """The key layout: the only place that knows where a fact lives in the metadata store."""
 
-from base64 import urlsafe_b64encode
 from urllib.parse import quote
 
 from weir.model.bundles import BundleName
@@ -158,7 +157,7 @@ def topic_of(key: str) -> TopicName:
 
 
 def topic_id(topic_id: bytes) -> str:
-    return f"{TOPIC_IDS}{urlsafe_b64encode(topic_id).rstrip(b'=').decode()}"
+    return TOPIC_IDS + topic_id.hex()
 
 
 def doomed_topic(name: TopicName) -> str:

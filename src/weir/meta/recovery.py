@@ -173,7 +173,7 @@ def _load_key(state: KeySpace, record: LogRecord) -> None:
 def _load_block(state: KeySpace, record: LogRecord) -> None:
     """Its bytes are whole, so they stay packed until somebody asks for a key in them."""
     packed = record.value or b""
-    leased = unpack_block(packed)[1] if record.leased else []
+    leased = unpack_block(packed, Versioned)[1] if record.leased else []
     state.load_block(record.key, packed, items=record.revision, leased=leased, holder=LEASE_OF_THE_DEAD)
 
 

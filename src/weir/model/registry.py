@@ -17,6 +17,7 @@ SYSTEM_TENANTS = ("pulsar", "weir")
 SYSTEM_NAMESPACE = NamespaceName("weir", "system")
 
 _MAX_ROLE_CHARS = 1024
+_MOMENT_BYTES = 6
 
 
 def check_role(role: str) -> str:
@@ -79,10 +80,15 @@ class TopicRecord:
     properties: Mapping[str, str] = field(default_factory=dict)
     created_ms: int = 0
     deleting: bool = False
+    #: Whether its id begins with when it was made, so that an index of many grows at its end; others are older.
+    ordered_id: bool = False
 
     @property
     def topic_id(self) -> bytes:
         """16 bytes that no other topic has, not even a later one of this name."""
+        if self.ordered_id:
+            name = hashlib.blake2b(str(self.name).encode(), digest_size=16 - _MOMENT_BYTES).digest()
+            return self.created_ms.to_bytes(_MOMENT_BYTES, "big") + name
         return hashlib.blake2b(f"{self.name}\0{self.created_ms}".encode(), digest_size=16).digest()
 
     def parts(self) -> list[TopicName]:

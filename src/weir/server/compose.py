@@ -41,6 +41,7 @@ from weir.broker.peers.pool import PeerPool
 from weir.broker.peers.server import PeerServer
 from weir.broker.peers.settings import PeerLinks, PeerServerSettings
 from weir.broker.registry.registry import Registry
+from weir.broker.registry.topics import TopicLimits
 from weir.broker.schemas.registry import SchemaRegistry
 from weir.broker.settings import BrokerSettings
 from weir.broker.transactions.coordinator import Transactions
@@ -60,7 +61,7 @@ from weir.ledger.client import LedgerClient
 from weir.ledger.idblocks import IdBlocks
 from weir.meta import keys
 from weir.meta.interfaces import MetaStore
-from weir.model.features import FEATURES, EveryFeature
+from weir.model.features import FEATURES, TOPIC_INDEX, EveryFeature
 from weir.model.policies import Policies
 from weir.model.registry import BrokerInfo
 from weir.runtime.byte_budget import ByteBudget
@@ -91,6 +92,7 @@ class Composition:
     ownership: OwnershipSettings = field(default_factory=OwnershipSettings)
     streams: StreamSettings = field(default_factory=StreamSettings)
     broker: BrokerSettings = field(default_factory=BrokerSettings)
+    topics: TopicLimits = field(default_factory=TopicLimits)
     holding: HoldingSettings = field(default_factory=HoldingSettings)
     groups: GroupSettings = field(default_factory=GroupSettings)
     transactions: TransactionSettings = field(default_factory=TransactionSettings)
@@ -228,7 +230,11 @@ async def compose_broker(
 ) -> ComposedBroker:
     """Start a broker, part by part; the stack ends them in the opposite order. Metadata and ledgers are the
     caller's, and outlive it."""
-    registry = Registry(meta, runtime, how.policies)
+
+    def may_index() -> bool:
+        return features.uses(TOPIC_INDEX)
+
+    registry = Registry(meta, runtime, how.policies, limits=how.topics, may_index=may_index)
     await registry.start()
     stack.push_async_callback(registry.close)
     peer_handlers, peer_metrics = PeerHandlers(), PeerMetrics()
@@ -239,6 +245,7 @@ async def compose_broker(
     peers = _peers(runtime, how, peer_handlers, peer_metrics, brokers=brokers, stack=stack)
     bundles = None if how.owner is not None else await _own(runtime, meta, how, registry, stack)
     ownership = how.owner or (ports.SoleOwner() if bundles is None else bundles.ownership)
+    features = EveryFeature() if bundles is None else FeatureGate(lambda: bundles.ownership.registration.live)
     authoriser = Authoriser(registry, how.security)
     guard = TopicGuard(authoriser)
     schemas = SchemaRegistry(meta, runtime, registry)
@@ -252,7 +259,7 @@ async def compose_broker(
             ledgers,
             TailCache(how.tail_bytes),
             how.streams,
-            EveryFeature() if bundles is None else FeatureGate(lambda: bundles.ownership.registration.live),
+            features,
         ),
         how.broker,
         ByteBudget(how.broker.in_flight_bytes),

@@ -6,9 +6,9 @@ A snapshot of the embedded store holds such blocks, and so does its memory for k
 topics take some 20 bytes each (docs/adr/0027).
 """
 
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from struct import Struct, error
-from typing import NamedTuple
+from typing import TypeVar
 
 from cramjam import CompressionError, DecompressionError, zstd
 
@@ -18,14 +18,6 @@ _COUNT = Struct("<I")
 _ITEM = Struct("<HIQB")
 #: Fast: blocks are packed while others wait.
 _LEVEL = 1
-
-
-class BlockItem(NamedTuple):
-    """A key's value and version."""
-
-    key: str
-    value: bytes
-    version: int
 
 
 def pack_block(items: Sequence[tuple[str, bytes, int]], leased: Container[str] = ()) -> bytes:
@@ -42,20 +34,25 @@ def pack_block(items: Sequence[tuple[str, bytes, int]], leased: Container[str] =
         raise WireError(f"keys cannot be packed: {bad}") from bad
 
 
-def unpack_block(packed: bytes) -> tuple[list[BlockItem], list[str]]:
-    """The items, and those of their keys that are leased."""
+T = TypeVar("T")
+
+
+def unpack_block(packed: bytes, make: Callable[[str, bytes, int], T]) -> tuple[list[T], list[str]]:
+    """The items, made of key, value and version, and those of their keys that are leased."""
     try:
         raw = bytes(zstd.decompress(packed))
         (count,) = _COUNT.unpack_from(raw)
         name_at = _COUNT.size + count * _ITEM.size
         heads = list(_ITEM.iter_unpack(raw[_COUNT.size : name_at]))
         value_at = name_at + sum(head[0] for head in heads)
-        items, leased = [], []
+        items: list[T] = []
+        leased: list[str] = []
         for name_bytes, value_bytes, version, flag in heads:
             name_end, value_end = name_at + name_bytes, value_at + value_bytes
-            items.append(BlockItem(raw[name_at:name_end].decode(), raw[value_at:value_end], version))
+            key = raw[name_at:name_end].decode()
+            items.append(make(key, raw[value_at:value_end], version))
             if flag:
-                leased.append(items[-1].key)
+                leased.append(key)
             name_at, value_at = name_end, value_end
     except (DecompressionError, error, UnicodeDecodeError) as bad:
         raise WireError(f"a block of keys cannot be unpacked: {bad}") from bad

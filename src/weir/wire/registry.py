@@ -163,6 +163,7 @@ def encode_topic(topic: TopicRecord) -> bytes:
             "properties": dict(topic.properties),
             "created_ms": topic.created_ms,
             **({"deleting": True} if topic.deleting else {}),
+            **({"ordered_id": True} if topic.ordered_id else {}),
         }
     )
 
@@ -178,6 +179,7 @@ def decode_topic(data: bytes) -> TopicRecord:
             _pairs(f["properties"]),
             _number(f["created_ms"]),
             _flag(f.get("deleting", False)),
+            _flag(f.get("ordered_id", False)),
         ),
     )
 
@@ -197,11 +199,10 @@ _PARTITIONS = b'"partitions":'
 
 def policies_to_fields(policies: Policies) -> dict[str, Any]:
     """Only what is set."""
-    return {
-        field.name: _plain(value)
-        for field in fields(policies)
-        if (value := getattr(policies, field.name)) is not None
-    }
+    return {name: _plain(value) for name in _POLICY_NAMES if (value := getattr(policies, name)) is not None}
+
+
+_POLICY_NAMES = tuple(field.name for field in fields(Policies))
 
 
 def _plain(value: Any) -> Any:

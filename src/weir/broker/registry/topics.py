@@ -77,6 +77,7 @@ class TopicTable:
             meta, runtime, keys.TOPICS, TOPIC, limit=limits.cached, on_change=self._noted, on_gap=self._missed
         )
         self._creations = GroupedCreations(meta, runtime.clock)
+        self._may_index = may_index
         self.index = TopicIndex(meta, runtime, may_index)
         #: Grows whenever a topic that is in memory has changed, and when any has gone.
         self.revision = 0
@@ -200,7 +201,12 @@ class TopicTable:
             await self._namespaces.check_stands(name.namespace)
         await self._check_room(name.namespace)
         record = TopicRecord(
-            name, partitions, policies or Policies(), dict(properties or {}), created_ms=self._clock.wall_ms()
+            name,
+            partitions,
+            policies or Policies(),
+            dict(properties or {}),
+            created_ms=self._clock.wall_ms(),
+            ordered_id=self._may_index(),
         )
         try:
             made = await self._made(record)

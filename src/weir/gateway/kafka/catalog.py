@@ -78,24 +78,37 @@ class Catalog:
             self._parts, self._parts_as_of = {}, self._registry.topics.revision
         return self._parts
 
-    async def look_part(self, topic: str | bytes, index: int) -> TopicName:
+    async def look_part(self, topic: str | bytes, index: int, asked: set[TopicName] | None = None) -> TopicName:
         """The topic that holds partition `index` of a topic that is named, or known by its id: what every produce
-        and every fetch asks. TopicNotFoundError if there is none."""
+        and every fetch asks. TopicNotFoundError if there is none. `asked`: the topics for which one request has
+        asked the metadata already, which is enough, however many partitions of them it names."""
         found = self._parts_now().get((topic, index))
-        if found is None:
-            revision = self._registry.topics.revision
-            record = await self._with_part(topic, index)
-            found = self.part_of(record, index)
-            if revision == self._registry.topics.revision:
-                self._parts_now()[topic, index] = found
+        if found is not None:
+            return found
+        return await self._looked(topic, index, self.base(topic) if isinstance(topic, str) else topic, asked)
+
+    async def _looked(
+        self, topic: str | bytes, index: int, known_as: TopicName | bytes, asked: set[TopicName] | None
+    ) -> TopicName:
+        revision = self._registry.topics.revision
+        if isinstance(known_as, TopicName):
+            record = await self._with_part(known_as, index, set() if asked is None else asked)
+        else:
+            record = await self.by_id(known_as)
+        found = self.part_of(record, index)
+        if revision == self._registry.topics.revision:
+            self._parts_now()[topic, index] = found
         return found
 
-    async def _with_part(self, topic: str | bytes, index: int) -> TopicRecord:
-        if not isinstance(topic, str):
-            return await self.by_id(topic)
-        record = await self.look(topic)
-        if index >= max(1, record.partitions):  # another broker may just have made it
-            return await self._registry.topics.look(self.base(topic).at(index)) or record
+    async def _with_part(self, base: TopicName, index: int, asked: set[TopicName]) -> TopicRecord:
+        """The topic; with the partition, if another broker has just made that."""
+        topics = self._registry.topics
+        record = topics.find(base)
+        if base not in asked and (record is None or index >= max(1, record.partitions)):
+            asked.add(base)
+            record = await topics.look(base) if record is None else await topics.look(base.at(index)) or record
+        if record is None or record.deleting:
+            raise TopicNotFoundError(f"there is no topic {base}")
         return record
 
     def part_of(self, record: TopicRecord, index: int) -> TopicName:
@@ -140,7 +153,9 @@ class Catalog:
             raise UnknownTopicIdError("no topic has this id")
         return record
 
-    async def look_known(self, role: str, topic: str | bytes, index: int) -> TopicName:
+    async def look_known(
+        self, role: str, topic: str | bytes, index: int, asked: set[TopicName] | None = None
+    ) -> TopicName:
         """What `look_part` finds, for a role; NotAuthorisedError, whether there is one or not, if it is named and
         the role may not know of it."""
         found = self._parts_now().get((topic, index))
@@ -151,10 +166,11 @@ class Catalog:
                 raise UnknownTopicIdError("no topic has this id")
             return found
         if isinstance(topic, str):
-            self._guard.check(role, self.base(topic), None)
-        else:
-            await self.known_by_id(role, topic)
-        return await self.look_part(topic, index)
+            base = self.base(topic)
+            self._guard.check(role, base, None)
+            return await self._looked(topic, index, base, asked)
+        await self.known_by_id(role, topic)
+        return await self._looked(topic, index, topic, asked)
 
     async def all(self, role: str) -> AsyncIterator[TopicRecord]:
         """Every topic that has a name in Kafka and that the role may know of, in the order of names: read in

@@ -17,7 +17,9 @@ _ATTEMPTS = 5
 class EtcdServer:
     """Short ticks make its shortest lease one second. Ports are chosen at the first start, and kept."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, sync: bool = False) -> None:
+        """`sync`: whether what it acknowledges survives the machine, as in production."""
+        self._sync = sync
         self.host = "127.0.0.1"
         self.port = 0
         self._peer_port = 0
@@ -32,6 +34,10 @@ class EtcdServer:
     def settings(self) -> EtcdSettings:
         # Small pages, so that every longer listing has several.
         return EtcdSettings(endpoints=((self.host, self.port),), list_page=3)
+
+    def size_bytes(self) -> int:
+        """How much its database holds; its log of the last changes besides is bounded."""
+        return (self._folder / "data" / "member" / "snap" / "db").stat().st_size
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
@@ -58,7 +64,8 @@ class EtcdServer:
                     *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
                     *("--initial-cluster", f"test={peer}"),
                     *("--heartbeat-interval", "10", "--election-timeout", "100"),
-                    *("--unsafe-no-fsync", "--log-level", "warn"),
+                    *(() if self._sync else ("--unsafe-no-fsync",)),
+                    *("--log-level", "warn", "--quota-backend-bytes", str(8 << 30)),
                 ],
                 stdout=output,
                 stderr=output,

@@ -124,7 +124,7 @@ class Fetching:
         for part in parts:
             await self._session.turns.pause()
             with suppress(WeirError):
-                name = part.name or await catalog.look_known(self._session.role, *part.key)
+                name = part.name or await catalog.look_known(self._session.role, *part.key, self._asked)
                 if topics.get(name) is None:
                     missing.append(name)
         for first in range(0, len(missing) if len(missing) > 1 else 0, _LOADED_AT_ONCE):
