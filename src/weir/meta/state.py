@@ -30,7 +30,7 @@ def check_entry(key: str, value: bytes) -> None:
 class KeySpace:
     """Every key, the last changes, and which lease holds what."""
 
-    def __init__(self, *, revision: int = 0, history: int = 4096, history_bytes: int = 64 * 1024 * 1024) -> None:
+    def __init__(self, *, revision: int = 0, history: int = 16_384, history_bytes: int = 64 * 1024 * 1024) -> None:
         """Remembers at least `history` changes, unless they have more than half of `history_bytes`."""
         self._revision = revision
         self._lease_of: dict[str, int] = {}

@@ -113,6 +113,11 @@ class TopicTable:
         found = self._records.peek(keys.topic(name))
         return found if found is not None and found.value.holds(name) else None
 
+    @property
+    def in_memory(self) -> int:
+        """How many records are in memory."""
+        return len(self._records)
+
     def hold(self, name: TopicName) -> None:
         """Keep the topic's record in memory, until it is let go of as often."""
         self._records.hold(keys.topic(name))
