@@ -113,7 +113,7 @@ FIRST_SEED = {
     },
     "multibroker": {
         "acknowledged-when-given-away": 0,
-        "claimed-without-compare": 2,
+        "claimed-without-compare": 8,
         "committed-elsewhere-only": 0,
         "epoch-begins-anew": 1,
         "epoch-stands-still": 0,

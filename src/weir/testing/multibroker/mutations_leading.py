@@ -62,7 +62,8 @@ def _handed_over_before_closed() -> Iterator[None]:
     """A bundle is passed on before its topics are closed, and its next owner takes their ledgers for closed."""
 
     async def nothing(self: BundleMoves, bundle: BundleName, reason: str) -> None:
-        pass
+        if bundle in self.ownership.held:
+            self.ownership.held[bundle].closing = False
 
     def forget_later(self: BundleOwnership, held: HeldBundle) -> None:
         self.clock.call_later(0.3, partial(forget, self, held))
