@@ -255,6 +255,8 @@ class Session:
             torn, data = self._splitter.complete(data)
             if torn is not None:
                 await self._take_frame(torn)
+                if self.state not in READING:
+                    return
             data = await self._take_plain(data)
             for body in self._splitter.feed(data):
                 await self._take_frame(body)
