@@ -13,7 +13,7 @@ from weir.bookie.log_scan import fit_rows
 from weir.bookie.log_window import Stretch
 from weir.bookie.settings import CacheSettings, FlushSettings, GcSettings
 from weir.bookie.tools import Verification, verify
-from weir.model.errors import EntryCorruptError, WireError
+from weir.model.errors import EntryCorruptError, NoSuchEntryError, WireError
 from weir.model.ids import NO_ENTRY, EntryId, LedgerId
 from weir.runtime.interfaces import Runtime
 from weir.testing.storage.bookies import batch, tiny_settings
@@ -183,3 +183,48 @@ def test_a_damaged_entry_of_a_striped_ledger_keeps_the_id_that_it_says() -> None
 def test_rows_that_cannot_be_are_not_made_up() -> None:
     with pytest.raises(WireError):
         fit_rows([_whole(4, 0), _whole(5, 10)], LedgerId(1), 4, 8, 5)
+
+
+@pytest.mark.parametrize("collect", [True, False], ids=["by garbage collection", "by a reader"])
+def test_an_index_that_is_made_anew_beneath_a_bookie_that_runs_keeps_its_rows(collect: bool) -> None:
+    """Its runs in memory name rows of the file. Made of the log alone, the file would have more: damage between
+    entries 0 and 5 of a ledger may hide four of them, and what lies behind would be denied."""
+    striped, behind = (
+        batch(1, 0, 1, bytes(40)) + batch(1, 2, 1, bytes(40)) + batch(1, 5, 1, bytes(40)),
+        batch(2, 0, 3),
+    )
+
+    async def all_live() -> list[LedgerId]:
+        return [LedgerId(1), LedgerId(2)]
+
+    async def story(runtime: Runtime, disk: SimDisk) -> None:
+        settings = replace(SETTINGS, gc=GcSettings(interval_s=1e6, small_bytes=1 << 30, merge_logs=1))
+        bookie = await Bookie.open(runtime, settings)
+        for entry in striped:
+            await bookie.add(LedgerId(1), [entry])
+        await bookie.add(LedgerId(2), behind)
+        await bookie.flush()
+        hit = len(striped[0][1]) + HEADER_BYTES + 1
+        disk.rot(LOG, hit)  # entry 2 of ledger 1
+        disk.rot(INDEX, 100)  # a run
+        if collect:
+            await bookie.collect(all_live)
+        else:
+            disk.rot(INDEX, 4096 + 50)  # a page, too
+        for entry_id, data in (striped[0], striped[2]):
+            found = await bookie.read(LedgerId(1), entry_id, entry_id, max_bytes=1)
+            assert bytes(found.entries[0][1]) == data
+        for entry_id, data in behind:
+            found = await bookie.read(LedgerId(2), entry_id, entry_id, max_bytes=1)
+            assert bytes(found.entries[0][1]) == data
+        with pytest.raises(EntryCorruptError):
+            await bookie.read(LedgerId(1), EntryId(2), EntryId(2), max_bytes=1)
+        with pytest.raises(NoSuchEntryError):
+            await bookie.read(LedgerId(1), EntryId(3), EntryId(3), max_bytes=1)
+        await bookie.close()
+
+    async def scenario(world: World) -> None:
+        node = world.node("bookie")
+        await node.start(lambda runtime: story(runtime, node.disk))
+
+    simulate(1, scenario)

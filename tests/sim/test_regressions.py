@@ -24,6 +24,10 @@ _NOT_STORED = (
     "a compaction whose ledger could not be written counted as done, so the topic lost all that it was to keep"
 )
 FOUND = {
+    "cluster": {
+        12036: "an index that was made anew beneath a running bookie had other rows than its runs in memory, so that what "
+        "lay behind damage was denied",
+    },
     "broker": {
         3: _ANSWERED_EARLY,
         23: _ANSWERED_EARLY,

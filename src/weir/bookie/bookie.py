@@ -61,7 +61,7 @@ class Bookie:
         self._state = StateBox()
         self._loop = asyncio.get_running_loop()
         self._tasks = TaskScope(f"bookie-{settings.bookie_id}", on_failure=self._failed)
-        self._files = LogFiles(runtime.disk, layout, settings.cache, store.damages)
+        self._files = LogFiles(runtime.disk, layout, settings.cache, index=store.index, damages=store.damages)
         self._reader = Reader(store, self._files)
         self._journal_files = JournalFiles(runtime.disk, layout, settings.journal)
         self._space = SpaceMonitor(runtime, settings.directory, settings.space, self._state, self._journal_files)

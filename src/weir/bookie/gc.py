@@ -9,7 +9,7 @@ from weir.bookie.index import LogRun, LogUse
 from weir.bookie.layout import Layout
 from weir.bookie.locate import find
 from weir.bookie.log_files import LogFiles
-from weir.bookie.log_scan import load_log
+from weir.bookie.log_scan import read_index
 from weir.bookie.log_writer import LogWriter, WrittenLog
 from weir.bookie.settings import FlushSettings, GcSettings
 from weir.bookie.store import Store
@@ -122,16 +122,29 @@ class GarbageCollector:
         confirmed: dict[LedgerId, EntryId] = {}
         for victim in victims:
             try:
-                loaded = await load_log(self._runtime.disk, self._layout, victim)
-            except FileMissingError as bad:
-                raise _DamagedLogError(victim, bad.what) from bad
-            for number, run in enumerate(loaded.runs, 1):
+                _, runs = await read_index(self._runtime.disk, self._layout, victim)
+            except (
+                FileMissingError,
+                WireError,
+            ) as bad:  # not made anew: the runs in memory are those of the old one
+                raise _DamagedLogError(victim, f"its index: {bad.what}") from bad
+            for number, run in enumerate(runs, 1):
                 confirmed[run.ledger_id] = max(
                     run.last_confirmed, confirmed.get(run.ledger_id, run.last_confirmed)
                 )
                 if number % RUNS_PER_TURN == 0:
                     await self._runtime.clock.sleep(0)
         return confirmed
+
+    async def _runs_of(self, victim: int) -> list[Run]:
+        try:
+            try:
+                return (await read_index(self._runtime.disk, self._layout, victim))[1]
+            except WireError as bad:
+                await self._files.mend(victim, bad.what)
+            return (await read_index(self._runtime.disk, self._layout, victim))[1]
+        except (FileMissingError, WireError) as bad:
+            raise _DamagedLogError(victim, bad.what) from bad
 
     async def _current_entries(self, ledger_id: LedgerId, victims: dict[int, None]) -> AsyncIterator[Part]:
         """The ledger's entries whose newest copy lies in the victims, in order, in parts."""

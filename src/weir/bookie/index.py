@@ -179,6 +179,10 @@ class Index:
         """Every sealed log, oldest first."""
         return [LogUse(log, self._sizes[log], self._live[log]) for log in self.logs()]
 
+    def runs_in(self, log: int) -> list[tuple[LedgerId, LogRun]]:
+        """What a log holds that is still needed. Looks at every run there is: for repairs."""
+        return [(ledger_id, run) for ledger_id, runs in self._ledgers.items() for run in runs if run.log == log]
+
     def entries_of(self, ledger_id: LedgerId) -> int:
         """How many rows the logs hold for the ledger."""
         return sum(run.rows for run in self._ledgers.get(ledger_id) or ())

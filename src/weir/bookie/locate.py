@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from weir.bookie.index import LedgerRuns, LogRun
 from weir.bookie.log_files import LogFiles
+from weir.model.errors import WireError
 from weir.model.ids import EntryId
 from weir.wire.entrylog import ROWS_PER_PAGE, Row, row_at
 
@@ -35,7 +36,15 @@ async def next_id(files: LogFiles, runs: LedgerRuns, entry_id: int) -> EntryId |
 
 
 async def at_or_after(files: LogFiles, run: LogRun, entry_id: int) -> Row:
-    """The first row of the run whose entry is not below `entry_id`, which lies in the run's range."""
+    """The first row of the run whose entry is not below `entry_id`, which lies in the run's range. A WireError if
+    the index on the disk does not fit the run: it is no proof that something is not here."""
+    row = await _at_or_after(files, run, entry_id)
+    if not entry_id <= row.entry_id <= run.last or (run.is_dense and row.entry_id != entry_id):
+        raise WireError(f"entry {row.entry_id} stands in the index of log {run.log} where {entry_id} should")
+    return row
+
+
+async def _at_or_after(files: LogFiles, run: LogRun, entry_id: int) -> Row:
     if run.is_dense:
         return await _row(files, run, entry_id - run.first)
     low, high = 0, run.rows - 1  # the row asked for is in [low, high]

@@ -7,8 +7,9 @@ the log, and no entry.
 import asyncio
 
 from weir.bookie.damage import Damages
+from weir.bookie.index import Index
 from weir.bookie.layout import Layout
-from weir.bookie.log_scan import rebuild_index
+from weir.bookie.log_scan import rebuild_around
 from weir.bookie.lru import BytesLru
 from weir.bookie.settings import CacheSettings
 from weir.bookie.small_files import insist
@@ -31,8 +32,11 @@ class _Handle:
 class LogFiles:
     """Reads from logs by position. A log that garbage collection removed is a FileMissingError."""
 
-    def __init__(self, disk: Disk, layout: Layout, settings: CacheSettings, damages: Damages) -> None:
+    def __init__(
+        self, disk: Disk, layout: Layout, settings: CacheSettings, *, index: Index, damages: Damages
+    ) -> None:
         self._disk = disk
+        self._index = index
         self._damages = damages
         self._mending: dict[int, asyncio.Task[None]] = {}
         self._layout = layout
@@ -108,18 +112,24 @@ class LogFiles:
         try:
             return await self._page(log, page)
         except WireError as bad:
-            mending = self._mending.get(log)
-            if mending is None:
-                mending = self._mending[log] = asyncio.ensure_future(self._mend(log, page, bad))
-                mending.add_done_callback(lambda done: done.cancelled() or done.exception())
-            await asyncio.shield(mending)
+            await self.mend(log, f"page {page}: {bad.what}")
             return await self._page(log, page)
 
-    async def _mend(self, log: int, page: int, bad: WireError) -> None:
-        """Make the log's index anew. The pages that are cached, and the runs in memory, are as right as before."""
+    async def mend(self, log: int, damage: str) -> None:
+        """Make the log's index anew, once for all who ask meanwhile; a WireError if it cannot be."""
+        mending = self._mending.get(log)
+        if mending is None:
+            mending = self._mending[log] = asyncio.ensure_future(self._mend(log, damage))
+            mending.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await asyncio.shield(mending)
+
+    async def _mend(self, log: int, damage: str) -> None:
+        """The pages that are cached, and the runs in memory, are as right as before."""
         try:
-            self._damages.index_mended(self._layout.index_file(log), f"page {page}: {bad.what}")
-            await rebuild_index(self._disk, self._layout, log)
+            self._damages.index_mended(self._layout.index_file(log), damage)
+            made = await rebuild_around(self._disk, self._layout, log, self._index.runs_in(log))
+            if log in self._pages_at:
+                self._pages_at[log] = made.pages_offset
             handle = self._handles.pop(self._layout.index_file(log), None)
             if handle is not None:  # of the file that was replaced
                 handle.unwanted = True

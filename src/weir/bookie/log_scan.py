@@ -5,9 +5,10 @@ that reading it is an `EntryCorruptError`, never a denial.
 """
 
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
+from weir.bookie.index import LogRun
 from weir.bookie.layout import Layout
 from weir.bookie.log_window import LogWindow, Stretch
 from weir.bookie.log_writer import WrittenLog, write_index
@@ -34,6 +35,8 @@ Rows = list[Row]
 
 #: A gap in a ledger that is longer was never all in one damaged stretch.
 _MOST_HIDDEN = 10_000
+#: Of a ledger that was deleted.
+_NO_ROW = Row(EntryId(0), 0, 0)
 
 
 async def load_log(disk: Disk, layout: Layout, log_id: int) -> WrittenLog:
@@ -77,13 +80,47 @@ async def rebuild_index(
     disk: Disk, layout: Layout, log_id: int, progress: Callable[[int], None] = lambda _: None
 ) -> WrittenLog:
     """Make the index anew and put it in the place of the old one, all at once. What is whole of the old one says
-    where things should lie."""
+    where things should lie. Without its runs the new ones may have more rows than the old, for what damage hides:
+    so not while anybody has the old runs in memory (`rebuild_around`)."""
     try:
-        header, runs = await read_index(disk, layout, log_id)
+        return await rebuild_pages(disk, layout, log_id)
     except (WireError, FileMissingError):
         rows, runs = await _rows_of_log(disk, layout, log_id, progress)
-    else:
-        rows = await rows_of_pages(disk, layout, log_id, header, runs)
+    return await _put(disk, layout, log_id, rows, runs)
+
+
+async def rebuild_pages(disk: Disk, layout: Layout, log_id: int) -> WrittenLog:
+    """`rebuild_index` for an index whose runs are whole, and stay as they are; a WireError if they are not."""
+    header, runs = await read_index(disk, layout, log_id)
+    return await _put(disk, layout, log_id, await rows_of_pages(disk, layout, log_id, header, runs), runs)
+
+
+async def rebuild_around(
+    disk: Disk, layout: Layout, log_id: int, known: Sequence[tuple[LedgerId, LogRun]]
+) -> WrittenLog:
+    """`rebuild_index` for a bookie that has the runs in memory: they keep their rows, whatever became of the file.
+    Where a deleted ledger had its rows there is nothing."""
+    try:
+        return await rebuild_pages(disk, layout, log_id)
+    except (WireError, FileMissingError):
+        pass
+    count = max((run.first_row + run.rows for _, run in known), default=0)
+    rows: list[Row | None] = [None] * count
+    runs: list[Run] = []
+    async with _opened(disk, layout.log_file(log_id)) as file:
+        window = LogWindow(file, await file.size())
+        for ledger_id, run in sorted(known, key=lambda item: item[1].first_row):
+            begin, end = run.offset, run.offset + run.size
+            stretches = [stretch async for stretch in window.stretches(begin, end)]
+            fitted = fit_rows(stretches, ledger_id, run.first, run.last, run.rows)
+            rows[run.first_row : run.first_row + run.rows] = fitted
+            confirmed = max(stretch.last_confirmed for stretch in stretches)
+            first, last = EntryId(run.first), EntryId(run.last)
+            runs.append(Run(ledger_id, first, last, run.first_row, run.rows, run.offset, run.size, confirmed))
+    return await _put(disk, layout, log_id, [row or _NO_ROW for row in rows], runs)
+
+
+async def _put(disk: Disk, layout: Layout, log_id: int, rows: Rows, runs: list[Run]) -> WrittenLog:
     async with _opened(disk, layout.log_file(log_id)) as data:
         size = await data.size()
     pages_offset = await write_index(disk, layout, log_id, runs, rows=rows, log_bytes=size)

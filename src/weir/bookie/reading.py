@@ -138,8 +138,9 @@ class Walk:
             except DiskError as failed:
                 if attempt >= READ_ATTEMPTS:
                     raise self._corrupt(wanted, failed.what) from failed
-            except WireError as bad:
-                raise self._corrupt(wanted, f"its index is damaged: {bad.what}") from bad
+            except WireError as bad:  # perhaps it was made anew meanwhile
+                if attempt >= READ_ATTEMPTS:
+                    raise self._corrupt(wanted, f"its index is damaged: {bad.what}") from bad
         return None  # pragma: no cover - the last attempt returns or raises
 
     async def _look_up(self, wanted: EntryId, last: EntryId, room: int) -> Found | None:

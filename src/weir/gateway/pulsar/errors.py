@@ -82,6 +82,13 @@ CODES: dict[type[BaseException], Code] = {
     errors.GroupSubscribedError: _E.ConsumerBusy,
     errors.GroupFullError: _E.TooManyRequests,
     errors.CommitTooLargeError: _E.NotAllowedError,
+    # What only AMQP's clients ask for.
+    errors.ExchangeNotFoundError: _E.TopicNotFound,
+    errors.ExchangeRefusedError: _E.NotAllowedError,
+    errors.ExchangeInUseError: _E.NotAllowedError,
+    errors.InequivalentExchangeError: _E.NotAllowedError,
+    errors.ExchangeArgumentError: _E.NotAllowedError,
+    errors.UnknownExchangeTypeError: _E.NotAllowedError,
 }
 
 #: A send that fails with one of these is refused for good: its producer learns of it. With any other, sending it
