@@ -25,8 +25,8 @@ _NOT_STORED = (
 )
 FOUND = {
     "cluster": {
-        12036: "an index that was made anew beneath a running bookie had other rows than its runs in memory, so that what "
-        "lay behind damage was denied",
+        12036: "an index that was made anew beneath a running bookie had other rows than its runs in memory, so "
+        "that what lay behind damage was denied",
     },
     "broker": {
         3: _ANSWERED_EARLY,
