@@ -5,24 +5,33 @@ first left, with everything in it, loads some of the topics, and starts it again
 """
 
 import asyncio
+import hashlib
 import json
 import os
 import subprocess
 import sys
 import time
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from random import Random
 
 from bench.case import Measured, Params, case
 from bench.stores import rss_mb
 from weir.broker.registry.registry import Registry
+from weir.meta import keys
+from weir.meta.blocks import BlockView
 from weir.meta.embedded import open_embedded
+from weir.meta.embedded_files import snapshot_path, write_whole
+from weir.meta.embedded_log import create_log, snapshot_parts
 from weir.meta.etcd import EtcdMeta, EtcdSettings
-from weir.meta.interfaces import MetaStore
+from weir.meta.interfaces import Creation, MetaStore
+from weir.model.registry import TopicRecord
 from weir.model.topics import DEFAULT_NAMESPACE, TopicName
 from weir.runtime.interfaces import Runtime
 from weir.runtime.real import run
 from weir.testing.processes.etcd import EtcdServer
+from weir.wire.metablock import pack_block
+from weir.wire.registry import encode_topic
 
 _READY_S = 300
 
@@ -33,28 +42,34 @@ def _name(number: int) -> TopicName:
 
 @case("topics.registry")
 def registry(params: Params, folder: str) -> Measured:
-    """Create topics, so many at a time; list them; look at some at random; open it all again. `store`: embedded or
-    etcd (one member, syncs on). `shuffled`: in no order."""
+    """Create the last `made` of `count` topics, so many at a time; list all; look at some at random; open it all
+    again. `store`: embedded or etcd (one member, syncs on). `shuffled`: names in no order."""
     count, at_once = params["count"], params.get("at_once", 500)
     numbers = list(range(count))
     if params.get("shuffled"):
         Random(1).shuffle(numbers)
+    before, numbers = numbers[: -params["made"]], numbers[-params["made"] :]
     server = EtcdServer(Path(folder) / "etcd", sync=True) if params["store"] == "etcd" else None
     if server is not None:
         server.start()
     measured: Measured = {}
+
+    if server is None:
+        _fill_standalone(folder, len(before))
 
     async def main(runtime: Runtime) -> None:
         meta = await _open(runtime, folder, server)
         known = Registry(meta, runtime)
         await known.start()
         measured["empty_mb"] = rss_mb()
+        if server is not None:
+            await _fill(meta, before)
         started, cpu = time.perf_counter(), time.process_time()
-        for first in range(0, count, at_once):
+        for first in range(0, len(numbers), at_once):
             some = numbers[first : first + at_once]
             await asyncio.gather(*(known.topics.create(_name(number)) for number in some))
-        measured["create_s"] = count / (time.perf_counter() - started)
-        measured["create_cpu_us"] = (time.process_time() - cpu) / count * 1e6
+        measured["create_s"] = len(numbers) / (time.perf_counter() - started)
+        measured["create_cpu_us"] = (time.process_time() - cpu) / len(numbers) * 1e6
         measured["rss_mb"] = rss_mb()
         await known.close()
         await meta.close()
@@ -109,7 +124,7 @@ def serve(params: Params, folder: str) -> Measured:
     are loaded, by a message to each; then again, after a stop and after a kill."""
     count, loaded = params["count"], params["loaded"]
     os.makedirs(f"{folder}/data", exist_ok=True)
-    _fill(f"{folder}/data", count)
+    _fill_standalone(f"{folder}/data", count)
     measured: Measured = {}
     node = _Node(folder)
     measured["ready_s"] = node.start()
@@ -128,20 +143,56 @@ def serve(params: Params, folder: str) -> Measured:
     return measured
 
 
-def _fill(folder: str, count: int) -> None:
-    """The metadata of a standalone's folder, with topics."""
+async def _fill(meta: MetaStore, numbers: list[int]) -> None:
+    """Topics as the registry would make them, without it: what is measured comes after."""
+    for first in range(0, len(numbers), 2000):
+        records = [
+            TopicRecord(_name(number), created_ms=1_700_000_000_000 + first + at, ordered_id=True)
+            for at, number in enumerate(numbers[first : first + 2000])
+        ]
+        await meta.create_many(
+            [
+                Creation(
+                    keys.topic(record.name),
+                    encode_topic(record),
+                    ((keys.topic_id(record.topic_id), str(record.name).encode()),),
+                )
+                for record in records
+            ]
+        )
+
+
+def _fill_standalone(folder: str, count: int) -> None:
+    """The metadata of a standalone's folder with so many topics, as a snapshot has them."""
+    items = sorted(_items(count))
+    blocks = [
+        BlockView(items[first][0], len(items[first : first + 64]), pack_block(items[first : first + 64]), [])
+        for first in range(0, len(items), 64)
+    ]
 
     async def main(runtime: Runtime) -> None:
-        meta = await open_embedded(runtime, f"{folder}/meta")
-        known = Registry(meta, runtime)
-        await known.start()
-        for first in range(0, count, 500):
-            names = map(_name, range(first, min(count, first + 500)))
-            await asyncio.gather(*(known.topics.create(name) for name in names))
-        await known.close()
-        await meta.close()
+        await runtime.disk.make_dirs(f"{folder}/meta")
+
+        async def parts() -> AsyncIterator[Sequence[bytes]]:
+            for part in snapshot_parts(7, 2 * count, blocks, {}, 1000):
+                yield part
+
+        await create_log(runtime, f"{folder}/meta", 2 * count + 1)
+        await write_whole(runtime.disk, snapshot_path(f"{folder}/meta", 2 * count), parts())
 
     run(main)
+
+
+def _items(count: int) -> Iterator[tuple[str, bytes, int]]:
+    example = TopicRecord(_name(0), created_ms=1_700_000_000_000, ordered_id=True)
+    template, moment, name = encode_topic(example), b"1700000000000", str(example.name).encode()
+    for number in range(count):
+        created_ms, local = 1_700_000_000_000 + number, _name(number).local
+        full = f"persistent://{DEFAULT_NAMESPACE}/{local}".encode()
+        digest = hashlib.blake2b(full, digest_size=10).digest()
+        yield f"/weir/topic-ids/{(created_ms.to_bytes(6, 'big') + digest).hex()}", full, 2 * number + 1
+        record = template.replace(name, full).replace(moment, b"%d" % created_ms)
+        yield f"/weir/topics/{DEFAULT_NAMESPACE}/persistent/{local}", record, 2 * number + 2
 
 
 class _Node:
