@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from weir.model.batch import Batch, BatchFormat
@@ -54,6 +54,7 @@ def test_a_consumer_of_amqp_gets_the_very_same_bytes(
 
 
 @pytest.mark.parametrize("form", [BatchFormat.KAFKA, BatchFormat.PULSAR])
+@example(properties=Properties(timestamp=9223372036854776), body=b"")
 @given(properties=some_properties, body=st.binary(max_size=20))
 def test_what_amqp_said_survives_other_protocols(form: BatchFormat, properties: Properties, body: bytes) -> None:
     back = through(message_of(PUBLISH, properties, body, NOW), form)

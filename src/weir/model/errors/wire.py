@@ -26,8 +26,9 @@ class AmqpError(WireError):
     """
 
     def __init__(
-        self, code: int, what: str, *, class_id: int = 0, method_id: int = 0, hint: str | None = None
+        self, what: str, *, code: int = 541, class_id: int = 0, method_id: int = 0, hint: str | None = None
     ) -> None:
+        """`code`: an internal error, if nothing else is said."""
         super().__init__(what, hint=hint)
         self.code = code
         self.class_id = class_id

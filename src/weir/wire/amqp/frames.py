@@ -148,10 +148,10 @@ class FrameSplitter:
 
     def _refusal(self, kind: int, size: int) -> AmqpError:
         if kind not in _TYPES:
-            return AmqpError(ReplyCode.FRAME_ERROR, f"a frame is of the unknown type {kind}")
+            return AmqpError(f"a frame is of the unknown type {kind}", code=ReplyCode.FRAME_ERROR)
         limit = self.frame_max
-        return AmqpError(ReplyCode.FRAME_ERROR, f"a frame announces {size} bytes, and frame_max is {limit}")
+        return AmqpError(f"a frame announces {size} bytes, and frame_max is {limit}", code=ReplyCode.FRAME_ERROR)
 
 
 def _unended(found: int) -> AmqpError:
-    return AmqpError(ReplyCode.FRAME_ERROR, f"a frame ends with {found:#04x} instead of 0xce")
+    return AmqpError(f"a frame ends with {found:#04x} instead of 0xce", code=ReplyCode.FRAME_ERROR)

@@ -145,8 +145,8 @@ class CommandReader:
                     yield command
             elif channel or payload:
                 raise AmqpError(
-                    ReplyCode.UNEXPECTED_FRAME if channel else ReplyCode.FRAME_ERROR,
                     f"a heartbeat of {len(payload)} bytes comes on channel {channel}",
+                    code=ReplyCode.UNEXPECTED_FRAME if channel else ReplyCode.FRAME_ERROR,
                 )
 
     def _method(self, channel: int, payload: memoryview) -> Method:
@@ -238,12 +238,12 @@ class CommandReader:
 
 
 def _at_fault(code: int, what: str, method: Method) -> AmqpError:
-    return AmqpError(code, what, class_id=method.class_id, method_id=method.method_id)
+    return AmqpError(what, code=code, class_id=method.class_id, method_id=method.method_id)
 
 
 def _unexpected(waiting: Method | _Partial | None, came: str) -> AmqpError:
     if waiting is None:
-        return AmqpError(ReplyCode.UNEXPECTED_FRAME, f"{came} comes where a method should")
+        return AmqpError(f"{came} comes where a method should", code=ReplyCode.UNEXPECTED_FRAME)
     if isinstance(waiting, _Partial):
         what = f"{came} comes where the body of {waiting.method.name} should"
         return _at_fault(ReplyCode.UNEXPECTED_FRAME, what, waiting.method)

@@ -192,7 +192,7 @@ def properties_of(message: Message, most_bytes: int = _ANY_BYTES) -> Properties:
     if long:
         fields.append((LONG_HEADERS, Field("A", tuple(long))))
     event_ms = message.event_ms
-    if event_ms is not None:
+    if event_ms is not None and "timestamp" not in found:  # a header says one that is no moment in milliseconds
         if event_ms >= 0:
             found["timestamp"] = event_ms // 1000
         if event_ms < 0 or event_ms % 1000:

@@ -48,7 +48,7 @@ def shortstr(text: str) -> bytes:
         data = text.encode("utf-8", "surrogateescape")
         return bytes((len(data),)) + data
     except ValueError as bad:
-        raise AmqpError(ReplyCode.INTERNAL_ERROR, f"{text!r} cannot be a short string: {bad}") from bad
+        raise AmqpError(f"{text!r} cannot be a short string: {bad}", code=ReplyCode.INTERNAL_ERROR) from bad
 
 
 def envelope(exchange: str, routing_key: str) -> bytes:
@@ -113,7 +113,7 @@ def _frames(channel: int, method: bytes, header: bytes, body: Buffer, frame_max:
     try:
         start = HEAD.pack(METHOD, channel, len(method))
     except struct_error as bad:
-        raise AmqpError(ReplyCode.INTERNAL_ERROR, f"nothing can be sent on channel {channel}: {bad}") from bad
+        raise AmqpError(f"nothing can be sent on channel {channel}: {bad}", code=ReplyCode.INTERNAL_ERROR) from bad
     middle = _NEXT.pack(_END, HEADER, channel, len(header))
     if size == 0:
         return [b"".join((start, method, middle, header, END))]
@@ -128,7 +128,7 @@ def _frames(channel: int, method: bytes, header: bytes, body: Buffer, frame_max:
 def _split(channel: int, head: bytes, body: memoryview, frame_max: int) -> Iterator[Buffer]:
     step = frame_max - OVERHEAD_BYTES
     if step <= 0:
-        raise AmqpError(ReplyCode.INTERNAL_ERROR, f"no body fits into frames of {frame_max} bytes")
+        raise AmqpError(f"no body fits into frames of {frame_max} bytes", code=ReplyCode.INTERNAL_ERROR)
     for at in range(0, len(body), step):
         piece = body[at : at + step]
         yield head + _NEXT.pack(_END, BODY, channel, len(piece))

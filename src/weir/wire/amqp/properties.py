@@ -56,7 +56,7 @@ def _present(flags: int) -> tuple[int, ...]:
 
 
 def _syntax(what: str) -> AmqpError:
-    return AmqpError(ReplyCode.SYNTAX_ERROR, what)
+    return AmqpError(what, code=ReplyCode.SYNTAX_ERROR)
 
 
 def decode_properties(data: Buffer) -> Properties:
@@ -111,6 +111,8 @@ def encode_properties(properties: Properties) -> bytes:
                 text = content.encode("utf-8", "surrogateescape")
                 parts += (bytes((len(text),)), text)
         except (struct_error, ValueError, TypeError, AttributeError) as bad:
-            raise AmqpError(ReplyCode.INTERNAL_ERROR, f"{content!r} cannot be the property {name}: {bad}") from bad
+            raise AmqpError(
+                f"{content!r} cannot be the property {name}: {bad}", code=ReplyCode.INTERNAL_ERROR
+            ) from bad
     parts[0] = _FLAGS.pack(flags)
     return b"".join(parts)

@@ -118,7 +118,7 @@ class Table:
 
 
 def _syntax(what: str) -> AmqpError:
-    return AmqpError(ReplyCode.SYNTAX_ERROR, what)
+    return AmqpError(what, code=ReplyCode.SYNTAX_ERROR)
 
 
 class _Reader:
@@ -210,7 +210,7 @@ def _name(name: str) -> bytes:
         data = name.encode("utf-8", "surrogateescape")
         return bytes((len(data),)) + data
     except ValueError as bad:
-        raise AmqpError(ReplyCode.INTERNAL_ERROR, f"{name!r} cannot be a field's name: {bad}") from bad
+        raise AmqpError(f"{name!r} cannot be a field's name: {bad}", code=ReplyCode.INTERNAL_ERROR) from bad
 
 
 def _tagged(field: Field) -> bytes:
@@ -218,7 +218,9 @@ def _tagged(field: Field) -> bytes:
     try:
         return tag.encode() + _encoded(tag, value)
     except (struct_error, TypeError, ValueError, OverflowError) as bad:
-        raise AmqpError(ReplyCode.INTERNAL_ERROR, f"{value!r} cannot be a field of type {tag!r}: {bad}") from bad
+        raise AmqpError(
+            f"{value!r} cannot be a field of type {tag!r}: {bad}", code=ReplyCode.INTERNAL_ERROR
+        ) from bad
 
 
 def _encoded(tag: str, value: Value) -> bytes:

@@ -40,7 +40,7 @@ def decode_method(payload: Buffer) -> Method:
     """The method in a frame's payload."""
     data = bytes(payload)
     if len(data) < 4:
-        raise AmqpError(ReplyCode.FRAME_ERROR, f"a method frame has {len(data)} bytes")
+        raise AmqpError(f"a method frame has {len(data)} bytes", code=ReplyCode.FRAME_ERROR)
     (ids,) = _IDS.unpack_from(data)
     if ids == _PUBLISH_ID:
         return _publish(data)
@@ -51,7 +51,7 @@ def decode_method(payload: Buffer) -> Method:
     if cls is None:
         class_id, method_id = ids >> 16, ids & 0xFFFF
         what = f"there is no method {method_id} in a class {class_id}"
-        raise AmqpError(ReplyCode.NOT_IMPLEMENTED, what, class_id=class_id, method_id=method_id)
+        raise AmqpError(what, code=ReplyCode.NOT_IMPLEMENTED, class_id=class_id, method_id=method_id)
     return decode_any(cls, data)
 
 
@@ -81,4 +81,4 @@ def encode_method(channel: int, method: Method) -> bytes:
         return HEAD.pack(METHOD, channel, len(payload)) + payload + END
     except struct_error as bad:
         what = f"{method} cannot be sent on channel {channel}: {bad}"
-        raise AmqpError(ReplyCode.INTERNAL_ERROR, what) from bad
+        raise AmqpError(what, code=ReplyCode.INTERNAL_ERROR) from bad

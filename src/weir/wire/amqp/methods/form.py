@@ -118,8 +118,8 @@ def _dashed(name: str) -> str:
 
 def malformed(cls: type[Method], why: object) -> AmqpError:
     return AmqpError(
-        ReplyCode.FRAME_ERROR,
         f"the arguments of {cls.name} cannot be decoded: {why}",
+        code=ReplyCode.FRAME_ERROR,
         class_id=cls.class_id,
         method_id=cls.method_id,
     )
@@ -207,4 +207,4 @@ def _written(method: Method, name: str | None, kind: Wire, content: Any) -> byte
         return _SIZE.pack(len(data)) + data
     except (struct_error, ValueError, TypeError, AttributeError) as bad:
         what = f"{content!r} cannot be {name} of {method.name}: {bad}"
-        raise AmqpError(ReplyCode.INTERNAL_ERROR, what) from bad
+        raise AmqpError(what, code=ReplyCode.INTERNAL_ERROR) from bad
