@@ -11,6 +11,7 @@ from weir.testing.balance.run import run_balance
 SEEDS = range(3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_with_skewed_and_moving_load_losses_joins_and_a_drain_every_promise_is_kept(seed: int) -> None:
     history = run_balance(SMALL, seed)

@@ -134,6 +134,7 @@ class Tormentor:
             self._peer = None
 
 
+@pytest.mark.slow
 @EVERY_API
 def test_every_version_of_a_request_is_answered_or_ends_its_connection(
     node: KafkaNode, topic_id: bytes, caplog: pytest.LogCaptureFixture, key: int
