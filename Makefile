@@ -40,12 +40,13 @@ quick-tests: setup
 	$(BIN)/pytest -n 3 --dist worksteal --hypothesis-profile=quick -m 'not process and not spark and not slow'
 
 test: setup  ## everything: lint, unit, protocol, process and simulation tests; prints its ten slowest
-	$(BIN)/pytest -n 3 --dist worksteal --durations=10
+	$(BIN)/pytest -n 3 --dist worksteal --durations=10 -m 'not soak'
 
 sim: setup  ## SEEDS=N random seeds of SCENARIO=cluster (the storage), broker (over it), kafka (its clients) or multibroker; balance: one large run
 	$(BIN)/python -m weir.testing.sim --scenario $(SCENARIO) --seeds $(SEEDS)
 
 soak: setup  ## MINUTES=30 of a real cluster under load, its processes killed and stopped in turn
+	$(BIN)/pytest -n 0 -m soak
 	$(BIN)/python -m weir.testing.soak.run --minutes $(MINUTES)
 
 bench: setup  ## storage beside the raw limits, the broker beside Apache Pulsar; results under bench/results

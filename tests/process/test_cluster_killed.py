@@ -11,7 +11,7 @@ import pytest
 from weir.testing.soak.cluster_process import ClusterProcess
 from weir.testing.soak.run import clients_of, kill, restart, stop_for, strike
 
-pytestmark = [pytest.mark.process, pytest.mark.slow]
+pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.soak]
 
 #: Longer than a lease: others take over what the stopped broker had, and it wakes up as one that has nothing.
 STOPPED_S = 7
