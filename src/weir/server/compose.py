@@ -278,8 +278,7 @@ async def compose_broker(
     catalog = Catalog(registry, guard)
     others = None if how.peers is None else peers
     wanted = how.coordinator_shards or (1 if others is None else CLUSTER_SHARDS)
-    count = ShardCount(meta, wanted, bundles)
-    shards = CoordinatorShards(broker, count, several_brokers=others is not None)
+    shards = CoordinatorShards(broker, ShardCount(meta, wanted), several_brokers=others is not None)
     parts = compose_parts(broker, runtime.clock, others, peer_handlers)
     groups = _coordinate_groups(context, parts, shards, catalog, how)
     groups.start()
