@@ -227,9 +227,9 @@ class RecordCache(Generic[T]):
         if self._deleted.get(key, -1) >= version:
             return
         here = self._items.get(key)
-        if here is None:
+        if here is None and key not in self._reading:
             self._on_change(key, value, version, False)
-        elif here.version < version:
+        elif here is None or here.version < version:  # one that is being read may be read at an older version
             try:
                 self._enter(key, value, self._codec.decode(value), version)
             except WireError as bad:
