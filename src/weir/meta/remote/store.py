@@ -1,7 +1,7 @@
 """The metadata store of another process of the same Weir (`weir://host:port`); fills `MetaStore`."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from weir.meta.interfaces import ABSENT, Change, Creation, Lease, Listing, Versioned
@@ -88,36 +88,27 @@ class RemoteMeta:
 
     def watch(self, prefix: str, *, since: int) -> AsyncIterator[Change]:
         self._check_open()
-        return self._follow(prefix, since, self._listed.keys(prefix, since))
+        known = self._listed.keys(prefix, since)
 
-    async def _follow(self, prefix: str, since: int, known: Sequence[str] | None) -> AsyncIterator[Change]:
+        async def begin() -> WatchTracker:
+            return WatchTracker(since, await self._keys(prefix) if known is None else known)
+
+        return self._follow(prefix, begin)
+
+    def changes(self, prefix: str, *, since: int) -> AsyncIterator[Change]:
+        self._check_open()
+
+        async def begin() -> WatchTracker:
+            return WatchTracker(since, None)
+
+        return self._follow(prefix, begin)
+
+    async def _follow(self, prefix: str, begin: Callable[[], Awaitable[WatchTracker]]) -> AsyncIterator[Change]:
         tracker: WatchTracker | None = None
         failures = 0
         while not self._closed():
             try:
-                if tracker is None:
-                    tracker = WatchTracker(since, await self._keys(prefix) if known is None else known)
-                news = await self._news(prefix, tracker)
-                failures = 0
-            except MetaUnavailableError:
-                await self._client.back_off(failures)
-                failures += 1
-                continue
-            except MetaError:
-                if self._closed():
-                    return
-                raise
-            for change in news:
-                yield change
-                if self._closed():
-                    return
-
-    async def changes(self, prefix: str, *, since: int) -> AsyncIterator[Change]:
-        self._check_open()
-        tracker = WatchTracker(since, None)
-        failures = 0
-        while not self._closed():
-            try:
+                tracker = tracker or await begin()
                 news = await self._news(prefix, tracker)
                 failures = 0
             except MetaUnavailableError:
