@@ -41,12 +41,18 @@ _KNOWN = sum(_Present)
 
 
 def encode_messages(messages: Sequence[Message]) -> bytes:
-    parts: list[Buffer] = [_HEAD.pack(VERSION, len(messages))]
-    for message in messages:
-        body = _body(message)
-        parts.append(_U32.pack(sum(map(len, body))))
-        parts += body
-    return b"".join(parts)
+    return join_messages([encode_message(message) for message in messages])
+
+
+def encode_message(message: Message) -> bytes:
+    """One of them, for `join_messages`: what goes into many entries is encoded once."""
+    body = _body(message)
+    return b"".join((_U32.pack(sum(map(len, body))), *body))
+
+
+def join_messages(encoded: Sequence[Buffer]) -> bytes:
+    """An entry of messages, each as `encode_message` made it."""
+    return b"".join((_HEAD.pack(VERSION, len(encoded)), *encoded))
 
 
 def _body(message: Message) -> list[Buffer]:

@@ -30,6 +30,15 @@ from weir.broker.api.groups import (
 )
 from weir.broker.api.patterns import Pattern
 from weir.broker.api.publishing import AccessMode, Outgoing, Producer, ProducerRequest, Receipt
+from weir.broker.api.queues import (
+    ConsumeRequest,
+    NamespaceQueues,
+    Queue,
+    QueueConsumer,
+    QueueCounts,
+    QueueMessages,
+    Queues,
+)
 from weir.broker.api.registry import GrantRecords, Namespaces, Registry, Tenants, TopicRecords
 from weir.broker.api.schemas import SchemaData, Schemas, SchemaVersions, version_bytes, version_number
 from weir.broker.api.stats import (
@@ -87,6 +96,7 @@ __all__ = [
     "Bundles",
     "CommittedOffset",
     "CompactionStatus",
+    "ConsumeRequest",
     "Consumer",
     "ConsumerStats",
     "CursorStats",
@@ -115,6 +125,7 @@ __all__ = [
     "LostEntries",
     "MemberInfo",
     "NamespaceExchanges",
+    "NamespaceQueues",
     "Namespaces",
     "Outgoing",
     "Owner",
@@ -126,6 +137,11 @@ __all__ = [
     "ProducerRequest",
     "ProducerStats",
     "QueryProgress",
+    "Queue",
+    "QueueConsumer",
+    "QueueCounts",
+    "QueueMessages",
+    "Queues",
     "Receipt",
     "Registry",
     "RoleGroups",

@@ -85,6 +85,12 @@ CODES: dict[type[BaseException], Code] = {
     # What only AMQP's clients ask for.
     errors.ExchangeNotFoundError: _E.TopicNotFound,
     errors.ExchangeRefusedError: _E.NotAllowedError,
+    errors.InequivalentQueueError: _E.NotAllowedError,
+    errors.QueueArgumentError: _E.NotAllowedError,
+    errors.QueueInUseError: _E.NotAllowedError,
+    errors.QueueLockedError: _E.NotAllowedError,
+    errors.QueueRefusedError: _E.NotAllowedError,
+    errors.QueueNotFoundError: _E.TopicNotFound,
     errors.ExchangeInUseError: _E.NotAllowedError,
     errors.InequivalentExchangeError: _E.NotAllowedError,
     errors.ExchangeArgumentError: _E.NotAllowedError,

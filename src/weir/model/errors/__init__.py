@@ -75,6 +75,14 @@ from weir.model.errors.peers import (
     PeerUnavailableError,
     PeerUnsupportedError,
 )
+from weir.model.errors.queues import (
+    InequivalentQueueError,
+    QueueArgumentError,
+    QueueInUseError,
+    QueueLockedError,
+    QueueNotFoundError,
+    QueueRefusedError,
+)
 from weir.model.errors.registry import (
     ClusterNotFoundError,
     IncompatibleSchemaError,
@@ -193,6 +201,7 @@ __all__ = [
     "IncompatibleSchemaError",
     "InconsistentGroupProtocolError",
     "InequivalentExchangeError",
+    "InequivalentQueueError",
     "InvalidGroupError",
     "InvalidNameError",
     "InvalidSchemaError",
@@ -238,6 +247,11 @@ __all__ = [
     "ProducerClosedError",
     "ProducerFencedError",
     "ProducersHeldError",
+    "QueueArgumentError",
+    "QueueInUseError",
+    "QueueLockedError",
+    "QueueNotFoundError",
+    "QueueRefusedError",
     "QuotaExceededError",
     "RebalanceInProgressError",
     "RecoveryFailedError",

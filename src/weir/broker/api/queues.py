@@ -1,0 +1,165 @@
+"""Queues: what protocols have whose consumers take messages away, one by one, from a place with a name.
+
+A durable queue is a topic with one shared subscription, `QUEUE_SUBSCRIPTION`: what others produce to the topic is
+in the queue, and a topic that nobody declared can be used as one. A queue that is not durable, or is one
+connection's own, is in the memory of one broker and has no topic.
+
+Everything here can be another broker's: nothing waits for an answer but what is awaited.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from weir.broker.api.consuming import Delivery
+from weir.model.ids import Buffer
+from weir.model.queues import QueueDeclaration, QueuePolicy, QueueRules
+from weir.model.topics import NamespaceName
+from weir.model.value import value
+from weir.runtime.byte_budget import ByteShare
+
+
+@value
+class QueueMessages:
+    """Messages that go into a queue together: one entry. `encoded`: each as `wire.messages.encode_message` made
+    it, so that what goes to many queues is encoded once."""
+
+    encoded: Sequence[Buffer]
+    #: Whether any of them must outlive the broker; if none must, nobody waits for a disk.
+    persistent: bool = True
+    #: When they may be seen, if later than now (milliseconds since 1970); the same for all.
+    deliver_at_ms: int | None = None
+    #: The levels of those that have one, by their place; as the publisher said it.
+    priorities: Mapping[int, int] = field(default_factory=dict)
+    #: How long those have that say so, by their place, in milliseconds.
+    expirations_ms: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueCounts:
+    """`ready`: not with any consumer; `unacked`: with one, and not acknowledged."""
+
+    ready: int
+    unacked: int
+    consumers: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeRequest:
+    """`priority`: higher ones are served first. `exclusive`: there shall be no other consumer. `tag`, `address`
+    and `prefetch` are for those who look. `stream_offset`: where in a stream to begin: `first`, `last`, `next`, an
+    offset, a moment (datetime), or an interval as text."""
+
+    role: str
+    tag: str = ""
+    exclusive: bool = False
+    priority: int = 0
+    no_ack: bool = False
+    prefetch: int = 0
+    address: str = ""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    stream_offset: Any = None
+
+
+class QueueConsumer(Protocol):
+    """Deliveries name messages by offsets (of a queue in memory: by numbers that look the same); each message of a
+    batch whose bit is in `wanted` is one delivery, and `redelivered` says how often that one came before."""
+
+    async def next(self, credit: int) -> list[Delivery]:
+        """Wait for at most `credit` messages, exactly counted. Cancelling loses nothing. ConsumerClosedError."""
+
+    async def take(self) -> Delivery | None:
+        """The one message that is next, now; None if nothing is ready."""
+
+    def ack(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Done with: each range [first, end)."""
+
+    def requeue(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Give back, to their old places."""
+
+    def reject(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Not wanted: dead letters if the queue has a place for these, else gone."""
+
+    def retire(self) -> None:
+        """Get nothing more, and count as consumer no more; what it has stays with it until `close`."""
+
+    async def closed(self) -> str:
+        """Wait until the broker closes it; answers why."""
+
+    async def close(self) -> None:
+        """What it has is requeued."""
+
+
+class Queue(Protocol):
+    @property
+    def declaration(self) -> QueueDeclaration: ...
+
+    @property
+    def rules(self) -> QueueRules: ...
+
+    @property
+    def policy(self) -> QueuePolicy | None:
+        """The one that holds for it."""
+
+    @property
+    def alive(self) -> bool:
+        """One that is not is to be asked for anew: it was deleted, or another broker has it."""
+
+    async def counts(self) -> QueueCounts: ...
+
+    def publish(self, messages: QueueMessages) -> "asyncio.Future[int]":
+        """Put messages in. Decides at once; done when they are as durable as they want to be, in the order of the
+        calls. Answers which were refused because the queue is full, as bits: 0 for none."""
+
+    async def wait_capacity(self) -> None:
+        """Wait while quota, rate limit or memory say that nothing more shall come for now."""
+
+    async def consume(self, request: ConsumeRequest, *, share: ByteShare | None = None) -> QueueConsumer:
+        """NotAuthorisedError, QueueLockedError (an exclusive consumer), QueueArgumentError. `share`: what this one
+        and others of its connection may have in hand together."""
+
+    async def getter(self, role: str) -> QueueConsumer:
+        """One that takes messages one by one (`take`) and counts as no consumer."""
+
+    async def purge(self) -> int:
+        """Drop what is ready; answers how many these were."""
+
+
+class NamespaceQueues(Protocol):
+    """The queues of a namespace. `connection`: whose exclusive queues the caller may use; others' are
+    QueueLockedError."""
+
+    def find(self, name: str) -> Queue | None:
+        """One that is open here, without waiting."""
+
+    async def get(self, role: str, name: str, *, connection: str = "") -> Queue:
+        """QueueNotFoundError, QueueLockedError. Opens it; a topic that nobody declared is one, too."""
+
+    async def declare(self, role: str, wanted: QueueDeclaration, *, connection: str = "") -> Queue:
+        """Make it, unless there is one like it; answers the one that there is. QueueRefusedError,
+        InequivalentQueueError, QueueArgumentError, QueueLockedError, NotAuthorisedError, TooManyError."""
+
+    async def delete(
+        self, role: str, name: str, *, if_unused: bool = False, if_empty: bool = False, connection: str = ""
+    ) -> int:
+        """With its bindings; answers how many messages it had, 0 if it was not there. Its consumers are closed.
+        QueueInUseError, QueueLockedError, NotAuthorisedError."""
+
+    async def release(self, connection: str) -> None:
+        """The connection is gone: its exclusive queues go too."""
+
+    async def names(self) -> Sequence[str]:
+        """Every queue, those in memory of this broker and every topic."""
+
+    def policies(self) -> Sequence[QueuePolicy]: ...
+
+    async def set_policy(self, role: str, policy: QueuePolicy) -> None:
+        """For every queue that is there or will be, at once. QueueArgumentError for what cannot be."""
+
+    async def clear_policy(self, role: str, name: str) -> None: ...
+
+
+class Queues(Protocol):
+    async def open(self, namespace: NamespaceName) -> NamespaceQueues:
+        """NamespaceNotFoundError."""

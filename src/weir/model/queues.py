@@ -1,0 +1,113 @@
+"""Queues as they are declared, and what their arguments and policies say together.
+
+What is legal, and how two declarations compare, is as RabbitMQ has it; `docs/amqp.md` names the reply codes.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from urllib.parse import unquote
+
+from weir.model.exchanges import Fields
+from weir.model.topics import Domain, NamespaceName, TopicName
+
+#: The one subscription that the consumers of a queue share.
+QUEUE_SUBSCRIPTION = "queue"
+#: The property of a topic that says how it was declared as a queue. A topic without it is a queue, too: durable,
+#: with no arguments.
+QUEUE_PROPERTY = "weir.queue"
+RESERVED_PREFIX = "amq."
+
+
+class QueueKind(Enum):
+    """`x-queue-type`."""
+
+    CLASSIC = "classic"
+    QUORUM = "quorum"
+    STREAM = "stream"
+
+
+class Overflow(Enum):
+    """`x-overflow`: what happens to a message that is one too many."""
+
+    DROP_HEAD = "drop-head"
+    REJECT_PUBLISH = "reject-publish"
+    REJECT_PUBLISH_DLX = "reject-publish-dlx"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDeclaration:
+    """As a client declared it. `durable`: outlives the broker. `exclusive`: of one connection, and gone with it.
+    `auto_delete`: goes with its last consumer."""
+
+    name: str
+    durable: bool = True
+    exclusive: bool = False
+    auto_delete: bool = False
+    arguments: Fields = field(default_factory=dict)
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether it lives in the memory of one broker, and no disk has to do with it."""
+        return not self.durable or self.exclusive
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRules:
+    """What holds for a queue: its arguments, and where these are silent its policy. None: no limit."""
+
+    kind: QueueKind = QueueKind.CLASSIC
+    message_ttl_ms: int | None = None
+    expires_ms: int | None = None
+    max_length: int | None = None
+    max_bytes: int | None = None
+    overflow: Overflow = Overflow.DROP_HEAD
+    #: "" is the default exchange.
+    dead_letter_exchange: str | None = None
+    #: None: the message's own.
+    dead_letter_key: str | None = None
+    #: Levels of priority above 0; 0: it has none.
+    max_priority: int = 0
+    single_active: bool = False
+    delivery_limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePolicy:
+    """What an operator says of all queues or exchanges whose names match. Of several that match the one of the
+    highest priority holds, alone."""
+
+    name: str
+    pattern: str
+    definition: Mapping[str, object] = field(default_factory=dict)
+    priority: int = 0
+    #: `queues`, `exchanges`, `all`, or one kind of queue: `classic_queues`, `quorum_queues`, `streams`.
+    apply_to: str = "all"
+
+
+def topic_of_queue(namespace: NamespaceName, name: str) -> TopicName:
+    """The topic that a durable queue is. Letters that no topic's name has, and what would name a partition, are
+    written as `%` and two hexadecimal digits for each byte; so is `%` itself. InvalidNameError if too long."""
+    local = _NOT_LOCAL.sub(_escaped, name)
+    if local in _DOTS or _PARTITION_END.search(local):
+        local = f"{local[:-1]}{_escaped_text(local[-1])}"
+    return TopicName.parse(f"{Domain.PERSISTENT.value}://{namespace}/{local}")
+
+
+def queue_of_topic(topic: TopicName) -> str:
+    """The name of the queue that a topic is: `topic_of_queue` the other way round. A partition is a queue, too."""
+    return unquote(topic.local_with_partition, errors="surrogateescape")
+
+
+_NOT_LOCAL = re.compile(r"[\x00-\x1f\x7f/%\ud800-\udfff]")
+_PARTITION_END = re.compile(r"-partition-(0|[1-9][0-9]{0,5})$")
+_DOTS = (".", "..")
+
+
+def _escaped(found: "re.Match[str]") -> str:
+    return _escaped_text(found[0])
+
+
+def _escaped_text(text: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in text.encode("utf-8", "surrogateescape"))
