@@ -1,7 +1,8 @@
 """The table of calls: which number is which request, and what answers it.
 
 Numbers are for ever: add, never change. 1 to 15 are about brokers as a whole, 16 to 31 about bundles and their
-hand-over, 32 to 63 about transactions and groups, 64 to 79 about administration.
+hand-over, 32 to 63 about transactions and groups, 64 to 79 about administration,
+80 to 95 about queues.
 """
 
 from typing import Any
@@ -9,10 +10,16 @@ from typing import Any
 from weir.model.check import check
 from weir.model.errors import PeerUnsupportedError
 from weir.model.ids import Buffer
-from weir.wire.peer import administration, bundles, coordinators, node
+from weir.wire.peer import administration, bundles, coordinators, node, queues
 from weir.wire.peer.values import A, Call, PeerRequest, ValueDecoder, encode_value
 
-CALLS: tuple[Call[Any], ...] = (*node.CALLS, *bundles.CALLS, *coordinators.CALLS, *administration.CALLS)
+CALLS: tuple[Call[Any], ...] = (
+    *node.CALLS,
+    *bundles.CALLS,
+    *coordinators.CALLS,
+    *administration.CALLS,
+    *queues.CALLS,
+)
 
 _BY_NUMBER = {call.number: call for call in CALLS}
 _BY_REQUEST: dict[type[PeerRequest[Any]], Call[Any]] = {call.request: call for call in CALLS}

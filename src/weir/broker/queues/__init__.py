@@ -1,0 +1,1 @@
+"""Queues on the log, and in memory."""

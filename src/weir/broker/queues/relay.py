@@ -1,0 +1,380 @@
+"""Queues that another broker has, as if they were here: every word of theirs is a call to that broker.
+
+Deliveries for all consumers that this broker has at another come as answers to one waiting call. What is published
+while a call is under way goes with the next one, so the order of a queue's messages is the order of `publish`.
+"""
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeVar
+
+from weir.broker.api import (
+    ConsumeRequest,
+    Delivery,
+    QueueConsumer,
+    QueueCounts,
+    QueueMessages,
+)
+from weir.broker.parts.routed import PASSING
+from weir.broker.peers.calls import PeerCalls
+from weir.model.batch import Batch
+from weir.model.bits import bits_at
+from weir.model.errors import ConsumerClosedError, QueueNotFoundError, WeirError
+from weir.model.queues import QueueDeclaration, QueuePolicy, QueueRules
+from weir.runtime.byte_budget import ByteShare
+from weir.runtime.tasks import TaskScope
+from weir.runtime.waiters import Waiters
+from weir.wire.peer import queues as wire
+from weir.wire.peer.values import A, PeerRequest
+
+R = TypeVar("R")
+
+#: How long one call waits for deliveries, and how much longer its answer may take.
+_WAIT_S = 10.0
+_ANSWER_S = 10.0
+#: What may wait for another broker to take it, of one queue.
+_UNSENT_BYTES = 8 * 1024 * 1024
+#: What one call brings at the most, messages and bytes.
+_AT_ONCE = 4096
+_AT_ONCE_BYTES = 1024 * 1024
+
+
+class RelayLink:
+    """All that this broker has at another: its consumers, and what they have to say."""
+
+    def __init__(self, peers: PeerCalls, asker: str, owner: str, tasks: TaskScope) -> None:
+        self._peers = peers
+        self._asker = asker
+        self.owner = owner
+        self._tasks = tasks
+        self._consumers: dict[int, RemoteConsumer] = {}
+        self._count = 0
+        self._unsaid: list[wire.Settled] = []
+        self._saying: asyncio.Task[None] | None = None
+        self._listening: asyncio.Task[None] | None = None
+
+    @property
+    def peers(self) -> PeerCalls:
+        return self._peers
+
+    @property
+    def tasks(self) -> TaskScope:
+        return self._tasks
+
+    async def consume(
+        self, at: wire.QueueAt, request: ConsumeRequest | None, share: ByteShare | None
+    ) -> "RemoteConsumer":
+        """One more consumer, or a getter if there is no request."""
+        self._count += 1
+        number = self._count
+        if request is None:
+            call = wire.ConsumeQueue(at, self._asker, number, getter=True)
+        else:
+            offset = request.stream_offset
+            call = wire.ConsumeQueue(
+                at,
+                self._asker,
+                number,
+                tag=request.tag,
+                exclusive=request.exclusive,
+                priority=request.priority,
+                no_ack=request.no_ack,
+                prefetch=request.prefetch,
+                address=request.address,
+                stream_offset="" if offset is None else json.dumps(offset),
+            )
+        consumer = RemoteConsumer(self, number, share)
+        self._consumers[number] = consumer
+        try:
+            await self._peers.ask(self.owner, call)
+        except BaseException:
+            del self._consumers[number]
+            raise
+        if self._listening is None:
+            self._listening = self._tasks.spawn(self._listen(), "relay")
+        return consumer
+
+    async def take(self, number: int) -> list[Delivery]:
+        answer = await self._peers.ask(self.owner, wire.TakeOne(self._asker, number))
+        return [_delivery(one) for one in answer.deliveries]
+
+    def say(self, settled: wire.Settled) -> None:
+        """In order with all that was said before; soon."""
+        self._unsaid.append(settled)
+        if self._saying is None:
+            self._saying = self._tasks.spawn(self._say(), "relay settled")
+
+    def forget(self, number: int) -> None:
+        self._consumers.pop(number, None)
+
+    async def _say(self) -> None:
+        try:
+            while self._unsaid:
+                said, self._unsaid = self._unsaid, []
+                try:
+                    await self._peers.ask(self.owner, wire.SettleQueues(self._asker, tuple(said)))
+                except WeirError as failed:
+                    self._fail(failed)
+        finally:
+            self._saying = None
+
+    async def _listen(self) -> None:
+        wait = wire.AwaitDeliveries(self._asker, int(_WAIT_S * 1000))
+        try:
+            while self._consumers:
+                answer = await self._peers.ask(self.owner, wait, timeout_s=_WAIT_S + _ANSWER_S)
+                for one in answer.deliveries:
+                    consumer = self._consumers.get(one.number)
+                    if consumer is not None:
+                        consumer.came(_delivery(one))
+                for number, why in answer.closed.items():
+                    consumer = self._consumers.pop(number, None)
+                    if consumer is not None:
+                        consumer.shut(why)
+        except WeirError as failed:
+            self._fail(failed)
+        finally:
+            self._listening = None
+
+    def _fail(self, why: WeirError) -> None:
+        """What was said or answered may be lost: nothing that the consumers have is theirs any more."""
+        consumers, self._consumers = self._consumers, {}
+        ended = [wire.Settled(number, ends="close") for number in consumers]
+        for consumer in consumers.values():
+            consumer.shut(f"the broker that has the queue is out of reach: {why.what}")
+        if ended:
+            self._tasks.spawn(self._end(tuple(ended)), "relay end")
+
+    async def _end(self, ended: tuple[wire.Settled, ...]) -> None:
+        """If it is not reached now, it finds out by itself."""
+        try:
+            await self._peers.ask(self.owner, wire.SettleQueues(self._asker, ended))
+        except WeirError:
+            return
+
+
+class RemoteConsumer:
+    """Fills `api.QueueConsumer`."""
+
+    def __init__(self, link: RelayLink, number: int, share: ByteShare | None) -> None:
+        self._link = link
+        self._number = number
+        self._share = share
+        self._inbox: list[Delivery] = []
+        self._granted = 0
+        self._arrival = Waiters()
+        self._closed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def came(self, delivery: Delivery) -> None:
+        self._inbox.append(delivery)
+        self._arrival.wake()
+
+    def shut(self, why: str) -> None:
+        if not self._closed.done():
+            self._closed.set_result(why)
+            self._inbox.clear()
+            self._arrival.fail(ConsumerClosedError(f"the consumer is closed: {why}"))
+
+    async def next(self, credit: int) -> list[Delivery]:
+        while not self._inbox:
+            self._check_open()
+            if credit > self._granted:
+                self._link.say(wire.Settled(self._number, credit=credit - self._granted))
+                self._granted = credit
+            await self._arrival.wait()
+        taken, self._inbox = self._inbox, []
+        for delivery in taken:
+            wanted = delivery.wanted
+            self._granted -= delivery.batch.count if wanted is None else wanted.bit_count()
+            if self._share is not None:
+                self._share.acquire(len(delivery.batch.payload))
+        return taken
+
+    async def take(self) -> Delivery | None:
+        self._check_open()
+        found = await self._link.take(self._number)
+        return found[0] if found else None
+
+    def ack(self, ranges: Sequence[tuple[int, int]]) -> None:
+        self._say(wire.Settled(self._number, acked=_flat(ranges)))
+
+    def requeue(self, ranges: Sequence[tuple[int, int]]) -> None:
+        self._say(wire.Settled(self._number, requeued=_flat(ranges)))
+
+    def reject(self, ranges: Sequence[tuple[int, int]]) -> None:
+        self._say(wire.Settled(self._number, rejected=_flat(ranges)))
+
+    def retire(self) -> None:
+        self._say(wire.Settled(self._number, ends="retire"))
+
+    async def closed(self) -> str:
+        return await asyncio.shield(self._closed)
+
+    async def close(self) -> None:
+        self._say(wire.Settled(self._number, ends="close"))
+        self._link.forget(self._number)
+        self.shut("closed by the client")
+
+    def _say(self, settled: wire.Settled) -> None:
+        if not self._closed.done():
+            self._link.say(settled)
+
+    def _check_open(self) -> None:
+        if self._closed.done():
+            raise ConsumerClosedError(f"the consumer is closed: {self._closed.result()}")
+
+
+class RemoteQueue:
+    """Fills `api.Queue`. Not `alive` any more once the other broker has said that it has it no more."""
+
+    def __init__(
+        self,
+        link: RelayLink,
+        at: wire.QueueAt,
+        declaration: QueueDeclaration,
+        rules: Callable[[], QueueRules],
+        policy: Callable[[], QueuePolicy | None],
+    ) -> None:
+        self._link = link
+        self._at = at
+        self.declaration = declaration
+        self._rules = rules
+        self._policy = policy
+        self._unsent: deque[tuple[QueueMessages, asyncio.Future[int]]] = deque()
+        self._unsent_bytes = 0
+        self._sending: asyncio.Task[None] | None = None
+        self._room = Waiters()
+        self.alive = True
+
+    @property
+    def owner(self) -> str:
+        return self._link.owner
+
+    @property
+    def rules(self) -> QueueRules:
+        return self._rules()
+
+    @property
+    def policy(self) -> QueuePolicy | None:
+        return self._policy()
+
+    async def counts(self) -> QueueCounts:
+        numbers = await self._ask(wire.CountQueue(self._at))
+        return QueueCounts(numbers.ready, numbers.unacked, numbers.consumers)
+
+    async def purge(self) -> int:
+        return (await self._ask(wire.PurgeQueue(self._at))).messages
+
+    async def delete(self, *, if_unused: bool, if_empty: bool) -> int:
+        return (await self._ask(wire.DeleteQueue(self._at, if_unused, if_empty))).messages
+
+    async def consume(self, request: ConsumeRequest, *, share: ByteShare | None = None) -> QueueConsumer:
+        return await self._noting(self._link.consume(self._at_role(request.role), request, share))
+
+    async def getter(self, role: str) -> QueueConsumer:
+        return await self._noting(self._link.consume(self._at_role(role), None, None))
+
+    # --- publishing -----------------------------------------------------------------------------------------
+
+    def publish(self, messages: QueueMessages) -> "asyncio.Future[int]":
+        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._unsent.append((messages, done))
+        self._unsent_bytes += sum(map(len, messages.encoded))
+        if self._sending is None:
+            self._sending = self._link.tasks.spawn(self._send(), "relay publish")
+        return done
+
+    async def wait_capacity(self) -> None:
+        while self._unsent_bytes > _UNSENT_BYTES:
+            await self._room.wait()
+
+    async def _send(self) -> None:
+        try:
+            while self._unsent:
+                await self._send_some()
+        finally:
+            self._sending = None
+
+    async def _send_some(self) -> None:
+        group = self._next_group()
+        encoded = [one for messages, _ in group for one in messages.encoded]
+        head = group[0][0]
+        size = sum(map(len, encoded))
+        request = wire.PublishToQueue(
+            self._at,
+            b"".join(encoded),
+            tuple(map(len, encoded)),
+            head.persistent,
+            head.deliver_at_ms,
+            _placed(group, lambda messages: messages.priorities),
+            _placed(group, lambda messages: messages.expirations_ms),
+        )
+        try:
+            refused = bits_at((await self._ask(request)).places, len(encoded))
+        except WeirError as failed:
+            for _, done in group:
+                if not done.done():
+                    done.set_exception(failed)
+        else:
+            for messages, done in group:
+                count = len(messages.encoded)
+                if not done.done():
+                    done.set_result(refused & ((1 << count) - 1))
+                refused >>= count
+        finally:
+            self._unsent_bytes -= size
+            self._room.wake()
+
+    def _next_group(self) -> list[tuple[QueueMessages, asyncio.Future[int]]]:
+        """The next ones that can go together."""
+        group = [self._unsent.popleft()]
+        head = group[0][0]
+        count, size = len(head.encoded), sum(map(len, head.encoded))
+        while self._unsent and count < _AT_ONCE and size < _AT_ONCE_BYTES:
+            messages = self._unsent[0][0]
+            if messages.persistent != head.persistent or messages.deliver_at_ms != head.deliver_at_ms:
+                break
+            group.append(self._unsent.popleft())
+            count += len(messages.encoded)
+            size += sum(map(len, messages.encoded))
+        return group
+
+    # --- asking ---------------------------------------------------------------------------------------------
+
+    def _at_role(self, role: str) -> wire.QueueAt:
+        at = self._at
+        return wire.QueueAt(at.namespace, at.name, role, at.connection)
+
+    async def _ask(self, request: PeerRequest[A]) -> A:
+        return await self._noting(self._link.peers.ask(self._link.owner, request))
+
+    async def _noting(self, asked: Awaitable[R]) -> R:
+        try:
+            return await asked
+        except (*PASSING, QueueNotFoundError):
+            self.alive = False
+            raise
+
+
+def _flat(ranges: Sequence[tuple[int, int]]) -> tuple[int, ...]:
+    return tuple(end for run in ranges for end in run)
+
+
+def _placed(
+    group: list[tuple[QueueMessages, asyncio.Future[int]]], said: Callable[[QueueMessages], Mapping[int, int]]
+) -> dict[int, int]:
+    """What messages say of themselves, by their places among all of the group."""
+    found: dict[int, int] = {}
+    before = 0
+    for messages, _ in group:
+        for place, number in said(messages).items():
+            found[before + place] = number
+        before += len(messages.encoded)
+    return found
+
+
+def _delivery(one: wire.RelayedDelivery) -> Delivery:
+    batch = Batch(one.base_offset, one.count, one.format, one.append_ms, one.payload)
+    return Delivery(batch, bits_at(one.wanted, one.count) if one.wanted else None, one.redelivered)
