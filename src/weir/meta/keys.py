@@ -97,6 +97,8 @@ TOPIC_INDEX = "/weir/topic-index"
 GRANTS = "/weir/grants/"
 #: The tenant whose names of groups, transactional ids and sinks a role uses, as text.
 ROLE_TENANTS = "/weir/role-tenants/"
+#: Users with passwords.
+USERS = "/weir/users/"
 #: Versions of schemas, per topic.
 SCHEMAS = "/weir/schemas/"
 #: Durable exchanges and bindings, per namespace.
@@ -179,6 +181,10 @@ def topic_grants_of(namespace: NamespaceName) -> str:
 
 def topic_grants(name: TopicName) -> str:
     return f"{GRANTS}{_path(name.base)}"
+
+
+def user(name: str) -> str:
+    return USERS + _quoted(name)
 
 
 def exchanges_of(namespace: NamespaceName) -> str:

@@ -1,13 +1,16 @@
 """What the metadata store knows of tenants, namespaces, topics, grants, schemas and brokers."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TypeVar
 
 from weir.model.errors import InvalidNameError
 from weir.model.policies import IsolationPolicy, Policies
 from weir.model.topics import NamespaceName, TopicName
+
+_V = TypeVar("_V")
 
 #: The one cluster that a Weir without geo-replication knows.
 STANDALONE = "standalone"
@@ -106,13 +109,80 @@ def system_record(name: TopicName) -> TopicRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class NamePatterns:
+    """Regular expressions of names (of queues, exchanges and topics) that a role may configure, write to and read
+    from, as RabbitMQ's permissions: found anywhere in the name, "" finds nothing."""
+
+    configure: str
+    write: str
+    read: str
+
+    @property
+    def actions(self) -> tuple[Action, ...]:
+        """What it allows with whatever name."""
+        said = ((Action.PRODUCE, self.write), (Action.CONSUME, self.read))
+        return tuple(action for action, pattern in said if pattern in _EVERY_NAME)
+
+    @property
+    def somewhere(self) -> tuple[Action, ...]:
+        """What it allows with some names, if any have them."""
+        said = ((Action.PRODUCE, self.write), (Action.CONSUME, self.read))
+        return tuple(action for action, pattern in said if pattern not in _NO_NAME)
+
+    @classmethod
+    def of(cls, actions: Iterable[Action]) -> "NamePatterns":
+        """The patterns that say the same as a grant on the namespace: to configure takes both."""
+        produce, consume = Action.PRODUCE in actions, Action.CONSUME in actions
+        return cls(*(".*" if allowed else "^$" for allowed in (produce and consume, produce, consume)))
+
+
+_EVERY_NAME = frozenset({".*", "^.*$", "^.*", ".*$"})
+_NO_NAME = frozenset({"", "^$"})
+
+
+@dataclass(frozen=True, slots=True)
 class Grants:
-    """What each role may do with a tenant, a namespace or a topic."""
+    """What each role may do with a tenant, a namespace or a topic. `patterns`: of a namespace, where a role's
+    grants are more than its actions say."""
 
     roles: Mapping[str, tuple[Action, ...]] = field(default_factory=dict)
+    patterns: Mapping[str, NamePatterns] = field(default_factory=dict)
 
     def allows(self, role: str, action: Action) -> bool:
         return action in self.roles.get(role, ())
+
+    def somewhere(self) -> Iterator[tuple[str, Action]]:
+        """Each role with each of the actions that it may do here or with something in here."""
+        for role in {**self.roles, **self.patterns}:
+            allowed = dict.fromkeys(self.roles.get(role, ()))
+            if role in self.patterns:
+                allowed.update(dict.fromkeys(self.patterns[role].somewhere))
+            for action in allowed:
+                yield role, action
+
+    def granted(self, role: str, actions: tuple[Action, ...]) -> "Grants":
+        """With exactly these for the role, instead of what it had."""
+        if self.roles.get(role) == actions and role not in self.patterns:
+            return self
+        return Grants({**self.roles, role: actions}, _without(self.patterns, role))
+
+    def permitted(self, role: str, patterns: NamePatterns) -> "Grants":
+        """With these patterns for the role. What they allow with every name is a grant like any other."""
+        kept = [action for action in self.roles.get(role, ()) if action not in (Action.PRODUCE, Action.CONSUME)]
+        actions = (*patterns.actions, *kept)
+        same = patterns == NamePatterns.of(actions)
+        roles = {**self.roles, role: actions} if actions or same else _without(self.roles, role)
+        now = Grants(roles, _without(self.patterns, role) if same else {**self.patterns, role: patterns})
+        return self if now == self else now
+
+    def revoked(self, role: str) -> "Grants":
+        if role not in self.roles and role not in self.patterns:
+            return self
+        return Grants(_without(self.roles, role), _without(self.patterns, role))
+
+
+def _without(of: Mapping[str, _V], role: str) -> dict[str, _V]:
+    return {one: value for one, value in of.items() if one != role}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,7 @@
 """A broker's process: storage or the way to it, broker and gateways, ended in the opposite order of starting."""
 
+import base64
+import binascii
 import logging
 import os
 from collections.abc import Callable
@@ -23,7 +25,7 @@ from weir.gateway.kafka.connection.settings import KafkaSettings
 from weir.gateway.pulsar.server import PulsarServer
 from weir.gateway.pulsar.settings import PulsarSettings
 from weir.meta import keys
-from weir.model.errors import WeirError
+from weir.model.errors import NotAuthenticatedError, WeirError
 from weir.model.load import BrokerLoad
 from weir.model.registry import STANDALONE
 from weir.runtime.interfaces import Disk, Runtime
@@ -273,16 +275,28 @@ class BrokerNode(Node):
 
 
 def _authenticate(broker: Broker) -> Authenticate:
-    """Who is behind a request, by its bearer token or its certificate. Whoever comes with credentials of another
-    kind meant to be somebody, and is refused rather than taken for nobody."""
+    """Who is behind a request, by its bearer token, its name and password, or its certificate. Whoever comes
+    with credentials of another kind meant to be somebody, and is refused rather than taken for nobody."""
 
     async def authenticate(request: Request) -> str:
-        scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        method = {"bearer": "token", "": "none"}.get(scheme.lower(), f"HTTP {scheme}")
-        found = await broker.authenticate(method, token.strip().encode(), certificate=request.certificate)
+        scheme, _, said = request.headers.get("authorization", "").partition(" ")
+        method = {"bearer": "token", "basic": "password", "": "none"}.get(scheme.lower(), f"HTTP {scheme}")
+        credentials = said.strip().encode()
+        if method == "password":
+            credentials = _name_and_password(credentials)
+        found = await broker.authenticate(method, credentials, certificate=request.certificate)
         return found.role
 
     return authenticate
+
+
+def _name_and_password(basic: bytes) -> bytes:
+    """What HTTP's basic authentication says, as `Broker.authenticate` takes it."""
+    try:
+        name, _, password = base64.b64decode(basic, validate=True).partition(b":")
+    except (binascii.Error, ValueError):
+        raise NotAuthenticatedError("the name and password cannot be read") from None
+    return name + b"\0" + password
 
 
 async def _verifier(disk: Disk, settings: TokenSettings) -> TokenVerifier | None:

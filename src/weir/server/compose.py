@@ -15,6 +15,7 @@ from weir.broker.access.exchanges import ExchangeAccess
 from weir.broker.access.security import Authenticator, Authoriser, SecuritySettings, TopicGuard
 from weir.broker.access.tokens import TokenVerifier
 from weir.broker.access.topic_lists import GuardedTopicLists
+from weir.broker.api import ConnectionDirectory
 from weir.broker.balance.balancer import BalanceSettings
 from weir.broker.broker import Broker
 from weir.broker.bundles.moving import BundleMoves
@@ -131,6 +132,8 @@ class ComposedBroker:
     exchanges: ExchangeService
     context: BrokerContext
     broker: Broker
+    #: Of the gateways' clients, those that are listed and can be closed.
+    connections: ConnectionDirectory
     groups: GroupCoordinator
     transactions: Transactions
     #: The transactions, for every role.
@@ -267,7 +270,9 @@ async def compose_broker(
         schemas=schemas,
         open_holding=partial(_open_holding, how.holding),
     )
-    authenticator = how.authenticator or Authenticator(runtime.clock, how.security, tokens=how.tokens)
+    authenticator = how.authenticator or Authenticator(
+        runtime.clock, how.security, tokens=how.tokens, users=registry.users
+    )
     broker = Broker(context, registry, ownership, authenticator, bundles)
     if bundles is not None:
         bundles.serve(broker, PeerSuccessor(peers, peer_handlers, bundles.expect))
@@ -337,6 +342,7 @@ async def compose_broker(
         exchanges,
         context,
         broker,
+        ConnectionDirectory(),
         groups,
         transactions,
         transaction_access,

@@ -1,4 +1,4 @@
-"""Tenants, namespaces, topics, grants, schemas and brokers as values in the metadata store.
+"""Tenants, namespaces, topics, grants, users, schemas and brokers as values in the metadata store.
 
 A field that a newer Weir added is left out when read, so brokers of two releases can run side by side; policies
 that nobody set are not written at all.
@@ -30,12 +30,14 @@ from weir.model.registry import (
     BrokerInfo,
     Cluster,
     Grants,
+    NamePatterns,
     Namespace,
     StoredSchema,
     Tenant,
     TopicRecord,
 )
 from weir.model.topics import NamespaceName, TopicName
+from weir.model.users import PasswordHashing, User
 from weir.wire.metadata import dump_fields, load_fields
 
 T = TypeVar("T")
@@ -298,9 +300,14 @@ def policies_from_fields(found: Mapping[str, Any]) -> Policies:
 
 
 def encode_grants(grants: Grants) -> bytes:
-    return dump_fields(
-        {"roles": {role: [action.value for action in actions] for role, actions in grants.roles.items()}}
-    )
+    fields: dict[str, Any] = {
+        "roles": {role: [action.value for action in actions] for role, actions in grants.roles.items()}
+    }
+    if grants.patterns:
+        fields["patterns"] = {
+            role: [said.configure, said.write, said.read] for role, said in grants.patterns.items()
+        }
+    return dump_fields(fields)
 
 
 def decode_grants(data: bytes) -> Grants:
@@ -308,7 +315,32 @@ def decode_grants(data: bytes) -> Grants:
         data,
         "grants",
         lambda f: Grants(
-            {_text(role): tuple(Action(a) for a in _list(actions)) for role, actions in f["roles"].items()}
+            {_text(role): tuple(Action(a) for a in _list(actions)) for role, actions in f["roles"].items()},
+            {_text(role): NamePatterns(*_texts(said)) for role, said in f.get("patterns", {}).items()},
+        ),
+    )
+
+
+# --- users ----------------------------------------------------------------------------------------------------
+
+
+def encode_user(user: User) -> bytes:
+    return dump_fields(
+        {
+            "name": user.name,
+            "password_hash": user.password_hash,
+            "hashing": user.hashing.value,
+            "tags": list(user.tags),
+        }
+    )
+
+
+def decode_user(data: bytes) -> User:
+    return _decode(
+        data,
+        "a user",
+        lambda f: User(
+            _text(f["name"]), _text(f["password_hash"]), PasswordHashing(f["hashing"]), _texts(f["tags"])
         ),
     )
 

@@ -1,16 +1,18 @@
 """What roles may do with exchanges: AMQP's configure, write and read in the words of Weir's grants.
 
-Write is PRODUCE, read is CONSUME, configure is both of them, or to administer the tenant. They are asked for on
-the name of the exchange as if it were a topic's, as RabbitMQ's patterns of names are for queues and exchanges
-alike; so a grant on that name, on the namespace or on the tenant counts. All that maps one on the other is here.
+Write is PRODUCE, read is CONSUME, configure is both of them, or to administer the tenant, unless the role was
+given patterns of what it may configure. They are asked for on the name of the exchange as if it were a topic's,
+as RabbitMQ's patterns of names are for queues and exchanges alike; so a grant on that name, on the namespace or
+on the tenant counts. All that maps one on the other is here.
 """
 
 from weir.broker.access.security import Authoriser
 from weir.broker.api import Scope
 from weir.model.errors import InvalidNameError
 from weir.model.exchanges import DEFAULT_EXCHANGE, Binding, Exchange
+from weir.model.queues import topic_of_queue
 from weir.model.registry import Action
-from weir.model.topics import NamespaceName, TopicName
+from weir.model.topics import NamespaceName
 
 
 class ExchangeAccess:
@@ -20,8 +22,7 @@ class ExchangeAccess:
         self._authoriser = authoriser
 
     def check_configure(self, role: str, namespace: NamespaceName, name: str) -> None:
-        self.check_write(role, namespace, name)
-        self.check_read(role, namespace, name)
+        self._authoriser.check_configure(role, _scope(namespace, name))
 
     def check_write(self, role: str, namespace: NamespaceName, name: str) -> None:
         self._authoriser.check(role, Action.PRODUCE, _scope(namespace, name))
@@ -50,6 +51,6 @@ class ExchangeAccess:
 def _scope(namespace: NamespaceName, name: str) -> Scope:
     """The topic of this name; the namespace if no topic can have it."""
     try:
-        return TopicName.parse(f"persistent://{namespace}/{name}").base
+        return topic_of_queue(namespace, name).base
     except InvalidNameError:
         return namespace

@@ -7,11 +7,14 @@ end of a token.
 
 from dataclasses import dataclass
 
+from weir.broker.access.name_patterns import allows, allows_configure
 from weir.broker.access.owners import NameOwners
+from weir.broker.access.passwords import password_fits
 from weir.broker.access.tokens import TokenVerifier
-from weir.broker.api import Identity, Scope
+from weir.broker.api import Identity, Scope, Users
 from weir.broker.registry.registry import Registry
 from weir.model.errors import NotAuthenticatedError, NotAuthorisedError
+from weir.model.queues import queue_of_topic
 from weir.model.registry import Action
 from weir.model.topics import NamespaceName, TopicName
 from weir.runtime.interfaces import Clock
@@ -19,6 +22,7 @@ from weir.runtime.interfaces import Clock
 _MAX_CREDENTIALS_BYTES = 128 * 1024
 #: No timer waits for longer at once; a year is far enough.
 _LONGEST_SLEEP_S = 86_400.0
+_DOTS_OF_A_TOKEN = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +42,28 @@ class SecuritySettings:
 class Authenticator:
     """Turns credentials into an identity."""
 
-    def __init__(self, clock: Clock, settings: SecuritySettings, *, tokens: TokenVerifier | None = None) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        settings: SecuritySettings,
+        *,
+        tokens: TokenVerifier | None = None,
+        users: Users | None = None,
+    ) -> None:
         self._clock = clock
         self._settings = settings
         self._tokens = tokens
+        self._users = users
 
     @property
     def methods(self) -> tuple[str, ...]:
         """What a client can authenticate by."""
-        offered = ("token",) if self._tokens is not None else ()
-        return (*offered, "tls", *(("none",) if self._anonymous_allowed else ()))
+        offered = (("token", self._tokens), ("password", self._users))
+        return (
+            *(method for method, by in offered if by is not None),
+            "tls",
+            *(("none",) if self._anonymous_allowed else ()),
+        )
 
     @property
     def _anonymous_allowed(self) -> bool:
@@ -56,8 +72,9 @@ class Authenticator:
     def authenticate(self, method: str, credentials: bytes, *, certificate: bytes | None = None) -> Identity:
         """Who is behind the credentials; NotAuthenticatedError.
 
-        `certificate`: what the client proved to own in the TLS handshake, as DER; never anything that it merely
-        sent. A client that names no method is who its certificate says.
+        `credentials` of the method `password`: a name, a zero byte, and a user's password or a token, whose role
+        counts then rather than the name. `certificate`: what the client proved to own in the TLS handshake, as
+        DER; never anything that it merely sent. A client that names no method is who its certificate says.
         """
         if not self._settings.authentication:
             return Identity(self._settings.anonymous_role)
@@ -66,6 +83,8 @@ class Authenticator:
         match method:
             case "token":
                 return self._by_token(credentials)
+            case "password":
+                return self._by_password(credentials)
             case "tls":
                 return self._by_certificate(certificate)
             case "" | "none":
@@ -83,6 +102,20 @@ class Authenticator:
             raise NotAuthenticatedError("this broker takes no tokens", hint="configure a key for them")
         speaker = self._tokens.verify(credentials, now_ms=self._clock.wall_ms())
         return Identity(speaker.role, speaker.expires_ms)
+
+    def _by_password(self, credentials: bytes) -> Identity:
+        name, _, password = credentials.partition(b"\0")
+        refused = NotAuthenticatedError("the name or the password is wrong")
+        if self._tokens is not None and password.count(b".") == _DOTS_OF_A_TOKEN:
+            try:
+                return self._by_token(password)
+            except NotAuthenticatedError as no_token:
+                refused = no_token  # a password may have dots, too
+        said = name.decode("utf-8", "replace")
+        found = None if self._users is None else self._users.find(said)
+        if password_fits(found, password):
+            return Identity(said)
+        raise refused
 
     def _by_certificate(self, certificate: bytes | None) -> Identity:
         if certificate is None:
@@ -125,8 +158,8 @@ def identity_of_certificate(certificate: bytes, *, now_ms: int) -> Identity:
 
 
 class Authoriser:
-    """Decides what a role may do: superusers everything, administrators of a tenant everything in it, others what
-    they were granted on the topic, its namespace or its tenant."""
+    """Decides what a role may do: superusers, and users that are administrators, everything, administrators of a
+    tenant everything in it, others what they were granted on the topic, its namespace or its tenant."""
 
     def __init__(self, registry: Registry, settings: SecuritySettings) -> None:
         self._registry = registry
@@ -149,9 +182,41 @@ class Authoriser:
 
     def may(self, role: str, action: Action, scope: Scope) -> bool:
         """Whether the role may do this with a tenant (by name), a namespace or a topic."""
-        return self.may_administer(role, scope) or any(
-            self._registry.grants.on(level).allows(role, action) for level in _levels(scope)
+        return (
+            self.may_administer(role, scope)
+            or any(self._registry.grants.on(level).allows(role, action) for level in _levels(scope))
+            or (isinstance(scope, TopicName) and self._pattern_allows(role, action, scope))
         )
+
+    def _pattern_allows(self, role: str, action: Action, topic: TopicName) -> bool:
+        patterns = self._registry.grants.on(topic.namespace).patterns.get(role)
+        return patterns is not None and allows(patterns, action, queue_of_topic(topic.base))
+
+    def may_configure(self, role: str, scope: Scope) -> bool:
+        """Whether the role may make and delete a queue or an exchange: what it was permitted by patterns says so,
+        else it takes both to produce and to consume."""
+        if not isinstance(scope, str):
+            namespace = scope if isinstance(scope, NamespaceName) else scope.namespace
+            patterns = self._registry.grants.on(namespace).patterns.get(role)
+            if patterns is not None and not self.may_administer(role, scope):
+                name = queue_of_topic(scope.base) if isinstance(scope, TopicName) else ""
+                return allows_configure(patterns, name)
+        return self.may(role, Action.PRODUCE, scope) and self.may(role, Action.CONSUME, scope)
+
+    def may_look(self, role: str, scope: Scope) -> bool:
+        """Whether the role may know of it: it may produce or consume there, of a namespace with some names at
+        least."""
+        if self.may(role, Action.PRODUCE, scope) or self.may(role, Action.CONSUME, scope):
+            return True
+        patterns = self._registry.grants.on(scope).patterns.get(role) if isinstance(scope, NamespaceName) else None
+        return patterns is not None and bool(patterns.somewhere)
+
+    def may_monitor(self, role: str) -> bool:
+        """Whether the role may look at everything, whatever it may do."""
+        if self.is_superuser(role):
+            return True
+        user = self._registry.users.find(role)
+        return user is not None and user.monitors
 
     def may_administer(self, role: str, scope: Scope) -> bool:
         """Whether the role may change policies, create and delete topics, grant, and so on."""
@@ -161,12 +226,18 @@ class Authoriser:
         return tenant is not None and role in tenant.admin_roles
 
     def is_superuser(self, role: str) -> bool:
-        return not self._on or role in self._superusers
+        return not self._on or self._named_superuser(role)
+
+    def _named_superuser(self, role: str) -> bool:
+        if role in self._superusers:
+            return True
+        user = self._registry.users.find(role)
+        return user is not None and user.administrator
 
     def may_see_machine(self, role: str) -> bool:
         """Whether the role may know paths of this machine: superusers by name only, unless nobody is asked who
         they are. A token is no reason to be told, also where every role may do everything."""
-        return self._open or role in self._superusers
+        return self._open or self._named_superuser(role)
 
     # --- demands ------------------------------------------------------------------------------------------------
 
@@ -175,9 +246,14 @@ class Authoriser:
         if not self.may(role, action, scope):
             raise _denied(role, action.value, scope)
 
+    def check_configure(self, role: str, scope: Scope) -> None:
+        """NotAuthorisedError unless the role may make and delete queues or exchanges of this name."""
+        if not self.may_configure(role, scope):
+            raise _denied(role, "configure", scope)
+
     def check_lookup(self, role: str, scope: Scope) -> None:
         """To find a topic, or list a namespace's, one must be able to produce or consume there."""
-        if not (self.may(role, Action.PRODUCE, scope) or self.may(role, Action.CONSUME, scope)):
+        if not self.may_look(role, scope):
             raise _denied(role, "look up", scope)
 
     def check_admin(self, role: str, scope: Scope) -> None:

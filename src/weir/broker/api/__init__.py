@@ -12,6 +12,15 @@ from weir.broker.api.access import Authoriser, Guard, Identity, Scope
 from weir.broker.api.balance import Balance
 from weir.broker.api.broker import Broker, Owner
 from weir.broker.api.cluster import BookieStatus, BundleInfo, Bundles, DecommissionProgress, StorageAdmin
+from weir.broker.api.connections import (
+    ChannelConsumer,
+    ChannelInfo,
+    ClientConnection,
+    ConnectionDirectory,
+    ConnectionInfo,
+    Connections,
+    ConnectionTraffic,
+)
 from weir.broker.api.consuming import Consumer, Delivery, KeyShared, StartAt, SubscribeRequest, SubscriptionType
 from weir.broker.api.exchanges import Exchanges, NamespaceExchanges, Routed
 from weir.broker.api.groups import (
@@ -39,7 +48,7 @@ from weir.broker.api.queues import (
     QueueMessages,
     Queues,
 )
-from weir.broker.api.registry import GrantRecords, Namespaces, Registry, Tenants, TopicRecords
+from weir.broker.api.registry import GrantRecords, Namespaces, Registry, Tenants, TopicRecords, Users
 from weir.broker.api.schemas import SchemaData, Schemas, SchemaVersions, version_bytes, version_number
 from weir.broker.api.stats import (
     BOUNDS_S,
@@ -94,8 +103,15 @@ __all__ = [
     "BundleInfo",
     "BundleName",
     "Bundles",
+    "ChannelConsumer",
+    "ChannelInfo",
+    "ClientConnection",
     "CommittedOffset",
     "CompactionStatus",
+    "ConnectionDirectory",
+    "ConnectionInfo",
+    "ConnectionTraffic",
+    "Connections",
     "ConsumeRequest",
     "Consumer",
     "ConsumerStats",
@@ -174,6 +190,7 @@ __all__ = [
     "TransactionInfo",
     "TransactionState",
     "Transactions",
+    "Users",
     "version_bytes",
     "version_number",
 ]

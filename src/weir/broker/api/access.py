@@ -48,6 +48,15 @@ class Authoriser(Protocol):
     def may_administer(self, role: str, scope: Scope) -> bool:
         """Whether the role may change policies, create and delete topics, grant, and so on."""
 
+    def may_configure(self, role: str, scope: Scope) -> bool:
+        """Whether the role may make and delete a queue or an exchange of this name."""
+
+    def may_look(self, role: str, scope: Scope) -> bool:
+        """Whether the role may know of it: see `check_lookup`."""
+
+    def may_monitor(self, role: str) -> bool:
+        """Whether the role may look at everything, whatever it may do."""
+
     def is_superuser(self, role: str) -> bool: ...
 
     def may_see_machine(self, role: str) -> bool:
@@ -55,6 +64,9 @@ class Authoriser(Protocol):
 
     def check(self, role: str, action: Action, scope: Scope) -> None:
         """NotAuthorisedError unless the role may do this."""
+
+    def check_configure(self, role: str, scope: Scope) -> None:
+        """NotAuthorisedError unless the role may make and delete queues or exchanges of this name."""
 
     def check_lookup(self, role: str, scope: Scope) -> None:
         """To find a topic, or list a namespace's, one must be able to produce or consume there."""

@@ -76,4 +76,5 @@ class Broker(Protocol):
         Those that are connected are a reason not to, unless forced (NotAllowedError)."""
 
     async def authenticate(self, method: str, credentials: bytes, *, certificate: bytes | None = None) -> Identity:
-        """Who is behind the credentials; NotAuthenticatedError."""
+        """Who is behind the credentials; NotAuthenticatedError. Methods: `token`, `password` (a name, a zero byte,
+        and a user's password or a token), `tls`, and `none`."""

@@ -27,3 +27,7 @@ class Pattern:
 
     def fullmatch(self, text: str) -> bool:
         return self._pattern.fullmatch(text) is not None
+
+    def found_in(self, text: str) -> bool:
+        """Whether any part of the text matches."""
+        return self._pattern.search(text) is not None

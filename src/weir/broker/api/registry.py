@@ -5,8 +5,9 @@ from typing import Protocol
 
 from weir.broker.api.access import Scope
 from weir.model.policies import Policies
-from weir.model.registry import STANDALONE, Action, Cluster, Grants, Namespace, Tenant, TopicRecord
+from weir.model.registry import STANDALONE, Action, Cluster, Grants, NamePatterns, Namespace, Tenant, TopicRecord
 from weir.model.topics import Domain, NamespaceName, TopicName
+from weir.model.users import User
 
 
 class Tenants(Protocol):
@@ -114,8 +115,30 @@ class GrantRecords(Protocol):
     async def grant(self, scope: Scope, role: str, actions: Iterable[Action]) -> None:
         """Let the role do exactly these on it, instead of what it was granted there before."""
 
+    async def permit(self, namespace: NamespaceName, role: str, patterns: NamePatterns) -> None:
+        """Let the role do what patterns of names say, instead of what it was granted on the namespace before.
+        NotAllowedError for what is no pattern."""
+
     async def revoke(self, scope: Scope, role: str) -> None:
         """Take back what the role was granted on it; fine if that was nothing."""
+
+
+class Users(Protocol):
+    """Users with passwords; reads are from memory. A user's name is its role."""
+
+    def names(self) -> list[str]: ...
+
+    def find(self, name: str) -> User | None: ...
+
+    async def put(self, user: User) -> bool:
+        """Make it, or set what it is; answers whether it is new. InvalidNameError; NotAllowedError for a hash that
+        is none."""
+
+    async def delete(self, name: str) -> bool:
+        """Answers whether there was one. What its name was granted is not touched."""
+
+    def hashed(self, password: str) -> str:
+        """A hash of the password, with new salt, as `PasswordHashing.SHA256` has it."""
 
 
 class Registry(Protocol):
@@ -132,6 +155,9 @@ class Registry(Protocol):
 
     @property
     def grants(self) -> GrantRecords: ...
+
+    @property
+    def users(self) -> Users: ...
 
     def clusters(self) -> list[Cluster]: ...
 

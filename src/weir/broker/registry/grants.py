@@ -3,18 +3,18 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Set
 
+from weir.broker.access.name_patterns import check_pattern
 from weir.broker.api import Scope
 from weir.broker.registry.mirror import Mirror
 from weir.meta import keys
 from weir.meta.interfaces import MetaStore
 from weir.meta.update import Codec
-from weir.model.registry import Action, Grants, check_role
+from weir.model.registry import Action, Grants, NamePatterns, check_role
 from weir.model.topics import NamespaceName
 from weir.runtime import Runtime
 from weir.wire.registry import decode_grants, encode_grants
 
 GRANTS: Codec[Grants] = Codec(encode_grants, decode_grants)
-
 
 _NONE = Grants()
 
@@ -69,15 +69,18 @@ class GrantTable:
     def _count(self, key: str) -> None:
         tenant = key.removeprefix(keys.GRANTS).partition("/")[0]
         before, now = self._counted.pop(key, _NONE), self._mirror.get(key) or _NONE
-        for role, actions in before.roles.items():
-            self._of_roles[role].subtract((tenant, action) for action in actions)
-        for role, actions in now.roles.items():
-            self._of_roles.setdefault(role, Counter()).update((tenant, action) for action in actions)
-        for role in {**before.roles, **now.roles}:
+        touched: dict[str, None] = {}
+        for role, action in before.somewhere():
+            self._of_roles[role][tenant, action] -= 1
+            touched[role] = None
+        for role, action in now.somewhere():
+            self._of_roles.setdefault(role, Counter())[tenant, action] += 1
+            touched[role] = None
+        for role in touched:
             self._of_roles[role] = +self._of_roles[role]
             if not self._of_roles[role]:
                 del self._of_roles[role]
-        if now.roles:
+        if now.roles or now.patterns:
             self._counted[key] = now
 
     async def grant(self, scope: Scope, role: str, actions: Iterable[Action]) -> None:
@@ -85,20 +88,18 @@ class GrantTable:
         check_role(role)
         wanted = tuple(dict.fromkeys(actions))
 
-        def granted(grants: Grants | None) -> Grants:
-            now = grants or Grants()
-            return now if now.roles.get(role) == wanted else Grants({**now.roles, role: wanted})
+        await self._mirror.upsert(_key(scope), lambda now: (now or _NONE).granted(role, wanted))
 
-        await self._mirror.upsert(_key(scope), granted)
+    async def permit(self, namespace: NamespaceName, role: str, patterns: NamePatterns) -> None:
+        """Let the role do what patterns of names say, instead of what it was granted on the namespace before."""
+        check_role(role)
+        for pattern in (patterns.configure, patterns.write, patterns.read):
+            check_pattern(pattern)
+        await self._mirror.upsert(_key(namespace), lambda now: (now or _NONE).permitted(role, patterns))
 
     async def revoke(self, scope: Scope, role: str) -> None:
         """Take back what the role was granted on it; fine if that was nothing."""
-
-        def revoked(grants: Grants | None) -> Grants:
-            now = grants or Grants()
-            return Grants({r: a for r, a in now.roles.items() if r != role}) if role in now.roles else now
-
-        await self._mirror.upsert(_key(scope), revoked)
+        await self._mirror.upsert(_key(scope), lambda now: (now or _NONE).revoked(role))
 
     async def forget(self, scope: Scope) -> None:
         """Drop every grant on it and on what is below it: it was deleted, and what gets its name is another."""

@@ -21,6 +21,7 @@ from weir.broker.registry.mirror import Bells, Mirror
 from weir.broker.registry.role_tenants import RoleTenants
 from weir.broker.registry.tenants import NamespaceTable, TenantTable
 from weir.broker.registry.topics import TopicLimits, TopicTable
+from weir.broker.registry.users import UserTable
 from weir.meta import keys
 from weir.meta.interfaces import MetaStore
 from weir.meta.update import Codec
@@ -69,6 +70,7 @@ class Registry:
         )
         self.grants = GrantTable(meta, runtime, self._access_changed)
         self.role_tenants = RoleTenants(meta, runtime)
+        self.users = UserTable(meta, runtime, self._access_changed)
 
     async def start(self) -> None:
         """Know everything; on the very first start make `public/default`."""
@@ -83,8 +85,18 @@ class Registry:
 
     def _tables(
         self,
-    ) -> tuple[Mirror[Cluster] | TenantTable | NamespaceTable | TopicTable | GrantTable | RoleTenants, ...]:
-        return (self._clusters, self.tenants, self.namespaces, self.topics, self.grants, self.role_tenants)
+    ) -> tuple[
+        Mirror[Cluster] | TenantTable | NamespaceTable | TopicTable | GrantTable | RoleTenants | UserTable, ...
+    ]:
+        return (
+            self._clusters,
+            self.tenants,
+            self.namespaces,
+            self.topics,
+            self.grants,
+            self.role_tenants,
+            self.users,
+        )
 
     async def _first_start(self) -> None:
         """Several brokers may do this at once. The cluster comes last: it marks that the rest was made, so that an
@@ -290,7 +302,7 @@ class Registry:
 
     @property
     def access_revision(self) -> int:
-        """Grows whenever a grant or a tenant's administrators may have changed."""
+        """Grows whenever a grant, a user or a tenant's administrators may have changed."""
         return self._access_revision
 
     async def access_change(self, seen: int) -> int:
