@@ -71,12 +71,14 @@ class QueueRules:
     max_priority: int = 0
     single_active: bool = False
     delivery_limit: int | None = None
+    #: Of a stream: how old what it keeps may be.
+    max_age_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class QueuePolicy:
-    """What an operator says of all queues or exchanges whose names match. Of several that match the one of the
-    highest priority holds, alone."""
+    """What is said of all queues or exchanges whose names match. Of several that match the one of the highest
+    priority holds, alone; beside it one of the operator's, who has limits that nobody can exceed."""
 
     name: str
     pattern: str
@@ -84,6 +86,8 @@ class QueuePolicy:
     priority: int = 0
     #: `queues`, `exchanges`, `all`, or one kind of queue: `classic_queues`, `quorum_queues`, `streams`.
     apply_to: str = "all"
+    #: An operator's policy, of which a queue has one besides the other; of two numbers the lower one holds.
+    operator: bool = False
 
 
 def topic_of_queue(namespace: NamespaceName, name: str) -> TopicName:
@@ -98,6 +102,18 @@ def topic_of_queue(namespace: NamespaceName, name: str) -> TopicName:
 def queue_of_topic(topic: TopicName) -> str:
     """The name of the queue that a topic is: `topic_of_queue` the other way round. A partition is a queue, too."""
     return unquote(topic.local_with_partition, errors="surrogateescape")
+
+
+def vhost_of(namespace: NamespaceName) -> str:
+    """What RabbitMQ's users call the namespace: `/` is public/default, one word a namespace of public."""
+    if namespace.tenant != "public":
+        return str(namespace)
+    return "/" if namespace.name == "default" else namespace.name
+
+
+def queue_in_vhost(name: str, vhost: str = "/") -> str:
+    """The queue as RabbitMQ's messages name it."""
+    return f"queue '{name}' in vhost '{vhost}'"
 
 
 _NOT_LOCAL = re.compile(r"[\x00-\x1f\x7f/%\ud800-\udfff]")

@@ -1,0 +1,199 @@
+"""The arguments of queues: which there are, for which kind of queue, and what they may say.
+
+What is refused, and in which words, is as RabbitMQ 3.10 has it: users search for these texts.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+from weir.model.errors import QueueArgumentError
+from weir.model.exchanges import Fields
+from weir.model.queues import Overflow, QueueDeclaration, QueueKind, queue_in_vhost
+
+EXPIRES = "x-expires"
+MESSAGE_TTL = "x-message-ttl"
+DEAD_LETTER_EXCHANGE = "x-dead-letter-exchange"
+DEAD_LETTER_KEY = "x-dead-letter-routing-key"
+MAX_LENGTH = "x-max-length"
+MAX_BYTES = "x-max-length-bytes"
+MAX_PRIORITY = "x-max-priority"
+OVERFLOW = "x-overflow"
+SINGLE_ACTIVE = "x-single-active-consumer"
+DELIVERY_LIMIT = "x-delivery-limit"
+MAX_AGE = "x-max-age"
+QUEUE_TYPE = "x-queue-type"
+
+#: The most that `x-max-priority` may be.
+MOST_PRIORITY = 255
+_MAX_AGE = re.compile(r"([0-9]{1,9})([YMDhms])")
+_UNIT_MS = {
+    "s": 1000,
+    "m": 60_000,
+    "h": 3_600_000,
+    "D": 86_400_000,
+    "M": 30 * 86_400_000,
+    "Y": 365 * 86_400_000,
+}
+
+
+_TYPES: tuple[tuple[tuple[type, ...], str], ...] = (
+    ((bool,), "bool"),
+    ((float,), "double"),
+    ((str,), "longstr"),
+    ((bytes, bytearray, memoryview), "binary"),
+    ((Decimal,), "decimal"),
+    ((datetime,), "timestamp"),
+    ((Mapping,), "table"),
+    ((type(None),), "void"),
+)
+
+
+def type_of(value: object) -> str:
+    """What RabbitMQ calls the type of a value of a table."""
+    for types, name in _TYPES:
+        if isinstance(value, types):
+            return name
+    if isinstance(value, int):
+        return "signedint" if -(1 << 31) <= value < 1 << 31 else "long"
+    return "array"
+
+
+def max_age_ms(text: str) -> int | None:
+    """Of a stream's `x-max-age`, such as `7D`; None if it is none."""
+    found = _MAX_AGE.fullmatch(text)
+    return int(found[1]) * _UNIT_MS[found[2]] or None if found else None
+
+
+# --- what each may say: the fault in RabbitMQ's words, None if there is none -------------------------------------
+
+_Check = Callable[[Any, Fields], str | None]
+
+
+def _number(value: Any, _: Fields) -> str | None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        return f"{{unacceptable_type,{type_of(value)}}}"
+    return f"{{value_negative,{value}}}" if value < 0 else None
+
+
+def _above_zero(value: Any, others: Fields) -> str | None:
+    return _number(value, others) or ("{value_zero,0}" if value == 0 else None)
+
+
+def _priority(value: Any, others: Fields) -> str | None:
+    return _number(value, others) or (f"{{max_value_exceeded,{value}}}" if value > MOST_PRIORITY else None)
+
+
+def _text(value: Any, _: Fields) -> str | None:
+    return None if isinstance(value, str) else f"{{unacceptable_type,{type_of(value)}}}"
+
+
+def _dead_letter_key(value: Any, others: Fields) -> str | None:
+    fault = _text(value, others)
+    if fault is None and DEAD_LETTER_EXCHANGE not in others:
+        return "routing_key_but_no_dlx_defined"
+    return fault
+
+
+def _yes_or_no(value: Any, _: Fields) -> str | None:
+    return None if isinstance(value, bool) else f"{{unacceptable_type,{type_of(value)}}}"
+
+
+def _one_of(fault: str, *known: str) -> _Check:
+    def check(value: Any, others: Fields) -> str | None:
+        return _text(value, others) or (None if value in known else fault)
+
+    return check
+
+
+def _max_age(value: Any, others: Fields) -> str | None:
+    return _text(value, others) or (None if max_age_ms(value) else "invalid_max_age")
+
+
+def _version(value: Any, others: Fields) -> str | None:
+    return _number(value, others) or (None if value in (1, 2) else f"unsupported queue version '{value}'")
+
+
+_KIND = _one_of("invalid_queue_type", *(kind.value for kind in QueueKind))
+
+
+class _Argument(NamedTuple):
+    check: _Check
+    kinds: frozenset[QueueKind]
+
+
+_CLASSIC, _QUORUM, _STREAM = (frozenset((kind,)) for kind in QueueKind)
+_NO_STREAM = _CLASSIC | _QUORUM
+_LOCATORS = ("client-local", "least-leaders", "random", "balanced", "min-masters")
+#: In the order in which they are looked at.
+KNOWN: Mapping[str, _Argument] = {
+    EXPIRES: _Argument(_above_zero, _NO_STREAM),
+    MESSAGE_TTL: _Argument(_number, _NO_STREAM),
+    DEAD_LETTER_EXCHANGE: _Argument(_text, _NO_STREAM),
+    DEAD_LETTER_KEY: _Argument(_dead_letter_key, _NO_STREAM),
+    "x-dead-letter-strategy": _Argument(_one_of("invalid_dlx_strategy", "at-most-once", "at-least-once"), _QUORUM),
+    MAX_LENGTH: _Argument(_number, _NO_STREAM),
+    MAX_BYTES: _Argument(_number, frozenset(QueueKind)),
+    "x-max-in-memory-length": _Argument(_number, _NO_STREAM),
+    "x-max-in-memory-bytes": _Argument(_number, _NO_STREAM),
+    MAX_PRIORITY: _Argument(_priority, _CLASSIC),
+    OVERFLOW: _Argument(_one_of("invalid_overflow", *(way.value for way in Overflow)), _NO_STREAM),
+    "x-queue-mode": _Argument(_one_of("invalid_queue_mode", "default", "lazy"), _CLASSIC),
+    "x-queue-version": _Argument(_version, _CLASSIC),
+    SINGLE_ACTIVE: _Argument(_yes_or_no, _NO_STREAM),
+    QUEUE_TYPE: _Argument(_KIND, frozenset(QueueKind)),
+    DELIVERY_LIMIT: _Argument(_number, _QUORUM),
+    "x-quorum-initial-group-size": _Argument(_above_zero, _QUORUM),
+    MAX_AGE: _Argument(_max_age, _STREAM),
+    "x-stream-max-segment-size-bytes": _Argument(_number, _STREAM),
+    "x-initial-cluster-size": _Argument(_above_zero, _STREAM),
+    "x-queue-leader-locator": _Argument(_one_of("invalid_queue_locator_arg", *_LOCATORS), _QUORUM | _STREAM),
+    "x-queue-master-locator": _Argument(_text, _CLASSIC),
+}
+_MODULES = {kind: f"rabbit_{kind.value}_queue" for kind in QueueKind}
+
+
+def kind_of(declaration: QueueDeclaration, vhost: str = "/") -> QueueKind:
+    """QueueArgumentError for one that there is not."""
+    said = declaration.arguments.get(QUEUE_TYPE, QueueKind.CLASSIC.value)
+    fault = _KIND(said, declaration.arguments)
+    if fault is not None:
+        raise _invalid(declaration, vhost, QUEUE_TYPE, fault)
+    return QueueKind(said)
+
+
+def check_arguments(declaration: QueueDeclaration, vhost: str = "/") -> QueueKind:
+    """QueueArgumentError for what cannot be; names that nobody knows are let be. Answers the kind of queue."""
+    kind, arguments = kind_of(declaration, vhost), declaration.arguments
+    known = [(name, KNOWN[name]) for name in KNOWN if name in arguments]
+    for name, argument in known:
+        fault = argument.check(arguments[name], arguments) if kind in argument.kinds else None
+        if fault is not None:
+            raise _invalid(declaration, vhost, name, fault)
+    for name, argument in known:
+        if kind not in argument.kinds:
+            here = queue_in_vhost(declaration.name, vhost)
+            raise QueueArgumentError(f"invalid arg '{name}' for {here} of queue type {_MODULES[kind]}")
+    if kind is not QueueKind.CLASSIC:
+        _check_lasting(declaration, vhost)
+    return kind
+
+
+def _check_lasting(declaration: QueueDeclaration, vhost: str) -> None:
+    """What is replicated is no connection's own, and goes when it is deleted."""
+    for wrong, name in (
+        (declaration.auto_delete, "auto-delete"),
+        (declaration.exclusive, "exclusive-owner"),
+        (not declaration.durable, "non-durable"),
+    ):
+        if wrong:
+            raise QueueArgumentError(
+                f"invalid property '{name}' for {queue_in_vhost(declaration.name, vhost)}",
+                hint="quorum queues and streams are durable, not exclusive and not auto-delete",
+            )
+
+
+def _invalid(declaration: QueueDeclaration, vhost: str, name: str, fault: str) -> QueueArgumentError:
+    return QueueArgumentError(f"invalid arg '{name}' for {queue_in_vhost(declaration.name, vhost)}: {fault}")
