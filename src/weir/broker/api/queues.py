@@ -157,7 +157,8 @@ class NamespaceQueues(Protocol):
     async def set_policy(self, role: str, policy: QueuePolicy) -> None:
         """For every queue that is there or will be, at once. QueueArgumentError for what cannot be."""
 
-    async def clear_policy(self, role: str, name: str) -> None: ...
+    async def clear_policy(self, role: str, name: str, *, operator: bool = False) -> None:
+        """Fine if there is none. `operator`: the operator's of this name."""
 
 
 class Queues(Protocol):
