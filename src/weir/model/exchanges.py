@@ -271,23 +271,26 @@ def comparable(value: FieldValue) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class StoredExchange:
-    """A durable exchange in the metadata. `id`: no other exchange has it, not even one of the same name later, so
+    """An exchange in the metadata. `id`: no other exchange has it, not even one of the same name later, so
     what a deleted one left is not taken for its successor's. `closing`: whoever finds nothing bound from it may
-    delete it; whoever binds takes the mark off."""
+    delete it; whoever binds takes the mark off. `holder`: the life of the broker that a transient one goes
+    with."""
 
     exchange: Exchange
     id: str
     closing: bool = False
+    holder: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredBinding:
-    """A binding between durable things. It holds while the exchanges with these ids are there; predeclared ones
-    and queues have none."""
+    """A binding in the metadata. It holds while the exchanges with these ids are there; predeclared ones and
+    queues have none. `holder`: the life of the broker that it goes with, if not both of its ends are durable."""
 
     binding: Binding
     source_id: str = ""
     destination_id: str = ""
+    holder: str = ""
 
 
 StoredRecord: TypeAlias = StoredExchange | StoredBinding

@@ -28,6 +28,7 @@ from weir.broker.bundles.silent import PeerReach
 from weir.broker.context import BrokerContext
 from weir.broker.coordinator_shards import CLUSTER_SHARDS, CoordinatorShards, ShardCount
 from weir.broker.exchanges.service import ExchangeService
+from weir.broker.exchanges.table import Cluster
 from weir.broker.feature_gate import FeatureGate
 from weir.broker.groups.coordinator import GroupCoordinator
 from weir.broker.groups.model import GroupSettings
@@ -252,7 +253,8 @@ async def compose_broker(
     authoriser = Authoriser(registry, how.security)
     guard = TopicGuard(authoriser)
     schemas = SchemaRegistry(meta, runtime, registry)
-    exchanges = ExchangeService(meta, runtime, registry, ExchangeAccess(authoriser))
+    cluster = None if bundles is None or how.peers is None else _cluster(bundles.ownership)
+    exchanges = ExchangeService(meta, runtime, registry, ExchangeAccess(authoriser), cluster=cluster)
     stack.push_async_callback(exchanges.close)
     context = BrokerContext(
         runtime,
@@ -434,6 +436,10 @@ def _peers(
     )
     stack.push_async_callback(pool.close)
     return pool
+
+
+def _cluster(ownership: BundleOwnership) -> Cluster:
+    return Cluster(ownership.me.instance, lambda: {info.instance for info in ownership.brokers()})
 
 
 def _number_of(broker: Broker, name: str) -> int:

@@ -37,6 +37,7 @@ def encode_record(record: StoredRecord) -> bytes:
                 "arguments": _dump_table(exchange.arguments),
                 "id": record.id,
                 "closing": record.closing,
+                **({"holder": record.holder} if record.holder else {}),
             }
         )
     return dump_fields(
@@ -44,6 +45,7 @@ def encode_record(record: StoredRecord) -> bytes:
             "source": record.binding.source,
             "source_id": record.source_id,
             "destination_id": record.destination_id,
+            **({"holder": record.holder} if record.holder else {}),
             **_dump_binding(record.binding),
         }
     )
@@ -73,7 +75,9 @@ def _exchange(fields: dict[str, Any]) -> StoredExchange:
         arguments=_load_table(fields["arguments"]),
     )
     check_arguments(exchange)
-    return StoredExchange(exchange, _text(fields["id"]), _truth(fields["closing"]))
+    return StoredExchange(
+        exchange, _text(fields["id"]), _truth(fields["closing"]), _text(fields.get("holder", ""))
+    )
 
 
 def _binding(fields: dict[str, Any]) -> StoredBinding:
@@ -86,6 +90,7 @@ def _binding(fields: dict[str, Any]) -> StoredBinding:
         ),
         _text(fields["source_id"]),
         _text(fields["destination_id"]),
+        _text(fields.get("holder", "")),
     )
 
 

@@ -13,7 +13,7 @@ from weir.broker.access.exchanges import ExchangeAccess
 from weir.broker.access.security import Authoriser, SecuritySettings
 from weir.broker.exchanges.index import compile_index
 from weir.broker.exchanges.service import ExchangeService
-from weir.broker.exchanges.table import ExchangeLimits, ExchangeTable
+from weir.broker.exchanges.table import Cluster, ExchangeLimits, ExchangeTable
 from weir.broker.registry.registry import Registry
 from weir.meta import keys
 from weir.meta.embedded import open_embedded
@@ -54,12 +54,12 @@ class Brokers:
     limits: ExchangeLimits = field(default_factory=ExchangeLimits)
     services: list[ExchangeService] = field(default_factory=list)
 
-    async def service(self, meta: MetaStore | None = None) -> ExchangeService:
+    async def service(self, meta: MetaStore | None = None, cluster: Cluster | None = None) -> ExchangeService:
         meta = meta or MemoryMeta(self.core, self.runtime)
         registry = Registry(meta, self.runtime)
         await registry.start()
         access = ExchangeAccess(Authoriser(registry, self.security))
-        service = ExchangeService(meta, self.runtime, registry, access, self.limits)
+        service = ExchangeService(meta, self.runtime, registry, access, limits=self.limits, cluster=cluster)
         self.services.append(service)
         return service
 
@@ -493,3 +493,46 @@ def test_grants_to_produce_and_consume_are_write_and_read_and_both_are_configure
         await table.delete("both", "logs")
 
     run(scenario, security=SecuritySettings(authorisation=True))
+
+
+def test_transient_things_are_seen_by_all_brokers_and_go_with_the_one_that_they_were_declared_at() -> None:
+    async def scenario(brokers: Brokers) -> None:
+        live = ["first", "second"]
+        one = await (await brokers.service(cluster=Cluster("first", lambda: live))).open(DEFAULT_NAMESPACE)
+        two = await (await brokers.service(cluster=Cluster("second", lambda: live))).open(DEFAULT_NAMESPACE)
+        control = Exchange("control", ExchangeType.FANOUT, durable=False)
+        await one.declare(ANN, control)
+        assert await two.declare(ANN, control) == control
+        await two.bind(ANN, Binding("control", Destination("of-two")), durable=False)
+        await one.declare(ANN, LOGS)
+        await two.bind(ANN, Binding("logs", Destination("of-two"), "#"), durable=False)
+        await one.bind(ANN, Binding("logs", Destination("lasting"), "#"), durable=True)
+        await brokers.settle()
+        assert one.route("control", ("",), {}).queues == ("of-two",)
+        assert one.route("logs", ("a",), {}).queues == ("lasting", "of-two")
+        live.remove("second")
+        await brokers.runtime.clock.sleep(70)
+        assert one.route("control", ("",), {}).unroutable
+        assert one.route("logs", ("a",), {}).queues == ("lasting",)
+        live[:] = ["second"]
+        await brokers.runtime.clock.sleep(70)
+        assert two.find("control") is None
+        assert two.find("logs") == LOGS
+
+    run(scenario)
+
+
+def test_a_broker_whose_registration_was_late_keeps_what_goes_with_it() -> None:
+    async def scenario(brokers: Brokers) -> None:
+        live = ["first", "second"]
+        one = await (await brokers.service(cluster=Cluster("first", lambda: live))).open(DEFAULT_NAMESPACE)
+        two = await (await brokers.service(cluster=Cluster("second", lambda: live))).open(DEFAULT_NAMESPACE)
+        await two.bind(ANN, Binding("amq.fanout", Destination("of-two")), durable=False)
+        for _ in range(4):  # not there at one look, there at the next
+            live[:] = ["first"]
+            await brokers.runtime.clock.sleep(30)
+            live[:] = ["first", "second"]
+            await brokers.runtime.clock.sleep(30)
+        assert one.route("amq.fanout", ("",), {}).queues == ("of-two",)
+
+    run(scenario)

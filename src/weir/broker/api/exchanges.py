@@ -30,7 +30,7 @@ class NamespaceExchanges(Protocol):
     """All of a namespace. Reads are from memory; what other brokers change follows by a watch.
 
     Durable exchanges, and bindings between durable things, are in the metadata and seen by all brokers. Others are
-    in the memory of the broker that was asked, and are gone with it."""
+    gone with the broker that was asked; if it is not the only one, the others see them, too."""
 
     def find(self, name: str) -> Exchange | None: ...
 

@@ -70,17 +70,17 @@ class StoredExchanges:
         found = await self._mirror.refresh(keys.exchange(self._namespace, name))
         return None if found is None else (_exchange(found), found.version)
 
-    async def create(self, exchange: Exchange) -> StoredExchange:
+    async def create(self, exchange: Exchange, holder: str = "") -> StoredExchange:
         """The exchange of this name that there is, which is this one if there was none."""
-        new = StoredExchange(exchange, f"{self._runtime.rng.getrandbits(96):024x}")
+        new = StoredExchange(exchange, f"{self._runtime.rng.getrandbits(96):024x}", holder=holder)
         key = keys.exchange(self._namespace, exchange.name)
         return _exchange(await self._mirror.upsert(key, lambda current: current or new))
 
-    async def delete(self, name: str) -> StoredExchange | None:
-        """Delete the exchange, whatever is bound; answers what it was."""
+    async def delete(self, name: str, id: str = "") -> StoredExchange | None:  # noqa: A002
+        """Delete the exchange, whatever is bound; answers what it was. `id`: only if it is still that one."""
         for _ in range(_ATTEMPTS):
             found = await self._look(name)
-            if found is None:
+            if found is None or (id and found[0].id != id):
                 return None
             try:
                 await self._mirror.delete(keys.exchange(self._namespace, name), expect=found[1])

@@ -1,13 +1,14 @@
-"""The exchanges of one namespace on one broker: the durable ones as the metadata has them, its own transient ones,
+"""The exchanges of one namespace on one broker: the stored ones as the metadata has them, its own transient ones,
 and the index that routes by both.
 
-A durable binding has an effect while the exchanges with its ids are there; until then, or when they are gone, it
-waits. Transient bindings go at once with what they lead from or to.
+A stored binding has an effect while the exchanges with its ids are there; until then, or when they are gone, it
+waits. Transient bindings go at once with what they lead from or to. Where there are other brokers transient things
+are stored, too, so that all brokers route by them; they go with the broker that they were declared at.
 """
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +48,14 @@ _TRANSIENT = "transient"
 
 
 @dataclass(frozen=True, slots=True)
+class Cluster:
+    """`instance`: this life of this broker; `live`: those of all brokers that are registered."""
+
+    instance: str
+    live: Callable[[], Collection[str]]
+
+
+@dataclass(frozen=True, slots=True)
 class ExchangeLimits:
     """What one namespace may have."""
 
@@ -61,8 +70,12 @@ class ExchangeTable:
         runtime: Runtime,
         namespace: NamespaceName,
         access: ExchangeAccess,
+        *,
         limits: ExchangeLimits,
+        cluster: Cluster | None = None,
     ) -> None:
+        """`cluster`: None if there can be no other broker."""
+        self._cluster = cluster
         self._runtime = runtime
         self._namespace = namespace
         self._access = access
@@ -144,8 +157,8 @@ class ExchangeTable:
         check_new(exchange)
         if self._index.exchange_count >= self._limits.exchanges:
             raise TooManyError(f"namespace {self._namespace} has {self._limits.exchanges} exchanges")
-        if exchange.durable:
-            made = (await self._stored.create(exchange)).exchange
+        if self._is_stored(exchange):
+            made = (await self._stored.create(exchange, self._holder(exchange.durable))).exchange
             check_equivalent(made, exchange)
             return made
         if self._index.find(exchange.name) is not None:
@@ -158,13 +171,20 @@ class ExchangeTable:
     async def _look(self, name: str) -> Exchange | None:
         """The exchange: another broker may just have made or deleted a durable one."""
         there = self._index.find(name)
-        if name in PREDECLARED or (there is not None and not there.durable):
+        if name in PREDECLARED or (there is not None and not self._is_stored(there)):
             return there
         stored = await self._stored.look(name)
         if stored is not None:
             return stored.exchange
         there = self._index.find(name)
-        return there if there is not None and not there.durable else None
+        return there if there is not None and not self._is_stored(there) else None
+
+    def _is_stored(self, exchange: Exchange) -> bool:
+        return exchange.durable or self._cluster is not None
+
+    def _holder(self, durable: bool) -> str:
+        """With which broker a stored thing goes; "" for what is durable."""
+        return "" if durable or self._cluster is None else self._cluster.instance
 
     async def delete(self, role: str, name: str, *, if_unused: bool = False) -> None:
         check_deletion(name)
@@ -172,7 +192,7 @@ class ExchangeTable:
         there = self._index.find(name)
         if if_unused and there is not None and self._has_transient_bindings(there):
             raise _in_use(name)
-        if there is not None and not there.durable:
+        if there is not None and not self._is_stored(there):
             await self._settle(self._take_out(name))
             return
         if not if_unused:
@@ -187,16 +207,24 @@ class ExchangeTable:
     async def bind(self, role: str, binding: Binding, *, durable: bool) -> None:
         to = binding.destination
         self._check_ends(role, binding)
+        for name in (binding.source, *((to.name,) if to.exchange else ())):
+            if self._index.find(name) is None:
+                await self._look(name)  # another broker may just have made it
         source = self.get(binding.source)
         lasting = source.durable and (self.get(to.name).durable if to.exchange else durable)
         check_binding(source, binding)
         if self._index.binding_count >= self._limits.bindings:
             raise TooManyError(f"namespace {self._namespace} has {self._limits.bindings} bindings")
-        if not lasting:
+        if not lasting and self._cluster is None:
             if self._index.bind(binding):
                 self._transient[binding.identity] = binding
             return
-        stored = StoredBinding(binding, self._ids[binding.source], self._ids[to.name] if to.exchange else "")
+        stored = StoredBinding(
+            binding,
+            self._ids[binding.source],
+            self._ids[to.name] if to.exchange else "",
+            self._holder(lasting),
+        )
         missing = await self._stored.bind(stored)
         if missing is not None:
             raise _none(missing)
@@ -267,6 +295,25 @@ class ExchangeTable:
                         await self._stored.unbind(stored.binding)
             closing = [one for one in self._records.values() if isinstance(one, StoredExchange) and one.closing]
             await self._settle([one.exchange.name for one in closing])
+        except MetaError as failure:
+            log.warning("exchanges of %s are not tidied up: %s", self._namespace, failure)
+
+    def holders(self) -> set[str]:
+        """With which lives of brokers stored things go."""
+        return {one.holder for one in self._records.values()} - {""}
+
+    async def forget(self, holders: Collection[str]) -> None:
+        """These are no more: what goes with them goes."""
+        lost = [one for one in self._records.values() if one.holder in holders]
+        try:
+            for stored in lost:
+                if isinstance(stored, StoredBinding):
+                    await self._unbind(stored.binding)
+            for stored in lost:
+                if isinstance(stored, StoredExchange):
+                    deleted = await self._stored.delete(stored.exchange.name, stored.id)
+                    if deleted is not None:
+                        await self._clean(deleted)
         except MetaError as failure:
             log.warning("exchanges of %s are not tidied up: %s", self._namespace, failure)
 
@@ -353,7 +400,7 @@ class ExchangeTable:
             source = self._index.find(name)
             if source is None or not source.auto_delete or self._index.is_source(name):
                 continue
-            durable += [name] if source.durable else self._take_out(name)
+            durable += [name] if self._is_stored(source) else self._take_out(name)
         return durable
 
 
