@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from weir.broker.api.consuming import Delivery
+from weir.model.batch import Stamp
 from weir.model.ids import Buffer
 from weir.model.queues import QueueDeclaration, QueuePolicy, QueueRules
 from weir.model.topics import NamespaceName
@@ -34,6 +35,9 @@ class QueueMessages:
     priorities: Mapping[int, int] = field(default_factory=dict)
     #: How long those have that say so, by their place, in milliseconds.
     expirations_ms: Mapping[int, int] = field(default_factory=dict)
+    #: Of the broker's own: what was taken in under this stamp, or under a higher epoch of its id, is not taken in
+    #: again.
+    stamp: Stamp | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ __all__ = [
     "Keys",
     "Translated",
     "messages_of",
+    "opening",
     "translated",
     "translation",
 ]
@@ -38,10 +39,11 @@ FORMATS: Mapping[BatchFormat, Format] = {known.tag: known for known in _ALL}
 
 def messages_of(batch: Batch) -> list[Message]:
     """The messages of a batch, one for each of its offsets; or a single one that stands for all of them."""
-    return finish(_opened(batch))
+    return finish(opening(batch))
 
 
-def _opened(batch: Batch) -> Steps[list[Message]]:
+def opening(batch: Batch) -> Steps[list[Message]]:
+    """The same in steps."""
     found: list[Message] = []
     try:
         for message in FORMATS[batch.format].split(batch):
@@ -67,5 +69,5 @@ def translation(batch: Batch, into: BatchFormat, wanted: int | None = None) -> S
     reader = FORMATS[into]
     if batch.format is into:
         return reader.own(batch, wanted)
-    messages = yield from _opened(batch)
+    messages = yield from opening(batch)
     return (yield from reader.join(batch, messages, wanted))
