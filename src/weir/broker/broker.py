@@ -216,6 +216,10 @@ class Broker:
                     await self._apply_policies(topic)
 
     async def _apply_policies(self, topic: AnyTopic) -> None:
+        if isinstance(topic, BrokerTopic):
+            rules = self._context.queue_rules.of(topic.name)
+            if rules is not topic.queue_rules and rules != topic.queue_rules:
+                topic.apply_queue(rules)
         policies = self._registry.policies(topic.name)
         if policies is not topic.policies and policies != topic.policies:
             try:

@@ -6,7 +6,15 @@ from dataclasses import dataclass, field
 
 from weir.broker.api import Guard
 from weir.broker.groups.assigned import GroupMembers
-from weir.broker.ports import Holding, NoSchemas, OpenGuard, Schemas, TransactionGate
+from weir.broker.ports import (
+    Holding,
+    NoQueueRules,
+    NoSchemas,
+    OpenGuard,
+    QueueRulesSource,
+    Schemas,
+    TransactionGate,
+)
 from weir.broker.settings import BrokerSettings
 from weir.model.batch import Batch, BatchFormat
 from weir.runtime import Runtime
@@ -38,6 +46,9 @@ class BrokerContext:
     compactions: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_COMPACTIONS))
     #: Who has which partition, of the consumer groups that this broker coordinates.
     members: GroupMembers = field(default_factory=GroupMembers)
+
+    #: What is declared of topics that are queues.
+    queue_rules: QueueRulesSource = field(default_factory=NoQueueRules)
 
     transactions: TransactionGate = field(default_factory=TransactionGate)
 

@@ -12,6 +12,7 @@ from weir.broker.api import Identity, Owner, SchemaData
 from weir.model.batch import Batch, HeldId, Origin, Stamp
 from weir.model.errors import NotOwnerError, TopicNotFoundError, WeirError
 from weir.model.policies import DEFAULT_POLICIES, Policies
+from weir.model.queues import QueueRules
 from weir.model.registry import SYSTEM_NAMESPACE, Action, BrokerInfo, TopicRecord, system_record
 from weir.model.topics import NamespaceName, TopicName
 from weir.model.transactions import Fate
@@ -90,6 +91,13 @@ class Registry(Protocol):
         self, namespace: NamespaceName, *, pattern: str | None = None
     ) -> AsyncIterator[list[TopicName]]:
         """Every topic of the namespace, each partition on its own, in some at a time."""
+
+
+class QueueRulesSource(Protocol):
+    """What holds for topics as queues."""
+
+    def of(self, topic: TopicName) -> QueueRules:
+        """From memory, for a topic that is loaded. The same object while nothing changes."""
 
 
 class Claim(Protocol):
@@ -211,6 +219,15 @@ class NoSchemas:
 
     async def purge(self, topic: TopicName) -> None:
         pass
+
+
+class NoQueueRules:
+    """Every topic is a plain queue."""
+
+    _plain = QueueRules()
+
+    def of(self, topic: TopicName) -> QueueRules:
+        return self._plain
 
 
 class _ForEver:

@@ -37,3 +37,5 @@ class BrokerSettings:
     sweep_s: float = 1.0
     #: A subscription's dispatch rate may be used ahead by so many seconds.
     rate_burst_s: float = 1.0
+    #: Messages of queues in memory, over all of them: above it publishers wait that use more than an equal share.
+    queue_memory_bytes: int = 256 * 1024 * 1024

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from urllib.parse import unquote
 
-from weir.model.exchanges import Fields
+from weir.model.errors import QueueRefusedError
+from weir.model.exchanges import Fields, check_short
 from weir.model.topics import Domain, NamespaceName, TopicName
 
 #: The one subscription that the consumers of a queue share.
@@ -114,6 +115,15 @@ def vhost_of(namespace: NamespaceName) -> str:
 def queue_in_vhost(name: str, vhost: str = "/") -> str:
     """The queue as RabbitMQ's messages name it."""
     return f"queue '{name}' in vhost '{vhost}'"
+
+
+def check_name(name: str) -> None:
+    """QueueRefusedError for names that are the broker's; InvalidNameError for one that is too long."""
+    check_short(name, "a queue's name")
+    if name.startswith(RESERVED_PREFIX):
+        raise QueueRefusedError(
+            f"queue name {name[:80]!r} contains reserved prefix '{RESERVED_PREFIX}*'", hint="use another name"
+        )
 
 
 _NOT_LOCAL = re.compile(r"[\x00-\x1f\x7f/%\ud800-\udfff]")

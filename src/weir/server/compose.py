@@ -42,6 +42,8 @@ from weir.broker.peers.metrics import PeerMetrics
 from weir.broker.peers.pool import PeerPool
 from weir.broker.peers.server import PeerServer
 from weir.broker.peers.settings import PeerLinks, PeerServerSettings
+from weir.broker.queues.declared import DeclaredRules
+from weir.broker.queues.service import QueueService
 from weir.broker.registry.registry import Registry
 from weir.broker.registry.topics import TopicLimits
 from weir.broker.schemas.registry import SchemaRegistry
@@ -135,6 +137,7 @@ class ComposedBroker:
     broker: Broker
     #: Of the gateways' clients, those that are listed and can be closed.
     connections: ConnectionDirectory
+    queues: QueueService
     groups: GroupCoordinator
     transactions: Transactions
     #: The transactions, for every role.
@@ -271,6 +274,7 @@ async def compose_broker(
         guard=guard,
         schemas=schemas,
         open_holding=partial(_open_holding, how.holding),
+        queue_rules=DeclaredRules(registry),
     )
     authenticator = how.authenticator or Authenticator(
         runtime.clock, how.security, tokens=how.tokens, users=registry.users
@@ -282,6 +286,8 @@ async def compose_broker(
         broker.elsewhere = PeerParts(runtime.clock, peers, peer_handlers, broker)
     broker.start()
     stack.push_async_callback(broker.close)
+    queues = QueueService(context, registry, broker, exchanges)
+    stack.push_async_callback(queues.close)
     catalog = Catalog(registry, guard)
     others = None if how.peers is None else peers
     wanted = how.coordinator_shards or (1 if others is None else CLUSTER_SHARDS)
@@ -345,6 +351,7 @@ async def compose_broker(
         context,
         broker,
         ConnectionDirectory(),
+        queues,
         groups,
         transactions,
         transaction_access,

@@ -34,7 +34,7 @@ def encode_record(record: StoredRecord) -> bytes:
                 "durable": exchange.durable,
                 "auto_delete": exchange.auto_delete,
                 "internal": exchange.internal,
-                "arguments": _dump_table(exchange.arguments),
+                "arguments": dump_table(exchange.arguments),
                 "id": record.id,
                 "closing": record.closing,
                 **({"holder": record.holder} if record.holder else {}),
@@ -72,7 +72,7 @@ def _exchange(fields: dict[str, Any]) -> StoredExchange:
         durable=_truth(fields["durable"]),
         auto_delete=_truth(fields["auto_delete"]),
         internal=_truth(fields["internal"]),
-        arguments=_load_table(fields["arguments"]),
+        arguments=load_table(fields["arguments"]),
     )
     check_arguments(exchange)
     return StoredExchange(
@@ -86,7 +86,7 @@ def _binding(fields: dict[str, Any]) -> StoredBinding:
             _text(fields["source"]),
             Destination(_text(fields["destination"]), _truth(fields["to_exchange"])),
             _text(fields["routing_key"]),
-            _load_table(fields["arguments"]),
+            load_table(fields["arguments"]),
         ),
         _text(fields["source_id"]),
         _text(fields["destination_id"]),
@@ -99,11 +99,12 @@ def _dump_binding(binding: Binding) -> dict[str, Any]:
         "destination": binding.destination.name,
         "to_exchange": binding.destination.exchange,
         "routing_key": binding.routing_key,
-        "arguments": _dump_table(binding.arguments),
+        "arguments": dump_table(binding.arguments),
     }
 
 
-def _dump_table(table: Mapping[str, Any]) -> dict[str, Any]:
+def dump_table(table: Mapping[str, Any]) -> dict[str, Any]:
+    """A table of arguments for JSON, with the types of its values. ExchangeArgumentError for what can be none."""
     return {name: _dump(value) for name, value in table.items()}
 
 
@@ -118,13 +119,14 @@ def _dump(value: Any) -> Any:
     if isinstance(value, datetime):
         return {"time": value.isoformat()}
     if isinstance(value, Mapping):
-        return {"table": _dump_table(value)}
+        return {"table": dump_table(value)}
     if isinstance(value, Sequence):
         return [_dump(item) for item in value]
     raise ExchangeArgumentError(f"a {type(value).__name__} cannot be an argument")
 
 
-def _load_table(table: Any) -> dict[str, Any]:
+def load_table(table: Any) -> dict[str, Any]:
+    """What `dump_table` made of it; ValueError and the like for what it did not make."""
     return {name: _load(value) for name, value in _mapping(table).items()}
 
 
@@ -142,7 +144,7 @@ def _load(value: Any) -> Any:
         case "time":
             return datetime.fromisoformat(_text(held))
         case "table":
-            return _load_table(held)
+            return load_table(held)
     raise ValueError(f"a value of kind {kind[:40]!r}")
 
 

@@ -53,6 +53,12 @@ class SubscribeRequest:
     address: str = ""
     #: What the client calls itself, for stats.
     client_version: str = ""
+    #: Of a shared one: credit is never exceeded, by cutting batches up; messages are dealt one by one.
+    per_message: bool = False
+    #: There shall be no other consumer, of whatever kind, while this one is there.
+    alone: bool = False
+    #: Whether it counts as a consumer; one that does not gets only what it takes itself.
+    counted: bool = True
 
 
 @value

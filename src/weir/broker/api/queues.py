@@ -141,7 +141,8 @@ class NamespaceQueues(Protocol):
         """QueueNotFoundError, QueueLockedError. Opens it; a topic that nobody declared is one, too."""
 
     async def declare(self, role: str, wanted: QueueDeclaration, *, connection: str = "") -> Queue:
-        """Make it, unless there is one like it; answers the one that there is. QueueRefusedError,
+        """Make it, unless there is one like it; answers the one that there is. One without a name gets one that no
+        other has. A topic that nobody declared is declared so from now on. QueueRefusedError,
         InequivalentQueueError, QueueArgumentError, QueueLockedError, NotAuthorisedError, TooManyError."""
 
     async def delete(

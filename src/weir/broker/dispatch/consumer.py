@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
+from pyroaring import BitMap64
+
 from weir.broker.api import Delivery, SubscribeRequest
 from weir.broker.dispatch.pieces import Pieces
 from weir.broker.topic.meters import Histogram, Meter
@@ -75,6 +77,10 @@ class BrokerConsumer:
         self.pending = Pieces()
         #: Key-shared: what waits for this consumer's credit.
         self.parked = Pieces()
+        #: Delivered per message: what it has, by offsets.
+        self.offsets = BitMap64()
+        #: It gets nothing more; what it has stays with it.
+        self.retired = False
         self.meter = Meter(clock)
         self.redelivered = 0
         self.connected_ms = clock.wall_ms()
@@ -111,11 +117,16 @@ class BrokerConsumer:
         """So many messages of its credit are spent on what it will be given at once."""
         self._demand -= cost
 
-    def give(self, delivery: Delivery, cost: int) -> None:
-        """Put a delivery into its hands; messages of the batch that it was just given come on top."""
+    def give(self, delivery: Delivery, cost: int, *, in_order: bool = False) -> None:
+        """Put a delivery into its hands; messages of the batch that it was just given come on top. `in_order`:
+        only if they come behind those, and as often as those came before."""
         self._demand -= cost
         last = self._inbox[-1] if self._inbox else None
-        if last is not None and last.batch.base_offset == delivery.batch.base_offset:
+        if (
+            last is not None
+            and last.batch.base_offset == delivery.batch.base_offset
+            and (not in_order or _follows(last, delivery))
+        ):
             self._inbox[-1] = _merged(last, delivery)
         else:
             self._inbox.append(delivery)
@@ -146,6 +157,14 @@ class BrokerConsumer:
     def _empty_inbox(self) -> list[Delivery]:
         inbox, self._inbox, self._inbox_bytes = self._inbox, [], 0
         return inbox
+
+    def retire(self) -> None:
+        """It gets nothing more, whatever it asks for; what it has stays with it until it is closed."""
+        self.retired = True
+        self._demand = 0
+        self.set_active(False)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(ConsumerClosedError("the consumer is cancelled"))
 
     def shut(self, reason: str) -> None:
         """The broker closes it."""
@@ -186,7 +205,7 @@ class BrokerConsumer:
     @property
     def unacked(self) -> int:
         """Messages delivered and not acknowledged, where the subscription counts them."""
-        return self.pending.messages
+        return self.pending.messages + len(self.offsets)
 
     async def next(self, credit: int) -> list[Delivery]:
         if self._waiter is not None:
@@ -229,7 +248,8 @@ class BrokerConsumer:
         self._owner.ack_up_to(self, offset)
 
     def redeliver(self, ranges: Sequence[tuple[int, int]] | None = None) -> None:
-        self._check_open()
+        if not self.retired:
+            self._check_open()
         self._owner.redeliver(self, ranges)
 
     async def seek(self, offset: int) -> None:
@@ -249,6 +269,13 @@ class BrokerConsumer:
         self._check_open()
         await self._owner.unsubscribe(self, force=force)
 
+    def count_taken(self, delivery: Delivery) -> None:
+        """It was handed a delivery past its inbox."""
+        messages = delivery.batch.count if delivery.wanted is None else delivery.wanted.bit_count()
+        size = len(delivery.batch.payload)
+        self.meter.count(messages, size)
+        self._owner.meter.count(messages, size)
+
     async def closed(self) -> str:
         return await asyncio.shield(self._closed)
 
@@ -258,6 +285,15 @@ class BrokerConsumer:
     def _check_open(self) -> None:
         if self._closed.done():
             raise ConsumerClosedError(f"the consumer is closed: {self._closed.result()}")
+        if self.retired:
+            raise ConsumerClosedError("the consumer is cancelled")
+
+
+def _follows(first: Delivery, second: Delivery) -> bool:
+    """Whether messages of one batch may be said in one delivery, in the order in which they were given."""
+    if first.redelivered != second.redelivered or first.wanted is None or second.wanted is None:
+        return False
+    return (second.wanted & -second.wanted).bit_length() > first.wanted.bit_length()
 
 
 def _merged(first: Delivery, second: Delivery) -> Delivery:

@@ -56,6 +56,34 @@ def share_out(costs: Sequence[int], seats: Sequence[Seat], turn: int) -> tuple[l
     return chosen, turn
 
 
+def deal(count: int, seats: Sequence[Seat], turn: int) -> tuple[list[tuple[int, range]], int]:
+    """Deal messages one by one, exactly as far as credit goes: which seat gets which of them, by their places.
+
+    Seats of the best priority that have credit take turns, message by message, from the seat `turn` on; whole
+    rounds are dealt at once. The second result is the next turn.
+    """
+    if len(seats) == 1:
+        count = min(count, seats[0].credit)
+        return ([(0, range(count))] if count > 0 else []), 0
+    credit = [seat.credit for seat in seats]
+    dealt: list[tuple[int, range]] = []
+    at = 0
+    for ring in _levels(seats):
+        while ring and at < count:
+            start = next((i for i, seat in enumerate(ring) if seat >= turn), 0)
+            line = ring[start:] + ring[:start]
+            rounds = min(*(credit[seat] for seat in line), (count - at) // len(line))
+            if not rounds:
+                line, rounds = line[: count - at], 1
+            stop = at + rounds * len(line)
+            for place, seat in enumerate(line):
+                dealt.append((seat, range(at + place, stop, len(line))))
+                credit[seat] -= rounds
+            at, turn = stop, (line[-1] + 1) % len(seats)
+            ring = [seat for seat in ring if credit[seat] > 0]
+    return dealt, turn
+
+
 def _levels(seats: Sequence[Seat]) -> list[list[int]]:
     """The seats that have credit, by priority and then by place."""
     levels: dict[int, list[int]] = {}

@@ -55,6 +55,10 @@ class Feed:
     def start_offset(self) -> int:
         return self._source.start_offset
 
+    @property
+    def end_offset(self) -> int:
+        return self._source.end_offset
+
     def get(self, offset: int, credit: int) -> list[Batch] | None:
         """Batches from the one that holds `offset` on, or the first after it; none at the end. None if they must
         be read first: `wake` tells when to ask again. `credit`: about how many messages are wanted."""

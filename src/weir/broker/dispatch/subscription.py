@@ -2,7 +2,10 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from pyroaring import BitMap64
 
 from weir.broker.api import Delivery, QueryProgress, SubscribeRequest, SubscriptionType
 from weir.broker.dispatch.consumer import BrokerConsumer
@@ -10,6 +13,9 @@ from weir.broker.dispatch.dispatcher import Dispatcher, DispatchParts, UnackedLi
 from weir.broker.dispatch.feed import Feed, Source
 from weir.broker.dispatch.key_ranges import KeysOf
 from weir.broker.dispatch.key_shared import KeyShared
+from weir.broker.dispatch.per_message import PerMessage
+from weir.broker.dispatch.queue_side import LevelsOf, QueueSide
+from weir.broker.dispatch.redeliveries import Redeliveries
 from weir.broker.dispatch.shared import Shared
 from weir.broker.dispatch.single import SingleActive
 from weir.broker.groups.query_progress import progress_of_commit
@@ -20,6 +26,7 @@ from weir.broker.transactions.decided_log import DecidedLog
 from weir.model.batch import Batch
 from weir.model.errors import NotAllowedError, SubscriptionBusyError
 from weir.model.policies import Rate
+from weir.model.queues import QUEUE_SUBSCRIPTION
 from weir.runtime.byte_budget import ByteShare
 from weir.runtime.interfaces import Clock
 from weir.runtime.tasks import TaskScope
@@ -33,6 +40,20 @@ _INDIVIDUAL = (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)
 RETAINS = "weir.retains"
 
 
+class CursorStore(Protocol):
+    """What `weir.stream.state.StateLog` offers, as far as subscriptions need it."""
+
+    def get(self, key: str) -> bytes | None: ...
+
+    def put(self, key: str, value: bytes) -> None: ...
+
+    def mark(self, key: str, source: Callable[[], bytes]) -> None: ...
+
+    def delete(self, key: str) -> None: ...
+
+    async def flush(self) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class SubscriptionParts:
     """What the subscriptions of one topic share."""
@@ -44,7 +65,7 @@ class SubscriptionParts:
     #: What is decided, and of it the latest message of each key, for those who ask for that.
     source: DecidedLog
     view: DecidedLog
-    state: StateLog
+    state: CursorStore
     tasks: TaskScope
     keys_of: KeysOf
     topic_rate: RateLimit
@@ -53,6 +74,9 @@ class SubscriptionParts:
     partition: int | None
     #: Called when a subscription is gone for good, or must go with its last consumer.
     dropped: "Callable[[Subscription], None]"
+    #: What the topic is as a queue, and how to look for levels of priority.
+    side: QueueSide = field(default_factory=QueueSide)
+    levels_of: LevelsOf = lambda batch: None
 
 
 class Subscription:
@@ -85,6 +109,7 @@ class Subscription:
         self._source = around.source
         self._log = around.log
         self._counts: dict[int, int] = {}
+        self._redeliveries = Redeliveries()
         self._dispatcher: Dispatcher | None = None
         self._consumer_count = 0
         self._moved_at = 0  # consumers up to this number had their messages before the last seek
@@ -150,12 +175,17 @@ class Subscription:
             raise SubscriptionBusyError(f"subscription {self.name!r} is being removed")
         if request.read_compacted and request.type in _INDIVIDUAL:
             raise NotAllowedError("a compacted view is for exclusive and failover subscriptions")
-        same = self.type is request.type and self.compacted == request.read_compacted
+        per_message = self._is_per_message(request)
+        same = (
+            self.type is request.type
+            and self.compacted == request.read_compacted
+            and per_message == isinstance(self._dispatcher, PerMessage)
+        )
         if self._dispatcher is None or (not same and not self._dispatcher.consumers):
             if self._dispatcher is not None:
                 self._dispatcher.close()
             self.compacted = request.read_compacted
-            self._dispatcher = self._make_dispatcher(request.type)
+            self._dispatcher = self._make_dispatcher(request.type, per_message)
             self.type = request.type
         elif not same:
             kind = self.type.value if self.type is not None else ""
@@ -174,7 +204,19 @@ class Subscription:
         self._dispatcher.join(consumer)
         return consumer
 
-    def _make_dispatcher(self, kind: SubscriptionType) -> Dispatcher:
+    def _is_per_message(self, request: SubscribeRequest) -> bool:
+        """Shared ones of queues, of topics that have levels, and for those who ask for it."""
+        exact = self.name == QUEUE_SUBSCRIPTION or request.per_message or self._around.side.levels > 0
+        return exact and request.type is SubscriptionType.SHARED
+
+    def per_message(self) -> PerMessage | None:
+        """The dispatcher of a subscription that is a queue; None if its consumers are of another type."""
+        if self._dispatcher is None:
+            self._dispatcher = self._make_dispatcher(SubscriptionType.SHARED, True)
+            self.type = SubscriptionType.SHARED
+        return self._dispatcher if isinstance(self._dispatcher, PerMessage) else None
+
+    def _make_dispatcher(self, kind: SubscriptionType, per_message: bool) -> Dispatcher:
         around = self._around
         source = around.view if self.compacted else around.source
         parts = DispatchParts(
@@ -188,6 +230,9 @@ class Subscription:
             around.partition,
         )
         match kind:
+            case SubscriptionType.SHARED if per_message:
+                queue = self.name == QUEUE_SUBSCRIPTION
+                return PerMessage(parts, around.side, self._redeliveries, around.levels_of, queue=queue)
             case SubscriptionType.SHARED:
                 return Shared(parts)
             case SubscriptionType.KEY_SHARED:
@@ -213,6 +258,13 @@ class Subscription:
         """Close every consumer."""
         for consumer in list(self.consumers):
             self.expel(consumer, reason)
+
+    def renew(self, reason: str) -> None:
+        """Close every consumer: those that come back have another dispatcher."""
+        self.disconnect(reason)
+        if self._dispatcher is not None and not self._gone:
+            self._dispatcher.close()
+            self._dispatcher, self.type = None, None
 
     def end(self, reason: str) -> None:
         """It is no more: forget it."""
@@ -287,6 +339,19 @@ class Subscription:
     def redeliver(self, consumer: BrokerConsumer, ranges: Sequence[tuple[int, int]] | None) -> None:
         if self._dispatcher is not None:
             self._dispatcher.redeliver(consumer, ranges)
+
+    def drop_ready(self) -> int:
+        """Acknowledge all that no consumer has; answers how many messages that were."""
+        dispatcher = self.per_message()
+        if dispatcher is None:
+            raise SubscriptionBusyError(f"subscription {self.name!r} has consumers that are not a queue's")
+        before, end = self.backlog, self._source.end_offset
+        dropped = BitMap64()
+        dropped.add_range(self.cursor.mark_delete + 1, end)
+        dropped -= dispatcher.forget_ready(end)
+        self.cursor.ack_all(dropped, end)
+        self._note()
+        return before - self.backlog
 
     # --- for administrators -----------------------------------------------------------------------------
 
@@ -422,14 +487,14 @@ def commit_key(name: str) -> str:
     return f"commit/{name}"
 
 
-def load_subscriptions(around: SubscriptionParts) -> dict[str, Subscription]:
+def load_subscriptions(around: SubscriptionParts, state: StateLog) -> dict[str, Subscription]:
     """Every durable subscription that the state knows."""
     found: dict[str, Subscription] = {}
-    for key in around.state.keys(record_key("")):
+    for key in state.keys(record_key("")):
         name = key.removeprefix(record_key(""))
-        cursor_bytes = around.state.get(cursor_key(name))
+        cursor_bytes = state.get(cursor_key(name))
         cursor = Cursor() if cursor_bytes is None else Cursor.from_bytes(cursor_bytes)
         found[name] = Subscription(
-            around, name, cursor, durable=True, properties=decode_subscription(around.state.get(key) or b"{}")
+            around, name, cursor, durable=True, properties=decode_subscription(state.get(key) or b"{}")
         )
     return found

@@ -163,6 +163,11 @@ class Producers:
     def epoch(self) -> int | None:
         return self._epoch
 
+    @property
+    def exclusive(self) -> bool:
+        """Whether one is the only one, or waits to be."""
+        return self._exclusive is not None or bool(self._waiting)
+
     async def epoch_persisted(self) -> None:
         """Wait until no crash can bring an epoch of before back."""
         if self._store is not None:

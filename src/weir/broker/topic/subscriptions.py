@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 
-from weir.broker.api import StartAt, SubscribeRequest
+from weir.broker.api import StartAt, SubscribeRequest, SubscriptionType
 from weir.broker.context import BrokerContext
 from weir.broker.dispatch.consumer import BrokerConsumer
+from weir.broker.dispatch.levels import levels_in
+from weir.broker.dispatch.queue_side import QueueSide
 from weir.broker.dispatch.subscription import Subscription, SubscriptionParts, load_subscriptions
 from weir.broker.publish.limits import RateLimit
 from weir.broker.topic.meters import Histogram
@@ -12,6 +14,7 @@ from weir.broker.topic.producer_state_manager import ProducerStateManager
 from weir.broker.transactions.decided_log import DecidedLog
 from weir.model.errors import SubscriptionBusyError, SubscriptionNotFoundError, TooManyError
 from weir.model.policies import Policies, Rate
+from weir.model.queues import QueueRules
 from weir.model.topics import TopicName
 from weir.runtime.byte_budget import ByteShare
 from weir.runtime.tasks import TaskScope
@@ -45,6 +48,7 @@ class Subscriptions:
         self._rate = RateLimit(clock, Rate(), settings.rate_burst_s)
         #: From append to delivery.
         self.latency = Histogram()
+        self.queue_side = QueueSide()
         self._around = SubscriptionParts(
             clock,
             settings,
@@ -58,8 +62,10 @@ class Subscriptions:
             self.latency,
             topic.partition,
             self._dropped,
+            self.queue_side,
+            levels_in(context.formats),
         )
-        self.by_name: dict[str, Subscription] = load_subscriptions(self._around)
+        self.by_name: dict[str, Subscription] = load_subscriptions(self._around, state)
 
     def get(self, name: str) -> Subscription:
         found = self.by_name.get(name)
@@ -84,6 +90,17 @@ class Subscriptions:
         subscription.limits.consumer = self._policies.max_unacked_per_consumer or 0
         subscription.limits.subscription = self._policies.max_unacked_per_subscription or 0
         subscription.rate.set(self._policies.subscription_dispatch_rate or Rate())
+
+    def apply_queue(self, rules: QueueRules) -> None:
+        """What the topic is as a queue from now on. Shared consumers come back to a dispatcher that knows its
+        levels."""
+        side = self.queue_side
+        side.single_active = rules.single_active
+        if side.levels != rules.max_priority:
+            side.levels = rules.max_priority
+            for subscription in list(self.by_name.values()):
+                if subscription.type is SubscriptionType.SHARED:
+                    subscription.renew("the topic has other levels of priority now")
 
     # --- coming -----------------------------------------------------------------------------------------
 

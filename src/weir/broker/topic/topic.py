@@ -43,6 +43,7 @@ from weir.model.errors import (
     WeirError,
 )
 from weir.model.policies import Policies, Rate, Roll
+from weir.model.queues import QueueRules
 from weir.model.registry import Action
 from weir.model.topics import TopicName
 from weir.runtime.byte_budget import ByteShare
@@ -151,6 +152,7 @@ class BrokerTopic:
             compaction=self.compaction,
             trimming=self.trimming,
         )
+        self._queue_rules = QueueRules()
         self._name_count = 0
         self._reads = Meter(self._clock)
         self._growth = GrowthListeners()
@@ -225,6 +227,16 @@ class BrokerTopic:
         self.stream.roll_when(roll.bytes, roll.ms / 1000)
         await self._dedup.turn(bool(policies.deduplication))
 
+    @property
+    def queue_rules(self) -> QueueRules:
+        """What holds for it as a queue."""
+        return self._queue_rules
+
+    def apply_queue(self, rules: QueueRules) -> None:
+        """These hold from now on."""
+        self._queue_rules = rules
+        self._subscriptions.apply_queue(rules)
+
     # --- producing --------------------------------------------------------------------------------------
 
     async def produce(self, request: ProducerRequest) -> BrokerProducer:
@@ -252,6 +264,20 @@ class BrokerTopic:
         if producer.admitted and producer.epoch is not None:
             await self.producers.epoch_persisted()
         return producer
+
+    def produce_as_broker(self, name: str) -> BrokerProducer:
+        """One that is the broker's own, is counted nowhere and stands in nobody's way; once it fails, there shall
+        be another after `settled`."""
+        producer = BrokerProducer(
+            self.publisher, self.producers, name, ProducerRequest("", name=name), b"", clock=self._clock
+        )
+        producer.failures_seen = self.stream.failures
+        producer.admit(None)
+        return producer
+
+    async def settled(self) -> None:
+        """Wait until it is known what failed appends left behind."""
+        await self._settled()
 
     async def _settled(self) -> None:
         """Wait until it is known what failed appends left behind: that counts as stored."""

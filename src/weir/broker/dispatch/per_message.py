@@ -1,0 +1,451 @@
+"""The dispatcher of queues: message by message to whoever has credit, in turn, and never more than the credit.
+
+A batch is handed out whole where one consumer has credit for all of it. What is ready: what came back, in its old
+places, then what comes next in the log; or, where there are levels of priority, all of it by level.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+from pyroaring import BitMap64
+
+from weir.broker.api import Delivery
+from weir.broker.dispatch.consumer import BrokerConsumer
+from weir.broker.dispatch.decisions import Seat, deal
+from weir.broker.dispatch.dispatcher import DispatchParts, ack_invisible, wanted_of
+from weir.broker.dispatch.queue_side import LevelsOf, QueueSide
+from weir.broker.dispatch.ready import Levelled, Ready, Returned, hold
+from weir.broker.dispatch.redeliveries import Redeliveries
+from weir.model.batch import Batch
+from weir.model.bits import Run, bits_at, indices_of
+from weir.model.errors import SubscriptionBusyError
+from weir.runtime.waiters import Waiters
+
+#: Messages, and batches, whose levels are looked for without a pause.
+_LOOK_MESSAGES = 2000
+_LOOK_BATCHES = 64
+#: About so many messages are read at a time to look for levels.
+_LOOK_CREDIT = 100
+_A_BATCH = _LOOK_MESSAGES // _LOOK_BATCHES
+
+
+class PerMessage:
+    """`side`: what the topic is as a queue. What of the log is before `read_at` is acknowledged, with a consumer,
+    ready or aside."""
+
+    def __init__(
+        self, desk: DispatchParts, side: QueueSide, counts: Redeliveries, levels_of: LevelsOf, *, queue: bool
+    ) -> None:
+        """`queue`: whether it serves the queue itself, whose rules hold; else another subscription of it."""
+        self._desk = desk
+        self._side = side
+        self._queue = queue
+        self._levels_of = levels_of
+        self._feed = desk.make_feed(self._read)
+        self._ready_feed = desk.make_feed(self._read)
+        self._brake = desk.make_brake(self.pump)
+        self._consumers: list[BrokerConsumer] = []
+        #: Of the consumers, those that get what is ready; the others only have something, or take it themselves.
+        self._served: list[BrokerConsumer] = []
+        self._levels = Levelled(side.levels) if side.levels else None
+        self._ready: Ready = self._levels or Returned()
+        self._aside = BitMap64()
+        self._counts = counts
+        self._turn = 0
+        self._capped = False  # a limit on unacknowledged messages held someone back
+        self._pumping = False
+        self._reading = False  # what is next must be read first
+        #: Levels: what is before it is looked through before anything is delivered.
+        self._look_until = 0
+        self._looks_again = False
+        #: Woken when something was read, for those who take messages themselves.
+        self.looked = Waiters()
+        self.read_at = desk.cursor.mark_delete + 1
+
+    # --- who there is -----------------------------------------------------------------------------------
+
+    @property
+    def consumers(self) -> Sequence[BrokerConsumer]:
+        return self._consumers
+
+    @property
+    def served(self) -> Sequence[BrokerConsumer]:
+        """Those that count as consumers."""
+        return self._served
+
+    @property
+    def aside(self) -> int:
+        """How many messages are neither ready nor with a consumer."""
+        return len(self._aside)
+
+    def join(self, consumer: BrokerConsumer) -> None:
+        self._look_until = self._feed.end_offset
+        if consumer.request.counted:
+            if self._served and (consumer.request.alone or self._served[0].request.alone):
+                raise SubscriptionBusyError("there is another consumer, and one wants to be alone")
+            self._served.append(consumer)
+        self._consumers.append(consumer)
+        self._choose()
+
+    def leave(self, consumer: BrokerConsumer) -> None:
+        self._consumers.remove(consumer)
+        self._stop_serving(consumer)
+        held, consumer.offsets = consumer.offsets, BitMap64()
+        self._put_back(held, held - _offsets_in(consumer.take_inbox()))
+        self.pump()
+
+    def retire(self, consumer: BrokerConsumer) -> None:
+        """It is served no more; what it has not seen goes to others."""
+        unseen = _offsets_in(consumer.take_inbox())
+        consumer.retire()
+        self._stop_serving(consumer)
+        consumer.offsets -= unseen
+        self._ready.add(unseen)
+        self.pump()
+
+    def _stop_serving(self, consumer: BrokerConsumer) -> None:
+        if consumer in self._served:
+            self._served.remove(consumer)
+            self._choose()
+
+    def _choose(self) -> None:
+        """Who is active: all, or of a single active one the first that came."""
+        single = self._queue and self._side.single_active
+        for place, consumer in enumerate(self._served):
+            consumer.set_active(not single or not place)
+
+    # --- delivering -------------------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        if self._pumping:  # rules that acknowledge something in the middle of it
+            return
+        self._pumping = True
+        try:
+            while self._served:
+                seats = self._seats()
+                if not any(seat.credit > 0 for seat in seats) or not self._brake.free():
+                    return
+                if not self._serve(None):
+                    return
+        finally:
+            self._pumping = False
+
+    def take(self, consumer: BrokerConsumer) -> Delivery | bool:
+        """The one message that is next, for whoever takes it himself; False if nothing is ready, True if that is
+        not known yet: `looked` tells when."""
+        self._look_until = max(self._look_until, self._feed.end_offset)
+        self._reading = False
+        consumer.charge(-1)
+        try:
+            while self._serve(consumer):
+                if consumer.inbox:
+                    return consumer.take_inbox()[0]
+        finally:
+            consumer.charge(max(0, consumer.demand))
+        return self._reading
+
+    def _read(self) -> None:
+        self.looked.wake()
+        self.pump()
+
+    def _seats(self) -> list[Seat]:
+        """Each consumer's credit: what it asked for, as far as the limits on unacknowledged messages allow."""
+        limits = self._desk.limits
+        served = self._served
+        if not limits.subscription and not limits.consumer:
+            self._capped = False
+            return [Seat("", c.priority, c.capacity if c.active else 0) for c in served]
+        room = limits.subscription - sum(c.unacked for c in self._consumers) if limits.subscription else None
+        seats = []
+        self._capped = False
+        for consumer in served:
+            wanted = credit = consumer.capacity if consumer.active else 0
+            if credit > 0 and limits.consumer:
+                credit = min(credit, limits.consumer - consumer.unacked)
+            if credit > 0 and room is not None:
+                credit = min(credit, room)
+                room -= max(0, credit)
+            self._capped |= credit <= 0 < wanted
+            seats.append(Seat("", consumer.priority, max(0, credit)))
+        return seats
+
+    def _serve(self, taker: BrokerConsumer | None) -> bool:
+        """Hand something out, to those who are served or to who takes it; whether there is reason to go on."""
+        if self._levels is not None and not self._look_ahead(self._levels):
+            return False
+        if self._ready:
+            return self._from_ready(taker)
+        return self._levels is None and self._from_log(taker)
+
+    def _from_log(self, taker: BrokerConsumer | None) -> bool:
+        """What comes next in the log."""
+        batches = self._feed.get(self.read_at, self._room(taker))
+        if not batches:
+            self._reading = batches is None
+            return False
+        for batch in batches:
+            indices = self._fresh(batch)
+            given = self._hand_out(batch, indices, taker) if indices else 0
+            if given < len(indices):
+                self.read_at = batch.base_offset + indices[given]
+                return True
+            self.read_at = max(self.read_at, batch.end_offset)
+        return True
+
+    def _fresh(self, batch: Batch) -> Sequence[int]:
+        """The messages of a batch that nobody has looked at, of those that there is to deliver."""
+        if batch.end_offset <= self.read_at:
+            return ()
+        low = max(0, self.read_at - batch.base_offset)
+        wanted = wanted_of(self._desk, batch)
+        if wanted is None and not self._aside:
+            return range(low, batch.count)
+        if wanted is not None:
+            ack_invisible(self._desk, batch)
+        indices = range(batch.count) if wanted is None else indices_of(wanted)
+        base, aside = batch.base_offset, self._aside
+        return [index for index in indices if index >= low and base + index not in aside]
+
+    def _from_ready(self, taker: BrokerConsumer | None) -> bool:
+        """What came back, or has the highest level."""
+        ready = self._ready
+        first = ready.first()
+        start = self._feed.start_offset
+        if first < start:
+            ready.drop(0, start)
+            return True
+        batches = self._ready_feed.get(first, self._room(taker))
+        if not batches:
+            self._reading = batches is None
+            return False
+        if batches[0].base_offset > first:  # it is gone
+            ready.drop(first, batches[0].base_offset)
+            return True
+        for batch in batches:
+            if not batch.base_offset <= first < batch.end_offset:
+                break
+            offsets = ready.within(batch.end_offset, self._room(taker))
+            if not offsets:
+                return True  # so much is enough for once
+            base = batch.base_offset
+            indices: Sequence[int] = (
+                range(offsets.start - base, offsets.stop - base)
+                if isinstance(offsets, range)
+                else [offset - base for offset in offsets]
+            )
+            ready.remove(offsets)
+            self._hand_out(batch, indices, taker)
+            if not ready:
+                break
+            first = ready.first()
+        return True
+
+    def _room(self, taker: BrokerConsumer | None) -> int:
+        if taker is not None:
+            return taker.demand
+        return sum(seat.credit for seat in self._seats())
+
+    def _hand_out(self, batch: Batch, indices: Sequence[int], taker: BrokerConsumer | None) -> int:
+        """Messages of a batch, from the first on, to whoever is next; answers how many of them are dealt with."""
+        who: Sequence[BrokerConsumer]
+        if taker is None:
+            who, seats = self._served, self._seats()
+        else:
+            who, seats = [taker], [Seat("", 0, taker.demand)]
+        room = sum(seat.credit for seat in seats)
+        if room <= 0:
+            return 0
+        if room < len(indices):
+            indices = indices[:room]
+        kept = indices
+        hooks = self._side.hooks
+        if hooks is not None and self._queue:
+            gone = hooks.screen(batch, indices)
+            if gone:
+                hold(self._aside, batch.base_offset, gone)
+                taken = dict.fromkeys(gone)
+                kept = [index for index in indices if index not in taken]
+        dealt, turn = deal(len(kept), seats, self._turn)
+        if taker is None:
+            self._turn = turn
+        for place, part in dealt:
+            self._give(who[place], batch, kept[part.start : part.stop : part.step])
+        return len(indices)
+
+    def _give(self, consumer: BrokerConsumer, batch: Batch, indices: Sequence[int]) -> None:
+        base = batch.base_offset
+        hold(consumer.offsets, base, indices)
+        if self._counts.any_in(base + indices[0], base + indices[-1] + 1):
+            self._give_counted(consumer, batch, indices)
+        else:
+            consumer.give(Delivery(batch, _wanted(indices, batch.count)), len(indices), in_order=True)
+        self._brake.spend(len(indices), len(batch.payload))
+
+    def _give_counted(self, consumer: BrokerConsumer, batch: Batch, indices: Sequence[int]) -> None:
+        """Neighbours that came equally often before are one delivery."""
+        run: list[int] = []
+        times = 0
+        for index in indices:
+            count = self._counts.of(batch.base_offset + index)
+            if run and count != times:
+                consumer.give(Delivery(batch, _wanted(run, batch.count), times), len(run), in_order=True)
+                run = []
+            run.append(index)
+            times = count
+        consumer.give(Delivery(batch, _wanted(run, batch.count), times), len(run), in_order=True)
+
+    # --- levels -----------------------------------------------------------------------------------------
+
+    def _look_ahead(self, levels: Levelled) -> bool:
+        """Find the levels of what is in the log, so much at a time; whether enough is known to deliver."""
+        left = _LOOK_MESSAGES
+        while left > 0:
+            batches = self._feed.get(self.read_at, _LOOK_CREDIT)
+            if not batches:
+                self._reading = batches is None
+                return batches is not None or self.read_at >= self._look_until
+            for batch in batches:
+                indices = self._fresh(batch)
+                if indices:
+                    levels.note(batch.base_offset, indices, self._levels_of(batch))
+                self.read_at = max(self.read_at, batch.end_offset)
+                left -= max(_A_BATCH, batch.count)
+                if left <= 0:
+                    break
+        if not self._looks_again:
+            self._looks_again = True
+            asyncio.get_running_loop().call_soon(self._look_on)
+        self._reading = self.read_at < self._look_until
+        return not self._reading
+
+    def _look_on(self) -> None:
+        self._looks_again = False
+        self._read()
+
+    # --- what comes back --------------------------------------------------------------------------------
+
+    def give_back(self, consumer: BrokerConsumer, deliveries: list[Delivery]) -> None:
+        unseen = _offsets_in(deliveries) & consumer.offsets
+        consumer.offsets -= unseen
+        self._ready.add(unseen)
+        self.pump()
+
+    def redeliver(self, consumer: BrokerConsumer, ranges: Sequence[tuple[int, int]] | None) -> None:
+        if ranges is None:
+            unseen = _offsets_in(consumer.take_inbox())
+            back, consumer.offsets = consumer.offsets, BitMap64()
+            seen = back - unseen
+        else:
+            back = BitMap64()
+            for first, end in ranges:
+                back.add_range(first, end)
+            back &= consumer.offsets
+            if consumer.inbox:  # on its way to it
+                back -= _offsets_in(consumer.inbox)
+            consumer.offsets -= back
+            seen = back
+        consumer.redelivered += len(seen)
+        self._put_back(back, seen)
+        self.pump()
+
+    def _put_back(self, offsets: BitMap64, seen: BitMap64) -> None:
+        if seen:
+            self._counts.count(seen)
+            hooks = self._side.hooks
+            gone = hooks.returned(seen, self._counts) if hooks is not None and self._queue else None
+            if gone:
+                self._aside |= gone
+                offsets = offsets - gone
+        self._ready.add(offsets)
+
+    def set_aside(self, consumer: BrokerConsumer | None, ranges: Sequence[Run]) -> BitMap64:
+        """Take messages that the consumer has, or that are ready; answers which these were."""
+        found = BitMap64()
+        for first, end in ranges:
+            found.add_range(first, end)
+        if consumer is not None:
+            found &= consumer.offsets
+            consumer.offsets -= found
+        else:
+            for other in self._consumers:
+                found -= other.offsets
+            found -= self._aside
+            for first, end in ranges:
+                self._ready.drop(first, end)
+        self._aside |= found
+        return found
+
+    def put_back(self, offsets: BitMap64) -> None:
+        """What was aside is ready again."""
+        back = offsets & self._aside
+        self._aside -= back
+        self._ready.add(back)
+        self.pump()
+
+    def forget_ready(self, end: int) -> BitMap64:
+        """All that is ready before `end` is done with: the caller acknowledges it. Answers what is not ready."""
+        kept = self.unready()
+        self._ready.empty(kept)
+        self._counts.keep(kept)
+        self.read_at = max(self.read_at, end)
+        return kept
+
+    def unready(self) -> BitMap64:
+        """What is with a consumer, or aside."""
+        found = BitMap64(self._aside)
+        for consumer in self._consumers:
+            found |= consumer.offsets
+        return found
+
+    def settled(self, consumer: BrokerConsumer | None, ranges: Sequence[Run]) -> bool:
+        for first, end in ranges:
+            if consumer is not None and consumer.offsets.contains_range(first, end):
+                consumer.offsets.remove_range(first, end)
+                if self._levels is None:
+                    continue
+            else:
+                for other in self._consumers:
+                    other.offsets.remove_range(first, end)
+                self._aside.remove_range(first, end)
+            self._ready.drop(first, end)
+        if self._counts:
+            for first, end in ranges:
+                self._counts.forget(first, end)
+        return self._capped
+
+    def rewind(self) -> None:
+        for consumer in self._consumers:
+            consumer.take_inbox()
+            consumer.offsets.clear()
+        self._ready.clear()
+        self._aside.clear()
+        self._counts.clear()
+        self.read_at = self._desk.cursor.mark_delete + 1
+        self._look_until = self._feed.end_offset
+        self.pump()
+
+    def close(self) -> None:
+        self._brake.close()
+        self.looked.wake()
+
+
+def _wanted(indices: Sequence[int], count: int) -> int | None:
+    """Messages of a batch, in ascending order, as bits; None for all of them."""
+    size = len(indices)
+    if size == count:
+        return None
+    first = indices[0]
+    if indices[-1] - first + 1 == size:
+        return ((1 << size) - 1) << first
+    return bits_at(indices, count)
+
+
+def _offsets_in(deliveries: Sequence[Delivery]) -> BitMap64:
+    found = BitMap64()
+    for delivery in deliveries:
+        batch = delivery.batch
+        if delivery.wanted is None:
+            found.add_range(batch.base_offset, batch.end_offset)
+        else:
+            found.update([batch.base_offset + index for index in indices_of(delivery.wanted)])
+    return found

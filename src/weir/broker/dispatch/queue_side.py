@@ -1,0 +1,39 @@
+"""What a topic, or a queue in memory, is as a queue: for the dispatchers of its subscriptions."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from pyroaring import BitMap64
+
+from weir.broker.dispatch.redeliveries import Redeliveries
+from weir.model.batch import Batch
+
+#: The level of each message of a batch, as its producer said it; None if none of them said any.
+LevelsOf = Callable[[Batch], Sequence[int] | None]
+
+
+class QueueHooks(Protocol):
+    """The rules of a queue as its dispatcher asks them, in the middle of its work: they decide at once, and begin
+    what takes longer. What they take is aside: neither ready nor with a consumer, until it is acknowledged
+    (`Subscription.ack(None, ...)`) or `PerMessage.put_back`; neither before the call has returned."""
+
+    def screen(self, batch: Batch, indices: Sequence[int]) -> Sequence[int]:
+        """Messages that are about to be delivered, in ascending order: those that shall not be, since their time
+        is over."""
+
+    def returned(self, offsets: BitMap64, counts: Redeliveries) -> BitMap64 | None:
+        """Messages that consumers gave back, and how often they were delivered: those that shall not be delivered
+        again."""
+
+
+class QueueSide:
+    """Changed in place when the rules of the queue change; dispatchers look at it each time."""
+
+    __slots__ = ("hooks", "levels", "single_active")
+
+    def __init__(self, levels: int = 0, *, single_active: bool = False, hooks: QueueHooks | None = None) -> None:
+        #: Levels of priority above 0; 0: none, and nothing is opened to look for any.
+        self.levels = levels
+        #: One consumer of the queue at a time is served, the one that came first.
+        self.single_active = single_active
+        self.hooks = hooks

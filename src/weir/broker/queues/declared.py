@@ -1,0 +1,50 @@
+"""How topics are declared as queues, from their records; and what follows from that."""
+
+from functools import lru_cache
+
+from weir.broker.queues.rules import rules_of
+from weir.broker.registry.registry import Registry
+from weir.model.errors import QueueArgumentError, WireError
+from weir.model.queues import QUEUE_PROPERTY, QueueDeclaration, QueueRules, queue_of_topic
+from weir.model.registry import TopicRecord
+from weir.model.topics import TopicName
+from weir.wire.queues import decode_declaration
+
+_PLAIN = QueueRules()
+
+
+def declaration_of(record: TopicRecord, topic: TopicName) -> QueueDeclaration | None:
+    """As the topic was declared; None if nobody did, or if it cannot be read."""
+    text = record.properties.get(QUEUE_PROPERTY)
+    return None if text is None else _declaration(queue_of_topic(topic), text)
+
+
+@lru_cache(maxsize=4096)
+def _declaration(name: str, text: str) -> QueueDeclaration | None:
+    try:
+        return decode_declaration(name, text)
+    except WireError:
+        return None
+
+
+@lru_cache(maxsize=4096)
+def _rules(name: str, text: str) -> QueueRules:
+    declaration = _declaration(name, text)
+    if declaration is None:
+        return _PLAIN
+    try:
+        return rules_of(declaration)
+    except QueueArgumentError:  # of a newer Weir
+        return _PLAIN
+
+
+class DeclaredRules:
+    """Fills `ports.QueueRulesSource`: from the records of topics that are loaded."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    def of(self, topic: TopicName) -> QueueRules:
+        record = self._registry.topics.find(topic)
+        text = None if record is None else record.properties.get(QUEUE_PROPERTY)
+        return _PLAIN if text is None else _rules(queue_of_topic(topic), text)

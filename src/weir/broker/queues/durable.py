@@ -1,0 +1,189 @@
+"""A durable queue: a topic and its subscription `queue`. What others produce to the topic is in it."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+
+from weir.broker.api import Outgoing, QueueMessages, Receipt, StartAt, SubscribeRequest
+from weir.broker.dispatch.consumer import BrokerConsumer
+from weir.broker.dispatch.subscription import Subscription
+from weir.broker.publish.producers import BrokerProducer
+from weir.broker.queues.local import LocalQueue, QueueOwner
+from weir.broker.topic.topic import BrokerTopic
+from weir.model.batch import BatchFormat
+from weir.model.errors import ProducerBusyError, ProducerClosedError, TopicClosedError, WeirError
+from weir.model.ids import Buffer
+from weir.model.queues import QUEUE_SUBSCRIPTION, QueueDeclaration, QueueRules
+from weir.runtime.byte_budget import ByteShare
+from weir.runtime.tasks import TaskScope
+from weir.wire.messages import join_messages
+
+#: An entry is no larger, unless one message alone is.
+_ENTRY_BYTES = 1024 * 1024
+
+
+class DurableQueue(LocalQueue):
+    """Fills `api.Queue`. Dies with the topic, when another broker has it or it is deleted."""
+
+    def __init__(
+        self, owner: QueueOwner, declaration: QueueDeclaration, topic: BrokerTopic, tasks: TaskScope
+    ) -> None:
+        super().__init__(owner, declaration, topic.name.namespace)
+        self.topic = topic
+        self._tasks = tasks
+        self._loop = asyncio.get_running_loop()
+        self._producer: BrokerProducer | None = None
+        self._settling = False
+        self._making: asyncio.Future[None] | None = None
+        #: The last answer that waits for a disk: what needs none is answered after it.
+        self._last: asyncio.Future[int] | None = None
+
+    @property
+    def rules(self) -> QueueRules:
+        return self.topic.queue_rules
+
+    @property
+    def alive(self) -> bool:
+        return self.topic.alive and not self.gone
+
+    @property
+    def subscription(self) -> Subscription | None:
+        return self.topic.subscriptions.get(QUEUE_SUBSCRIPTION)
+
+    async def ensure_subscription(self) -> Subscription:
+        """From the oldest message on, durable before it is answered."""
+        while (making := self._making) is not None:
+            await asyncio.wait([making])
+        found = self.subscription
+        if found is not None:
+            return found
+        self._making = self._loop.create_future()
+        try:
+            return await self.topic.stored.create_subscription(QUEUE_SUBSCRIPTION, StartAt())
+        finally:
+            self._making.set_result(None)
+            self._making = None
+
+    async def subscribe(self, request: SubscribeRequest, share: ByteShare | None) -> BrokerConsumer:
+        return await self.topic.subscribe(request, delivery_share=share)
+
+    def _unsubscribed_messages(self) -> int:
+        return max(0, self.topic.stable_offset - self.topic.start_offset)
+
+    # --- publishing -------------------------------------------------------------------------------------
+
+    def publish(self, messages: QueueMessages) -> "asyncio.Future[int]":
+        answer: asyncio.Future[int] = self._loop.create_future()
+        producer = self._ready_producer()
+        if isinstance(producer, WeirError):
+            answer.set_exception(producer)
+            return answer
+        receipts = self._send(producer, messages)
+        if not messages.persistent:
+            return self._answer_at_once(receipts, answer)
+        self._last = answer
+        left = len(receipts)
+
+        def stored(receipt: "asyncio.Future[Receipt]") -> None:
+            nonlocal left
+            left -= 1
+            if answer.done():
+                receipt.exception()  # somebody looked
+            elif (failure := receipt.exception()) is not None:
+                answer.set_exception(failure)
+            elif not left:
+                answer.set_result(0)
+
+        for receipt in receipts:
+            receipt.add_done_callback(stored)
+        return answer
+
+    def _send(self, producer: BrokerProducer, messages: QueueMessages) -> "Sequence[asyncio.Future[Receipt]]":
+        outgoings = [
+            Outgoing(join_messages(entry), len(entry), BatchFormat.MESSAGES, deliver_at_ms=messages.deliver_at_ms)
+            for entry in self._entries(messages.encoded)
+        ]
+        if len(outgoings) > 1:
+            together = producer.publish_all(outgoings)
+            if together is not None:
+                return [together]
+        return [producer.publish(outgoing) for outgoing in outgoings]
+
+    def _entries(self, encoded: Sequence[Buffer]) -> list[Sequence[Buffer]]:
+        """As few as may be: none larger than the topic takes, if its messages are not."""
+        limit = self.topic.policies.max_message_bytes or 0
+        most = min(_ENTRY_BYTES, limit or _ENTRY_BYTES) - _HEAD_BYTES
+        size = sum(map(len, encoded))
+        if size <= most:
+            return [encoded]
+        entries: list[Sequence[Buffer]] = []
+        first = size = 0
+        for place, message in enumerate(encoded):
+            if place > first and size + len(message) > most:
+                entries.append(encoded[first:place])
+                first, size = place, 0
+            size += len(message)
+        entries.append(encoded[first:])
+        return entries
+
+    def _answer_at_once(
+        self, receipts: "Sequence[asyncio.Future[Receipt]]", answer: "asyncio.Future[int]"
+    ) -> "asyncio.Future[int]":
+        """They are accepted, which is all that was asked for, unless they were refused; in the order of calls."""
+        failed = next((r.exception() for r in receipts if r.done() and r.exception() is not None), None)
+        for receipt in receipts:
+            receipt.add_done_callback(_looked_at)
+        last = self._last
+
+        def say(_: object = None) -> None:
+            if failed is not None:
+                answer.set_exception(failed)
+            else:
+                answer.set_result(0)
+
+        if last is None or last.done():
+            self._last = None
+            say()
+        else:
+            last.add_done_callback(say)
+            self._last = answer
+        return answer
+
+    def _ready_producer(self) -> BrokerProducer | WeirError:
+        """The broker's own producer; after a failure another, once it is known what that left behind."""
+        topic = self.topic
+        if not self.alive:
+            return TopicClosedError(f"{topic.name} is not served here any more")
+        if topic.producers.exclusive:
+            return ProducerBusyError(f"{topic.name} has an exclusive producer")
+        if topic.producers.over_quota is not None:
+            return topic.producers.over_quota
+        producer = self._producer
+        if producer is not None and producer.failures_seen == topic.stream.failures:
+            return producer
+        if topic.publisher.failed:
+            if not self._settling:
+                self._settling = True
+                self._tasks.spawn(self._settle(), "settle")
+            return ProducerClosedError("what was published before could not be stored", hint="publish it again")
+        self._producer = producer = topic.produce_as_broker("weir-queue")
+        return producer
+
+    async def _settle(self) -> None:
+        try:
+            with suppress(WeirError):  # the topic is gone, then
+                await self.topic.settled()
+        finally:
+            self._settling = False
+
+    async def wait_capacity(self) -> None:
+        await self.topic.publisher.wait_capacity()
+
+
+#: Before the messages of an entry.
+_HEAD_BYTES = 5
+
+
+def _looked_at(receipt: "asyncio.Future[Receipt]") -> None:
+    if not receipt.cancelled():
+        receipt.exception()

@@ -1,0 +1,140 @@
+"""A queue that this broker has, whatever it is made of: consumers, counts, and what its owner is told."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from weir.broker.api import ConsumeRequest, QueueCounts, SubscribeRequest, SubscriptionType
+from weir.broker.dispatch.consumer import BrokerConsumer
+from weir.broker.dispatch.subscription import Subscription
+from weir.broker.queues.consumers import LocalConsumer
+from weir.model.errors import QueueLockedError, QueueNotFoundError, SubscriptionBusyError, TopicClosedError
+from weir.model.queues import (
+    QUEUE_SUBSCRIPTION,
+    QueueDeclaration,
+    QueuePolicy,
+    QueueRules,
+    queue_in_vhost,
+    vhost_of,
+)
+from weir.model.topics import NamespaceName
+from weir.runtime.byte_budget import ByteShare
+
+
+class QueueOwner(Protocol):
+    """What a queue tells the namespace that it is in."""
+
+    def unused(self, queue: "LocalQueue") -> None:
+        """One that goes with its last consumer has none any more."""
+
+
+class LocalQueue:
+    """Half of `api.Queue`: the other half is a topic's, or memory's."""
+
+    def __init__(self, owner: QueueOwner, declaration: QueueDeclaration, namespace: NamespaceName) -> None:
+        self.declaration = declaration
+        #: As RabbitMQ's messages name it.
+        self.said = queue_in_vhost(declaration.name, vhost_of(namespace))
+        self._owner = owner
+        #: Set once it is being deleted.
+        self.gone = False
+
+    @property
+    def name(self) -> str:
+        return self.declaration.name
+
+    @property
+    def rules(self) -> QueueRules:
+        raise NotImplementedError
+
+    @property
+    def policy(self) -> QueuePolicy | None:
+        return None
+
+    @property
+    def subscription(self) -> Subscription | None:
+        """The one that its consumers share; None as long as nobody consumed a topic that nobody declared."""
+        raise NotImplementedError
+
+    async def ensure_subscription(self) -> Subscription:
+        raise NotImplementedError
+
+    async def subscribe(self, request: SubscribeRequest, share: ByteShare | None) -> BrokerConsumer:
+        """NotAuthorisedError, SubscriptionBusyError."""
+        raise NotImplementedError
+
+    def _unsubscribed_messages(self) -> int:
+        """What a first consumer would find."""
+        return 0
+
+    # --- consuming --------------------------------------------------------------------------------------
+
+    async def consume(self, request: ConsumeRequest, *, share: ByteShare | None = None) -> LocalConsumer:
+        return await self._join(
+            SubscribeRequest(
+                request.role,
+                QUEUE_SUBSCRIPTION,
+                SubscriptionType.SHARED,
+                consumer_name=request.tag,
+                priority=-request.priority,
+                properties={"prefetch": str(request.prefetch)} if request.prefetch else {},
+                address=request.address,
+                per_message=True,
+                alone=request.exclusive,
+            ),
+            share,
+        )
+
+    async def getter(self, role: str) -> LocalConsumer:
+        return await self._join(
+            SubscribeRequest(role, QUEUE_SUBSCRIPTION, SubscriptionType.SHARED, per_message=True, counted=False),
+            None,
+        )
+
+    async def _join(self, request: SubscribeRequest, share: ByteShare | None) -> LocalConsumer:
+        try:
+            subscription = await self.ensure_subscription()
+            consumer = await self.subscribe(request, share)
+        except SubscriptionBusyError as busy:
+            raise QueueLockedError(f"{self.said} in exclusive use", hint=QueueLockedError.hint) from busy
+        except TopicClosedError as closed:
+            if self.gone:
+                raise QueueNotFoundError(f"no {self.said}") from closed
+            raise
+        return LocalConsumer(self, subscription, consumer)
+
+    def consumer_left(self) -> None:
+        if self.declaration.auto_delete and not self.gone and not self.consumer_count:
+            self._owner.unused(self)
+
+    def reject(
+        self, subscription: Subscription, consumer: BrokerConsumer, ranges: Sequence[tuple[int, int]]
+    ) -> None:
+        consumer.ack(ranges)
+
+    # --- counting ---------------------------------------------------------------------------------------
+
+    @property
+    def consumer_count(self) -> int:
+        subscription = self.subscription
+        dispatcher = None if subscription is None else subscription.per_message()
+        if dispatcher is None:
+            return 0 if subscription is None else len(subscription.consumers)
+        return len(dispatcher.served)
+
+    def counts_now(self) -> QueueCounts:
+        subscription = self.subscription
+        if subscription is None:
+            return QueueCounts(self._unsubscribed_messages(), 0, 0)
+        dispatcher = subscription.per_message()
+        unacked = subscription.unacked
+        aside = 0 if dispatcher is None else dispatcher.aside
+        return QueueCounts(max(0, subscription.backlog - unacked - aside), unacked, self.consumer_count)
+
+    async def counts(self) -> QueueCounts:
+        return self.counts_now()
+
+    async def purge(self) -> int:
+        subscription = await self.ensure_subscription()
+        dropped = subscription.drop_ready()
+        await subscription.persisted()
+        return dropped

@@ -1,0 +1,169 @@
+"""A queue in the memory of one broker: no topic, no disk, gone with the broker or its connection."""
+
+import asyncio
+from collections.abc import Callable
+
+from weir.broker.api import QueueMessages, SubscribeRequest
+from weir.broker.context import BrokerContext
+from weir.broker.dispatch.consumer import BrokerConsumer
+from weir.broker.dispatch.levels import levels_in
+from weir.broker.dispatch.queue_side import QueueSide
+from weir.broker.dispatch.subscription import Subscription, SubscriptionParts
+from weir.broker.publish.limits import RateLimit
+from weir.broker.queues.local import LocalQueue, QueueOwner
+from weir.broker.queues.memory_log import OVERHEAD_BYTES, MemoryLog
+from weir.broker.queues.rules import rules_of
+from weir.broker.topic.meters import Histogram, Meter
+from weir.broker.transactions.decided_log import DecidedLog
+from weir.model.batch import Batch, BatchFormat
+from weir.model.errors import QueueNotFoundError
+from weir.model.policies import Rate
+from weir.model.queues import QUEUE_SUBSCRIPTION, QueueDeclaration, QueueRules
+from weir.model.registry import Action
+from weir.model.topics import TopicName
+from weir.runtime.byte_budget import ByteShare
+from weir.runtime.interfaces import Timer
+from weir.runtime.tasks import TaskScope
+from weir.stream.cursor import Cursor
+from weir.wire.messages import join_messages
+
+
+class _Forgetting:
+    """Fills `subscription.CursorStore`: nothing is kept, and what is acknowledged is forgotten at once."""
+
+    def __init__(self, acknowledged: Callable[[], None]) -> None:
+        self._acknowledged = acknowledged
+
+    def get(self, key: str) -> bytes | None:
+        return None
+
+    def put(self, key: str, value: bytes) -> None: ...
+
+    def mark(self, key: str, source: Callable[[], bytes]) -> None:
+        self._acknowledged()
+
+    def delete(self, key: str) -> None: ...
+
+    async def flush(self) -> None: ...
+
+
+class MemoryQueue(LocalQueue):
+    """Fills `api.Queue`. `connection`: whose it is, if it is exclusive. `scope`: what a role's rights are asked
+    on; `share`: what it may take of the memory for queues."""
+
+    def __init__(
+        self,
+        context: BrokerContext,
+        owner: QueueOwner,
+        declaration: QueueDeclaration,
+        *,
+        connection: str,
+        scope: TopicName,
+        share: ByteShare,
+        tasks: TaskScope,
+    ) -> None:
+        super().__init__(owner, declaration, scope.namespace)
+        self.connection = connection
+        self._context = context
+        self._clock = context.runtime.clock
+        self._scope = scope
+        self._share = share
+        self._rules = rules_of(declaration)
+        self.side = QueueSide(self._rules.max_priority, single_active=self._rules.single_active)
+        self.log = MemoryLog(share)
+        self.published = Meter(self._clock)
+        self._held: dict[Timer, int] = {}
+        source = DecidedLog(self.log, self.log)
+        self._subscription = Subscription(
+            SubscriptionParts(
+                self._clock,
+                context.settings,
+                self.log,
+                source,
+                source,
+                _Forgetting(self._forget),
+                tasks,
+                context.keys_of,
+                RateLimit(self._clock, Rate(), context.settings.rate_burst_s),
+                Histogram(),
+                None,
+                lambda subscription: None,
+                self.side,
+                levels_in(context.formats),
+            ),
+            QUEUE_SUBSCRIPTION,
+            Cursor(),
+            durable=True,
+        )
+        self._done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._done.set_result(0)
+
+    @property
+    def rules(self) -> QueueRules:
+        return self._rules
+
+    @property
+    def alive(self) -> bool:
+        return not self.gone
+
+    @property
+    def subscription(self) -> Subscription:
+        return self._subscription
+
+    async def ensure_subscription(self) -> Subscription:
+        if self.gone:
+            raise QueueNotFoundError(f"no {self.said}")
+        return self._subscription
+
+    async def subscribe(self, request: SubscribeRequest, share: ByteShare | None) -> BrokerConsumer:
+        self._context.guard.check(request.role, self._scope, Action.CONSUME, subscription=QUEUE_SUBSCRIPTION)
+        return await self._subscription.subscribe(request, share)
+
+    # --- publishing -------------------------------------------------------------------------------------
+
+    def publish(self, messages: QueueMessages) -> "asyncio.Future[int]":
+        if self.gone:
+            refused: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+            refused.set_exception(QueueNotFoundError(f"no {self.said}"))
+            return refused
+        payload, count = join_messages(messages.encoded), len(messages.encoded)
+        wait_ms = 0 if messages.deliver_at_ms is None else messages.deliver_at_ms - self._clock.wall_ms()
+        if wait_ms > 0:
+            self._hold(payload, count, wait_ms / 1000)
+        else:
+            self._append(payload, count)
+        return self._done
+
+    def _append(self, payload: bytes, count: int) -> None:
+        batch = Batch(self.log.end_offset, count, BatchFormat.MESSAGES, self._clock.wall_ms(), payload)
+        self.published.count(count, len(payload))
+        self.log.append(batch)
+        self._subscription.pump()
+
+    def _hold(self, payload: bytes, count: int, delay_s: float) -> None:
+        """Until its moment has come; it takes memory meanwhile."""
+        size = len(payload) + OVERHEAD_BYTES
+
+        def due() -> None:
+            del self._held[timer]
+            self._share.release(size)
+            self._append(payload, count)
+
+        self._share.acquire(size)
+        timer = self._clock.call_later(delay_s, due)
+        self._held[timer] = size
+
+    async def wait_capacity(self) -> None:
+        await self._share.wait_capacity()
+
+    def _forget(self) -> None:
+        self.log.forget(self._subscription.cursor)
+
+    def end(self, reason: str) -> None:
+        """It is no more: its consumers are closed, its messages gone."""
+        self.gone = True
+        for timer in self._held:
+            timer.cancel()
+        self._held.clear()
+        self._subscription.end(reason)
+        self.log.close()

@@ -1,0 +1,356 @@
+"""The queues of one namespace on one broker: found, declared, deleted, and let go of with their connections."""
+
+import asyncio
+import logging
+from base64 import urlsafe_b64encode
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from weir.broker.api import NamespaceExchanges
+from weir.broker.broker import Broker
+from weir.broker.context import BrokerContext
+from weir.broker.queues.declared import declaration_of
+from weir.broker.queues.durable import DurableQueue
+from weir.broker.queues.local import LocalQueue
+from weir.broker.queues.memory import MemoryQueue
+from weir.broker.queues.rules import check_equivalent, rules_of
+from weir.broker.queues.streams import StreamQueue
+from weir.broker.registry.registry import Registry
+from weir.broker.topic.topic import BrokerTopic
+from weir.model.errors import (
+    InvalidNameError,
+    QueueArgumentError,
+    QueueInUseError,
+    QueueLockedError,
+    QueueNotFoundError,
+    TooManyError,
+    TopicClosedError,
+    TopicExistsError,
+    TopicNotFoundError,
+    WeirError,
+)
+from weir.model.policies import Policies, Retention
+from weir.model.queues import (
+    QUEUE_PROPERTY,
+    QueueDeclaration,
+    QueueKind,
+    QueuePolicy,
+    check_name,
+    queue_in_vhost,
+    queue_of_topic,
+    topic_of_queue,
+    vhost_of,
+)
+from weir.model.registry import Action, TopicRecord
+from weir.model.topics import NamespaceName, TopicName
+from weir.runtime.byte_budget import ByteBudget
+from weir.runtime.tasks import TaskScope
+from weir.wire.queues import encode_declaration
+
+log = logging.getLogger(__name__)
+
+#: Queues in memory of one namespace.
+_MOST_IN_MEMORY = 100_000
+_ATTEMPTS = 10
+
+
+class LocalQueues:
+    """Fills `api.NamespaceQueues`."""
+
+    def __init__(
+        self,
+        namespace: NamespaceName,
+        context: BrokerContext,
+        registry: Registry,
+        broker: Broker,
+        exchanges: NamespaceExchanges,
+        *,
+        memory: ByteBudget,
+        tasks: TaskScope,
+    ) -> None:
+        self._namespace = namespace
+        self._vhost = vhost_of(namespace)
+        self._context = context
+        self._registry = registry
+        self._broker = broker
+        self._exchanges = exchanges
+        self._memory = memory
+        self._tasks = tasks
+        self._open: dict[str, DurableQueue] = {}
+        self._in_memory: dict[str, MemoryQueue] = {}
+        self._changing: dict[str, tuple[asyncio.Lock, int]] = {}
+
+    # --- finding ----------------------------------------------------------------------------------------
+
+    def find(self, name: str) -> LocalQueue | None:
+        transient = self._in_memory.get(name)
+        if transient is not None:
+            return transient
+        queue = self._open.get(name)
+        if queue is None or queue.alive:
+            return queue
+        del self._open[name]
+        return None
+
+    async def get(self, role: str, name: str, *, connection: str = "") -> LocalQueue:
+        topic = self._topic_of(name)
+        self._context.guard.check(role, topic, None)
+        found = self.find(name)
+        if found is not None:
+            self._check_owner(found, connection)
+            return found
+        for _ in range(_ATTEMPTS):
+            try:
+                return await self._opened(name, topic)
+            except TopicClosedError:
+                continue
+        raise QueueNotFoundError(f"no {self._said(name)}")
+
+    async def _opened(self, name: str, topic: TopicName) -> LocalQueue:
+        """TopicClosedError if it is deleted or moved just now."""
+        try:
+            loaded = await self._broker.load(topic, create=False)
+            record = await self._registry.ensure_topic(topic, create=False)
+        except TopicNotFoundError as missing:
+            found = self.find(name)
+            if found is not None:  # made meanwhile
+                return found
+            raise QueueNotFoundError(f"no {self._said(name)}") from missing
+        found = self.find(name)
+        if found is not None:
+            return found
+        if not isinstance(loaded, BrokerTopic) or not loaded.alive:
+            raise TopicClosedError(f"{topic} is not served here any more")
+        declared = declaration_of(record, topic)
+        declaration = declared or QueueDeclaration(name)
+        kind = StreamQueue if loaded.queue_rules.kind is QueueKind.STREAM else DurableQueue
+        queue = self._open[name] = kind(self, declaration, loaded, self._tasks)
+        if declared is not None and kind is DurableQueue:
+            await queue.ensure_subscription()
+        return queue
+
+    def _topic_of(self, name: str) -> TopicName:
+        """Its topic, which may be a partition of one."""
+        try:
+            said = TopicName.parse(f"persistent://{self._namespace}/{name}")
+        except InvalidNameError:
+            return topic_of_queue(self._namespace, name)
+        if said.partition is not None and self._registry.topics.find(said) is not None:
+            return said
+        return topic_of_queue(self._namespace, name)
+
+    def _check_owner(self, queue: LocalQueue, connection: str) -> None:
+        if isinstance(queue, MemoryQueue) and queue.declaration.exclusive and queue.connection != connection:
+            raise self._locked(queue.name)
+
+    def _locked(self, name: str) -> QueueLockedError:
+        return QueueLockedError(
+            f"cannot obtain exclusive access to locked {self._said(name)}. It could be originally declared on "
+            "another connection or the exclusive property value does not match that of the original declaration."
+        )
+
+    def _said(self, name: str) -> str:
+        return queue_in_vhost(name, self._vhost)
+
+    async def names(self) -> Sequence[str]:
+        found = dict.fromkeys(self._in_memory)
+        async for some in self._registry.topic_names(self._namespace):
+            found.update((queue_of_topic(topic), None) for topic in some if topic.persistent)
+        return sorted(found)
+
+    # --- declaring --------------------------------------------------------------------------------------
+
+    async def declare(self, role: str, wanted: QueueDeclaration, *, connection: str = "") -> LocalQueue:
+        if not wanted.name:
+            wanted = replace(wanted, name=self._new_name())
+        else:
+            check_name(wanted.name)
+        rules_of(wanted, vhost=self._vhost)
+        name = wanted.name
+        topic = self._topic_of(name)
+        self._check_configure(role, topic)
+        async with self._alone(name):
+            for _ in range(_ATTEMPTS):
+                try:
+                    return await self._declare(wanted, topic, connection)
+                except (TopicClosedError, TopicExistsError, QueueNotFoundError):
+                    continue  # deleted, moved or made by somebody else just now
+        raise TopicClosedError(f"{self._said(name)} is made and deleted again and again", hint="try again")
+
+    async def _declare(self, wanted: QueueDeclaration, topic: TopicName, connection: str) -> LocalQueue:
+        name = wanted.name
+        there = self.find(name)
+        if there is not None:
+            self._check_same(there.declaration, wanted, there, connection)
+            if there.declaration.in_memory:
+                return there
+        record = await self._record(topic)
+        if record is None:
+            if wanted.in_memory:
+                return self._make_in_memory(wanted, topic, connection)
+            await self._registry.topics.create(
+                topic, properties={QUEUE_PROPERTY: encode_declaration(wanted)}, policies=_policies(wanted)
+            )
+        else:
+            await self._adopt(record, wanted, topic)
+        return await self._opened(name, topic)
+
+    async def _record(self, topic: TopicName) -> TopicRecord | None:
+        """The topic's record; what is left of one that was being deleted goes first."""
+        record = await self._registry.topics.look(topic)
+        if record is None or not record.deleting:
+            return record
+        try:
+            await self._broker.load(topic, create=False)
+        except TopicNotFoundError:
+            return None
+        return await self._registry.topics.look(topic)
+
+    async def _adopt(self, record: TopicRecord, wanted: QueueDeclaration, topic: TopicName) -> None:
+        """A topic that is there: declared like this, or by nobody yet, and then this is how it is declared."""
+        if record.partitions and topic.partition is None:
+            raise QueueArgumentError(
+                f"{record.name} has {record.partitions} partitions: each of them is a queue",
+                hint=f"name one, such as {wanted.name}-partition-0",
+            )
+        declared = declaration_of(record, topic)
+        if declared is not None or wanted.in_memory or wanted.auto_delete:
+            check_equivalent(declared or QueueDeclaration(wanted.name), wanted, self._vhost)
+        elif wanted.arguments:
+            text = encode_declaration(wanted)
+            await self._registry.change_properties(
+                topic.base, lambda properties: {QUEUE_PROPERTY: text, **properties}
+            )
+            self._open.pop(wanted.name, None)
+
+    def _check_same(
+        self, there: QueueDeclaration, wanted: QueueDeclaration, queue: LocalQueue, connection: str
+    ) -> None:
+        self._check_owner(queue, connection)
+        if wanted.exclusive != there.exclusive:
+            raise self._locked(there.name)
+        if there.in_memory:
+            check_equivalent(there, wanted, self._vhost)
+
+    def _make_in_memory(self, wanted: QueueDeclaration, topic: TopicName, connection: str) -> LocalQueue:
+        if len(self._in_memory) >= _MOST_IN_MEMORY:
+            raise TooManyError(f"{self._namespace} has {_MOST_IN_MEMORY} queues in memory, as many as it may have")
+        queue = self._in_memory[wanted.name] = MemoryQueue(
+            self._context,
+            self,
+            wanted,
+            connection=connection if wanted.exclusive else "",
+            scope=topic.base,
+            share=self._memory.share(),
+            tasks=self._tasks,
+        )
+        return queue
+
+    def _new_name(self) -> str:
+        return "amq.gen-" + urlsafe_b64encode(self._context.runtime.rng.randbytes(16)).decode().rstrip("=")
+
+    def _check_configure(self, role: str, topic: TopicName) -> None:
+        for action in (Action.PRODUCE, Action.CONSUME):
+            self._context.guard.check(role, topic, action)
+
+    @asynccontextmanager
+    async def _alone(self, name: str) -> AsyncIterator[None]:
+        """One at a time changes what has this name here."""
+        lock, waiting = self._changing.get(name) or (asyncio.Lock(), 0)
+        self._changing[name] = (lock, waiting + 1)
+        try:
+            async with lock:
+                yield
+        finally:
+            lock, waiting = self._changing[name]
+            if waiting == 1:
+                del self._changing[name]
+            else:
+                self._changing[name] = (lock, waiting - 1)
+
+    # --- deleting ---------------------------------------------------------------------------------------
+
+    async def delete(
+        self, role: str, name: str, *, if_unused: bool = False, if_empty: bool = False, connection: str = ""
+    ) -> int:
+        self._check_configure(role, self._topic_of(name))
+        async with self._alone(name):
+            try:
+                queue = await self.get(role, name, connection=connection)
+            except QueueNotFoundError:
+                return 0
+            counts = queue.counts_now()
+            if if_empty and counts.ready:
+                raise QueueInUseError(f"{self._said(name)} is not empty")
+            if if_unused and counts.consumers:
+                raise QueueInUseError(f"{self._said(name)} in use")
+            await self._end(queue, "the queue is deleted")
+            return counts.ready
+
+    async def _end(self, queue: LocalQueue, reason: str) -> None:
+        """Its bindings first: what is cut short is begun again with it."""
+        if isinstance(queue, MemoryQueue):
+            if self._in_memory.get(queue.name) is not queue:
+                return
+            queue.end(reason)
+            del self._in_memory[queue.name]
+            await self._exchanges.forget_queue(queue.name)
+            return
+        await self._exchanges.forget_queue(queue.name)
+        queue.gone = True
+        if self._open.get(queue.name) is queue:
+            del self._open[queue.name]
+        if isinstance(queue, DurableQueue):
+            try:
+                await self._broker.delete(queue.topic.name, force=True)
+            except TopicNotFoundError:
+                pass
+            except WeirError:
+                queue.gone = False  # it is there still
+                raise
+
+    def unused(self, queue: LocalQueue) -> None:
+        self._tasks.spawn(self._end_unused(queue), f"auto-delete {queue.name}")
+
+    async def _end_unused(self, queue: LocalQueue) -> None:
+        async with self._alone(queue.name):
+            if not queue.gone and not queue.consumer_count:
+                try:
+                    await self._end(queue, "its last consumer has gone")
+                except WeirError as failed:
+                    log.warning("queue %s is not deleted yet: %s", queue.name, failed)
+
+    async def release(self, connection: str) -> None:
+        for queue in list(self._in_memory.values()):
+            if queue.declaration.exclusive and queue.connection == connection:
+                await self._end(queue, "its connection is gone")
+
+    def close(self) -> None:
+        """The broker goes down."""
+        for queue in list(self._in_memory.values()):
+            queue.end("the broker is going down")
+        self._in_memory.clear()
+        self._open.clear()
+
+    # --- policies ---------------------------------------------------------------------------------------
+
+    def policies(self) -> Sequence[QueuePolicy]:
+        return ()
+
+    async def set_policy(self, role: str, policy: QueuePolicy) -> None:
+        raise QueueArgumentError("policies are not kept here yet")
+
+    async def clear_policy(self, role: str, name: str, *, operator: bool = False) -> None:
+        """There is none."""
+
+
+def _policies(wanted: QueueDeclaration) -> Policies:
+    """A stream keeps what it has, as far as it says; a queue what nobody has acknowledged."""
+    rules = rules_of(wanted)
+    if rules.kind is not QueueKind.STREAM:
+        return Policies()
+    age_ms, most_bytes = rules.max_age_ms, rules.max_bytes
+    return Policies(
+        retention=Retention.exactly(-1 if age_ms is None else age_ms, -1 if most_bytes is None else most_bytes)
+    )

@@ -1,0 +1,53 @@
+"""The queues of every namespace that somebody uses on this broker."""
+
+from weir.broker.api import Exchanges
+from weir.broker.broker import Broker
+from weir.broker.context import BrokerContext
+from weir.broker.queues.namespace import LocalQueues
+from weir.broker.registry.registry import Registry
+from weir.model.errors import NamespaceNotFoundError
+from weir.model.topics import NamespaceName
+from weir.runtime.byte_budget import ByteBudget
+from weir.runtime.tasks import TaskScope
+
+
+class QueueService:
+    """Fills `api.Queues`. Namespaces stay open once they are: their queues in memory live here."""
+
+    def __init__(self, context: BrokerContext, registry: Registry, broker: Broker, exchanges: Exchanges) -> None:
+        self._context = context
+        self._registry = registry
+        self._broker = broker
+        self._exchanges = exchanges
+        #: What all queues in memory take together.
+        self.memory = ByteBudget(context.settings.queue_memory_bytes)
+        self._tasks = TaskScope("queues")
+        self._namespaces: dict[NamespaceName, LocalQueues] = {}
+
+    async def open(self, namespace: NamespaceName) -> LocalQueues:
+        """What a namespace that is gone had in memory goes with it."""
+        try:
+            exchanges = await self._exchanges.open(namespace)
+        except NamespaceNotFoundError:
+            gone = self._namespaces.pop(namespace, None)
+            if gone is not None:
+                gone.close()
+            raise
+        found = self._namespaces.get(namespace)
+        if found is None:
+            found = self._namespaces[namespace] = LocalQueues(
+                namespace,
+                self._context,
+                self._registry,
+                self._broker,
+                exchanges,
+                memory=self.memory,
+                tasks=self._tasks,
+            )
+        return found
+
+    async def close(self) -> None:
+        for namespace in self._namespaces.values():
+            namespace.close()
+        self._namespaces.clear()
+        await self._tasks.close()
