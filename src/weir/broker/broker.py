@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 _CLOSED_AT_ONCE = 64
 #: How long a broker that goes down waits for topics that are being deleted.
 _DELETE_GRACE_S = 5.0
+#: Topics that are swept before everyone else gets a turn.
+_SWEPT_AT_ONCE = 256
 
 
 class _HalfDeletedError(WeirError):
@@ -206,16 +208,23 @@ class Broker:
     async def _sweep(self) -> None:
         """Apply new policies, and let go of what was lost with a lease. One task for all topics: one for each
         would cost more memory than the topic."""
+        clock, applied = self._context.runtime.clock, (-1, -1)
         while True:
-            await self._context.runtime.clock.sleep(self._context.settings.sweep_s)
-            for topic in self.served:
+            await clock.sleep(self._context.settings.sweep_s)
+            revision, changed = self._registry.policies_revision, True
+            for number, topic in enumerate(self.served, 1):
                 claim = self._claims.get(topic.name)
                 if claim is not None and not claim.held:
                     await self.unload(topic.name, "this broker lost the topic")
-                else:
-                    await self._apply_policies(topic)
+                elif revision != applied:
+                    changed &= await self._apply_policies(topic)
+                if not number % _SWEPT_AT_ONCE:
+                    await clock.sleep(0)
+            if changed:
+                applied = revision
 
-    async def _apply_policies(self, topic: AnyTopic) -> None:
+    async def _apply_policies(self, topic: AnyTopic) -> bool:
+        """Whether they hold now."""
         if isinstance(topic, BrokerTopic):
             rules = self._context.queue_rules.of(topic.name)
             if rules is not topic.queue_rules and rules != topic.queue_rules:
@@ -226,6 +235,8 @@ class Broker:
                 await topic.apply(policies)
             except WeirError as failed:
                 log.warning("the policies of %s could not be applied yet: %s", topic.name, failed)
+                return False
+        return True
 
     async def _forget(self, name: TopicName, loaded: "asyncio.Task[AnyTopic]", reason: str) -> None:
         if self._topics.get(name) is loaded:

@@ -61,6 +61,10 @@ class Holding(Protocol):
 class Registry(Protocol):
     """What `weir.broker.registry.registry.Registry` offers, as far as topics need it."""
 
+    @property
+    def policies_revision(self) -> tuple[int, int]:
+        """Another one whenever `policies` may answer otherwise for a topic that is held."""
+
     def policies(self, where: TopicName) -> Policies:
         """What holds for the topic, all levels together: every field has a value."""
 
@@ -263,9 +267,11 @@ class PlainRegistry:
     def __init__(self, policies: Policies | None = None) -> None:
         self._policies = (policies or Policies()).over(DEFAULT_POLICIES)
         self._topics: dict[TopicName, TopicRecord] = {}
+        self.policies_revision = (0, 0)
 
     def set(self, policies: Policies) -> None:
         """Other policies from now on."""
+        self.policies_revision = (self.policies_revision[0] + 1, 0)
         self._policies = policies.over(self._policies)
 
     def policies(self, where: TopicName) -> Policies:

@@ -54,6 +54,7 @@ class Registry:
         self._defaults = defaults.over(DEFAULT_POLICIES)
         self._bells = Bells()
         self._access_revision = 0
+        self._namespace_revision = 0
         #: Watches of a namespace's topics, by the prefix of their keys.
         self._lists: dict[str, dict[TopicListWatch, None]] = {}
         self._clusters = Mirror(meta, runtime, keys.CLUSTERS, CLUSTER)
@@ -135,6 +136,11 @@ class Registry:
         return isolation_of(namespace, said, {} if cluster is None else cluster.isolation)
 
     # --- policies -----------------------------------------------------------------------------------------------
+
+    @property
+    def policies_revision(self) -> tuple[int, int]:
+        """Another one whenever `policies` may answer otherwise for a topic that is held."""
+        return (self._namespace_revision, self.topics.revision)
 
     def policies(self, where: TopicName | NamespaceName) -> Policies:
         """What holds for a topic or for a namespace: every field has a value. For a topic whose record is not in
@@ -318,6 +324,7 @@ class Registry:
         self._bells.ring(_ACCESS)
 
     def _namespace_changed(self, key: str, _present: bool) -> None:
+        self._namespace_revision += 1
         self._bells.ring(key)
 
     def _topic_changed(self, key: str, value: bytes | None, version: int) -> None:
