@@ -11,10 +11,10 @@ STAMP  := $(VENV)/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo quick quick-tests test lint sim soak bench clean
+.PHONY: help setup demo quick quick-tests test lint sim soak bench compare-rabbitmq clean
 
 help:  ## what can be made
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
 setup: $(STAMP)  ## a virtual environment with Weir and all it needs for tests and benchmarks
 
@@ -52,6 +52,9 @@ soak: setup  ## MINUTES=30 of a real cluster under load, its processes killed an
 bench: setup  ## storage beside the raw limits, the broker beside Apache Pulsar; results under bench/results
 	$(BIN)/python -m bench.run
 	$(BIN)/python -m bench.kafka_tools || test $$? -eq 77
+
+compare-rabbitmq: setup  ## ask Debian's RabbitMQ all that AMQP's tests ask of Weir, and write down its answers
+	$(BIN)/python -m tests.gateway.amqp.behaviour record || test $$? -eq 77
 
 clean:  ## remove the virtual environments and caches
 	rm -rf $(VENV) .venv-* .mypy_cache .ruff_cache .hypothesis build
