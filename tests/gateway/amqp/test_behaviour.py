@@ -1,7 +1,7 @@
 """Everything that Debian's RabbitMQ was asked is asked of Weir, and the answers are the same, errors included.
 
-`make compare-rabbitmq` writes down RabbitMQ's answers. What differs on purpose is in `behaviour/differences.py`, with
-the reasons in `docs/amqp.md`.
+`make compare-rabbitmq` writes down RabbitMQ's answers. What differs on purpose is in `behaviour/differences.py`,
+with the reasons in `docs/amqp.md`.
 """
 
 import json
