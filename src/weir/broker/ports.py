@@ -210,6 +210,9 @@ class OpenGuard:
     ) -> None:
         pass
 
+    def check_configure(self, role: str, topic: TopicName) -> None:
+        pass
+
     def check_listing(self, role: str, namespace: NamespaceName) -> None:
         pass
 

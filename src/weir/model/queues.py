@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 from weir.model.errors import QueueRefusedError
 from weir.model.exchanges import Fields, check_short
-from weir.model.topics import Domain, NamespaceName, TopicName
+from weir.model.topics import DEFAULT_NAMESPACE, Domain, NamespaceName, TopicName
 
 #: The one subscription that the consumers of a queue share.
 QUEUE_SUBSCRIPTION = "queue"
@@ -110,6 +110,14 @@ def vhost_of(namespace: NamespaceName) -> str:
     if namespace.tenant != "public":
         return str(namespace)
     return "/" if namespace.name == "default" else namespace.name
+
+
+def namespace_of_vhost(vhost: str) -> NamespaceName:
+    """`vhost_of` the other way round; `public/default` is `/`, too. InvalidNameError for what no namespace is
+    called."""
+    if vhost == "/":
+        return DEFAULT_NAMESPACE
+    return NamespaceName.parse(vhost if "/" in vhost else f"{DEFAULT_NAMESPACE.tenant}/{vhost}")
 
 
 def queue_in_vhost(name: str, vhost: str = "/") -> str:

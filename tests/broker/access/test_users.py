@@ -10,13 +10,13 @@ import pytest
 from weir.broker.access.exchanges import ExchangeAccess
 from weir.broker.access.owners import TO_HAVE_GROUPS, NameOwners
 from weir.broker.access.passwords import hash_password
-from weir.broker.access.security import Authenticator, Authoriser, SecuritySettings
+from weir.broker.access.security import Authenticator, Authoriser, SecuritySettings, TopicGuard
 from weir.broker.access.tokens import TokenVerifier, create_token
 from weir.broker.api import Identity
 from weir.broker.registry.registry import Registry
 from weir.meta.memory import MemoryCore, MemoryMeta
 from weir.model.errors import InvalidNameError, NotAllowedError, NotAuthenticatedError, NotAuthorisedError
-from weir.model.queues import topic_of_queue
+from weir.model.queues import namespace_of_vhost, topic_of_queue, vhost_of
 from weir.model.registry import Action, Grants, NamePatterns
 from weir.model.topics import NamespaceName
 from weir.model.users import PasswordHashing, User, tags_of
@@ -236,3 +236,22 @@ def test_grants_keep_their_patterns_in_the_metadata_and_other_actions_stay() -> 
     assert decode_grants(encode_grants(grants)) == grants
     assert b"patterns" not in encode_grants(replace(grants, patterns={}))
     assert grants.revoked("ann") == Grants()
+
+
+def test_the_guard_of_topics_asks_for_what_may_be_configured() -> None:
+    async def scenario(runtime: Runtime, registry: Registry, _: Registry) -> None:
+        guard = TopicGuard(Authoriser(registry, SECURE))
+        await registry.grants.permit(NS, "ann", NamePatterns("^mine$", "", ""))
+        guard.check_configure("ann", topic_of_queue(NS, "mine"))
+        with pytest.raises(NotAuthorisedError):
+            guard.check_configure("ann", topic_of_queue(NS, "other"))
+
+    run(scenario)
+
+
+def test_vhosts_are_namespaces() -> None:
+    for vhost, namespace in (("/", "public/default"), ("one", "public/one"), ("a/b", "a/b")):
+        assert str(namespace_of_vhost(vhost)) == namespace
+        assert vhost_of(namespace_of_vhost(vhost)) == vhost
+    with pytest.raises(InvalidNameError):
+        namespace_of_vhost("no such name")

@@ -308,6 +308,10 @@ class TopicGuard:
         else:
             self._authoriser.check(role, action, topic)
 
+    def check_configure(self, role: str, topic: TopicName) -> None:
+        """NotAuthorisedError if the role may not make or delete queues of this name."""
+        self._authoriser.check_configure(role, topic)
+
     def check_listing(self, role: str, namespace: NamespaceName) -> None:
         """NotAuthorisedError if the role may not know which topics there are."""
         self._authoriser.check_lookup(role, namespace)

@@ -140,6 +140,9 @@ class NamespaceQueues(Protocol):
     async def get(self, role: str, name: str, *, connection: str = "") -> Queue:
         """QueueNotFoundError, QueueLockedError. Opens it; a topic that nobody declared is one, too."""
 
+    async def look(self, name: str) -> Queue:
+        """`get`, whoever asks, and whosesoever it is: for those who have checked that themselves."""
+
     async def declare(self, role: str, wanted: QueueDeclaration, *, connection: str = "") -> Queue:
         """Make it, unless there is one like it; answers the one that there is. One without a name gets one that no
         other has. A topic that nobody declared is declared so from now on. QueueRefusedError,

@@ -42,7 +42,7 @@ from weir.model.queues import (
     topic_of_queue,
     vhost_of,
 )
-from weir.model.registry import Action, TopicRecord
+from weir.model.registry import TopicRecord
 from weir.model.topics import NamespaceName, TopicName
 from weir.runtime.byte_budget import ByteBudget
 from weir.runtime.tasks import TaskScope
@@ -94,12 +94,18 @@ class LocalQueues:
         return None
 
     async def get(self, role: str, name: str, *, connection: str = "") -> LocalQueue:
-        topic = self._topic_of(name)
-        self._context.guard.check(role, topic, None)
+        self._context.guard.check(role, self._topic_of(name), None)
         found = self.find(name)
         if found is not None:
             self._check_owner(found, connection)
             return found
+        return await self.look(name)
+
+    async def look(self, name: str) -> LocalQueue:
+        found = self.find(name)
+        if found is not None:
+            return found
+        topic = self._topic_of(name)
         for _ in range(_ATTEMPTS):
             try:
                 return await self._opened(name, topic)
@@ -251,8 +257,7 @@ class LocalQueues:
         return "amq.gen-" + urlsafe_b64encode(self._context.runtime.rng.randbytes(16)).decode().rstrip("=")
 
     def _check_configure(self, role: str, topic: TopicName) -> None:
-        for action in (Action.PRODUCE, Action.CONSUME):
-            self._context.guard.check(role, topic, action)
+        self._context.guard.check_configure(role, topic)
 
     @asynccontextmanager
     async def _alone(self, name: str) -> AsyncIterator[None]:
