@@ -32,8 +32,8 @@ class Guard(Protocol):
         """NotAuthorisedError if the role may not; without an action: whether it may know of the topic at all."""
 
     def check_configure(self, role: str, topic: TopicName) -> None:
-        """NotAuthorisedError if the role may not make or delete queues of this name: both to produce and to consume
-        are needed, unless the role was given patterns of what it may configure."""
+        """NotAuthorisedError if the role may not make or delete queues of this name: both to produce and to
+        consume are needed, unless the role was given patterns of what it may configure."""
 
     def check_listing(self, role: str, namespace: NamespaceName) -> None:
         """NotAuthorisedError if the role may not know which topics there are."""
