@@ -48,7 +48,7 @@ class PerMessage:
         #: Of the consumers, those that get what is ready; the others only have something, or take it themselves.
         self._served: list[BrokerConsumer] = []
         self._levels = Levelled(side.levels) if side.levels else None
-        self._ready: Ready = self._levels or Returned()
+        self._ready: Ready = Returned() if self._levels is None else self._levels
         self._aside = BitMap64()
         self._counts = counts
         self._turn = 0

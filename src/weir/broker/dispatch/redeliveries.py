@@ -1,68 +1,73 @@
 """How often each message of a queue was delivered before: per message, in bits rather than numbers.
 
 A consumer that leaves may give a million messages back, each for the first time; one message may come back a
-thousand times. Both are small as sets: those that came back once or more, twice or more, and so on.
+thousand times. Both are small as sets: the counts are sliced into binary digits, and each digit is the set of the
+messages that have it.
 """
+
+from functools import reduce
 
 from pyroaring import BitMap64
 
-#: Counts go no higher: a message that is given back for ever must not cost more each time.
-MOST = 1000
+_DIGITS = 10
+#: Counts go no higher.
+MOST = (1 << _DIGITS) - 1
 
 
 class Redeliveries:
-    __slots__ = ("_at_least",)
+    __slots__ = ("_any", "_digits")
 
     def __init__(self) -> None:
-        #: At place n: what was delivered more than n times before. Each holds the next.
-        self._at_least: list[BitMap64] = []
+        #: At place n: what has the digit of 2^n in its count.
+        self._digits: list[BitMap64] = []
+        self._any = BitMap64()
 
     def __bool__(self) -> bool:
-        return bool(self._at_least)
+        return bool(self._digits)
 
     def of(self, offset: int) -> int:
         """How often it was delivered before."""
-        low, high = 0, len(self._at_least)
-        while low < high:
-            middle = (low + high) // 2
-            if offset in self._at_least[middle]:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        if offset not in self._any:
+            return 0
+        return sum(1 << place for place, having in enumerate(self._digits) if offset in having)
 
     def any_in(self, first: int, end: int) -> bool:
         """Whether any of [first, end) was delivered before."""
-        if not self._at_least:
-            return False
-        seen = self._at_least[0]
-        return bool(seen.max() >= first and seen.next_set_bit(first) < end)
+        seen = self._any
+        return bool(self._digits and seen.max() >= first and seen.next_set_bit(first) < end)
 
     def count(self, offsets: BitMap64) -> None:
         """These came back, once more each."""
-        more = offsets
-        for seen in self._at_least:
-            if not more:
+        carry = offsets
+        if len(self._digits) == _DIGITS:
+            carry = carry - reduce(BitMap64.intersection, self._digits)
+        self._any |= offsets
+        for place, having in enumerate(self._digits):
+            if not carry:
                 return
-            again = seen & more
-            seen |= more
-            more = again
-        if more and len(self._at_least) < MOST:
-            self._at_least.append(BitMap64(more))
+            self._digits[place] = having ^ carry
+            carry = having & carry
+        if carry:
+            self._digits.append(BitMap64(carry))
 
     def forget(self, first: int, end: int) -> None:
         """Those in [first, end) are done with."""
-        for seen in self._at_least:
-            seen.remove_range(first, end)
-        while self._at_least and not self._at_least[-1]:
-            self._at_least.pop()
+        self._any.remove_range(first, end)
+        for having in self._digits:
+            having.remove_range(first, end)
+        self._shrink()
 
     def keep(self, offsets: BitMap64) -> None:
         """All others are done with."""
-        for seen in self._at_least:
-            seen.intersection_update(offsets)
-        while self._at_least and not self._at_least[-1]:
-            self._at_least.pop()
+        self._any &= offsets
+        for having in self._digits:
+            having.intersection_update(offsets)
+        self._shrink()
+
+    def _shrink(self) -> None:
+        while self._digits and not self._digits[-1]:
+            self._digits.pop()
 
     def clear(self) -> None:
-        self._at_least.clear()
+        self._digits.clear()
+        self._any.clear()
