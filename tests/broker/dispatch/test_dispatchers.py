@@ -149,7 +149,9 @@ class Model:
         if self.sticky:
             size = 65536 // 4
             mode = KeyShared(sticky=True, ranges=[((self.names % 4) * size, (self.names % 4) * size + size - 1)])
-        request = SubscribeRequest("r", self.name, self.kind, f"c{self.names}", self.dice.randrange(2), key_shared=mode)
+        request = SubscribeRequest(
+            "r", self.name, self.kind, f"c{self.names}", self.dice.randrange(2), key_shared=mode
+        )
         with suppress(Exception):
             self.held[self.subscription.add(request)] = {}
 
