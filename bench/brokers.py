@@ -66,7 +66,7 @@ class WeirBroker(_Process):
     def __init__(self, folder: Path) -> None:
         port, http = apache.free_ports(2)
         self.url = f"pulsar://127.0.0.1:{port}"
-        chosen = [f"listeners.pulsar=127.0.0.1:{port}", f"listeners.http=127.0.0.1:{http}", "listeners.kafka="]
+        chosen = [f"listeners.pulsar=127.0.0.1:{port}", f"listeners.http=127.0.0.1:{http}", "listeners.kafka=", "listeners.amqp="]
         chosen.append(f"storage.cache_bytes={apache.CACHE_MIB}MiB")
         settings = [part for value in chosen for part in ("--set", value)]
         super().__init__(
@@ -96,6 +96,7 @@ class WeirKafka(_Process):
             f"listeners.kafka=127.0.0.1:{kafka}",
             f"listeners.pulsar=127.0.0.1:{pulsar}",
             f"listeners.http=127.0.0.1:{http}",
+            "listeners.amqp=",
             *([] if sync else ["storage.sync=periodic:1000"]),
         ]
         settings = [part for value in chosen for part in ("--set", value)]

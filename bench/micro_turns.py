@@ -70,6 +70,7 @@ class Broker:
             f"data={folder}",
             "listeners.pulsar=127.0.0.1:0",
             "listeners.kafka=127.0.0.1:0",
+            "listeners.amqp=",
             "listeners.http=127.0.0.1:0",
             "storage.low_water_bytes=0",
             "storage.high_water_bytes=0",

@@ -90,6 +90,7 @@ class Weir:
                 f"data={folder}",
                 "listeners.pulsar=127.0.0.1:0",
                 "listeners.kafka=",
+                "listeners.amqp=",
                 "listeners.http=127.0.0.1:0",
                 "storage.low_water_bytes=0",
                 *settings,

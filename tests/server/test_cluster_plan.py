@@ -17,7 +17,7 @@ def test_names_and_ports_stay_and_more_are_added(tmp_path: Path) -> None:
     assert again.brokers[:2] == first.brokers
     assert again.bookies[:2] == first.bookies
     assert again.etcd == first.etcd
-    ports = [port for b in again.brokers for port in (b.kafka, b.pulsar, b.http, b.peer)]
+    ports = [port for b in again.brokers for port in (b.kafka, b.pulsar, b.http, b.peer, b.amqp)]
     assert len(set(ports)) == len(ports)
     assert [b.name for b in again.brokers] == ["broker-1", "broker-2", "broker-3"]
 

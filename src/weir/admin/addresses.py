@@ -5,7 +5,7 @@ from msgspec import Struct
 from weir.admin.context import AdminContext
 from weir.admin.routing import Call, Route
 
-_NAMES = ("pulsar", "pulsar_tls", "kafka", "kafka_tls", "http", "https")
+_NAMES = ("pulsar", "pulsar_tls", "kafka", "kafka_tls", "amqp", "amqps", "http", "https")
 
 
 class BrokerAddresses(Struct, rename="camel"):
@@ -15,6 +15,8 @@ class BrokerAddresses(Struct, rename="camel"):
     pulsar_tls: str
     kafka: str
     kafka_tls: str
+    amqp: str
+    amqps: str
     http: str
     https: str
 

@@ -19,6 +19,9 @@ from weir.broker.peers.credentials import check_known, load_credentials
 from weir.broker.peers.settings import LISTENER as PEER
 from weir.broker.peers.settings import PeerLinks
 from weir.broker.registry.sql_streams import SqlStreams
+from weir.gateway.amqp.metrics import AmqpMetrics
+from weir.gateway.amqp.server import AmqpServer
+from weir.gateway.amqp.settings import AmqpSettings
 from weir.gateway.kafka.connection.metrics import KafkaMetrics
 from weir.gateway.kafka.connection.server import KafkaServer, unread_budget_of
 from weir.gateway.kafka.connection.settings import KafkaSettings
@@ -32,6 +35,7 @@ from weir.runtime.interfaces import Disk, Runtime
 from weir.runtime.request_budget import RequestBudget
 from weir.server import config_parts as parts
 from weir.server.addresses import Address
+from weir.server.amqp_metrics import amqp_families
 from weir.server.balance_metrics import balance_families
 from weir.server.budget_metrics import budget_families
 from weir.server.cluster_metrics import cluster_families
@@ -52,7 +56,14 @@ from weir.wire.peer.node import ReportLoad
 log = logging.getLogger(__name__)
 
 #: How clients write the addresses of listeners; Kafka's need no scheme.
-_SCHEMES = {"pulsar": "pulsar://", "pulsar_tls": "pulsar+ssl://", "http": "http://", "https": "https://"}
+_SCHEMES = {
+    "pulsar": "pulsar://",
+    "pulsar_tls": "pulsar+ssl://",
+    "amqp": "amqp://",
+    "amqps": "amqps://",
+    "http": "http://",
+    "https": "https://",
+}
 
 
 class BrokerNode(Node):
@@ -69,6 +80,7 @@ class BrokerNode(Node):
         storage: BrokerStorage | None = None,
         adjust_pulsar: Callable[[PulsarSettings], PulsarSettings] = lambda settings: settings,
         adjust_kafka: Callable[[KafkaSettings], KafkaSettings] = lambda settings: settings,
+        adjust_amqp: Callable[[AmqpSettings], AmqpSettings] = lambda settings: settings,
         request_budget: RequestBudget | None = None,
     ) -> None:
         """`on_locked` is called when the data folder is known to be nobody else's; `accept_loss`: go on without
@@ -86,12 +98,15 @@ class BrokerNode(Node):
         self._storage_admin: StorageAdministration | None = None
         self._adjust_pulsar = adjust_pulsar
         self._adjust_kafka = adjust_kafka
+        self._adjust_amqp = adjust_amqp
         #: The broker with its parts, from the start on.
         self.composed: ComposedBroker
         #: The gateways' servers that are started, by the name of their listener.
         self.pulsar_servers: dict[str, PulsarServer] = {}
         self.kafka_servers: dict[str, KafkaServer] = {}
+        self.amqp_servers: dict[str, AmqpServer] = {}
         self._kafka_metrics = KafkaMetrics()
+        self._amqp_metrics = AmqpMetrics()
         self._request_budget = request_budget or RequestBudget(config.limits.received_bytes)
         self._unread_budget = unread_budget_of(adjust_kafka(KafkaSettings()))
 
@@ -125,6 +140,7 @@ class BrokerNode(Node):
         await self._serve_peers()
         await self._serve_pulsar(tls)
         await self._serve_kafka(tls)
+        await self._serve_amqp(tls)
         await self._serve_http(tls, routes)
 
     def _composition(self, tokens: TokenVerifier | None) -> Composition:
@@ -151,6 +167,8 @@ class BrokerNode(Node):
             ("pulsar_tls", listeners.pulsar_tls),
             ("kafka", listeners.kafka),
             ("kafka_tls", listeners.kafka_tls),
+            ("amqp", listeners.amqp),
+            ("amqps", listeners.amqps),
             ("http", listeners.http),
             ("https", listeners.https),
             (PEER, listeners.peer),
@@ -215,6 +233,18 @@ class BrokerNode(Node):
                 unread_budget=self._unread_budget,
             )
 
+    async def _serve_amqp(self, tls: SSLContext | None) -> None:
+        for name in ("amqp", "amqps"):
+            bound = self._bound.get(name)
+            if bound is None:
+                continue
+            self.amqp_servers[name] = await self.composed.serve_amqp(
+                self._adjust_amqp(parts.amqp_settings(self._config, bound)),
+                metrics=self._amqp_metrics,
+                tls=tls if _secure(name) else None,
+                request_budget=self._request_budget,
+            )
+
     def _admin(self) -> AdminContext:
         composed = self.composed
         return AdminContext(
@@ -230,6 +260,7 @@ class BrokerNode(Node):
                 *budget_families(self._request_budget, self._unread_budget, self._net),
                 *damage_families(self._storage.damages, self._storage.ledgers.context.losses.entries),
                 *kafka_families(self._kafka_metrics),
+                *amqp_families(self._amqp_metrics),
                 *peer_families(composed.peer_metrics),
                 *cluster_families(
                     len(composed.broker.brokers()),
@@ -308,4 +339,4 @@ async def _verifier(disk: Disk, settings: TokenSettings) -> TokenVerifier | None
 
 
 def _secure(name: str) -> bool:
-    return name in ("pulsar_tls", "kafka_tls", "https")
+    return name in ("pulsar_tls", "kafka_tls", "amqps", "https")

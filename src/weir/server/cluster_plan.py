@@ -3,14 +3,14 @@
 import json
 import os
 import secrets
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from weir.model.errors import ConfigError
 from weir.server.etcd_bundle import EtcdMember
 from weir.server.free_ports import choose_ports
 
-_FIRST = {"kafka": 9092, "pulsar": 6650, "http": 8080}
+_FIRST = {"kafka": 9092, "pulsar": 6650, "http": 8080, "amqp": 5672}
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,8 @@ class BrokerPlan:
     pulsar: int
     http: int
     peer: int
+    #: 0 in a folder of a Weir that had none.
+    amqp: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +93,23 @@ def _load(path: Path) -> ClusterPlan:
 
 def _brokers(known: list[BrokerPlan], count: int) -> list[BrokerPlan]:
     new = range(len(known), count)
-    wanted = [first + n for n in new for first in _FIRST.values()]
-    ports = choose_ports([*wanted, *(0 for _ in new)])
+    wanted = [(name, first + n) for n in new for name, first in _FIRST.items()]
+    ports = choose_ports([*(port for _, port in wanted), *(0 for _ in new)])
     own, peers = ports[: len(wanted)], ports[len(wanted) :]
+    each = len(_FIRST)
     made = [
-        BrokerPlan(f"broker-{n + 1}", own[3 * at], own[3 * at + 1], own[3 * at + 2], peers[at])
+        BrokerPlan(
+            f"broker-{n + 1}", peer=peers[at], **dict(zip(_FIRST, own[each * at : each * (at + 1)], strict=True))
+        )
         for at, n in enumerate(new)
     ]
-    return [*known[:count], *made]
+    return [*_with_amqp(known[:count]), *made]
+
+
+def _with_amqp(known: list[BrokerPlan]) -> list[BrokerPlan]:
+    """Those that were planned without a port for AMQP get one."""
+    ports = choose_ports(_FIRST["amqp"] + n for n, broker in enumerate(known) if not broker.amqp)
+    return [broker if broker.amqp else replace(broker, amqp=ports.pop(0)) for broker in known]
 
 
 def _bookies(known: list[BookiePlan], count: int) -> list[BookiePlan]:

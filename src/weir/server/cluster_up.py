@@ -14,7 +14,7 @@ from weir.server.node import Node
 from weir.server.supervisor import ChildSpec, Supervisor, settings, weir_command
 
 _LOOPBACK = "127.0.0.1"
-PROTOCOLS = ("kafka", "pulsar", "http")
+PROTOCOLS = ("kafka", "pulsar", "amqp", "http")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class ClusterUp(Node):
         where |= {bookie.name: f"{_LOOPBACK}:{bookie.port}" for bookie in self._plan.bookies}
         for broker in self._plan.brokers:
             where[broker.name] = ", ".join(
-                f"{name} {_LOOPBACK}:{getattr(broker, name)}" for name in ("kafka", "pulsar", "http")
+                f"{name} {_LOOPBACK}:{getattr(broker, name)}" for name in PROTOCOLS
             )
         return [
             (str(node["name"]), str(node["role"]), str(node["pid"]), where[str(node["name"])])

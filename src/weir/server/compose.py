@@ -53,6 +53,10 @@ from weir.broker.transactions.elsewhere import Elsewhere, TransactionsService
 from weir.broker.transactions.model import TransactionSettings
 from weir.broker.transactions.owned import TransactionAccess
 from weir.broker.transactions.taking_part import TakingPart
+from weir.gateway.amqp.metrics import AmqpMetrics
+from weir.gateway.amqp.server import AmqpServer
+from weir.gateway.amqp.services import Services as AmqpServices
+from weir.gateway.amqp.settings import AmqpSettings
 from weir.gateway.kafka.catalog import Catalog
 from weir.gateway.kafka.connection.metrics import KafkaMetrics
 from weir.gateway.kafka.connection.server import KafkaServer
@@ -153,6 +157,8 @@ class ComposedBroker:
     _peer_links: PeerLinks
     #: What all listeners for Kafka share, with settings that each has of its own.
     _kafka: KafkaServices
+    #: What all listeners for AMQP share.
+    _amqp: AmqpServices
 
     @property
     def catalog(self) -> Catalog:
@@ -226,6 +232,22 @@ class ComposedBroker:
             request_budget=request_budget,
             unread_budget=unread_budget,
         )
+        await server.start()
+        self.stack.push_async_callback(server.close)
+        self.stack.push_async_callback(self.leave)
+        return server
+
+    async def serve_amqp(
+        self,
+        settings: AmqpSettings,
+        *,
+        metrics: AmqpMetrics | None = None,
+        tls: SSLContext | None = None,
+        request_budget: RequestBudget | None = None,
+    ) -> AmqpServer:
+        """One more listener for RabbitMQ's clients."""
+        services = self._amqp if metrics is None else replace(self._amqp, metrics=metrics)
+        server = AmqpServer(services, settings, tls=tls, request_budget=request_budget)
         await server.start()
         self.stack.push_async_callback(server.close)
         self.stack.push_async_callback(self.leave)
@@ -362,6 +384,7 @@ async def compose_broker(
         peer_metrics,
         how.peers or PeerLinks(),
         kafka,
+        AmqpServices(runtime, broker, exchanges, queues, guard),
     )
 
 

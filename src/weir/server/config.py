@@ -42,6 +42,10 @@ class Listeners:
         OPTIONAL_ADDRESS, Address(_LOCAL, 9092), "Kafka's protocol; empty: not served in the clear."
     )
     kafka_tls: Address | None = setting(OPTIONAL_ADDRESS, None, "Kafka's protocol over TLS.")
+    amqp: Address | None = setting(
+        OPTIONAL_ADDRESS, Address(_LOCAL, 5672), "AMQP 0-9-1, RabbitMQ's protocol; empty: not served in the clear."
+    )
+    amqps: Address | None = setting(OPTIONAL_ADDRESS, None, "AMQP 0-9-1 over TLS; RabbitMQ's port is 5671.")
     http: Address | None = setting(
         OPTIONAL_ADDRESS, Address(_LOCAL, 8080), "Admin REST, lookup, metrics and health; empty: not in the clear."
     )

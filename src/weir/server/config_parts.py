@@ -15,6 +15,8 @@ from weir.broker.groups.model import GroupSettings
 from weir.broker.peers.credentials import ClusterCredentialSettings
 from weir.broker.peers.settings import PeerServerSettings
 from weir.broker.settings import BrokerSettings
+from weir.gateway.amqp.settings import AmqpSettings
+from weir.gateway.amqp.settings import SessionLimits as AmqpLimits
 from weir.gateway.kafka.connection.settings import KafkaSettings
 from weir.gateway.kafka.connection.settings import SessionLimits as KafkaLimits
 from weir.gateway.pulsar.settings import PulsarSettings, SessionLimits
@@ -230,6 +232,19 @@ def kafka_settings(config: Config, bound: Address, listener: str = "kafka") -> K
     )
 
 
+def amqp_settings(config: Config, bound: Address) -> AmqpSettings:
+    limits = config.limits
+    return AmqpSettings(
+        host=bound.host,
+        port=bound.port,
+        max_connections=limits.connections,
+        max_received_bytes=limits.received_bytes,
+        limits=AmqpLimits(max_message_bytes=limits.message_bytes, max_publish_bytes=limits.connection_bytes),
+        cluster_name=broker_name(config),
+        close_grace_s=limits.drain_timeout,
+    )
+
+
 def http_settings(config: Config, bound: Address) -> HttpSettings:
     limits = config.limits
     return HttpSettings(
@@ -259,7 +274,8 @@ def reachable(config: Config, bound: Address) -> Address:
 def tls_context(config: Config) -> ssl.SSLContext | None:
     """For the listeners that want TLS; None if none does."""
     listeners, tls = config.listeners, config.tls
-    if listeners.pulsar_tls is None and listeners.kafka_tls is None and listeners.https is None:
+    secure = (listeners.pulsar_tls, listeners.kafka_tls, listeners.amqps, listeners.https)
+    if not any(secure):
         return None
     if not tls.certificate or not tls.key:
         raise ConfigError("a TLS listener needs a certificate", hint="set tls.certificate and tls.key")

@@ -15,7 +15,7 @@ from weir.server.node import Node
 from weir.server.supervisor import ChildSpec, Supervisor, settings, weir_command
 
 _LOOPBACK = "127.0.0.1"
-_LISTENERS = ("pulsar", "pulsar_tls", "kafka", "kafka_tls", "http", "https")
+_LISTENERS = ("pulsar", "pulsar_tls", "kafka", "kafka_tls", "amqp", "amqps", "http", "https")
 #: Worker n's own ports are this much times n + 1 above the one for newcomers.
 PORT_STEP = 10
 

@@ -57,6 +57,7 @@ class Node:
                 f"data={self._folder}",
                 f"listeners.pulsar={self._address}",
                 "listeners.kafka=",
+                "listeners.amqp=",
                 "listeners.http=127.0.0.1:0",
                 "storage.low_water_bytes=0",
                 *self._settings,

@@ -52,6 +52,12 @@ class ClusterProcess:
         return found
 
     @property
+    def amqp(self) -> str:
+        """Every broker's address, with commas between them."""
+        found: str = self.ready["amqp"]
+        return found
+
+    @property
     def pulsar_url(self) -> str:
         return f"pulsar://{self.ready['pulsar']}"
 

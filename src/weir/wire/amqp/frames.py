@@ -62,6 +62,11 @@ class FrameSplitter:
         self._torn = bytearray()
 
     @property
+    def begun(self) -> bool:
+        """Whether the other side has spoken: to a server, its protocol header."""
+        return self._begun
+
+    @property
     def at_boundary(self) -> bool:
         """Whether the stream may end here without tearing a frame."""
         return not self._torn

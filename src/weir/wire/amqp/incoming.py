@@ -100,6 +100,19 @@ class CommandReader:
         return self._held
 
     @property
+    def begun(self) -> bool:
+        """Whether the protocol header has come whole, as a server expects it first."""
+        return self._splitter.begun
+
+    @property
+    def announced(self) -> int:
+        """Bytes of all contents that are kept and have not come whole."""
+        if not self._open:
+            return 0
+        waiting = [each for each in self._open.values() if isinstance(each, _Partial)]
+        return sum(each.size for each in waiting if each.body is not None)
+
+    @property
     def at_boundary(self) -> bool:
         """Whether the stream may end here without tearing a frame or a content."""
         return self._splitter.at_boundary and not self._open

@@ -1,0 +1,68 @@
+"""Stored batches as AMQP's consumers read them, opened once.
+
+A queue gives out single messages of a batch. Where its consumers take few at a time, the same batch comes again
+and again, so batches of which a part was asked for are kept for a while.
+"""
+
+from collections import OrderedDict
+
+from weir.model.batch import Batch, BatchFormat
+from weir.model.ids import Buffer
+from weir.model.message import Message
+from weir.model.steps import STEP_MESSAGES, Steps, finish
+from weir.wire.amqp.message import outgoing_of
+from weir.wire.amqp.native import outgoing_native
+from weir.wire.amqp.outgoing import Outgoing
+from weir.wire.formats import opening
+
+#: What is kept, in bytes of payloads, over all queues.
+_KEPT_BYTES = 16 * 1024 * 1024
+
+
+def is_long(batch: Batch) -> bool:
+    """Whether others should have their turn while the batch is opened."""
+    return batch.count > STEP_MESSAGES or (batch.format is not BatchFormat.MESSAGES and batch.count > 1)
+
+
+def opened_in_steps(batch: Batch, queue: str, most_bytes: int) -> Steps[list[Outgoing]]:
+    """One for each offset. `most_bytes`: of the properties of a message that came by another protocol."""
+    messages = yield from opening(batch)
+    found: list[Outgoing] = []
+    for message in messages:
+        found.append(_outgoing(message, queue, most_bytes))
+        if not len(found) % STEP_MESSAGES:
+            yield STEP_MESSAGES
+    return found * batch.count if len(found) == 1 else found
+
+
+def opened(batch: Batch, queue: str, most_bytes: int) -> list[Outgoing]:
+    return finish(opened_in_steps(batch, queue, most_bytes))
+
+
+def _outgoing(message: Message, queue: str, most_bytes: int) -> Outgoing:
+    native = outgoing_native(message)
+    return native if native is not None else outgoing_of(message, queue, most_bytes)
+
+
+class DecodedBatches:
+    """Of all queues, by the payload itself: it is in memory once, however many consumers get a part of it."""
+
+    def __init__(self, kept_bytes: int = _KEPT_BYTES) -> None:
+        self._most = kept_bytes
+        self._bytes = 0
+        self._kept: OrderedDict[int, tuple[Buffer, list[Outgoing]]] = OrderedDict()
+
+    def find(self, batch: Batch) -> list[Outgoing] | None:
+        found = self._kept.get(id(batch.payload))
+        return found[1] if found is not None else None
+
+    def keep(self, batch: Batch, found: list[Outgoing]) -> None:
+        size = len(batch.payload)
+        if size > self._most // 4 or id(batch.payload) in self._kept:
+            return
+        # The payload is kept along, so no other can have its identity.
+        self._kept[id(batch.payload)] = (batch.payload, found)
+        self._bytes += size
+        while self._bytes > self._most:
+            _, (payload, _) = self._kept.popitem(last=False)
+            self._bytes -= len(payload)

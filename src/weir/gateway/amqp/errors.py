@@ -1,0 +1,128 @@
+"""The one table from Weir's errors to AMQP's reply codes, and the words of a close.
+
+The nearest class in the error's ancestry decides. Texts are RabbitMQ's, which some clients look into: `NOT_FOUND -
+no queue 'q' in vhost '/'`.
+"""
+
+import re
+from typing import NamedTuple
+
+from weir.model import errors
+from weir.wire.amqp.codes import ReplyCode, reply_text
+from weir.wire.amqp.methods import Method, basic, exchange, queue
+
+_C = ReplyCode
+
+CODES: dict[type[BaseException], ReplyCode] = {
+    errors.WeirError: _C.INTERNAL_ERROR,
+    errors.InvalidNameError: _C.PRECONDITION_FAILED,
+    errors.WireError: _C.FRAME_ERROR,
+    errors.NetworkError: _C.INTERNAL_ERROR,
+    errors.BrokerError: _C.INTERNAL_ERROR,
+    errors.NotAuthenticatedError: _C.ACCESS_REFUSED,
+    errors.NotAuthorisedError: _C.ACCESS_REFUSED,
+    errors.NotAllowedError: _C.PRECONDITION_FAILED,
+    errors.TooManyError: _C.PRECONDITION_FAILED,
+    errors.MessageTooLargeError: _C.PRECONDITION_FAILED,
+    errors.QuotaExceededError: _C.PRECONDITION_FAILED,
+    errors.ProducersHeldError: _C.PRECONDITION_FAILED,
+    # The queue is elsewhere, or on its way there: RabbitMQ says the same of one whose node is down.
+    errors.TopicNotFoundError: _C.NOT_FOUND,
+    errors.TopicClosedError: _C.NOT_FOUND,
+    errors.NotOwnerError: _C.NOT_FOUND,
+    errors.PeerError: _C.NOT_FOUND,
+    errors.StreamNotFoundError: _C.NOT_FOUND,
+    errors.StreamClosedError: _C.NOT_FOUND,
+    errors.StreamFencedError: _C.NOT_FOUND,
+    errors.TenantNotFoundError: _C.NOT_FOUND,
+    errors.NamespaceNotFoundError: _C.NOT_FOUND,
+    errors.SubscriptionNotFoundError: _C.NOT_FOUND,
+    errors.SubscriptionBusyError: _C.ACCESS_REFUSED,
+    errors.ExchangeNotFoundError: _C.NOT_FOUND,
+    errors.ExchangeRefusedError: _C.ACCESS_REFUSED,
+    errors.ExchangeInUseError: _C.PRECONDITION_FAILED,
+    errors.InequivalentExchangeError: _C.PRECONDITION_FAILED,
+    errors.ExchangeArgumentError: _C.PRECONDITION_FAILED,
+    errors.UnknownExchangeTypeError: _C.COMMAND_INVALID,
+    errors.QueueNotFoundError: _C.NOT_FOUND,
+    errors.QueueLockedError: _C.RESOURCE_LOCKED,
+    errors.QueueInUseError: _C.PRECONDITION_FAILED,
+    errors.InequivalentQueueError: _C.PRECONDITION_FAILED,
+    errors.QueueArgumentError: _C.PRECONDITION_FAILED,
+    errors.QueueRefusedError: _C.ACCESS_REFUSED,
+}
+
+#: `queue 'q'` and `exchange 'x'`, as the core names them, which knows no vhosts.
+_NAMED = re.compile(r"\b(queue|exchange) '((?:[^'\\]|\\.)*)'(?! in vhost)")
+_INTERNAL = "an internal error; see the broker's log"
+
+
+class Refusal(NamedTuple):
+    """What a close of a channel or connection says."""
+
+    code: ReplyCode
+    text: str
+    class_id: int = 0
+    method_id: int = 0
+
+
+class AmqpRefusal(errors.AmqpError):
+    """What a channel or connection is closed for, in words that go out as they are."""
+
+
+def refuse(code: ReplyCode, what: str) -> AmqpRefusal:
+    return AmqpRefusal(what, code=code)
+
+
+def precondition_failed(what: str) -> AmqpRefusal:
+    return AmqpRefusal(what, code=ReplyCode.PRECONDITION_FAILED)
+
+
+def code_of(failure: BaseException) -> ReplyCode:
+    """The reply code for a failure."""
+    if isinstance(failure, errors.AmqpError):
+        return ReplyCode(failure.code)
+    return next((CODES[kind] for kind in type(failure).__mro__ if kind in CODES), ReplyCode.INTERNAL_ERROR)
+
+
+def refusal_of(failure: BaseException, method: Method | None, vhost: str, user: str) -> Refusal:
+    """What the client is told; the inside of a bug, and paths of this machine, stay in the log."""
+    code = code_of(failure)
+    ids = (0, 0) if method is None else (method.class_id, method.method_id)
+    if isinstance(failure, errors.AmqpError) and failure.class_id:
+        ids = (failure.class_id, failure.method_id)
+    return Refusal(code, reply_text(code, _what(failure, method, vhost, user)), *ids)
+
+
+def _what(failure: BaseException, method: Method | None, vhost: str, user: str) -> str:
+    if not isinstance(failure, errors.WeirError) or isinstance(failure, errors.DiskError):
+        return _INTERNAL
+    if isinstance(failure, errors.AmqpError):
+        return failure.what
+    if isinstance(failure, errors.NotAuthorisedError) and method is not None:
+        kind, name = _about(method)
+        if kind:
+            return f"access to {kind} '{name}' in vhost '{vhost}' refused for user '{user}'"
+    return _NAMED.sub(lambda found: f"{found[1]} '{found[2]}' in vhost '{vhost}'", failure.what, count=1)
+
+
+def _about(method: Method) -> tuple[str, str]:
+    """What a method has to do with: a queue or an exchange, and its name."""
+    match method:
+        case basic.Publish():
+            return "exchange", method.exchange or "amq.default"
+        case exchange.Declare() | exchange.Delete():
+            return "exchange", method.exchange
+        case exchange.Bind() | exchange.Unbind():
+            return "exchange", method.source
+        case (
+            queue.Declare()
+            | queue.Delete()
+            | queue.Bind()
+            | queue.Unbind()
+            | queue.Purge()
+            | basic.Consume()
+            | basic.Get()
+        ):
+            return "queue", method.queue
+    return "", ""

@@ -1,0 +1,1 @@
+"""What each method of a channel does, a module per class."""

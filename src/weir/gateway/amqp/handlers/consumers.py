@@ -1,0 +1,153 @@
+"""Class basic, what concerns consumers: prefetch, consume, cancel, get, recover."""
+
+import base64
+from collections.abc import Coroutine
+from typing import Any
+
+from weir.broker.api import ConsumeRequest
+from weir.gateway.amqp.channel import Channel
+from weir.gateway.amqp.consuming import MOST_PROPERTY_BYTES
+from weir.gateway.amqp.decoded import opened
+from weir.gateway.amqp.errors import precondition_failed, refuse
+from weir.gateway.amqp.handlers.queues import meant
+from weir.gateway.amqp.handlers.settling import settle
+from weir.gateway.amqp.marking import marked
+from weir.gateway.amqp.registry import handles
+from weir.gateway.amqp.reply_to import REPLY_TO
+from weir.model.bits import runs_of
+from weir.model.errors import ConsumerClosedError, TooManyError
+from weir.wire.amqp.codes import ReplyCode
+from weir.wire.amqp.methods import Method, basic
+from weir.wire.amqp.outgoing import get_ok
+from weir.wire.amqp.plain import plain_fields
+
+_Later = Coroutine[Any, Any, Method | None]
+_TAG_BYTES = 16
+_PRIORITY, _STREAM_OFFSET = "x-priority", "x-stream-offset"
+
+
+@handles(basic.Qos)
+def qos(channel: Channel, method: basic.Qos) -> Method:
+    if method.prefetch_size:
+        raise refuse(ReplyCode.NOT_IMPLEMENTED, f"prefetch_size!=0 ({method.prefetch_size})")
+    if method.global_:
+        channel.global_prefetch = method.prefetch_count
+        channel.wake()
+    else:
+        channel.prefetch = method.prefetch_count
+    return basic.QosOk()
+
+
+@handles(basic.Consume)
+def consume(channel: Channel, method: basic.Consume) -> Method | _Later | None:
+    session = channel.session
+    tag = method.consumer_tag or f"amq.ctag-{_random(channel)}"
+    if tag in channel.consumers or channel.has_reply_tag(tag):
+        raise refuse(ReplyCode.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
+    if method.queue == REPLY_TO:
+        if not method.no_ack:
+            raise precondition_failed("reply consumer cannot acknowledge")
+        channel.expect_replies(tag, _random(channel))
+        return None if method.no_wait else basic.ConsumeOk(tag)
+    if session.services.metrics.consumers and session.consumer_count >= session.limits.max_consumers:
+        raise TooManyError(f"this connection has {session.consumer_count} consumers, which is its limit")
+    arguments = plain_fields(method.arguments)
+    priority = arguments.get(_PRIORITY, 0)
+    if isinstance(priority, bool) or not isinstance(priority, int):
+        raise precondition_failed(f"x-priority must be an integer, not {priority!r}")
+    request = ConsumeRequest(
+        session.role,
+        tag,
+        method.exclusive,
+        priority,
+        method.no_ack,
+        channel.prefetch,
+        session.peer,
+        arguments,
+        arguments.get(_STREAM_OFFSET),
+    )
+    return _consume(channel, meant(channel, method.queue), request, method.no_wait)
+
+
+async def _consume(channel: Channel, name: str, request: ConsumeRequest, no_wait: bool) -> Method | None:
+    link = await channel.session.consume(channel, name, request)
+    channel.consumers[request.tag] = link
+    channel.session.services.metrics.consumers += 1
+    if not no_wait:
+        channel.say(basic.ConsumeOk(request.tag))
+    link.start()
+    return None
+
+
+@handles(basic.Cancel)
+def cancel(channel: Channel, method: basic.Cancel) -> Method | None:
+    link = channel.consumers.pop(method.consumer_tag, None)
+    if link is not None:
+        link.retire()
+    else:
+        channel.cancel_replies(method.consumer_tag)
+    return None if method.no_wait else basic.CancelOk(method.consumer_tag)
+
+
+@handles(basic.CancelOk)
+def cancel_ok(_channel: Channel, _method: basic.CancelOk) -> None:
+    """Of a consumer that the broker cancelled."""
+
+
+@handles(basic.Get)
+async def get(channel: Channel, method: basic.Get) -> Method | None:
+    session = channel.session
+    await session.publishing.settled()
+    queue = await session.get_queue(meant(channel, method.queue))
+    getter = await channel.getters.of(queue)
+    try:
+        delivery = await getter.consumer.take()
+    except ConsumerClosedError:  # the queue went elsewhere since it was asked last
+        await channel.getters.drop(queue)
+        queue = await session.get_queue(meant(channel, method.queue))
+        getter = await channel.getters.of(queue)
+        delivery = await getter.consumer.take()
+    if delivery is None:
+        return basic.GetEmpty()
+    batch = delivery.batch
+    offset = batch.base_offset if delivery.wanted is None else runs_of(delivery.wanted, batch.base_offset)[0][0]
+    found = session.services.decoded.find(batch)
+    if found is None:
+        found = opened(batch, queue.declaration.name, MOST_PROPERTY_BYTES)
+        session.services.decoded.keep(batch, found)
+    message = marked(found[offset - batch.base_offset], queue.rules.kind, offset, delivery.redelivered)
+    if method.no_ack:
+        tag = channel.unacked.next_tag()
+        getter.consumer.ack([(offset, offset + 1)])
+    else:
+        getter.unacked += 1
+        tag = channel.unacked.add(getter, offset)
+    again = delivery.redelivered > 0
+    channel.delivered += 1
+    channel.redelivered += again
+    session.services.metrics.delivered += 1
+    left = (await queue.counts()).ready
+    session.outbox.say_all(get_ok(channel.number, tag, again, message, left=left, frame_max=session.frame_max))
+    return None
+
+
+@handles(basic.Recover)
+def recover(channel: Channel, method: basic.Recover) -> Method:
+    _recover(channel, requeue=method.requeue)
+    return basic.RecoverOk()
+
+
+@handles(basic.RecoverAsync)
+def recover_async(channel: Channel, method: basic.RecoverAsync) -> None:
+    _recover(channel, requeue=method.requeue)
+
+
+def _recover(channel: Channel, *, requeue: bool) -> None:
+    if not requeue:
+        raise refuse(ReplyCode.NOT_IMPLEMENTED, "requeue=false")
+    settle(channel, channel.unacked.take_all(), "requeue")
+
+
+def _random(channel: Channel) -> str:
+    made = channel.session.services.runtime.rng.randbytes(_TAG_BYTES)
+    return base64.urlsafe_b64encode(made).decode().rstrip("=")

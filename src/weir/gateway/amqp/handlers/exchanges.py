@@ -1,0 +1,65 @@
+"""Class exchange."""
+
+from collections.abc import Coroutine
+from typing import Any
+
+from weir.gateway.amqp.channel import Channel
+from weir.gateway.amqp.registry import handles
+from weir.model.errors import ExchangeNotFoundError
+from weir.model.exchanges import Binding, Destination, Exchange, ExchangeType, check_not_default
+from weir.wire.amqp.methods import Method, exchange
+from weir.wire.amqp.plain import plain_fields
+
+_Later = Coroutine[Any, Any, Method | None]
+
+
+@handles(exchange.Declare)
+def declare(channel: Channel, method: exchange.Declare) -> Method | _Later | None:
+    if method.passive:
+        check_not_default(method.exchange)
+        channel.session.vhost.exchanges.get(method.exchange)
+        return None if method.no_wait else exchange.DeclareOk()
+    wanted = Exchange(
+        method.exchange,
+        ExchangeType.parse(method.type),
+        method.durable,
+        method.auto_delete,
+        method.internal,
+        plain_fields(method.arguments),
+    )
+    return _declare(channel, wanted, method.no_wait)
+
+
+async def _declare(channel: Channel, wanted: Exchange, no_wait: bool) -> Method | None:
+    await channel.session.vhost.exchanges.declare(channel.session.role, wanted)
+    return None if no_wait else exchange.DeclareOk()
+
+
+@handles(exchange.Delete)
+async def delete(channel: Channel, method: exchange.Delete) -> Method | None:
+    exchanges, role = channel.session.vhost.exchanges, channel.session.role
+    await exchanges.delete(role, method.exchange, if_unused=method.if_unused)
+    return None if method.no_wait else exchange.DeleteOk()
+
+
+@handles(exchange.Bind)
+async def bind(channel: Channel, method: exchange.Bind) -> Method | None:
+    await channel.session.vhost.exchanges.bind(channel.session.role, _binding(channel, method), durable=True)
+    return None if method.no_wait else exchange.BindOk()
+
+
+@handles(exchange.Unbind)
+async def unbind(channel: Channel, method: exchange.Unbind) -> Method | None:
+    await channel.session.vhost.exchanges.unbind(channel.session.role, _binding(channel, method))
+    return None if method.no_wait else exchange.UnbindOk()
+
+
+def _binding(channel: Channel, method: exchange.Bind | exchange.Unbind) -> Binding:
+    """Both ends are there; ExchangeNotFoundError."""
+    exchanges = channel.session.vhost.exchanges
+    for name in (method.source, method.destination):
+        check_not_default(name)
+        if exchanges.find(name) is None:
+            raise ExchangeNotFoundError(f"no exchange {name!r}")
+    to = Destination(method.destination, exchange=True)
+    return Binding(method.source, to, method.routing_key, plain_fields(method.arguments))

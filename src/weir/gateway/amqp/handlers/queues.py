@@ -1,0 +1,100 @@
+"""Class queue. A queue named "" is the last one that was declared on the channel."""
+
+from weir.broker.api import Queue
+from weir.gateway.amqp.channel import Channel
+from weir.gateway.amqp.errors import refuse
+from weir.gateway.amqp.registry import handles
+from weir.gateway.amqp.reply_to import REPLY_TO, is_reply_name
+from weir.model.errors import ExchangeNotFoundError, QueueNotFoundError
+from weir.model.exchanges import Binding, Destination, check_not_default
+from weir.model.queues import QueueDeclaration
+from weir.wire.amqp.codes import ReplyCode
+from weir.wire.amqp.methods import Method, queue
+from weir.wire.amqp.plain import plain_fields
+
+
+def meant(channel: Channel, name: str) -> str:
+    """The name of the queue that the client means."""
+    found = name or channel.last_queue
+    if not found:
+        raise refuse(ReplyCode.NOT_FOUND, "no previously declared queue")
+    return found
+
+
+@handles(queue.Declare)
+async def declare(channel: Channel, method: queue.Declare) -> Method | None:
+    session = channel.session
+    if method.queue == REPLY_TO or is_reply_name(method.queue):
+        return _declared_reply(channel, method)
+    await session.publishing.settled()
+    found: Queue
+    if method.passive:
+        found = await session.get_queue(meant(channel, method.queue))
+    else:
+        wanted = QueueDeclaration(
+            method.queue, method.durable, method.exclusive, method.auto_delete, plain_fields(method.arguments)
+        )
+        found = await session.vhost.queues.declare(session.role, wanted, connection=session.id)
+    name = found.declaration.name
+    channel.last_queue = name
+    if method.no_wait:
+        return None
+    counts = await found.counts()
+    return queue.DeclareOk(name, counts.ready, counts.consumers)
+
+
+def _declared_reply(channel: Channel, method: queue.Declare) -> Method | None:
+    """The queue that is none: there while somebody waits for answers."""
+    if method.queue != REPLY_TO and channel.session.services.replies.find(method.queue) is None:
+        raise QueueNotFoundError(f"no queue {method.queue!r}")
+    return None if method.no_wait else queue.DeclareOk(method.queue, 0, 1)
+
+
+@handles(queue.Bind)
+async def bind(channel: Channel, method: queue.Bind) -> Method | None:
+    session = channel.session
+    check_not_default(method.exchange)
+    name = meant(channel, method.queue)
+    found = await session.get_queue(name)
+    if session.vhost.exchanges.find(method.exchange) is None:
+        raise ExchangeNotFoundError(f"no exchange {method.exchange!r}")
+    key = method.routing_key if method.queue or method.routing_key else name
+    binding = Binding(method.exchange, Destination(name), key, plain_fields(method.arguments))
+    await session.vhost.exchanges.bind(session.role, binding, durable=not found.declaration.in_memory)
+    return None if method.no_wait else queue.BindOk()
+
+
+@handles(queue.Unbind)
+async def unbind(channel: Channel, method: queue.Unbind) -> Method:
+    session = channel.session
+    check_not_default(method.exchange)
+    name = meant(channel, method.queue)
+    await session.get_queue(name)
+    if session.vhost.exchanges.find(method.exchange) is None:
+        raise ExchangeNotFoundError(f"no exchange {method.exchange!r}")
+    key = method.routing_key if method.queue or method.routing_key else name
+    binding = Binding(method.exchange, Destination(name), key, plain_fields(method.arguments))
+    await session.vhost.exchanges.unbind(session.role, binding)
+    return queue.UnbindOk()
+
+
+@handles(queue.Purge)
+async def purge(channel: Channel, method: queue.Purge) -> Method | None:
+    await channel.session.publishing.settled()
+    found = await channel.session.get_queue(meant(channel, method.queue))
+    count = await found.purge()
+    return None if method.no_wait else queue.PurgeOk(count)
+
+
+@handles(queue.Delete)
+async def delete(channel: Channel, method: queue.Delete) -> Method | None:
+    session = channel.session
+    await session.publishing.settled()
+    count = await session.vhost.queues.delete(
+        session.role,
+        meant(channel, method.queue),
+        if_unused=method.if_unused,
+        if_empty=method.if_empty,
+        connection=session.id,
+    )
+    return None if method.no_wait else queue.DeleteOk(count)

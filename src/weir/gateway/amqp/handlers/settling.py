@@ -1,0 +1,53 @@
+"""Class basic, what becomes of delivered messages: ack, nack, reject."""
+
+from weir.gateway.amqp.channel import Channel
+from weir.gateway.amqp.consuming import ConsumerLink
+from weir.gateway.amqp.registry import handles
+from weir.gateway.amqp.taken import Taken
+from weir.gateway.amqp.unacked import Pending
+from weir.wire.amqp.methods import basic
+
+ACK, REQUEUE, REJECT = "ack", "requeue", "reject"
+
+
+@handles(basic.Ack)
+def ack(channel: Channel, method: basic.Ack) -> None:
+    _settled(channel, method.delivery_tag, ACK, multiple=method.multiple)
+
+
+@handles(basic.Nack)
+def nack(channel: Channel, method: basic.Nack) -> None:
+    _settled(channel, method.delivery_tag, REQUEUE if method.requeue else REJECT, multiple=method.multiple)
+
+
+@handles(basic.Reject)
+def reject(channel: Channel, method: basic.Reject) -> None:
+    _settled(channel, method.delivery_tag, REQUEUE if method.requeue else REJECT, multiple=False)
+
+
+def _settled(channel: Channel, tag: int, how: str, *, multiple: bool) -> None:
+    taken = channel.unacked.take(tag, multiple=multiple)
+    if channel.transaction is not None:
+        channel.transaction.settle(taken, how)
+    else:
+        settle(channel, taken, how)
+
+
+def settle(channel: Channel, taken: list[tuple[int, Pending]], how: str) -> None:
+    """Tell those that the messages came from, at the end of the turn."""
+    session = channel.session
+    touched: dict[Taken, None] = {}
+    for _, (source, offset) in taken:
+        if how == ACK:
+            source.ack(offset)
+            channel.acked += 1
+        elif how == REQUEUE:
+            source.requeue(offset)
+        else:
+            source.reject(offset)
+        if isinstance(source, ConsumerLink):
+            channel.prefetched -= 1
+        touched[source] = None
+    session.settling.setdefault(channel, {}).update(touched)
+    if how != ACK:
+        session.settle()

@@ -1,0 +1,22 @@
+"""What the AMQP gateway counts, for all of its listeners together."""
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class AmqpMetrics:
+    connections: int = 0
+    channels: int = 0
+    consumers: int = 0
+    bytes_in: int = 0
+    #: Messages that clients published, and that they were sent.
+    published: int = 0
+    delivered: int = 0
+    #: Mandatory messages that no queue wanted.
+    returned: int = 0
+    #: Messages that were to be confirmed and were not stored.
+    nacked: int = 0
+    #: Connections that were told to wait with what they publish.
+    blocked: int = 0
+    #: Connections that were ended for what they sent.
+    refused: int = 0

@@ -1,0 +1,25 @@
+"""What stands behind every AMQP session."""
+
+from dataclasses import dataclass, field
+
+from weir.broker.api import Broker, Exchanges, Guard, Queues
+from weir.gateway.amqp.decoded import DecodedBatches
+from weir.gateway.amqp.metrics import AmqpMetrics
+from weir.gateway.amqp.reply_to import ReplyConsumers
+from weir.runtime.interfaces import Runtime
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """Shared by all listeners."""
+
+    runtime: Runtime
+    broker: Broker
+    exchanges: Exchanges
+    queues: Queues
+    guard: Guard
+    metrics: AmqpMetrics = field(default_factory=AmqpMetrics)
+    #: Who waits for answers without a queue.
+    replies: ReplyConsumers = field(default_factory=ReplyConsumers)
+    #: Batches that several consumers get parts of.
+    decoded: DecodedBatches = field(default_factory=DecodedBatches)

@@ -1,0 +1,60 @@
+"""Where the AMQP gateway listens, and what one connection may cost."""
+
+from dataclasses import dataclass, field
+
+from weir.wire.amqp.frames import DEFAULT_FRAME_MAX
+from weir.wire.amqp.incoming import DEFAULT_CHANNEL_MAX, MAX_BODY_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLimits:
+    """What one connection may cost. Over a limit on load, it is read no further until the load is less."""
+
+    max_message_bytes: int = MAX_BODY_BYTES
+    #: What is offered in connection.tune; clients may ask for less.
+    frame_max: int = DEFAULT_FRAME_MAX
+    channel_max: int = DEFAULT_CHANNEL_MAX
+    heartbeat_s: int = 60
+    #: Messages that are not stored yet.
+    max_publishes: int = 32_768
+    max_publish_bytes: int = 32 * 1024 * 1024
+    #: Commands of all channels that wait behind one that takes a while, and their bytes.
+    max_waiting: int = 4_096
+    max_waiting_bytes: int = 8 * 1024 * 1024
+    #: Messages that were taken from queues and that the client has not read yet.
+    max_delivery_bytes: int = 8 * 1024 * 1024
+    #: Messages of one channel that are delivered and not acknowledged, whatever its prefetch.
+    max_unacked: int = 250_000
+    #: Consumers of all channels.
+    max_consumers: int = 50_000
+    #: Messages and acknowledgements of one transaction, and its bytes.
+    max_transaction: int = 100_000
+    max_transaction_bytes: int = 64 * 1024 * 1024
+    #: How long a client may take to open the connection, and to read what it is sent.
+    connect_timeout_s: float = 10.0
+    stall_timeout_s: float = 60.0
+    #: A publisher that is held back for longer is told that it is blocked.
+    blocked_after_s: float = 0.25
+    #: How long an ended session lets messages be stored, and then waits for the client to agree.
+    settle_s: float = 5.0
+    linger_s: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class AmqpSettings:
+    """One listener."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    max_connections: int = 10_000
+    #: As `max_delivery_bytes`, for all connections together.
+    max_delivery_bytes_in_all: int = 256 * 1024 * 1024
+    #: Bytes of messages that are being received, over all connections.
+    max_received_bytes: int = 256 * 1024 * 1024
+    limits: SessionLimits = field(default_factory=SessionLimits)
+    #: What the server calls the cluster that it belongs to.
+    cluster_name: str = "weir"
+    #: How often heartbeats are sent and sessions that say nothing, or read nothing, are looked for.
+    sweep_interval_s: float = 1.0
+    #: How long `close` lets answers go out.
+    close_grace_s: float = 5.0
