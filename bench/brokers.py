@@ -66,7 +66,12 @@ class WeirBroker(_Process):
     def __init__(self, folder: Path) -> None:
         port, http = apache.free_ports(2)
         self.url = f"pulsar://127.0.0.1:{port}"
-        chosen = [f"listeners.pulsar=127.0.0.1:{port}", f"listeners.http=127.0.0.1:{http}", "listeners.kafka=", "listeners.amqp="]
+        chosen = [
+            f"listeners.pulsar=127.0.0.1:{port}",
+            f"listeners.http=127.0.0.1:{http}",
+            "listeners.kafka=",
+            "listeners.amqp=",
+        ]
         chosen.append(f"storage.cache_bytes={apache.CACHE_MIB}MiB")
         settings = [part for value in chosen for part in ("--set", value)]
         super().__init__(

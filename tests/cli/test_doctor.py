@@ -24,7 +24,17 @@ def by_name(*arguments: str) -> dict[str, dict[str, str]]:
 
 def test_it_names_python_java_spark_ports_and_disk(tmp_path: Path) -> None:
     found = by_name("--data", str(tmp_path))
-    assert list(found) == ["python", "java", "spark", "numba", "port pulsar", "port kafka", "port http", "disk"]
+    assert list(found) == [
+        "python",
+        "java",
+        "spark",
+        "numba",
+        "port pulsar",
+        "port kafka",
+        "port amqp",
+        "port http",
+        "disk",
+    ]
     assert found["spark"]["state"] == "ok"
     assert found["java"]["state"] == "ok"
 

@@ -24,7 +24,12 @@ async def start_weir(runtime: Runtime, tmp_path: Path) -> AsyncIterator[StartWei
     nodes: list[BrokerNode] = []
 
     async def start(*settings: str) -> BrokerNode:
-        common = ["listeners.pulsar=127.0.0.1:0", "listeners.kafka=", "listeners.amqp=", "listeners.http=127.0.0.1:0"]
+        common = [
+            "listeners.pulsar=127.0.0.1:0",
+            "listeners.kafka=",
+            "listeners.amqp=",
+            "listeners.http=127.0.0.1:0",
+        ]
         common += ["storage.low_water_bytes=0", "storage.high_water_bytes=0", f"data={tmp_path}/data"]
         node = BrokerNode(runtime, load(assignments=[*common, *settings]).config)
         await node.start()

@@ -26,9 +26,14 @@ def amqp_families(metrics: AmqpMetrics) -> list[GatewayFamily]:
             "Messages handed to queues, once for each queue.",
             [(_GATEWAY, metrics.published)],
         ),
-        GatewayFamily("weir_amqp_delivered_total", "counter", "Messages delivered.", [(_GATEWAY, metrics.delivered)]),
         GatewayFamily(
-            "weir_amqp_returned_total", "counter", "Mandatory messages without a queue.", [(_GATEWAY, metrics.returned)]
+            "weir_amqp_delivered_total", "counter", "Messages delivered.", [(_GATEWAY, metrics.delivered)]
+        ),
+        GatewayFamily(
+            "weir_amqp_returned_total",
+            "counter",
+            "Mandatory messages without a queue.",
+            [(_GATEWAY, metrics.returned)],
         ),
         GatewayFamily(
             "weir_amqp_nacked_total",
@@ -37,6 +42,9 @@ def amqp_families(metrics: AmqpMetrics) -> list[GatewayFamily]:
             [(_GATEWAY, metrics.nacked)],
         ),
         GatewayFamily(
-            "weir_amqp_blocked_total", "counter", "Times that a publisher was told to wait.", [(_GATEWAY, metrics.blocked)]
+            "weir_amqp_blocked_total",
+            "counter",
+            "Times that a publisher was told to wait.",
+            [(_GATEWAY, metrics.blocked)],
         ),
     ]

@@ -71,9 +71,7 @@ class ClusterUp(Node):
         where = {member.name: f"{_LOOPBACK}:{member.client_port}" for member in self._plan.etcd}
         where |= {bookie.name: f"{_LOOPBACK}:{bookie.port}" for bookie in self._plan.bookies}
         for broker in self._plan.brokers:
-            where[broker.name] = ", ".join(
-                f"{name} {_LOOPBACK}:{getattr(broker, name)}" for name in PROTOCOLS
-            )
+            where[broker.name] = ", ".join(f"{name} {_LOOPBACK}:{getattr(broker, name)}" for name in PROTOCOLS)
         return [
             (str(node["name"]), str(node["role"]), str(node["pid"]), where[str(node["name"])])
             for node in self.nodes()

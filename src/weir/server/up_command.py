@@ -19,7 +19,7 @@ from weir.server.workers import WorkerOptions, Workers
     epilog="""
 \b
 Examples:
-  weir up                                     data in ./weir-data; Pulsar on 6650, Kafka on 9092, AMQP on 5672, HTTP on 8080
+  weir up                                     data in ./weir-data; Pulsar 6650, Kafka 9092, AMQP 5672, HTTP 8080
   weir up --data /var/lib/weir --config weir.toml
   weir up --workers 3                         the same folder, served by three broker processes
   weir up --set listeners.pulsar=127.0.0.1:0 --set listeners.kafka= --ready-file ready.json

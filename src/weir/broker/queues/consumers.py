@@ -12,6 +12,9 @@ from weir.model.errors import ConsumerClosedError
 class ConsumedQueue(Protocol):
     """What a consumer asks of its queue."""
 
+    async def accepted(self) -> None:
+        """Wait until all that was published before can be seen."""
+
     def consumer_left(self) -> None:
         """It counts as consumer no more, because its client said so."""
 
@@ -39,6 +42,7 @@ class LocalConsumer:
 
     async def take(self) -> Delivery | None:
         consumer = self._consumer
+        await self._queue.accepted()
         while True:
             dispatcher = self._subscription.per_message() if consumer.open else None
             if dispatcher is None or consumer not in dispatcher.consumers:

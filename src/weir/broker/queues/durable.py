@@ -37,6 +37,8 @@ class DurableQueue(LocalQueue):
         self._making: asyncio.Future[None] | None = None
         #: The last answer that waits for a disk: what needs none is answered after it.
         self._last: asyncio.Future[int] | None = None
+        #: The last receipt: what was published before it can be seen when it is there.
+        self._accepted: asyncio.Future[Receipt] | None = None
 
     @property
     def rules(self) -> QueueRules:
@@ -79,6 +81,7 @@ class DurableQueue(LocalQueue):
             answer.set_exception(producer)
             return answer
         receipts = self._send(producer, messages)
+        self._accepted = receipts[-1]
         if not messages.persistent:
             return self._answer_at_once(receipts, answer)
         self._last = answer
@@ -97,6 +100,14 @@ class DurableQueue(LocalQueue):
         for receipt in receipts:
             receipt.add_done_callback(stored)
         return answer
+
+    async def accepted(self) -> None:
+        last = self._accepted
+        if last is not None:
+            if not last.done():
+                await asyncio.wait([last])
+            if self._accepted is last:
+                self._accepted = None
 
     def _send(self, producer: BrokerProducer, messages: QueueMessages) -> "Sequence[asyncio.Future[Receipt]]":
         outgoings = [

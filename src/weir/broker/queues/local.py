@@ -130,10 +130,15 @@ class LocalQueue:
         aside = 0 if dispatcher is None else dispatcher.aside
         return QueueCounts(max(0, subscription.backlog - unacked - aside), unacked, self.consumer_count)
 
+    async def accepted(self) -> None:
+        """Wait until all that was published before can be seen: also what nobody waits for a disk for."""
+
     async def counts(self) -> QueueCounts:
+        await self.accepted()
         return self.counts_now()
 
     async def purge(self) -> int:
+        await self.accepted()
         subscription = await self.ensure_subscription()
         dropped = subscription.drop_ready()
         await subscription.persisted()

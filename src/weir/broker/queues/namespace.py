@@ -170,7 +170,10 @@ class LocalQueues:
     async def declare(self, role: str, wanted: QueueDeclaration, *, connection: str = "") -> LocalQueue:
         if not wanted.name:
             wanted = replace(wanted, name=self._new_name())
-        else:
+        elif (
+            self.find(wanted.name) is None
+            and await self._registry.topics.look(self._topic_of(wanted.name)) is None
+        ):
             check_name(wanted.name)
         rules_of(wanted, vhost=self._vhost)
         name = wanted.name
@@ -285,9 +288,9 @@ class LocalQueues:
                 queue = await self.get(role, name, connection=connection)
             except QueueNotFoundError:
                 return 0
-            counts = queue.counts_now()
+            counts = await queue.counts()
             if if_empty and counts.ready:
-                raise QueueInUseError(f"{self._said(name)} is not empty")
+                raise QueueInUseError(f"{self._said(name)} not empty")
             if if_unused and counts.consumers:
                 raise QueueInUseError(f"{self._said(name)} in use")
             await self._end(queue, "the queue is deleted")

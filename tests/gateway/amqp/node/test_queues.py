@@ -100,7 +100,9 @@ def test_an_exchange_that_is_not_there_is_not_found(connection: pika.BlockingCon
     assert refused(publisher.queue_declare, name, passive=True) == (404, missing)
 
 
-def test_a_queue_that_is_declared_otherwise_is_inequivalent(connection: pika.BlockingConnection, name: str) -> None:
+def test_a_queue_that_is_declared_otherwise_is_inequivalent(
+    connection: pika.BlockingConnection, name: str
+) -> None:
     connection.channel().queue_declare(name, durable=True)
     code, text = refused(connection.channel().queue_declare, name)
     assert code == 406
@@ -116,7 +118,9 @@ def test_a_queue_that_is_declared_otherwise_is_inequivalent(connection: pika.Blo
     )
 
 
-def test_an_exchange_that_is_declared_otherwise_is_inequivalent(connection: pika.BlockingConnection, name: str) -> None:
+def test_an_exchange_that_is_declared_otherwise_is_inequivalent(
+    connection: pika.BlockingConnection, name: str
+) -> None:
     connection.channel().exchange_declare(name, "fanout")
     code, text = refused(connection.channel().exchange_declare, name, "direct")
     assert code == 406
@@ -187,7 +191,9 @@ def test_an_auto_delete_queue_goes_with_its_last_consumer(connection: pika.Block
     until(gone)
 
 
-def test_a_queue_is_deleted_only_if_unused_and_empty_if_so_asked(connection: pika.BlockingConnection, name: str) -> None:
+def test_a_queue_is_deleted_only_if_unused_and_empty_if_so_asked(
+    connection: pika.BlockingConnection, name: str
+) -> None:
     channel = connection.channel()
     channel.queue_declare(name)
     channel.basic_publish("", name, b"x")
@@ -245,7 +251,9 @@ def test_headers_route_by_all_or_any(channel: BlockingChannel, name: str) -> Non
         channel.queue_bind(f"{name}-{match}", name, arguments={"x-match": match, "a": 1, "b": "two"})
     channel.basic_publish(name, "", b"x", pika.BasicProperties(headers={"a": 1}))
     channel.basic_publish(name, "", b"x", pika.BasicProperties(headers={"a": 1, "b": "two", "c": 3}))
-    counts = [channel.queue_declare(f"{name}-{match}", passive=True).method.message_count for match in ("all", "any")]
+    counts = [
+        channel.queue_declare(f"{name}-{match}", passive=True).method.message_count for match in ("all", "any")
+    ]
     assert counts == [1, 2]
 
 
@@ -258,7 +266,9 @@ def test_an_alternate_exchange_gets_what_matches_nothing(channel: BlockingChanne
     assert channel.basic_get(name, auto_ack=True)[2] == b"x"
 
 
-def test_durable_queues_bindings_and_messages_survive_a_restart(start_weir: Callable[..., Node], name: str) -> None:
+def test_durable_queues_bindings_and_messages_survive_a_restart(
+    start_weir: Callable[..., Node], name: str
+) -> None:
     weir = start_weir()
     connection = weir.connect()
     channel = connection.channel()
