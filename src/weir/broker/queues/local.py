@@ -1,9 +1,10 @@
 """A queue that this broker has, whatever it is made of: consumers, counts, and what its owner is told."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
-from weir.broker.api import ConsumeRequest, QueueCounts, SubscribeRequest, SubscriptionType
+from weir.broker.api import ConsumeRequest, QueueCounts, QueueMessages, SubscribeRequest, SubscriptionType
 from weir.broker.dispatch.consumer import BrokerConsumer
 from weir.broker.dispatch.subscription import Subscription
 from weir.broker.queues.consumers import LocalConsumer
@@ -49,6 +50,16 @@ class LocalQueue:
     @property
     def policy(self) -> QueuePolicy | None:
         return None
+
+    @property
+    def alive(self) -> bool:
+        raise NotImplementedError
+
+    def publish(self, messages: QueueMessages) -> "asyncio.Future[int]":
+        raise NotImplementedError
+
+    async def wait_capacity(self) -> None:
+        raise NotImplementedError
 
     @property
     def subscription(self) -> Subscription | None:
