@@ -119,6 +119,25 @@ class ApacheKafka(_Process):
         super().__init__(kafka_peer.command(folder, port, controller, sync=sync), folder, cwd=folder)
 
 
+class WeirAmqp(_Process):
+    """`weir up` as RabbitMQ's clients see it."""
+
+    def __init__(self, folder: Path) -> None:
+        amqp, kafka, pulsar, http = apache.free_ports(4)
+        self.amqp = f"127.0.0.1:{amqp}"
+        self.url = f"amqp://guest:guest@{self.amqp}/%2F"
+        chosen = [
+            f"listeners.amqp={self.amqp}",
+            f"listeners.kafka=127.0.0.1:{kafka}",
+            f"listeners.pulsar=127.0.0.1:{pulsar}",
+            f"listeners.http=127.0.0.1:{http}",
+        ]
+        settings = [part for value in chosen for part in ("--set", value)]
+        super().__init__(
+            [sys.executable, "-m", "weir.cli.main", "up", "--data", str(folder / "data"), *settings], folder
+        )
+
+
 KAFKAS: dict[str, type[WeirKafka] | type[ApacheKafka]] = {"weir": WeirKafka, "kafka": ApacheKafka}
 
 

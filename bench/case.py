@@ -27,6 +27,7 @@ _MODULES = (
     "broker",
     "perf_load",
     "kafka_load",
+    "amqp_load",
     "spark_load",
     "pauses",
 )

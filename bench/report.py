@@ -88,6 +88,7 @@ _PARTS = (
     Part(
         "Weir beside Apache Kafka, same client, same machine", "Kafka's", "Cost", "kafka", "kafka", "Apache Kafka"
     ),
+    Part("Weir beside RabbitMQ, same client, same machine", "RabbitMQ's", "Cost", "amqp", "amqp", "RabbitMQ"),
     Part(
         "Spark on Weir beside Spark on Kafka, same machine",
         "the connector's",

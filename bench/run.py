@@ -19,6 +19,8 @@ from rich.markdown import Markdown
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from bench import machine, report
+from bench.amqp_groups import NAME as AMQP
+from bench.amqp_groups import amqp_groups
 from bench.broker_groups import NAME as PULSAR
 from bench.broker_groups import broker_groups
 from bench.groups import groups
@@ -79,6 +81,7 @@ def _all_groups(arguments: argparse.Namespace) -> list[Group]:
         (PULSAR, broker_groups),
         (PULSAR, perf_groups),
         (KAFKA, kafka_groups),
+        (AMQP, amqp_groups),
         (SPARK, spark_groups),
         (PAUSES, pause_groups),
     ):
