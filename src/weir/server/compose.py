@@ -15,7 +15,7 @@ from weir.broker.access.exchanges import ExchangeAccess
 from weir.broker.access.security import Authenticator, Authoriser, SecuritySettings, TopicGuard
 from weir.broker.access.tokens import TokenVerifier
 from weir.broker.access.topic_lists import GuardedTopicLists
-from weir.broker.api import ConnectionDirectory
+from weir.broker.api import ConnectionDirectory, Queues
 from weir.broker.balance.balancer import BalanceSettings
 from weir.broker.broker import Broker
 from weir.broker.bundles.moving import BundleMoves
@@ -43,7 +43,6 @@ from weir.broker.peers.pool import PeerPool
 from weir.broker.peers.server import PeerServer
 from weir.broker.peers.settings import PeerLinks, PeerServerSettings
 from weir.broker.queues.declared import DeclaredRules
-from weir.broker.queues.service import QueueService
 from weir.broker.registry.registry import Registry
 from weir.broker.registry.topics import TopicLimits
 from weir.broker.schemas.registry import SchemaRegistry
@@ -76,6 +75,7 @@ from weir.runtime.byte_budget import ByteBudget
 from weir.runtime.interfaces import Clock, Runtime
 from weir.runtime.request_budget import RequestBudget
 from weir.server.balance import ClusterBalance, compose_balance
+from weir.server.queues import compose_queues
 from weir.server.schema_port import GuardedSchemas
 from weir.stream.context import StreamContext
 from weir.stream.holding.area import HoldingArea
@@ -141,7 +141,7 @@ class ComposedBroker:
     broker: Broker
     #: Of the gateways' clients, those that are listed and can be closed.
     connections: ConnectionDirectory
-    queues: QueueService
+    queues: Queues
     groups: GroupCoordinator
     transactions: Transactions
     #: The transactions, for every role.
@@ -308,10 +308,11 @@ async def compose_broker(
         broker.elsewhere = PeerParts(runtime.clock, peers, peer_handlers, broker)
     broker.start()
     stack.push_async_callback(broker.close)
-    queues = QueueService(context, registry, broker, exchanges)
-    stack.push_async_callback(queues.close)
-    catalog = Catalog(registry, guard)
     others = None if how.peers is None else peers
+    queues = compose_queues(
+        context, registry, broker, exchanges, name=how.name, peers=others, handlers=peer_handlers, stack=stack
+    )
+    catalog = Catalog(registry, guard)
     wanted = how.coordinator_shards or (1 if others is None else CLUSTER_SHARDS)
     shards = CoordinatorShards(broker, ShardCount(meta, wanted), several_brokers=others is not None)
     parts = compose_parts(broker, runtime.clock, others, peer_handlers)

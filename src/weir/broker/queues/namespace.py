@@ -93,6 +93,14 @@ class LocalQueues:
         del self._open[name]
         return None
 
+    def in_memory(self, name: str) -> MemoryQueue | None:
+        """The one of this name that is in this broker's memory."""
+        return self._in_memory.get(name)
+
+    def topic_of(self, name: str) -> TopicName:
+        """The topic of a durable queue, which may be a partition of one."""
+        return self._topic_of(name)
+
     async def get(self, role: str, name: str, *, connection: str = "") -> LocalQueue:
         self._context.guard.check(role, self._topic_of(name), None)
         found = self.find(name)

@@ -301,7 +301,7 @@ class RemoteQueue:
         group = self._next_group()
         encoded = [one for messages, _ in group for one in messages.encoded]
         head = group[0][0]
-        size = sum(map(len, encoded))
+        size, stamp = sum(map(len, encoded)), head.stamp
         request = wire.PublishToQueue(
             self._at,
             b"".join(encoded),
@@ -310,6 +310,7 @@ class RemoteQueue:
             head.deliver_at_ms,
             _placed(group, lambda messages: messages.priorities),
             _placed(group, lambda messages: messages.expirations_ms),
+            () if stamp is None else (stamp.producer_id, stamp.epoch, stamp.sequence, stamp.checksum),
         )
         try:
             refused = bits_at((await self._ask(request)).places, len(encoded))
@@ -332,9 +333,13 @@ class RemoteQueue:
         group = [self._unsent.popleft()]
         head = group[0][0]
         count, size = len(head.encoded), sum(map(len, head.encoded))
-        while self._unsent and count < _AT_ONCE and size < _AT_ONCE_BYTES:
+        while self._unsent and head.stamp is None and count < _AT_ONCE and size < _AT_ONCE_BYTES:
             messages = self._unsent[0][0]
-            if messages.persistent != head.persistent or messages.deliver_at_ms != head.deliver_at_ms:
+            if (
+                messages.stamp is not None
+                or messages.persistent != head.persistent
+                or messages.deliver_at_ms != head.deliver_at_ms
+            ):
                 break
             group.append(self._unsent.popleft())
             count += len(messages.encoded)

@@ -11,6 +11,7 @@ from itertools import accumulate, pairwise
 
 from weir.broker.api import ConsumeRequest, Delivery, Queue, QueueConsumer, QueueMessages, Queues
 from weir.broker.peers.calls import PeerHandlers
+from weir.model.batch import Stamp
 from weir.model.errors import ConsumerClosedError, PeerFailedError
 from weir.runtime.interfaces import Clock
 from weir.runtime.tasks import TaskScope
@@ -132,6 +133,7 @@ class RelayedQueues:
         self._lives = lives
         self._askers: dict[str, _Asker] = {}
         self._tasks = TaskScope("relayed queues")
+        self._sweeping = False
         handlers.on(wire.PublishToQueue, self._publish)
         handlers.on(wire.CountQueue, self._count)
         handlers.on(wire.PurgeQueue, self._purge)
@@ -140,9 +142,6 @@ class RelayedQueues:
         handlers.on(wire.SettleQueues, self._settle)
         handlers.on(wire.TakeOne, self._take)
         handlers.on(wire.AwaitDeliveries, self._await)
-
-    def start(self) -> None:
-        self._tasks.spawn(self._sweep(), "sweep")
 
     async def close(self) -> None:
         await self._tasks.close()
@@ -166,6 +165,7 @@ class RelayedQueues:
                 request.deliver_at_ms,
                 request.priorities,
                 request.expirations_ms,
+                Stamp(*request.stamp) if request.stamp else None,
             )
         )
         return wire.Refused(tuple(place for place in range(len(request.sizes)) if refused >> place & 1))
@@ -214,6 +214,9 @@ class RelayedQueues:
                 )
             )
         asker = self._askers.setdefault(request.asker, _Asker(self._clock))
+        if not self._sweeping:
+            self._sweeping = True
+            self._tasks.spawn(self._sweep(), "sweep")
         asker.heard()
         asker.consumers[request.number] = _Relayed(request.number, consumer, asker.said, self._tasks)
         return wire.Consuming()

@@ -52,6 +52,8 @@ class PublishToQueue(PeerRequest["Refused"]):
     deliver_at_ms: int | None = None
     priorities: Mapping[int, int] = field(default_factory=dict)
     expirations_ms: Mapping[int, int] = field(default_factory=dict)
+    #: Producer id, epoch, sequence and checksum, if the broker itself sends it; none else.
+    stamp: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,36 @@
+"""The queues of a broker, put together: its own, and in a cluster those of others."""
+
+from contextlib import AsyncExitStack
+
+from weir.broker.api import Exchanges, Queues
+from weir.broker.broker import Broker
+from weir.broker.context import BrokerContext
+from weir.broker.peers.calls import PeerCalls, PeerHandlers
+from weir.broker.queues.relayed import RelayedQueues
+from weir.broker.queues.routed import RoutedQueues
+from weir.broker.queues.service import QueueService
+from weir.broker.registry.registry import Registry
+
+
+def compose_queues(
+    context: BrokerContext,
+    registry: Registry,
+    broker: Broker,
+    exchanges: Exchanges,
+    *,
+    name: str,
+    peers: PeerCalls | None,
+    handlers: PeerHandlers,
+    stack: AsyncExitStack,
+) -> Queues:
+    """The queues of this broker; with others there, theirs too, and these are answered."""
+    local = QueueService(context, registry, broker, exchanges)
+    stack.push_async_callback(local.close)
+    if peers is None:
+        return local
+    clock = context.runtime.clock
+    relayed = RelayedQueues(clock, local, handlers, lambda other: other in {b.broker_id for b in broker.brokers()})
+    stack.push_async_callback(relayed.close)
+    routed = RoutedQueues(local, registry, broker, peers, handlers, runtime=context.runtime, broker_id=name)
+    stack.push_async_callback(routed.close)
+    return routed
