@@ -31,8 +31,9 @@ from weir.wire.peer.values import A, PeerRequest
 
 R = TypeVar("R")
 
-#: How long one call waits for deliveries, and how much longer its answer may take.
-_WAIT_S = 10.0
+#: How long one call waits for deliveries (a broker that goes down waits for its end), and how much longer its
+#: answer may take.
+_WAIT_S = 2.0
 _ANSWER_S = 10.0
 #: What may wait for another broker to take it, of one queue.
 _UNSENT_BYTES = 8 * 1024 * 1024
@@ -105,6 +106,11 @@ class RelayLink:
         self._unsaid.append(settled)
         if self._saying is None:
             self._saying = self._tasks.spawn(self._say(), "relay settled")
+
+    async def said(self) -> None:
+        """Wait until what was said so far has arrived, or is known to be lost."""
+        if self._saying is not None:
+            await asyncio.wait([self._saying])
 
     def forget(self, number: int) -> None:
         self._consumers.pop(number, None)
@@ -216,6 +222,7 @@ class RemoteConsumer:
         self._say(wire.Settled(self._number, ends="close"))
         self._link.forget(self._number)
         self.shut("closed by the client")
+        await self._link.said()
 
     def _say(self, settled: wire.Settled) -> None:
         if not self._closed.done():

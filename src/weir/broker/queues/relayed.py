@@ -37,6 +37,7 @@ class _Relayed:
         self.ready: list[Delivery] = []
         self.closed: str | None = None
         self._pump = tasks.spawn(self._run(), "relayed consumer")
+        self._watch = tasks.spawn(self._watch_end(), "end of a relayed consumer")
 
     def give(self, credit: int) -> None:
         if credit > 0:
@@ -53,9 +54,12 @@ class _Relayed:
                 self._credit -= sum(_messages(one) for one in found)
                 self.ready += found
                 self._said()
-        except ConsumerClosedError as closed:
-            self.closed = closed.what
-            self._said()
+        except ConsumerClosedError:
+            return
+
+    async def _watch_end(self) -> None:
+        self.closed = await self.consumer.closed()
+        self._said()
 
     def settle(self, settled: wire.Settled) -> None:
         for ranges, does in (
@@ -73,6 +77,7 @@ class _Relayed:
 
     async def close(self) -> None:
         self._pump.cancel()
+        self._watch.cancel()
         await self.consumer.close()
 
 
@@ -96,7 +101,7 @@ class _Asker:
         self.waiting += 1
         try:
             self._something.clear()
-            if not any(one.ready or one.closed is not None for one in self.consumers.values()):
+            if self.consumers and not any(one.ready or one.closed is not None for one in self.consumers.values()):
                 async with asyncio.timeout(wait_s):
                     await self._something.wait()
         except TimeoutError:
@@ -237,6 +242,8 @@ class RelayedQueues:
             elif settled.ends:
                 del asker.consumers[settled.number]
                 closing.append(one)
+        if not asker.consumers:
+            asker.said()  # nothing more will come
         for one in closing:
             await one.close()
         return Done()
