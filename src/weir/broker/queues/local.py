@@ -48,16 +48,6 @@ class LocalQueue:
         raise NotImplementedError
 
     @property
-    def alive(self) -> bool:
-        raise NotImplementedError
-
-    def publish(self, messages: QueueMessages) -> "asyncio.Future[int]":
-        raise NotImplementedError
-
-    async def wait_capacity(self) -> None:
-        raise NotImplementedError
-
-    @property
     def policy(self) -> QueuePolicy | None:
         return None
 
