@@ -65,19 +65,20 @@ class RelayLink:
         return self._tasks
 
     async def consume(
-        self, at: wire.QueueAt, request: ConsumeRequest | None, share: ByteShare | None
+        self, at: wire.QueueAt, role: str, request: ConsumeRequest | None, share: ByteShare | None
     ) -> "RemoteConsumer":
         """One more consumer, or a getter if there is no request."""
         self._count += 1
         number = self._count
         if request is None:
-            call = wire.ConsumeQueue(at, self._asker, number, getter=True)
+            call = wire.ConsumeQueue(at, self._asker, number, role, getter=True)
         else:
             offset = request.stream_offset
             call = wire.ConsumeQueue(
                 at,
                 self._asker,
                 number,
+                role,
                 tag=request.tag,
                 exclusive=request.exclusive,
                 priority=request.priority,
@@ -243,7 +244,11 @@ class RemoteQueue:
         declaration: QueueDeclaration,
         rules: Callable[[], QueueRules],
         policy: Callable[[], QueuePolicy | None],
+        *,
+        connection: str = "",
     ) -> None:
+        """`connection`: whose own it is."""
+        self.connection = connection
         self._link = link
         self._at = at
         self.declaration = declaration
@@ -274,14 +279,15 @@ class RemoteQueue:
     async def purge(self) -> int:
         return (await self._ask(wire.PurgeQueue(self._at))).messages
 
-    async def delete(self, *, if_unused: bool, if_empty: bool) -> int:
-        return (await self._ask(wire.DeleteQueue(self._at, if_unused, if_empty))).messages
+    async def delete(self, role: str, *, if_unused: bool, if_empty: bool) -> int:
+        request = wire.DeleteQueue(self._at, role, self.connection, if_unused, if_empty)
+        return (await self._ask(request)).messages
 
     async def consume(self, request: ConsumeRequest, *, share: ByteShare | None = None) -> QueueConsumer:
-        return await self._noting(self._link.consume(self._at_role(request.role), request, share))
+        return await self._noting(self._link.consume(self._at, request.role, request, share))
 
     async def getter(self, role: str) -> QueueConsumer:
-        return await self._noting(self._link.consume(self._at_role(role), None, None))
+        return await self._noting(self._link.consume(self._at, role, None, None))
 
     # --- publishing -----------------------------------------------------------------------------------------
 
@@ -354,10 +360,6 @@ class RemoteQueue:
         return group
 
     # --- asking ---------------------------------------------------------------------------------------------
-
-    def _at_role(self, role: str) -> wire.QueueAt:
-        at = self._at
-        return wire.QueueAt(at.namespace, at.name, role, at.connection)
 
     async def _ask(self, request: PeerRequest[A]) -> A:
         return await self._noting(self._link.peers.ask(self._link.owner, request))

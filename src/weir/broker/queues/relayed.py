@@ -162,7 +162,7 @@ class RelayedQueues:
         namespace = await self._queues.open(at.namespace)
         queue = namespace.find(at.name)
         if queue is None or not queue.alive:
-            queue = await namespace.get(at.role, at.name, connection=at.connection)
+            queue = await namespace.look(at.name)
         refused = await queue.publish(
             QueueMessages(
                 [view[first:end] for first, end in pairwise(cuts)],
@@ -187,28 +187,28 @@ class RelayedQueues:
         namespace = await self._queues.open(at.namespace)
         return wire.MessageCount(
             await namespace.delete(
-                at.role,
+                request.role,
                 at.name,
                 if_unused=request.if_unused,
                 if_empty=request.if_empty,
-                connection=at.connection,
+                connection=request.connection,
             )
         )
 
     async def _at(self, at: wire.QueueAt) -> Queue:
         namespace = await self._queues.open(at.namespace)
-        return await namespace.get(at.role, at.name, connection=at.connection)
+        return await namespace.look(at.name)
 
     # --- consumers ----------------------------------------------------------------------------------------
 
     async def _consume(self, request: wire.ConsumeQueue) -> wire.Consuming:
         queue = await self._at(request.queue)
         if request.getter:
-            consumer = await queue.getter(request.queue.role)
+            consumer = await queue.getter(request.role)
         else:
             consumer = await queue.consume(
                 ConsumeRequest(
-                    request.queue.role,
+                    request.role,
                     request.tag,
                     request.exclusive,
                     request.priority,

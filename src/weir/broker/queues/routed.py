@@ -5,7 +5,7 @@ there is no topic of its name.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from weir.broker.api import Owner, Queue
 from weir.broker.broker import Broker
@@ -104,33 +104,43 @@ class RoutedNamespace:
         return None
 
     async def get(self, role: str, name: str, *, connection: str = "") -> Queue:
+        found = await self._reach(name, lambda: self.local.get(role, name, connection=connection))
+        if isinstance(found, RemoteQueue) and found.connection and found.connection != connection:
+            raise QueueLockedError(
+                f"cannot obtain exclusive access to locked queue '{name}' in vhost '{vhost_of(self._namespace)}'"
+            )
+        return found
+
+    async def look(self, name: str) -> Queue:
+        return await self._reach(name, lambda: self.local.look(name))
+
+    async def _reach(self, name: str, here: Callable[[], Awaitable[Queue]]) -> Queue:
         """Who is asked may have lost it just now."""
         for attempt in range(_ATTEMPTS):
             try:
-                return await self._get(role, name, connection)
+                return await here()
+            except NotOwnerError:
+                found = await self._elsewhere(name)
+                if found is not None:
+                    return found
             except PASSING:
                 if attempt == _ATTEMPTS - 1:
                     raise
+            except QueueNotFoundError:
+                there = await self._in_memory_elsewhere(name)
+                if there is None:
+                    raise
+                return there
             await self._cluster.clock.sleep(_PAUSE_S)
-        raise QueueNotFoundError(f"no queue {name[:80]!r}")
-
-    async def _get(self, role: str, name: str, connection: str) -> Queue:
-        try:
-            return await self.local.get(role, name, connection=connection)
-        except NotOwnerError:
-            return await self._elsewhere(role, name, connection)
-        except QueueNotFoundError:
-            found = await self._in_memory_elsewhere(role, name, connection)
-            if found is None:
-                raise
-            return found
+        raise NotOwnerError(f"queue {name[:80]!r} is on its way from one broker to another")
 
     async def declare(self, role: str, wanted: QueueDeclaration, *, connection: str = "") -> Queue:
         if wanted.in_memory and wanted.name and self.local.find(wanted.name) is None:
-            there = await self._in_memory_elsewhere(role, wanted.name, connection)
+            there = await self._in_memory_elsewhere(wanted.name)
             if there is not None:
+                found = await self.get(role, wanted.name, connection=connection)
                 check_equivalent(there.declaration, wanted, vhost_of(self._namespace))
-                return there
+                return found
         try:
             return await self.local.declare(role, wanted, connection=connection)
         except NotOwnerError:  # by now it is declared
@@ -146,7 +156,7 @@ class RoutedNamespace:
         if isinstance(queue, RemoteQueue):
             self._remote.pop(name, None)
             queue.alive = False
-            return await queue.delete(if_unused=if_unused, if_empty=if_empty)
+            return await queue.delete(role, if_unused=if_unused, if_empty=if_empty)
         return await self.local.delete(role, name, if_unused=if_unused, if_empty=if_empty, connection=connection)
 
     async def release(self, connection: str) -> None:
@@ -166,8 +176,8 @@ class RoutedNamespace:
 
     # --- elsewhere ------------------------------------------------------------------------------------------
 
-    async def _elsewhere(self, role: str, name: str, connection: str) -> Queue:
-        """A durable queue that another broker has."""
+    async def _elsewhere(self, name: str) -> Queue | None:
+        """A durable queue that another broker has; None while nobody is known to have it."""
         cluster = self._cluster
         topic = self.local.topic_of(name)
         record = await cluster.registry.topics.look(topic)
@@ -175,21 +185,21 @@ class RoutedNamespace:
             raise QueueNotFoundError(f"no queue {name[:80]!r}")
         owner: Owner = cluster.broker.owner_now(topic)
         if owner.here or not owner.broker_id:
-            raise NotOwnerError(f"{topic} is on its way to another broker")
+            return None
         there = self._remote.get(name)
         if there is not None and there.alive and there.owner == owner.broker_id:
             return there
         declaration = declaration_of(record, topic) or QueueDeclaration(name)
         remote = self._remote[name] = RemoteQueue(
             cluster.link(owner.broker_id),
-            QueueAt(self._namespace, name, role, connection),
+            QueueAt(self._namespace, name),
             declaration,
             lambda: self._rules.of(topic),
             lambda: None,
         )
         return remote
 
-    async def _in_memory_elsewhere(self, role: str, name: str, connection: str) -> Queue | None:
+    async def _in_memory_elsewhere(self, name: str) -> Queue | None:
         """A queue in the memory of another broker. One that does not answer has none."""
         cluster = self._cluster
         others = [info.broker_id for info in cluster.broker.brokers() if info.broker_id != cluster.broker_id]
@@ -205,18 +215,14 @@ class RoutedNamespace:
             if not isinstance(answer, QueueFound) or not answer.declared:
                 continue
             declaration = decode_declaration(name, answer.declared)
-            if declaration.exclusive and answer.connection != connection:
-                raise QueueLockedError(
-                    f"cannot obtain exclusive access to locked queue '{name}' in vhost "
-                    f"'{vhost_of(self._namespace)}'"
-                )
             rules = rules_of(declaration)
             remote = self._remote[name] = RemoteQueue(
                 cluster.link(other),
-                QueueAt(self._namespace, name, role, connection),
+                QueueAt(self._namespace, name),
                 declaration,
                 lambda rules=rules: rules,  # type: ignore[misc]
                 lambda: None,
+                connection=answer.connection,
             )
             return remote
         return None

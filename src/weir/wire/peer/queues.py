@@ -16,13 +16,10 @@ from weir.wire.peer.values import Call, PeerRequest
 
 @dataclass(frozen=True, slots=True)
 class QueueAt:
-    """A queue, and for whom: a role that the asker has authenticated, and its connection, whose exclusive queues
-    it may use."""
+    """A queue. The asker has checked that whoever asks it may use it."""
 
     namespace: NamespaceName
     name: str
-    role: str
-    connection: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,19 +84,25 @@ class PurgeQueue(PeerRequest[MessageCount]):
 
 @dataclass(frozen=True, slots=True)
 class DeleteQueue(PeerRequest[MessageCount]):
+    """For a role that the asker has authenticated."""
+
     queue: QueueAt
+    role: str
+    connection: str = ""
     if_unused: bool = False
     if_empty: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumeQueue(PeerRequest["Consuming"]):
-    """One more consumer of a queue of yours for this broker, by the `asker`'s own number; `getter`: one that takes
+    """One more consumer of a queue of yours for this broker, by the `asker`'s own number, for a role that it has
+    authenticated; `getter`: one that takes
     messages one by one and counts as none. `stream_offset`: as JSON."""
 
     queue: QueueAt
     asker: str
     number: int
+    role: str
     getter: bool = False
     tag: str = ""
     exclusive: bool = False
