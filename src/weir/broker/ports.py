@@ -216,6 +216,9 @@ class OpenGuard:
     def check_listing(self, role: str, namespace: NamespaceName) -> None:
         pass
 
+    def check_admin(self, role: str, namespace: NamespaceName) -> None:
+        pass
+
 
 class NoSchemas:
     async def for_producer(self, topic: TopicName, schema: SchemaData | None, *, role: str = "") -> bytes:

@@ -315,3 +315,7 @@ class TopicGuard:
     def check_listing(self, role: str, namespace: NamespaceName) -> None:
         """NotAuthorisedError if the role may not know which topics there are."""
         self._authoriser.check_lookup(role, namespace)
+
+    def check_admin(self, role: str, namespace: NamespaceName) -> None:
+        """NotAuthorisedError if the role may not say what holds for all of a namespace."""
+        self._authoriser.check_admin(role, namespace)

@@ -38,6 +38,9 @@ class Guard(Protocol):
     def check_listing(self, role: str, namespace: NamespaceName) -> None:
         """NotAuthorisedError if the role may not know which topics there are."""
 
+    def check_admin(self, role: str, namespace: NamespaceName) -> None:
+        """NotAuthorisedError if the role may not say what holds for all of a namespace."""
+
 
 class Authoriser(Protocol):
     """What roles may do, for administrators' calls. A check raises NotAuthorisedError."""

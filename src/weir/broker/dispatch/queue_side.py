@@ -21,6 +21,9 @@ class QueueHooks(Protocol):
         """Messages that are about to be delivered, in ascending order: those that shall not be, since their time
         is over."""
 
+    def apply(self) -> None:
+        """The rules have changed."""
+
     def returned(self, offsets: BitMap64, counts: Redeliveries) -> BitMap64 | None:
         """Messages that consumers gave back, and how often they were delivered: those that shall not be delivered
         again."""

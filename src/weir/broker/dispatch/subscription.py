@@ -138,6 +138,11 @@ class Subscription:
         return self._source.backlog(self.cursor)
 
     @property
+    def source(self) -> DecidedLog:
+        """What there is to deliver."""
+        return self._source
+
+    @property
     def unacked(self) -> int:
         """Messages delivered and not acknowledged."""
         if self.type in _INDIVIDUAL:

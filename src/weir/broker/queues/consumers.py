@@ -15,6 +15,9 @@ class ConsumedQueue(Protocol):
     async def accepted(self) -> None:
         """Wait until all that was published before can be seen."""
 
+    def taking(self) -> None:
+        """A message is asked for."""
+
     def consumer_left(self) -> None:
         """It counts as consumer no more, because its client said so."""
 
@@ -42,6 +45,7 @@ class LocalConsumer:
 
     async def take(self) -> Delivery | None:
         consumer = self._consumer
+        self._queue.taking()
         await self._queue.accepted()
         while True:
             dispatcher = self._subscription.per_message() if consumer.open else None

@@ -1,22 +1,39 @@
 """A durable queue: a topic and its subscription `queue`. What others produce to the topic is in it."""
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 
 from weir.broker.api import Outgoing, QueueMessages, Receipt, StartAt, SubscribeRequest
 from weir.broker.dispatch.consumer import BrokerConsumer
 from weir.broker.dispatch.subscription import Subscription
 from weir.broker.publish.producers import BrokerProducer
+from weir.broker.queues.keeping.dead_letters import DeadLetters
+from weir.broker.queues.keeping.keeper import QueueKeeper
 from weir.broker.queues.local import LocalQueue, QueueOwner
 from weir.broker.topic.topic import BrokerTopic
-from weir.model.batch import BatchFormat
-from weir.model.errors import ProducerBusyError, ProducerClosedError, TopicClosedError, WeirError
+from weir.model.batch import BatchFormat, Stamp
+from weir.model.bits import Run
+from weir.model.errors import (
+    MessageTooLargeError,
+    OutOfOrderSequenceError,
+    ProducerBusyError,
+    ProducerClosedError,
+    StaleEpochError,
+    TopicClosedError,
+    WeirError,
+)
 from weir.model.ids import Buffer
 from weir.model.queues import QUEUE_SUBSCRIPTION, QueueDeclaration, QueueRules
+from weir.runtime import Runtime
 from weir.runtime.byte_budget import ByteShare
 from weir.runtime.tasks import TaskScope
 from weir.wire.messages import join_messages
+
+log = logging.getLogger(__name__)
 
 #: An entry is no larger, unless one message alone is.
 _ENTRY_BYTES = 1024 * 1024
@@ -39,6 +56,28 @@ class DurableQueue(LocalQueue):
         self._last: asyncio.Future[int] | None = None
         #: The last receipt: what was published before it can be seen when it is there.
         self._accepted: asyncio.Future[Receipt] | None = None
+
+    def keep(self, runtime: Runtime) -> None:
+        """Its rules are at work from now on."""
+        topic = self.topic
+
+        def settle(ranges: Sequence[Run]) -> None:
+            if (found := self.subscription) is not None:
+                found.ack(None, ranges)
+
+        letters = DeadLetters(
+            self.name,
+            topic.stream,
+            self._owner,
+            settle=settle,
+            store=topic.state,
+            runtime=runtime,
+            tasks=self._tasks,
+        )
+        keeper = self.keeper = QueueKeeper(self, letters, topic.end_offset, runtime=runtime, tasks=self._tasks)
+        topic.queue_side.hooks = keeper
+        topic.on_growth(lambda: keeper.grown(topic.stable_offset))
+        topic.on_death(keeper.close)
 
     @property
     def rules(self) -> QueueRules:
@@ -80,10 +119,16 @@ class DurableQueue(LocalQueue):
         if isinstance(producer, WeirError):
             answer.set_exception(producer)
             return answer
+        refused = 0 if self.keeper is None else self.keeper.admit(messages)
+        if refused:
+            messages = taken_of(messages, refused)
         receipts = self._send(producer, messages)
-        self._accepted = receipts[-1]
-        if not messages.persistent:
-            return self._answer_at_once(receipts, answer)
+        if self.keeper is not None:
+            self.keeper.length.sent(messages.encoded, answer)
+        if receipts:
+            self._accepted = receipts[-1]
+        if not messages.persistent or not receipts:
+            return self._answer_at_once(receipts, answer, refused)
         self._last = answer
         left = len(receipts)
 
@@ -95,7 +140,7 @@ class DurableQueue(LocalQueue):
             elif (failure := receipt.exception()) is not None:
                 answer.set_exception(failure)
             elif not left:
-                answer.set_result(0)
+                answer.set_result(refused)
 
         for receipt in receipts:
             receipt.add_done_callback(stored)
@@ -110,15 +155,35 @@ class DurableQueue(LocalQueue):
                 self._accepted = None
 
     def _send(self, producer: BrokerProducer, messages: QueueMessages) -> "Sequence[asyncio.Future[Receipt]]":
+        if not messages.encoded:
+            return []
+        entries = self._entries(messages.encoded)
+        if messages.stamp is not None:
+            return self._send_stamped(producer, entries, messages.stamp)
         outgoings = [
             Outgoing(join_messages(entry), len(entry), BatchFormat.MESSAGES, deliver_at_ms=messages.deliver_at_ms)
-            for entry in self._entries(messages.encoded)
+            for entry in entries
         ]
         if len(outgoings) > 1:
             together = producer.publish_all(outgoings)
             if together is not None:
                 return [together]
         return [producer.publish(outgoing) for outgoing in outgoings]
+
+    def _send_stamped(
+        self, producer: BrokerProducer, entries: Sequence[Sequence[Buffer]], stamp: Stamp
+    ) -> "Sequence[asyncio.Future[Receipt]]":
+        """What is known to be stored, and what this topic never takes, is done with."""
+        receipts: list[asyncio.Future[Receipt]] = []
+        sequence = stamp.sequence
+        for entry in entries:
+            numbered = Stamp(stamp.producer_id, stamp.epoch, sequence)
+            outgoing = Outgoing(join_messages(entry), len(entry), BatchFormat.MESSAGES, stamp=numbered)
+            receipt: asyncio.Future[Receipt] = self._loop.create_future()
+            producer.publish(outgoing).add_done_callback(partial(_done_with, receipt))
+            receipts.append(receipt)
+            sequence += len(entry)
+        return receipts
 
     def _entries(self, encoded: Sequence[Buffer]) -> list[Sequence[Buffer]]:
         """As few as may be: none larger than the topic takes, if its messages are not."""
@@ -138,7 +203,7 @@ class DurableQueue(LocalQueue):
         return entries
 
     def _answer_at_once(
-        self, receipts: "Sequence[asyncio.Future[Receipt]]", answer: "asyncio.Future[int]"
+        self, receipts: "Sequence[asyncio.Future[Receipt]]", answer: "asyncio.Future[int]", refused: int
     ) -> "asyncio.Future[int]":
         """They are accepted, which is all that was asked for, unless they were refused; in the order of calls."""
         failed = next((r.exception() for r in receipts if r.done() and r.exception() is not None), None)
@@ -150,7 +215,7 @@ class DurableQueue(LocalQueue):
             if failed is not None:
                 answer.set_exception(failed)
             else:
-                answer.set_result(0)
+                answer.set_result(refused)
 
         if last is None or last.done():
             self._last = None
@@ -193,6 +258,26 @@ class DurableQueue(LocalQueue):
 
 #: Before the messages of an entry.
 _HEAD_BYTES = 5
+#: A stamp of an earlier epoch, or one whose numbers are used up.
+_STORED_BEFORE = (StaleEpochError, OutOfOrderSequenceError)
+
+
+def taken_of(messages: QueueMessages, refused: int) -> QueueMessages:
+    """Those that are not refused."""
+    return replace(
+        messages, encoded=[one for place, one in enumerate(messages.encoded) if not refused >> place & 1]
+    )
+
+
+def _done_with(receipt: "asyncio.Future[Receipt]", done: "asyncio.Future[Receipt]") -> None:
+    failure = done.exception()
+    if failure is None or isinstance(failure, _STORED_BEFORE):
+        receipt.set_result(Receipt(-1, (-1, -1), duplicate=True))
+    elif isinstance(failure, MessageTooLargeError):
+        log.warning("a dead letter is dropped: %s", failure)
+        receipt.set_result(Receipt(-1, (-1, -1)))
+    else:
+        receipt.set_exception(failure)
 
 
 def _looked_at(receipt: "asyncio.Future[Receipt]") -> None:

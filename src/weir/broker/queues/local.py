@@ -8,6 +8,8 @@ from weir.broker.api import ConsumeRequest, QueueCounts, QueueMessages, Subscrib
 from weir.broker.dispatch.consumer import BrokerConsumer
 from weir.broker.dispatch.subscription import Subscription
 from weir.broker.queues.consumers import LocalConsumer
+from weir.broker.queues.keeping.dead_letters import LetterRoutes
+from weir.broker.queues.keeping.keeper import QueueKeeper
 from weir.model.errors import QueueLockedError, QueueNotFoundError, SubscriptionBusyError, TopicClosedError
 from weir.model.queues import (
     QUEUE_SUBSCRIPTION,
@@ -21,11 +23,20 @@ from weir.model.topics import NamespaceName
 from weir.runtime.byte_budget import ByteShare
 
 
-class QueueOwner(Protocol):
-    """What a queue tells the namespace that it is in."""
+class QueueOwner(LetterRoutes, Protocol):
+    """What a queue asks of, and tells, the namespace that it is in."""
 
     def unused(self, queue: "LocalQueue") -> None:
         """One that goes with its last consumer has none any more."""
+
+    def expired(self, queue: "LocalQueue") -> None:
+        """Nobody has used it for as long as its rules say."""
+
+    def policy_of(self, declaration: QueueDeclaration) -> QueuePolicy | None:
+        """The one that holds for it."""
+
+    def rules_of(self, declaration: QueueDeclaration) -> QueueRules:
+        """What its arguments and policies say."""
 
 
 class LocalQueue:
@@ -38,6 +49,8 @@ class LocalQueue:
         self._owner = owner
         #: Set once it is being deleted.
         self.gone = False
+        #: Its rules at work; None for one that has no such rules.
+        self.keeper: QueueKeeper | None = None
 
     @property
     def name(self) -> str:
@@ -48,8 +61,20 @@ class LocalQueue:
         raise NotImplementedError
 
     @property
+    def alive(self) -> bool:
+        raise NotImplementedError
+
+    @property
     def policy(self) -> QueuePolicy | None:
-        return None
+        return self._owner.policy_of(self.declaration)
+
+    def used(self) -> None:
+        """Somebody declared it, looked at it or had a consumer here."""
+        if self.keeper is not None:
+            self.keeper.unused.used()
+
+    def expire(self) -> None:
+        self._owner.expired(self)
 
     @property
     def alive(self) -> bool:
@@ -71,6 +96,12 @@ class LocalQueue:
 
     async def subscribe(self, request: SubscribeRequest, share: ByteShare | None) -> BrokerConsumer:
         """NotAuthorisedError, SubscriptionBusyError."""
+        raise NotImplementedError
+
+    def publish(self, messages: QueueMessages) -> "asyncio.Future[int]":
+        raise NotImplementedError
+
+    async def wait_capacity(self) -> None:
         raise NotImplementedError
 
     def _unsubscribed_messages(self) -> int:
@@ -111,16 +142,24 @@ class LocalQueue:
             if self.gone:
                 raise QueueNotFoundError(f"no {self.said}") from closed
             raise
+        self.used()
         return LocalConsumer(self, subscription, consumer)
 
+    def taking(self) -> None:
+        self.used()
+
     def consumer_left(self) -> None:
+        self.used()
         if self.declaration.auto_delete and not self.gone and not self.consumer_count:
             self._owner.unused(self)
 
     def reject(
         self, subscription: Subscription, consumer: BrokerConsumer, ranges: Sequence[tuple[int, int]]
     ) -> None:
-        consumer.ack(ranges)
+        if self.keeper is None:
+            consumer.ack(ranges)
+        else:
+            self.keeper.reject(subscription, consumer, ranges)
 
     # --- counting ---------------------------------------------------------------------------------------
 

@@ -10,12 +10,14 @@ from weir.broker.dispatch.levels import levels_in
 from weir.broker.dispatch.queue_side import QueueSide
 from weir.broker.dispatch.subscription import Subscription, SubscriptionParts
 from weir.broker.publish.limits import RateLimit
+from weir.broker.queues.durable import taken_of
+from weir.broker.queues.keeping.dead_letters import DeadLetters
+from weir.broker.queues.keeping.keeper import QueueKeeper
 from weir.broker.queues.local import LocalQueue, QueueOwner
 from weir.broker.queues.memory_log import OVERHEAD_BYTES, MemoryLog
-from weir.broker.queues.rules import rules_of
 from weir.broker.topic.meters import Histogram, Meter
 from weir.broker.transactions.decided_log import DecidedLog
-from weir.model.batch import Batch, BatchFormat
+from weir.model.batch import Batch, BatchFormat, Stamp
 from weir.model.errors import QueueNotFoundError
 from weir.model.policies import Rate
 from weir.model.queues import QUEUE_SUBSCRIPTION, QueueDeclaration, QueueRules
@@ -26,6 +28,9 @@ from weir.runtime.interfaces import Timer
 from weir.runtime.tasks import TaskScope
 from weir.stream.cursor import Cursor
 from weir.wire.messages import join_messages
+
+#: Queues whose dead letters come here, of which the last parcel is remembered.
+_MOST_SENDERS = 1000
 
 
 class _Forgetting:
@@ -68,7 +73,7 @@ class MemoryQueue(LocalQueue):
         self._clock = context.runtime.clock
         self._scope = scope
         self._share = share
-        self._rules = rules_of(declaration)
+        self._rules = owner.rules_of(declaration)
         self.side = QueueSide(self._rules.max_priority, single_active=self._rules.single_active)
         self.log = MemoryLog(share)
         self.published = Meter(self._clock)
@@ -95,12 +100,30 @@ class MemoryQueue(LocalQueue):
             Cursor(),
             durable=True,
         )
+        letters = DeadLetters(
+            self.name,
+            self.log,
+            owner,
+            settle=lambda ranges: self._subscription.ack(None, ranges),
+            store=None,
+            runtime=context.runtime,
+            tasks=tasks,
+        )
+        self.keeper = self.side.hooks = QueueKeeper(self, letters, 0, runtime=context.runtime, tasks=tasks)
+        #: The last parcel of each queue that sends dead letters here.
+        self._parcels: dict[int, int] = {}
         self._done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._done.set_result(0)
 
     @property
     def rules(self) -> QueueRules:
         return self._rules
+
+    def apply(self) -> None:
+        """The rules may have changed: all but its levels, which are its own word."""
+        self._rules = self._owner.rules_of(self.declaration)
+        if self.keeper is not None:
+            self.keeper.apply()
 
     @property
     def alive(self) -> bool:
@@ -122,23 +145,47 @@ class MemoryQueue(LocalQueue):
     # --- publishing -------------------------------------------------------------------------------------
 
     def publish(self, messages: QueueMessages) -> "asyncio.Future[int]":
+        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         if self.gone:
-            refused: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-            refused.set_exception(QueueNotFoundError(f"no {self.said}"))
-            return refused
+            answer.set_exception(QueueNotFoundError(f"no {self.said}"))
+            return answer
+        if messages.stamp is not None and self._has(messages.stamp):
+            return self._done
+        refused = 0 if self.keeper is None else self.keeper.admit(messages)
+        if refused:
+            messages = taken_of(messages, refused)
+        if messages.encoded:
+            self._put(messages)
+        if not refused:
+            return self._done
+        answer.set_result(refused)
+        return answer
+
+    def _has(self, stamp: Stamp) -> bool:
+        """Whether what has this stamp came before; if not, it comes now."""
+        if self._parcels.get(stamp.producer_id, -1) >= stamp.epoch:
+            return True
+        self._parcels.pop(stamp.producer_id, None)
+        if len(self._parcels) >= _MOST_SENDERS:
+            del self._parcels[next(iter(self._parcels))]
+        self._parcels[stamp.producer_id] = stamp.epoch
+        return False
+
+    def _put(self, messages: QueueMessages) -> None:
         payload, count = join_messages(messages.encoded), len(messages.encoded)
         wait_ms = 0 if messages.deliver_at_ms is None else messages.deliver_at_ms - self._clock.wall_ms()
         if wait_ms > 0:
             self._hold(payload, count, wait_ms / 1000)
         else:
             self._append(payload, count)
-        return self._done
 
     def _append(self, payload: bytes, count: int) -> None:
         batch = Batch(self.log.end_offset, count, BatchFormat.MESSAGES, self._clock.wall_ms(), payload)
         self.published.count(count, len(payload))
         self.log.append(batch)
         self._subscription.pump()
+        if self.keeper is not None:
+            self.keeper.grown(self.log.end_offset)
 
     def _hold(self, payload: bytes, count: int, delay_s: float) -> None:
         """Until its moment has come; it takes memory meanwhile."""
@@ -162,6 +209,8 @@ class MemoryQueue(LocalQueue):
     def end(self, reason: str) -> None:
         """It is no more: its consumers are closed, its messages gone."""
         self.gone = True
+        if self.keeper is not None:
+            self.keeper.close()
         for timer in self._held:
             timer.cancel()
         self._held.clear()

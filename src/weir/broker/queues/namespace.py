@@ -7,13 +7,14 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from weir.broker.api import NamespaceExchanges
+from weir.broker.api import NamespaceExchanges, Queue
 from weir.broker.broker import Broker
 from weir.broker.context import BrokerContext
 from weir.broker.queues.declared import declaration_of
 from weir.broker.queues.durable import DurableQueue
 from weir.broker.queues.local import LocalQueue
 from weir.broker.queues.memory import MemoryQueue
+from weir.broker.queues.namespace_policies import NamespacePolicies
 from weir.broker.queues.rules import check_equivalent, rules_of
 from weir.broker.queues.streams import StreamQueue
 from weir.broker.registry.registry import Registry
@@ -36,6 +37,7 @@ from weir.model.queues import (
     QueueDeclaration,
     QueueKind,
     QueuePolicy,
+    QueueRules,
     check_name,
     queue_in_vhost,
     queue_of_topic,
@@ -77,6 +79,7 @@ class LocalQueues:
         self._exchanges = exchanges
         self._memory = memory
         self._tasks = tasks
+        self._policies = NamespacePolicies(namespace, registry, context.guard)
         self._open: dict[str, DurableQueue] = {}
         self._in_memory: dict[str, MemoryQueue] = {}
         self._changing: dict[str, tuple[asyncio.Lock, int]] = {}
@@ -140,8 +143,10 @@ class LocalQueues:
         declaration = declared or QueueDeclaration(name)
         kind = StreamQueue if loaded.queue_rules.kind is QueueKind.STREAM else DurableQueue
         queue = self._open[name] = kind(self, declaration, loaded, self._tasks)
-        if declared is not None and kind is DurableQueue:
-            await queue.ensure_subscription()
+        if kind is DurableQueue:
+            queue.keep(self._context.runtime)
+            if declared is not None:
+                await queue.ensure_subscription()
         return queue
 
     def _topic_of(self, name: str) -> TopicName:
@@ -201,17 +206,20 @@ class LocalQueues:
         if there is not None:
             self._check_same(there.declaration, wanted, there, connection)
             if there.declaration.in_memory:
+                there.used()
                 return there
         record = await self._record(topic)
         if record is None:
             if wanted.in_memory:
                 return self._make_in_memory(wanted, topic, connection)
             await self._registry.topics.create(
-                topic, properties={QUEUE_PROPERTY: encode_declaration(wanted)}, policies=_policies(wanted)
+                topic, properties={QUEUE_PROPERTY: encode_declaration(wanted)}, policies=_kept(wanted)
             )
         else:
             await self._adopt(record, wanted, topic)
-        return await self._opened(name, topic)
+        queue = await self._opened(name, topic)
+        queue.used()
+        return queue
 
     async def _record(self, topic: TopicName) -> TopicRecord | None:
         """The topic's record; what is left of one that was being deleted goes first."""
@@ -329,11 +337,14 @@ class LocalQueues:
     def unused(self, queue: LocalQueue) -> None:
         self._tasks.spawn(self._end_unused(queue), f"auto-delete {queue.name}")
 
-    async def _end_unused(self, queue: LocalQueue) -> None:
+    def expired(self, queue: LocalQueue) -> None:
+        self._tasks.spawn(self._end_unused(queue, "nobody used it for long"), f"expiry of {queue.name}")
+
+    async def _end_unused(self, queue: LocalQueue, reason: str = "its last consumer has gone") -> None:
         async with self._alone(queue.name):
-            if not queue.gone and not queue.consumer_count:
+            if not queue.gone and queue.alive and not queue.consumer_count:
                 try:
-                    await self._end(queue, "its last consumer has gone")
+                    await self._end(queue, reason)
                 except WeirError as failed:
                     log.warning("queue %s is not deleted yet: %s", queue.name, failed)
 
@@ -352,16 +363,51 @@ class LocalQueues:
     # --- policies ---------------------------------------------------------------------------------------
 
     def policies(self) -> Sequence[QueuePolicy]:
-        return ()
+        return self._policies.table.policies
+
+    def policy_of(self, declaration: QueueDeclaration) -> QueuePolicy | None:
+        return self._policies.policy_of(declaration)
+
+    def rules_of(self, declaration: QueueDeclaration) -> QueueRules:
+        return self._policies.rules_of(declaration)
 
     async def set_policy(self, role: str, policy: QueuePolicy) -> None:
-        raise QueueArgumentError("policies are not kept here yet")
+        """For all queues that are open here, at once; other brokers follow the registry."""
+        await self._policies.set(role, policy)
+        self.apply()
 
     async def clear_policy(self, role: str, name: str, *, operator: bool = False) -> None:
-        """There is none."""
+        await self._policies.clear(role, name, operator=operator)
+        self.apply()
+
+    def apply(self) -> None:
+        """Rules may have changed."""
+        for queue in list(self._in_memory.values()):
+            queue.apply()
+        for durable in list(self._open.values()):
+            rules = self._context.queue_rules.of(durable.topic.name)
+            if durable.alive and rules != durable.topic.queue_rules:
+                durable.topic.apply_queue(rules)
+
+    # --- dead letters -----------------------------------------------------------------------------------
+
+    async def exchanges(self) -> NamespaceExchanges:
+        return self._exchanges
+
+    async def target(self, name: str) -> Queue:
+        """Whoever's it is: dead letters are the broker's own."""
+        found = self.find(name)
+        if found is not None:
+            return found
+        for _ in range(_ATTEMPTS):
+            try:
+                return await self._opened(name, self._topic_of(name))
+            except TopicClosedError:
+                continue
+        raise QueueNotFoundError(f"no {self._said(name)}")
 
 
-def _policies(wanted: QueueDeclaration) -> Policies:
+def _kept(wanted: QueueDeclaration) -> Policies:
     """A stream keeps what it has, as far as it says; a queue what nobody has acknowledged."""
     rules = rules_of(wanted)
     if rules.kind is not QueueKind.STREAM:

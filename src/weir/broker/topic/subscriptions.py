@@ -101,6 +101,8 @@ class Subscriptions:
             for subscription in list(self.by_name.values()):
                 if subscription.type is SubscriptionType.SHARED:
                     subscription.renew("the topic has other levels of priority now")
+        if side.hooks is not None:
+            side.hooks.apply()
 
     # --- coming -----------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from weir.broker.api import (
 )
 from weir.broker.context import BrokerContext
 from weir.broker.dispatch.consumer import BrokerConsumer
+from weir.broker.dispatch.queue_side import QueueSide
 from weir.broker.dispatch.subscription import Subscription
 from weir.broker.publish.lazy_holding import open_lazily
 from weir.broker.publish.producers import BrokerProducer, Producers
@@ -226,6 +227,11 @@ class BrokerTopic:
         roll = policies.roll or Roll()
         self.stream.roll_when(roll.bytes, roll.ms / 1000)
         await self._dedup.turn(bool(policies.deduplication))
+
+    @property
+    def queue_side(self) -> QueueSide:
+        """What dispatchers know of it as a queue."""
+        return self._subscriptions.queue_side
 
     @property
     def queue_rules(self) -> QueueRules:

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Protocol
 
+from pyroaring import BitMap64
+
 from weir.broker.dispatch.feed import Source
 from weir.broker.transactions.index import TransactionIndex
 from weir.model.batch import Batch, BatchFlags
@@ -56,6 +58,11 @@ class DecidedLog:
         if batch.flags is not _PLAIN and batch.base_offset in self._decisions.index.hidden:
             return 0
         return None if self._visible is None else self._visible(batch)
+
+    @property
+    def hidden(self) -> BitMap64:
+        """Offsets of what nobody will see."""
+        return self._decisions.index.hidden
 
     def backlog(self, cursor: Cursor) -> int:
         """How many visible messages the cursor has not acknowledged."""

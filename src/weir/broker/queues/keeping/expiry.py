@@ -12,7 +12,7 @@ from typing import Protocol
 from pyroaring import BitMap64
 
 from weir.broker.dispatch.subscription import Subscription
-from weir.broker.queues.heads import oldest_ready
+from weir.broker.queues.keeping.heads import oldest_ready
 from weir.model.batch import Batch, BatchFormat
 from weir.model.errors import WeirError, WireError
 from weir.model.queues import QueueRules
@@ -30,6 +30,7 @@ _REMEMBERED = 64
 _AT_ONCE = 1000
 #: A timer that is due later is set anew by then.
 _LONGEST_S = 3600.0
+_AGAIN_S = 1.0
 _NOTHING: Mapping[int, int] = {}
 
 
@@ -45,12 +46,21 @@ class KeptQueue(Protocol):
     @property
     def subscription(self) -> Subscription | None: ...
 
+    @property
+    def alive(self) -> bool: ...
+
 
 class Expiry:
     """Of one queue. `give_up`: these are ready and expired."""
 
     def __init__(
-        self, queue: KeptQueue, give_up: Callable[[BitMap64], None], end_offset: int, *, clock: Clock, tasks: TaskScope
+        self,
+        queue: KeptQueue,
+        give_up: Callable[[BitMap64], None],
+        end_offset: int,
+        *,
+        clock: Clock,
+        tasks: TaskScope,
     ) -> None:
         self._queue = queue
         self._give_up = give_up
@@ -118,7 +128,7 @@ class Expiry:
         """The head of the queue may be another one."""
         if self._looking is not None:
             self._again = True
-        elif not self._idle:
+        elif not self._idle and self._queue.alive:
             self._looking = self._tasks.spawn(self._look(), f"expiry of {self._queue.name}")
 
     def changed_head(self) -> None:
@@ -142,7 +152,7 @@ class Expiry:
                     wait_s = min(max(0.0, (due_ms - self._clock.wall_ms()) / 1000), _LONGEST_S)
                     self._timer = self._clock.call_later(wait_s, self._rung)
         except WeirError:  # what cannot be read now is looked at again
-            self._timer = self._clock.call_later(1.0, self._rung)
+            self._timer = self._clock.call_later(_AGAIN_S, self._rung)
         finally:
             self._looking = None
 
@@ -165,26 +175,26 @@ class Expiry:
             if batch.base_offset > first:
                 return None  # it is gone, and whoever reads notices
             ready = oldest_ready(subscription, min(_AT_ONCE, batch.end_offset - first), batch.end_offset)
-            due_ms = self._ripe(batch, ready)
+            more, due_ms = self._ripe(batch, ready)
             if ready:
                 self._give_up(ready)
-            if due_ms is not False:
+            if not more:
                 return due_ms
             await self._clock.sleep(0)
 
-    def _ripe(self, batch: Batch, ready: BitMap64) -> "int | None | bool":
-        """Leave in `ready` what is expired, up to the first that is not; answers when that one is, False if there
-        is none."""
+    def _ripe(self, batch: Batch, ready: BitMap64) -> tuple[bool, int | None]:
+        """Leave in `ready` what is expired, up to the first that is not; answers whether all of it is, and else
+        when that one is."""
         ttl, words = self._queue.rules.message_ttl_ms, self._words_of(batch)
         now_ms = self._clock.wall_ms()
         for offset in ready:
             has = _lower(ttl, words.get(offset - batch.base_offset)) if words else ttl
             if has is None or now_ms < batch.append_ms + has:
                 ready.remove_range(offset, batch.end_offset)
-                return None if has is None else batch.append_ms + has
+                return False, None if has is None else batch.append_ms + has
             if not words:
                 break  # they came together, and have the same time
-        return False
+        return True, None
 
 
 def words_in(batch: Batch) -> Mapping[int, int]:

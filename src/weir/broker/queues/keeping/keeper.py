@@ -10,10 +10,10 @@ from weir.broker.api import QueueMessages
 from weir.broker.dispatch.consumer import BrokerConsumer
 from weir.broker.dispatch.redeliveries import Redeliveries
 from weir.broker.dispatch.subscription import Subscription
-from weir.broker.queues.dead_letters import DeadLetters, runs_in
-from weir.broker.queues.expiry import Expiry
-from weir.broker.queues.length import Length
-from weir.broker.queues.unused import UnusedQueue
+from weir.broker.queues.keeping.dead_letters import DeadLetters, runs_in
+from weir.broker.queues.keeping.expiry import Expiry
+from weir.broker.queues.keeping.length import Length
+from weir.broker.queues.keeping.unused import UnusedQueue
 from weir.model.batch import Batch
 from weir.model.bits import Run
 from weir.model.queues import Overflow, QueueRules
@@ -37,6 +37,9 @@ class RuledQueue(Protocol):
 
     @property
     def consumer_count(self) -> int: ...
+
+    @property
+    def alive(self) -> bool: ...
 
     def expire(self) -> None:
         """Nobody has used it for as long as its rules say."""

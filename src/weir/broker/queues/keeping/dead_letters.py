@@ -16,8 +16,8 @@ from pyroaring import BitMap64
 
 from weir.broker.api import NamespaceExchanges, Queue, QueueMessages
 from weir.broker.dispatch.feed import Source
-from weir.broker.queues.letters import Deaths, LetterMaker
-from weir.broker.queues.parcels import FIRST_ID, ID_BITS, PARCEL_KEY, Parcel, Sent
+from weir.broker.queues.keeping.letters import Deaths, LetterMaker
+from weir.broker.queues.keeping.parcels import FIRST_ID, ID_BITS, PARCEL_KEY, Parcel, Sent
 from weir.model.batch import Stamp
 from weir.model.bits import Run
 from weir.model.errors import (

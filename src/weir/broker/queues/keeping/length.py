@@ -13,8 +13,8 @@ from typing import NamedTuple
 from pyroaring import BitMap64
 
 from weir.broker.dispatch.subscription import Subscription
-from weir.broker.queues.expiry import KeptQueue
-from weir.broker.queues.heads import oldest_ready
+from weir.broker.queues.keeping.expiry import KeptQueue
+from weir.broker.queues.keeping.heads import oldest_ready
 from weir.model.batch import Batch
 from weir.model.errors import WeirError
 from weir.model.ids import Buffer
@@ -203,9 +203,7 @@ class Length:
             waiting = cursor.unacked_mask(base, count)
             if waiting.bit_count() != count or unready.range_cardinality(base, base + count):
                 gone += sum(
-                    size
-                    for place, size in enumerate(sizes)
-                    if base + place in unready or not waiting >> place & 1
+                    size for place, size in enumerate(sizes) if base + place in unready or not waiting >> place & 1
                 )
         return self._bytes - gone
 

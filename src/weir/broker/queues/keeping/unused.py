@@ -18,6 +18,9 @@ class UsedQueue(Protocol):
     @property
     def consumer_count(self) -> int: ...
 
+    @property
+    def alive(self) -> bool: ...
+
 
 class UnusedQueue:
     """`expired`: called once nobody has used it for so long, and again as long as it is there."""
@@ -54,7 +57,7 @@ class UnusedQueue:
 
     def _rung(self) -> None:
         self._timer = None
-        if self._limit_ms is None:
+        if self._limit_ms is None or not self._queue.alive:
             return
         if self._queue.consumer_count:
             self.used()
