@@ -81,9 +81,13 @@ class Expiry:
         """Somebody publishes messages that have their own word."""
         self._told = True
 
+    def aged(self, end_offset: int) -> None:
+        """What is before the offset has not just come."""
+        self._fresh_from = end_offset
+
     def grown(self, end_offset: int) -> None:
         """What came was offered to consumers: what they did not take ages from now on."""
-        self._fresh_from = end_offset
+        self.aged(end_offset)
         if self._timer is None:
             self.look()
 

@@ -118,6 +118,7 @@ class QueueKeeper:
         return gone
 
     def returned(self, offsets: BitMap64, counts: Redeliveries) -> BitMap64 | None:
+        self.expiry.aged(self._end_offset)  # what comes back has not just come
         self._look_soon()
         limit = self._queue.rules.delivery_limit
         if limit is None:

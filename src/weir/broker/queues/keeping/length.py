@@ -99,7 +99,10 @@ class Length:
         def stored(_: "asyncio.Future[int]") -> None:
             self._under_way -= count
             self._under_way_bytes -= size
-            self._unlearned_bytes += size
+            subscription = self._queue.subscription
+            if size and subscription is not None and self._known_to < subscription.source.end_offset:
+                self._unlearned_bytes += size
+                self.check()
 
         done.add_done_callback(stored)
 
