@@ -76,10 +76,6 @@ class LocalQueue:
     def expire(self) -> None:
         self._owner.expired(self)
 
-    @property
-    def alive(self) -> bool:
-        raise NotImplementedError
-
     def publish(self, messages: QueueMessages) -> "asyncio.Future[int]":
         raise NotImplementedError
 
@@ -96,12 +92,6 @@ class LocalQueue:
 
     async def subscribe(self, request: SubscribeRequest, share: ByteShare | None) -> BrokerConsumer:
         """NotAuthorisedError, SubscriptionBusyError."""
-        raise NotImplementedError
-
-    def publish(self, messages: QueueMessages) -> "asyncio.Future[int]":
-        raise NotImplementedError
-
-    async def wait_capacity(self) -> None:
         raise NotImplementedError
 
     def _unsubscribed_messages(self) -> int:
