@@ -70,6 +70,13 @@ class Cursor:
         first = max(first, self._mark_delete + 1)
         return first >= end or self._above.contains_range(first, end)
 
+    def none_acked(self, first: int, end: int) -> bool:
+        """Whether no offset in [first, end) is acknowledged."""
+        if first <= self._mark_delete:
+            return first >= end
+        above = self._above
+        return not above or above.max() < first or not above.range_cardinality(first, end)
+
     def unacked_mask(self, first: int, count: int) -> int:
         """A bit for each of `count` offsets from `first` on: set where it is not acknowledged."""
         full = (1 << count) - 1

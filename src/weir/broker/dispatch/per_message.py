@@ -16,7 +16,7 @@ from weir.broker.dispatch.dispatcher import DispatchParts, ack_invisible, wanted
 from weir.broker.dispatch.queue_side import LevelsOf, QueueSide
 from weir.broker.dispatch.ready import Levelled, Ready, Returned, hold
 from weir.broker.dispatch.redeliveries import Redeliveries
-from weir.model.batch import Batch
+from weir.model.batch import Batch, BatchFlags
 from weir.model.bits import Run, bits_at, indices_of
 from weir.model.errors import SubscriptionBusyError
 from weir.runtime.waiters import Waiters
@@ -27,6 +27,8 @@ _LOOK_BATCHES = 64
 #: About so many messages are read at a time to look for levels.
 _LOOK_CREDIT = 100
 _A_BATCH = _LOOK_MESSAGES // _LOOK_BATCHES
+#: Nearly every batch: an identity is cheaper than arithmetic on flags.
+_PLAIN = BatchFlags.NONE
 
 
 class PerMessage:
@@ -117,15 +119,15 @@ class PerMessage:
     # --- delivering -------------------------------------------------------------------------------------
 
     def pump(self) -> None:
-        if self._pumping:  # rules that acknowledge something in the middle of it
+        if self._pumping or not self._served:  # pumping: rules that acknowledge something in the middle of it
             return
         self._pumping = True
         try:
-            while self._served:
-                seats = self._seats()
-                if not any(seat.credit > 0 for seat in seats) or not self._brake.free():
+            while self._ready or self.read_at < self._feed.end_offset:
+                credits = self._credits()
+                if not any(credits) or not self._brake.free():
                     return
-                if not self._serve(None):
+                if not self._serve(self._served, credits):
                     return
         finally:
             self._pumping = False
@@ -137,7 +139,7 @@ class PerMessage:
         self._reading = False
         consumer.charge(-1)
         try:
-            while self._serve(consumer):
+            while self._serve([consumer], [1]):
                 if consumer.inbox:
                     return consumer.take_inbox()[0]
         finally:
@@ -148,44 +150,42 @@ class PerMessage:
         self.looked.wake()
         self.pump()
 
-    def _seats(self) -> list[Seat]:
-        """Each consumer's credit: what it asked for, as far as the limits on unacknowledged messages allow."""
+    def _credits(self) -> list[int]:
+        """Of each consumer: what it asked for, as far as the limits on unacknowledged messages allow."""
         limits = self._desk.limits
-        served = self._served
-        if not limits.subscription and not limits.consumer:
-            self._capped = False
-            return [Seat("", c.priority, c.capacity if c.active else 0) for c in served]
-        room = limits.subscription - sum(c.unacked for c in self._consumers) if limits.subscription else None
-        seats = []
+        credits = [consumer.capacity if consumer.active else 0 for consumer in self._served]
         self._capped = False
-        for consumer in served:
-            wanted = credit = consumer.capacity if consumer.active else 0
+        if not limits.subscription and not limits.consumer:
+            return credits
+        room = limits.subscription - sum(c.unacked for c in self._consumers) if limits.subscription else None
+        for place, consumer in enumerate(self._served):
+            wanted = credit = credits[place]
             if credit > 0 and limits.consumer:
                 credit = min(credit, limits.consumer - consumer.unacked)
             if credit > 0 and room is not None:
                 credit = min(credit, room)
                 room -= max(0, credit)
             self._capped |= credit <= 0 < wanted
-            seats.append(Seat("", consumer.priority, max(0, credit)))
-        return seats
+            credits[place] = max(0, credit)
+        return credits
 
-    def _serve(self, taker: BrokerConsumer | None) -> bool:
-        """Hand something out, to those who are served or to who takes it; whether there is reason to go on."""
+    def _serve(self, who: Sequence[BrokerConsumer], credits: list[int]) -> bool:
+        """Hand something out to these, of whom some have credit; whether there is reason to go on."""
         if self._levels is not None and not self._look_ahead(self._levels):
             return False
         if self._ready:
-            return self._from_ready(taker)
-        return self._levels is None and self._from_log(taker)
+            return self._from_ready(who, credits)
+        return self._levels is None and self._from_log(who, credits)
 
-    def _from_log(self, taker: BrokerConsumer | None) -> bool:
+    def _from_log(self, who: Sequence[BrokerConsumer], credits: list[int]) -> bool:
         """What comes next in the log."""
-        batches = self._feed.get(self.read_at, self._room(taker))
+        batches = self._feed.get(self.read_at, sum(credits))
         if not batches:
             self._reading = batches is None
             return False
         for batch in batches:
             indices = self._fresh(batch)
-            given = self._hand_out(batch, indices, taker) if indices else 0
+            given = self._hand_out(batch, indices, who, credits) if indices else 0
             if given < len(indices):
                 self.read_at = batch.base_offset + indices[given]
                 return True
@@ -194,19 +194,21 @@ class PerMessage:
 
     def _fresh(self, batch: Batch) -> Sequence[int]:
         """The messages of a batch that nobody has looked at, of those that there is to deliver."""
-        if batch.end_offset <= self.read_at:
+        desk, base, end = self._desk, batch.base_offset, batch.end_offset
+        if end <= self.read_at:
             return ()
-        low = max(0, self.read_at - batch.base_offset)
-        wanted = wanted_of(self._desk, batch)
-        if wanted is None and not self._aside:
+        low = max(0, self.read_at - base)
+        plain = batch.flags is _PLAIN and not self._aside and desk.visible(batch) is None
+        if plain and desk.cursor.none_acked(base + low, end):
             return range(low, batch.count)
+        wanted = wanted_of(desk, batch)
         if wanted is not None:
-            ack_invisible(self._desk, batch)
+            ack_invisible(desk, batch)
         indices = range(batch.count) if wanted is None else indices_of(wanted)
-        base, aside = batch.base_offset, self._aside
+        aside = self._aside
         return [index for index in indices if index >= low and base + index not in aside]
 
-    def _from_ready(self, taker: BrokerConsumer | None) -> bool:
+    def _from_ready(self, who: Sequence[BrokerConsumer], credits: list[int]) -> bool:
         """What came back, or has the highest level."""
         ready = self._ready
         first = ready.first()
@@ -214,7 +216,7 @@ class PerMessage:
         if first < start:
             ready.drop(0, start)
             return True
-        batches = self._ready_feed.get(first, self._room(taker))
+        batches = self._ready_feed.get(first, sum(credits))
         if not batches:
             self._reading = batches is None
             return False
@@ -224,9 +226,9 @@ class PerMessage:
         for batch in batches:
             if not batch.base_offset <= first < batch.end_offset:
                 break
-            offsets = ready.within(batch.end_offset, self._room(taker))
+            offsets = ready.within(batch.end_offset, sum(credits))
             if not offsets:
-                return True  # so much is enough for once
+                break
             base = batch.base_offset
             indices: Sequence[int] = (
                 range(offsets.start - base, offsets.stop - base)
@@ -234,25 +236,18 @@ class PerMessage:
                 else [offset - base for offset in offsets]
             )
             ready.remove(offsets)
-            self._hand_out(batch, indices, taker)
+            self._hand_out(batch, indices, who, credits)
             if not ready:
                 break
             first = ready.first()
         return True
 
-    def _room(self, taker: BrokerConsumer | None) -> int:
-        if taker is not None:
-            return taker.demand
-        return sum(seat.credit for seat in self._seats())
-
-    def _hand_out(self, batch: Batch, indices: Sequence[int], taker: BrokerConsumer | None) -> int:
-        """Messages of a batch, from the first on, to whoever is next; answers how many of them are dealt with."""
-        who: Sequence[BrokerConsumer]
-        if taker is None:
-            who, seats = self._served, self._seats()
-        else:
-            who, seats = [taker], [Seat("", 0, taker.demand)]
-        room = sum(seat.credit for seat in seats)
+    def _hand_out(
+        self, batch: Batch, indices: Sequence[int], who: Sequence[BrokerConsumer], credits: list[int]
+    ) -> int:
+        """Messages of a batch, from the first on, to whoever is next; answers how many of them are dealt with. The
+        credits are spent."""
+        room = credits[0] if len(credits) == 1 else sum(credits)
         if room <= 0:
             return 0
         if room < len(indices):
@@ -265,11 +260,16 @@ class PerMessage:
                 hold(self._aside, batch.base_offset, gone)
                 taken = dict.fromkeys(gone)
                 kept = [index for index in indices if index not in taken]
-        dealt, turn = deal(len(kept), seats, self._turn)
-        if taker is None:
-            self._turn = turn
+        if len(who) == 1:
+            if kept:
+                self._give(who[0], batch, kept)
+                credits[0] = min(credits[0] - len(kept), who[0].capacity)
+            return len(indices)
+        seats = [Seat("", consumer.priority, credit) for consumer, credit in zip(who, credits, strict=True)]
+        dealt, self._turn = deal(len(kept), seats, self._turn)
         for place, part in dealt:
             self._give(who[place], batch, kept[part.start : part.stop : part.step])
+            credits[place] = min(credits[place] - len(part), who[place].capacity)
         return len(indices)
 
     def _give(self, consumer: BrokerConsumer, batch: Batch, indices: Sequence[int]) -> None:
