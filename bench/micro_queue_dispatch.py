@@ -48,7 +48,9 @@ def queue_in_memory(levels: int = 0) -> MemoryQueue:
 def entries(per_entry: int, levels: int = 0) -> list[QueueMessages]:
     """`MESSAGES` of 100 bytes."""
     made = [
-        encode_message(Message(None, bytes(100), [("weir-priority", b"%d" % (number % (levels + 1)))] if levels else []))
+        encode_message(
+            Message(None, bytes(100), [("weir-priority", b"%d" % (number % (levels + 1)))] if levels else [])
+        )
         for number in range(per_entry)
     ]
     return [QueueMessages(made)] * (MESSAGES // per_entry)

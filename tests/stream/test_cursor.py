@@ -54,6 +54,7 @@ class CursorModel(RuleBasedStateMachine):
             wanted = sum(1 << i for i in range(9) if offset + i not in self.acked)
             assert self.cursor.unacked_mask(offset, 9) == wanted
             assert self.cursor.all_acked(offset, offset + 9) == (wanted == 0)
+            assert self.cursor.none_acked(offset, offset + 9) == (wanted == (1 << 9) - 1)
 
 
 TestCursorModel = CursorModel.TestCase

@@ -11,7 +11,6 @@ header table, say), opaque to all others: a consumer of that protocol gets the v
 """
 
 from collections.abc import Sequence
-from enum import IntFlag
 from struct import Struct, error
 
 from weir.model.errors import UnknownVersionError, WireError
@@ -29,15 +28,13 @@ _I64 = Struct("<q")
 _LEAST = _U32.size + _FIXED.size + _U16.size
 
 
-class _Present(IntFlag):
-    EVENT = 1
-    KEY = 2
-    ORDERING_KEY = 4
-    NATIVE = 8
-    VALUE = 16
-
-
-_KNOWN = sum(_Present)
+# What a message has. Plain numbers: arithmetic on flags would cost more than all the rest of a small message.
+_EVENT = 1
+_KEY = 2
+_ORDERING_KEY = 4
+_NATIVE = 8
+_VALUE = 16
+_KNOWN = _EVENT | _KEY | _ORDERING_KEY | _NATIVE | _VALUE
 
 
 def encode_messages(messages: Sequence[Message]) -> bytes:
@@ -56,16 +53,16 @@ def join_messages(encoded: Sequence[Buffer]) -> bytes:
 
 
 def _body(message: Message) -> list[Buffer]:
-    present = _Present(0)
+    present = 0
     body: list[Buffer] = [b""]
     if message.event_ms is not None:
-        present |= _Present.EVENT
+        present |= _EVENT
         body.append(_I64.pack(message.event_ms))
     if message.key is not None:
-        present |= _Present.KEY
+        present |= _KEY
         body += (_U32.pack(len(message.key)), message.key)
     if message.ordering_key is not None:
-        present |= _Present.ORDERING_KEY
+        present |= _ORDERING_KEY
         body += (_U32.pack(len(message.ordering_key)), message.ordering_key)
     body.append(_U16.pack(_bounded(len(message.headers), "headers")))
     for name, value in message.headers:
@@ -74,11 +71,11 @@ def _body(message: Message) -> list[Buffer]:
         if value is not None:
             body.append(value)
     if message.native is not None:
-        present |= _Present.NATIVE
+        present |= _NATIVE
         protocol, data = message.native
         body += (*_text(protocol), _U32.pack(len(data)), data)
     if message.value is not None:
-        present |= _Present.VALUE
+        present |= _VALUE
         body.append(message.value)
     body[0] = _FIXED.pack(present, message.publish_ms)
     return body
@@ -128,12 +125,12 @@ def _message(body: memoryview) -> Message:
     event_ms: int | None = None
     key = ordering_key = None
     native: tuple[str, bytes] | None = None
-    if present & _Present.EVENT:
+    if present & _EVENT:
         (event_ms,) = _I64.unpack_from(body, at)
         at += _I64.size
-    if present & _Present.KEY:
+    if present & _KEY:
         key, at = _sized(body, at)
-    if present & _Present.ORDERING_KEY:
+    if present & _ORDERING_KEY:
         ordering_key, at = _sized(body, at)
     (count,) = _U16.unpack_from(body, at)
     at += _U16.size
@@ -146,11 +143,11 @@ def _message(body: memoryview) -> Message:
             raise WireError("a header is longer than its message")
         headers.append((name, None if size < 0 else bytes(body[at : at + size])))
         at += max(0, size)
-    if present & _Present.NATIVE:
+    if present & _NATIVE:
         protocol, at = _named(body, at)
         kept, at = _sized(body, at)
         native = (protocol, kept)
-    value = body[at:] if present & _Present.VALUE else None
+    value = body[at:] if present & _VALUE else None
     if value is None and at != len(body):
         raise WireError("a message without a value has bytes behind its headers")
     return Message(key, value, headers, event_ms, publish_ms, ordering_key, native)

@@ -1,7 +1,7 @@
 """Messages that are ready to be delivered, as sets of offsets: those that came back, or all, by their levels."""
 
 from collections.abc import Sequence
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Protocol
 
 from pyroaring import BitMap64
@@ -143,7 +143,7 @@ def _some(offsets: BitMap64, end: int, most: int) -> Sequence[int]:
         return ()
     if offsets.contains_range(first, stop):
         return range(first, stop)
-    return [offset for offset in islice(offsets.iter_equal_or_larger(first), most) if offset < end]
+    return list(islice(takewhile(end.__gt__, offsets.iter_equal_or_larger(first)), most))
 
 
 def _remove(offsets: BitMap64, these: Sequence[int]) -> None:
