@@ -124,10 +124,10 @@ class PerMessage:
         self._pumping = True
         try:
             while self._ready or self.read_at < self._feed.end_offset:
-                credits = self._credits()
-                if not any(credits) or not self._brake.free():
+                credit_of = self._credits()
+                if not any(credit_of) or not self._brake.free():
                     return
-                if not self._serve(self._served, credits):
+                if not self._serve(self._served, credit_of):
                     return
         finally:
             self._pumping = False
@@ -153,39 +153,39 @@ class PerMessage:
     def _credits(self) -> list[int]:
         """Of each consumer: what it asked for, as far as the limits on unacknowledged messages allow."""
         limits = self._desk.limits
-        credits = [consumer.capacity if consumer.active else 0 for consumer in self._served]
+        credit_of = [consumer.capacity if consumer.active else 0 for consumer in self._served]
         self._capped = False
         if not limits.subscription and not limits.consumer:
-            return credits
+            return credit_of
         room = limits.subscription - sum(c.unacked for c in self._consumers) if limits.subscription else None
         for place, consumer in enumerate(self._served):
-            wanted = credit = credits[place]
+            wanted = credit = credit_of[place]
             if credit > 0 and limits.consumer:
                 credit = min(credit, limits.consumer - consumer.unacked)
             if credit > 0 and room is not None:
                 credit = min(credit, room)
                 room -= max(0, credit)
             self._capped |= credit <= 0 < wanted
-            credits[place] = max(0, credit)
-        return credits
+            credit_of[place] = max(0, credit)
+        return credit_of
 
-    def _serve(self, who: Sequence[BrokerConsumer], credits: list[int]) -> bool:
+    def _serve(self, who: Sequence[BrokerConsumer], credit_of: list[int]) -> bool:
         """Hand something out to these, of whom some have credit; whether there is reason to go on."""
         if self._levels is not None and not self._look_ahead(self._levels):
             return False
         if self._ready:
-            return self._from_ready(who, credits)
-        return self._levels is None and self._from_log(who, credits)
+            return self._from_ready(who, credit_of)
+        return self._levels is None and self._from_log(who, credit_of)
 
-    def _from_log(self, who: Sequence[BrokerConsumer], credits: list[int]) -> bool:
+    def _from_log(self, who: Sequence[BrokerConsumer], credit_of: list[int]) -> bool:
         """What comes next in the log."""
-        batches = self._feed.get(self.read_at, sum(credits))
+        batches = self._feed.get(self.read_at, sum(credit_of))
         if not batches:
             self._reading = batches is None
             return False
         for batch in batches:
             indices = self._fresh(batch)
-            given = self._hand_out(batch, indices, who, credits) if indices else 0
+            given = self._hand_out(batch, indices, who, credit_of) if indices else 0
             if given < len(indices):
                 self.read_at = batch.base_offset + indices[given]
                 return True
@@ -208,7 +208,7 @@ class PerMessage:
         aside = self._aside
         return [index for index in indices if index >= low and base + index not in aside]
 
-    def _from_ready(self, who: Sequence[BrokerConsumer], credits: list[int]) -> bool:
+    def _from_ready(self, who: Sequence[BrokerConsumer], credit_of: list[int]) -> bool:
         """What came back, or has the highest level."""
         ready = self._ready
         first = ready.first()
@@ -216,7 +216,7 @@ class PerMessage:
         if first < start:
             ready.drop(0, start)
             return True
-        batches = self._ready_feed.get(first, sum(credits))
+        batches = self._ready_feed.get(first, sum(credit_of))
         if not batches:
             self._reading = batches is None
             return False
@@ -226,7 +226,7 @@ class PerMessage:
         for batch in batches:
             if not batch.base_offset <= first < batch.end_offset:
                 break
-            offsets = ready.within(batch.end_offset, sum(credits))
+            offsets = ready.within(batch.end_offset, sum(credit_of))
             if not offsets:
                 break
             base = batch.base_offset
@@ -236,18 +236,18 @@ class PerMessage:
                 else [offset - base for offset in offsets]
             )
             ready.remove(offsets)
-            self._hand_out(batch, indices, who, credits)
+            self._hand_out(batch, indices, who, credit_of)
             if not ready:
                 break
             first = ready.first()
         return True
 
     def _hand_out(
-        self, batch: Batch, indices: Sequence[int], who: Sequence[BrokerConsumer], credits: list[int]
+        self, batch: Batch, indices: Sequence[int], who: Sequence[BrokerConsumer], credit_of: list[int]
     ) -> int:
         """Messages of a batch, from the first on, to whoever is next; answers how many of them are dealt with. The
-        credits are spent."""
-        room = credits[0] if len(credits) == 1 else sum(credits)
+        credit is spent."""
+        room = credit_of[0] if len(credit_of) == 1 else sum(credit_of)
         if room <= 0:
             return 0
         if room < len(indices):
@@ -263,13 +263,13 @@ class PerMessage:
         if len(who) == 1:
             if kept:
                 self._give(who[0], batch, kept)
-                credits[0] = min(credits[0] - len(kept), who[0].capacity)
+                credit_of[0] = min(credit_of[0] - len(kept), who[0].capacity)
             return len(indices)
-        seats = [Seat("", consumer.priority, credit) for consumer, credit in zip(who, credits, strict=True)]
+        seats = [Seat("", consumer.priority, credit) for consumer, credit in zip(who, credit_of, strict=True)]
         dealt, self._turn = deal(len(kept), seats, self._turn)
         for place, part in dealt:
             self._give(who[place], batch, kept[part.start : part.stop : part.step])
-            credits[place] = min(credits[place] - len(part), who[place].capacity)
+            credit_of[place] = min(credit_of[place] - len(part), who[place].capacity)
         return len(indices)
 
     def _give(self, consumer: BrokerConsumer, batch: Batch, indices: Sequence[int]) -> None:
