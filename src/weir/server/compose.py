@@ -310,7 +310,15 @@ async def compose_broker(
     stack.push_async_callback(broker.close)
     others = None if how.peers is None else peers
     queues = compose_queues(
-        context, registry, broker, exchanges, name=how.name, peers=others, handlers=peer_handlers, stack=stack
+        context,
+        registry,
+        broker,
+        exchanges,
+        name=how.name,
+        peers=others,
+        handlers=peer_handlers,
+        authoriser=authoriser,
+        stack=stack,
     )
     catalog = Catalog(registry, guard)
     wanted = how.coordinator_shards or (1 if others is None else CLUSTER_SHARDS)

@@ -2,6 +2,7 @@
 
 from contextlib import AsyncExitStack
 
+from weir.broker.access.security import Authoriser
 from weir.broker.api import Exchanges, Queues
 from weir.broker.broker import Broker
 from weir.broker.context import BrokerContext
@@ -9,6 +10,7 @@ from weir.broker.peers.calls import PeerCalls, PeerHandlers
 from weir.broker.queues.relayed import RelayedQueues
 from weir.broker.queues.routed import RoutedQueues
 from weir.broker.queues.service import QueueService
+from weir.broker.queues.whole_topics import WholeTopicQueues
 from weir.broker.registry.registry import Registry
 
 
@@ -21,9 +23,29 @@ def compose_queues(
     name: str,
     peers: PeerCalls | None,
     handlers: PeerHandlers,
+    authoriser: Authoriser,
     stack: AsyncExitStack,
 ) -> Queues:
     """The queues of this broker; with others there, theirs too, and these are answered."""
+    logs = _queues_of_logs(
+        context, registry, broker, exchanges, name=name, peers=peers, handlers=handlers, stack=stack
+    )
+    clock = context.runtime.clock
+    return WholeTopicQueues(logs, exchanges, registry, broker, authoriser=authoriser, clock=clock)
+
+
+def _queues_of_logs(
+    context: BrokerContext,
+    registry: Registry,
+    broker: Broker,
+    exchanges: Exchanges,
+    *,
+    name: str,
+    peers: PeerCalls | None,
+    handlers: PeerHandlers,
+    stack: AsyncExitStack,
+) -> Queues:
+    """Those that are one log each."""
     local = QueueService(context, registry, broker, exchanges)
     stack.push_async_callback(local.close)
     if peers is None:

@@ -9,8 +9,10 @@ import pytest
 from weir.broker.api import (
     AccessMode,
     ConsumeRequest,
+    Delivery,
     Outgoing,
     ProducerRequest,
+    QueueCounts,
     StartAt,
     SubscribeRequest,
     SubscriptionType,
@@ -442,17 +444,32 @@ def test_a_topic_that_nobody_declared_is_a_queue_from_its_oldest_message_on(run:
     run(scenario)
 
 
-def test_partitions_are_queues_and_a_partitioned_topic_is_none(run: Callable) -> None:
+def test_partitions_are_queues_and_all_of_them_together_one_with_the_topics_name(run: Callable) -> None:
     async def scenario(stage: Any) -> None:
         await stage.broker.registry.topics.create(TopicName.parse("p"), partitions=2)
         assert await stage.queues.names() == ["p-partition-0", "p-partition-1"]
         queue = await stage.queues.get(ANN, "p-partition-1")
         await stage.publish(queue, "a")
         assert (await stage.topic("p-partition-1")).end_offset == 1
-        with pytest.raises(QueueNotFoundError):
-            await stage.queues.get(ANN, "p")
-        with pytest.raises(QueueArgumentError, match="2 partitions"):
-            await stage.declare("p")
+        whole = await stage.queues.get(ANN, "p")
+        assert (await whole.counts()).ready == 1
+        for text in "bcd":
+            await stage.publish(whole, text)
+        assert await stage.declare("p") is whole is stage.queues.find("p")
+        with pytest.raises(InequivalentQueueError):
+            await stage.declare("p", arguments={"x-max-length": 5})
+        consumer = await whole.consume(ConsumeRequest(ANN))
+        seen: list[Delivery] = []
+        while len(seen) < 4:
+            seen += await consumer.next(1)
+        assert await whole.counts() == QueueCounts(0, 4, 1)
+        consumer.ack([(one.batch.base_offset, one.batch.base_offset + 1) for one in seen[:3]])
+        await consumer.close()
+        assert await whole.counts() == QueueCounts(1, 0, 0)
+        with pytest.raises(QueueInUseError, match="not empty"):
+            await stage.queues.delete(ANN, "p", if_empty=True)
+        assert await stage.queues.delete(ANN, "p") == 1
+        assert await stage.queues.names() == []
 
     run(scenario)
 
@@ -536,7 +553,7 @@ def test_memory_is_bounded_and_freed_by_acknowledgements_also_behind_one_that_st
         consumer.ack([(0, published + 1)])
         await waiting
         assert len(queue.log) == 0
-        assert stage.broker.queues.memory.used_bytes == 0
+        assert stage.broker.queues.logs.memory.used_bytes == 0
 
     run(scenario, broker=BrokerSettings(queue_memory_bytes=200_000))
 

@@ -7,6 +7,7 @@ import pika
 import pulsar
 import pytest
 from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from weir.testing.processes.up import UpProcess
 
@@ -140,6 +141,37 @@ def test_a_topic_that_nobody_declared_is_consumed_as_a_queue(
     assert producer.flush(60) == 0
     assert channel.queue_declare(name, passive=True).method.message_count == 3
     assert [taken(channel, name, until)[2] for _ in range(3)] == [b"0", b"1", b"2"]
+
+
+def test_a_topic_with_partitions_is_one_queue_in_the_order_of_each_partition(
+    weir: UpProcess, channel: Any, name: str
+) -> None:
+    admin = AdminClient({"bootstrap.servers": weir.addresses["kafka"]})
+    admin.create_topics([NewTopic(name, 3)])[name].result(60)
+    producer = Producer({"bootstrap.servers": weir.addresses["kafka"]})
+    for number in range(30):
+        producer.produce(name, b"%d" % number, partition=number % 3)
+    assert producer.flush(60) == 0
+    publish(channel, name, b"30", delivery_mode=2)
+    assert channel.queue_declare(name, passive=True).method.message_count == 31
+    channel.basic_qos(prefetch_count=1)
+    seen: list[int] = []
+    for method, _, body in channel.consume(name):
+        seen.append(int(body))
+        if seen.count(seen[-1]) == 1 and seen[-1] == 7:
+            channel.basic_nack(method.delivery_tag)  # once, and it comes again before those behind it
+        else:
+            channel.basic_ack(method.delivery_tag)
+        if len(seen) == 32:
+            break
+    channel.cancel()
+    channel.basic_qos(prefetch_count=0)
+    assert sorted(seen) == sorted([*range(31), 7])
+    for at in range(3):
+        mine = [number for number in seen if number % 3 == at and number < 30]
+        assert sorted(mine) == mine
+    assert channel.queue_declare(name, passive=True).method.message_count == 0
+    channel.queue_delete(name)
 
 
 def test_the_highest_level_comes_first_whoever_produced_it_and_whoever_consumes(
