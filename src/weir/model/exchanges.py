@@ -55,7 +55,7 @@ class ExchangeType(Enum):
         try:
             return cls(name)
         except ValueError:
-            raise UnknownExchangeTypeError(f"unknown exchange type {name[:80]!r}") from None
+            raise UnknownExchangeTypeError(f"invalid exchange type {name[:80]!r}") from None
 
 
 class HeadersMatch(Enum):
@@ -79,11 +79,15 @@ class HeadersMatch(Enum):
     def of(cls, arguments: Fields) -> "HeadersMatch":
         """What a binding says; ALL if it says nothing. ExchangeArgumentError."""
         said = arguments.get(X_MATCH, cls.ALL.value)
+        if not isinstance(said, str):
+            raise ExchangeArgumentError(
+                f"Invalid {X_MATCH} field type {_type_of(said)} (value {said}); expected longstr"
+            )
         try:
             return cls(said)
         except ValueError:
             raise ExchangeArgumentError(
-                f"invalid {X_MATCH} field value {said!r}", hint="use all, any, all-with-x or any-with-x"
+                f'Invalid {X_MATCH} field value <<"{said[:80]}">>; expected all, any, all-with-x, or any-with-x'
             ) from None
 
 
@@ -142,6 +146,8 @@ PREDECLARED: Mapping[str, Exchange] = {
         Exchange("amq.topic", ExchangeType.TOPIC),
         Exchange("amq.headers", ExchangeType.HEADERS),
         Exchange("amq.match", ExchangeType.HEADERS),
+        # RabbitMQ's tracing publishes to it, once it is turned on; nothing does here.
+        Exchange("amq.rabbitmq.trace", ExchangeType.TOPIC, internal=True),
     )
 }
 
@@ -170,7 +176,10 @@ def check_arguments(exchange: Exchange) -> None:
     """ExchangeArgumentError for what its type or every exchange gives a meaning to, and which has none."""
     alternate = exchange.arguments.get(ALTERNATE, "")
     if not isinstance(alternate, str):
-        raise ExchangeArgumentError(f"invalid type of argument {ALTERNATE!r}", hint="name an exchange")
+        raise ExchangeArgumentError(
+            f"invalid type '{_type_of(alternate)}' for arg {ALTERNATE!r} in exchange {exchange.name[:80]!r}",
+            hint="name an exchange",
+        )
     if exchange.type is ExchangeType.DELAYED:
         within = exchange.arguments.get(DELAYED_TYPE)
         if within not in [kind.value for kind in ExchangeType if kind is not ExchangeType.DELAYED]:
@@ -192,9 +201,11 @@ def check_equivalent(there: Exchange, wanted: Exchange) -> None:
         (DELAYED_TYPE, there.arguments.get(DELAYED_TYPE), wanted.arguments.get(DELAYED_TYPE)),
     ):
         if current != received:
+            both = current is not None and received is not None
+            said = _said if both or what not in (ALTERNATE, DELAYED_TYPE) else _said_argument
             raise InequivalentExchangeError(
                 f"inequivalent arg {what!r} for exchange {there.name!r}: "
-                f"received {_said(received)} but current is {_said(current)}"
+                f"received {said(received)} but current is {said(current)}"
             )
 
 
@@ -231,6 +242,16 @@ def _said(value: object) -> str:
     if value is None:
         return "none"
     return f"'{value}'".lower() if isinstance(value, bool) else f"'{value}'"
+
+
+def _said_argument(value: object) -> str:
+    return "none" if value is None else f"the value {_said(value)} of type '{_type_of(value)}'"
+
+
+def _type_of(value: object) -> str:
+    """As RabbitMQ calls it; the width of a number is not known any more."""
+    kinds = ((bool, "bool"), (int, "signedint"), (float, "double"), (str, "longstr"), (bytes, "binary"))
+    return next((name for kind, name in kinds if isinstance(value, kind)), "table")
 
 
 # --- values of tables ---------------------------------------------------------------------------------------

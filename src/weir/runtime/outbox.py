@@ -17,6 +17,8 @@ class Outbox:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._out: list[Buffer] = []
+        #: What was written, for whoever looks.
+        self.sent_bytes = self.writes = 0
         #: Since when the client has not been reading what it is sent.
         self.stalled_at: float | None = None
 
@@ -37,7 +39,10 @@ class Outbox:
         if not out:
             return
         self._out = []
-        if len(out) > 1 and sum(map(len, out)) < _JOIN_BELOW_BYTES * len(out):
+        size = sum(map(len, out))
+        self.sent_bytes += size
+        self.writes += len(out)
+        if len(out) > 1 and size < _JOIN_BELOW_BYTES * len(out):
             self._connection.write([b"".join(out)])
         else:
             self._connection.write(out)

@@ -393,7 +393,7 @@ async def compose_broker(
         peer_metrics,
         how.peers or PeerLinks(),
         kafka,
-        AmqpServices(runtime, broker, exchanges, queues, guard),
+        AmqpServices(runtime, broker, exchanges, queues, guard, connections),
     )
 
 

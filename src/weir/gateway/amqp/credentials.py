@@ -12,6 +12,8 @@ log = logging.getLogger(__name__)
 
 PLAIN, AMQPLAIN, EXTERNAL = "PLAIN", "AMQPLAIN", "EXTERNAL"
 _PLAIN_PARTS = 3
+#: A name and a password.
+Login = tuple[bytes, bytes]
 
 
 class Credentials:
@@ -39,14 +41,14 @@ class Credentials:
         """What is offered."""
         return (PLAIN, AMQPLAIN) if self._certificate is None else (PLAIN, AMQPLAIN, EXTERNAL)
 
-    async def prove(self, mechanism: str, response: bytes) -> None:
-        """NotAuthenticatedError. A mechanism that is offered."""
+    async def prove(self, mechanism: str, login: Login | None) -> None:
+        """NotAuthenticatedError. A mechanism that is offered; the name and password, unless it is EXTERNAL."""
         self.mechanism = mechanism
-        if mechanism == EXTERNAL:
+        if login is None:
             identity = await self._broker.authenticate("tls", b"", certificate=self._certificate)
             self._take(identity, identity.role)
             return
-        user, password = _plain(response) if mechanism == PLAIN else _amqplain(response)
+        user, password = login
         identity = await self._broker.authenticate("password", user + b"\0" + password)
         self._take(identity, user.decode("utf-8", "replace"))
 
@@ -74,6 +76,13 @@ class Credentials:
         if identity.expires_ms is not None:
             left_s = max(0.0, (identity.expires_ms - self._clock.wall_ms()) / 1000)
             self._timer = self._clock.call_later(left_s, self._on_expiry)
+
+
+def login_of(mechanism: str, response: bytes) -> Login | None:
+    """What a response says; None of EXTERNAL. NotAuthenticatedError if it cannot be read."""
+    if mechanism == EXTERNAL:
+        return None
+    return _plain(response) if mechanism == PLAIN else _amqplain(response)
 
 
 def _plain(response: bytes) -> tuple[bytes, bytes]:

@@ -26,7 +26,26 @@ _MAX_EXPIRY_MS = (1 << 32) - 1
 _MAX_DELAY_MS = 1 << 48
 _NUMBER = re.compile(r"[+-]?[0-9]+")
 #: RabbitMQ's names for types of fields, in its texts.
-_TYPES = {"S": "longstr", "I": "signedint", "t": "bool", "F": "table", "l": "long", "d": "double", "V": "void"}
+_TYPES = {
+    "S": "longstr",
+    "I": "signedint",
+    "t": "bool",
+    "F": "table",
+    "A": "array",
+    "l": "long",
+    "L": "long",
+    "b": "byte",
+    "B": "unsignedbyte",
+    "s": "short",
+    "u": "unsignedshort",
+    "i": "unsignedint",
+    "f": "float",
+    "d": "double",
+    "D": "decimal",
+    "T": "timestamp",
+    "x": "binary",
+    "V": "void",
+}
 
 
 @value
@@ -150,8 +169,12 @@ def _more_keys(table: Table, name: str) -> Iterator[str]:
 
 
 def _bad_header(name: str, field: Field) -> Exception:
-    kind = _TYPES.get(field.tag, "array")
-    return precondition_failed(f'invalid message: {{unacceptable_type_in_header,"{name}",{kind}}}')
+    return precondition_failed(f'invalid message: {{unacceptable_type_in_header,"{name}",{type_name(field)}}}')
+
+
+def type_name(field: Field | None) -> str:
+    """As RabbitMQ calls the type of a field."""
+    return "undefined" if field is None else _TYPES.get(field.tag, "unknown")
 
 
 def _delay_ms(table: Table) -> int:

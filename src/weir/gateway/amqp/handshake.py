@@ -4,10 +4,11 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from weir import __version__
+from weir.gateway.amqp.credentials import login_of
 from weir.gateway.amqp.errors import refuse
 from weir.gateway.amqp.states import Event, State
 from weir.gateway.amqp.vhosts import open_vhost
-from weir.model.errors import NotAuthenticatedError
+from weir.model.errors import NotAuthenticatedError, WireError
 from weir.wire.amqp.codes import ReplyCode
 from weir.wire.amqp.frames import MIN_FRAME_MAX
 from weir.wire.amqp.methods import Method, connection
@@ -35,6 +36,10 @@ _CAPABILITIES: dict[str, Plain] = dict.fromkeys(
 _PRODUCT, _VERSION = "RabbitMQ", "3.13.7"
 
 
+class HandshakeError(WireError):
+    """What ends a connection that is not open yet: as in RabbitMQ, without a word to whoever is not known."""
+
+
 def start(session: "Session") -> connection.Start:
     """The first word."""
     properties: dict[str, Plain] = {
@@ -55,7 +60,7 @@ def start(session: "Session") -> connection.Start:
 async def _start_ok(session: "Session", method: connection.StartOk) -> None:
     session.client_properties = method.client_properties
     if method.mechanism not in session.credentials.mechanisms:
-        raise refuse(ReplyCode.COMMAND_INVALID, f"unknown authentication mechanism '{method.mechanism}'")
+        raise HandshakeError(f"unknown authentication mechanism {method.mechanism[:40]!r}")
     await _prove(session, method.mechanism, method.response)
 
 
@@ -65,12 +70,15 @@ async def _secure_ok(session: "Session", method: connection.SecureOk) -> None:
 
 async def _prove(session: "Session", mechanism: str, response: bytes) -> None:
     try:
-        await session.credentials.prove(mechanism, response)
+        login = login_of(mechanism, response)
+    except NotAuthenticatedError as malformed:
+        raise HandshakeError(malformed.what) from None
+    try:
+        await session.credentials.prove(mechanism, login)
     except NotAuthenticatedError as refused:
-        session.log_refusal(refused)
         if not session.capable("authentication_failure_close"):
-            session.hang_up()
-            return
+            raise HandshakeError(refused.what) from None
+        session.log_refusal(refused)
         raise refuse(
             ReplyCode.ACCESS_REFUSED,
             f"Login was refused using authentication mechanism {mechanism}. For details see the broker logfile.",
@@ -82,17 +90,13 @@ async def _prove(session: "Session", mechanism: str, response: bytes) -> None:
 
 async def _tune_ok(session: "Session", method: connection.TuneOk) -> None:
     limits = session.limits
-    frame_max = method.frame_max or limits.frame_max
-    if frame_max < MIN_FRAME_MAX:
-        raise refuse(ReplyCode.NOT_ALLOWED, f"frame_max={frame_max} < {MIN_FRAME_MAX} min size")
-    for name, wanted, most in (
-        ("frame_max", frame_max, limits.frame_max),
-        ("channel_max", method.channel_max, limits.channel_max),
+    for name, wanted, least, most in (
+        ("frame_max", method.frame_max, MIN_FRAME_MAX, limits.frame_max),
+        ("channel_max", method.channel_max, 1, limits.channel_max),
     ):
-        if wanted > most:
-            what = f"negotiated {name} = {wanted} is higher than the maximum allowed value ({most})"
-            raise refuse(ReplyCode.NOT_ALLOWED, what)
-    session.tuned(frame_max, method.channel_max or limits.channel_max, method.heartbeat)
+        if not least <= wanted <= most:  # 0 is no limit, which is more than what was offered
+            raise HandshakeError(f"negotiated {name} = {wanted} is not between {least} and {most}")
+    session.tuned(method.frame_max, method.channel_max, method.heartbeat)
     session.move(Event.TUNED)
 
 

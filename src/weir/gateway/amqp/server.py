@@ -75,6 +75,8 @@ class AmqpServer:
             connection,
             limits=self._settings.limits,
             cluster_name=self._settings.cluster_name,
+            address=(self.host, self.port),
+            secure=self._tls is not None,
             delivery_budget=self._delivery_budget,
             request_budget=self._request_budget,
         )

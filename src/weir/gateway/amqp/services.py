@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from weir.broker.api import Broker, Exchanges, Guard, Queues
+from weir.broker.api import Broker, ConnectionDirectory, Connections, Exchanges, Guard, Queues
 from weir.gateway.amqp.decoded import DecodedBatches
 from weir.gateway.amqp.metrics import AmqpMetrics
 from weir.gateway.amqp.reply_to import ReplyConsumers
@@ -18,6 +18,8 @@ class Services:
     exchanges: Exchanges
     queues: Queues
     guard: Guard
+    #: Those who are connected, for whoever wants to see them.
+    connections: Connections = field(default_factory=ConnectionDirectory)
     metrics: AmqpMetrics = field(default_factory=AmqpMetrics)
     #: Who waits for answers without a queue.
     replies: ReplyConsumers = field(default_factory=ReplyConsumers)

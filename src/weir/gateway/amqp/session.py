@@ -14,8 +14,9 @@ from weir.gateway.amqp.channel import Channel
 from weir.gateway.amqp.consuming import ConsumerLink
 from weir.gateway.amqp.credentials import Credentials
 from weir.gateway.amqp.errors import Refusal, refusal_of, refuse
-from weir.gateway.amqp.handshake import STEPS, start
+from weir.gateway.amqp.handshake import STEPS, HandshakeError, start
 from weir.gateway.amqp.heartbeats import Heartbeats
+from weir.gateway.amqp.listing import ListedSession
 from weir.gateway.amqp.load import Load
 from weir.gateway.amqp.publishing import Publishing
 from weir.gateway.amqp.services import Services
@@ -29,6 +30,7 @@ from weir.model.errors import (
     NetworkError,
     NotAuthenticatedError,
     QueueLockedError,
+    QueueNotFoundError,
     TooManyError,
     WeirError,
 )
@@ -49,6 +51,9 @@ from weir.wire.amqp.tables import NO_FIELDS, Table
 
 log = logging.getLogger(__name__)
 
+#: What a channel's number may be.
+MAX_CHANNEL = (1 << 16) - 1
+
 
 class Session:
     """Serves one connection until it ends."""
@@ -60,6 +65,8 @@ class Session:
         *,
         limits: SessionLimits,
         cluster_name: str,
+        address: tuple[str, int],
+        secure: bool,
         delivery_budget: ByteBudget,
         request_budget: RequestBudget,
     ) -> None:
@@ -68,11 +75,17 @@ class Session:
         self.clock = clock
         self.limits = limits
         self.cluster_name = cluster_name
+        #: Where it came in, and whether by TLS.
+        self.address = address
+        self.secure = secure
+        self.received_bytes = self.received_frames = 0
         self.state = State.HEADER
         #: Whose exclusive queues are whose: no other connection has the same.
         self.id = f"{transport.peer}#{services.runtime.rng.getrandbits(64):016x}"
         self.vhost: VirtualHost
         self.frame_max = limits.frame_max
+        #: How many channels may be open; their numbers may be any.
+        self.channel_max = limits.channel_max
         self.client_properties: Table = NO_FIELDS
         self.channels: dict[int, Channel] = {}
         self.outbox = Outbox(transport, clock)
@@ -93,6 +106,7 @@ class Session:
         self._releasing: dict[int, asyncio.Task[None]] = {}
         self._came_at = clock.monotonic()
         self._held_back = False
+        self._listed: ListedSession | None = None
         self._farewell: Refusal | None = None
         self._ended = asyncio.Event()
 
@@ -134,6 +148,8 @@ class Session:
             self.services.metrics.connections -= 1
             self.move(Event.GONE)
             self.credentials.forget()
+            if self._listed is not None:
+                self.services.connections.remove(self._listed)
             self.blocking.forget()
             await self._let_go()
             await self.tasks.close()
@@ -163,8 +179,11 @@ class Session:
         self._transport.abort()
         self.move(Event.GONE)
 
-    def hang_up(self) -> None:
-        """End without a word."""
+    def hang_up(self, why: WeirError) -> None:
+        """End without a word, but those that were said."""
+        self.log_refusal(why)
+        self.services.metrics.refused += 1
+        self.outbox.flush()
         self.move(Event.GONE)
 
     def move(self, event: Event) -> None:
@@ -174,11 +193,14 @@ class Session:
 
     def tuned(self, frame_max: int, channel_max: int, heartbeat_s: int) -> None:
         self.frame_max = self._reader.frame_max = frame_max
-        self._reader.channel_max = channel_max
+        self.channel_max = channel_max
+        self._reader.channel_max = MAX_CHANNEL
         self.heartbeats.interval_s = heartbeat_s
 
     def opened(self, vhost: VirtualHost) -> None:
         self.vhost = vhost
+        self._listed = ListedSession(self)
+        self.services.connections.add(self._listed)
 
     def overdue(self, now: float) -> str | None:
         """Why the server should end this session by force, if it should; sends heartbeats."""
@@ -262,6 +284,7 @@ class Session:
         """Take the commands in a receive buffer, as fast as the limits allow."""
         turns = self.turns
         self.services.metrics.bytes_in += len(data)
+        self.received_bytes += len(data)
         turns.begin()
         try:
             for command in self._reader.feed(data):
@@ -269,6 +292,7 @@ class Session:
                     self._on_command(command)
                 else:
                     await self._on_opening(command)
+                self.received_frames += 1
                 if self.state not in READING:
                     return
                 if self.load.full:
@@ -281,10 +305,8 @@ class Session:
                 self.move(Event.GREETED)
                 self.say(start(self))
         except AmqpHeaderError as other:
-            self.log_refusal(other)
-            self.services.metrics.refused += 1
             self.outbox.say(PROTOCOL_HEADER)
-            self.hang_up()
+            self.hang_up(other)
             return
         except WeirError as bad:
             self._fail(bad)
@@ -309,10 +331,12 @@ class Session:
         if isinstance(method, connection.Close):
             self.move(Event.LEFT)
         elif expected is None or step is None or type(method) is not expected or command.channel:
-            self._fail(refuse(ReplyCode.COMMAND_INVALID, f"{method.name} is out of place"), method)
+            self.hang_up(HandshakeError(f"{method.name} is out of place"))
         else:
             try:
                 await step(self, method)
+            except HandshakeError as unknown:
+                self.hang_up(unknown)
             except WeirError as bad:
                 self._fail(bad, method)
 
@@ -333,7 +357,7 @@ class Session:
         elif isinstance(method, connection.UpdateSecret):
             self.tasks.spawn(self._update_secret(method), "update-secret")
         elif not isinstance(method, connection.CloseOk):
-            self._fail(refuse(ReplyCode.COMMAND_INVALID, f"{method.name} is out of place"), method)
+            self._fail(refuse(ReplyCode.COMMAND_INVALID, "unexpected method in connection state running"), method)
 
     async def _update_secret(self, method: connection.UpdateSecret) -> None:
         try:
@@ -350,6 +374,11 @@ class Session:
             return  # of a close that crossed the client's own
         if not isinstance(method, channel_methods.Open):
             self._fail(refuse(ReplyCode.CHANNEL_ERROR, "expected 'channel.open'"), method)
+            return
+        if len(self.channels) >= self.channel_max:
+            most = self.channel_max
+            what = f"number of channels opened ({most}) has reached the negotiated channel_max ({most})"
+            self._fail(refuse(ReplyCode.NOT_ALLOWED, what))
             return
         self.flush()
         channel = self.channels[command.channel] = Channel(self, command.channel)
@@ -422,10 +451,13 @@ class Session:
         self.outbox.say(encode_method(0, method))
 
     def flush(self) -> None:
-        """Hand over what was published, and tell what was settled."""
-        self.publishing.flush()
+        """Tell what was settled, and hand over what was published."""
         if self.settling:
             self.settle()
+            # Consumers with credit again ask for messages before there are more: they may be of a higher priority.
+            asyncio.get_running_loop().call_soon(self.publishing.flush)
+        else:
+            self.publishing.flush()
 
     def settle(self) -> None:
         settling, self.settling = self.settling, {}
@@ -436,17 +468,21 @@ class Session:
 
     async def get_queue(self, name: str) -> Queue:
         """The queue, which may be this connection's own; QueueNotFoundError, QueueLockedError."""
+        if not name:
+            raise QueueNotFoundError("no queue ''")
         return await self.vhost.queues.get(self.role, name, connection=self.id)
 
     async def open_queue(self, name: str) -> Queue:
         """The queue that messages are routed to, whosever it is; QueueNotFoundError."""
-        return await self.vhost.queues.get(self.role, name, connection=self.id)
+        return await self.vhost.queues.look(name)
 
     async def consume(self, channel: Channel, name: str, request: ConsumeRequest) -> ConsumerLink:
         """NotAuthorisedError, QueueNotFoundError, QueueLockedError, QueueArgumentError; 403 if somebody has it
         alone."""
         queue = await self.get_queue(name)
         try:
+            if request.exclusive and queue.rules.single_active:
+                raise QueueLockedError("one is active at a time, and none of them alone")
             consumer = await queue.consume(request, share=self.delivery_share)
         except QueueLockedError:
             what = f"queue '{name}' in vhost '{self.vhost.name}' in exclusive use"

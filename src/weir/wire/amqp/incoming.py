@@ -145,14 +145,14 @@ class CommandReader:
             elif kind == BODY:
                 partial = waiting.get(channel)
                 if not isinstance(partial, _Partial):
-                    raise _unexpected(partial, "a content's body")
+                    raise _unexpected(partial)
                 command = self._piece(channel, partial, payload)
                 if command is not None:
                     yield command
             elif kind == HEADER:
                 announced = waiting.get(channel)
                 if announced is None or isinstance(announced, _Partial):
-                    raise _unexpected(announced, "a content's header")
+                    raise _unexpected(announced)
                 command = self._header(channel, announced, payload)
                 if command is not None:
                     yield command
@@ -168,15 +168,16 @@ class CommandReader:
         if method is None:
             method = decode_method(raw)
             if self._role not in method.receivers:
-                what = f"{method.name} is not for a {self._role.value}"
-                raise _at_fault(ReplyCode.COMMAND_INVALID, what, method)
+                raise _at_fault(ReplyCode.COMMAND_INVALID, "unimplemented method", method)
             if raw[:4] == _PUBLISH:
                 if len(self._publishes) >= _REMEMBERED:
                     self._publishes.clear()
                 self._publishes[raw] = method
         if (channel == 0) != (method.class_id == _CONNECTION):
-            code = ReplyCode.COMMAND_INVALID if channel else ReplyCode.CHANNEL_ERROR
-            raise _at_fault(code, f"{method.name} comes on channel {channel}", method)
+            if channel:
+                raise _at_fault(ReplyCode.COMMAND_INVALID, "unimplemented method", method)
+            what = "unexpected method in connection state running"
+            raise _at_fault(ReplyCode.CHANNEL_ERROR, what, method)
         if channel > self.channel_max:
             what = f"{method.name} comes on channel {channel}, and channel_max is {self.channel_max}"
             raise _at_fault(ReplyCode.CHANNEL_ERROR, what, method)
@@ -189,7 +190,7 @@ class CommandReader:
         if isinstance(partial, _Partial) and partial.body is None:
             del self._open[channel]
             return
-        raise _unexpected(partial, "a method")
+        raise _unexpected(partial)
 
     def _header(self, channel: int, method: Method, payload: memoryview) -> Command | None:
         if len(payload) < _CONTENT.size:
@@ -197,7 +198,9 @@ class CommandReader:
             raise _at_fault(ReplyCode.FRAME_ERROR, what, method)
         class_id, weight, size = _CONTENT.unpack_from(payload)
         if class_id != method.class_id or weight:
-            what = f"{method.name} is followed by a content of class {class_id} and weight {weight}"
+            what = f"expected content header for class {method.class_id}, got one for class {class_id} instead"
+            if weight:
+                what = f"a content header has the weight {weight}"
             raise _at_fault(ReplyCode.UNEXPECTED_FRAME, what, method)
         if size > _ABSURD_BYTES:
             what = f"a content announces {size} bytes, and the limit is {_ABSURD_BYTES}"
@@ -254,11 +257,13 @@ def _at_fault(code: int, what: str, method: Method) -> AmqpError:
     return AmqpError(what, code=code, class_id=method.class_id, method_id=method.method_id)
 
 
-def _unexpected(waiting: Method | _Partial | None, came: str) -> AmqpError:
+def _unexpected(waiting: Method | _Partial | None) -> AmqpError:
+    """A frame of another kind than the one that comes next, in RabbitMQ's words."""
     if waiting is None:
-        return AmqpError(f"{came} comes where a method should", code=ReplyCode.UNEXPECTED_FRAME)
+        what = "expected method frame, got non method frame instead"
+        return AmqpError(what, code=ReplyCode.UNEXPECTED_FRAME)
     if isinstance(waiting, _Partial):
-        what = f"{came} comes where the body of {waiting.method.name} should"
+        what = "expected content body, got non content body frame instead"
         return _at_fault(ReplyCode.UNEXPECTED_FRAME, what, waiting.method)
-    what = f"{came} comes where the header of {waiting.name} should"
+    what = f"expected content header for class {waiting.class_id}, got non content header frame instead"
     return _at_fault(ReplyCode.UNEXPECTED_FRAME, what, waiting)

@@ -9,6 +9,7 @@ from weir.gateway.amqp.channel import Channel
 from weir.gateway.amqp.consuming import MOST_PROPERTY_BYTES
 from weir.gateway.amqp.decoded import opened
 from weir.gateway.amqp.errors import precondition_failed, refuse
+from weir.gateway.amqp.facts import type_name
 from weir.gateway.amqp.handlers.queues import meant
 from weir.gateway.amqp.handlers.settling import settle
 from weir.gateway.amqp.marking import marked
@@ -16,6 +17,7 @@ from weir.gateway.amqp.registry import handles
 from weir.gateway.amqp.reply_to import REPLY_TO
 from weir.model.bits import runs_of
 from weir.model.errors import ConsumerClosedError, TooManyError
+from weir.model.queues import queue_in_vhost
 from weir.wire.amqp.codes import ReplyCode
 from weir.wire.amqp.methods import Method, basic
 from weir.wire.amqp.outgoing import get_ok
@@ -33,8 +35,10 @@ def qos(channel: Channel, method: basic.Qos) -> Method:
     if method.global_:
         channel.global_prefetch = method.prefetch_count
         channel.wake()
-    else:
+    else:  # RabbitMQ has one or the other
+        channel.global_prefetch = 0
         channel.prefetch = method.prefetch_count
+        channel.wake()
     return basic.QosOk()
 
 
@@ -52,9 +56,13 @@ def consume(channel: Channel, method: basic.Consume) -> Method | _Later | None:
     if session.services.metrics.consumers and session.consumer_count >= session.limits.max_consumers:
         raise TooManyError(f"this connection has {session.consumer_count} consumers, which is its limit")
     arguments = plain_fields(method.arguments)
+    name = meant(channel, method.queue)
     priority = arguments.get(_PRIORITY, 0)
     if isinstance(priority, bool) or not isinstance(priority, int):
-        raise precondition_failed(f"x-priority must be an integer, not {priority!r}")
+        raise precondition_failed(
+            f"invalid arg '{_PRIORITY}' for {queue_in_vhost(name, session.vhost.name)}: "
+            f'"expected integer, got {type_name(method.arguments.field(_PRIORITY))}"'
+        )
     request = ConsumeRequest(
         session.role,
         tag,
@@ -66,7 +74,7 @@ def consume(channel: Channel, method: basic.Consume) -> Method | _Later | None:
         arguments,
         arguments.get(_STREAM_OFFSET),
     )
-    return _consume(channel, meant(channel, method.queue), request, method.no_wait)
+    return _consume(channel, name, request, method.no_wait)
 
 
 async def _consume(channel: Channel, name: str, request: ConsumeRequest, no_wait: bool) -> Method | None:

@@ -44,22 +44,22 @@ async def delete(channel: Channel, method: exchange.Delete) -> Method | None:
 
 @handles(exchange.Bind)
 async def bind(channel: Channel, method: exchange.Bind) -> Method | None:
-    await channel.session.vhost.exchanges.bind(channel.session.role, _binding(channel, method), durable=True)
-    return None if method.no_wait else exchange.BindOk()
-
-
-@handles(exchange.Unbind)
-async def unbind(channel: Channel, method: exchange.Unbind) -> Method | None:
-    await channel.session.vhost.exchanges.unbind(channel.session.role, _binding(channel, method))
-    return None if method.no_wait else exchange.UnbindOk()
-
-
-def _binding(channel: Channel, method: exchange.Bind | exchange.Unbind) -> Binding:
-    """Both ends are there; ExchangeNotFoundError."""
     exchanges = channel.session.vhost.exchanges
     for name in (method.source, method.destination):
         check_not_default(name)
         if exchanges.find(name) is None:
             raise ExchangeNotFoundError(f"no exchange {name!r}")
+    await exchanges.bind(channel.session.role, _binding(method), durable=True)
+    return None if method.no_wait else exchange.BindOk()
+
+
+@handles(exchange.Unbind)
+async def unbind(channel: Channel, method: exchange.Unbind) -> Method | None:
+    """Fine if nothing of it is there."""
+    await channel.session.vhost.exchanges.unbind(channel.session.role, _binding(method))
+    return None if method.no_wait else exchange.UnbindOk()
+
+
+def _binding(method: exchange.Bind | exchange.Unbind) -> Binding:
     to = Destination(method.destination, exchange=True)
     return Binding(method.source, to, method.routing_key, plain_fields(method.arguments))

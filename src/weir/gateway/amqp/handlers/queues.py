@@ -29,7 +29,7 @@ async def declare(channel: Channel, method: queue.Declare) -> Method | None:
     await session.publishing.settled()
     found: Queue
     if method.passive:
-        found = await session.get_queue(meant(channel, method.queue))
+        found = await session.get_queue(method.queue)
     else:
         wanted = QueueDeclaration(
             method.queue, method.durable, method.exclusive, method.auto_delete, plain_fields(method.arguments)
@@ -67,11 +67,9 @@ async def bind(channel: Channel, method: queue.Bind) -> Method | None:
 @handles(queue.Unbind)
 async def unbind(channel: Channel, method: queue.Unbind) -> Method:
     session = channel.session
+    """Fine if nothing of it is there."""
     check_not_default(method.exchange)
     name = meant(channel, method.queue)
-    await session.get_queue(name)
-    if session.vhost.exchanges.find(method.exchange) is None:
-        raise ExchangeNotFoundError(f"no exchange {method.exchange!r}")
     key = method.routing_key if method.queue or method.routing_key else name
     binding = Binding(method.exchange, Destination(name), key, plain_fields(method.arguments))
     await session.vhost.exchanges.unbind(session.role, binding)
