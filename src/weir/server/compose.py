@@ -358,6 +358,7 @@ async def compose_broker(
             settings=how.balance,
             stack=stack,
         )
+    connections = ConnectionDirectory()
     kafka = KafkaServices(
         runtime.clock,
         broker,
@@ -381,7 +382,7 @@ async def compose_broker(
         exchanges,
         context,
         broker,
-        ConnectionDirectory(),
+        connections,
         queues,
         groups,
         transactions,
