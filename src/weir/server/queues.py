@@ -3,13 +3,13 @@
 from contextlib import AsyncExitStack
 
 from weir.broker.access.security import Authoriser
-from weir.broker.api import Exchanges, Queues
+from weir.broker.api import Queues
 from weir.broker.broker import Broker
 from weir.broker.context import BrokerContext
 from weir.broker.peers.calls import PeerCalls, PeerHandlers
 from weir.broker.queues.relayed import RelayedQueues
 from weir.broker.queues.routed import RoutedQueues
-from weir.broker.queues.service import QueueService
+from weir.broker.queues.service import PolicedExchangeService, QueueService
 from weir.broker.queues.whole_topics import WholeTopicQueues
 from weir.broker.registry.registry import Registry
 
@@ -18,7 +18,7 @@ def compose_queues(
     context: BrokerContext,
     registry: Registry,
     broker: Broker,
-    exchanges: Exchanges,
+    exchanges: PolicedExchangeService,
     *,
     name: str,
     peers: PeerCalls | None,
@@ -55,4 +55,5 @@ def _queues_of_logs(
     stack.push_async_callback(relayed.close)
     routed = RoutedQueues(local, registry, broker, peers, handlers, runtime=context.runtime, broker_id=name)
     stack.push_async_callback(routed.close)
+    local.lead_to(routed)
     return routed

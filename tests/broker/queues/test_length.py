@@ -10,6 +10,7 @@ from weir.broker.access.security import SecuritySettings
 from weir.broker.api import ConsumeRequest
 from weir.broker.queues.policies import POLICIES_PROPERTY
 from weir.model.errors import NotAuthorisedError, QueueArgumentError
+from weir.model.exchanges import Binding, Destination, Exchange, ExchangeType
 from weir.model.queues import QueuePolicy
 from weir.model.topics import DEFAULT_NAMESPACE
 
@@ -210,5 +211,28 @@ def test_expires_by_policy_counts_from_the_last_use(run: Callable) -> None:
         await consumer.close()
         await stage.runtime.clock.sleep(2)
         assert stage.queues.find("q") is None
+
+    run(scenario)
+
+
+def test_a_policy_gives_an_exchange_its_alternate(run: Callable) -> None:
+    async def scenario(stage: Any) -> None:
+        exchanges = await stage.queues.exchanges()
+        for name in ("first", "other", "third"):
+            await exchanges.declare(ANN, Exchange(name, ExchangeType.FANOUT))
+        await stage.declare("astray")
+        await exchanges.bind(ANN, Binding("other", Destination("astray")), durable=True)
+        assert exchanges.route("first", ("k",), {}).unroutable
+        await stage.queues.set_policy(ANN, QueuePolicy("p", "^first", {"alternate-exchange": "other"}))
+        assert exchanges.route("first", ("k",), {}).queues == ("astray",)
+        assert exchanges.route("third", ("k",), {}).unroutable
+        await exchanges.declare(ANN, Exchange("first too", ExchangeType.FANOUT))
+        assert exchanges.route("first too", ("k",), {}).alternate
+        await exchanges.unbind(ANN, Binding("other", Destination("astray")))
+        assert exchanges.route("first", ("k",), {}).unroutable
+        await exchanges.bind(ANN, Binding("other", Destination("astray")), durable=True)
+        await stage.queues.clear_policy(ANN, "p")
+        assert exchanges.route("first", ("k",), {}).unroutable
+        await exchanges.delete(ANN, "first")
 
     run(scenario)

@@ -9,7 +9,7 @@ A change costs what it touches. Answers are remembered by exchange and routing k
 the exchange can lead to. It knows nothing of stores: whoever feeds it sees to what is there.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from weir.broker.api.exchanges import Routed
@@ -29,10 +29,12 @@ _NO_HEADERS: Mapping[str, Any] = {}
 class _Compiled:
     """An exchange, its bindings, and what they were compiled to."""
 
-    __slots__ = ("bindings", "exchange", "leads_on", "matcher")
+    __slots__ = ("alternate", "bindings", "exchange", "leads_on", "matcher")
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, exchange: Exchange, alternate: str | None = None) -> None:
         self.exchange = exchange
+        #: Its own word, or its policy's.
+        self.alternate = exchange.alternate if exchange.alternate is not None else alternate
         self.matcher: Matcher = matcher_of(exchange.routes_as)
         self.bindings: dict[tuple[Any, ...], Binding] = {}
         #: How many of them lead to other exchanges.
@@ -50,6 +52,7 @@ class _Walk(NamedTuple):
 class RoutingIndex:
     def __init__(self, *, max_answers: int = MAX_ANSWERS) -> None:
         self._max_answers = max_answers
+        self._alternate_of: Callable[[str], str | None] = lambda name: None
         self._compiled = {exchange.name: _Compiled(exchange) for exchange in PREDECLARED.values()}
         self._to: dict[Destination, dict[tuple[Any, ...], Binding]] = {}
         #: For each exchange, those that lead to it at once, counted: by binding or as their alternate.
@@ -102,9 +105,9 @@ class RoutingIndex:
 
     def declare(self, exchange: Exchange) -> None:
         """An exchange of a name that is free."""
-        self._compiled[exchange.name] = _Compiled(exchange)
-        if exchange.alternate is not None:
-            self._leads(exchange.name, exchange.alternate)
+        compiled = self._compiled[exchange.name] = _Compiled(exchange, self._alternate_of(exchange.name))
+        if compiled.alternate is not None:
+            self._leads(exchange.name, compiled.alternate)
         self._changed(exchange.name)
 
     def remove(self, name: str) -> list[Binding]:
@@ -115,9 +118,23 @@ class RoutingIndex:
             self.unbind(binding)
         self._changed(name)
         compiled = self._compiled.pop(name)
-        if compiled.exchange.alternate is not None:
-            self._no_longer_leads(name, compiled.exchange.alternate)
+        if compiled.alternate is not None:
+            self._no_longer_leads(name, compiled.alternate)
         return gone
+
+    def police(self, alternate_of: Callable[[str], str | None]) -> None:
+        """The alternates that policies give to exchanges that say nothing themselves, from now on."""
+        self._alternate_of = alternate_of
+        for name, compiled in self._compiled.items():
+            own = compiled.exchange.alternate
+            now = alternate_of(name) if own is None and name != DEFAULT_EXCHANGE else own
+            if now != compiled.alternate:
+                if compiled.alternate is not None:
+                    self._no_longer_leads(name, compiled.alternate)
+                compiled.alternate = now
+                if now is not None:
+                    self._leads(name, now)
+                self._changed(name)
 
     def bind(self, binding: Binding) -> bool:
         """Add a binding of an exchange that is there; false if it was there already."""
@@ -217,9 +234,9 @@ class RoutingIndex:
         while True:
             keyed = keyed or compiled.matcher.keyed
             by_headers = by_headers or compiled.matcher.by_headers
-            if not found and compiled.exchange.alternate is not None:
+            if not found and compiled.alternate is not None:
                 alternate = True
-                found.add(Destination(compiled.exchange.alternate, exchange=True))
+                found.add(Destination(compiled.alternate, exchange=True))
             for to in found:
                 if isinstance(to, str):
                     queues.add(to)

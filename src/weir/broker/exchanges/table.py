@@ -137,6 +137,10 @@ class ExchangeTable:
             return found if queue is None else [one for one in found if one.destination == Destination(queue)]
         return list(self._index.bindings()) if queue is None else self._index.bindings_to(Destination(queue))
 
+    def police(self, alternate_of: Callable[[str], str | None]) -> None:
+        """The alternates that policies give to exchanges, from now on."""
+        self._index.police(alternate_of)
+
     def check_publish(self, role: str, exchange: str) -> None:
         found = self.get(exchange)
         check_publishable(found)

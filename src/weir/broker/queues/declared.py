@@ -7,7 +7,8 @@ from weir.broker.queues.policies import POLICIES_PROPERTY, PolicyTable
 from weir.broker.queues.rules import rules_of
 from weir.broker.registry.registry import Registry
 from weir.model.errors import QueueArgumentError, WireError
-from weir.model.queues import QUEUE_PROPERTY, QueueDeclaration, QueueRules, queue_of_topic
+from weir.model.policies import Policies, Retention
+from weir.model.queues import QUEUE_PROPERTY, QueueDeclaration, QueueKind, QueueRules, queue_of_topic
 from weir.model.registry import TopicRecord
 from weir.model.topics import NamespaceName, TopicName
 from weir.wire.queues import decode_declaration
@@ -73,3 +74,14 @@ class DeclaredRules:
         namespace = self._registry.namespaces.find(topic.namespace)
         policies = None if namespace is None else namespace.properties.get(POLICIES_PROPERTY)
         return _PLAIN if text is None and policies is None else _rules(queue_of_topic(topic), text, policies)
+
+
+def kept_by(wanted: QueueDeclaration) -> Policies:
+    """A stream keeps what it has, as far as it says; a queue what nobody has acknowledged."""
+    rules = rules_of(wanted)
+    if rules.kind is not QueueKind.STREAM:
+        return Policies()
+    age_ms, most_bytes = rules.max_age_ms, rules.max_bytes
+    return Policies(
+        retention=Retention.exactly(-1 if age_ms is None else age_ms, -1 if most_bytes is None else most_bytes)
+    )

@@ -7,14 +7,15 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from weir.broker.api import NamespaceExchanges, Queue
+from weir.broker.api import NamespaceExchanges, Queue, Queues
 from weir.broker.broker import Broker
 from weir.broker.context import BrokerContext
-from weir.broker.queues.declared import declaration_of
+from weir.broker.queues.declared import declaration_of, kept_by
 from weir.broker.queues.durable import DurableQueue
 from weir.broker.queues.local import LocalQueue
 from weir.broker.queues.memory import MemoryQueue
-from weir.broker.queues.namespace_policies import NamespacePolicies
+from weir.broker.queues.namespace_policies import NamespacePolicies, PolicedExchanges
+from weir.broker.queues.policies import PolicyTable
 from weir.broker.queues.rules import check_equivalent, rules_of
 from weir.broker.queues.streams import StreamQueue
 from weir.broker.registry.registry import Registry
@@ -31,7 +32,6 @@ from weir.model.errors import (
     TopicNotFoundError,
     WeirError,
 )
-from weir.model.policies import Policies, Retention
 from weir.model.queues import (
     QUEUE_PROPERTY,
     QueueDeclaration,
@@ -58,7 +58,7 @@ _ATTEMPTS = 10
 
 
 class LocalQueues:
-    """Fills `api.NamespaceQueues`."""
+    """Fills `api.NamespaceQueues`. `everywhere`: where dead letters find their queues."""
 
     def __init__(
         self,
@@ -66,8 +66,9 @@ class LocalQueues:
         context: BrokerContext,
         registry: Registry,
         broker: Broker,
-        exchanges: NamespaceExchanges,
+        exchanges: PolicedExchanges,
         *,
+        everywhere: Queues,
         memory: ByteBudget,
         tasks: TaskScope,
     ) -> None:
@@ -83,6 +84,9 @@ class LocalQueues:
         self._open: dict[str, DurableQueue] = {}
         self._in_memory: dict[str, MemoryQueue] = {}
         self._changing: dict[str, tuple[asyncio.Lock, int]] = {}
+        self._everywhere = everywhere
+        self._applied: PolicyTable | None = None
+        self.apply_changed()
 
     # --- finding ----------------------------------------------------------------------------------------
 
@@ -213,7 +217,7 @@ class LocalQueues:
             if wanted.in_memory:
                 return self._make_in_memory(wanted, topic, connection)
             await self._registry.topics.create(
-                topic, properties={QUEUE_PROPERTY: encode_declaration(wanted)}, policies=_kept(wanted)
+                topic, properties={QUEUE_PROPERTY: encode_declaration(wanted)}, policies=kept_by(wanted)
             )
         else:
             await self._adopt(record, wanted, topic)
@@ -372,7 +376,7 @@ class LocalQueues:
         return self._policies.rules_of(declaration)
 
     async def set_policy(self, role: str, policy: QueuePolicy) -> None:
-        """For all queues that are open here, at once; other brokers follow the registry."""
+        """Other brokers follow the registry."""
         await self._policies.set(role, policy)
         self.apply()
 
@@ -380,8 +384,14 @@ class LocalQueues:
         await self._policies.clear(role, name, operator=operator)
         self.apply()
 
+    def apply_changed(self) -> None:
+        if self._policies.table is not self._applied:
+            self.apply()
+
     def apply(self) -> None:
-        """Rules may have changed."""
+        """Policies may have changed: for what is open here, at once."""
+        table = self._applied = self._policies.table
+        self._exchanges.police(table.alternate_of)
         for queue in list(self._in_memory.values()):
             queue.apply()
         for durable in list(self._open.values()):
@@ -397,22 +407,4 @@ class LocalQueues:
     async def target(self, name: str) -> Queue:
         """Whoever's it is: dead letters are the broker's own."""
         found = self.find(name)
-        if found is not None:
-            return found
-        for _ in range(_ATTEMPTS):
-            try:
-                return await self._opened(name, self._topic_of(name))
-            except TopicClosedError:
-                continue
-        raise QueueNotFoundError(f"no {self._said(name)}")
-
-
-def _kept(wanted: QueueDeclaration) -> Policies:
-    """A stream keeps what it has, as far as it says; a queue what nobody has acknowledged."""
-    rules = rules_of(wanted)
-    if rules.kind is not QueueKind.STREAM:
-        return Policies()
-    age_ms, most_bytes = rules.max_age_ms, rules.max_bytes
-    return Policies(
-        retention=Retention.exactly(-1 if age_ms is None else age_ms, -1 if most_bytes is None else most_bytes)
-    )
+        return found if found is not None else await (await self._everywhere.open(self._namespace)).look(name)

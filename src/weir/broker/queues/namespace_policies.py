@@ -1,14 +1,21 @@
 """The policies of one namespace: kept in its record, so that they come and go with it."""
 
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
-from weir.broker.api import Guard
+from weir.broker.api import Guard, NamespaceExchanges
 from weir.broker.queues.arguments import kind_of
 from weir.broker.queues.declared import policed, policies_of
 from weir.broker.queues.policies import POLICIES_PROPERTY, PolicyTable, check_policy
 from weir.broker.registry.registry import Registry
 from weir.model.queues import QueueDeclaration, QueuePolicy, QueueRules, vhost_of
 from weir.model.topics import NamespaceName
+
+
+class PolicedExchanges(NamespaceExchanges, Protocol):
+    """Exchanges that can be told what policies say of them."""
+
+    def police(self, alternate_of: Callable[[str], str | None]) -> None: ...
 
 
 class NamespacePolicies:

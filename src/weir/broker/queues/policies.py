@@ -189,6 +189,12 @@ class PolicyTable:
     def of_exchange(self, name: str) -> QueuePolicy | None:
         return self._first(name, None)
 
+    def alternate_of(self, name: str) -> str | None:
+        """Where an exchange's policy sends what matches none of its bindings."""
+        policy = self.of_exchange(name)
+        alternate = None if policy is None else policy.definition.get(ALTERNATE_EXCHANGE)
+        return alternate if isinstance(alternate, str) else None
+
     def _first(self, name: str, kind: QueueKind | None, *, operator: bool = False) -> QueuePolicy | None:
         for policy in self._sorted:
             if (

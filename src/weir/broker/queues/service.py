@@ -1,9 +1,12 @@
 """The queues of every namespace that somebody uses on this broker."""
 
-from weir.broker.api import Exchanges
+from typing import Protocol
+
+from weir.broker.api import Queues
 from weir.broker.broker import Broker
 from weir.broker.context import BrokerContext
 from weir.broker.queues.namespace import LocalQueues
+from weir.broker.queues.namespace_policies import PolicedExchanges
 from weir.broker.registry.registry import Registry
 from weir.model.errors import NamespaceNotFoundError
 from weir.model.topics import NamespaceName
@@ -11,10 +14,17 @@ from weir.runtime.byte_budget import ByteBudget
 from weir.runtime.tasks import TaskScope
 
 
+class PolicedExchangeService(Protocol):
+    async def open(self, namespace: NamespaceName) -> PolicedExchanges:
+        """NamespaceNotFoundError."""
+
+
 class QueueService:
     """Fills `api.Queues`. Namespaces stay open once they are: their queues in memory live here."""
 
-    def __init__(self, context: BrokerContext, registry: Registry, broker: Broker, exchanges: Exchanges) -> None:
+    def __init__(
+        self, context: BrokerContext, registry: Registry, broker: Broker, exchanges: PolicedExchangeService
+    ) -> None:
         self._context = context
         self._registry = registry
         self._broker = broker
@@ -23,6 +33,12 @@ class QueueService:
         self.memory = ByteBudget(context.settings.queue_memory_bytes)
         self._tasks = TaskScope("queues")
         self._namespaces: dict[NamespaceName, LocalQueues] = {}
+        #: Where dead letters find their queues; with other brokers, all of theirs.
+        self._everywhere: Queues = self
+
+    def lead_to(self, everywhere: Queues) -> None:
+        """There are other brokers, whose queues dead letters may go to."""
+        self._everywhere = everywhere
 
     async def open(self, namespace: NamespaceName) -> LocalQueues:
         """What a namespace that is gone had in memory goes with it."""
@@ -41,10 +57,20 @@ class QueueService:
                 self._registry,
                 self._broker,
                 exchanges,
+                everywhere=self._everywhere,
                 memory=self.memory,
                 tasks=self._tasks,
             )
+            if len(self._namespaces) == 1:
+                self._tasks.spawn(self._follow_policies(), "policies")
         return found
+
+    async def _follow_policies(self) -> None:
+        """What other brokers say of a namespace: topics are told of it as of all policies, the rest is here."""
+        while self._namespaces:
+            await self._context.runtime.clock.sleep(self._context.settings.sweep_s)
+            for namespace in list(self._namespaces.values()):
+                namespace.apply_changed()
 
     async def close(self) -> None:
         for namespace in self._namespaces.values():
