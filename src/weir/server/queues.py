@@ -38,7 +38,7 @@ def _queues_of_logs(
     context: BrokerContext,
     registry: Registry,
     broker: Broker,
-    exchanges: Exchanges,
+    exchanges: PolicedExchangeService,
     *,
     name: str,
     peers: PeerCalls | None,
