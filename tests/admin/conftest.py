@@ -131,7 +131,7 @@ class Weir:
     def do(self, method: str, path: str, body: Any = None, **more: Any) -> Any:
         """One request that is served: what is answered, as JSON."""
         answer = self.ask(method, path, body, **more)
-        assert answer.status in (200, 204), f"{method} {path}: {answer.status} {answer.body[:300]!r}"
+        assert answer.status in (200, 201, 204), f"{method} {path}: {answer.status} {answer.body[:300]!r}"
         return answer.json
 
 

@@ -29,7 +29,16 @@ KNOWN = {
     "version": "0",
     "role": "someone",
     "key": "k",
+    "vhost": "fuzzed",
+    "name": "t",
+    "source": "amq.topic",
+    "destination": "t",
 }
+
+
+#: RabbitMQ's API. Whether something listens is answered with an error of the server if nothing does.
+MANAGEMENT = "/api/"
+HEALTH = "/api/health/checks/"
 
 
 def prepare(weir: Any) -> None:
@@ -44,7 +53,8 @@ def prepare(weir: Any) -> None:
 def operations(weir: Any) -> list[Any]:
     schema = schemathesis.openapi.from_dict(weir.ask("GET", "/openapi.json").json)
     schema.config.update(base_url=weir.http)
-    return [found.ok() for found in schema.get_all_operations()]
+    found = [found.ok() for found in schema.get_all_operations()]
+    return [operation for operation in found if not operation.path.startswith(HEALTH)]
 
 
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["valid", "invalid"])
@@ -67,10 +77,13 @@ def test_what_is_answered_is_what_was_documented(start_weir, mode: GenerationMod
 def check(operation: Any, mode: GenerationMode, session: requests.Session) -> int:
     """A few calls; how many."""
     turn = 0
+    examples = 3 if mode is GenerationMode.POSITIVE else 2
+    if operation.path.startswith(MANAGEMENT):  # very many, and alike
+        examples = 1
 
     @seed(1)
     @settings(
-        max_examples=3 if mode is GenerationMode.POSITIVE else 2,
+        max_examples=examples,
         deadline=None,
         database=None,
         phases=[Phase.generate],

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from weir.admin.amqp.refusals import is_management, management_refusal, management_status
 from weir.admin.http import Request, Response
 from weir.admin.openapi import Refusal
 from weir.admin.refusals import status_of
@@ -26,7 +27,7 @@ async def answered(request: Request, work: Coroutine[Any, Any, T], *, secure: bo
     except NotOwnerError as elsewhere:
         return redirect(request, elsewhere, secure=secure)
     except WeirError as refused:
-        status = status_of(refused)
+        status = management_status(refused) if is_management(request.path) else status_of(refused)
         log.log(
             logging.WARNING if status >= 500 else logging.INFO,
             "http: %s %s from %s: %s",
@@ -37,10 +38,27 @@ async def answered(request: Request, work: Coroutine[Any, Any, T], *, secure: bo
         )
         # Where the disk is at fault, what happened names paths of this machine; the log has it.
         told = "the server's disk failed; see its log" if isinstance(refused, DiskError) else str(refused)
-        return refusal(status, told)
+        return _told(request, status, told, refused)
     except Exception:
         log.exception("http: %s %s failed", request.method, request.path)
-        return refusal(500, "an internal error; see the server's log")
+        return _told(request, 500, "an internal error; see the server's log")
+
+
+def _told(request: Request, status: int, why: str, refused: WeirError | None = None) -> Response:
+    """A refusal in the words of the API that was called."""
+    if is_management(request.path):
+        return management_refusal(status, why, refused)
+    return refusal(status, why)
+
+
+def no_route(request: Request, verbs: list[str]) -> Response:
+    """`verbs`: those that the path knows; none: there is no such path."""
+    if not verbs:
+        if is_management(request.path):
+            return management_refusal(404, "Not Found")
+        return refusal(404, "there is no such path; GET /openapi.json lists them")
+    refused = _told(request, 405, f"this path knows {', '.join(verbs)}")
+    return Response(405, refused.body, headers={"allow": ", ".join(verbs)})
 
 
 def response(answer: object) -> Response:

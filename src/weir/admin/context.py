@@ -14,7 +14,11 @@ from weir.broker.api import (
     Balance,
     Broker,
     BundleName,
+    ConnectionDirectory,
+    Connections,
+    Exchanges,
     Owner,
+    Queues,
     Registry,
     RoleTransactions,
     SchemaVersions,
@@ -88,6 +92,10 @@ class AdminContext:
     load_of: Callable[[str], Awaitable[BrokerLoad | None]] = _unknown
     #: Who leads, where brokers elect a leader.
     balance: Balance | None = None
+    #: Exchanges, queues, and connections that can be closed, for RabbitMQ's management API.
+    exchanges: Exchanges | None = None
+    queues: Queues | None = None
+    connections: Connections = field(default_factory=ConnectionDirectory)
 
     # --- topics as calls name them ------------------------------------------------------------------------------
 

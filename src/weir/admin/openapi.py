@@ -83,6 +83,8 @@ def _responses(route: Route, schemas: dict[int, Any]) -> dict[str, Any]:
         answers["200"] = {"description": "the answer", "content": content}
     if route.empty or not answers:
         answers["204"] = {"description": "nothing was said about it" if route.empty else "done"}
+    if route.creates:
+        answers["201"] = {"description": "made anew"}
     for status, why in {**_ALWAYS, **route.refusals}.items():
         if status == HTTPStatus.TEMPORARY_REDIRECT:
             answers[str(status)] = {"description": why, "headers": {"Location": {"schema": {"type": "string"}}}}

@@ -1,6 +1,7 @@
 """Every route of the admin server."""
 
 from weir.admin.addresses import Addresses
+from weir.admin.amqp.routes import management_routes
 from weir.admin.broker_stats import BrokerStats
 from weir.admin.brokers import Brokers
 from weir.admin.bundles import Bundles
@@ -50,4 +51,5 @@ def admin_routes(context: AdminContext) -> list[Route]:
         *Sinks(context).routes(),
         *Streams(context).routes(),
         *Addresses(context).routes(),
+        *management_routes(context),
     ]

@@ -95,6 +95,8 @@ class Route:
     media: str = JSON
     #: Whether a call that could be answered may also have nothing to say (204).
     empty: bool = False
+    #: Whether it says if it made something new (201) or not (204).
+    creates: bool = False
     query: tuple[Query, ...] = ()
     #: Further statuses that this call may answer with, and why.
     refusals: Mapping[int, str] = field(default_factory=dict)

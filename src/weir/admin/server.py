@@ -6,7 +6,7 @@ from ssl import SSLContext
 import msgspec
 
 from weir import __version__
-from weir.admin.answers import answered, refusal, response
+from weir.admin.answers import answered, no_route, response
 from weir.admin.http import Admission, HttpSettings, Request, Response
 from weir.admin.http_server import HttpServer
 from weir.admin.openapi import document
@@ -64,7 +64,7 @@ class AdminServer:
     async def _opened(self, head: Request) -> Admission | Response:
         found = self._router.find("GET" if head.method == "HEAD" else head.method, head.path)
         if isinstance(found, list):
-            return _no_route(found)
+            return no_route(head, found)
         route, path = found
         role = "" if route.open else await self._authenticate(head)
 
@@ -83,10 +83,3 @@ class AdminServer:
             described = document(self._routes, title="Weir admin", version=__version__)
             self._openapi = msgspec.json.encode(described)
         return Response(200, self._openapi)
-
-
-def _no_route(verbs: list[str]) -> Response:
-    if not verbs:
-        return refusal(404, "there is no such path; GET /openapi.json lists them")
-    refused = refusal(405, f"this path knows {', '.join(verbs)}")
-    return Response(405, refused.body, headers={"allow": ", ".join(verbs)})

@@ -277,6 +277,9 @@ class BrokerNode(Node):
             storage=self._storage_admin,
             load_of=self._load_of,
             balance=composed.balance,
+            exchanges=composed.exchanges,
+            queues=composed.queues,
+            connections=composed.connections,
         )
 
     async def _load_of(self, broker_id: str) -> BrokerLoad | None:

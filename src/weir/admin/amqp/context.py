@@ -1,0 +1,198 @@
+"""What every part of the management API needs: the broker's parts, who may see what, and other brokers'
+answers."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from weir.admin.amqp.listing import Items, is_true
+from weir.admin.amqp.refusals import API, ManagementError, not_found
+from weir.admin.context import AdminContext
+from weir.admin.routing import Call, Query, Route
+from weir.broker.api import Connections, Exchanges, NamespaceExchanges, NamespaceQueues, Queues, Scope
+from weir.model.errors import InvalidNameError, NotAuthorisedError, WeirError
+from weir.model.queues import namespace_of_vhost, topic_of_queue
+from weir.model.registry import Action
+from weir.model.topics import NamespaceName
+from weir.wire.peer.administration import AdminCall
+
+log = logging.getLogger(__name__)
+
+#: RabbitMQ's release that clients are told, by the AMQP gateway too.
+VERSION = "3.13.7"
+#: Weir's own: asked of one broker by another that puts their lists together.
+HERE = Query("here", str, "true: what this broker has, without the others")
+#: The name of the default exchange in paths.
+DEFAULT_IN_PATHS = "amq.default"
+
+_ABOUT = {401: "not authenticated or not authorised", 404: "not found", 409: "changed at the same time", 412: "no"}
+
+
+@dataclass(frozen=True, slots=True)
+class Management:
+    """The parts behind the API, and the checks that its routes share."""
+
+    admin: AdminContext
+    exchanges: Exchanges
+    queues: Queues
+    connections: Connections
+
+    @property
+    def node(self) -> str:
+        return node_name(self.admin.broker_id)
+
+    # --- who may ------------------------------------------------------------------------------------------------
+
+    def check_manager(self, role: str) -> None:
+        """ManagementError for users without any of the tags that the API is for. Who comes with a token has what
+        was granted."""
+        user = self.admin.registry.users.find(role)
+        if user is not None and not user.manages and not self.admin.authoriser.is_superuser(role):
+            raise ManagementError(401, "Not management user")
+
+    def check_superuser(self, role: str) -> None:
+        if not self.admin.authoriser.is_superuser(role):
+            raise ManagementError(401, "Not administrator user")
+
+    def check_monitor(self, role: str) -> None:
+        if not self.admin.authoriser.may_monitor(role):
+            raise ManagementError(401, "Not monitor user")
+
+    def check_admin(self, role: str, namespace: NamespaceName) -> None:
+        if not self.admin.authoriser.may_administer(role, namespace):
+            raise ManagementError(401, "Not administrator user")
+
+    def check_policies(self, role: str, namespace: NamespaceName) -> None:
+        """Administrators of the tenant, and users with the tag `policymaker` who may use the namespace."""
+        authoriser = self.admin.authoriser
+        user = self.admin.registry.users.find(role)
+        makes = user is not None and user.makes_policies and authoriser.may_look(role, namespace)
+        if not makes and not authoriser.may_administer(role, namespace):
+            raise ManagementError(401, "User not authorised to access object")
+
+    def check(self, role: str, action: Action, namespace: NamespaceName, queue: str) -> None:
+        """NotAuthorisedError unless the role may do this with a queue or an exchange."""
+        self.admin.authoriser.check(role, action, _scope(namespace, queue))
+
+    def check_configure(self, role: str, namespace: NamespaceName, queue: str) -> None:
+        self.admin.authoriser.check_configure(role, _scope(namespace, queue))
+
+    def sees(self, role: str, namespace: NamespaceName) -> bool:
+        return self.admin.authoriser.may_monitor(role) or self.admin.authoriser.may_look(role, namespace)
+
+    def check_sees(self, role: str, namespace: NamespaceName) -> None:
+        if not self.sees(role, namespace):
+            raise ManagementError(401, "User not authorised to access virtual host")
+
+    # --- virtual hosts ------------------------------------------------------------------------------------------
+
+    def namespaces(self, role: str) -> list[NamespaceName]:
+        """Those that the role may see."""
+        registry = self.admin.registry
+        found = [name for tenant in registry.tenants.names() for name in registry.namespaces.names(tenant)]
+        return [name for name in found if self.sees(role, name)]
+
+    def namespace(self, call: Call) -> NamespaceName:
+        """Of a call about a vhost that the role may see; 404 if there is none."""
+        name = namespace_of_vhost(call.path["vhost"])
+        self.check_sees(call.role, name)
+        if self.admin.registry.namespaces.find(name) is None:
+            raise not_found()
+        return name
+
+    async def exchanges_of(self, call: Call) -> tuple[NamespaceName, NamespaceExchanges]:
+        name = self.namespace(call)
+        return name, await self.exchanges.open(name)
+
+    async def queues_of(self, call: Call) -> tuple[NamespaceName, NamespaceQueues]:
+        name = self.namespace(call)
+        return name, await self.queues.open(name)
+
+    # --- other brokers ------------------------------------------------------------------------------------------
+
+    async def list_elsewhere(self, call: Call, path: str) -> Items:
+        """What other brokers list under this path; one that does not answer has nothing."""
+        if is_true(call.query.get("here")):
+            return []
+        asked = AdminCall(call.role, "GET", f"{API}{path}", "here=true")
+        answers = await asyncio.gather(*(self._ask(one, asked) for one in self._others()))
+        found: Items = []
+        for answer in answers:
+            if answer:
+                found += msgspec.json.decode(answer, type=list[dict[str, Any]])
+        return found
+
+    async def done_elsewhere(self, call: Call, method: str) -> bool:
+        """Whether another broker did what this call asks for."""
+        if is_true(call.query.get("here")):
+            return False
+        asked = AdminCall(call.role, method, call.request.path, "here=true")
+        answers = await asyncio.gather(*(self._ask(one, asked) for one in self._others()))
+        return any(answer is not None for answer in answers)
+
+    def _others(self) -> list[str]:
+        return [one.broker_id for one in self.admin.broker.brokers() if one.broker_id != self.admin.broker_id]
+
+    async def _ask(self, broker_id: str, asked: AdminCall) -> bytes | None:
+        try:
+            answer = await self.admin.ask_peer(broker_id, asked)
+        except WeirError as silent:
+            log.info("broker %s does not answer %s %s: %s", broker_id, asked.method, asked.path, silent)
+            return None
+        return answer.body if answer.status < 300 else None
+
+    # --- routes -------------------------------------------------------------------------------------------------
+
+    def route(
+        self,
+        method: str,
+        path: str,
+        summary: str,
+        action: Callable[[Call], Awaitable[Any]],
+        *,
+        body: Any = None,
+        body_optional: bool = False,
+        answer: Any = None,
+        query: tuple[Query, ...] = (),
+        creates: bool = False,
+    ) -> Route:
+        """One below `/api`, for those who may use the API at all."""
+
+        async def guarded(call: Call) -> Any:
+            self.check_manager(call.role)
+            try:
+                return await action(call)
+            except NotAuthorisedError as refused:
+                log.info("http: %s", refused)
+                raise ManagementError(401, "Access refused.") from refused
+
+        return Route(
+            method,
+            f"{API}{path}",
+            summary,
+            guarded,
+            body=body,
+            body_optional=body_optional,
+            answer=answer,
+            query=query,
+            creates=creates,
+            refusals=_ABOUT,
+            tag="rabbitmq",
+        )
+
+
+def _scope(namespace: NamespaceName, name: str) -> Scope:
+    """What grants on a queue or an exchange are on; the namespace if no topic can have the name."""
+    try:
+        return topic_of_queue(namespace, name).base
+    except InvalidNameError:
+        return namespace
+
+
+def node_name(broker_id: str) -> str:
+    """A broker as RabbitMQ names nodes."""
+    return f"weir@{broker_id}"

@@ -1,0 +1,195 @@
+"""Permissions, which are grants: patterns of names that a user may configure, write to and read from.
+
+A permission is kept with the namespace's grants, so grants that were made otherwise are listed as patterns, too.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from weir.admin.amqp.bodies import PermissionBody
+from weir.admin.amqp.context import Management
+from weir.admin.amqp.listing import LIST_QUERY, Item, Items, answered_list
+from weir.admin.amqp.refusals import bad_request, not_found
+from weir.admin.http import Response
+from weir.admin.routing import Call, Route
+from weir.broker.api import GrantRecords
+from weir.model.queues import namespace_of_vhost, queue_of_topic, vhost_of
+from weir.model.registry import Action, NamePatterns
+from weir.model.topics import NamespaceName, TopicName
+
+_TOPIC_PERMISSIONS = "topic permissions are not kept here"
+_TOPIC_HINT = "permissions on the exchange count: who may write to it may use every routing key"
+
+
+def permission_bodies(grants: GrantRecords, namespace: NamespaceName) -> Items:
+    """Of everybody who was granted anything in a namespace, by name."""
+    found = dict(_patterns(grants, namespace))
+    return [
+        {
+            "user": role,
+            "vhost": vhost_of(namespace),
+            "configure": patterns.configure,
+            "write": patterns.write,
+            "read": patterns.read,
+        }
+        for role, patterns in sorted(found.items())
+    ]
+
+
+def _patterns(grants: GrantRecords, namespace: NamespaceName) -> Iterator[tuple[str, NamePatterns]]:
+    said = grants.on(namespace)
+    produced: dict[str, list[str]] = {}
+    consumed: dict[str, list[str]] = {}
+    for topic, on_topic in grants.on_topics_of(namespace).items():
+        name = queue_of_topic(TopicName.parse(topic))
+        for role in on_topic.roles:
+            for action, names in ((Action.PRODUCE, produced), (Action.CONSUME, consumed)):
+                if on_topic.allows(role, action):
+                    names.setdefault(role, []).append(name)
+    for role in {**said.roles, **said.patterns, **produced, **consumed}:
+        kept = said.patterns.get(role)
+        if kept is not None:
+            yield role, kept
+            continue
+        actions = said.roles.get(role, ())
+        everywhere = NamePatterns.of(actions)
+        write = everywhere.write if Action.PRODUCE in actions else _any_of(produced.get(role, ()))
+        read = everywhere.read if Action.CONSUME in actions else _any_of(consumed.get(role, ()))
+        both = [name for name in produced.get(role, ()) if name in consumed.get(role, ())]
+        configure = everywhere.configure if everywhere.configure != "^$" else _any_of(both)
+        yield role, NamePatterns(configure, write, read)
+
+
+def _any_of(names: Iterable[str]) -> str:
+    """A pattern of exactly these names."""
+    words = [re.escape(name) for name in sorted(names)]
+    return f"^({'|'.join(words)})$" if words else "^$"
+
+
+class PermissionRoutes:
+    def __init__(self, management: Management) -> None:
+        self._management = management
+        self._grants = management.admin.registry.grants
+
+    def routes(self) -> list[Route]:
+        route, one = self._management.route, "/permissions/{vhost}/{user}"
+        listed: Any = list[Any] | dict[str, Any]
+        topics = "/topic-permissions"
+        return [
+            route("GET", "/permissions", "All permissions.", self._all, answer=listed, query=LIST_QUERY),
+            route(
+                "GET",
+                "/vhosts/{vhost}/permissions",
+                "Those on a vhost.",
+                self._of_vhost,
+                answer=listed,
+                query=LIST_QUERY,
+            ),
+            route(
+                "GET",
+                "/users/{user}/permissions",
+                "Those of a user.",
+                self._of_user,
+                answer=listed,
+                query=LIST_QUERY,
+            ),
+            route("GET", one, "What a user may do in a vhost.", self._get, answer=dict[str, Any]),
+            route("PUT", one, "Permit.", self._put, body=PermissionBody, creates=True),
+            route("DELETE", one, "Take back what a user was permitted.", self._delete),
+            route("GET", topics, "None are kept.", self._no_topics, answer=list[Any]),
+            route("GET", f"{topics}/{{vhost}}/{{user}}", "None are kept.", self._no_topics_of, answer=list[Any]),
+            route("PUT", f"{topics}/{{vhost}}/{{user}}", "Refused.", self._refuse_topics),
+            route("DELETE", f"{topics}/{{vhost}}/{{user}}", "Nothing: none are kept.", self._clear_topics),
+            route("GET", "/vhosts/{vhost}/topic-permissions", "None are kept.", self._no_topics, answer=list[Any]),
+            route("GET", "/users/{user}/topic-permissions", "None are kept.", self._no_topics, answer=list[Any]),
+        ]
+
+    def _namespaces(self, role: str) -> list[NamespaceName]:
+        """Those whose grants the role may know."""
+        authoriser = self._management.admin.authoriser
+        return [one for one in self._management.namespaces(role) if authoriser.may_administer(role, one)]
+
+    def _items(self, role: str) -> Items:
+        return [body for one in self._namespaces(role) for body in permission_bodies(self._grants, one)]
+
+    async def _all(self, call: Call) -> Any:
+        return answered_list(call.query, self._items(call.role))
+
+    async def _of_vhost(self, call: Call) -> Any:
+        return answered_list(call.query, permission_bodies(self._grants, self._administered(call)))
+
+    async def _of_user(self, call: Call) -> Any:
+        user = call.path["user"]
+        return answered_list(call.query, [one for one in self._items(call.role) if one["user"] == user])
+
+    def _administered(self, call: Call) -> NamespaceName:
+        name = namespace_of_vhost(call.path["vhost"])
+        self._management.check_admin(call.role, name)
+        return self._management.namespace(call)
+
+    def _find(self, namespace: NamespaceName, user: str) -> Item | None:
+        found = permission_bodies(self._grants, namespace)
+        return next((one for one in found if one["user"] == user), None)
+
+    async def _get(self, call: Call) -> Item:
+        found = self._find(self._administered(call), call.path["user"])
+        if found is None:
+            raise not_found()
+        return found
+
+    async def _put(self, call: Call) -> Response | None:
+        name, user = namespace_of_vhost(call.path["vhost"]), call.path["user"]
+        self._management.check_admin(call.role, name)
+        return Response(201) if await self.put(name, user, call.body) else None
+
+    async def put(self, namespace: NamespaceName, user: str, body: PermissionBody) -> bool:
+        """Whether the user had none before. A user need not be there: who comes with a token is a role, too."""
+        if self._management.admin.registry.namespaces.find(namespace) is None:
+            raise bad_request("vhost_or_user_not_found", hint="make the vhost first")
+        known = self._find(namespace, user) is not None
+        await self._forget_topics(namespace, user)
+        await self._grants.permit(namespace, user, NamePatterns(body.configure, body.write, body.read))
+        return not known
+
+    async def _delete(self, call: Call) -> None:
+        namespace, user = self._administered(call), call.path["user"]
+        if self._find(namespace, user) is None:
+            raise not_found()
+        await self.clear(namespace, user)
+
+    async def clear(self, namespace: NamespaceName, user: str) -> None:
+        await self._forget_topics(namespace, user)
+        await self._grants.revoke(namespace, user)
+
+    async def clear_all(self, user: str) -> None:
+        """In every namespace."""
+        registry = self._management.admin.registry
+        for tenant in registry.tenants.names():
+            for namespace in registry.namespaces.names(tenant):
+                if self._find(namespace, user) is not None:
+                    await self.clear(namespace, user)
+
+    async def _forget_topics(self, namespace: NamespaceName, user: str) -> None:
+        """Grants on single topics: a permission says all that a user may do in a vhost."""
+        for topic, grants in self._grants.on_topics_of(namespace).items():
+            if user in grants.roles:
+                await self._grants.revoke(TopicName.parse(topic), user)
+
+    # --- topic permissions --------------------------------------------------------------------------------------
+
+    async def _no_topics(self, call: Call) -> list[Any]:
+        if "vhost" in call.path:
+            self._administered(call)
+        return []
+
+    async def _no_topics_of(self, call: Call) -> list[Any]:
+        self._administered(call)
+        return []
+
+    async def _refuse_topics(self, call: Call) -> None:
+        self._administered(call)
+        raise bad_request(_TOPIC_PERMISSIONS, hint=_TOPIC_HINT)
+
+    async def _clear_topics(self, call: Call) -> None:
+        self._administered(call)

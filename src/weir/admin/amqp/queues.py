@@ -1,0 +1,218 @@
+"""Queues: list with pages, columns and order; get, put, delete, purge."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from weir.admin.amqp.bodies import QueueBody
+from weir.admin.amqp.connections import consumer_bodies
+from weir.admin.amqp.context import Management
+from weir.admin.amqp.listing import COLUMNS, LIST_QUERY, Item, Wanted, answered_one, is_true
+from weir.admin.amqp.refusals import ManagementError
+from weir.admin.amqp.stats import Counted, LoadedTopics, totals
+from weir.admin.amqp.values import as_json, from_json
+from weir.admin.http import Response
+from weir.admin.routing import Call, Query, Route
+from weir.broker.api import NamespaceQueues, Queue, TopicStats
+from weir.model.errors import QueueNotFoundError, WeirError
+from weir.model.queues import QUEUE_SUBSCRIPTION, QueueDeclaration, topic_of_queue, vhost_of
+from weir.model.registry import Action
+from weir.model.topics import NamespaceName
+
+#: So many are described in one answer; who has more asks for pages.
+_MOST = 10_000
+#: Queues that are opened at the same time for one list.
+_AT_ONCE = 32
+#: Columns that need no queue to be opened.
+_NAMES = frozenset(("name", "vhost"))
+
+
+class _Named(NamedTuple):
+    namespace: NamespaceName
+    name: str
+
+
+class QueueRoutes:
+    def __init__(self, management: Management) -> None:
+        self._management = management
+
+    def routes(self) -> list[Route]:
+        route, one = self._management.route, "/queues/{vhost}/{name}"
+        listed: Any = list[Any] | dict[str, Any]
+        return [
+            route("GET", "/queues", "All queues.", self._all, answer=listed, query=LIST_QUERY),
+            route("GET", "/queues/{vhost}", "Those of a vhost.", self._of_vhost, answer=listed, query=LIST_QUERY),
+            route("GET", one, "One queue.", self._get, answer=dict[str, Any], query=(COLUMNS,)),
+            route("PUT", one, "Declare a queue.", self._put, body=QueueBody, body_optional=True, creates=True),
+            route(
+                "DELETE",
+                one,
+                "Delete a queue with its messages and bindings.",
+                self._delete,
+                query=(
+                    Query("if-empty", str, "true: only if it has no messages"),
+                    Query("if-unused", str, "true: only if it has no consumers"),
+                ),
+            ),
+            route("DELETE", f"{one}/contents", "Drop the messages that are ready.", self._purge),
+        ]
+
+    # --- lists --------------------------------------------------------------------------------------------------
+
+    async def _all(self, call: Call) -> Any:
+        return await self._list(call, self._management.namespaces(call.role))
+
+    async def _of_vhost(self, call: Call) -> Any:
+        return await self._list(call, [self._management.namespace(call)])
+
+    async def _list(self, call: Call, namespaces: Sequence[NamespaceName]) -> Any:
+        """Names first: what is not on the page is not opened, unless the order asks for it."""
+        wanted = Wanted(call.query)
+        total, found = 0, []
+        for namespace in namespaces:
+            names = await (await self._management.queues.open(namespace)).names()
+            total += len(names)
+            found += [_Named(namespace, name) for name in names if wanted.takes(name)]
+        filtered = len(found)
+        if not wanted.by_name:
+            items = wanted.ordered(await self._described(found))
+            return wanted.answer(wanted.cut(items), filtered=filtered, total=total)
+        if wanted.sort == "name":
+            found.sort(key=lambda one: one.name, reverse=wanted.reverse)
+        elif wanted.reverse:
+            found.reverse()
+        on_page = wanted.cut(found)
+        if wanted.columns and _NAMES.issuperset(wanted.columns):
+            items = [{"name": as_json(one.name), "vhost": vhost_of(one.namespace)} for one in on_page]
+        else:
+            items = await self._described(on_page)
+        return wanted.answer(items, filtered=filtered, total=total)
+
+    async def _described(self, named: Sequence[_Named]) -> list[Item]:
+        """Those that are still there, in their order."""
+        if len(named) > _MOST:
+            raise ManagementError(
+                400, f"{len(named)} queues are too many for one answer", hint="ask for pages, sorted by name"
+            )
+        turn = asyncio.Semaphore(_AT_ONCE)
+
+        async def opened(wanted: _Named) -> Queue | WeirError:
+            async with turn:
+                queues = await self._management.queues.open(wanted.namespace)
+                try:
+                    return await queues.look(wanted.name)
+                except WeirError as failed:  # its broker does not answer, say
+                    return failed
+
+        found = await asyncio.gather(*map(opened, named))
+        loaded = LoadedTopics(self._management.admin.broker.loaded)
+        items = []
+        for wanted, queue in zip(named, found, strict=True):
+            if isinstance(queue, QueueNotFoundError):
+                continue
+            if isinstance(queue, WeirError):
+                items.append(_bare(wanted, self._management.node, queue))
+            else:
+                items.append(await self._body(wanted.namespace, queue, loaded))
+        return items
+
+    # --- one ----------------------------------------------------------------------------------------------------
+
+    async def _get(self, call: Call) -> Item:
+        namespace, queues = await self._management.queues_of(call)
+        queue = await queues.look(call.path["name"])
+        item = await self._body(namespace, queue, LoadedTopics(self._management.admin.broker.loaded))
+        consumers = [
+            one
+            for one in consumer_bodies(self._management.connections.all(), self._management.node)
+            if one["queue"] == {"name": item["name"], "vhost": item["vhost"]}
+        ]
+        more = {"consumer_details": consumers, "deliveries": [], "incoming": []}
+        return answered_one(call.query, {**item, **more})
+
+    async def _body(self, namespace: NamespaceName, queue: Queue, loaded: LoadedTopics) -> Item:
+        declared, counts = queue.declaration, await queue.counts()
+        stats = None if declared.in_memory else loaded.stats(topic_of_queue(namespace, declared.name))
+        policy = queue.policy
+        item: Item = {
+            "name": as_json(declared.name),
+            "vhost": vhost_of(namespace),
+            "type": queue.rules.kind.value,
+            "durable": declared.durable,
+            "auto_delete": declared.auto_delete,
+            "exclusive": declared.exclusive,
+            "arguments": as_json(declared.arguments),
+            "node": self._management.node,
+            "state": "running",
+            "consumers": counts.consumers,
+            "consumer_utilisation": 1.0 if counts.consumers and not counts.ready else 0.0,
+            "consumer_capacity": 1.0 if counts.consumers and not counts.ready else 0.0,
+            **totals(counts.ready, counts.unacked),
+            "policy": None if policy is None else policy.name,
+            "operator_policy": None,
+            "effective_policy_definition": {} if policy is None else as_json(policy.definition),
+            "memory": 0,
+            "exclusive_consumer_tag": None,
+            "single_active_consumer_tag": None,
+            "head_message_timestamp": None,
+        }
+        return {**item, **_stored(stats)}
+
+    async def _put(self, call: Call) -> Response | None:
+        _, queues = await self._management.queues_of(call)
+        name, body = call.path["name"], call.body or QueueBody()
+        known = await _is_there(queues, name)
+        arguments = from_json(body.arguments, "arguments")
+        await queues.declare(
+            call.role,
+            QueueDeclaration(name, durable=body.durable, auto_delete=body.auto_delete, arguments=arguments),
+        )
+        return None if known else Response(201)
+
+    async def _delete(self, call: Call) -> None:
+        namespace, queues = await self._management.queues_of(call)
+        name = call.path["name"]
+        self._management.check_configure(call.role, namespace, name)
+        await queues.look(name)
+        await queues.delete(
+            call.role,
+            name,
+            if_unused=is_true(call.query["if-unused"]),
+            if_empty=is_true(call.query["if-empty"]),
+        )
+
+    async def _purge(self, call: Call) -> None:
+        namespace, queues = await self._management.queues_of(call)
+        self._management.check(call.role, Action.CONSUME, namespace, call.path["name"])
+        await (await queues.look(call.path["name"])).purge()
+
+
+async def _is_there(queues: NamespaceQueues, name: str) -> bool:
+    try:
+        await queues.look(name)
+    except QueueNotFoundError:
+        return False
+    return True
+
+
+def _bare(named: _Named, node: str, failed: WeirError) -> Item:
+    """Of one that cannot be asked now."""
+    name, vhost = as_json(named.name), vhost_of(named.namespace)
+    return {"name": name, "vhost": vhost, "node": node, "state": "down", "reason": failed.what}
+
+
+def _stored(stats: TopicStats | None) -> Item:
+    """What is known of a queue that is a topic on this broker."""
+    counted = Counted()
+    held = 0
+    if stats is not None:
+        counted.add(stats)
+        held = sum(one.backlog_bytes for one in stats.subscriptions if one.name == QUEUE_SUBSCRIPTION)
+    return {
+        "message_stats": counted.body(),
+        "message_bytes": held,
+        "message_bytes_ready": held,
+        "message_bytes_unacknowledged": 0,
+        "message_bytes_persistent": held,
+        "message_bytes_ram": 0,
+    }
