@@ -4,16 +4,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from weir.broker.api import ChannelConsumer, ChannelInfo, ConnectionInfo, ConnectionTraffic
-<<<<<<< HEAD:src/weir/gateway/amqp/listing.py
 from weir.gateway.amqp.channel import Channel
 from weir.gateway.amqp.errors import Refusal
 from weir.gateway.amqp.states import State
 from weir.wire.amqp.codes import ReplyCode, reply_text
-=======
-from weir.gateway.amqp.errors import Refusal
-from weir.gateway.amqp.states import State
-from weir.wire.amqp.codes import ReplyCode
->>>>>>> a4294d8 (a connection that an operator closes is told so in RabbitMQ's words):src/weir/gateway/amqp/listed.py
 from weir.wire.amqp.plain import plain_fields
 
 if TYPE_CHECKING:
@@ -64,12 +58,8 @@ class ListedSession:
         return [_channel(each) for _, each in sorted(self._session.channels.items())]
 
     def close(self, reason: str) -> None:
-<<<<<<< HEAD:src/weir/gateway/amqp/listing.py
         code = ReplyCode.CONNECTION_FORCED
         self._session.refuse(Refusal(code, reply_text(code, reason)))
-=======
-        self._session.refuse(Refusal(ReplyCode.CONNECTION_FORCED, f"CONNECTION_FORCED - {reason}"[:255]))
->>>>>>> a4294d8 (a connection that an operator closes is told so in RabbitMQ's words):src/weir/gateway/amqp/listed.py
 
 
 def _channel(channel: Channel) -> ChannelInfo:
