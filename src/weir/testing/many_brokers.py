@@ -32,6 +32,8 @@ from weir.broker.groups.model import GroupSettings
 from weir.broker.peers.server import PeerServer
 from weir.broker.peers.settings import PeerLinks, PeerServerSettings
 from weir.broker.registry.sql_streams import SqlStreams
+from weir.gateway.amqp.server import AmqpServer
+from weir.gateway.amqp.settings import AmqpSettings
 from weir.gateway.kafka.connection.server import KafkaServer
 from weir.gateway.kafka.connection.settings import KafkaSettings
 from weir.gateway.pulsar.server import PulsarServer
@@ -60,7 +62,7 @@ _BOOKIES = 1
 _NO_ROUNDS_S = 86_400.0
 _OWNERSHIP = OwnershipSettings(ttl_s=2.0, retry_s=0.05, close_timeout_s=1.0)
 _GROUPS = GroupSettings(initial_delay_s=0.05, min_session_s=1.0)
-_SCHEMES = {"kafka": "", "pulsar": "pulsar://", "http": "http://", "peer": ""}
+_SCHEMES = {"kafka": "", "pulsar": "pulsar://", "amqp": "", "http": "http://", "peer": ""}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,7 @@ class OneBroker:
     peers: PeerServer
     kafka: KafkaServer
     pulsar: PulsarServer
+    amqp: AmqpServer
     admin: AdminServer
     stack: AsyncExitStack = field(repr=False)
 
@@ -114,9 +117,12 @@ class OneBroker:
             kafka.abort()
         for pulsar in self.pulsar.sessions:
             pulsar.abort()
+        for amqp in self.amqp.sessions:
+            amqp.abort()
         await self.peers.close()
         await self.kafka.close()
         await self.pulsar.close()
+        await self.amqp.close()
         await self.admin.close()
 
 
@@ -246,6 +252,7 @@ class ManyBrokers:
             peers,
             await composed.serve_kafka(kafka),
             await composed.serve_pulsar(pulsar),
+            await composed.serve_amqp(AmqpSettings(_HOST, bound["amqp"].port, close_grace_s=0.5)),
             admin,
             stack,
         )
