@@ -27,18 +27,22 @@ def compose_queues(
     stack: AsyncExitStack,
 ) -> Queues:
     """The queues of this broker; with others there, theirs too, and these are answered."""
+    local = QueueService(context, registry, broker, exchanges)
+    stack.push_async_callback(local.close)
     logs = _queues_of_logs(
-        context, registry, broker, exchanges, name=name, peers=peers, handlers=handlers, stack=stack
+        context, registry, broker, local, name=name, peers=peers, handlers=handlers, stack=stack
     )
     clock = context.runtime.clock
-    return WholeTopicQueues(logs, exchanges, registry, broker, authoriser=authoriser, clock=clock)
+    queues = WholeTopicQueues(logs, exchanges, registry, broker, authoriser=authoriser, clock=clock)
+    local.lead_to(queues)
+    return queues
 
 
 def _queues_of_logs(
     context: BrokerContext,
     registry: Registry,
     broker: Broker,
-    exchanges: PolicedExchangeService,
+    local: QueueService,
     *,
     name: str,
     peers: PeerCalls | None,
@@ -46,8 +50,6 @@ def _queues_of_logs(
     stack: AsyncExitStack,
 ) -> Queues:
     """Those that are one log each."""
-    local = QueueService(context, registry, broker, exchanges)
-    stack.push_async_callback(local.close)
     if peers is None:
         return local
     clock = context.runtime.clock
@@ -55,5 +57,4 @@ def _queues_of_logs(
     stack.push_async_callback(relayed.close)
     routed = RoutedQueues(local, registry, broker, peers, handlers, runtime=context.runtime, broker_id=name)
     stack.push_async_callback(routed.close)
-    local.lead_to(routed)
     return routed

@@ -11,6 +11,7 @@ from weir.broker.queues.keeping.parcels import PARCEL_KEY, Parcel, Sent
 from weir.model.batch import BatchFormat
 from weir.model.exchanges import Binding, Destination, Exchange, ExchangeType
 from weir.model.message import Message
+from weir.model.topics import DEFAULT_NAMESPACE, TopicName
 from weir.wire.amqp.death import Reason
 from weir.wire.amqp.message import message_of, outgoing_of
 from weir.wire.amqp.methods import basic
@@ -96,7 +97,7 @@ def test_what_is_rejected_goes_to_the_dead_letter_exchange(run: Callable, kind: 
 
 def test_letters_are_routed_by_their_own_keys_through_the_exchange(run: Callable) -> None:
     async def scenario(stage: Any) -> None:
-        exchanges = await stage.queues.exchanges()
+        exchanges = await stage.broker.exchanges.open(DEFAULT_NAMESPACE)
         await exchanges.declare(ANN, Exchange("dlx", ExchangeType.TOPIC))
         for name, key in (("one", "a.*"), ("two", "#.b"), ("never", "x")):
             await stage.declare(name)
@@ -239,6 +240,27 @@ def test_a_parcel_that_was_under_way_arrives_once_and_is_not_delivered_here(run:
             topic.state.put(PARCEL_KEY, written)
         assert [one[0] for one in await letters(await stage.queues.get(ANN, "dead"), 2)] == ["a", "b"]
         assert dead is not queue
+
+    run(scenario)
+
+
+def test_letters_go_to_a_topic_with_partitions_once(run: Callable) -> None:
+    async def scenario(stage: Any) -> None:
+        await stage.broker.registry.topics.create(TopicName.parse("parts"), partitions=3)
+        queue = await stage.declare("q", arguments={**TO_DEAD, "x-dead-letter-routing-key": "parts"})
+        await queue.publish(published(*"ab"))
+        topic = await stage.topic("q")
+        written = Sent(1 << 62, 7, Parcel(Reason.REJECTED, "", "parts", 0, {"parts": [(0, 2)]})).encode()
+        for _ in range(2):
+            topic.state.put(PARCEL_KEY, written)
+            await stage.broker.broker.unload(topic.name)
+            queue = await stage.queues.look("q")
+            topic = await stage.topic("q")
+            await drained(stage, queue)
+            topic.subscriptions["queue"].cursor.reset(0)
+            topic.subscriptions["queue"].save()
+        counts = await stage.counts(await stage.queues.look("parts"))
+        assert counts == (2, 0, 0)
 
     run(scenario)
 

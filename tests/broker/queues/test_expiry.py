@@ -168,7 +168,7 @@ def test_thousands_that_expire_together_go_together(run: Callable) -> None:
 
 async def is_there(stage: Any, name: str = "q") -> bool:
     try:
-        await stage.queues.target(name)
+        await stage.queues.look(name)
     except QueueNotFoundError:
         return False
     return True

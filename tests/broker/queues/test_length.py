@@ -217,7 +217,7 @@ def test_expires_by_policy_counts_from_the_last_use(run: Callable) -> None:
 
 def test_a_policy_gives_an_exchange_its_alternate(run: Callable) -> None:
     async def scenario(stage: Any) -> None:
-        exchanges = await stage.queues.exchanges()
+        exchanges = await stage.broker.exchanges.open(DEFAULT_NAMESPACE)
         for name in ("first", "other", "third"):
             await exchanges.declare(ANN, Exchange(name, ExchangeType.FANOUT))
         await stage.declare("astray")

@@ -49,6 +49,8 @@ class CombinedQueue:
         )
 
     def publish(self, messages: QueueMessages) -> "asyncio.Future[int]":
+        if messages.stamp is not None:  # what comes again comes to the same one, which knows it
+            return self.parts[messages.stamp.epoch % len(self.parts)].publish(messages)
         self._turn = (self._turn + 1) % len(self.parts)
         return self.parts[self._turn].publish(messages)
 

@@ -33,11 +33,11 @@ class QueueService:
         self.memory = ByteBudget(context.settings.queue_memory_bytes)
         self._tasks = TaskScope("queues")
         self._namespaces: dict[NamespaceName, LocalQueues] = {}
-        #: Where dead letters find their queues; with other brokers, all of theirs.
+        #: Where dead letters find their queues.
         self._everywhere: Queues = self
 
     def lead_to(self, everywhere: Queues) -> None:
-        """There are other brokers, whose queues dead letters may go to."""
+        """All queues that dead letters may go to: those of other brokers, and of topics with partitions, too."""
         self._everywhere = everywhere
 
     async def open(self, namespace: NamespaceName) -> LocalQueues:
