@@ -94,7 +94,7 @@ def test_the_documentation_names_every_family_as_it_is() -> None:
     told = re.findall(r"^\| `(\w+)` \| (\w+) \| (.+) \|$", page, re.MULTILINE)
     gateways = [
         *loop_families(LoopHolds()),
-        *budget_families(RequestBudget(1), ByteBudget(1), real_runtime().net),
+        *budget_families(RequestBudget(1), ByteBudget(1), ByteBudget(1), real_runtime().net),
         *damage_families(Damages(), skipped_entries=0),
         *kafka_families(KafkaMetrics()),
         *amqp_families(AmqpMetrics()),

@@ -26,6 +26,7 @@ from weir.model.errors import (
     TopicNotFoundError,
     WeirError,
 )
+from weir.model.queues import QUEUE_PROPERTY
 from weir.model.registry import SYSTEM_NAMESPACE, BrokerInfo
 from weir.model.topics import NamespaceName, TopicName
 from weir.runtime.log_context import log_about
@@ -323,6 +324,8 @@ class Broker:
             except NotOwnerError:
                 await self.elsewhere.erase(part)
         await self._still_doomed(base)
+        if QUEUE_PROPERTY in doomed.properties:
+            await self._context.queue_deleted(base)
         await self._context.schemas.purge(base)
         await self._registry.forget_topic(doomed)
 

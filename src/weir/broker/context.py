@@ -17,6 +17,7 @@ from weir.broker.ports import (
 )
 from weir.broker.settings import BrokerSettings
 from weir.model.batch import Batch, BatchFormat
+from weir.model.topics import TopicName
 from weir.runtime import Runtime
 from weir.runtime.byte_budget import ByteBudget
 from weir.stream.context import StreamContext
@@ -28,6 +29,10 @@ _COMPACTIONS = 2
 
 #: Opens the holding area of a stream.
 OpenHolding = Callable[[StreamContext, Stream, StateLog], Awaitable[Holding]]
+
+
+async def _nothing_else(topic: TopicName) -> None:
+    """No more to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,10 @@ class BrokerContext:
     #: Who has which partition, of the consumer groups that this broker coordinates.
     members: GroupMembers = field(default_factory=GroupMembers)
 
+    #: Messages of queues in memory.
+    queue_budget: ByteBudget = field(default_factory=lambda: ByteBudget(BrokerSettings().queue_memory_bytes))
+    #: Called when a topic that was declared as a queue is being deleted, whoever does so.
+    queue_deleted: Callable[[TopicName], Awaitable[None]] = _nothing_else
     #: What is declared of topics that are queues.
     queue_rules: QueueRulesSource = field(default_factory=NoQueueRules)
 

@@ -257,7 +257,9 @@ class BrokerNode(Node):
             probe=self._probe,
             gateways=lambda: [
                 *loop_families(self._runtime.loop_holds),
-                *budget_families(self._request_budget, self._unread_budget, self._net),
+                *budget_families(
+                    self._request_budget, self._unread_budget, composed.context.queue_budget, self._net
+                ),
                 *damage_families(self._storage.damages, self._storage.ledgers.context.losses.entries),
                 *kafka_families(self._kafka_metrics),
                 *amqp_families(self._amqp_metrics),

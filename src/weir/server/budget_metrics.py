@@ -6,7 +6,9 @@ from weir.runtime.interfaces import Network
 from weir.runtime.request_budget import RequestBudget
 
 
-def budget_families(requests: RequestBudget, unread: ByteBudget, net: Network) -> list[GatewayFamily]:
+def budget_families(
+    requests: RequestBudget, unread: ByteBudget, queues: ByteBudget, net: Network
+) -> list[GatewayFamily]:
     return [
         _gauge("weir_requests_bytes", "Requests that are being received or served.", requests.used_bytes),
         _gauge(
@@ -18,6 +20,7 @@ def budget_families(requests: RequestBudget, unread: ByteBudget, net: Network) -
             "weir_unread_bytes", "Bytes read for Kafka's clients that have not been sent yet.", unread.used_bytes
         ),
         _gauge("weir_unread_waiting", "Fetches that wait until others have read theirs.", unread.waiting),
+        _gauge("weir_queue_memory_bytes", "Messages of AMQP's queues in memory.", queues.used_bytes),
         GatewayFamily(
             "weir_descriptor_waits_total",
             "counter",

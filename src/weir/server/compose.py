@@ -43,6 +43,7 @@ from weir.broker.peers.pool import PeerPool
 from weir.broker.peers.server import PeerServer
 from weir.broker.peers.settings import PeerLinks, PeerServerSettings
 from weir.broker.queues.declared import DeclaredRules
+from weir.broker.queues.service import forget_bindings
 from weir.broker.registry.registry import Registry
 from weir.broker.registry.topics import TopicLimits
 from weir.broker.schemas.registry import SchemaRegistry
@@ -297,6 +298,8 @@ async def compose_broker(
         schemas=schemas,
         open_holding=partial(_open_holding, how.holding),
         queue_rules=DeclaredRules(registry),
+        queue_deleted=partial(forget_bindings, exchanges),
+        queue_budget=ByteBudget(how.broker.queue_memory_bytes),
     )
     authenticator = how.authenticator or Authenticator(
         runtime.clock, how.security, tokens=how.tokens, users=registry.users

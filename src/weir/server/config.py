@@ -101,6 +101,9 @@ class BrokerConfig:
     in_flight_bytes: int = setting(
         SIZE, 64 * MIB, "Published bytes that are not stored yet, over all topics; above it producers wait."
     )
+    queue_memory: int = setting(
+        SIZE, 256 * MIB, "Messages of AMQP's queues in memory, over all of them; above it their publishers wait."
+    )
     delivery_bytes: int = setting(SIZE, MIB, "The most that one consumer gets in one go.")
     look_ahead: int = setting(
         COUNT, 20_000, "Key-shared: messages that may wait for a slow consumer while others are served past them."

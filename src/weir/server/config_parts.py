@@ -111,6 +111,7 @@ def broker_settings(config: Config) -> BrokerSettings:
     return BrokerSettings(
         in_flight_bytes=broker.in_flight_bytes,
         delivery_bytes=broker.delivery_bytes,
+        queue_memory_bytes=broker.queue_memory,
         look_ahead=broker.look_ahead,
         dedup_snapshot_every=broker.dedup_snapshot_every,
         dedup_forget_s=broker.dedup_forget,

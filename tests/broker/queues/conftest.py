@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from weir.broker.access.security import SecuritySettings
-from weir.broker.api import ConsumeRequest, Delivery, QueueMessages
+from weir.broker.api import ConsumeRequest, Delivery, NamespaceQueues, QueueMessages
 from weir.broker.queues.namespace import LocalQueues
 from weir.model.ledger import Quorum
 from weir.model.message import Message
@@ -31,7 +31,9 @@ class Stage:
 
     runtime: Runtime
     broker: ComposedBroker
-    queues: LocalQueues
+    queues: NamespaceQueues
+    #: Those that are one log each, without what stands around them.
+    logs: LocalQueues
 
     async def declare(self, name: str = "q", *, connection: str = "", **more: Any) -> Any:
         return await self.queues.declare(ANN, QueueDeclaration(name, **more), connection=connection)
@@ -105,7 +107,10 @@ def run() -> Callable[..., None]:
                         security, streams=StreamSettings(quorum=Quorum(1, 1, 1)), **how
                     )
                     broker = await compose_on_fakes(runtime, composition, stack, bookies=1)
-                    await scenario(Stage(runtime, broker, await broker.queues.open(DEFAULT_NAMESPACE)))
+                    whole: Any = broker.queues
+                    queues = await whole.open(DEFAULT_NAMESPACE)
+                    logs = await whole.logs.open(DEFAULT_NAMESPACE)
+                    await scenario(Stage(runtime, broker, queues, logs))
 
             await world.node("broker").start(on_node)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from weir.broker.access.security import SecuritySettings
 from weir.broker.api import (
     AccessMode,
     ConsumeRequest,
@@ -22,7 +23,9 @@ from weir.model.batch import BatchFormat
 from weir.model.errors import (
     ConsumerClosedError,
     InequivalentQueueError,
+    NotAuthorisedError,
     ProducerBusyError,
+    ProducerClosedError,
     QueueArgumentError,
     QueueInUseError,
     QueueLockedError,
@@ -31,7 +34,9 @@ from weir.model.errors import (
 )
 from weir.model.exchanges import Binding, Destination
 from weir.model.message import Message
+from weir.model.policies import Policies
 from weir.model.queues import QUEUE_PROPERTY, QueueDeclaration
+from weir.model.registry import Action
 from weir.model.topics import DEFAULT_NAMESPACE, TopicName
 from weir.wire.messages import encode_messages
 
@@ -553,7 +558,7 @@ def test_memory_is_bounded_and_freed_by_acknowledgements_also_behind_one_that_st
         consumer.ack([(0, published + 1)])
         await waiting
         assert len(queue.log) == 0
-        assert stage.broker.queues.logs.memory.used_bytes == 0
+        assert stage.broker.context.queue_budget.used_bytes == 0
 
     run(scenario, broker=BrokerSettings(queue_memory_bytes=200_000))
 
@@ -583,10 +588,6 @@ def test_the_declaration_is_a_property_of_the_topic(run: Callable) -> None:
 
 
 def test_a_request_of_a_role_without_rights_is_refused(run: Callable) -> None:
-    from weir.broker.access.security import SecuritySettings
-    from weir.model.errors import NotAuthorisedError
-    from weir.model.registry import Action
-
     async def scenario(stage: Any) -> None:
         with pytest.raises(NotAuthorisedError):
             await stage.declare()
@@ -605,3 +606,64 @@ def test_a_request_of_a_role_without_rights_is_refused(run: Callable) -> None:
             await one.consume(ConsumeRequest(ANN))
 
     run(scenario, security=SecuritySettings(authorisation=True, superusers=("root",)))
+
+
+def test_a_topic_that_is_deleted_by_others_takes_its_bindings_along(run: Callable) -> None:
+    async def scenario(stage: Any) -> None:
+        exchanges = await stage.broker.exchanges.open(DEFAULT_NAMESPACE)
+        queue = await stage.declare()
+        await exchanges.bind(ANN, Binding("amq.direct", Destination("q"), "key"), durable=True)
+        await stage.broker.broker.delete(TopicName.parse("q"), force=True)
+        assert exchanges.bindings(queue="q") == []
+        assert not queue.alive
+        assert stage.queues.find("q") is None
+
+    run(scenario)
+
+
+def test_consumers_of_a_role_that_lost_its_grant_are_sent_away_from_queues_of_both_kinds(run: Callable) -> None:
+    async def scenario(stage: Any) -> None:
+        grants = stage.broker.registry.grants
+        await grants.grant(DEFAULT_NAMESPACE, ANN, (Action.CONSUME,))
+        consumers = []
+        for declaration in (QueueDeclaration("q"), QueueDeclaration("m", durable=False)):
+            queue = await stage.queues.declare("root", declaration)
+            consumers.append(await queue.consume(ConsumeRequest(ANN)))
+        await grants.revoke(DEFAULT_NAMESPACE, ANN)
+        for consumer in consumers:
+            assert "may not consume" in await consumer.closed()
+
+    run(scenario, security=SecuritySettings(authorisation=True, superusers=("root",)))
+
+
+def test_a_queue_outlives_the_policy_that_drops_unused_subscriptions(run: Callable) -> None:
+    async def scenario(stage: Any) -> None:
+        queue = await stage.declare()
+        await stage.publish(queue, "a")
+        topic = await stage.topic()
+        await topic.stored.create_subscription("other", StartAt())
+        await stage.runtime.clock.sleep(180)
+        assert list(topic.subscriptions) == ["queue"]
+        assert await stage.counts(queue) == (1, 0, 0)
+
+    run(scenario, policies=Policies(subscription_expiry_min=1))
+
+
+def test_what_could_not_be_stored_is_refused_and_the_queue_goes_on_when_it_is_known_what_became_of_it(
+    run: Callable,
+) -> None:
+    async def scenario(stage: Any) -> None:
+        queue = await stage.declare()
+        await stage.publish(queue, "a")
+        topic = await stage.topic()
+        topic.publisher.failed = True
+        topic.stream._appender.failures += 1
+        for _ in range(2):
+            with pytest.raises(ProducerClosedError, match="could not be stored"):
+                await queue.publish(stage.messages("refused"))
+        while topic.publisher.failed:
+            await asyncio.sleep(0)
+        await stage.publish(queue, "b")
+        assert await stage.texts(await stage.consumer(queue), 2) == ["a", "b"]
+
+    run(scenario)

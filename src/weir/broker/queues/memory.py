@@ -71,7 +71,7 @@ class MemoryQueue(LocalQueue):
         self.connection = connection
         self._context = context
         self._clock = context.runtime.clock
-        self._scope = scope
+        self.scope = scope
         self._share = share
         self._rules = owner.rules_of(declaration)
         self.side = QueueSide(self._rules.max_priority, single_active=self._rules.single_active)
@@ -139,7 +139,7 @@ class MemoryQueue(LocalQueue):
         return self._subscription
 
     async def subscribe(self, request: SubscribeRequest, share: ByteShare | None) -> BrokerConsumer:
-        self._context.guard.check(request.role, self._scope, Action.CONSUME, subscription=QUEUE_SUBSCRIPTION)
+        self._context.guard.check(request.role, self.scope, Action.CONSUME, subscription=QUEUE_SUBSCRIPTION)
         return await self._subscription.subscribe(request, share)
 
     # --- publishing -------------------------------------------------------------------------------------

@@ -88,6 +88,10 @@ class LocalQueues:
         self._applied: PolicyTable | None = None
         self.apply_changed()
 
+    @property
+    def all_in_memory(self) -> Sequence[MemoryQueue]:
+        return list(self._in_memory.values())
+
     # --- finding ----------------------------------------------------------------------------------------
 
     def find(self, name: str) -> LocalQueue | None:

@@ -2,15 +2,16 @@
 
 from typing import Protocol
 
-from weir.broker.api import Queues
+from weir.broker.api import Exchanges, Queues
 from weir.broker.broker import Broker
 from weir.broker.context import BrokerContext
 from weir.broker.queues.namespace import LocalQueues
 from weir.broker.queues.namespace_policies import PolicedExchanges
 from weir.broker.registry.registry import Registry
-from weir.model.errors import NamespaceNotFoundError
-from weir.model.topics import NamespaceName
-from weir.runtime.byte_budget import ByteBudget
+from weir.model.errors import NamespaceNotFoundError, NotAuthorisedError
+from weir.model.queues import queue_of_topic
+from weir.model.registry import Action
+from weir.model.topics import NamespaceName, TopicName
 from weir.runtime.tasks import TaskScope
 
 
@@ -29,8 +30,6 @@ class QueueService:
         self._registry = registry
         self._broker = broker
         self._exchanges = exchanges
-        #: What all queues in memory take together.
-        self.memory = ByteBudget(context.settings.queue_memory_bytes)
         self._tasks = TaskScope("queues")
         self._namespaces: dict[NamespaceName, LocalQueues] = {}
         #: Where dead letters find their queues.
@@ -39,6 +38,23 @@ class QueueService:
     def lead_to(self, everywhere: Queues) -> None:
         """All queues that dead letters may go to: those of other brokers, and of topics with partitions, too."""
         self._everywhere = everywhere
+
+    def start(self) -> None:
+        self._tasks.spawn(self._revoke(), "revoking")
+
+    async def _revoke(self) -> None:
+        """Consumers of queues in memory whose role lost its grant are sent away; topics' are by the broker."""
+        guard = self._context.guard
+        seen = guard.revision
+        while True:
+            seen = await guard.change(seen)
+            for queue in [queue for namespace in self._namespaces.values() for queue in namespace.all_in_memory]:
+                for consumer in list(queue.subscription.consumers):
+                    try:
+                        guard.check(consumer.request.role, queue.scope, Action.CONSUME)
+                    except NotAuthorisedError as denied:
+                        consumer.denied = denied
+                        queue.subscription.expel(consumer, denied.what)
 
     async def open(self, namespace: NamespaceName) -> LocalQueues:
         """What a namespace that is gone had in memory goes with it."""
@@ -58,7 +74,7 @@ class QueueService:
                 self._broker,
                 exchanges,
                 everywhere=self._everywhere,
-                memory=self.memory,
+                memory=self._context.queue_budget,
                 tasks=self._tasks,
             )
             if len(self._namespaces) == 1:
@@ -77,3 +93,12 @@ class QueueService:
             namespace.close()
         self._namespaces.clear()
         await self._tasks.close()
+
+
+async def forget_bindings(exchanges: Exchanges, topic: TopicName) -> None:
+    """A queue's topic is deleted, by a client of another protocol perhaps: its bindings go with it."""
+    try:
+        found = await exchanges.open(topic.namespace)
+    except NamespaceNotFoundError:
+        return
+    await found.forget_queue(queue_of_topic(topic))

@@ -7,6 +7,7 @@ from weir.broker.topic.topic import BrokerTopic
 from weir.broker.upkeep.log_compaction import forget_expired, is_due
 from weir.model.errors import ProducersHeldError, QuotaExceededError
 from weir.model.policies import BacklogAction, BacklogQuota, LogCompaction, Policies, Retention
+from weir.model.queues import QUEUE_SUBSCRIPTION
 from weir.stream.retention import bytes_from, offset_keeping, trim_point
 
 
@@ -39,7 +40,11 @@ async def _expire(topic: BrokerTopic, subscription: Subscription, policies: Poli
 
 def _drop_unused(topic: BrokerTopic, subscription: Subscription, policies: Policies, now_ms: int) -> None:
     idle_ms = (policies.subscription_expiry_min or 0) * 60_000
-    used = subscription.consumers or topic.stored.members(subscription.name)
+    used = (
+        subscription.consumers
+        or topic.stored.members(subscription.name)
+        or subscription.name == QUEUE_SUBSCRIPTION  # a queue stays until it is deleted
+    )
     if idle_ms and not used and now_ms - subscription.last_active_ms >= idle_ms:
         subscription.end("nobody used it for long")
 
