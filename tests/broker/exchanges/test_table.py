@@ -31,7 +31,7 @@ from weir.model.errors import (
     TooManyError,
     WeirError,
 )
-from weir.model.exchanges import Binding, Destination, Exchange, ExchangeType
+from weir.model.exchanges import PREDECLARED, Binding, Destination, Exchange, ExchangeType
 from weir.model.registry import Action
 from weir.model.topics import DEFAULT_NAMESPACE, NamespaceName, TopicName
 from weir.runtime import Runtime
@@ -241,7 +241,7 @@ def test_there_are_limits() -> None:
         with pytest.raises(TooManyError):
             await table.bind(ANN, Binding("logs", Destination("r")), durable=False)
 
-    run(scenario, limits=ExchangeLimits(exchanges=7, bindings=1))
+    run(scenario, limits=ExchangeLimits(exchanges=len(PREDECLARED) + 1, bindings=1))
 
 
 # --- several brokers --------------------------------------------------------------------------------------------
