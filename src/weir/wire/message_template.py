@@ -1,5 +1,6 @@
 """Messages that differ in their values and times only, encoded for `weir.wire.messages` with one join each."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from struct import Struct
 
@@ -22,6 +23,12 @@ class MessageTemplate:
         self._present = encoded[_U32.size]
         self._middle = encoded[_START:]
         self._size = len(encoded) - _U32.size
+
+    def encode_all(self, values: Sequence[Buffer], publish_ms: int) -> list[bytes]:
+        """`encode` of each."""
+        pack, size, join = _U32.pack, self._size, b"".join
+        start = _FIXED.pack(self._present, publish_ms) + self._middle
+        return [join((pack(size + len(value)), start, value)) for value in values]
 
     def encode(self, value: Buffer, publish_ms: int) -> bytes:
         """As `encode_message` has it."""

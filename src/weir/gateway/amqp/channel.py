@@ -26,6 +26,7 @@ from weir.wire.amqp.incoming import Command
 from weir.wire.amqp.methods import Method, basic, encode_method
 from weir.wire.amqp.methods import channel as methods
 from weir.wire.amqp.outgoing import Deliveries, Outgoing
+from weir.wire.amqp.plain_publishes import PlainPublishes
 
 if TYPE_CHECKING:
     from weir.gateway.amqp.session import Session
@@ -81,6 +82,22 @@ class Channel:
         work = self._begin(command)
         if work is not None:
             self.wait_for(command.method, work)
+
+    @property
+    def takes_plain(self) -> bool:
+        """Whether publishes are put into queues as they come."""
+        return not self._busy and self.transaction is None and self.state is ChannelState.OPEN
+
+    def take_plain(self, plain: PlainPublishes, bodies: "list[memoryview]") -> None:
+        """Publishes came that are like the last one."""
+        try:
+            left = self.session.publishing.take_plain(self, plain, bodies)
+        except Exception as failure:
+            self.fail(failure, plain.method)
+            return
+        for body in left:
+            command = Command(self.number, plain.method, plain.properties, plain.header, body, len(body))
+            self.take(command)
 
     def wait_for(self, method: Method, work: Coroutine[Any, Any, Method | None]) -> None:
         """What comes now waits until the work is done."""

@@ -43,6 +43,12 @@ class Confirms:
             self._note(number, number + 1, True)
         return number
 
+    def take_all(self, count: int) -> int:
+        """The first number of so many publishes, to one queue each."""
+        first = self.next
+        self.next = first + count
+        return first
+
     def resolved(self, first: int, end: int, stored: bool) -> None:
         """A queue has stored the publishes [first, end), or refused them."""
         if not self._more and not self._failed:

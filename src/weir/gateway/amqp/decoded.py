@@ -13,6 +13,7 @@ from weir.model.steps import STEP_MESSAGES, Steps, finish
 from weir.wire.amqp.message import outgoing_of
 from weir.wire.amqp.native import outgoing_native
 from weir.wire.amqp.outgoing import Outgoing
+from weir.wire.amqp.stored import stored_outgoing
 from weir.wire.formats import opening
 
 #: What is kept, in bytes of payloads, over all queues.
@@ -26,6 +27,10 @@ def is_long(batch: Batch) -> bool:
 
 def opened_in_steps(batch: Batch, queue: str, most_bytes: int) -> Steps[list[Outgoing]]:
     """One for each offset. `most_bytes`: of the properties of a message that came by another protocol."""
+    if batch.format is BatchFormat.MESSAGES:
+        stored = stored_outgoing(batch.payload)
+        if stored is not None and len(stored) == batch.count:
+            return stored
     messages = yield from opening(batch)
     found: list[Outgoing] = []
     for message in messages:

@@ -24,6 +24,7 @@ from weir.wire.amqp.incoming import Command
 from weir.wire.amqp.message import message_of
 from weir.wire.amqp.methods import basic
 from weir.wire.amqp.outgoing import envelope, outgoing, returned
+from weir.wire.amqp.plain_publishes import PlainPublishes
 from weir.wire.messages import encode_message
 
 if TYPE_CHECKING:
@@ -82,6 +83,21 @@ class _Batch:
         else:
             runs.append([who, number, number + 1])
 
+    def add_all(self, encoded: list[bytes], facts: Facts, who: Publishes | None, first: int) -> None:
+        """Alike but for their bodies; numbered from `first` on."""
+        place, count = len(self.encoded), len(encoded)
+        self.encoded += encoded
+        self.size += sum(map(len, encoded))
+        if facts.persistent:
+            self.persistent = True
+        if facts.priority is not None:
+            self.priorities.update(dict.fromkeys(range(place, place + count), facts.priority))
+        runs = self.runs
+        if runs and runs[-1][0] is who and (who is None or runs[-1][2] == first):
+            runs[-1][2] += count
+        else:
+            runs.append([who, first, first + count])
+
 
 class Publishing:
     """Of one session. `flush` ends what came together."""
@@ -131,6 +147,40 @@ class Publishing:
             transaction.publish(method, facts, bytes(command.body))
             return None
         return self.put(channel, method, facts, command.body, who=channel.confirms)
+
+    def take_plain(
+        self, channel: "Channel", plain: PlainPublishes, bodies: "list[memoryview]"
+    ) -> "list[memoryview]":
+        """Publishes came that are alike; raises what ends their channel. Those are returned that are not plain
+        enough, and are to be taken one by one: all of them, or none."""
+        method = plain.method
+        exchange = self._checked(method.exchange)
+        facts = self._facts.get((method.exchange, method.routing_key, plain.header))
+        if facts is None or facts.exchange is not exchange or facts.template is None or method.immediate:
+            return bodies
+        if facts.user_id is not None or facts.wants_reply or facts.delay_ms or facts.expiration_ms is not None:
+            return bodies
+        vhost = self._session.vhost
+        names = vhost.exchanges.route(method.exchange, facts.keys, facts.headers).queues
+        if len(names) != 1 or (method.exchange == DEFAULT_EXCHANGE and names[0] not in self._allowed_queues):
+            return bodies
+        queue = vhost.queues.find(names[0])
+        if queue is None or not queue.alive:
+            return bodies
+        now_ms = self._now_ms = self._now_ms or self._session.clock.wall_ms()
+        count = len(bodies)
+        channel.published += count
+        batch = self._batches.get(queue)
+        if batch is None:
+            batch = self._batches[queue] = _Batch(queue, None)
+        who = channel.confirms
+        batch.add_all(
+            facts.template.encode_all(bodies, now_ms), facts, who, 0 if who is None else who.take_all(count)
+        )
+        if batch.size >= _BATCH_BYTES or len(batch.encoded) >= _BATCH_MESSAGES:
+            del self._batches[queue]
+            self._hand_over(batch)
+        return []
 
     def _checked(self, name: str) -> Exchange:
         """The exchange, if the role may publish to it."""

@@ -6,6 +6,7 @@ held back by its own TCP window and costs nobody else.
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from contextlib import suppress
 
 from weir.broker.api import ConsumeRequest, Queue
@@ -43,7 +44,7 @@ from weir.runtime.request_budget import RequestBudget, RequestShare
 from weir.runtime.tasks import TaskScope
 from weir.runtime.turns import UNIT_BYTES, Turns
 from weir.wire.amqp.codes import ReplyCode
-from weir.wire.amqp.frames import PROTOCOL_HEADER, Role
+from weir.wire.amqp.frames import OVERHEAD_BYTES, PROTOCOL_HEADER, Role
 from weir.wire.amqp.incoming import Command, CommandReader
 from weir.wire.amqp.methods import Method, connection, encode_method
 from weir.wire.amqp.methods import channel as channel_methods
@@ -51,6 +52,8 @@ from weir.wire.amqp.tables import NO_FIELDS, Table
 
 log = logging.getLogger(__name__)
 
+#: Publishes like the last one that cost as much as a unit of work.
+_PLAIN_PER_UNIT = 4
 #: What a channel's number may be.
 MAX_CHANNEL = (1 << 16) - 1
 
@@ -287,20 +290,13 @@ class Session:
         self.received_bytes += len(data)
         turns.begin()
         try:
-            for command in self._reader.feed(data):
-                if self.state is State.SERVING:
-                    self._on_command(command)
-                else:
-                    await self._on_opening(command)
-                self.received_frames += 1
-                if self.state not in READING:
+            if self._reader.has_plain and self.state is State.SERVING:
+                begun, data = self._reader.resume(data)
+                if not await self._take_all(begun):
                     return
-                if self.load.full:
-                    await self._hold_back()
-                body = command.body
-                if turns.spend(1 if body is None else 1 + len(body) // UNIT_BYTES):
-                    self.flush()
-                    await turns.next()
+                data = await self._take_plain(data)
+            if not await self._take_all(self._reader.feed(data)):
+                return
             if self.state is State.HEADER and self._reader.begun:
                 self.move(Event.GREETED)
                 self.say(start(self))
@@ -319,6 +315,51 @@ class Session:
             await self._let_rest()
         await self.outbox.drain()
         await self.clock.sleep(0)  # the next buffer may be here already
+
+    async def _take_all(self, commands: Iterable[Command]) -> bool:
+        """Take commands; whether more may come."""
+        turns = self.turns
+        for command in commands:
+            if self.state is State.SERVING:
+                self._on_command(command)
+            else:
+                await self._on_opening(command)
+            self.received_frames += 1
+            if self.state not in READING:
+                return False
+            if self.load.full:
+                await self._hold_back()
+            body = command.body
+            if turns.spend(1 if body is None else 1 + len(body) // UNIT_BYTES):
+                self.flush()
+                await turns.next()
+        return self.state in READING
+
+    async def _take_plain(self, data: Buffer) -> memoryview:
+        """Take the publishes that the buffer begins with and that are like the last one; what is left of it."""
+        turns, view, at = self.turns, memoryview(data), 0
+        while (plain := self._reader.plain_publishes()) is not None and self.state is State.SERVING:
+            channel = self.channels.get(plain.channel)
+            if channel is None or not channel.takes_plain:
+                break
+            before = at
+            bodies, at = plain.take(
+                view,
+                at,
+                count=max(1, 4 * turns.left),
+                size=self.limits.max_publish_bytes,
+                limit=min(self.limits.max_message_bytes, self.frame_max - OVERHEAD_BYTES),
+            )
+            if not bodies:
+                break
+            self.received_frames += 3 * len(bodies)
+            channel.take_plain(plain, bodies)
+            if self.load.full:
+                await self._hold_back()
+            if turns.spend(1 + len(bodies) // _PLAIN_PER_UNIT + (at - before) // UNIT_BYTES):
+                self.flush()
+                await turns.next()
+        return view[at:] if self.state in READING else view[:0]
 
     def _fail(self, failure: WeirError, method: Method | None = None) -> None:
         self.services.metrics.refused += 1

@@ -103,6 +103,19 @@ class FrameSplitter:
             # Copied, not kept as a view: many tiny pieces would else pin many large receive buffers.
             self._torn += view[at:]
 
+    def lacking(self, view: memoryview) -> int:
+        """How many bytes of `view` the frame has that it begins with, or that began before it: no more than there
+        are. They may be more than enough for its head only."""
+        torn = self._torn
+        if not self._begun:
+            return len(view)
+        known = len(torn)
+        if known + len(view) < 7:
+            return len(view)
+        head = bytes(torn[:7]) + bytes(view[: max(0, 7 - known)])
+        size: int = HEAD.unpack(head)[2]
+        return max(1, min(len(view), size + 8 - known))
+
     def forget(self) -> None:
         """The stream is over: hold nothing of it until somebody collects the garbage."""
         self._torn = bytearray()

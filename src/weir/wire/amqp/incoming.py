@@ -13,7 +13,8 @@ from weir.model.errors import AmqpError
 from weir.model.ids import Buffer
 from weir.wire.amqp.codes import ReplyCode
 from weir.wire.amqp.frames import BODY, HEADER, INITIAL_FRAME_MAX, METHOD, FrameSplitter, Role
-from weir.wire.amqp.methods import Method, decode_method
+from weir.wire.amqp.methods import Method, basic, decode_method
+from weir.wire.amqp.plain_publishes import PlainPublishes
 from weir.wire.amqp.properties import Properties, decode_properties
 
 _CONTENT = Struct(">HHQ")
@@ -84,6 +85,10 @@ class CommandReader:
         self._open: dict[int, Method | _Partial] = {}
         self._publishes: dict[bytes, Method] = {}
         self._properties: dict[bytes, Properties] = {}
+        #: The last publish: its channel, the payload of its frame, and the bytes of its properties.
+        self._last: tuple[int, bytes, bytes] | None = None
+        self._last_method: tuple[int, bytes] = (0, b"")
+        self._plain: PlainPublishes | None = None
 
     @property
     def frame_max(self) -> int:
@@ -129,6 +134,40 @@ class CommandReader:
         self._open.clear()
         self._held = 0
 
+    def resume(self, data: Buffer) -> tuple[list[Command], memoryview]:
+        """The commands that were begun, as far as `data` goes on with them, and what is left of it then."""
+        view = memoryview(data)
+        commands: list[Command] = []
+        splitter = self._splitter
+        while view and (self._open or not splitter.at_boundary):
+            step = splitter.lacking(view)
+            commands += self.feed(view[:step])
+            view = view[step:]
+        return commands, view
+
+    @property
+    def has_plain(self) -> bool:
+        """Whether publishes are alike, so that it is worth to look for more of them."""
+        return self._plain is not None
+
+    def plain_publishes(self) -> PlainPublishes | None:
+        """Those like the last publish, if the one before it was like it, and nothing is begun."""
+        return None if self._open or not self._splitter.at_boundary else self._plain
+
+    def _published(self, channel: int, header: bytes, properties: Properties, method: Method) -> None:
+        """A publish came: two that are alike make a pattern."""
+        number, payload = self._last_method
+        last = (channel, payload, header)
+        if number != channel:
+            return
+        plain = self._plain
+        if last != self._last:
+            self._last = last
+        elif isinstance(method, basic.Publish) and (
+            plain is None or (plain.channel, plain.header, plain.method) != (channel, header, method)
+        ):
+            self._plain = PlainPublishes(channel, payload, method, properties, header)
+
     def feed(self, data: Buffer) -> Iterator[Command]:
         """The commands that `data` completes; AmqpError or AmqpHeaderError after those that came before it.
         Heartbeats are none: any bytes at all are a sign of life."""
@@ -165,6 +204,8 @@ class CommandReader:
     def _method(self, channel: int, payload: memoryview) -> Method:
         raw = bytes(payload)
         method = self._publishes.get(raw)
+        if raw[:4] == _PUBLISH:
+            self._last_method = (channel, raw)
         if method is None:
             method = decode_method(raw)
             if self._role not in method.receivers:
@@ -209,6 +250,8 @@ class CommandReader:
         properties = self._properties.get(header)
         if properties is None:
             properties = self._decoded(header, method)
+        else:
+            self._published(channel, header, properties, method)
         if size == 0:
             del self._open[channel]
             return Command(channel, method, properties, header, b"")
