@@ -36,6 +36,7 @@ def compose_queues(
     clock = context.runtime.clock
     queues = WholeTopicQueues(logs, exchanges, registry, broker, authoriser=authoriser, clock=clock)
     local.lead_to(queues)
+    local.start()
     return queues
 
 

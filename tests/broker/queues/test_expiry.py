@@ -9,6 +9,7 @@ import pytest
 from weir.broker.api import ConsumeRequest, QueueMessages
 from weir.model.errors import QueueNotFoundError
 from weir.model.message import Message
+from weir.model.queues import QueuePolicy
 from weir.wire.messages import encode_message
 
 ANN = "ann"
@@ -210,5 +211,39 @@ def test_a_queue_is_used_by_consumers_getters_and_declarations(run: Callable, ki
         await queue.publish(timed("does not count"))
         await sleep(0.5)
         assert not await is_there(stage)
+
+    run(scenario)
+
+
+# --- queues that nobody has opened ------------------------------------------------------------------------------
+
+
+def test_after_a_restart_messages_expire_and_go_on_though_nobody_asks_for_their_queue(run: Callable) -> None:
+    async def scenario(stage: Any) -> None:
+        await stage.declare("dead")
+        queue = await stage.declare("q", arguments={**TO_DEAD, "x-message-ttl": 60_000})
+        await queue.publish(timed("retry me"))
+        await stage.declare("plain")
+        await stage.declare("short-lived", arguments={"x-expires": 20_000})
+        for name in ("q", "dead", "plain", "short-lived"):
+            await stage.broker.broker.unload((await stage.topic(name)).name)
+        await stage.runtime.clock.sleep(100)
+        served = {topic.name.local for topic in stage.broker.broker.served}
+        assert served == {"q", "dead"}  # and what has nothing to do by itself is left alone
+        consumer = await stage.consumer(await stage.queues.look("dead"))
+        assert await stage.texts(consumer, 1) == ["retry me"]
+        assert not await is_there(stage, "short-lived")
+
+    run(scenario)
+
+
+def test_a_policy_alone_makes_a_queue_act_by_itself(run: Callable) -> None:
+    async def scenario(stage: Any) -> None:
+        queue = await stage.declare("q")
+        await queue.publish(timed("a"))
+        await stage.queues.set_policy(ANN, QueuePolicy("p", "^q$", {"message-ttl": 60_000}))
+        await stage.broker.broker.unload((await stage.topic("q")).name)
+        await stage.runtime.clock.sleep(100)
+        assert await ready(stage, await stage.queues.look("q")) == 0
 
     run(scenario)

@@ -18,6 +18,7 @@ from weir.broker.queues.namespace_policies import NamespacePolicies, PolicedExch
 from weir.broker.queues.policies import PolicyTable
 from weir.broker.queues.rules import check_equivalent, rules_of
 from weir.broker.queues.streams import StreamQueue
+from weir.broker.queues.watch import watch_namespace
 from weir.broker.registry.registry import Registry
 from weir.broker.topic.topic import BrokerTopic
 from weir.model.errors import (
@@ -220,6 +221,7 @@ class LocalQueues:
         if record is None:
             if wanted.in_memory:
                 return self._make_in_memory(wanted, topic, connection)
+            await watch_namespace(self._registry, self._namespace, wanted)
             await self._registry.topics.create(
                 topic, properties={QUEUE_PROPERTY: encode_declaration(wanted)}, policies=kept_by(wanted)
             )
@@ -251,6 +253,7 @@ class LocalQueues:
         if declared is not None or wanted.in_memory or wanted.auto_delete:
             check_equivalent(declared or QueueDeclaration(wanted.name), wanted, self._vhost)
         elif wanted.arguments:
+            await watch_namespace(self._registry, self._namespace, wanted)
             text = encode_declaration(wanted)
             await self._registry.change_properties(
                 topic.base, lambda properties: {QUEUE_PROPERTY: text, **properties}

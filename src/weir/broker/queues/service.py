@@ -7,6 +7,7 @@ from weir.broker.broker import Broker
 from weir.broker.context import BrokerContext
 from weir.broker.queues.namespace import LocalQueues
 from weir.broker.queues.namespace_policies import PolicedExchanges
+from weir.broker.queues.watch import QueueWatch
 from weir.broker.registry.registry import Registry
 from weir.model.errors import NamespaceNotFoundError, NotAuthorisedError
 from weir.model.queues import queue_of_topic
@@ -40,7 +41,10 @@ class QueueService:
         self._everywhere = everywhere
 
     def start(self) -> None:
+        """Send away who may not consume any more, and open what has something to do by itself, from now on."""
         self._tasks.spawn(self._revoke(), "revoking")
+        watch = QueueWatch(self._registry, self._broker, self.open, self._context.runtime.clock)
+        self._tasks.spawn(watch.run(), "watch")
 
     async def _revoke(self) -> None:
         """Consumers of queues in memory whose role lost its grant are sent away; topics' are by the broker."""
