@@ -28,7 +28,6 @@ def compose_queues(
 ) -> Queues:
     """The queues of this broker; with others there, theirs too, and these are answered."""
     local = QueueService(context, registry, broker, exchanges)
-    local.start()
     stack.push_async_callback(local.close)
     logs = _queues_of_logs(
         context, registry, broker, local, name=name, peers=peers, handlers=handlers, stack=stack
