@@ -295,10 +295,7 @@ def test_every_route_answers_as_rabbitmq_does(api) -> None:
     used = walk(
         api, [*STEPS, ("GET", f"health/checks/port-listener/{port}", None, {"status": "ok", "port": port})]
     )
-    if b"not kept here yet" not in api.ask("PUT", "policies/v/none", POLICY).body:
-        api.do("DELETE", "policies/v/none")
-        walk(api, POLICIES)
-    used += [(verb, f"/api/{path}") for verb, path, _, _ in POLICIES]
+    used += walk(api, POLICIES)
     used += walk(api, END)
     documented = api.weir.do("GET", "/openapi.json")["paths"]
     missing = [
@@ -323,4 +320,4 @@ def test_a_refusal_has_an_error_and_a_reason(api, vhost) -> None:
     assert found["error"] == "not_found"
     assert f"no queue 'none' in vhost '{vhost}'" in found["reason"]
     found = api.ask("PUT", f"exchanges/{vhost}/e", {"type": "nope"}).json
-    assert (found["error"], "unknown exchange type 'nope'" in found["reason"]) == ("bad_request", True)
+    assert (found["error"], "nope" in found["reason"]) == ("bad_request", True)
