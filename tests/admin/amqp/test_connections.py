@@ -45,7 +45,14 @@ def test_a_connection_is_seen_with_its_channels_and_consumers(api, connection, u
     assert found["recv_oct"] > 0
     assert api.get(f"connections/{quote(found['name'])}")["name"] == found["name"]
     (seen,) = api.get(f"connections/{quote(found['name'])}/channels")
-    shown = ("number", "consumer_count", "messages_unacknowledged", "messages_unconfirmed", "prefetch_count", "confirm")
+    shown = (
+        "number",
+        "consumer_count",
+        "messages_unacknowledged",
+        "messages_unconfirmed",
+        "prefetch_count",
+        "confirm",
+    )
     assert [seen[name] for name in shown] == [1, 1, 3, 0, 5, True]
     assert (seen["message_stats"]["publish"], seen["message_stats"]["deliver"]) == (3, 3)
     assert [one["name"] for one in api.get("channels")] == [f"{found['name']} (1)"]

@@ -59,6 +59,10 @@ def test_messages_are_given_back_acknowledged_or_rejected(api, vhost: str) -> No
     assert [one["payload"] for one in api.take(vhost, "q", "ack_requeue_false", count=1)] == ["0"]
     assert [one["payload"] for one in api.take(vhost, "q", "reject_requeue_false")] == ["1", "2"]
     assert api.take(vhost, "q") == []
+    dead: list[str] = []
+    while len(dead) < 2:
+        dead += [one["payload"] for one in api.take(vhost, "dead")]
+    assert dead == ["1", "2"]
     counts = api.get(f"queues/{vhost}/q?columns=messages,messages_ready,messages_unacknowledged")
     assert counts == {"messages": 0, "messages_ready": 0, "messages_unacknowledged": 0}
 

@@ -220,7 +220,17 @@ def test_who_may_write_and_read_everywhere_may_be_kept_from_configuring() -> Non
     run(scenario)
 
 
-@pytest.mark.parametrize("pattern", ["(", "(?=look)around", r"(a)\1", "x" * 600])
+def test_a_pattern_may_look_around_as_those_of_a_rabbitmq_do() -> None:
+    async def scenario(runtime: Runtime, registry: Registry, _: Registry) -> None:
+        authoriser = Authoriser(registry, SECURE)
+        await registry.grants.permit(NS, "ann", NamePatterns("", r"^(?!amq\.)", ""))
+        assert authoriser.may("ann", Action.PRODUCE, topic_of_queue(NS, "mine"))
+        assert not authoriser.may("ann", Action.PRODUCE, topic_of_queue(NS, "amq.topic"))
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("pattern", ["(", "(?=look", r"(a)\1", "x" * 600])
 def test_what_is_no_pattern_is_refused(pattern: str) -> None:
     async def scenario(runtime: Runtime, registry: Registry, _: Registry) -> None:
         with pytest.raises(NotAllowedError):

@@ -127,8 +127,17 @@ class QueueRoutes:
             for one in consumer_bodies(self._management.connections.all(), self._management.node)
             if one["queue"] == {"name": item["name"], "vhost": item["vhost"]}
         ]
-        more = {"consumer_details": consumers, "deliveries": [], "incoming": []}
+        more = {"consumer_details": consumers, "deliveries": [], "incoming": [], **self._owner(queue)}
         return answered_one(call.query, {**item, **more})
+
+    def _owner(self, queue: Queue) -> Item:
+        """Of an exclusive queue: the connection that has it, if that is one of this broker's."""
+        for one in self._management.connections.all() if queue.connection else ():
+            if one.info.id == queue.connection:
+                info = one.info
+                details = {"name": info.name, "peer_host": info.peer_host, "peer_port": info.peer_port}
+                return {"owner_pid_details": details}
+        return {}
 
     async def _body(self, namespace: NamespaceName, queue: Queue, loaded: LoadedTopics) -> Item:
         declared, counts = queue.declaration, await queue.counts()

@@ -1,34 +1,51 @@
-"""RabbitMQ's patterns of names, as RE2 reads them: compiled once, and no pattern can hold the broker up."""
+"""RabbitMQ's patterns of names, compiled once.
 
+RE2 takes time linear in the name. It knows no look-around, which patterns of a RabbitMQ may have: those are left to
+Python's `re`. They are administrators' own, and names are short.
+"""
+
+import re
+from collections.abc import Callable
 from functools import lru_cache
 
 from weir.broker.api.patterns import Pattern
+from weir.model.errors import NotAllowedError
 from weir.model.registry import Action, NamePatterns
 
 #: What RabbitMQ takes no pattern for: no name at all.
 _NONE = "^$"
+_LOOKS_AROUND = ("(?=", "(?!", "(?<=", "(?<!")
 
 
 def check_pattern(pattern: str) -> None:
-    """NotAllowedError for what RE2 cannot read: looking around and back references among them."""
-    _compiled(pattern)
+    """NotAllowedError for what is none."""
+    _found_in(pattern)
 
 
 def allows(patterns: NamePatterns, action: Action, name: str) -> bool:
     """Whether one may do this with what has the name."""
     if action is Action.PRODUCE:
-        return _matches(patterns.write, name)
-    return action is Action.CONSUME and _matches(patterns.read, name)
+        return _found_in(patterns.write)(name)
+    return action is Action.CONSUME and _found_in(patterns.read)(name)
 
 
 def allows_configure(patterns: NamePatterns, name: str) -> bool:
-    return _matches(patterns.configure, name)
-
-
-def _matches(pattern: str, name: str) -> bool:
-    return _compiled(pattern).found_in(name)
+    return _found_in(patterns.configure)(name)
 
 
 @lru_cache(1_000)
-def _compiled(pattern: str) -> Pattern:
-    return Pattern(pattern or _NONE)
+def _found_in(pattern: str) -> Callable[[str], bool]:
+    try:
+        return Pattern(pattern or _NONE).found_in
+    except NotAllowedError:
+        if not any(mark in pattern for mark in _LOOKS_AROUND):
+            raise
+        return _searched(pattern)
+
+
+def _searched(pattern: str) -> Callable[[str], bool]:
+    try:
+        compiled = re.compile(pattern)
+    except re.error as bad:
+        raise NotAllowedError(f"{pattern[:80]!r} is not a pattern: {bad}") from None
+    return lambda name: compiled.search(name) is not None

@@ -71,6 +71,8 @@ class ConnectionInfo:
     auth_mechanism: str = "PLAIN"
     client_properties: Mapping[str, Any] = field(default_factory=dict)
     connected_ms: int = 0
+    #: What its exclusive queues know it by; "" if it has none of the kind.
+    id: str = ""
     #: Seconds; 0: none.
     heartbeat_s: int = 0
     frame_max: int = 0

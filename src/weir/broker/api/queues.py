@@ -100,6 +100,10 @@ class Queue(Protocol):
     def declaration(self) -> QueueDeclaration: ...
 
     @property
+    def connection(self) -> str:
+        """Whose own it is, if it is exclusive: as it was declared with; "" for everybody's."""
+
+    @property
     def rules(self) -> QueueRules: ...
 
     @property

@@ -44,6 +44,8 @@ class LocalQueue:
 
     def __init__(self, owner: QueueOwner, declaration: QueueDeclaration, namespace: NamespaceName) -> None:
         self.declaration = declaration
+        #: Whose own it is, if it is exclusive.
+        self.connection = ""
         #: As RabbitMQ's messages name it.
         self.said = queue_in_vhost(declaration.name, vhost_of(namespace))
         self._owner = owner

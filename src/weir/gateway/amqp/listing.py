@@ -35,6 +35,7 @@ class ListedSession:
             auth_mechanism=session.credentials.mechanism,
             client_properties=plain_fields(session.client_properties),
             connected_ms=session.clock.wall_ms(),
+            id=session.id,
             heartbeat_s=session.heartbeats.interval_s,
             frame_max=session.frame_max,
             channel_max=session.channel_max,
