@@ -114,6 +114,17 @@ def test_what_no_message_can_say_is_refused(api, vhost: str, said, reason: str) 
     assert reason in answer.json["reason"]
 
 
+def test_a_topic_with_partitions_is_one_queue_and_tells_the_counts_of_all(api, vhost: str) -> None:
+    path = f"/admin/v2/persistent/public/{vhost}/parted"
+    api.weir.do("PUT", f"{path}/partitions", 3)
+    for _ in range(3):
+        assert api.publish(vhost, "amq.default", "parted")
+    found = api.get(f"queues/{vhost}/parted")
+    assert (found["messages"], found["message_stats"]["publish"]) == (3, 3)
+    assert len(api.take(vhost, "parted")) == 3
+    assert api.get(f"queues/{vhost}/parted?columns=messages") == {"messages": 0}
+
+
 def test_a_queue_tells_its_rates_and_counts(api, vhost: str, queue: str) -> None:
     """What Flower, KEDA and other autoscalers read."""
     for _ in range(3):

@@ -141,7 +141,7 @@ class QueueRoutes:
 
     async def _body(self, namespace: NamespaceName, queue: Queue, loaded: LoadedTopics) -> Item:
         declared, counts = queue.declaration, await queue.counts()
-        stats = None if declared.in_memory else loaded.stats(topic_of_queue(namespace, declared.name))
+        stats = [] if declared.in_memory else loaded.stats(topic_of_queue(namespace, declared.name))
         policy = queue.policy
         item: Item = {
             "name": as_json(declared.name),
@@ -210,13 +210,13 @@ def _bare(named: _Named, node: str, failed: WeirError) -> Item:
     return {"name": name, "vhost": vhost, "node": node, "state": "down", "reason": failed.what}
 
 
-def _stored(stats: TopicStats | None) -> Item:
-    """What is known of a queue that is a topic on this broker."""
+def _stored(stats: Sequence[TopicStats]) -> Item:
+    """What is known of a queue that is a topic on this broker, or several."""
     counted = Counted()
     held = 0
-    if stats is not None:
-        counted.add(stats)
-        held = sum(one.backlog_bytes for one in stats.subscriptions if one.name == QUEUE_SUBSCRIPTION)
+    for part in stats:
+        counted.add(part)
+        held += sum(one.backlog_bytes for one in part.subscriptions if one.name == QUEUE_SUBSCRIPTION)
     return {
         "message_stats": counted.body(),
         "message_bytes": held,

@@ -1,11 +1,11 @@
 """What topics have counted, as RabbitMQ's `message_stats`: totals, and rates as `*_details`."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from weir.broker.api import Topic, TopicStats
 from weir.model.queues import QUEUE_SUBSCRIPTION
-from weir.model.topics import NamespaceName
+from weir.model.topics import NamespaceName, TopicName
 
 Stats = dict[str, Any]
 
@@ -61,16 +61,21 @@ class LoadedTopics:
     """The topics that this broker serves, as they are now; asked for their stats once."""
 
     def __init__(self, topics: Iterable[Topic]) -> None:
-        self._topics: Mapping[Any, Topic] = {topic.name: topic for topic in topics}
+        self._topics = list(topics)
+        self._by_name: dict[TopicName, list[Topic]] = {}
+        for topic in self._topics:
+            self._by_name.setdefault(topic.name, []).append(topic)
+            if topic.name.partition is not None:  # the queue that all partitions are together
+                self._by_name.setdefault(topic.name.base, []).append(topic)
 
-    def stats(self, name: object) -> TopicStats | None:
-        topic = self._topics.get(name)
-        return None if topic is None else topic.stats()
+    def stats(self, name: TopicName) -> list[TopicStats]:
+        """Of the topic, or of its partitions that this broker has."""
+        return [topic.stats() for topic in self._by_name.get(name, ())]
 
     def of(self, namespaces: Iterable[NamespaceName]) -> "NamespaceTotals":
         wanted = set(namespaces)
         found = NamespaceTotals()
-        for topic in self._topics.values():
+        for topic in self._topics:
             if topic.name.namespace in wanted:
                 found.add(topic.stats())
         return found

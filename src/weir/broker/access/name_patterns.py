@@ -1,7 +1,7 @@
 """RabbitMQ's patterns of names, compiled once.
 
-RE2 takes time linear in the name. It knows no look-around, which patterns of a RabbitMQ may have: those are left to
-Python's `re`. They are administrators' own, and names are short.
+RE2 takes time linear in the name. It knows no look-around, which patterns of a RabbitMQ may have: those are left
+to Python's `re`. They are administrators' own, and names are short.
 """
 
 import re

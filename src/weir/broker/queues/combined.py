@@ -23,6 +23,8 @@ class CombinedQueue:
 
     def __init__(self, declaration: QueueDeclaration, parts: Sequence[Queue], clock: Clock) -> None:
         self.declaration = declaration
+        #: It is everybody's.
+        self.connection = ""
         self._clock = clock
         self.parts = parts
         self._turn = 0
