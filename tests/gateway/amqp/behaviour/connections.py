@@ -279,19 +279,19 @@ def a_malformed_table_is_an_error(session: Session) -> Any:
 def code_503_for_what_only_servers_say(session: Session) -> Any:
     raw = session.raw()
     raw.channel()
-    return raw.ask(1, queue.DeclareOk("q", 0, 0))
+    return code(raw.ask(1, queue.DeclareOk("q", 0, 0)))
 
 
 @scenario
 def code_503_for_a_connections_method_on_a_channel(session: Session) -> Any:
     raw = session.raw()
     raw.channel()
-    return raw.ask(1, connection.Close(200, "bye"))
+    return code(raw.ask(1, connection.Close(200, "bye")))
 
 
 @scenario
 def code_504_for_a_channels_method_on_channel_0(session: Session) -> Any:
-    return session.raw().ask(0, channel.Open())
+    return code(session.raw().ask(0, channel.Open()))
 
 
 @scenario
@@ -309,32 +309,32 @@ def code_504_for_frames_of_a_closed_channel(session: Session) -> Any:
 
 @scenario
 def code_505_for_a_body_without_a_header(session: Session) -> Any:
-    return after(session, publishing() + frame(_BODY, 1, b"body"))
+    return code(after(session, publishing() + frame(_BODY, 1, b"body")))
 
 
 @scenario
 def code_505_for_a_header_without_a_method(session: Session) -> Any:
-    return after(session, frame(_HEADER, 1, header(0)))
+    return code(after(session, frame(_HEADER, 1, header(0))))
 
 
 @scenario
 def code_505_for_a_body_without_a_method(session: Session) -> Any:
-    return after(session, frame(_BODY, 1, b"body"))
+    return code(after(session, frame(_BODY, 1, b"body")))
 
 
 @scenario
 def code_505_for_a_method_within_a_content(session: Session) -> Any:
-    return after(session, publishing() + publishing())
+    return code(after(session, publishing() + publishing()))
 
 
 @scenario
 def code_505_for_a_method_within_a_body(session: Session) -> Any:
-    return after(session, publishing() + frame(_HEADER, 1, header(9)) + publishing())
+    return code(after(session, publishing() + frame(_HEADER, 1, header(9)) + publishing()))
 
 
 @scenario
 def code_505_for_a_content_of_another_class(session: Session) -> Any:
-    return after(session, publishing() + frame(_HEADER, 1, header(0, class_id=50)))
+    return code(after(session, publishing() + frame(_HEADER, 1, header(0, class_id=50))))
 
 
 @scenario

@@ -107,6 +107,7 @@ def higher_priorities_are_served_first(session: Session) -> Any:
     low.wait(3)
     found = [high.quiet(), low.quiet()]
     high.ack(high.tags[0])
+    high.sync()
     made.put(name, "6")
     high.wait(3)
     return [*found, high.got, low.quiet()]
