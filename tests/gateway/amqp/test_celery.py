@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -180,6 +181,13 @@ def test_a_worker_takes_no_more_than_it_may_and_the_next_one_has_the_rest(celery
     assert celery.runs("early") == early
 
 
+def make_durable(weir: UpProcess, queue: str) -> None:
+    """What was acknowledged is durable a moment later, which nobody is told: another subscription of the topic is,
+    and all before it."""
+    path = f"admin/v2/persistent/public/default/{queue}/subscription/another"
+    urllib.request.urlopen(urllib.request.Request(f"{weir.http_url}/{path}", method="PUT")).close()
+
+
 def test_a_broker_that_dies_loses_no_task_and_runs_none_twice(
     celery: Celery, weir: UpProcess, until: Until
 ) -> None:
@@ -188,10 +196,34 @@ def test_a_broker_that_dies_loses_no_task_and_runs_none_twice(
         celery.tasks.waits.delay(what, "gate-after")
     until(lambda: len(celery.runs("after")) == 2)
     until(lambda: celery.ready() == 4)
+    make_durable(weir, celery.settings["CELERY_QUEUE"])
     weir.kill()
+    # Only now has the worker forgotten what it had not begun: it will come again.
+    until(lambda: "onnection to broker lost" in celery.workers[-1].log)
     weir.start()
     celery.open("gate-after")
     assert celery.tasks.note.delay("again").get(timeout=_TIMEOUT_S) == "again"
     celery.until_runs("after", tasks)
     until(lambda: celery.ready() == 0)
     assert celery.runs("after") == tasks
+
+
+@pytest.mark.soak
+def test_workers_and_brokers_die_again_and_again_and_every_task_ends(
+    celery: Celery, weir: UpProcess, until: Until
+) -> None:
+    wanted: set[str] = set()
+    for life in range(6):
+        for number in range(100):
+            celery.tasks.waits_late.delay(f"life{life}-{number}", "gate-lives")
+            wanted.add(f"life{life}-{number}")
+        celery.open("gate-lives")
+        until(lambda: len(set(celery.runs("life"))) > len(wanted) - 50)
+        if life % 2:
+            celery.workers[-1].kill()
+            celery.worker()
+        else:
+            weir.kill()
+            weir.start()
+    until(lambda: set(celery.runs("life")) == wanted)
+    until(lambda: celery.ready() == 0)
