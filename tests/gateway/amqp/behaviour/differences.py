@@ -22,6 +22,12 @@ DIFFERENCES: dict[str, dict[str, Any]] = {
         "wrong text": f"{_WRONG} value 'soon' of x-stream-offset",
         "wrong type": f"{_WRONG} value True of x-stream-offset",
     },
+    # What is given back goes to its old place, in all kinds of queues.
+    "rules.a_quorum_queue_gives_back_to_the_old_place": {"": ["1*", "2*", "4"]},
+    "rules.a_quorum_queue_counts_deliveries": {
+        "1": ["1*", {"x-delivery-count": 1}],
+        "2": ["1*", {"x-delivery-count": 2}],
+    },
     # A limit that is no number would silently be none.
     "queues.what_a_quorum_queue_cannot_be": {
         "limit as text": f"{_WRONG} arg 'x-delivery-limit' for queue 'limit-as-text' in vhost '/': "
