@@ -7,7 +7,7 @@ from typing import NamedTuple
 from bench.maven import Artifacts
 
 VERSION = "4.0.7"
-_ARTIFACTS = Artifacts(f"pulsar-{VERSION}", (f"org.apache.pulsar:pulsar-broker:{VERSION}",))
+ARTIFACTS = Artifacts(f"pulsar-{VERSION}", (f"org.apache.pulsar:pulsar-broker:{VERSION}",))
 TITLE = f"Apache Pulsar {VERSION}"
 #: Of the messages that were just written; Weir gets as much.
 CACHE_MIB = 128
@@ -49,7 +49,7 @@ def free_ports(count: int) -> list[int]:
 
 def missing() -> str:
     """Why Apache Pulsar cannot run here, or nothing; the first time this downloads it."""
-    return _ARTIFACTS.missing()
+    return ARTIFACTS.missing()
 
 
 def command(folder: Path, ports: Ports) -> list[str]:
@@ -68,7 +68,7 @@ def command(folder: Path, ports: Ports) -> list[str]:
         "-Dio.netty.recycler.maxCapacityPerThread=4096",
         f"-Dlog4j2.configurationFile={folder}/log4j2.xml",
         "-cp",
-        _ARTIFACTS.classpath,
+        ARTIFACTS.classpath,
         "org.apache.pulsar.PulsarStandaloneStarter",
         "--config",
         str(folder / "standalone.conf"),

@@ -1,0 +1,141 @@
+"""Apache's own Java clients of both protocols on a cluster, while what they write to and read changes brokers.
+
+Kafka's consumer checks its positions against leader epochs; Pulsar's looks up over HTTP and over its own protocol.
+"""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from http import HTTPStatus
+from pathlib import Path
+from queue import Queue
+from threading import Thread
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+
+from bench import apache, kafka_peer
+from bench.maven import Artifacts
+from weir.testing.processes.both_clients import Kafka
+from weir.testing.processes.cluster import ClusterProcess
+
+pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(300)]
+
+_SOURCES = Path(__file__).parent / "java"
+_PARTITIONS = 6
+_MESSAGES = 60
+_PATIENCE_S = 120.0
+_JVM = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+
+
+class Java:
+    """A program in Java that does as it is told, line by line, and says what it did."""
+
+    def __init__(self, artifacts: Artifacts, source: str, *arguments: str) -> None:
+        if reason := artifacts.missing(patience_s=60):
+            pytest.skip(reason)
+        command = ["java", *_JVM, "-cp", artifacts.classpath, str(_SOURCES / source), *arguments]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        self._answers: Queue[str] = Queue()
+        self._said: list[str] = []
+        self._reading = Thread(target=self._read)
+        self._reading.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._said.append(line)
+            if line.startswith("> "):
+                self._answers.put(line.removeprefix("> ").strip())
+        self._answers.put("it ended")
+
+    def tell(self, words: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(words + "\n")
+        self._process.stdin.flush()
+
+    def said(self) -> str:
+        """Its next answer."""
+        answer = self._answers.get(timeout=_PATIENCE_S)
+        assert answer != "it ended", "".join(self._said[-60:])
+        return answer
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(_PATIENCE_S)
+        finally:
+            self._process.kill()
+            self._reading.join()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
+    cluster = ClusterProcess(tmp_path_factory.mktemp("cluster"))
+    try:
+        yield cluster.start()
+    finally:
+        cluster.close()
+
+
+def asked(cluster: ClusterProcess, method: str, path: str) -> Any:
+    """Of the broker that does not send one to another."""
+    for broker in range(3):
+        try:
+            request = Request(f"{cluster.http_url(broker)}/admin/{path}", method=method)
+            with urlopen(request, timeout=_PATIENCE_S) as told:
+                return json.loads(told.read() or b"null")
+        except HTTPError as told:
+            if told.code != HTTPStatus.TEMPORARY_REDIRECT:
+                raise
+    raise AssertionError(f"nobody does {path}")
+
+
+def move_all(cluster: ClusterProcess) -> int:
+    """Give each bundle that somebody has to the next broker; how many there were."""
+    listed = asked(cluster, "GET", "weir/v1/cluster")["bundles"]
+    owned = {each["name"]: each["owner"] for each in listed if each["owner"]}
+    for bundle, owner in owned.items():
+        to = f"broker-{int(owner.removeprefix('broker-')) % 3 + 1}"
+        asked(cluster, "PUT", f"v2/namespaces/{bundle}/transfer?destinationBroker={to}")
+    return len(owned)
+
+
+def epochs(answer: str) -> set[int]:
+    """In which leader epochs Kafka's consumer found its records written."""
+    return set(json.loads(answer.partition(" of epochs ")[2]))
+
+
+def test_javas_clients_of_both_protocols_follow_what_moves_and_lose_nothing(cluster: ClusterProcess) -> None:
+    for topic in ("java-kafka", "java-pulsar"):
+        Kafka(cluster.kafka).create(topic, _PARTITIONS)
+    kafka = Java(kafka_peer.ARTIFACTS, "KafkaOnCluster.java", cluster.kafka, "java-kafka", str(_PARTITIONS))
+    urls = cluster.http_url(0), cluster.pulsar_url.split(",")[1]
+    pulsar = Java(
+        apache.ARTIFACTS,
+        "PulsarOnCluster.java",
+        urls[0],
+        f"pulsar://{urls[1]}",
+        "persistent://public/default/java-pulsar",
+    )
+    try:
+        for round_number in range(2):
+            for program in (kafka, pulsar):
+                program.tell(f"send {_MESSAGES}")
+                program.tell(f"read {_MESSAGES}")
+            assert round_number == 0 or move_all(cluster) > 1  # while they write and read
+            first = round_number * _MESSAGES
+            for program in (kafka, pulsar):
+                assert program.said() == f"sent {_MESSAGES}"
+                answer = program.said()
+                assert answer.startswith("read " + str(list(range(first, first + _MESSAGES))))
+                assert program is pulsar or min(epochs(answer)) >= round_number
+            assert move_all(cluster) > 1
+    finally:
+        kafka.close()
+        pulsar.close()
