@@ -226,6 +226,27 @@ def test_a_broker_that_did_not_hear_of_a_split_does_not_get_the_whole(in_cluster
     in_cluster(scenario)
 
 
+def test_what_nobody_has_is_split_and_given_away_by_whom_everybody_would_choose(in_cluster: Callable) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.brokers("ab")
+        one = cluster.chosen(BUNDLE)
+        other = cluster.other(one)
+        with pytest.raises(NotOwnerError) as told:
+            await other.moves.split(BUNDLE)
+        assert told.value.listeners == one.ownership.me.listeners
+        low, high = await one.moves.split(BUNDLE)
+        assert one.held == [low, high]
+        one = cluster.chosen(BUNDLES[1])
+        await one.moves.hand_over(BUNDLES[1], (other := cluster.other(one)).name)
+        await cluster.settle()
+        assert BUNDLES[1] in other.held
+        with pytest.raises(NotAllowedError):
+            await one.moves.split(BUNDLE)  # which there is no more
+        assert one.ownership.claims.get(keys.claim(BUNDLE)) is None
+
+    in_cluster(scenario)
+
+
 def test_a_namespace_is_divided_once_before_anybody_has_anything_of_it(in_cluster: Callable) -> None:
     async def scenario(cluster: Cluster) -> None:
         one, other = await loaded(cluster)

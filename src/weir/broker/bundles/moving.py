@@ -89,6 +89,13 @@ class BundleMoves:
         holder = self.ownership.registration.holder(claim)
         raise self.ownership.elsewhere(bundle, "" if holder is None else holder.broker_id)
 
+    async def _sought(self, bundle: BundleName) -> None:
+        """It is this broker's, by now; NotOwnerError names whose it is, or is to be."""
+        if bundle not in self.ownership.held:
+            self.info(bundle)
+            await self.ownership.sought(bundle)
+        self._mine(bundle)
+
     async def _alone(self, bundle: BundleName, work: Callable[[HeldBundle], Coroutine[Any, Any, None]]) -> None:
         """Do something with a bundle that is this broker's. It goes on, even if nobody waits for it any more."""
         while (busy := self._under_way.under_way(bundle)) is not None:
@@ -98,8 +105,7 @@ class BundleMoves:
     # --- handing over -------------------------------------------------------------------------------------------
 
     async def hand_over(self, bundle: BundleName, to: str) -> None:
-        await self.ownership.arrived(bundle)
-        self._mine(bundle)
+        await self._sought(bundle)
         if to not in self.ownership.registration.live:
             raise NotAllowedError(f"there is no broker {to!r} now", hint="look at the brokers that there are")
         if to not in self.ownership.candidates(bundle.namespace):
@@ -228,8 +234,7 @@ class BundleMoves:
 
     async def split(self, bundle: BundleName, at: int | None = None) -> tuple[BundleName, BundleName]:
         halves = bundle.halves(at)
-        await self.ownership.arrived(bundle)
-        self._mine(bundle)
+        await self._sought(bundle)
         await self._alone(bundle, lambda held: self._split(held, halves[1].low))
         return halves
 

@@ -125,6 +125,17 @@ class BundleOwnership:
             with suppress(NotOwnerError):
                 await self._taking.ended(self.take(bundle))
 
+    async def sought(self, bundle: BundleName) -> None:
+        """`arrived`; and one that nobody has is taken, or NotOwnerError names who is to. There must be such a
+        bundle."""
+        holder = self.registration.holder(self.claims.get(keys.claim(bundle)))
+        if holder is None:
+            held = self.held.get(bundle)
+            if held is None or not held.held:
+                await self._taking.ended(self.take(bundle))
+        else:
+            await self.arrived(bundle)
+
     def take(self, bundle: BundleName) -> "asyncio.Task[WeirError | None]":
         """Take the bundle, if it is nobody's and everybody would choose this broker for it. Those who want it at
         the same time share one attempt."""
