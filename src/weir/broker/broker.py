@@ -131,15 +131,18 @@ class Broker:
         if name.namespace == SYSTEM_NAMESPACE:
             raise TopicNotFoundError(f"{name} is kept by brokers for themselves")
 
-    async def load(self, name: TopicName, *, create: bool = True) -> AnyTopic:
-        """The topic, whoever asks; callers at the same time share one load."""
+    async def load(self, name: TopicName, *, create: bool = True, written: bool = False) -> AnyTopic:
+        """The topic, whoever asks; callers at the same time share one load. `written`: with a ledger, so that the
+        first message does not wait for one, if it is not loaded yet."""
         while True:
             await self._free(name)
             if self._closing:
                 raise TopicClosedError("the broker is going down")
             loading = self._topics.get(name)
             if loading is None:
-                loading = asyncio.get_running_loop().create_task(self._load(name, create), name=f"load {name}")
+                loading = asyncio.get_running_loop().create_task(
+                    self._load(name, create, written), name=f"load {name}"
+                )
                 self._topics[name] = loading
                 loading.add_done_callback(lambda done, name=name: self._loaded(name, done))  # type: ignore[misc]
             # One caller that gives up must not take the others' load with it.
@@ -156,13 +159,24 @@ class Broker:
             await self._forget(name, loading, "the topic moved to another broker")
 
     async def load_ahead(self, name: TopicName, *, written: bool) -> None:
-        """Load a topic whose clients are about to come; `written`: with a ledger, so that their first message does
-        not wait for one."""
-        topic = await self.load(name, create=False)
+        """Load a topic whose clients are about to come; `written`: with a ledger."""
+        topic = await self.load(name, create=name.namespace == SYSTEM_NAMESPACE, written=written)
         if written and isinstance(topic, BrokerTopic):
             topic.stream.prepare()
 
-    async def _load(self, name: TopicName, create: bool) -> AnyTopic:
+    async def look_ahead(self, name: TopicName) -> None:
+        """Know of a topic that is about to be this broker's."""
+        await self._registry.ensure_topic(name, create=name.namespace == SYSTEM_NAMESPACE)
+
+    async def write_down(self, name: TopicName) -> None:
+        """Store now what is stored when a topic that is served is unloaded."""
+        loaded = self._topics.get(name)
+        if loaded is not None and loaded.done() and not loaded.cancelled() and loaded.exception() is None:
+            topic = loaded.result()
+            if isinstance(topic, BrokerTopic):
+                await topic.write_down()
+
+    async def _load(self, name: TopicName, create: bool, written: bool) -> AnyTopic:
         log_about(topic=str(name))  # not the connection that happened to ask first
         record = await self._registry.ensure_topic(name, create=create)
         if record.deleting:
@@ -173,7 +187,8 @@ class Broker:
         self._registry.hold_topic(name)
         try:
             await self._confirm(name)
-            return await open_topic(self._context, name, self._registry.policies(name), claim.epoch)
+            policies = self._registry.policies(name)
+            return await open_topic(self._context, name, policies, claim.epoch, written=written)
         except BaseException:
             self._registry.let_go_of_topic(name)
             raise

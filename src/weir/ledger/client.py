@@ -12,7 +12,7 @@ from weir.ledger.marks import Marks
 from weir.ledger.placement import choose_ensemble
 from weir.ledger.reader import LedgerReader
 from weir.ledger.records import LedgerRecords
-from weir.ledger.recovery import recover
+from weir.ledger.recovery import recover as recover_ledger
 from weir.ledger.replicas import ReplicaReads
 from weir.ledger.rounds import Rounds
 from weir.ledger.settings import LedgerSettings
@@ -94,8 +94,7 @@ class LedgerClient:
             fragments=(Fragment(EntryId(0), ensemble),),
             created_ms=self.context.runtime.clock.wall_ms(),
         )
-        await self.context.records.create(ledger)
-        return LedgerWriter(self.context, ledger)
+        return LedgerWriter(self.context, await self.context.records.create(ledger))
 
     async def _next_id(self, above: LedgerId | None) -> LedgerId:
         ledger_id = await self._ids.take()
@@ -106,13 +105,12 @@ class LedgerClient:
     async def open(self, ledger_id: LedgerId, *, recover: bool = True) -> LedgerReader:
         """A reader. With `recover`, the ledger is fenced and closed first, so that all of it can be read and its
         writer, if it still lives, can add nothing more. Without, an open ledger is read behind its writer."""
-        if recover:
-            await self.recover(ledger_id)
-        return LedgerReader(self.context, await self.context.records.get(ledger_id))
+        look = recover_ledger(self.context, ledger_id) if recover else self.context.records.get(ledger_id)
+        return LedgerReader(self.context, await look)
 
     async def recover(self, ledger_id: LedgerId) -> LedgerMetadata:
         """Fence the ledger, find its end and close it; at once if it is closed."""
-        return await recover(self.context, ledger_id)
+        return (await recover_ledger(self.context, ledger_id)).ledger
 
     async def metadata(self, ledger_id: LedgerId) -> LedgerMetadata:
         """The ledger's record, or LedgerNotFoundError."""

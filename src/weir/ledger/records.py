@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from weir.meta import keys
 from weir.meta.interfaces import MetaStore
-from weir.meta.update import LEDGER, UpdateSettings, create, read, update
+from weir.meta.update import LEDGER, UpdateSettings, VersionedValue, create, read, update
 from weir.model.errors import LedgerNotFoundError, MetaKeyMissingError, MetaUnavailableError
 from weir.model.ids import LedgerId
 from weir.model.ledger import LedgerMetadata
@@ -31,10 +31,11 @@ class LedgerRecords:
         self._meta = meta
         self._settings = settings
 
-    async def create(self, ledger: LedgerMetadata) -> None:
+    async def create(self, ledger: LedgerMetadata) -> Record:
         """Write a new ledger down."""
         key = keys.ledger(ledger.ledger_id)
-        await create(self._meta, key, LEDGER, ledger, runtime=self._runtime, settings=self._settings)
+        made = await create(self._meta, key, LEDGER, ledger, runtime=self._runtime, settings=self._settings)
+        return Record(made.value, made.version)
 
     async def get(self, ledger_id: LedgerId) -> Record:
         """The record as it is now, or LedgerNotFoundError."""
@@ -52,17 +53,23 @@ class LedgerRecords:
                 raise LedgerNotFoundError(f"there is no ledger {ledger_id}")
             return Record(found.value, found.version)
 
-    async def change(self, ledger_id: LedgerId, transform: Transform) -> LedgerMetadata:
+    async def change(self, ledger_id: LedgerId, transform: Transform, known: Record | None = None) -> Record:
         """Apply a transform (`weir.ledger.transforms`) to the record as it is; returns what it is then. What the
-        transform raises is raised."""
+        transform raises is raised. `known` saves the first read, and may be out of date."""
         key = keys.ledger(ledger_id)
         try:
             changed = await update(
-                self._meta, key, LEDGER, transform, runtime=self._runtime, settings=self._settings
+                self._meta,
+                key,
+                LEDGER,
+                transform,
+                runtime=self._runtime,
+                settings=self._settings,
+                known=None if known is None else VersionedValue(key, *known),
             )
         except MetaKeyMissingError:
             raise LedgerNotFoundError(f"there is no ledger {ledger_id} any more") from None
-        return changed.value
+        return Record(changed.value, changed.version)
 
     async def delete(self, ledger_id: LedgerId) -> None:
         """Forget the ledger; fine if it is gone."""

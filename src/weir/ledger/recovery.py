@@ -20,6 +20,7 @@ from functools import partial
 from weir.ledger.context import LedgerContext
 from weir.ledger.fencing import Fencing
 from weir.ledger.marks import mark_if_suspect
+from weir.ledger.records import Record
 from weir.ledger.replicas import whole
 from weir.ledger.tail import Answer, Verdict, decide
 from weir.ledger.transforms import begin_recovery, close_recovered
@@ -43,21 +44,24 @@ from weir.wire.entry import Entry, encode_entry
 log = logging.getLogger(__name__)
 
 
-async def recover(context: LedgerContext, ledger_id: LedgerId) -> LedgerMetadata:
-    """Close the ledger at its end and return its metadata; at once if it is closed already. RecoveryFailedError if
+async def recover(context: LedgerContext, ledger_id: LedgerId) -> Record:
+    """Close the ledger at its end and return its record; at once if it is closed already. RecoveryFailedError if
     the end cannot be decided for now; trying again later is safe, also by others."""
+    record = await context.records.get(ledger_id)
+    if record.ledger.state is LedgerState.CLOSED:
+        return record
     try:
-        ledger = await context.records.change(ledger_id, begin_recovery)
+        record = await context.records.change(ledger_id, begin_recovery, record)
     except LedgerClosedError:
-        return (await context.records.get(ledger_id)).ledger
-    recovery = Recovery(context, ledger)
+        return await context.records.get(ledger_id)
+    recovery = Recovery(context, record.ledger)
     try:
         async with asyncio.timeout(context.settings.recovery.timeout_s):
             return await recovery.run()
     except (TimeoutError, RecoveryFailedError) as failure:
-        ledger = (await context.records.get(ledger_id)).ledger
-        if ledger.state is LedgerState.CLOSED:
-            return ledger  # someone else could
+        record = await context.records.get(ledger_id)
+        if record.ledger.state is LedgerState.CLOSED:
+            return record  # someone else could
         if isinstance(failure, RecoveryFailedError):
             raise
         raise RecoveryFailedError(f"the end of ledger {ledger_id} cannot be decided: {recovery.doing}") from None
@@ -79,7 +83,7 @@ class Recovery:
         #: What keeps it, for an error message.
         self.doing = "nothing was asked yet"
 
-    async def run(self) -> LedgerMetadata:
+    async def run(self) -> Record:
         base = self._ledger.fragments[-1]
         try:
             self.doing = f"not enough of {base.bookies} can be fenced"
@@ -95,9 +99,10 @@ class Recovery:
         )
         self.doing = "its close cannot be written down"
         closed = await self._context.records.change(self._ledger.ledger_id, end)
-        log.info("ledger %s is recovered and closed at entry %s", closed.ledger_id, closed.last_entry)
+        ledger = closed.ledger
+        log.info("ledger %s is recovered and closed at entry %s", ledger.ledger_id, ledger.last_entry)
         # Bookies that took no part in the write-back lack what they should hold.
-        await mark_if_suspect(self._context, closed, self._back.suspects)
+        await mark_if_suspect(self._context, ledger, self._back.suspects)
         return closed
 
     async def _recover_tail(self, confirmed: EntryId) -> tuple[EntryId, int]:

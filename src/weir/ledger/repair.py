@@ -87,7 +87,7 @@ class Repair:
         if ledger.state is LedgerState.CLOSED or not concerned:
             return ledger
         if ledger.state is LedgerState.IN_RECOVERY or fence_open:
-            return await recover(self._context, ledger_id)
+            return (await recover(self._context, ledger_id)).ledger
         report.waits_for_close = True
         return ledger
 

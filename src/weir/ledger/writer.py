@@ -13,6 +13,7 @@ from weir.ledger.context import LedgerContext
 from weir.ledger.ensemble import plan_change
 from weir.ledger.marks import mark_if_suspect
 from weir.ledger.quorum import Stripes
+from weir.ledger.records import Record
 from weir.ledger.transforms import close_at, replace_bookies
 from weir.ledger.window import Batch, Slot, Window
 from weir.model.check import check
@@ -51,12 +52,14 @@ Pieces = tuple[bytes, Buffer]
 class LedgerWriter:
     """Made by `LedgerClient.create`. Once it has failed it stays failed: recover the ledger, create a new one."""
 
-    def __init__(self, context: LedgerContext, metadata: LedgerMetadata) -> None:
+    def __init__(self, context: LedgerContext, record: Record) -> None:
         self._context = context
         self._settings = context.settings.writer
         self._clock = context.runtime.clock
         self._loop = asyncio.get_running_loop()
-        self._metadata = metadata
+        #: The ledger as this writer last wrote it down.
+        self._record = record
+        metadata = record.ledger
         self.ledger_id: LedgerId = metadata.ledger_id
         self._stripes = Stripes(metadata.quorum)
         self._window = Window(self._stripes)
@@ -91,7 +94,7 @@ class LedgerWriter:
     @property
     def metadata(self) -> LedgerMetadata:
         """The ledger as this writer last wrote it down."""
-        return self._metadata
+        return self._record.ledger
 
     @property
     def last_confirmed(self) -> EntryId:
@@ -398,7 +401,7 @@ class LedgerWriter:
         """Replace failed bookies, one change at a time, until none is left or nobody can take its place."""
         try:
             while self._failure is None and self.degraded:
-                plan = plan_change(self._slots, self._metadata.quorum, self._context)
+                plan = plan_change(self._slots, self.metadata.quorum, self._context)
                 if not plan:
                     self._go_on_without()
                     return
@@ -412,14 +415,13 @@ class LedgerWriter:
 
     async def _write_down(self, bookies: tuple[BookieId, ...]) -> None:
         """Say in the metadata where entries live from the first unacknowledged one on."""
-        before = self._metadata.fragments[-1].bookies
+        before = self.metadata.fragments[-1].bookies
         if bookies == before:
             return  # a bookie is taken back into its own place
         self._window.frozen = True
         fragment = Fragment(EntryId(self._window.last_confirmed + 1), bookies)
-        self._metadata = await self._context.records.change(
-            self.ledger_id, partial(replace_bookies, fragment=fragment, instead_of=before)
-        )
+        change = partial(replace_bookies, fragment=fragment, instead_of=before)
+        self._record = await self._context.records.change(self.ledger_id, change, self._record)
 
     def _adopt(self, bookies: tuple[BookieId, ...], plan: dict[int, BookieId]) -> None:
         """The metadata names the new bookies: send them what is unacknowledged, then acknowledge again."""
@@ -463,10 +465,10 @@ class LedgerWriter:
         if isinstance(failure, WriterFencedError | LedgerNotFoundError):
             raise failure
         end = partial(close_at, last_entry=self._window.last_confirmed, length=self._window.length)
-        self._metadata = await self._context.records.change(self.ledger_id, end)
+        self._record = await self._context.records.change(self.ledger_id, end, self._record)
         # Whoever failed may lack entries that others acknowledged.
-        await mark_if_suspect(self._context, self._metadata, self._suspects)
-        return self._metadata
+        await mark_if_suspect(self._context, self.metadata, self._suspects)
+        return self.metadata
 
     async def _progress(self) -> None:
         """Wait until something is acknowledged or the writer failed."""

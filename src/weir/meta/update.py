@@ -7,6 +7,7 @@ where it matters who won, the value must name its author.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
@@ -118,7 +119,7 @@ async def create(
         return value
 
     loop = _Loop(store, key, codec, only_if_absent, runtime=runtime, settings=settings)
-    return await loop.run(tried=tried)
+    return await loop.run(tried=tried, new=value)
 
 
 class _Loop(Generic[T]):
@@ -142,10 +143,14 @@ class _Loop(Generic[T]):
         self._unknown: dict[bytes, None] = {}
 
     async def run(
-        self, known: VersionedValue[T] | None = None, *, tried: bytes | None = None
+        self, known: VersionedValue[T] | None = None, *, tried: bytes | None = None, new: T | None = None
     ) -> VersionedValue[T]:
+        """`new`: what a key that most likely does not exist is to be."""
         if tried is not None:
             self._unknown[tried] = None
+        elif new is not None:
+            with suppress(MetaConflictError, MetaUnavailableError):
+                return await self._put(new, ABSENT)
         if known is not None:
             changed = await self._from_known(known)
             if changed is not None:

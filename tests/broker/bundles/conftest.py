@@ -35,6 +35,8 @@ class Names:
     closing_s: float = 0.0
     reasons: list[str] = field(default_factory=list)
     prepared: list[TopicName] = field(default_factory=list)
+    looked_at: list[TopicName] = field(default_factory=list)
+    written_down: list[TopicName] = field(default_factory=list)
 
     async def load(self, name: TopicName, *, create: bool = True) -> object:
         claim = self.claims[name] = await self.ownership.own(name)
@@ -46,10 +48,16 @@ class Names:
     def written(self) -> list[TopicName]:
         return self.names[:1]
 
+    async def look_ahead(self, name: TopicName) -> None:
+        self.looked_at.append(name)
+
     async def load_ahead(self, name: TopicName, *, written: bool) -> None:
         await self.load(name, create=False)
         if written:
             self.prepared.append(name)
+
+    async def write_down(self, name: TopicName) -> None:
+        self.written_down.append(name)
 
     async def unload(self, name: TopicName, reason: str = "") -> None:
         await self.ownership.clock.sleep(self.closing_s)

@@ -31,11 +31,13 @@ def test_a_bundle_goes_to_a_named_broker_with_its_topics(in_cluster: Callable) -
         await one.moves.hand_over(BUNDLE, other.name)
         assert cluster.told == [(other.name, BUNDLE, [T, U])]
         assert one.held == []
+        assert one.topics.written_down == [T, U]
         assert one.topics.reasons == [f"the topic moves to broker {other.name}"] * 2
         owner = one.ownership.owner_now(T)
         assert (owner.broker_id, owner.here, owner.epoch) == (other.name, False, 1)
         await cluster.settle()
         assert sorted(map(str, other.topics.names)) == sorted([str(T), str(U)])
+        assert other.topics.looked_at == [T, U]
         assert other.topics.prepared == [T]  # which is written to
         assert other.moves.info(BUNDLE).owner == other.name
         with pytest.raises(NotOwnerError):

@@ -123,7 +123,7 @@ class BundleMoves:
         try:
             if to:
                 await self._change(held, lambda claim: replace(claim, next=to))
-                await self._tell(held.name, to)
+                await self._get_ready(held.name, to)
         except WeirError:
             held.leaving, held.next = False, ""
             self._put_straight(held)
@@ -152,14 +152,32 @@ class BundleMoves:
                 log.warning("%s is still said to go elsewhere: %s", held.name, failed)
                 await self.ownership.clock.sleep(self._settings.retry_s)
 
-    async def _tell(self, bundle: BundleName, to: str) -> None:
+    async def _get_ready(self, bundle: BundleName, to: str) -> None:
+        """What can be done while clients are still served here: none of it is needed."""
         names = [name for name in self._topics.names if bundle.holds(name)]
+        written = [name for name in self._topics.written if bundle.holds(name)]
         try:
             async with asyncio.timeout(self._settings.ready_s):
-                written = [name for name in self._topics.written if bundle.holds(name)]
-                await self._successor.get_ready(to, bundle, names, written)
-        except (WeirError, TimeoutError) as failed:
+                await asyncio.gather(
+                    self._tell(bundle, to, names, written),
+                    gathered((self._write_down(name) for name in names), _TOPICS_AT_ONCE),
+                )
+        except TimeoutError:
+            log.info("%s and broker %s are not ready for each other", bundle, to)
+
+    async def _tell(
+        self, bundle: BundleName, to: str, names: Sequence[TopicName], written: Sequence[TopicName]
+    ) -> None:
+        try:
+            await self._successor.get_ready(to, bundle, names, written)
+        except WeirError as failed:
             log.info("broker %s could not be told to expect %s: %s", to, bundle, failed)
+
+    async def _write_down(self, name: TopicName) -> None:
+        try:
+            await self._topics.write_down(name)
+        except WeirError as failed:
+            log.info("%s is written down when it is unloaded: %s", name, failed)
 
     async def _put_down(self, bundle: BundleName, reason: str) -> None:
         """Until nothing of it is loaded: what was being loaded when it began comes, and goes, too."""
@@ -213,6 +231,15 @@ class BundleMoves:
         self._expected[bundle] = dict.fromkeys(topics, False) | dict.fromkeys(written, True)
         if held is not None and held.held:
             self._arrived(held)
+        else:
+            looks = (self._look_ahead(name) for name in topics)
+            self.ownership.tasks.spawn(gathered(looks, _TOPICS_AT_ONCE), f"look at {bundle}")
+
+    async def _look_ahead(self, name: TopicName) -> None:
+        try:
+            await self._topics.look_ahead(name)
+        except WeirError as failed:
+            log.info("nothing is known of %s ahead: %s", name, failed)
 
     def _arrived(self, held: HeldBundle) -> None:
         topics = self._expected.pop(held.name, {})

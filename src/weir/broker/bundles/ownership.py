@@ -148,12 +148,14 @@ class BundleOwnership:
             if lease is None:
                 raise NotOwnerError(f"this broker is not registered, so it cannot take {bundle}", hint="try again")
             try:
-                found = await self.claims.refresh(keys.claim(bundle))
+                found, there = await self._look(bundle)
                 claim = await self._claimed(bundle, found, waited)
                 if claim is None:
                     waited = True
                     continue  # somebody else's is on its way here
-                if not await self.boundaries.confirmed(bundle):
+                if there is None or claim is not found:
+                    there = await self.boundaries.confirmed(bundle)
+                if not there:
                     return await self._drop(claim)
             except (MetaConflictError, MetaUnavailableError) as again:
                 log.info("taking %s once more: %s", bundle, again)
@@ -165,6 +167,16 @@ class BundleOwnership:
                 return None
             return self._holds(bundle, claim, lease)
         raise NotOwnerError(f"the metadata store did not let this broker take {bundle}", hint="try again")
+
+    async def _look(self, bundle: BundleName) -> tuple[VersionedValue[BundleClaim] | None, bool | None]:
+        """The claim by the store's own word; and whether there is such a bundle, if the claim was known to be this
+        broker's before (another gave it, say): that is to be read when one has the claim."""
+        key = keys.claim(bundle)
+        known = self.claims.get(key)
+        if not self.registration.is_mine(known):
+            return await self.claims.refresh(key), None
+        found, there = await asyncio.gather(self.claims.refresh(key), self.boundaries.confirmed(bundle))
+        return found, there if found is not None and found.value == known else None
 
     async def _claimed(
         self, bundle: BundleName, found: VersionedValue[BundleClaim] | None, waited: bool
@@ -246,10 +258,16 @@ class BundleOwnership:
 
     def chosen(self, bundle: BundleName, claim: BundleClaim | None) -> str:
         """Who is to take a bundle that nobody has: who was to have it next, else whom everybody would choose; ""
-        if nobody may."""
+        if nobody may. A broker that was started anew without having handed it over gets it if there are no others:
+        clients try the others at once, and that one after the pauses that they have got used to."""
         live, isolation = self.registration.live, self._isolation_of(bundle.namespace)
-        if claim is not None and claim.next and claim.next in self._choices.candidates(live, isolation):
-            return claim.next
+        if claim is not None:
+            may = self._choices.candidates(live, isolation)
+            if claim.next in may:
+                return claim.next
+            if claim.owner in may and live[claim.owner].instance != claim.instance:
+                others = [broker for broker in may if broker != claim.owner]
+                return choose(bundle, others) or claim.owner
         return self._choices.chosen(live, isolation, bundle)
 
     def _heir(self, bundle: BundleName, holder: BrokerInfo) -> str:

@@ -17,9 +17,15 @@ class Topics(Protocol):
     def written(self) -> Sequence[TopicName]:
         """Those that have producers."""
 
+    async def look_ahead(self, name: TopicName) -> None:
+        """Know what can be known of a topic before it is this broker's."""
+
     async def load_ahead(self, name: TopicName, *, written: bool) -> None:
         """Before its clients come: everything that the first of them would wait for. `written`: producers are
         among them."""
+
+    async def write_down(self, name: TopicName) -> None:
+        """Store now what is stored when the topic is unloaded, while it is served: unloading is short then."""
 
     async def unload(self, name: TopicName, reason: str = "the topic is unloaded") -> None:
         """Finish what is under way, close its ledgers, and let go of it."""
@@ -53,7 +59,13 @@ class NoTopics:
     def written(self) -> Sequence[TopicName]:
         return ()
 
+    async def look_ahead(self, name: TopicName) -> None:
+        pass
+
     async def load_ahead(self, name: TopicName, *, written: bool) -> None:
+        pass
+
+    async def write_down(self, name: TopicName) -> None:
         pass
 
     async def unload(self, name: TopicName, reason: str = "the topic is unloaded") -> None:

@@ -9,7 +9,10 @@ from weir.model.topics import TopicName
 AnyTopic = BrokerTopic | NonPersistentTopic
 
 
-async def open_topic(context: BrokerContext, name: TopicName, policies: Policies, epoch: int) -> AnyTopic:
+async def open_topic(
+    context: BrokerContext, name: TopicName, policies: Policies, epoch: int, *, written: bool = False
+) -> AnyTopic:
+    """`written`: with a ledger, so that the first message does not wait for one."""
     if name.persistent:
-        return await BrokerTopic.open(context, name, policies, epoch)
+        return await BrokerTopic.open(context, name, policies, epoch, written=written)
     return NonPersistentTopic(context, name, policies, epoch)

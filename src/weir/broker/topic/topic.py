@@ -162,12 +162,15 @@ class BrokerTopic:
 
     @classmethod
     async def open(
-        cls, context: BrokerContext, name: TopicName, policies: Policies, epoch: int = 0
+        cls, context: BrokerContext, name: TopicName, policies: Policies, epoch: int = 0, *, written: bool = False
     ) -> "BrokerTopic":
-        """Take the topic over from whoever had it, in this leader epoch, and bring its state up to date."""
+        """Take the topic over from whoever had it, in this leader epoch, and bring its state up to date;
+        `written`: with a ledger, which is opened meanwhile."""
         stream = await Stream.open(context.streams, stream_name(name), create_missing=True, leader=epoch)
         state: StateLog | None = None
         try:
+            if written:
+                stream.prepare()
             state = await stream.open_state()
             view = await CompactedView.open(context.streams, stream, state)
             topic = cls(context, name, policies, stream=stream, state=state, view=view)
@@ -469,6 +472,12 @@ class BrokerTopic:
             last.callback(self._mark_all)
             if self.publisher.holding is not None:
                 last.push_async_callback(self.publisher.holding.close)
+
+    async def write_down(self) -> None:
+        """Store now what would be stored when it is closed: what comes in between is little then."""
+        if self.alive:
+            self._mark_all()
+            await self.state.flush()
 
     async def _close_logs(self) -> None:
         """Both at once: who comes next waits for them. What is acknowledged after the state was written is read
