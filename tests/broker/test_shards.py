@@ -7,8 +7,10 @@ import pytest
 
 from weir.broker.coordinator_shards import COORDINATOR, CoordinatorShards, ShardCount, shard_key
 from weir.meta.memory import MemoryMeta
-from weir.model.errors import StreamFencedError, TopicNotFoundError
+from weir.model.bundles import Boundaries
+from weir.model.errors import NotAllowedError, StreamFencedError, TopicNotFoundError
 from weir.model.owned_names import kept_name
+from weir.model.registry import SYSTEM_NAMESPACE
 from weir.model.topics import NamespaceName
 
 
@@ -99,6 +101,33 @@ def test_what_was_kept_before_there_were_several_shards_is_in_the_one_shard(run:
         assert [one.state.get("a") for one in await shards.used()] == [b"1"]
         assert (await shards.of("group/a")).state.get("a") == b"1"
         assert await count.known() == 1
+
+    run(scenario)
+
+
+def test_the_shards_of_a_new_cluster_are_in_bundles_of_their_own_and_those_of_an_old_one_stay_where_they_are(
+    run: Callable,
+) -> None:
+    async def scenario(bench) -> None:
+        divided: list[Boundaries] = []
+        looked: list[NamespaceName] = []
+
+        class Bundles:
+            async def divide_at(self, namespace: NamespaceName, boundaries: Boundaries) -> None:
+                assert namespace == SYSTEM_NAMESPACE
+                divided.append(boundaries)
+                raise NotAllowedError("it is divided already")  # which is no reason not to go on
+
+            async def look_again(self, namespace: NamespaceName) -> None:
+                looked.append(namespace)
+
+        broker = await bench.broker()
+        for _ in range(2):
+            count = ShardCount(MemoryMeta(bench.core, bench.runtime), 16, Bundles())
+            names = await CoordinatorShards(broker, count).names()
+        (boundaries,) = divided
+        assert looked == [SYSTEM_NAMESPACE]
+        assert len({boundaries.bundle_of(name) for name in names}) == 16
 
     run(scenario)
 

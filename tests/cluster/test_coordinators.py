@@ -1,6 +1,7 @@
 """Coordinators of brokers that speak to each other: what clients ask of one that is not the coordinator."""
 
 from weir.broker.api import CommittedOffset, TransactionState
+from weir.broker.coordinator_shards import CLUSTER_SHARDS, COORDINATOR
 from weir.model.topics import TopicName
 from weir.testing.many_brokers import ManyBrokers
 
@@ -13,6 +14,10 @@ def test_partitions_groups_and_sinks_are_asked_for_at_any_broker(brokers: ManyBr
         groups = {name: one.composed.groups for name, one in brokers.running.items()}
         some, name = next(iter(access.values())), "weir-sink/s/1"
         owner = (await some.owner(name)).broker_id
+        bundles = next(iter(brokers.running.values())).broker.bundles
+        assert (
+            len({bundles.bundle_of(COORDINATOR.at(number)) for number in range(CLUSTER_SHARDS)}) == CLUSTER_SHARDS
+        )
         assert {(await one.owner(name)).broker_id for one in access.values()} == {owner}
         assert len({(await some.owner(f"id-{number}")).broker_id for number in range(40)}) > 1
         who = await access[owner].init(name)

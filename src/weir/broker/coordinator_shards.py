@@ -7,6 +7,7 @@ How many shards there are is said once, in the metadata, and never changes: whic
 belongs to follows from it (docs/adr/0025-cluster.md).
 """
 
+import logging
 from collections.abc import Callable
 from typing import Protocol
 from zlib import crc32
@@ -16,10 +17,18 @@ from weir.broker.topic.opening import AnyTopic
 from weir.broker.topic.topic import BrokerTopic
 from weir.meta import keys
 from weir.meta.interfaces import ABSENT, MetaStore
-from weir.model.errors import InvariantError, MetaConflictError, NotOwnerError, StreamError, WeirError
+from weir.model.bundles import Boundaries, partition_hashes
+from weir.model.errors import (
+    InvariantError,
+    MetaConflictError,
+    NotAllowedError,
+    NotOwnerError,
+    StreamError,
+    WeirError,
+)
 from weir.model.owned_names import SINK_PREFIX, plain_name
 from weir.model.registry import SYSTEM_NAMESPACE
-from weir.model.topics import TopicName
+from weir.model.topics import NamespaceName, TopicName
 from weir.stream.state import StateLog
 
 #: The one shard where there is only one; else its partitions are the shards.
@@ -28,6 +37,8 @@ COORDINATOR = TopicName(SYSTEM_NAMESPACE, "coordinator")
 CLUSTER_SHARDS = 16
 _EPOCH = "epoch"
 
+log = logging.getLogger(__name__)
+
 
 class _Broker(Protocol):
     async def load(self, name: TopicName, *, create: bool = True) -> AnyTopic: ...
@@ -35,6 +46,14 @@ class _Broker(Protocol):
     async def holder(self, name: TopicName) -> Owner: ...
 
     async def is_stored(self, name: TopicName) -> bool: ...
+
+
+class _Bundles(Protocol):
+    async def divide_at(self, namespace: NamespaceName, boundaries: Boundaries) -> None:
+        """NotAllowedError if it has others already."""
+
+    async def look_again(self, namespace: NamespaceName) -> None:
+        """Know its bundles by the store's own word."""
 
 
 def shard_key(name: str) -> str:
@@ -97,13 +116,19 @@ class ShardCount:
     """How many shards there are, as the metadata say; `wanted` where nobody has said so yet, unless the one shard
     of before there were several is there."""
 
-    def __init__(self, meta: MetaStore, wanted: int) -> None:
+    def __init__(self, meta: MetaStore, wanted: int, bundles: _Bundles | None = None) -> None:
+        """`bundles`: where the shards are put into bundles of their own, before there are any."""
         self._meta = meta
         self._wanted = wanted
+        self._bundles = bundles
 
     async def known(self) -> int | None:
         found = await self._meta.get(keys.COORDINATOR_SHARDS)
-        return None if found is None else int(found.value)
+        if found is None:
+            return None
+        if self._bundles is not None:  # whoever decided may have divided them a moment ago
+            await self._bundles.look_again(SYSTEM_NAMESPACE)
+        return int(found.value)
 
     async def decided(self, broker: _Broker) -> int:
         """Decide, if nobody has yet."""
@@ -112,11 +137,22 @@ class ShardCount:
             if found is not None:
                 return found
             wanted = 1 if await broker.is_stored(COORDINATOR) else self._wanted
+            if wanted > 1 and self._bundles is not None:
+                await self._keep_apart(self._bundles, wanted)
             try:
                 await self._meta.put(keys.COORDINATOR_SHARDS, str(wanted).encode(), expect=ABSENT)
             except MetaConflictError:
                 continue
             return wanted
+
+    async def _keep_apart(self, bundles: _Bundles, count: int) -> None:
+        """Each shard in a bundle of its own, so that as many brokers can coordinate. Nobody has one yet: who does
+        has decided before."""
+        boundaries = Boundaries.apart(partition_hashes(COORDINATOR, range(count)))
+        try:
+            await bundles.divide_at(SYSTEM_NAMESPACE, boundaries)
+        except NotAllowedError as divided:
+            log.info("shards of coordinators stay in the bundles that there are: %s", divided)
 
 
 class CoordinatorShards:

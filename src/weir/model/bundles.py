@@ -99,6 +99,12 @@ class Boundaries:
         step = (LAST_HASH + 1) // count
         return cls((*(step * number for number in range(count)), LAST_HASH))
 
+    @classmethod
+    def apart(cls, hashes: Iterable[int]) -> "Boundaries":
+        """As many as there are hashes, each in a bundle of its own."""
+        middles = ((one + other + 1) // 2 for one, other in pairwise(sorted(set(hashes))))
+        return cls((0, *middles, LAST_HASH))
+
     def bundles(self, namespace: NamespaceName) -> list[BundleName]:
         return [BundleName(namespace, low, high) for low, high in pairwise(self.points)]
 

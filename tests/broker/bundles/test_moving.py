@@ -2,14 +2,18 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 from tests.broker.bundles.conftest import BUNDLES, SPACE, TTL_S, Cluster, Member, topic_in
 
 from weir.meta import keys
+from weir.meta.leases import usable_lease
+from weir.model.bundles import BundleClaim
 from weir.model.errors import MetaUnavailableError, NotAllowedError, NotOwnerError
 from weir.model.policies import Isolation
 from weir.model.topics import NamespaceName
+from weir.testing.leading import Led, claims_told, going_back
 from weir.testing.world.meta import MetaFaults
 
 BUNDLE = BUNDLES[0]
@@ -210,6 +214,37 @@ def test_a_split_that_is_cut_short_is_ended_by_whoever_has_the_bundle_next(
         ]
         for topic, epoch in epochs.items():
             assert (await other.ownership.own(topic)).epoch >= epoch
+
+    in_cluster(scenario, seed)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_no_half_is_of_an_epoch_before_that_of_who_ended_the_split_of_a_slow_broker(
+    in_cluster: Callable, seed: int
+) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        one, other = await loaded(cluster)
+        told: list[tuple[None, Led]] = []
+
+        async def follow() -> None:
+            async for led in claims_told(cluster.core, cluster.runtime):
+                told.append((None, led))
+
+        following = asyncio.ensure_future(follow())
+        one.meta.faults = MetaFaults(delay_s=0.3, watch_delay_s=1.0)
+        splitting = asyncio.ensure_future(one.moves.split(BUNDLE))
+        while not (other.ownership.claims.get(keys.claim(BUNDLE)) or BundleClaim()).split:
+            await cluster.runtime.clock.sleep(0.01)
+        cluster.core.revoke(usable_lease(one.ownership.registration.lease, ""))  # sooner than it knows
+        other.meta.faults = MetaFaults(delay_s=0.1)
+        with suppress(NotOwnerError):
+            await other.ownership.own(T)
+        await asyncio.wait([splitting])
+        await cluster.runtime.clock.sleep(3 * TTL_S)
+        following.cancel()
+        splitting.exception()
+        assert len(told) > 3
+        assert going_back(told) == []
 
     in_cluster(scenario, seed)
 

@@ -229,6 +229,23 @@ def test_without_a_lease_nothing_can_be_owned(in_cluster: Callable) -> None:
     in_cluster(scenario)
 
 
+def test_what_a_killed_broker_had_is_the_others_once_it_is_started_again(in_cluster: Callable) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.brokers("abc")
+        one = cluster.chosen(BUNDLES[0])
+        await one.ownership.own(T)
+        one.meta.faults = MetaFaults(outage=True)
+        again = await cluster.broker(one.name, "2")
+        await cluster.settle()
+        (chosen,) = {member.ownership.owner_now(T).broker_id for member in cluster.members.values()}
+        assert chosen != one.name  # where clients find nobody, and wait longer and longer before they try again
+        assert (await cluster.members[chosen].ownership.own(T)).epoch == 1
+        with pytest.raises(NotOwnerError):
+            await again.ownership.own(T)
+
+    in_cluster(scenario)
+
+
 def test_a_broker_that_comes_back_takes_over_from_its_former_self_at_once(in_cluster: Callable) -> None:
     async def scenario(cluster: Cluster) -> None:
         former = await cluster.broker("a", "1")

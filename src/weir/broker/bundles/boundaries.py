@@ -41,9 +41,13 @@ class BundleBoundaries:
     def has(self, bundle: BundleName) -> bool:
         return self.of(bundle.namespace).has(bundle)
 
+    async def refresh(self, namespace: NamespaceName) -> None:
+        """Know its bundles by the store's own word, which may be ahead of the watch."""
+        await self._records.refresh(keys.boundaries(namespace))
+
     async def confirmed(self, bundle: BundleName) -> bool:
         """`has`, by the store's own word."""
-        await self._records.refresh(keys.boundaries(bundle.namespace))
+        await self.refresh(bundle.namespace)
         return self.has(bundle)
 
     async def split(self, bundle: BundleName, at: int) -> None:
@@ -51,9 +55,8 @@ class BundleBoundaries:
         key = keys.boundaries(bundle.namespace)
         await self._records.upsert(key, lambda now: (now or _DEFAULT).split(bundle, at))
 
-    async def divide(self, namespace: NamespaceName, count: int) -> None:
-        """So many of the same size, for a namespace that has no record yet; NotAllowedError if it has another."""
-        wanted = Boundaries.even(count)
+    async def divide(self, namespace: NamespaceName, wanted: Boundaries) -> None:
+        """For a namespace that has no record yet; NotAllowedError if it has another."""
 
         def first(now: Boundaries | None) -> Boundaries:
             if now is not None and now != wanted:

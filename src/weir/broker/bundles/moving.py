@@ -14,7 +14,7 @@ from weir.broker.bundles.shared_work import SharedWork, gathered
 from weir.broker.bundles.splitting import Splitting
 from weir.broker.bundles.successor import NoTopics, Successor, Topics, UntoldSuccessor
 from weir.meta import keys
-from weir.model.bundles import BundleClaim, BundleName
+from weir.model.bundles import Boundaries, BundleClaim, BundleName
 from weir.model.errors import InvalidNameError, NotAllowedError, NotOwnerError, WeirError
 from weir.model.topics import NamespaceName, TopicName
 
@@ -276,12 +276,21 @@ class BundleMoves:
 
     def _end_split(self, bundle: BundleName, claim: BundleClaim) -> None:
         if bundle not in self._under_way:
-            self._under_way.begin(bundle, self._splitting.finish(bundle, claim.split, claim.epoch))
+            epoch = claim.epoch if self.ownership.registration.is_mine(claim) else claim.epoch + 1
+            self._under_way.begin(bundle, self._splitting.finish(bundle, claim.split, epoch))
 
     async def divide(self, namespace: NamespaceName, bundles: int) -> None:
+        await self.divide_at(namespace, Boundaries.even(bundles))
+
+    async def divide_at(self, namespace: NamespaceName, boundaries: Boundaries) -> None:
+        """`divide`, into these."""
         if any(bundle.namespace == namespace for bundle in self._known()):
             raise NotAllowedError(f"{namespace} has its bundles already", hint="split those that it has")
-        await self.ownership.boundaries.divide(namespace, bundles)
+        await self.ownership.boundaries.divide(namespace, boundaries)
+
+    async def look_again(self, namespace: NamespaceName) -> None:
+        """Know the namespace's bundles by the store's own word."""
+        await self.ownership.boundaries.refresh(namespace)
 
     # --- going down ---------------------------------------------------------------------------------------------
 

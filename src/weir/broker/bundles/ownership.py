@@ -181,8 +181,9 @@ class BundleOwnership:
     async def _claimed(
         self, bundle: BundleName, found: VersionedValue[BundleClaim] | None, waited: bool
     ) -> VersionedValue[BundleClaim] | None:
-        """The claim with this broker's name in it; None if it was waited for and may be there now. Who has waited
-        takes what nobody has, whomever everybody would choose by now: its clients are here."""
+        """The claim with this broker's name in it, or one whose split is to be ended, as it is; None if it was
+        waited for and may be there now. Who has waited takes what nobody has, whomever everybody would choose by
+        now: its clients are here."""
         key = keys.claim(bundle)
         claim = None if found is None else found.value
         if found is not None and claim is not None and self.registration.is_mine(claim):
@@ -197,8 +198,10 @@ class BundleOwnership:
         chosen = self.chosen(bundle, claim)
         if chosen != self.me.broker_id and not waited:
             raise self.elsewhere(bundle, chosen)
+        if claim is not None and claim.split:
+            return found
         epoch = 0 if claim is None else claim.epoch + 1
-        mine = BundleClaim(self.me.broker_id, self.me.instance, epoch, split=0 if claim is None else claim.split)
+        mine = BundleClaim(self.me.broker_id, self.me.instance, epoch)
         return await self.claims.put(key, mine, expect=ABSENT if found is None else found.version)
 
     async def _comes(self, bundle: BundleName, claim: BundleClaim, holder: BrokerInfo) -> bool:
@@ -371,7 +374,8 @@ class BundleOwnership:
                 self._given(bundle)
         for bundle in [name for name in self.held if name.namespace == namespace]:
             claim = self.claims.get(keys.claim(bundle))
-            if claim is not None and claim.split and not self.boundaries.has(bundle):
+            mine = self.registration.is_mine(claim)
+            if claim is not None and mine and claim.split and not self.boundaries.has(bundle):
                 self.end_split(bundle, claim)
 
     def _lease_lost(self) -> None:

@@ -1,8 +1,9 @@
 """A bundle is made two, so that a crash in between loses nothing, and no epoch goes back.
 
-The mark in the bundle's own claim comes first: whoever has a claim with a mark ends the split, and serves
-nothing by it that was not served before. Then come the halves' claims, then the boundaries, and the claim goes
-last."""
+The mark in the bundle's own claim comes first. Then come the halves' claims, then the boundaries, and the claim
+goes last. If its owner dies meanwhile, whoever is to have the bundle next does not take it, but ends the split:
+the halves are that broker's in the next epoch. Had it taken the whole first, the former owner, which may be slow,
+could still write halves of the epoch before."""
 
 from contextlib import suppress
 
@@ -18,7 +19,8 @@ class Splitting:
         self._ownership = ownership
 
     async def finish(self, bundle: BundleName, at: int, epoch: int) -> None:
-        """End a split of a bundle whose marked claim is this broker's, in this epoch. Fine to do again."""
+        """End a split of a bundle whose marked claim is this broker's in this epoch, or was somebody else's in the
+        one before. Fine to do again."""
         ownership = self._ownership
         halves = bundle.halves(at)
         claims = [await self._claim(half, epoch) for half in halves]

@@ -144,8 +144,8 @@ def _epoch_stands_still() -> Iterator[None]:
 def _epoch_begins_anew() -> Iterator[None]:
     """Whoever takes a bundle that nobody has counts its epochs from the beginning, and its ledgers go by that."""
 
-    def anew(owner: str, instance: str, epoch: int, split: int) -> BundleClaim:
-        return BundleClaim(owner, instance, 0, split=split)
+    def anew(owner: str, instance: str, epoch: int) -> BundleClaim:
+        return BundleClaim(owner, instance, 0)
 
     with (
         patch.object(ownership, "BundleClaim", anew),
