@@ -118,7 +118,7 @@ async def test_leased_keys_of_the_process_before_are_gone_at_open_and_watches_si
 
 async def test_a_lease_is_kept_alive_and_ends_when_nobody_renews_it(runtime: Runtime, tmp_path: Path) -> None:
     store = await open_embedded(runtime, f"{tmp_path}/m")
-    kept, starved = await store.lease(0.1), await store.lease(0.4)
+    kept, starved = await store.lease(0.5), await store.lease(1.0)
 
     async def unanswered() -> bool:
         raise MetaUnavailableError("starved")
