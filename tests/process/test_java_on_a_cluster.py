@@ -15,9 +15,9 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
-
 from bench import apache, kafka_peer
 from bench.maven import Artifacts
+
 from weir.testing.processes.both_clients import Kafka
 from weir.testing.processes.cluster import ClusterProcess
 

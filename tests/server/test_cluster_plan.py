@@ -1,5 +1,6 @@
 """A cluster's folder keeps what nodes there are; settings of brokers are checked before anything starts."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,31 +10,39 @@ from weir.model.ledger import Quorum
 from weir.server import config_parts as parts
 from weir.server.cluster_plan import cluster_secret_file, plan_cluster
 from weir.server.config_load import load
+from weir.server.free_ports import HeldPorts
 
 
-def test_names_and_ports_stay_and_more_are_added(tmp_path: Path) -> None:
-    first = plan_cluster(tmp_path, brokers=2, bookies=2, etcd_members=1)
-    again = plan_cluster(tmp_path, brokers=3, bookies=3, etcd_members=1)
+@pytest.fixture
+def ports() -> Iterator[HeldPorts]:
+    held = HeldPorts()
+    yield held
+    held.close()
+
+
+def test_names_and_ports_stay_and_more_are_added(tmp_path: Path, ports: HeldPorts) -> None:
+    first = plan_cluster(tmp_path, ports, brokers=2, bookies=2, etcd_members=1)
+    again = plan_cluster(tmp_path, ports, brokers=3, bookies=3, etcd_members=1)
     assert again.brokers[:2] == first.brokers
     assert again.bookies[:2] == first.bookies
     assert again.etcd == first.etcd
-    ports = [port for b in again.brokers for port in (b.kafka, b.pulsar, b.http, b.peer, b.amqp)]
-    assert len(set(ports)) == len(ports)
+    chosen = [port for b in again.brokers for port in (b.kafka, b.pulsar, b.http, b.peer, b.amqp)]
+    assert len(set(chosen)) == len(chosen)
     assert [b.name for b in again.brokers] == ["broker-1", "broker-2", "broker-3"]
 
 
-def test_members_of_etcd_and_bookies_with_data_are_not_left_out(tmp_path: Path) -> None:
-    plan_cluster(tmp_path, brokers=1, bookies=2, etcd_members=3)
+def test_members_of_etcd_and_bookies_with_data_are_not_left_out(tmp_path: Path, ports: HeldPorts) -> None:
+    plan_cluster(tmp_path, ports, brokers=1, bookies=2, etcd_members=3)
     with pytest.raises(ConfigError, match="3 etcd members"):
-        plan_cluster(tmp_path, brokers=1, bookies=2, etcd_members=1)
+        plan_cluster(tmp_path, ports, brokers=1, bookies=2, etcd_members=1)
     with pytest.raises(ConfigError, match="2 bookies"):
-        plan_cluster(tmp_path, brokers=1, bookies=1, etcd_members=3)
+        plan_cluster(tmp_path, ports, brokers=1, bookies=1, etcd_members=3)
 
 
-def test_a_plan_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_a_plan_that_cannot_be_read_is_named(tmp_path: Path, ports: HeldPorts) -> None:
     (tmp_path / "cluster.json").write_text("{")
     with pytest.raises(ConfigError, match=r"cluster\.json"):
-        plan_cluster(tmp_path, brokers=1, bookies=1, etcd_members=1)
+        plan_cluster(tmp_path, ports, brokers=1, bookies=1, etcd_members=1)
 
 
 def test_the_secret_is_made_once_and_nobody_elses_to_read(tmp_path: Path) -> None:

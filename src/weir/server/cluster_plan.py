@@ -8,7 +8,7 @@ from pathlib import Path
 
 from weir.model.errors import ConfigError
 from weir.server.etcd_bundle import EtcdMember
-from weir.server.free_ports import choose_ports
+from weir.server.free_ports import HeldPorts
 
 _FIRST = {"kafka": 9092, "pulsar": 6650, "http": 8080, "amqp": 5672}
 
@@ -43,9 +43,10 @@ class ClusterPlan:
     etcd: list[EtcdMember] = field(default_factory=list)
 
 
-def plan_cluster(folder: Path, *, brokers: int, bookies: int, etcd_members: int) -> ClusterPlan:
+def plan_cluster(folder: Path, ports: HeldPorts, *, brokers: int, bookies: int, etcd_members: int) -> ClusterPlan:
     """What is there already, and more where more is wanted. A broker of a cluster is not missed; a bookie has the
-    only copies of nothing, but its disk belongs to it, and etcd's members know each other."""
+    only copies of nothing, but its disk belongs to it, and etcd's members know each other. All of its ports are
+    held."""
     path = folder / "cluster.json"
     known = _load(path)
     if known.etcd and len(known.etcd) != etcd_members:
@@ -58,8 +59,11 @@ def plan_cluster(folder: Path, *, brokers: int, bookies: int, etcd_members: int)
             f"the cluster in {folder} has {len(known.bookies)} bookies",
             hint="decommission one first (weir cluster decommission), or use another --data",
         )
+    ports.hold(_ports_of(known))
     plan = ClusterPlan(
-        _brokers(known.brokers, brokers), _bookies(known.bookies, bookies), _etcd(known.etcd, etcd_members)
+        _brokers(known.brokers, brokers, ports),
+        _bookies(known.bookies, bookies, ports),
+        _etcd(known.etcd, etcd_members, ports),
     )
     aside = path.with_name(path.name + ".new")
     aside.write_text(json.dumps(asdict(plan), indent=1) + "\n")
@@ -91,10 +95,17 @@ def _load(path: Path) -> ClusterPlan:
         raise ConfigError(f"{path} cannot be read: {bad}", hint="restore it, or use another --data") from None
 
 
-def _brokers(known: list[BrokerPlan], count: int) -> list[BrokerPlan]:
+def _ports_of(plan: ClusterPlan) -> list[int]:
+    names = (*_FIRST, "peer")
+    brokers = [port for each in plan.brokers for name in names if (port := getattr(each, name))]
+    etcd = [port for each in plan.etcd for port in (each.client_port, each.peer_port)]
+    return [*brokers, *(each.port for each in plan.bookies), *etcd]
+
+
+def _brokers(known: list[BrokerPlan], count: int, held: HeldPorts) -> list[BrokerPlan]:
     new = range(len(known), count)
     wanted = [(name, first + n) for n in new for name, first in _FIRST.items()]
-    ports = choose_ports([*(port for _, port in wanted), *(0 for _ in new)])
+    ports = held.choose([*(port for _, port in wanted), *(0 for _ in new)])
     own, peers = ports[: len(wanted)], ports[len(wanted) :]
     each = len(_FIRST)
     made = [
@@ -103,25 +114,25 @@ def _brokers(known: list[BrokerPlan], count: int) -> list[BrokerPlan]:
         )
         for at, n in enumerate(new)
     ]
-    return [*_with_amqp(known[:count]), *made]
+    return [*_with_amqp(known[:count], held), *made]
 
 
-def _with_amqp(known: list[BrokerPlan]) -> list[BrokerPlan]:
+def _with_amqp(known: list[BrokerPlan], held: HeldPorts) -> list[BrokerPlan]:
     """Those that were planned without a port for AMQP get one."""
-    ports = choose_ports(_FIRST["amqp"] + n for n, broker in enumerate(known) if not broker.amqp)
+    ports = held.choose(_FIRST["amqp"] + n for n, broker in enumerate(known) if not broker.amqp)
     return [broker if broker.amqp else replace(broker, amqp=ports.pop(0)) for broker in known]
 
 
-def _bookies(known: list[BookiePlan], count: int) -> list[BookiePlan]:
+def _bookies(known: list[BookiePlan], count: int, held: HeldPorts) -> list[BookiePlan]:
     new = range(len(known), count)
     return [
         *known,
-        *(BookiePlan(f"bookie-{n + 1}", port) for n, port in zip(new, choose_ports([0] * len(new)), strict=True)),
+        *(BookiePlan(f"bookie-{n + 1}", port) for n, port in zip(new, held.choose([0] * len(new)), strict=True)),
     ]
 
 
-def _etcd(known: list[EtcdMember], count: int) -> list[EtcdMember]:
+def _etcd(known: list[EtcdMember], count: int, held: HeldPorts) -> list[EtcdMember]:
     if known:
         return known
-    ports = choose_ports([0] * (2 * count))
+    ports = held.choose([0] * (2 * count))
     return [EtcdMember(f"etcd-{n + 1}", ports[2 * n], ports[2 * n + 1]) for n in range(count)]

@@ -10,6 +10,7 @@ from weir.runtime.interfaces import Runtime
 from weir.server.addresses import Address
 from weir.server.cluster_plan import BookiePlan, BrokerPlan, ClusterPlan, cluster_secret_file, plan_cluster
 from weir.server.etcd_bundle import etcd_specs, etcd_url
+from weir.server.free_ports import HeldPorts
 from weir.server.node import Node
 from weir.server.supervisor import ChildSpec, Supervisor, settings, weir_command
 
@@ -83,8 +84,10 @@ class ClusterUp(Node):
         await self._runtime.disk.make_dirs(str(folder))
         await self._lock(folder)
         own_etcd = options.etcd_members if options.meta_url is None else 0
+        ports = HeldPorts()
+        self._started.callback(ports.close)
         self._plan = plan = plan_cluster(
-            folder, brokers=options.brokers, bookies=options.bookies, etcd_members=own_etcd
+            folder, ports, brokers=options.brokers, bookies=options.bookies, etcd_members=own_etcd
         )
         secret = cluster_secret_file(folder)
         run = folder / "run"

@@ -10,7 +10,7 @@ from weir.runtime.interfaces import Runtime
 from weir.server.addresses import Address
 from weir.server.config import Config
 from weir.server.entrance import Entrance
-from weir.server.free_ports import choose_ports
+from weir.server.free_ports import HeldPorts
 from weir.server.node import Node
 from weir.server.supervisor import ChildSpec, Supervisor, settings, weir_command
 
@@ -41,6 +41,7 @@ class Workers(Node):
         self._supervisor = Supervisor(runtime.clock)
         self._entrances: dict[str, Entrance] = {}
         self._own: dict[str, list[Address]] = {}
+        self._ports = HeldPorts()
         super().__init__()
         self._run = Path(os.path.abspath(config.data)) / "run"
 
@@ -54,6 +55,7 @@ class Workers(Node):
 
     async def _start(self) -> None:
         config = self._config
+        self._started.callback(self._ports.close)
         for name in _LISTENERS:
             address: Address | None = getattr(config.listeners, name)
             if address is not None:
@@ -61,7 +63,7 @@ class Workers(Node):
         await self._lock()
         secret = self._run / "secret"
         _write_secret(secret)
-        meta, bookie, *peers = choose_ports([0] * (2 + self._options.workers))
+        meta, bookie, *peers = self._ports.choose([0] * (2 + self._options.workers))
         self._started.push_async_callback(self._supervisor.close)
         await self._supervisor.add([self._storage(secret, meta, bookie)])
         await self._supervisor.add(
@@ -84,7 +86,7 @@ class Workers(Node):
         self._started.push_async_callback(entrance.close)
         self._entrances[name] = entrance
         wanted = [address.port and address.port + PORT_STEP * (n + 1) for n in range(self._options.workers)]
-        ports = choose_ports([port if port < 65536 else 0 for port in wanted], _bindable(address.host))
+        ports = self._ports.choose([port if port < 65536 else 0 for port in wanted], _bindable(address.host))
         self._own[name] = [Address(address.host, port) for port in ports]
 
     def _alive(self, name: str) -> list[Address]:
