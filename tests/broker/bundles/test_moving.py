@@ -228,7 +228,7 @@ def test_no_half_is_of_an_epoch_before_that_of_who_ended_the_split_of_a_slow_bro
 
         async def follow() -> None:
             async for led in claims_told(cluster.core, cluster.runtime):
-                told.append((None, led))
+                told.append((None, led))  # noqa: PERF401 - it never ends
 
         following = asyncio.ensure_future(follow())
         one.meta.faults = MetaFaults(delay_s=0.3, watch_delay_s=1.0)
