@@ -11,10 +11,11 @@ from typing import Any, cast
 from weir.broker.api import ConsumeRequest, QueueMessages
 from weir.broker.context import BrokerContext
 from weir.broker.queues.memory import MemoryQueue
+from weir.broker.queues.rules import rules_of
 from weir.broker.settings import BrokerSettings
 from weir.model.bits import indices_of
 from weir.model.message import Message
-from weir.model.queues import QueueDeclaration
+from weir.model.queues import QueueDeclaration, QueueRules
 from weir.model.topics import TopicName
 from weir.runtime.byte_budget import ByteBudget
 from weir.runtime.real import real_runtime
@@ -25,8 +26,11 @@ MESSAGES = 50_000
 RUNS = 3
 
 
-class _Nobody:
-    def unused(self, queue: object) -> None: ...
+class _Namespace:
+    """All that a queue asks of it here."""
+
+    def rules_of(self, declaration: QueueDeclaration) -> QueueRules:
+        return rules_of(declaration)
 
 
 def queue_in_memory(levels: int = 0) -> MemoryQueue:
@@ -36,7 +40,7 @@ def queue_in_memory(levels: int = 0) -> MemoryQueue:
     arguments = {"x-max-priority": levels} if levels else {}
     return MemoryQueue(
         context,
-        cast("Any", _Nobody()),
+        cast("Any", _Namespace()),
         QueueDeclaration("q", durable=False, arguments=arguments),
         connection="",
         scope=TopicName.parse("q"),

@@ -401,12 +401,12 @@ class PerMessage:
         for first, end in ranges:
             if consumer is not None and consumer.offsets.contains_range(first, end):
                 consumer.offsets.remove_range(first, end)
-                if self._levels is None:
-                    continue
-            else:
-                for other in self._consumers:
-                    other.offsets.remove_range(first, end)
-                self._aside.remove_range(first, end)
+                if self._levels is not None:
+                    self._levels.unmark(first, end)
+                continue
+            for other in self._consumers:
+                other.offsets.remove_range(first, end)
+            self._aside.remove_range(first, end)
             self._ready.drop(first, end)
         if self._counts:
             for first, end in ranges:

@@ -111,6 +111,12 @@ class Levelled:
     def remove(self, offsets: Sequence[int]) -> None:
         _remove(self._top(), offsets)
 
+    def unmark(self, first: int, end: int) -> None:
+        """Those in [first, end), none of them ready, are done with."""
+        for offsets in self._marked:
+            if offsets:
+                offsets.remove_range(first, end)
+
     def drop(self, first: int, end: int) -> None:
         for offsets in (*self._ready, *self._marked):
             if offsets:
