@@ -194,14 +194,10 @@ class Channel:
     # --- consuming ---------------------------------------------------------------------------------------
 
     @property
-    def prefetch_left(self) -> int | None:
-        """How many more the channel may have delivered; None: any number."""
+    def prefetch_left(self) -> int:
+        """How many more the channel may have delivered."""
         most = self.session.limits.max_unacked
-        if self.global_prefetch:
-            most = min(most, self.global_prefetch)
-        elif self.prefetched < most // 2:
-            return None
-        return most - self.prefetched
+        return (min(most, self.global_prefetch) if self.global_prefetch else most) - self.prefetched
 
     def settled(self, links: "dict[Taken, None]") -> None:
         """Messages of these were settled: there is credit again."""
@@ -251,8 +247,8 @@ class Channel:
             link.stop()
         if self._reply is not None:
             self.cancel_replies(self._reply_tag)
-        if self._released is None:
-            self._released = self.session.tasks.spawn(self.release(), f"release {self.number}")
+        if self._released is None or (self._released.done() and self.consumers):
+            self._released = self.session.begin_release(self.release())
         return self._released
 
     @property

@@ -64,8 +64,7 @@ class ConsumerLink(Taken):
         mine = prefetch - self.unacked if prefetch and not self.request.no_ack else _MUCH
         if self.request.no_ack:
             return mine
-        channel = self._channel.prefetch_left
-        return mine if channel is None else min(mine, channel)
+        return min(mine, self._channel.prefetch_left)
 
     def settled(self) -> None:
         if self._flowing is not None and not self._flowing.done() and self.credit > 0:
@@ -125,12 +124,12 @@ class ConsumerLink(Taken):
         for first, end in _ranges(delivery):
             at = first
             while at < end:
-                left = None if self.request.no_ack else channel.prefetch_left
-                if left is not None and left <= 0:
+                left = end - at if self.request.no_ack else channel.prefetch_left
+                if left <= 0:
                     # Other consumers of the channel were faster: the rest waits here until there is credit.
                     await self._has_credit()
                     continue
-                upto = end if left is None else min(end, at + left)
+                upto = min(end, at + left)
                 self._say_run(delivery, messages, at, upto, base)
                 at = upto
 

@@ -28,7 +28,8 @@ class Credentials:
         self._on_expiry = on_expiry
         self._identity: Identity | None = None
         self._timer: Timer | None = None
-        #: As the client calls itself.
+        self._name = b""
+        #: The client's name: what it has proved, or what it calls itself where nobody need prove anything.
         self.user = ""
         self.mechanism = ""
 
@@ -48,21 +49,28 @@ class Credentials:
             identity = await self._broker.authenticate("tls", b"", certificate=self._certificate)
             self._take(identity, identity.role)
             return
-        user, password = login
-        identity = await self._broker.authenticate("password", user + b"\0" + password)
-        self._take(identity, user.decode("utf-8", "replace"))
+        self._name, password = login
+        identity = await self._broker.authenticate("password", self._name + b"\0" + password)
+        self._take(identity, await self._known_as(identity))
+
+    async def _known_as(self, identity: Identity) -> str:
+        """Where nobody must say who they are, as the client says; else as it has proved."""
+        try:
+            nobody = await self._broker.authenticate("none", b"")
+        except NotAuthenticatedError:
+            return identity.role
+        return self._name.decode("utf-8", "replace") if identity.role == nobody.role else identity.role
 
     async def renew(self, secret: bytes) -> None:
         """A newer password or token of the same role; NotAuthenticatedError."""
-        user = self.user.encode()
-        identity = await self._broker.authenticate("password", user + b"\0" + secret)
+        identity = await self._broker.authenticate("password", self._name + b"\0" + secret)
         if identity.role != self.role:
             raise NotAuthenticatedError("a connection's role does not change; make a new one")
         self._take(identity, self.user)
 
     def vouches_for(self, user_id: str) -> bool:
         """Whether a message may say that this user published it."""
-        return user_id in (self.user, self.role)
+        return user_id == self.user
 
     def forget(self) -> None:
         """Watch the clock no more."""

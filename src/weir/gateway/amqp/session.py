@@ -6,8 +6,9 @@ held back by its own TCP window and costs nobody else.
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from contextlib import suppress
+from typing import Any
 
 from weir.broker.api import ConsumeRequest, Queue
 from weir.gateway.amqp.blocking import Blocking
@@ -105,6 +106,8 @@ class Session:
         self._request_share = RequestShare(request_budget, clock)
         self._transport = transport
         self._reader = CommandReader(Role.SERVER, channel_max=0, max_body=limits.max_message_bytes)
+        #: Channels that are being let go of: that is finished, however the session ends.
+        self._releases: dict[asyncio.Task[None], None] = {}
         #: By number, what was let go of where a new channel may be opened.
         self._releasing: dict[int, asyncio.Task[None]] = {}
         self._came_at = clock.monotonic()
@@ -154,8 +157,8 @@ class Session:
             if self._listed is not None:
                 self.services.connections.remove(self._listed)
             self.blocking.forget()
-            await self._let_go()
             await self.tasks.close()
+            await self._let_go()
             self.delivery_share.close()
             self._reader.forget()
             self._request_share.close()
@@ -257,9 +260,10 @@ class Session:
         channels = list(self.channels.values())
         self.channels.clear()
         self.services.metrics.channels -= len(channels)
-        releasing = [channel.begin_release() for channel in channels]
-        if releasing:
-            await asyncio.wait(releasing)
+        for channel in channels:
+            channel.begin_release()
+        if self._releases:
+            await asyncio.wait(list(self._releases))
         if hasattr(self, "vhost"):
             try:
                 await self.vhost.queues.release(self.id)
@@ -438,6 +442,13 @@ class Session:
             self._reader.forget_channel(channel.number)
             if channel.released is not None and not channel.released.done():
                 self._releasing[channel.number] = channel.released
+
+    def begin_release(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Let go of a channel, whatever becomes of the session meanwhile."""
+        task = asyncio.get_running_loop().create_task(work, name=f"amqp {self.peer}/release")
+        self._releases[task] = None
+        task.add_done_callback(lambda done: self._releases.pop(done, None))
+        return task
 
     def _look_for_agreement(self, data: Buffer) -> None:
         """This side closes: all that counts is the client's word that it knows."""

@@ -53,7 +53,7 @@ def consume(channel: Channel, method: basic.Consume) -> Method | _Later | None:
             raise precondition_failed("reply consumer cannot acknowledge")
         channel.expect_replies(tag, _random(channel))
         return None if method.no_wait else basic.ConsumeOk(tag)
-    if session.services.metrics.consumers and session.consumer_count >= session.limits.max_consumers:
+    if session.consumer_count >= session.limits.max_consumers:
         raise TooManyError(f"this connection has {session.consumer_count} consumers, which is its limit")
     arguments = plain_fields(method.arguments)
     name = meant(channel, method.queue)
@@ -105,6 +105,8 @@ def cancel_ok(_channel: Channel, _method: basic.CancelOk) -> None:
 @handles(basic.Get)
 async def get(channel: Channel, method: basic.Get) -> Method | None:
     session = channel.session
+    if len(channel.unacked) >= session.limits.max_unacked:
+        raise TooManyError(f"this channel has {len(channel.unacked)} unacknowledged messages, which is its limit")
     await session.publishing.settled()
     queue = await session.get_queue(meant(channel, method.queue))
     getter = await channel.getters.of(queue)
