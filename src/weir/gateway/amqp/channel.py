@@ -99,6 +99,19 @@ class Channel:
             command = Command(self.number, plain.method, plain.properties, plain.header, body, len(body))
             self.take(command)
 
+    def take_acks(self, tags: list[int]) -> None:
+        """Single messages are acknowledged, one after the other."""
+        runs, unknown = self.unacked.take_each(tags)
+        touched = self.session.settling.setdefault(self, {})
+        for taken, first, end in runs:
+            taken.ack_run(first, end)
+            self.acked += end - first
+            if isinstance(taken, ConsumerLink):
+                self.prefetched -= end - first
+            touched[taken] = None
+        if unknown is not None:
+            self.fail(precondition_failed(f"unknown delivery tag {unknown}"), basic.Ack(unknown))
+
     def wait_for(self, method: Method, work: Coroutine[Any, Any, Method | None]) -> None:
         """What comes now waits until the work is done."""
         self._busy = True

@@ -49,6 +49,7 @@ from weir.wire.amqp.frames import OVERHEAD_BYTES, PROTOCOL_HEADER, Role
 from weir.wire.amqp.incoming import Command, CommandReader
 from weir.wire.amqp.methods import Method, connection, encode_method
 from weir.wire.amqp.methods import channel as channel_methods
+from weir.wire.amqp.plain_acks import begins_with_ack, take_acks
 from weir.wire.amqp.tables import NO_FIELDS, Table
 
 log = logging.getLogger(__name__)
@@ -103,6 +104,8 @@ class Session:
         self.tasks = TaskScope(f"amqp {transport.peer}", on_failure=lambda _: self.abort())
         #: Channels on which something was settled in this turn, and whose messages these were.
         self.settling: dict[Channel, dict[Taken, None]] = {}
+        #: Whether single messages were acknowledged, so that it is worth to look for more of that.
+        self.acknowledges = False
         self._request_share = RequestShare(request_budget, clock)
         self._transport = transport
         self._reader = CommandReader(Role.SERVER, channel_max=0, max_body=limits.max_message_bytes)
@@ -294,10 +297,11 @@ class Session:
         self.received_bytes += len(data)
         turns.begin()
         try:
-            if self._reader.has_plain and self.state is State.SERVING:
+            if (self._reader.has_plain or self.acknowledges) and self.state is State.SERVING:
                 begun, data = self._reader.resume(data)
                 if not await self._take_all(begun):
                     return
+                data = await self._take_acks(data)
                 data = await self._take_plain(data)
             if not await self._take_all(self._reader.feed(data)):
                 return
@@ -338,6 +342,22 @@ class Session:
                 self.flush()
                 await turns.next()
         return self.state in READING
+
+    async def _take_acks(self, data: memoryview) -> memoryview:
+        """Take the acknowledgements of single messages that the buffer begins with; what is left of it."""
+        turns = self.turns
+        while begins_with_ack(data) and self.state is State.SERVING:
+            number, tags, end = take_acks(data, 4 * max(1, turns.left))
+            channel = self.channels.get(number)
+            if not tags or channel is None or not channel.takes_plain:
+                break
+            data = data[end:]
+            self.received_frames += len(tags)
+            channel.take_acks(tags)
+            if turns.spend(1 + len(tags) // _PLAIN_PER_UNIT):
+                self.flush()
+                await turns.next()
+        return data if self.state in READING else data[:0]
 
     async def _take_plain(self, data: Buffer) -> memoryview:
         """Take the publishes that the buffer begins with and that are like the last one; what is left of it."""

@@ -22,6 +22,15 @@ class Taken:
         self.unacked -= 1
         _add(self._acks, offset)
 
+    def ack_run(self, first: int, end: int) -> None:
+        """Of messages that lie behind one another."""
+        self.unacked -= end - first
+        acks = self._acks
+        if acks and acks[-1][1] == first:
+            acks[-1] = (acks[-1][0], end)
+        else:
+            acks.append((first, end))
+
     def requeue(self, offset: int) -> None:
         self.unacked -= 1
         _add(self._requeues, offset)

@@ -48,6 +48,30 @@ class Unacked:
             del pending[known]
         return taken
 
+    def take_each(self, tags: list[int]) -> tuple[list[tuple[Taken, int, int]], int | None]:
+        """The messages of these tags, up to the first that is not there, which is answered too: what lies behind
+        one another in one queue is one run [first, end)."""
+        take = self._pending.pop
+        runs: list[tuple[Taken, int, int]] = []
+        before: Taken | None = None
+        first = end = 0
+        unknown = None
+        for tag in tags:
+            found = take(tag, None)
+            if found is None:
+                unknown = tag
+                break
+            taken, offset = found
+            if taken is before and offset == end:
+                end += 1
+                continue
+            if before is not None:
+                runs.append((before, first, end))
+            before, first, end = taken, offset, offset + 1
+        if before is not None:
+            runs.append((before, first, end))
+        return runs, unknown
+
     def take_all(self) -> list[tuple[int, Pending]]:
         taken, self._pending = list(self._pending.items()), {}
         return taken

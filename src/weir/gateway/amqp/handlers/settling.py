@@ -12,6 +12,7 @@ ACK, REQUEUE, REJECT = "ack", "requeue", "reject"
 
 @handles(basic.Ack)
 def ack(channel: Channel, method: basic.Ack) -> None:
+    channel.session.acknowledges = True
     _settled(channel, method.delivery_tag, ACK, multiple=method.multiple)
 
 
