@@ -79,16 +79,22 @@ class History:
             await self._readers.popitem()[1].close()
 
     async def _reader(self, span: Span) -> LedgerReader:
-        reader = self._readers.get(span.ledger_id)
-        if reader is not None and span.closed and not reader.closed:  # it has not heard yet where the ledger ends
-            await self._readers.pop(span.ledger_id).close()
-            reader = None
-        if reader is None:
-            reader = await self._ledgers.open(span.ledger_id, recover=False)
-            self._readers[span.ledger_id] = reader
-            while len(self._readers) > self._kept:
-                await self._readers.popitem(last=False)[1].close()
-        self._readers.move_to_end(span.ledger_id)
+        """Whoever still reads by one that is closed here reads on: it only follows its ledger no longer."""
+        ledger_id = span.ledger_id
+        while True:
+            known = self._readers.get(ledger_id)
+            if known is not None and (known.closed or not span.closed):
+                self._readers.move_to_end(ledger_id)
+                return known
+            if known is not None:  # it has not heard yet where the ledger ends
+                await self._readers.pop(ledger_id).close()
+            reader = await self._ledgers.open(ledger_id, recover=False)
+            if ledger_id not in self._readers:
+                break
+            await reader.close()  # somebody else was faster
+        self._readers[ledger_id] = reader
+        for old in [self._readers.popitem(last=False)[1] for _ in range(len(self._readers) - self._kept)]:
+            await old.close()
         return reader
 
     def _end(self, span: Span, reader: LedgerReader) -> End:
