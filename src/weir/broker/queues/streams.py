@@ -56,6 +56,7 @@ class StreamQueue(DurableQueue):
         topic = self.topic
         name = f"{_PREFIX}{request.tag or 'consumer'}-{next(_NUMBERS)}"
         try:
+            await self.accepted()  # the end is behind what was confirmed before
             start = await offset_in(topic, request.stream_offset, topic.stream.now_ms)
             consumer = await self.subscribe(
                 SubscribeRequest(
