@@ -26,6 +26,8 @@ DELIVERY_LIMIT = "x-delivery-limit"
 MAX_AGE = "x-max-age"
 QUEUE_TYPE = "x-queue-type"
 
+#: The longest that anything may wait, as RabbitMQ has it: 49 days.
+MOST_MS = (1 << 32) - 1
 #: The most that `x-max-priority` may be.
 MOST_PRIORITY = 255
 _MAX_AGE = re.compile(r"([0-9]{1,9})([YMDhms])")
@@ -74,8 +76,16 @@ _Check = Callable[[Any, Fields], str | None]
 
 def _number(value: Any, _: Fields) -> str | None:
     if isinstance(value, bool) or not isinstance(value, int):
-        return f"{{unacceptable_type,{type_of(value)}}}"
+        return f'"expected integer, got {type_of(value)}"'
     return f"{{value_negative,{value}}}" if value < 0 else None
+
+
+def _while(value: Any, others: Fields) -> str | None:
+    return _number(value, others) or (f"{{value_too_large,{value}}}" if value > MOST_MS else None)
+
+
+def _above_zero_while(value: Any, others: Fields) -> str | None:
+    return _above_zero(value, others) or _while(value, others)
 
 
 def _above_zero(value: Any, others: Fields) -> str | None:
@@ -102,8 +112,10 @@ def _yes_or_no(value: Any, _: Fields) -> str | None:
 
 
 def _one_of(fault: str, *known: str) -> _Check:
+    """`fault` may have a place for what was said."""
+
     def check(value: Any, others: Fields) -> str | None:
-        return _text(value, others) or (None if value in known else fault)
+        return _text(value, others) or (None if value in known else fault.format(value))
 
     return check
 
@@ -113,10 +125,10 @@ def _max_age(value: Any, others: Fields) -> str | None:
 
 
 def _version(value: Any, others: Fields) -> str | None:
-    return _number(value, others) or (None if value in (1, 2) else f"unsupported queue version '{value}'")
+    return _number(value, others) or (None if value in (1, 2) else f"\"unsupported queue version '{value}'\"")
 
 
-_KIND = _one_of("invalid_queue_type", *(kind.value for kind in QueueKind))
+_KIND = _one_of("\"unsupported queue type '{}'\"", *(kind.value for kind in QueueKind))
 
 
 class _Argument(NamedTuple):
@@ -129,8 +141,8 @@ _NO_STREAM = _CLASSIC | _QUORUM
 _LOCATORS = ("client-local", "least-leaders", "random", "balanced", "min-masters")
 #: In the order in which they are looked at.
 KNOWN: Mapping[str, _Argument] = {
-    EXPIRES: _Argument(_above_zero, _NO_STREAM),
-    MESSAGE_TTL: _Argument(_number, _NO_STREAM),
+    EXPIRES: _Argument(_above_zero_while, _NO_STREAM),
+    MESSAGE_TTL: _Argument(_while, _NO_STREAM),
     DEAD_LETTER_EXCHANGE: _Argument(_text, _NO_STREAM),
     DEAD_LETTER_KEY: _Argument(_dead_letter_key, _NO_STREAM),
     "x-dead-letter-strategy": _Argument(_one_of("invalid_dlx_strategy", "at-most-once", "at-least-once"), _QUORUM),
@@ -140,7 +152,7 @@ KNOWN: Mapping[str, _Argument] = {
     "x-max-in-memory-bytes": _Argument(_number, _NO_STREAM),
     MAX_PRIORITY: _Argument(_priority, _CLASSIC),
     OVERFLOW: _Argument(_one_of("invalid_overflow", *(way.value for way in Overflow)), _NO_STREAM),
-    "x-queue-mode": _Argument(_one_of("invalid_queue_mode", "default", "lazy"), _CLASSIC),
+    "x-queue-mode": _Argument(_one_of("\"unsupported queue mode '{}'\"", "default", "lazy"), _CLASSIC),
     "x-queue-version": _Argument(_version, _CLASSIC),
     SINGLE_ACTIVE: _Argument(_yes_or_no, _NO_STREAM),
     QUEUE_TYPE: _Argument(_KIND, frozenset(QueueKind)),
@@ -196,4 +208,8 @@ def _check_lasting(declaration: QueueDeclaration, vhost: str) -> None:
 
 
 def _invalid(declaration: QueueDeclaration, vhost: str, name: str, fault: str) -> QueueArgumentError:
-    return QueueArgumentError(f"invalid arg '{name}' for {queue_in_vhost(declaration.name, vhost)}: {fault}")
+    here = queue_in_vhost(declaration.name, vhost)
+    if name == DEAD_LETTER_EXCHANGE:
+        said = type_of(declaration.arguments[name])
+        return QueueArgumentError(f"invalid type '{said}' for arg '{name}' in {here}")
+    return QueueArgumentError(f"invalid arg '{name}' for {here}: {fault}")

@@ -17,7 +17,7 @@ def marked(message: Outgoing, kind: QueueKind, offset: int, redelivered: int) ->
     """A stream says the offset of each message, a quorum queue how often it was delivered before."""
     if kind is QueueKind.STREAM:
         return _with(message, STREAM_OFFSET, Field("l", offset))
-    if kind is QueueKind.QUORUM and redelivered:
+    if kind is QueueKind.QUORUM:
         return _with(message, DELIVERY_COUNT, Field("l", redelivered))
     return message
 

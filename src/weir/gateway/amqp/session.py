@@ -18,6 +18,7 @@ from weir.gateway.amqp.credentials import Credentials
 from weir.gateway.amqp.errors import Refusal, refusal_of, refuse
 from weir.gateway.amqp.handshake import STEPS, HandshakeError, start
 from weir.gateway.amqp.heartbeats import Heartbeats
+from weir.gateway.amqp.kinds import check_consumable
 from weir.gateway.amqp.listing import ListedSession
 from weir.gateway.amqp.load import Load
 from weir.gateway.amqp.publishing import Publishing
@@ -552,6 +553,7 @@ class Session:
         """NotAuthorisedError, QueueNotFoundError, QueueLockedError, QueueArgumentError; 403 if somebody has it
         alone."""
         queue = await self.get_queue(name)
+        check_consumable(queue, request, self.vhost.name, by_channel=channel.global_prefetch > 0)
         try:
             if request.exclusive and queue.rules.single_active:
                 raise QueueLockedError("one is active at a time, and none of them alone")

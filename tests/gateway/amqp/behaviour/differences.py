@@ -31,7 +31,7 @@ DIFFERENCES: dict[str, dict[str, Any]] = {
     # A limit that is no number would silently be none.
     "queues.what_a_quorum_queue_cannot_be": {
         "limit as text": f"{_WRONG} arg 'x-delivery-limit' for queue 'limit-as-text' in vhost '/': "
-        "{unacceptable_type,longstr}",
+        '"expected integer, got longstr"',
         "limit below 0": f"{_WRONG} arg 'x-delivery-limit' for queue 'limit-below-0' in vhost '/': "
         "{value_negative,-1}",
     },

@@ -12,12 +12,13 @@ from weir.gateway.amqp.errors import precondition_failed, refuse
 from weir.gateway.amqp.facts import type_name
 from weir.gateway.amqp.handlers.queues import meant
 from weir.gateway.amqp.handlers.settling import settle
+from weir.gateway.amqp.kinds import unsupported
 from weir.gateway.amqp.marking import marked
 from weir.gateway.amqp.registry import handles
 from weir.gateway.amqp.reply_to import REPLY_TO
 from weir.model.bits import runs_of
 from weir.model.errors import ConsumerClosedError, TooManyError
-from weir.model.queues import queue_in_vhost
+from weir.model.queues import QueueKind, queue_in_vhost
 from weir.wire.amqp.codes import ReplyCode
 from weir.wire.amqp.methods import Method, basic
 from weir.wire.amqp.outgoing import get_ok
@@ -109,6 +110,8 @@ async def get(channel: Channel, method: basic.Get) -> Method | None:
         raise TooManyError(f"this channel has {len(channel.unacked)} unacknowledged messages, which is its limit")
     await session.publishing.settled()
     queue = await session.get_queue(meant(channel, method.queue))
+    if queue.rules.kind is QueueKind.STREAM:
+        raise unsupported(queue, "basic.get", session.vhost.name)
     getter = await channel.getters.of(queue)
     try:
         delivery = await getter.consumer.take()

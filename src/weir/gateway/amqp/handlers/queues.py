@@ -3,11 +3,12 @@
 from weir.broker.api import Queue
 from weir.gateway.amqp.channel import Channel
 from weir.gateway.amqp.errors import refuse
+from weir.gateway.amqp.kinds import unsupported
 from weir.gateway.amqp.registry import handles
 from weir.gateway.amqp.reply_to import REPLY_TO, is_reply_name
 from weir.model.errors import ExchangeNotFoundError, QueueNotFoundError
 from weir.model.exchanges import Binding, Destination, check_not_default
-from weir.model.queues import QueueDeclaration
+from weir.model.queues import QueueDeclaration, QueueKind
 from weir.wire.amqp.codes import ReplyCode
 from weir.wire.amqp.methods import Method, queue
 from weir.wire.amqp.plain import plain_fields
@@ -80,6 +81,8 @@ async def unbind(channel: Channel, method: queue.Unbind) -> Method:
 async def purge(channel: Channel, method: queue.Purge) -> Method | None:
     await channel.session.publishing.settled()
     found = await channel.session.get_queue(meant(channel, method.queue))
+    if found.rules.kind is QueueKind.STREAM:
+        raise unsupported(found, "queue.purge", channel.session.vhost.name)
     count = await found.purge()
     return None if method.no_wait else queue.PurgeOk(count)
 

@@ -2,9 +2,11 @@
 
 from weir.gateway.amqp.channel import Channel
 from weir.gateway.amqp.consuming import ConsumerLink
+from weir.gateway.amqp.kinds import unsupported
 from weir.gateway.amqp.registry import handles
 from weir.gateway.amqp.taken import Taken
 from weir.gateway.amqp.unacked import Pending
+from weir.model.queues import QueueKind
 from weir.wire.amqp.methods import basic
 
 ACK, REQUEUE, REJECT = "ack", "requeue", "reject"
@@ -28,10 +30,19 @@ def reject(channel: Channel, method: basic.Reject) -> None:
 
 def _settled(channel: Channel, tag: int, how: str, *, multiple: bool) -> None:
     taken = channel.unacked.take(tag, multiple=multiple)
+    if how != ACK:
+        _check_refusable(channel, taken)
     if channel.transaction is not None:
         channel.transaction.settle(taken, how)
     else:
         settle(channel, taken, how)
+
+
+def _check_refusable(channel: Channel, taken: list[tuple[int, Pending]]) -> None:
+    """Nothing goes back to a stream; who means to is told, as RabbitMQ does."""
+    for _, (source, _offset) in taken:
+        if isinstance(source, ConsumerLink) and source.queue.rules.kind is QueueKind.STREAM:
+            raise unsupported(source.queue, "basic.nack and basic.reject", channel.session.vhost.name)
 
 
 def settle(channel: Channel, taken: list[tuple[int, Pending]], how: str) -> None:
