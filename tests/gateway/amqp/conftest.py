@@ -28,9 +28,7 @@ def amqp(request: pytest.FixtureRequest) -> str:
     if other := os.environ.get("AMQP_JUDGED"):
         return other
     up: UpProcess = request.getfixturevalue("weir")
-    if "amqp" not in up.addresses:
-        pytest.skip("there is no listener for AMQP yet")
-    return up.addresses["amqp"]
+    return up.amqp
 
 
 @pytest.fixture
