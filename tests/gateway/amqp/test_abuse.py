@@ -11,6 +11,8 @@ import pytest
 
 from weir.testing.processes.up import UpProcess
 
+pytestmark = pytest.mark.process
+
 KIB = 1024
 MIB = 1024 * KIB
 Until = Callable[[Callable[[], Any]], Any]
