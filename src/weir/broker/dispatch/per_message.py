@@ -22,8 +22,8 @@ from weir.model.errors import SubscriptionBusyError
 from weir.runtime.waiters import Waiters
 
 #: Messages, and batches, whose levels are looked for without a pause.
-_LOOK_MESSAGES = 2000
-_LOOK_BATCHES = 64
+_LOOK_MESSAGES = 512
+_LOOK_BATCHES = 32
 #: About so many messages are read at a time to look for levels.
 _LOOK_CREDIT = 100
 _A_BATCH = _LOOK_MESSAGES // _LOOK_BATCHES
