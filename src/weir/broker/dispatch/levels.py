@@ -38,7 +38,7 @@ def _is_compressed(batch: Batch) -> bool:
             return records.parse_header(batch.payload).compression is not records.Compression.NONE
         case BatchFormat.PULSAR:
             metadata = parse_metadata(split_message(memoryview(batch.payload), verify=False))
-            return Compression(metadata.compression) is not Compression.NONE
+            return int(metadata.compression) != int(Compression.NONE)
     return False
 
 
