@@ -19,9 +19,9 @@ from weir.broker.peers.credentials import check_known, load_credentials
 from weir.broker.peers.settings import LISTENER as PEER
 from weir.broker.peers.settings import PeerLinks
 from weir.broker.registry.sql_streams import SqlStreams
+from weir.gateway.amqp.connection.server import AmqpServer
+from weir.gateway.amqp.connection.settings import AmqpSettings
 from weir.gateway.amqp.metrics import AmqpMetrics
-from weir.gateway.amqp.server import AmqpServer
-from weir.gateway.amqp.settings import AmqpSettings
 from weir.gateway.kafka.connection.metrics import KafkaMetrics
 from weir.gateway.kafka.connection.server import KafkaServer, unread_budget_of
 from weir.gateway.kafka.connection.settings import KafkaSettings

@@ -53,10 +53,10 @@ from weir.broker.transactions.elsewhere import Elsewhere, TransactionsService
 from weir.broker.transactions.model import TransactionSettings
 from weir.broker.transactions.owned import TransactionAccess
 from weir.broker.transactions.taking_part import TakingPart
+from weir.gateway.amqp.connection.server import AmqpServer
+from weir.gateway.amqp.connection.settings import AmqpSettings
 from weir.gateway.amqp.metrics import AmqpMetrics
-from weir.gateway.amqp.server import AmqpServer
 from weir.gateway.amqp.services import Services as AmqpServices
-from weir.gateway.amqp.settings import AmqpSettings
 from weir.gateway.kafka.catalog import Catalog
 from weir.gateway.kafka.connection.metrics import KafkaMetrics
 from weir.gateway.kafka.connection.server import KafkaServer

@@ -15,8 +15,8 @@ from weir.broker.groups.model import GroupSettings
 from weir.broker.peers.credentials import ClusterCredentialSettings
 from weir.broker.peers.settings import PeerServerSettings
 from weir.broker.settings import BrokerSettings
-from weir.gateway.amqp.settings import AmqpSettings
-from weir.gateway.amqp.settings import SessionLimits as AmqpLimits
+from weir.gateway.amqp.connection.settings import AmqpSettings
+from weir.gateway.amqp.connection.settings import SessionLimits as AmqpLimits
 from weir.gateway.kafka.connection.settings import KafkaSettings
 from weir.gateway.kafka.connection.settings import SessionLimits as KafkaLimits
 from weir.gateway.pulsar.settings import PulsarSettings, SessionLimits

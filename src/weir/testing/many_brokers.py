@@ -32,8 +32,8 @@ from weir.broker.groups.model import GroupSettings
 from weir.broker.peers.server import PeerServer
 from weir.broker.peers.settings import PeerLinks, PeerServerSettings
 from weir.broker.registry.sql_streams import SqlStreams
-from weir.gateway.amqp.server import AmqpServer
-from weir.gateway.amqp.settings import AmqpSettings
+from weir.gateway.amqp.connection.server import AmqpServer
+from weir.gateway.amqp.connection.settings import AmqpSettings
 from weir.gateway.kafka.connection.server import KafkaServer
 from weir.gateway.kafka.connection.settings import KafkaSettings
 from weir.gateway.pulsar.server import PulsarServer

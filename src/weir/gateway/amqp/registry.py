@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from weir.wire.amqp.methods import Method
 
 if TYPE_CHECKING:
-    from weir.gateway.amqp.channel import Channel
+    from weir.gateway.amqp.channel.channel import Channel
 
 M = TypeVar("M", bound=Method)
 #: What there is to say at once, or what must be waited for before the channel's next command.

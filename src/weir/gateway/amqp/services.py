@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 
 from weir.broker.api import Broker, ConnectionDirectory, Connections, Exchanges, Guard, Queues
-from weir.gateway.amqp.decoded import DecodedBatches
+from weir.gateway.amqp.consume.decoded import DecodedBatches
 from weir.gateway.amqp.metrics import AmqpMetrics
-from weir.gateway.amqp.reply_to import ReplyConsumers
+from weir.gateway.amqp.publish.reply_to import ReplyConsumers
 from weir.runtime.interfaces import Runtime
 
 

@@ -302,3 +302,21 @@ def test_what_one_says_in_many_pieces_is_the_same(weir: Node, name: str) -> None
             break
     assert got == bodies
     connection.close()
+
+
+def test_publishes_to_many_queues_are_confirmed_when_all_have_them(weir: Node, name: str) -> None:
+    connection = weir.connect()
+    channel = connection.channel()
+    channel.exchange_declare(name, "fanout")
+    names = [f"{name}-{n}" for n in range(4)]
+    for n, one in enumerate(names):
+        channel.queue_declare(one, durable=n % 2 == 0)
+        channel.queue_bind(one, name)
+    publisher = connection.channel()
+    publisher.confirm_delivery()
+    for n in range(50):
+        publisher.basic_publish(name, "", b"%d" % n, pika.BasicProperties(delivery_mode=2), mandatory=True)
+    for one in names:
+        got = [channel.basic_get(one, auto_ack=True)[2] for _ in range(51)]
+        assert got == [*(b"%d" % n for n in range(50)), None]
+    connection.close()

@@ -1,6 +1,6 @@
 """Class channel, and the tickets of class access."""
 
-from weir.gateway.amqp.channel import Channel
+from weir.gateway.amqp.channel.channel import Channel
 from weir.gateway.amqp.errors import refuse
 from weir.gateway.amqp.registry import handles
 from weir.wire.amqp.codes import ReplyCode

@@ -5,17 +5,17 @@ from collections.abc import Coroutine
 from typing import Any
 
 from weir.broker.api import ConsumeRequest
-from weir.gateway.amqp.channel import Channel
-from weir.gateway.amqp.consuming import MOST_PROPERTY_BYTES
-from weir.gateway.amqp.decoded import opened
+from weir.gateway.amqp.channel.channel import Channel
+from weir.gateway.amqp.consume.consuming import MOST_PROPERTY_BYTES
+from weir.gateway.amqp.consume.decoded import opened
+from weir.gateway.amqp.consume.kinds import unsupported
+from weir.gateway.amqp.consume.marking import marked
 from weir.gateway.amqp.errors import precondition_failed, refuse
-from weir.gateway.amqp.facts import type_name
 from weir.gateway.amqp.handlers.queues import meant
 from weir.gateway.amqp.handlers.settling import settle
-from weir.gateway.amqp.kinds import unsupported
-from weir.gateway.amqp.marking import marked
+from weir.gateway.amqp.publish.facts import type_name
+from weir.gateway.amqp.publish.reply_to import REPLY_TO
 from weir.gateway.amqp.registry import handles
-from weir.gateway.amqp.reply_to import REPLY_TO
 from weir.model.bits import runs_of
 from weir.model.errors import ConsumerClosedError, TooManyError
 from weir.model.queues import QueueKind, queue_in_vhost

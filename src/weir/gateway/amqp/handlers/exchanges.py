@@ -3,7 +3,7 @@
 from collections.abc import Coroutine
 from typing import Any
 
-from weir.gateway.amqp.channel import Channel
+from weir.gateway.amqp.channel.channel import Channel
 from weir.gateway.amqp.registry import handles
 from weir.model.errors import ExchangeNotFoundError
 from weir.model.exchanges import Binding, Destination, Exchange, ExchangeType, check_not_default

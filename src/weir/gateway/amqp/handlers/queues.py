@@ -1,11 +1,11 @@
 """Class queue. A queue named "" is the last one that was declared on the channel."""
 
 from weir.broker.api import Queue
-from weir.gateway.amqp.channel import Channel
+from weir.gateway.amqp.channel.channel import Channel
+from weir.gateway.amqp.consume.kinds import unsupported
 from weir.gateway.amqp.errors import refuse
-from weir.gateway.amqp.kinds import unsupported
+from weir.gateway.amqp.publish.reply_to import REPLY_TO, is_reply_name
 from weir.gateway.amqp.registry import handles
-from weir.gateway.amqp.reply_to import REPLY_TO, is_reply_name
 from weir.model.errors import ExchangeNotFoundError, QueueNotFoundError
 from weir.model.exchanges import Binding, Destination, check_not_default
 from weir.model.queues import QueueDeclaration, QueueKind

@@ -1,11 +1,11 @@
 """Class basic, what becomes of delivered messages: ack, nack, reject."""
 
-from weir.gateway.amqp.channel import Channel
-from weir.gateway.amqp.consuming import ConsumerLink
-from weir.gateway.amqp.kinds import unsupported
+from weir.gateway.amqp.channel.channel import Channel
+from weir.gateway.amqp.channel.taken import Taken
+from weir.gateway.amqp.channel.unacked import Pending
+from weir.gateway.amqp.consume.consuming import ConsumerLink
+from weir.gateway.amqp.consume.kinds import unsupported
 from weir.gateway.amqp.registry import handles
-from weir.gateway.amqp.taken import Taken
-from weir.gateway.amqp.unacked import Pending
 from weir.model.queues import QueueKind
 from weir.wire.amqp.methods import basic
 

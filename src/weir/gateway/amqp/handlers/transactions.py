@@ -1,11 +1,11 @@
 """Classes tx and confirm: when publishes and acknowledgements count, and how a publisher knows."""
 
-from weir.gateway.amqp.channel import Channel
-from weir.gateway.amqp.confirms import Confirms
+from weir.gateway.amqp.channel.channel import Channel
+from weir.gateway.amqp.channel.confirms import Confirms
+from weir.gateway.amqp.channel.transaction import Outcome, Transaction
 from weir.gateway.amqp.errors import precondition_failed
 from weir.gateway.amqp.handlers.settling import settle
 from weir.gateway.amqp.registry import handles
-from weir.gateway.amqp.transaction import Outcome, Transaction
 from weir.wire.amqp.methods import Method, confirm, tx
 
 

@@ -3,10 +3,10 @@
 import logging
 from ssl import SSLContext
 
+from weir.gateway.amqp.connection.session import Session
+from weir.gateway.amqp.connection.settings import AmqpSettings
 from weir.gateway.amqp.registry import load_handlers
 from weir.gateway.amqp.services import Services
-from weir.gateway.amqp.session import Session
-from weir.gateway.amqp.settings import AmqpSettings
 from weir.model.errors import TopicClosedError
 from weir.runtime.byte_budget import ByteBudget
 from weir.runtime.interfaces import Connection

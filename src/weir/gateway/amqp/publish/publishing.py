@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from weir.broker.api import Queue, QueueMessages
 from weir.gateway.amqp.errors import precondition_failed, refuse
-from weir.gateway.amqp.facts import Facts, facts_of, with_reply_to
-from weir.gateway.amqp.reply_to import ReplyConsumer, is_reply_name
+from weir.gateway.amqp.publish.facts import Facts, facts_of, with_reply_to
+from weir.gateway.amqp.publish.reply_to import ReplyConsumer, is_reply_name
 from weir.model.errors import QueueNotFoundError, TopicNotFoundError, WeirError
 from weir.model.exchanges import DEFAULT_EXCHANGE, Exchange
 from weir.model.ids import Buffer
@@ -28,8 +28,8 @@ from weir.wire.amqp.plain_publishes import PlainPublishes
 from weir.wire.messages import encode_message
 
 if TYPE_CHECKING:
-    from weir.gateway.amqp.channel import Channel
-    from weir.gateway.amqp.session import Session
+    from weir.gateway.amqp.channel.channel import Channel
+    from weir.gateway.amqp.connection.session import Session
 
 log = logging.getLogger(__name__)
 
@@ -162,24 +162,27 @@ class Publishing:
             return bodies
         vhost = self._session.vhost
         names = vhost.exchanges.route(method.exchange, facts.keys, facts.headers).queues
-        if len(names) != 1 or (method.exchange == DEFAULT_EXCHANGE and names[0] not in self._allowed_queues):
+        if not names or (method.exchange == DEFAULT_EXCHANGE and not self._allowed_queues.issuperset(names)):
             return bodies
-        queue = vhost.queues.find(names[0])
-        if queue is None or not queue.alive:
-            return bodies
+        queues: list[Queue] = []
+        for name in names:
+            queue = vhost.queues.find(name)
+            if queue is None or not queue.alive:
+                return bodies
+            queues.append(queue)
         now_ms = self._now_ms = self._now_ms or self._session.clock.wall_ms()
-        count = len(bodies)
+        count, who = len(bodies), channel.confirms
         channel.published += count
-        batch = self._batches.get(queue)
-        if batch is None:
-            batch = self._batches[queue] = _Batch(queue, None)
-        who = channel.confirms
-        batch.add_all(
-            facts.template.encode_all(bodies, now_ms), facts, who, 0 if who is None else who.take_all(count)
-        )
-        if batch.size >= _BATCH_BYTES or len(batch.encoded) >= _BATCH_MESSAGES:
-            del self._batches[queue]
-            self._hand_over(batch)
+        encoded = facts.template.encode_all(bodies, now_ms)
+        first = 0 if who is None else who.take_all(count, len(queues))
+        for queue in queues:
+            batch = self._batches.get(queue)
+            if batch is None:
+                batch = self._batches[queue] = _Batch(queue, None)
+            batch.add_all(encoded, facts, who, first)
+            if batch.size >= _BATCH_BYTES or len(batch.encoded) >= _BATCH_MESSAGES:
+                del self._batches[queue]
+                self._hand_over(batch)
         return []
 
     def _checked(self, name: str) -> Exchange:

@@ -1,9 +1,9 @@
 """A transaction of one channel: publishes and acknowledgements that count when they are committed."""
 
+from weir.gateway.amqp.channel.unacked import Pending
+from weir.gateway.amqp.connection.settings import SessionLimits
 from weir.gateway.amqp.errors import precondition_failed
-from weir.gateway.amqp.facts import Facts
-from weir.gateway.amqp.settings import SessionLimits
-from weir.gateway.amqp.unacked import Pending
+from weir.gateway.amqp.publish.facts import Facts
 from weir.runtime.waiters import Waiters
 from weir.wire.amqp.methods import basic
 

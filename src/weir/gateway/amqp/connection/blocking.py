@@ -7,7 +7,7 @@ from weir.runtime.interfaces import Timer
 from weir.wire.amqp.methods import connection
 
 if TYPE_CHECKING:
-    from weir.gateway.amqp.session import Session
+    from weir.gateway.amqp.connection.session import Session
 
 _REASON = "the broker cannot store more for now"
 

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from weir.broker.api import ChannelConsumer, ChannelInfo, ConnectionInfo, ConnectionTraffic
-from weir.gateway.amqp.channel import Channel
+from weir.gateway.amqp.channel.channel import Channel
+from weir.gateway.amqp.connection.states import State
 from weir.gateway.amqp.errors import Refusal
-from weir.gateway.amqp.states import State
 from weir.wire.amqp.codes import ReplyCode, reply_text
 from weir.wire.amqp.plain import plain_fields
 
 if TYPE_CHECKING:
-    from weir.gateway.amqp.session import Session
+    from weir.gateway.amqp.connection.session import Session
 
 
 class ListedSession:

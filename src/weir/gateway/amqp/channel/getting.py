@@ -4,10 +4,10 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from weir.broker.api import Queue
-from weir.gateway.amqp.taken import Taken
+from weir.gateway.amqp.channel.taken import Taken
 
 if TYPE_CHECKING:
-    from weir.gateway.amqp.channel import Channel
+    from weir.gateway.amqp.channel.channel import Channel
 
 #: Getters that are kept although nothing of theirs is unacknowledged.
 _KEPT = 16

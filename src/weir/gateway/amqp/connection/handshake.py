@@ -4,10 +4,10 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from weir import __version__
-from weir.gateway.amqp.credentials import login_of
+from weir.gateway.amqp.connection.credentials import login_of
+from weir.gateway.amqp.connection.states import Event, State
+from weir.gateway.amqp.connection.vhosts import open_vhost
 from weir.gateway.amqp.errors import refuse
-from weir.gateway.amqp.states import Event, State
-from weir.gateway.amqp.vhosts import open_vhost
 from weir.model.errors import NotAuthenticatedError, WireError
 from weir.wire.amqp.codes import ReplyCode
 from weir.wire.amqp.frames import MIN_FRAME_MAX
@@ -15,7 +15,7 @@ from weir.wire.amqp.methods import Method, connection
 from weir.wire.amqp.tables import Plain, Table
 
 if TYPE_CHECKING:
-    from weir.gateway.amqp.session import Session
+    from weir.gateway.amqp.connection.session import Session
 
 #: Clients ask for these by name before they use what is behind them.
 _CAPABILITIES: dict[str, Plain] = dict.fromkeys(

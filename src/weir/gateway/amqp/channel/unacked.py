@@ -1,7 +1,7 @@
 """Delivery tags of one channel: what each stands for, in the order of delivery."""
 
+from weir.gateway.amqp.channel.taken import Taken
 from weir.gateway.amqp.errors import precondition_failed
-from weir.gateway.amqp.taken import Taken
 
 #: Where a message came from, and its offset there.
 Pending = tuple[Taken, int]

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from weir.gateway.amqp.errors import precondition_failed
-from weir.gateway.amqp.reply_to import REPLY_TO
+from weir.gateway.amqp.publish.reply_to import REPLY_TO
 from weir.model.exchanges import Exchange, ExchangeType
 from weir.model.value import value
 from weir.wire.amqp.message import NULL_VALUE, message_of

@@ -6,59 +6,48 @@ held back by its own TCP window and costs nobody else.
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any
 
 from weir.broker.api import ConsumeRequest, Queue
-from weir.gateway.amqp.blocking import Blocking
-from weir.gateway.amqp.channel import Channel
-from weir.gateway.amqp.consuming import ConsumerLink
-from weir.gateway.amqp.credentials import Credentials
+from weir.gateway.amqp.channel.channel import Channel
+from weir.gateway.amqp.channel.taken import Taken
+from weir.gateway.amqp.connection.blocking import Blocking
+from weir.gateway.amqp.connection.credentials import Credentials
+from weir.gateway.amqp.connection.handshake import STEPS, HandshakeError
+from weir.gateway.amqp.connection.heartbeats import Heartbeats
+from weir.gateway.amqp.connection.listing import ListedSession
+from weir.gateway.amqp.connection.load import Load
+from weir.gateway.amqp.connection.receiving import Receiving
+from weir.gateway.amqp.connection.settings import SessionLimits
+from weir.gateway.amqp.connection.states import NEXT, OPENING, READING, Event, State
+from weir.gateway.amqp.connection.vhosts import VirtualHost
+from weir.gateway.amqp.consume.consuming import ConsumerLink
+from weir.gateway.amqp.consume.kinds import check_consumable
 from weir.gateway.amqp.errors import Refusal, refusal_of, refuse
-from weir.gateway.amqp.handshake import STEPS, HandshakeError, start
-from weir.gateway.amqp.heartbeats import Heartbeats
-from weir.gateway.amqp.kinds import check_consumable
-from weir.gateway.amqp.listing import ListedSession
-from weir.gateway.amqp.load import Load
-from weir.gateway.amqp.publishing import Publishing
+from weir.gateway.amqp.publish.publishing import Publishing
 from weir.gateway.amqp.services import Services
-from weir.gateway.amqp.settings import SessionLimits
-from weir.gateway.amqp.states import NEXT, OPENING, READING, Event, State
-from weir.gateway.amqp.taken import Taken
-from weir.gateway.amqp.vhosts import VirtualHost
 from weir.model.errors import (
-    AmqpError,
-    AmqpHeaderError,
-    NetworkError,
     NotAuthenticatedError,
     QueueLockedError,
     QueueNotFoundError,
-    TooManyError,
     WeirError,
 )
-from weir.model.ids import Buffer
 from weir.runtime.byte_budget import ByteBudget
 from weir.runtime.interfaces import Connection
 from weir.runtime.log_context import log_about
 from weir.runtime.outbox import Outbox
-from weir.runtime.request_budget import RequestBudget, RequestShare
+from weir.runtime.request_budget import RequestBudget
 from weir.runtime.tasks import TaskScope
-from weir.runtime.turns import UNIT_BYTES, Turns
+from weir.runtime.turns import Turns
 from weir.wire.amqp.codes import ReplyCode
-from weir.wire.amqp.frames import OVERHEAD_BYTES, PROTOCOL_HEADER, Role
-from weir.wire.amqp.incoming import Command, CommandReader
+from weir.wire.amqp.incoming import Command
 from weir.wire.amqp.methods import Method, connection, encode_method
 from weir.wire.amqp.methods import channel as channel_methods
-from weir.wire.amqp.plain_acks import begins_with_ack, take_acks
 from weir.wire.amqp.tables import NO_FIELDS, Table
 
 log = logging.getLogger(__name__)
-
-#: Publishes like the last one that cost as much as a unit of work.
-_PLAIN_PER_UNIT = 4
-#: What a channel's number may be.
-MAX_CHANNEL = (1 << 16) - 1
 
 
 class Session:
@@ -107,15 +96,13 @@ class Session:
         self.settling: dict[Channel, dict[Taken, None]] = {}
         #: Whether single messages were acknowledged, so that it is worth to look for more of that.
         self.acknowledges = False
-        self._request_share = RequestShare(request_budget, clock)
         self._transport = transport
-        self._reader = CommandReader(Role.SERVER, channel_max=0, max_body=limits.max_message_bytes)
+        self.receiving = Receiving(self, transport, request_budget)
         #: Channels that are being let go of: that is finished, however the session ends.
         self._releases: dict[asyncio.Task[None], None] = {}
         #: By number, what was let go of where a new channel may be opened.
         self._releasing: dict[int, asyncio.Task[None]] = {}
         self._came_at = clock.monotonic()
-        self._held_back = False
         self._listed: ListedSession | None = None
         self._farewell: Refusal | None = None
         self._ended = asyncio.Event()
@@ -147,7 +134,7 @@ class Session:
         """Serve until the connection ends; never raises for anything that the client did."""
         log_about(connection=self.peer)
         self.services.metrics.connections += 1
-        receiving = self.tasks.spawn(self._receive(), "receive")
+        receiving = self.tasks.spawn(self.receiving.run(), "receive")
         try:
             await self._ended.wait()
             if self.state is State.LEAVING:
@@ -164,8 +151,7 @@ class Session:
             await self.tasks.close()
             await self._let_go()
             self.delivery_share.close()
-            self._reader.forget()
-            self._request_share.close()
+            self.receiving.forget()
             self._transport.close()
 
     def end(self, why: WeirError) -> None:
@@ -202,9 +188,8 @@ class Session:
             self._ended.set()
 
     def tuned(self, frame_max: int, channel_max: int, heartbeat_s: int) -> None:
-        self.frame_max = self._reader.frame_max = frame_max
-        self.channel_max = channel_max
-        self._reader.channel_max = MAX_CHANNEL
+        self.frame_max, self.channel_max = frame_max, channel_max
+        self.receiving.tuned(frame_max)
         self.heartbeats.interval_s = heartbeat_s
 
     def opened(self, vhost: VirtualHost) -> None:
@@ -221,10 +206,10 @@ class Session:
         if self.state in OPENING:
             return "it never opened the connection" if now - self._came_at > limits.connect_timeout_s else None
         self.heartbeats.beat(now)
-        if self._held_back or stalled_at is not None:
+        if self.receiving.held_back or stalled_at is not None:
             self.heartbeats.heard()
             return None
-        if self._request_share.late(now, self.heartbeats.heard_at):
+        if self.receiving.late(now):
             return "others wait, and it does not send the rest of its message"
         return "it missed its heartbeats" if self.heartbeats.missed(now) else None
 
@@ -274,124 +259,12 @@ class Session:
             except WeirError as failed:
                 log.warning("queues of %s are not released: %s", self.peer, failed)
 
-    # --- receiving ---------------------------------------------------------------------------------------
-
-    async def _receive(self) -> None:
-        try:
-            while data := await self._transport.receive():
-                self.heartbeats.heard()
-                if self.state in READING:
-                    await self._take(data)
-                elif self.state is State.CLOSING:
-                    self._look_for_agreement(data)
-                data = b""  # an idle connection keeps no buffer
-                if self._reader.announced > self._request_share.arriving:
-                    await self._room_for_the_rest()
-        except NetworkError as lost:
-            log.debug("connection of %s broke: %s", self.peer, lost)
-        self.move(Event.GONE)
-
-    async def _take(self, data: Buffer) -> None:
-        """Take the commands in a receive buffer, as fast as the limits allow."""
-        turns = self.turns
-        self.services.metrics.bytes_in += len(data)
-        self.received_bytes += len(data)
-        turns.begin()
-        try:
-            if (self._reader.has_plain or self.acknowledges) and self.state is State.SERVING:
-                begun, data = self._reader.resume(data)
-                if not await self._take_all(begun):
-                    return
-                data = await self._take_acks(data)
-                data = await self._take_plain(data)
-            if not await self._take_all(self._reader.feed(data)):
-                return
-            if self.state is State.HEADER and self._reader.begun:
-                self.move(Event.GREETED)
-                self.say(start(self))
-        except AmqpHeaderError as other:
-            self.outbox.say(PROTOCOL_HEADER)
-            self.hang_up(other)
-            return
-        except WeirError as bad:
-            self._fail(bad)
-            return
-        finally:
-            self.flush()
-        if self._request_share.arriving and not self._reader.announced:
-            self._request_share.arrived()
-        if self.publishing.touched:
-            await self._let_rest()
-        await self.outbox.drain()
-        await self.clock.sleep(0)  # the next buffer may be here already
-
-    async def _take_all(self, commands: Iterable[Command]) -> bool:
-        """Take commands; whether more may come."""
-        turns = self.turns
-        for command in commands:
-            if self.state is State.SERVING:
-                self._on_command(command)
-            else:
-                await self._on_opening(command)
-            self.received_frames += 1
-            if self.state not in READING:
-                return False
-            if self.load.full:
-                await self._hold_back()
-            body = command.body
-            if turns.spend(1 if body is None else 1 + len(body) // UNIT_BYTES):
-                self.flush()
-                await turns.next()
-        return self.state in READING
-
-    async def _take_acks(self, data: memoryview) -> memoryview:
-        """Take the acknowledgements of single messages that the buffer begins with; what is left of it."""
-        turns = self.turns
-        while begins_with_ack(data) and self.state is State.SERVING:
-            number, tags, end = take_acks(data, 4 * max(1, turns.left))
-            channel = self.channels.get(number)
-            if not tags or channel is None or not channel.takes_plain:
-                break
-            data = data[end:]
-            self.received_frames += len(tags)
-            channel.take_acks(tags)
-            if turns.spend(1 + len(tags) // _PLAIN_PER_UNIT):
-                self.flush()
-                await turns.next()
-        return data if self.state in READING else data[:0]
-
-    async def _take_plain(self, data: Buffer) -> memoryview:
-        """Take the publishes that the buffer begins with and that are like the last one; what is left of it."""
-        turns, view, at = self.turns, memoryview(data), 0
-        while (plain := self._reader.plain_publishes()) is not None and self.state is State.SERVING:
-            channel = self.channels.get(plain.channel)
-            if channel is None or not channel.takes_plain:
-                break
-            before = at
-            bodies, at = plain.take(
-                view,
-                at,
-                count=max(1, 4 * turns.left),
-                size=self.limits.max_publish_bytes,
-                limit=min(self.limits.max_message_bytes, self.frame_max - OVERHEAD_BYTES),
-            )
-            if not bodies:
-                break
-            self.received_frames += 3 * len(bodies)
-            channel.take_plain(plain, bodies)
-            if self.load.full:
-                await self._hold_back()
-            if turns.spend(1 + len(bodies) // _PLAIN_PER_UNIT + (at - before) // UNIT_BYTES):
-                self.flush()
-                await turns.next()
-        return view[at:] if self.state in READING else view[:0]
-
-    def _fail(self, failure: WeirError, method: Method | None = None) -> None:
+    def fail(self, failure: WeirError, method: Method | None = None) -> None:
         self.services.metrics.refused += 1
         name = self.vhost.name if hasattr(self, "vhost") else ""
         self.refuse(refusal_of(failure, method, name, self.user))
 
-    async def _on_opening(self, command: Command) -> None:
+    async def on_opening(self, command: Command) -> None:
         method = command.method
         expected, step = STEPS.get(self.state, (None, None))
         if isinstance(method, connection.Close):
@@ -404,9 +277,9 @@ class Session:
             except HandshakeError as unknown:
                 self.hang_up(unknown)
             except WeirError as bad:
-                self._fail(bad, method)
+                self.fail(bad, method)
 
-    def _on_command(self, command: Command) -> None:
+    def on_command(self, command: Command) -> None:
         number = command.channel
         channel = self.channels.get(number)
         if channel is not None:
@@ -423,14 +296,14 @@ class Session:
         elif isinstance(method, connection.UpdateSecret):
             self.tasks.spawn(self._update_secret(method), "update-secret")
         elif not isinstance(method, connection.CloseOk):
-            self._fail(refuse(ReplyCode.COMMAND_INVALID, "unexpected method in connection state running"), method)
+            self.fail(refuse(ReplyCode.COMMAND_INVALID, "unexpected method in connection state running"), method)
 
     async def _update_secret(self, method: connection.UpdateSecret) -> None:
         try:
             await self.credentials.renew(method.new_secret)
         except WeirError as refused:
             self.log_refusal(refused)
-            self._fail(refuse(ReplyCode.NOT_ALLOWED, "New secret was refused by one of the backends"), method)
+            self.fail(refuse(ReplyCode.NOT_ALLOWED, "New secret was refused by one of the backends"), method)
         else:
             self.say(connection.UpdateSecretOk())
 
@@ -439,12 +312,12 @@ class Session:
         if isinstance(method, channel_methods.CloseOk):
             return  # of a close that crossed the client's own
         if not isinstance(method, channel_methods.Open):
-            self._fail(refuse(ReplyCode.CHANNEL_ERROR, "expected 'channel.open'"), method)
+            self.fail(refuse(ReplyCode.CHANNEL_ERROR, "expected 'channel.open'"), method)
             return
         if len(self.channels) >= self.channel_max:
             most = self.channel_max
             what = f"number of channels opened ({most}) has reached the negotiated channel_max ({most})"
-            self._fail(refuse(ReplyCode.NOT_ALLOWED, what))
+            self.fail(refuse(ReplyCode.NOT_ALLOWED, what))
             return
         self.flush()
         channel = self.channels[command.channel] = Channel(self, command.channel)
@@ -460,7 +333,7 @@ class Session:
         if self.channels.get(channel.number) is channel:
             del self.channels[channel.number]
             self.services.metrics.channels -= 1
-            self._reader.forget_channel(channel.number)
+            self.receiving.forget_channel(channel.number)
             if channel.released is not None and not channel.released.done():
                 self._releasing[channel.number] = channel.released
 
@@ -470,53 +343,6 @@ class Session:
         self._releases[task] = None
         task.add_done_callback(lambda done: self._releases.pop(done, None))
         return task
-
-    def _look_for_agreement(self, data: Buffer) -> None:
-        """This side closes: all that counts is the client's word that it knows."""
-        try:
-            for command in self._reader.feed(data):
-                if isinstance(command.method, connection.CloseOk):
-                    self.move(Event.GONE)
-                elif isinstance(command.method, connection.Close):
-                    self.say(connection.CloseOk())
-        except WeirError:
-            self.move(Event.GONE)
-
-    # --- holding back ------------------------------------------------------------------------------------
-
-    async def _room_for_the_rest(self) -> None:
-        """Of messages that have not come whole: they are read on when there is room for all of them."""
-        self._held_back = True
-        try:
-            if self._request_share.arriving:
-                self._request_share.arrived()
-            await self._request_share.wait_capacity(self._reader.announced)
-        except TooManyError as crowded:
-            self._fail(AmqpError(crowded.what, code=ReplyCode.RESOURCE_ERROR))
-        self._held_back = False
-        self.heartbeats.heard()
-
-    async def _hold_back(self) -> None:
-        """Too much is under way."""
-        self.flush()
-        self._held_back = True
-        self.outbox.flush()
-        with self.blocking:
-            await self.load.wait_capacity()
-        self._held_back = False
-        self.heartbeats.heard()
-
-    async def _let_rest(self) -> None:
-        """Wait for each queue that quota, rate or memory say should get no more for now."""
-        queues, self.publishing.touched = self.publishing.touched, {}
-        self._held_back = True
-        with self.blocking:
-            for queue in queues:
-                if queue.alive:
-                    with suppress(WeirError):  # whoever publishes next learns of it
-                        await queue.wait_capacity()
-        self._held_back = False
-        self.heartbeats.heard()
 
     # --- for channels ------------------------------------------------------------------------------------
 

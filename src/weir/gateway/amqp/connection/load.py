@@ -1,6 +1,6 @@
 """What a session has accepted and not finished: it stops reading while that is too much."""
 
-from weir.gateway.amqp.settings import SessionLimits
+from weir.gateway.amqp.connection.settings import SessionLimits
 from weir.runtime.waiters import Waiters
 
 

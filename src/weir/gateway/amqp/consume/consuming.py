@@ -6,9 +6,9 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from weir.broker.api import ConsumeRequest, Delivery, Queue, QueueConsumer
-from weir.gateway.amqp.decoded import is_long, opened, opened_in_steps
-from weir.gateway.amqp.marking import marked
-from weir.gateway.amqp.taken import Range, Taken
+from weir.gateway.amqp.channel.taken import Range, Taken
+from weir.gateway.amqp.consume.decoded import is_long, opened, opened_in_steps
+from weir.gateway.amqp.consume.marking import marked
 from weir.model.bits import runs_of
 from weir.model.errors import ConnectionLostError, ConsumerClosedError, WeirError
 from weir.model.ids import Buffer
@@ -19,7 +19,7 @@ from weir.wire.amqp.methods import basic
 from weir.wire.amqp.outgoing import Deliveries, Outgoing
 
 if TYPE_CHECKING:
-    from weir.gateway.amqp.channel import Channel
+    from weir.gateway.amqp.channel.channel import Channel
 
 log = logging.getLogger(__name__)
 

@@ -43,10 +43,12 @@ class Confirms:
             self._note(number, number + 1, True)
         return number
 
-    def take_all(self, count: int) -> int:
-        """The first number of so many publishes, to one queue each."""
+    def take_all(self, count: int, queues: int = 1) -> int:
+        """The first number of so many publishes, each to so many queues: one or more."""
         first = self.next
         self.next = first + count
+        if queues > 1:
+            self._more.update(dict.fromkeys(range(first, first + count), queues - 1))
         return first
 
     def resolved(self, first: int, end: int, stored: bool) -> None:

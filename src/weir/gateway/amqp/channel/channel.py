@@ -11,15 +11,15 @@ from collections.abc import Coroutine
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from weir.gateway.amqp.confirms import Confirms
-from weir.gateway.amqp.consuming import ConsumerLink
+from weir.gateway.amqp.channel.confirms import Confirms
+from weir.gateway.amqp.channel.getting import Getters
+from weir.gateway.amqp.channel.taken import Taken
+from weir.gateway.amqp.channel.transaction import Transaction
+from weir.gateway.amqp.channel.unacked import Unacked
+from weir.gateway.amqp.consume.consuming import ConsumerLink
 from weir.gateway.amqp.errors import precondition_failed, refusal_of, refuse
-from weir.gateway.amqp.getting import Getters
+from weir.gateway.amqp.publish.reply_to import REPLY_TO
 from weir.gateway.amqp.registry import HANDLERS, Outcome
-from weir.gateway.amqp.reply_to import REPLY_TO
-from weir.gateway.amqp.taken import Taken
-from weir.gateway.amqp.transaction import Transaction
-from weir.gateway.amqp.unacked import Unacked
 from weir.model.errors import WeirError
 from weir.wire.amqp.codes import ReplyCode
 from weir.wire.amqp.incoming import Command
@@ -29,7 +29,7 @@ from weir.wire.amqp.outgoing import Deliveries, Outgoing
 from weir.wire.amqp.plain_publishes import PlainPublishes
 
 if TYPE_CHECKING:
-    from weir.gateway.amqp.session import Session
+    from weir.gateway.amqp.connection.session import Session
 
 log = logging.getLogger(__name__)
 

@@ -1,0 +1,219 @@
+"""What one connection sends: read as fast as its limits allow, and taken command by command.
+
+Publishes that are alike are taken at a glance. Over a limit, or where a queue has no capacity, nothing is read
+until there is some, and a client that understands is told that it is blocked.
+"""
+
+import logging
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from weir.gateway.amqp.connection.handshake import start
+from weir.gateway.amqp.connection.states import READING, Event, State
+from weir.model.errors import AmqpError, AmqpHeaderError, NetworkError, TooManyError, WeirError
+from weir.model.ids import Buffer
+from weir.runtime.interfaces import Connection
+from weir.runtime.request_budget import RequestBudget, RequestShare
+from weir.runtime.turns import UNIT_BYTES
+from weir.wire.amqp.codes import ReplyCode
+from weir.wire.amqp.frames import OVERHEAD_BYTES, PROTOCOL_HEADER, Role
+from weir.wire.amqp.incoming import Command, CommandReader
+from weir.wire.amqp.methods import connection
+from weir.wire.amqp.plain_acks import begins_with_ack, take_acks
+
+if TYPE_CHECKING:
+    from weir.gateway.amqp.connection.session import Session
+
+log = logging.getLogger(__name__)
+
+#: Publishes like the last one that cost as much as a unit of work.
+_PLAIN_PER_UNIT = 4
+#: What a channel's number may be.
+MAX_CHANNEL = (1 << 16) - 1
+
+
+class Receiving:
+    """Of one session."""
+
+    def __init__(self, session: "Session", transport: Connection, request_budget: RequestBudget) -> None:
+        self._session = session
+        self._transport = transport
+        self._request_share = RequestShare(request_budget, session.clock)
+        self._reader = CommandReader(Role.SERVER, channel_max=0, max_body=session.limits.max_message_bytes)
+        #: Whether it reads nothing for now, so that silence says nothing about its client.
+        self.held_back = False
+
+    def tuned(self, frame_max: int) -> None:
+        self._reader.frame_max = frame_max
+        self._reader.channel_max = MAX_CHANNEL
+
+    def forget_channel(self, number: int) -> None:
+        """The channel is closed: what is unfinished on it is dropped."""
+        self._reader.forget_channel(number)
+
+    def late(self, now: float) -> bool:
+        """Whether others wait while its message does not come."""
+        return self._request_share.late(now, self._session.heartbeats.heard_at)
+
+    def forget(self) -> None:
+        """The connection is over."""
+        self._reader.forget()
+        self._request_share.close()
+
+    async def run(self) -> None:
+        try:
+            while data := await self._transport.receive():
+                self._session.heartbeats.heard()
+                if self._session.state in READING:
+                    await self._take(data)
+                elif self._session.state is State.CLOSING:
+                    self._look_for_agreement(data)
+                data = b""  # an idle connection keeps no buffer
+                if self._reader.announced > self._request_share.arriving:
+                    await self._room_for_the_rest()
+        except NetworkError as lost:
+            log.debug("connection of %s broke: %s", self._session.peer, lost)
+        self._session.move(Event.GONE)
+
+    async def _take(self, data: Buffer) -> None:
+        """Take the commands in a receive buffer, as fast as the limits allow."""
+        turns = self._session.turns
+        self._session.services.metrics.bytes_in += len(data)
+        self._session.received_bytes += len(data)
+        turns.begin()
+        try:
+            if (self._reader.has_plain or self._session.acknowledges) and self._session.state is State.SERVING:
+                begun, data = self._reader.resume(data)
+                if not await self._take_all(begun):
+                    return
+                data = await self._take_acks(data)
+                data = await self._take_plain(data)
+            if not await self._take_all(self._reader.feed(data)):
+                return
+            if self._session.state is State.HEADER and self._reader.begun:
+                self._session.move(Event.GREETED)
+                self._session.say(start(self._session))
+        except AmqpHeaderError as other:
+            self._session.outbox.say(PROTOCOL_HEADER)
+            self._session.hang_up(other)
+            return
+        except WeirError as bad:
+            self._session.fail(bad)
+            return
+        finally:
+            self._session.flush()
+        if self._request_share.arriving and not self._reader.announced:
+            self._request_share.arrived()
+        if self._session.publishing.touched:
+            await self._let_rest()
+        await self._session.outbox.drain()
+        await self._session.clock.sleep(0)  # the next buffer may be here already
+
+    async def _take_all(self, commands: Iterable[Command]) -> bool:
+        """Take commands; whether more may come."""
+        turns = self._session.turns
+        for command in commands:
+            if self._session.state is State.SERVING:
+                self._session.on_command(command)
+            else:
+                await self._session.on_opening(command)
+            self._session.received_frames += 1
+            if self._session.state not in READING:
+                return False
+            if self._session.load.full:
+                await self._hold_back()
+            body = command.body
+            if turns.spend(1 if body is None else 1 + len(body) // UNIT_BYTES):
+                self._session.flush()
+                await turns.next()
+        return self._session.state in READING
+
+    async def _take_acks(self, data: memoryview) -> memoryview:
+        """Take the acknowledgements of single messages that the buffer begins with; what is left of it."""
+        turns = self._session.turns
+        while begins_with_ack(data) and self._session.state is State.SERVING:
+            number, tags, end = take_acks(data, 4 * max(1, turns.left))
+            channel = self._session.channels.get(number)
+            if not tags or channel is None or not channel.takes_plain:
+                break
+            data = data[end:]
+            self._session.received_frames += len(tags)
+            channel.take_acks(tags)
+            if turns.spend(1 + len(tags) // _PLAIN_PER_UNIT):
+                self._session.flush()
+                await turns.next()
+        return data if self._session.state in READING else data[:0]
+
+    async def _take_plain(self, data: Buffer) -> memoryview:
+        """Take the publishes that the buffer begins with and that are like the last one; what is left of it."""
+        turns, view, at = self._session.turns, memoryview(data), 0
+        while (plain := self._reader.plain_publishes()) is not None and self._session.state is State.SERVING:
+            channel = self._session.channels.get(plain.channel)
+            if channel is None or not channel.takes_plain:
+                break
+            before = at
+            bodies, at = plain.take(
+                view,
+                at,
+                count=max(1, 4 * turns.left),
+                size=self._session.limits.max_publish_bytes,
+                limit=min(self._session.limits.max_message_bytes, self._session.frame_max - OVERHEAD_BYTES),
+            )
+            if not bodies:
+                break
+            self._session.received_frames += 3 * len(bodies)
+            channel.take_plain(plain, bodies)
+            if self._session.load.full:
+                await self._hold_back()
+            if turns.spend(1 + len(bodies) // _PLAIN_PER_UNIT + (at - before) // UNIT_BYTES):
+                self._session.flush()
+                await turns.next()
+        return view[at:] if self._session.state in READING else view[:0]
+
+    def _look_for_agreement(self, data: Buffer) -> None:
+        """This side closes: all that counts is the client's word that it knows."""
+        try:
+            for command in self._reader.feed(data):
+                if isinstance(command.method, connection.CloseOk):
+                    self._session.move(Event.GONE)
+                elif isinstance(command.method, connection.Close):
+                    self._session.say(connection.CloseOk())
+        except WeirError:
+            self._session.move(Event.GONE)
+
+    # --- holding back ------------------------------------------------------------------------------------
+
+    async def _room_for_the_rest(self) -> None:
+        """Of messages that have not come whole: they are read on when there is room for all of them."""
+        self.held_back = True
+        try:
+            if self._request_share.arriving:
+                self._request_share.arrived()
+            await self._request_share.wait_capacity(self._reader.announced)
+        except TooManyError as crowded:
+            self._session.fail(AmqpError(crowded.what, code=ReplyCode.RESOURCE_ERROR))
+        self.held_back = False
+        self._session.heartbeats.heard()
+
+    async def _hold_back(self) -> None:
+        """Too much is under way."""
+        self._session.flush()
+        self.held_back = True
+        self._session.outbox.flush()
+        with self._session.blocking:
+            await self._session.load.wait_capacity()
+        self.held_back = False
+        self._session.heartbeats.heard()
+
+    async def _let_rest(self) -> None:
+        """Wait for each queue that quota, rate or memory say should get no more for now."""
+        queues, self._session.publishing.touched = self._session.publishing.touched, {}
+        self.held_back = True
+        with self._session.blocking:
+            for queue in queues:
+                if queue.alive:
+                    with suppress(WeirError):  # whoever publishes next learns of it
+                        await queue.wait_capacity()
+        self.held_back = False
+        self._session.heartbeats.heard()

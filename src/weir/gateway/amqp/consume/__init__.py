@@ -1,0 +1,1 @@
+"""What consumers of queues are sent."""

@@ -1,0 +1,1 @@
+"""What is published: routed, encoded once, and handed to queues."""
