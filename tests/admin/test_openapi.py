@@ -63,6 +63,8 @@ def test_what_is_answered_is_what_was_documented(start_weir, mode: GenerationMod
     session = requests.Session()
     broken, changed, calls = [], True, 0
     for operation in operations(weir):
+        if mode is GenerationMode.NEGATIVE and is_query_of_management(operation):
+            continue
         if changed:
             prepare(weir)
         changed = operation.method.upper() == "DELETE"
@@ -72,6 +74,11 @@ def test_what_is_answered_is_what_was_documented(start_weir, mode: GenerationMod
             broken += [f"{operation.label}: {failure}" for failure in failures.exceptions]
     assert not broken, "\n\n".join(broken)
     assert calls > 300
+
+
+def is_query_of_management(operation: Any) -> bool:
+    """They are very many, and take any text: there is little to get wrong."""
+    return bool(operation.path.startswith(MANAGEMENT)) and operation.method.upper() in ("GET", "DELETE")
 
 
 def check(operation: Any, mode: GenerationMode, session: requests.Session) -> int:
