@@ -37,6 +37,7 @@ _OF_USERS = "users/{user}/(topic-)?permissions"
 MANAGEMENT_RULES = [
     ("anyone", rf"GET /api/({_OWN}|{_LISTS}|{_NOTHING}|{_OF_USERS})"),
     ("anyone", r"DELETE /api/connections/{name}"),
+    ("superuser", r"DELETE /api/connections/username/.*"),
     ("superuser", r"PUT /api/(cluster-name|.*parameters.*|.*-limits.*)"),
     ("superuser", r".* /api/(nodes.*|users.*|definitions(-import)?)"),
     ("consume", r"(POST|DELETE) /api/queues/{vhost}/{name}/(get|contents)"),

@@ -213,6 +213,9 @@ class OpenGuard:
     def check_configure(self, role: str, topic: TopicName) -> None:
         pass
 
+    def check_policies(self, role: str, namespace: NamespaceName) -> None:
+        pass
+
     def check_listing(self, role: str, namespace: NamespaceName) -> None:
         pass
 

@@ -224,6 +224,9 @@ class ManyBrokers:
             broker_id=name,
             ask_peer=composed.peers.ask,
             balance=composed.balance,
+            exchanges=composed.exchanges,
+            queues=composed.queues,
+            connections=composed.connections,
         )
         routes = admin_routes(context)
         composed.peer_handlers.on(AdminCall, AdminPeerHandler(routes).perform)

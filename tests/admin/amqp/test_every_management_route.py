@@ -219,6 +219,7 @@ STEPS = [
     ("GET", "connections/nope/channels", None, 404),
     ("GET", "connections/username/nope", None, []),
     ("DELETE", "connections/nope", None, 404),
+    ("DELETE", "connections/username/nope", None, DONE),
     ("GET", "vhosts/v/connections", None, []),
     ("GET", "vhosts/v/channels", None, []),
     ("GET", "channels", None, []),

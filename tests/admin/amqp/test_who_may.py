@@ -108,6 +108,14 @@ def test_patterns_say_what_may_be_configured_written_and_read(root, user, unique
         root.do("DELETE", f"queues/%2F/{queue}")
 
 
+def test_a_policymaker_sets_policies_and_no_operators_policies(user, unique: str) -> None:
+    made = user("policymaker", "", "", "^none$")
+    body = {"pattern": f"^{unique}", "definition": {"max-length": 5}}
+    assert made.ask("PUT", f"policies/%2F/{unique}", body).status == 201
+    assert made.ask("PUT", f"operator-policies/%2F/{unique}", body).status == 401
+    assert made.ask("DELETE", f"policies/%2F/{unique}").status == 204
+
+
 def test_grants_of_the_admin_api_are_listed_as_patterns(root, unique: str) -> None:
     ask = root.weir.do
     for scope, actions in (

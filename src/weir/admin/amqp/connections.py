@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from weir.admin.amqp.context import HERE, Management
+from weir.admin.amqp.context import HERE, REASON, Management
 from weir.admin.amqp.listing import COLUMNS, LIST_QUERY, Item, Items, answered_list, answered_one
 from weir.admin.amqp.refusals import ManagementError, not_found
 from weir.admin.amqp.stats import rate
@@ -14,8 +14,7 @@ from weir.model.queues import namespace_of_vhost, vhost_of
 
 _LISTED: Any = list[Any] | dict[str, Any]
 _QUERY = (*LIST_QUERY, HERE)
-#: A client may say why it closes a connection.
-_REASON = "x-reason"
+_REASON = "Closed via management plugin"
 
 
 def connection_body(connection: ClientConnection, node: str) -> Item:
@@ -131,6 +130,10 @@ def consumer_bodies(connections: Iterable[ClientConnection], node: str) -> Items
     ]
 
 
+def _reason(call: Call) -> str:
+    return call.request.headers.get(REASON, _REASON)[:200]
+
+
 class ConnectionRoutes:
     """A role that may not look at everything sees its own."""
 
@@ -158,6 +161,7 @@ class ConnectionRoutes:
                 answer=_LISTED,
                 query=_QUERY,
             ),
+            route("DELETE", "/connections/username/{user}", "Close those of a user.", self._close_of_user),
             route("GET", one, "One connection.", self._connection, answer=found, query=(COLUMNS, HERE)),
             route("DELETE", one, "Close a connection.", self._close, query=(HERE,)),
             route("GET", f"{one}/channels", "Its channels.", self._channels_of, answer=_LISTED, query=_QUERY),
@@ -221,15 +225,20 @@ class ConnectionRoutes:
         raise not_found()
 
     async def _close(self, call: Call) -> None:
-        found = self._found(call)
+        found, reason = self._found(call), _reason(call)
         if found is None:
-            if await self._management.done_elsewhere(call, "DELETE"):
+            if await self._management.closed_elsewhere(call, call.path["name"], reason):
                 return
             raise not_found()
         if found.info.role != call.role and not self._management.admin.authoriser.is_superuser(call.role):
             raise ManagementError(401, "User not authorised to access object")
-        said = call.request.headers.get(_REASON, "Closed via management plugin")
-        found.close(said[:200])
+        found.close(reason)
+
+    async def _close_of_user(self, call: Call) -> None:
+        user = call.path["user"]
+        if user != call.role:
+            self._management.check_superuser(call.role)
+        await self._management.close_all(call, "user", user, _reason(call))
 
     # --- channels and consumers ---------------------------------------------------------------------------------
 

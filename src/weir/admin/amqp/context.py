@@ -6,6 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 
@@ -15,7 +16,7 @@ from weir.admin.context import AdminContext
 from weir.admin.routing import Call, Query, Route
 from weir.broker.api import Connections, Exchanges, NamespaceExchanges, NamespaceQueues, Queues, Scope
 from weir.model.errors import InvalidNameError, NotAuthorisedError, WeirError
-from weir.model.queues import namespace_of_vhost, topic_of_queue
+from weir.model.queues import namespace_of_vhost, topic_of_queue, vhost_of
 from weir.model.registry import Action
 from weir.model.topics import NamespaceName
 from weir.wire.peer.administration import AdminCall
@@ -26,6 +27,8 @@ log = logging.getLogger(__name__)
 VERSION = "3.13.7"
 #: Weir's own: asked of one broker by another that puts their lists together.
 HERE = Query("here", str, "true: what this broker has, without the others")
+#: The header by which a client says why it closes a connection.
+REASON = "x-reason"
 #: The name of the default exchange in paths.
 DEFAULT_IN_PATHS = "amq.default"
 
@@ -67,11 +70,7 @@ class Management:
             raise ManagementError(401, "Not administrator user")
 
     def check_policies(self, role: str, namespace: NamespaceName) -> None:
-        """Administrators of the tenant, and users with the tag `policymaker` who may use the namespace."""
-        authoriser = self.admin.authoriser
-        user = self.admin.registry.users.find(role)
-        makes = user is not None and user.makes_policies and authoriser.may_look(role, namespace)
-        if not makes and not authoriser.may_administer(role, namespace):
+        if not self.admin.authoriser.may_set_policies(role, namespace):
             raise ManagementError(401, "User not authorised to access object")
 
     def check(self, role: str, action: Action, namespace: NamespaceName, queue: str) -> None:
@@ -114,11 +113,12 @@ class Management:
 
     # --- other brokers ------------------------------------------------------------------------------------------
 
-    async def list_elsewhere(self, call: Call, path: str) -> Items:
+    async def list_elsewhere(self, call: Call, path: str, *, columns: str = "") -> Items:
         """What other brokers list under this path; one that does not answer has nothing."""
         if is_true(call.query.get("here")):
             return []
-        asked = AdminCall(call.role, "GET", f"{API}{path}", "here=true")
+        query = f"here=true&columns={columns}" if columns else "here=true"
+        asked = AdminCall(call.role, "GET", f"{API}{path}", query)
         answers = await asyncio.gather(*(self._ask(one, asked) for one in self._others()))
         found: Items = []
         for answer in answers:
@@ -126,13 +126,24 @@ class Management:
                 found += msgspec.json.decode(answer, type=list[dict[str, Any]])
         return found
 
-    async def done_elsewhere(self, call: Call, method: str) -> bool:
-        """Whether another broker did what this call asks for."""
+    async def closed_elsewhere(self, call: Call, name: str, reason: str) -> bool:
+        """Whether another broker had the connection, and closes it."""
         if is_true(call.query.get("here")):
             return False
-        asked = AdminCall(call.role, method, call.request.path, "here=true")
+        path = f"{API}/connections/{quote(name, safe='')}"
+        asked = AdminCall(call.role, "DELETE", path, "here=true", headers={REASON: reason})
         answers = await asyncio.gather(*(self._ask(one, asked) for one in self._others()))
         return any(answer is not None for answer in answers)
+
+    async def close_all(self, call: Call, column: str, value: str, reason: str) -> None:
+        """Close the connections of a `user` or a `vhost`, here and, as far as the caller sees them, elsewhere."""
+        for connection in self.connections.all():
+            info = connection.info
+            if value == (info.user if column == "user" else vhost_of(info.namespace)):
+                connection.close(reason)
+        for item in await self.list_elsewhere(call, "/connections", columns=f"name,{column}"):
+            if item.get(column) == value:
+                await self.closed_elsewhere(call, item["name"], reason)
 
     def _others(self) -> list[str]:
         return [one.broker_id for one in self.admin.broker.brokers() if one.broker_id != self.admin.broker_id]

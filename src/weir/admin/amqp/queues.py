@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from weir.admin.amqp.bodies import QueueBody
 from weir.admin.amqp.connections import consumer_bodies
-from weir.admin.amqp.context import Management
+from weir.admin.amqp.context import HERE, Management
 from weir.admin.amqp.listing import COLUMNS, LIST_QUERY, Item, Wanted, answered_one, is_true
 from weir.admin.amqp.refusals import ManagementError
 from weir.admin.amqp.stats import Counted, LoadedTopics, totals
@@ -23,6 +23,7 @@ from weir.model.topics import NamespaceName
 _MOST = 10_000
 #: Queues that are opened at the same time for one list.
 _AT_ONCE = 32
+_QUERY = (*LIST_QUERY, HERE)
 #: Columns that need no queue to be opened.
 _NAMES = frozenset(("name", "vhost"))
 
@@ -40,8 +41,8 @@ class QueueRoutes:
         route, one = self._management.route, "/queues/{vhost}/{name}"
         listed: Any = list[Any] | dict[str, Any]
         return [
-            route("GET", "/queues", "All queues.", self._all, answer=listed, query=LIST_QUERY),
-            route("GET", "/queues/{vhost}", "Those of a vhost.", self._of_vhost, answer=listed, query=LIST_QUERY),
+            route("GET", "/queues", "All queues.", self._all, answer=listed, query=_QUERY),
+            route("GET", "/queues/{vhost}", "Those of a vhost.", self._of_vhost, answer=listed, query=_QUERY),
             route("GET", one, "One queue.", self._get, answer=dict[str, Any], query=(COLUMNS,)),
             route("PUT", one, "Declare a queue.", self._put, body=QueueBody, body_optional=True, creates=True),
             route(
@@ -69,8 +70,9 @@ class QueueRoutes:
         """Names first: what is not on the page is not opened, unless the order asks for it."""
         wanted = Wanted(call.query)
         total, found = 0, []
+        elsewhere = await self._in_memory_elsewhere(call)
         for namespace in namespaces:
-            names = await (await self._management.queues.open(namespace)).names()
+            names = await self._names(call, namespace, elsewhere.get(vhost_of(namespace), ()))
             total += len(names)
             found += [_Named(namespace, name) for name in names if wanted.takes(name)]
         filtered = len(found)
@@ -87,6 +89,22 @@ class QueueRoutes:
         else:
             items = await self._described(on_page)
         return wanted.answer(items, filtered=filtered, total=total)
+
+    async def _names(self, call: Call, namespace: NamespaceName, elsewhere: Sequence[str]) -> Sequence[str]:
+        """Of every topic, and of queues in the memory of any broker; for another broker, of the latter here."""
+        queues = await self._management.queues.open(namespace)
+        names = await queues.names()
+        if is_true(call.query.get("here")):
+            found = [(name, queues.find(name)) for name in names]
+            return [name for name, queue in found if queue is not None and queue.declaration.in_memory]
+        return sorted({*names, *elsewhere}) if elsewhere else names
+
+    async def _in_memory_elsewhere(self, call: Call) -> dict[str, list[str]]:
+        """By vhost."""
+        found: dict[str, list[str]] = {}
+        for item in await self._management.list_elsewhere(call, "/queues", columns="name,vhost"):
+            found.setdefault(item["vhost"], []).append(item["name"])
+        return found
 
     async def _described(self, named: Sequence[_Named]) -> list[Item]:
         """Those that are still there, in their order."""

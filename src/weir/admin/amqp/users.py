@@ -97,7 +97,7 @@ class UserRoutes:
     async def _delete(self, call: Call) -> None:
         self._management.check_superuser(call.role)
         self._found(call.path["user"])
-        await self._remove(call.path["user"])
+        await self._remove(call, call.path["user"])
 
     async def _delete_some(self, call: Call) -> None:
         self._management.check_superuser(call.role)
@@ -105,12 +105,10 @@ class UserRoutes:
             if self._users.find(name) is None:
                 raise bad_request(f"no_such_user {name[:80]}")
         for name in call.body.users:
-            await self._remove(name)
+            await self._remove(call, name)
 
-    async def _remove(self, name: str) -> None:
+    async def _remove(self, call: Call, name: str) -> None:
         """Its grants first: what is cut short is begun again."""
         await self._permissions.clear_all(name)
         await self._users.delete(name)
-        for connection in self._management.connections.all():
-            if connection.info.role == name:
-                connection.close(f"user '{name}' is deleted")
+        await self._management.close_all(call, "user", name, f"user '{name}' is deleted")

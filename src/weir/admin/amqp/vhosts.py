@@ -113,9 +113,8 @@ class VhostRoutes:
         self._management.check_admin(call.role, name)
         if self._registry.namespaces.find(name) is None:
             raise not_found()
-        for connection in self._management.connections.all():
-            if connection.info.namespace == name:
-                connection.close(f"vhost '{vhost_of(name)}' is deleted")
+        vhost = vhost_of(name)
+        await self._management.close_all(call, "vhost", vhost, f"vhost '{vhost}' is deleted")
         await delete_namespace(self._management.admin, name, force=True)
 
     async def _start(self, call: Call) -> None:

@@ -225,6 +225,14 @@ class Authoriser:
         tenant = self._registry.tenants.find(_tenant_of(scope))
         return tenant is not None and role in tenant.admin_roles
 
+    def may_set_policies(self, role: str, namespace: NamespaceName) -> bool:
+        """Of queues and exchanges: administrators of the tenant, and users with RabbitMQ's tag `policymaker` who
+        may use the namespace."""
+        if self.may_administer(role, namespace):
+            return True
+        user = self._registry.users.find(role)
+        return user is not None and user.makes_policies and self.may_look(role, namespace)
+
     def is_superuser(self, role: str) -> bool:
         return not self._on or self._named_superuser(role)
 
@@ -307,6 +315,11 @@ class TopicGuard:
             self._authoriser.check_lookup(role, topic)
         else:
             self._authoriser.check(role, action, topic)
+
+    def check_policies(self, role: str, namespace: NamespaceName) -> None:
+        """NotAuthorisedError if the role may not set policies of queues and exchanges."""
+        if not self._authoriser.may_set_policies(role, namespace):
+            raise _denied(role, "set policies", namespace)
 
     def check_configure(self, role: str, topic: TopicName) -> None:
         """NotAuthorisedError if the role may not make or delete queues of this name."""

@@ -35,6 +35,9 @@ class Guard(Protocol):
         """NotAuthorisedError if the role may not make or delete queues of this name: both to produce and to
         consume are needed, unless the role was given patterns of what it may configure."""
 
+    def check_policies(self, role: str, namespace: NamespaceName) -> None:
+        """NotAuthorisedError if the role may not set policies of queues and exchanges."""
+
     def check_listing(self, role: str, namespace: NamespaceName) -> None:
         """NotAuthorisedError if the role may not know which topics there are."""
 
@@ -60,6 +63,9 @@ class Authoriser(Protocol):
 
     def may_look(self, role: str, scope: Scope) -> bool:
         """Whether the role may know of it: see `check_lookup`."""
+
+    def may_set_policies(self, role: str, namespace: NamespaceName) -> bool:
+        """Of queues and exchanges: as administrator of the tenant, or as one that makes policies for it."""
 
     def may_monitor(self, role: str) -> bool:
         """Whether the role may look at everything, whatever it may do."""

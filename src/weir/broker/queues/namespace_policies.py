@@ -41,13 +41,16 @@ class NamespacePolicies:
     async def set(self, role: str, policy: QueuePolicy) -> None:
         """NotAuthorisedError, QueueArgumentError."""
         check_policy(policy)
-        await self._change(role, lambda table: table.with_policy(policy))
+        await self._change(role, lambda table: table.with_policy(policy), operator=policy.operator)
 
     async def clear(self, role: str, name: str, *, operator: bool) -> None:
-        await self._change(role, lambda table: table.without(name, operator=operator))
+        await self._change(role, lambda table: table.without(name, operator=operator), operator=operator)
 
-    async def _change(self, role: str, change: Callable[[PolicyTable], PolicyTable]) -> None:
-        self._guard.check_admin(role, self._namespace)
+    async def _change(self, role: str, change: Callable[[PolicyTable], PolicyTable], *, operator: bool) -> None:
+        if operator:
+            self._guard.check_admin(role, self._namespace)
+        else:
+            self._guard.check_policies(role, self._namespace)
 
         def changed(properties: Mapping[str, str]) -> Mapping[str, str]:
             table = change(PolicyTable.decode(properties.get(POLICIES_PROPERTY)))
