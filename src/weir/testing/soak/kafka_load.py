@@ -26,7 +26,7 @@ class IdempotentLoad:
 
     name = "kafka idempotent"
 
-    def __init__(self, bootstrap: str, topic: str, pause_s: float = 0.004) -> None:
+    def __init__(self, bootstrap: str, topic: str, pause_s: float) -> None:
         self._bootstrap, self._topic, self._pause_s = bootstrap, topic, pause_s
         self._producer = Producer(
             {
@@ -160,8 +160,8 @@ class TransactionalLoad:
 
     name = "kafka transactions"
 
-    def __init__(self, bootstrap: str, topic: str) -> None:
-        self._bootstrap, self._topic = bootstrap, topic
+    def __init__(self, bootstrap: str, topic: str, pause_s: float) -> None:
+        self._bootstrap, self._topic, self._pause_s = bootstrap, topic, pause_s
         self.pauses = Pauses()
         self.committed: set[int] = set()
         self.aborted: set[int] = set()
@@ -182,6 +182,7 @@ class TransactionalLoad:
                 while not self._stopping.is_set():
                     self._one(producer, number)
                     number += 1
+                    self._stopping.wait(self._pause_s)
             except KafkaException as failed:
                 # Of this transaction nothing is known; a new producer of the same id ends what is open.
                 number += 1

@@ -18,7 +18,7 @@ class PulsarLoad:
 
     name = "pulsar"
 
-    def __init__(self, url: str, topic: str, pause_s: float = 0.004, log_file: str = "/dev/null") -> None:
+    def __init__(self, url: str, topic: str, pause_s: float, log_file: str = "/dev/null") -> None:
         self._pause_s = pause_s
         quiet = pulsar.FileLogger(pulsar.LoggerLevel.Error, log_file)
         self._client = pulsar.Client(url, operation_timeout_seconds=int(_PATIENCE_S), logger=quiet)

@@ -25,6 +25,7 @@ from weir.testing.soak.pulsar_load import PulsarLoad
 _IDEMPOTENT, _TRANSACTIONAL, _PULSAR = "soak-idempotent", "soak-transactions", "soak-pulsar"
 #: Nobody may stay without answers for longer than this after trouble, whatever it was.
 _RECOVERS_WITHIN_S = 120.0
+_PAUSE_S = 0.004
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,19 +38,20 @@ class Trouble:
 
 
 class Clients:
-    """All loads of both protocols."""
+    """All loads of both protocols; producers send, or begin a transaction, after pauses of so long."""
 
-    def __init__(self, cluster: ClusterProcess) -> None:
+    def __init__(self, cluster: ClusterProcess, pause_s: float) -> None:
         kafka = Kafka(cluster.kafka)
         kafka.create(_IDEMPOTENT, kafka_load.PARTITIONS)
         kafka.create(_TRANSACTIONAL, kafka_load.PARTITIONS)
         kafka.create(_PULSAR, pulsar_load.PARTITIONS)
-        self._idempotent = IdempotentLoad(cluster.kafka, _IDEMPOTENT)
+        self._idempotent = IdempotentLoad(cluster.kafka, _IDEMPOTENT, pause_s)
         self._group = GroupLoad(cluster.kafka, _IDEMPOTENT)
-        self._transactional = TransactionalLoad(cluster.kafka, _TRANSACTIONAL)
+        self._transactional = TransactionalLoad(cluster.kafka, _TRANSACTIONAL, pause_s)
         self._pulsar = PulsarLoad(
             cluster.pulsar_url,
             f"persistent://public/default/{_PULSAR}",
+            pause_s,
             log_file=str(cluster.folder / "pulsar.log"),
         )
         self._loads: Sequence[IdempotentLoad | GroupLoad | TransactionalLoad | PulsarLoad]
@@ -92,9 +94,9 @@ class Clients:
 
 
 @contextmanager
-def clients_of(cluster: ClusterProcess) -> Iterator[Clients]:
+def clients_of(cluster: ClusterProcess, pause_s: float = _PAUSE_S) -> Iterator[Clients]:
     """Loads that are ended whatever happens."""
-    clients = Clients(cluster)
+    clients = Clients(cluster, pause_s)
     try:
         yield clients
     except BaseException:
