@@ -83,13 +83,13 @@ def test_a_broker_needs_to_know_where_the_metadata_is() -> None:
         parts.broker_name(load(assignments=("cluster.name=a/b",)).config)
 
 
-def test_a_folder_of_before_amqp_gets_ports_for_it_and_keeps_the_others(tmp_path: Path) -> None:
-    first = plan_cluster(tmp_path, brokers=2, bookies=1, etcd_members=1)
+def test_a_folder_of_before_amqp_gets_ports_for_it_and_keeps_the_others(tmp_path: Path, ports: HeldPorts) -> None:
+    first = plan_cluster(tmp_path, ports, brokers=2, bookies=1, etcd_members=1)
     file = tmp_path / "cluster.json"
     tree = json.loads(file.read_text())
     for broker in tree["brokers"]:
         del broker["amqp"]
     file.write_text(json.dumps(tree))
-    again = plan_cluster(tmp_path, brokers=2, bookies=1, etcd_members=1)
+    again = plan_cluster(tmp_path, ports, brokers=2, bookies=1, etcd_members=1)
     assert [replace(b, amqp=0) for b in again.brokers] == [replace(b, amqp=0) for b in first.brokers]
     assert len({b.amqp for b in again.brokers} - {0}) == 2
