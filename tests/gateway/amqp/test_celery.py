@@ -150,10 +150,12 @@ def test_a_chord_ends_when_all_its_parts_have(celery: Celery) -> None:
 def test_a_revoked_task_does_not_run(celery: Celery) -> None:
     from celery.exceptions import TaskRevokedError
 
-    task = celery.tasks.note.apply_async(("revoked",), countdown=1.0)
-    celery.app.control.revoke(task.id)
+    chosen = uuid4().hex
+    celery.app.control.revoke(chosen)
+    inspected = celery.app.control.inspect(timeout=_TIMEOUT_S, limit=1)
+    celery.until(lambda: chosen in str(inspected.revoked()))
     with pytest.raises(TaskRevokedError):
-        task.get(timeout=_TIMEOUT_S)
+        celery.tasks.note.apply_async(("revoked",), task_id=chosen).get(timeout=_TIMEOUT_S)
     assert celery.runs("revoked") == []
 
 

@@ -359,9 +359,12 @@ def session_declare(session: Session, name: str) -> Any:
 def a_queue_with_a_consumer_does_not_expire(session: Session) -> Any:
     name = session.name("q")
     channel = session.channel()
-    channel.queue(name, arguments={"x-expires": 200})
+    channel.queue(name)
     tag = channel.consume(name)
-    other = channel.queue(session.name("other"), arguments={"x-expires": 400})
+    policy = session.name("policy")
+    session.policy(policy, f"^{name}$", {"expires": 100})
+    session.policy_of(name, policy)
+    other = channel.queue(session.name("other"), arguments={"x-expires": 300})
     until(lambda: session_declare(session, other) == "channel 404")
     found = [channel.declare(name, passive=True)[2]]
     channel.cancel(tag)

@@ -85,11 +85,15 @@ def a_life_of_nothing_is_for_those_who_wait(session: Session) -> Any:
 @scenario
 def what_is_with_a_consumer_does_not_expire(session: Session) -> Any:
     made = session.channel()
-    name, dead = letters(session, made, {"x-message-ttl": 200})
-    made.put(name, "1", "2")
-    one = made.get(name)
+    name, dead = letters(session, made, {"x-message-ttl": 100})
+    made.qos(1)
+    tag = made.consume(name)
+    made.put(name, "1")
+    made.wait(1)
+    made.put(name, "2")
     found = [made.until_count(dead, 1), made.take(dead)]
-    made.nack(one["tag"])
+    made.cancel(tag)
+    made.nack(made.tags[0])
     return [*found, made.until_count(dead, 1), made.take(dead), made.count(name)]
 
 
@@ -254,8 +258,9 @@ def a_ring_of_expiry_ends(session: Session) -> Any:
             arguments={"x-message-ttl": 50, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": other},
         )
     made.put(first, "1")
+    until(lambda: made.count(first) + made.count(second) == 0)
     watch = made.queue(session.name("watch"), exclusive=True)
-    made.put(watch, "1", expiration="400")
+    made.put(watch, "1", expiration="200")
     made.until_count(watch, 0)
     return [made.count(first), made.count(second)]
 
