@@ -84,7 +84,8 @@ def run(url: str, load: Load, broker_pid: Callable[[], int]) -> Told:
     assert process.stdout is not None
     heard: list[str] = []
     seconds: list[tuple[float, float, float, float, float]] = []
-    start = end = (0.0, 0.0)
+    start = end = (cpu_s(broker_pid()), 0.0)
+    began = 0.0
     try:
         for line in process.stdout:
             heard.append(line)
@@ -101,7 +102,7 @@ def run(url: str, load: Load, broker_pid: Callable[[], int]) -> Told:
     finally:
         process.kill()
         process.wait()
-    if not seconds:
+    if not any(each[1] for each in seconds):
         raise SystemExit("PerfTest ended without a result:\n" + "".join(heard[-40:]))
     return Told(
         sent_s=mean(each[0] for each in seconds),
