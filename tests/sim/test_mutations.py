@@ -128,6 +128,15 @@ FIRST_SEED = {
         "not-verified": 1,
         "position-elsewhere-forgotten": 0,
     },
+    "queues": {
+        "acknowledged-before-sent": 0,
+        "acknowledged-in-memory": 0,
+        "given-back-is-given-up": 0,
+        "letters-without-stamps": 0,
+        "parcels-not-written": 0,
+        "requeued-behind": 0,
+        "stuck": 0,
+    },
 }
 _MOST_SEEDS = 150
 #: Of a function that is called with other arguments than the one in whose place it was put.

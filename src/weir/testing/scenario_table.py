@@ -3,6 +3,7 @@
 from weir.testing.broker.scenario import BROKER
 from weir.testing.kafka.scenario import KAFKA
 from weir.testing.multibroker.scenario import MULTIBROKER
+from weir.testing.queues.scenario import QUEUES
 from weir.testing.storage.scenario import CLUSTER
 
-SCENARIOS = {scenario.name: scenario for scenario in (CLUSTER, BROKER, KAFKA, MULTIBROKER)}
+SCENARIOS = {scenario.name: scenario for scenario in (CLUSTER, BROKER, KAFKA, MULTIBROKER, QUEUES)}

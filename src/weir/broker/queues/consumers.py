@@ -71,6 +71,12 @@ class LocalConsumer:
         if self._consumer.open:
             self._queue.reject(self._subscription, self._consumer, ranges)
 
+    async def persisted(self) -> None:
+        """Wait until everything acknowledged so far survives a crash. ConsumerClosedError: that is not known."""
+        if not self._consumer.open:
+            raise ConsumerClosedError("the consumer is closed")
+        await self._subscription.persisted()
+
     def retire(self) -> None:
         dispatcher = self._subscription.per_message()
         if self._consumer.open and not self._consumer.retired and dispatcher is not None:

@@ -7,7 +7,7 @@ while a call is under way goes with the next one, so the order of a queue's mess
 import asyncio
 import json
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from weir.broker.api import (
@@ -53,6 +53,8 @@ class RelayLink:
         self._consumers: dict[int, RemoteConsumer] = {}
         self._count = 0
         self._unsaid: list[wire.Settled] = []
+        #: Consumers that are of no more use here, and whose end may not have been heard of: said until it is.
+        self._ended: dict[int, wire.Settled] = {}
         self._saying: asyncio.Task[None] | None = None
         self._listening: asyncio.Task[None] | None = None
 
@@ -92,8 +94,11 @@ class RelayLink:
         try:
             await self._peers.ask(self.owner, call)
         except BaseException:
-            del self._consumers[number]
+            self._consumers.pop(number, None)
+            self._end([number])  # it may be there all the same
             raise
+        if number not in self._consumers:  # something failed meanwhile, and all were ended
+            raise ConsumerClosedError("the broker that has the queue was out of reach")
         if self._listening is None:
             self._listening = self._tasks.spawn(self._listen(), "relay")
         return consumer
@@ -118,12 +123,18 @@ class RelayLink:
 
     async def _say(self) -> None:
         try:
-            while self._unsaid:
+            while self._unsaid or self._ended:
                 said, self._unsaid = self._unsaid, []
+                ended = dict(self._ended)
                 try:
-                    await self._peers.ask(self.owner, wire.SettleQueues(self._asker, tuple(said)))
+                    await self._peers.ask(self.owner, wire.SettleQueues(self._asker, (*said, *ended.values())))
                 except WeirError as failed:
                     self._fail(failed)
+                    if not self._unsaid:
+                        return  # said again with what comes next; who hears nothing for long finds out by itself
+                else:
+                    for number in ended:
+                        del self._ended[number]
         finally:
             self._saying = None
 
@@ -132,6 +143,8 @@ class RelayLink:
         try:
             while self._consumers:
                 answer = await self._peers.ask(self.owner, wait, timeout_s=_WAIT_S + _ANSWER_S)
+                if self._ended and self._saying is None:
+                    self._saying = self._tasks.spawn(self._say(), "relay ended")
                 for one in answer.deliveries:
                     consumer = self._consumers.get(one.number)
                     if consumer is not None:
@@ -148,18 +161,15 @@ class RelayLink:
     def _fail(self, why: WeirError) -> None:
         """What was said or answered may be lost: nothing that the consumers have is theirs any more."""
         consumers, self._consumers = self._consumers, {}
-        ended = [wire.Settled(number, ends="close") for number in consumers]
         for consumer in consumers.values():
             consumer.shut(f"the broker that has the queue is out of reach: {why.what}")
-        if ended:
-            self._tasks.spawn(self._end(tuple(ended)), "relay end")
+        self._end(consumers)
 
-    async def _end(self, ended: tuple[wire.Settled, ...]) -> None:
-        """If it is not reached now, it finds out by itself."""
-        try:
-            await self._peers.ask(self.owner, wire.SettleQueues(self._asker, ended))
-        except WeirError:
-            return
+    def _end(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            self._ended[number] = wire.Settled(number, ends="close")
+        if self._ended and self._saying is None:
+            self._saying = self._tasks.spawn(self._say(), "relay ended")
 
 
 class RemoteConsumer:
