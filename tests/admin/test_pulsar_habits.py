@@ -3,6 +3,7 @@
 import http.client
 import json
 from typing import Any
+from urllib.parse import quote
 
 import pulsar
 import pytest
@@ -140,6 +141,16 @@ def test_a_propertys_value_comes_without_quotes(weir, namespace: str) -> None:
     assert weir.ask("GET", one).body == b"v w"
     assert weir.ask("DELETE", one).body == b"v w"
     assert [weir.ask(method, one).status for method in ("GET", "DELETE")] == [204, 204]  # null, for Java
+
+
+def test_clearing_properties_leaves_the_brokers_own_and_they_are_not_shown(weir, namespace: str) -> None:
+    vhost = quote(namespace, safe="")
+    weir.do("PUT", f"/api/policies/{vhost}/short", {"pattern": "^a", "definition": {"max-length": 5}})
+    weir.do("PUT", f"namespaces/{namespace}/properties", {"colour": "red"})
+    assert weir.do("GET", f"namespaces/{namespace}/properties") == {"colour": "red"}
+    weir.do("DELETE", f"namespaces/{namespace}/properties")
+    assert weir.do("GET", f"namespaces/{namespace}/properties") == {}
+    assert [policy["name"] for policy in weir.do("GET", f"/api/policies/{vhost}")] == ["short"]
 
 
 def test_a_quota_without_a_time_limit_reads_back_right(weir, namespace: str) -> None:

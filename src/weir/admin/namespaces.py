@@ -8,7 +8,7 @@ from weir.admin.context import AdminContext
 from weir.admin.http import Response
 from weir.admin.names import ABOUT_NAMESPACE, ABOUT_TENANT, CONFLICT, NAMESPACE, V2, namespace_of, tenant_of
 from weir.admin.policies_map import grants_of, namespace_policies, policies_of
-from weir.admin.properties import bounded
+from weir.admin.properties import bounded, brokers_own, given, users_own
 from weir.admin.routing import TEXT, Call, Query, RefusedError, Route
 from weir.admin.topic_deletion import delete_namespace
 from weir.admin.topic_pages import PAGE_QUERY, after_of, names_answer
@@ -127,7 +127,7 @@ class Namespaces:
             raise RefusedError(412, f"there is no cluster {unknown[0][:80]}")
         grants = grants_of(name, body.auth_policies)
         await self._context.registry.namespaces.create(
-            name, policies=policies_of(body), properties=bounded(body.properties)
+            name, policies=policies_of(body), properties=given(body.properties)
         )
         for scope, role, actions in grants:
             await self._context.registry.grants.grant(scope, role, actions)
@@ -155,16 +155,16 @@ class Namespaces:
     # --- properties ---------------------------------------------------------------------------------------------
 
     async def _get_properties(self, call: Call) -> Properties:
-        return dict(self._context.registry.namespaces.get(self._administered(call)).properties)
+        return users_own(self._context.registry.namespaces.get(self._administered(call)).properties)
 
     async def _put_properties(self, call: Call) -> None:
-        given = call.body or {}
+        said = given(call.body)
         await self._context.registry.change_properties(
-            self._administered(call), lambda now: bounded({**now, **given})
+            self._administered(call), lambda now: bounded({**now, **said})
         )
 
     async def _clear_properties(self, call: Call) -> None:
-        await self._context.registry.change_properties(self._administered(call), lambda now: {})
+        await self._context.registry.change_properties(self._administered(call), brokers_own)
 
     async def _get_property(self, call: Call) -> Response | None:
         """Text rather than JSON: Pulsar's clients take the answer for the value, and quotes for a part of it."""
@@ -172,13 +172,14 @@ class Namespaces:
         return None if value is None else Response(200, value.encode(errors="replace"), TEXT)
 
     async def _put_property(self, call: Call) -> None:
-        key, value = call.path["key"], call.path["value"]
+        said = given({call.path["key"]: call.path["value"]})
         await self._context.registry.change_properties(
-            self._administered(call), lambda now: bounded({**now, key: value})
+            self._administered(call), lambda now: bounded({**now, **said})
         )
 
     async def _remove_property(self, call: Call) -> Response | None:
         removed, key = await self._get_property(call), call.path["key"]
+        given({key: ""})
         await self._context.registry.change_properties(
             self._administered(call), lambda now: {name: value for name, value in now.items() if name != key}
         )

@@ -7,7 +7,7 @@ from weir.admin.bodies import PartitionedTopicMetadata, Properties
 from weir.admin.context import AdminContext
 from weir.admin.http import Response
 from weir.admin.names import ABOUT_NAMESPACE, ABOUT_TOPIC, CONFLICT, V2, namespace_of, topic_of, topic_path
-from weir.admin.properties import bounded
+from weir.admin.properties import bounded, given, users_own
 from weir.admin.routing import Call, Int, Query, RefusedError, Route
 from weir.admin.stats_map import StatsWanted, internal_stats, partitioned_stats, topic_stats
 from weir.admin.topic_deletion import delete_topic
@@ -235,11 +235,11 @@ class Topics:
     # --- life and death -----------------------------------------------------------------------------------------
 
     async def _create(self, call: Call) -> None:
-        await self._context.registry.topics.create(self._administered(call), properties=bounded(call.body))
+        await self._context.registry.topics.create(self._administered(call), properties=given(call.body))
 
     async def _create_partitioned(self, call: Call) -> None:
         name, (count, properties) = self._administered(call), _count(call)
-        await self._context.registry.topics.create(name, partitions=count, properties=bounded(properties))
+        await self._context.registry.topics.create(name, partitions=count, properties=given(properties))
 
     async def _grow(self, call: Call) -> None:
         name, (count, _) = self._administered(call), _count(call)
@@ -319,18 +319,19 @@ class Topics:
     # --- properties ---------------------------------------------------------------------------------------------
 
     async def _get_properties(self, call: Call) -> Properties:
-        return dict((await self._context.registry.topics.get(self._found(call))).properties)
+        return users_own((await self._context.registry.topics.get(self._found(call))).properties)
 
     async def _put_properties(self, call: Call) -> None:
-        given: Properties = call.body or {}
+        said = given(call.body)
         await self._context.registry.change_properties(
-            self._administered(call), lambda now: bounded({**now, **given})
+            self._administered(call), lambda now: bounded({**now, **said})
         )
 
     async def _drop_property(self, call: Call) -> None:
         name, key = self._administered(call), call.query["key"]
         if key is None:
             raise RefusedError(412, "which property shall go?", hint="give its name as ?key=")
+        given({key: ""})
         await self._context.registry.change_properties(
             name, lambda now: {known: value for known, value in now.items() if known != key}
         )
