@@ -374,8 +374,8 @@ def _cancel_forgotten() -> Iterator[None]:
 def _epoch_begins_anew() -> Iterator[None]:
     """Whoever takes a bundle that nobody has counts its epochs from the beginning."""
 
-    def anew(owner: str, instance: str, epoch: int, split: int) -> BundleClaim:
-        return BundleClaim(owner, instance, 0, split=split)
+    def anew(owner: str, instance: str, epoch: int) -> BundleClaim:
+        return BundleClaim(owner, instance, 0)
 
     with patch.object(ownership, "BundleClaim", anew), patch.object(held_chain, "check", lambda *_: None):
         yield
