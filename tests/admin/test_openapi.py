@@ -63,7 +63,7 @@ def test_what_is_answered_is_what_was_documented(start_weir, mode: GenerationMod
     session = requests.Session()
     broken, changed, calls = [], True, 0
     for operation in operations(weir):
-        if mode is GenerationMode.NEGATIVE and is_query_of_management(operation):
+        if is_left_out(operation, mode):
             continue
         if changed:
             prepare(weir)
@@ -76,9 +76,12 @@ def test_what_is_answered_is_what_was_documented(start_weir, mode: GenerationMod
     assert calls > 300
 
 
-def is_query_of_management(operation: Any) -> bool:
-    """They are very many, and take any text: there is little to get wrong."""
-    return bool(operation.path.startswith(MANAGEMENT)) and operation.method.upper() in ("GET", "DELETE")
+def is_left_out(operation: Any, mode: GenerationMode) -> bool:
+    """The management API has very many, and tests of its own for each: here are those with a body, as they should
+    be."""
+    if not operation.path.startswith(MANAGEMENT):
+        return False
+    return mode is GenerationMode.NEGATIVE or operation.method.upper() in ("GET", "DELETE")
 
 
 def check(operation: Any, mode: GenerationMode, session: requests.Session) -> int:
