@@ -31,7 +31,7 @@ FIRST_SEED = {
         "no-replay": 3,
         "recovery-believes-one-denial": 4,
         "recovery-never-taken-over": 0,
-        "recovery-of-the-closed": 2,
+        "recovery-of-the-closed": 86,
         "recovery-trusts-last-confirmed": 0,
         "recovery-without-fencing": 0,
         "repair-without-copying": 2,
