@@ -37,7 +37,7 @@ from weir.testing.world.world import World, simulate
 from weir.wire.formats import FORMATS
 from weir.wire.formats.pulsar import PulsarFormat
 
-SEEDS = int(os.environ.get("WEIR_BROKER_SEEDS", "20"))
+SEEDS = int(os.environ.get("WEIR_BROKER_SEEDS", "8"))
 _CHUNK = 5
 PRODUCERS = ("p0", "p1")
 KINDS = {kind.value: kind for kind in SubscriptionType}
