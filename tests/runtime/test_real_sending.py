@@ -160,6 +160,7 @@ async def pair(contexts: Contexts) -> tuple[RealConnection, RealConnection]:
     return near, far
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("buffers", [1, 16])
 def test_a_peer_that_reads_nothing_costs_a_transport_its_mark_and_not_what_was_said(
     run: Run, contexts: Contexts, buffers: int
@@ -189,6 +190,7 @@ def test_a_peer_that_reads_nothing_costs_a_transport_its_mark_and_not_what_was_s
     run(main())
 
 
+@pytest.mark.slow
 def test_who_closes_or_breaks_while_much_waits_is_rid_of_it(run: Run, contexts: Contexts) -> None:
     async def main() -> None:
         near, far = await pair(contexts)

@@ -172,6 +172,7 @@ def metadata(peer: Peer, topic: str) -> None:
     peer.ask(ApiKey.METADATA, 9, m.MetadataRequest(topics=None))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ask", [produce, fetch, metadata], ids=lambda ask: ask.__name__)
 def test_thousands_of_requests_whose_answers_nobody_reads(
     start_node: Start, topic: str, ask: Callable[[Peer, str], None]

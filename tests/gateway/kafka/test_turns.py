@@ -58,6 +58,7 @@ def _to_transaction() -> m.Message:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "version", "request_of"),
     [

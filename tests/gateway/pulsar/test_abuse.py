@@ -125,6 +125,7 @@ def test_mutated_commands_over_the_fake_broker(
     assert errors(caplog) == []
 
 
+@pytest.mark.slow
 @EVERY_COMMAND
 def test_mutated_commands_over_the_whole_broker(
     weir_broker: Any, caplog: pytest.LogCaptureFixture, command: Command

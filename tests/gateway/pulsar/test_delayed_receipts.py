@@ -21,6 +21,7 @@ MIXES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deduplication", [False, True], ids=["plain", "deduplicated"])
 @pytest.mark.parametrize("mix", MIXES)
 def test_what_is_sent_without_waiting_has_its_receipts_in_order_and_is_stored_once(

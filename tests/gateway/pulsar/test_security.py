@@ -320,6 +320,7 @@ def certificate(tmp_path: Path) -> tuple[Path, Path]:
     return made.file, made.key_file
 
 
+@pytest.mark.slow
 def test_a_client_is_who_its_certificate_says(
     start_broker: Any, connect: Any, talk: Any, topic: str, tmp_path: Path
 ) -> None:
