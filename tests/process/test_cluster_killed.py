@@ -11,7 +11,7 @@ import pytest
 from weir.testing.soak.cluster_process import ClusterProcess
 from weir.testing.soak.run import clients_of, kill, restart, stop_for, strike
 
-pytestmark = [pytest.mark.process, pytest.mark.slow]
+pytestmark = [pytest.mark.process, pytest.mark.soak]
 
 #: Longer than a lease: others take over what the stopped broker had, and it wakes up as one that has nothing.
 STOPPED_S = 7
@@ -54,7 +54,6 @@ def test_nothing_acknowledged_is_lost_when_a_broker_and_a_bookie_are_restarted_a
     assert cluster.stop() == 0
 
 
-@pytest.mark.soak
 @pytest.mark.timeout(390)
 def test_nothing_acknowledged_is_lost_whichever_process_is_restarted_dies_or_sleeps(
     cluster: ClusterProcess,

@@ -21,7 +21,7 @@ from bench.maven import Artifacts
 from weir.testing.processes.both_clients import Kafka
 from weir.testing.processes.cluster import ClusterProcess
 
-pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.process, pytest.mark.soak, pytest.mark.timeout(300)]
 
 _SOURCES = Path(__file__).parent / "java"
 _PARTITIONS = 6
