@@ -100,9 +100,11 @@ def test_who_has_no_grant_is_refused(guarded: Node, name: str) -> None:
     stranger.close()
 
 
+@pytest.mark.soak
 def test_a_connection_ends_with_its_token_unless_it_is_renewed(guarded: Node) -> None:
-    ending = guarded.connect(password=token("admin", 1))
-    renewed = guarded.connect(password=token("admin", 1))
+    """A machine that is slower than a token lasts cannot show it."""
+    ending = guarded.connect(password=token("admin", 4))
+    renewed = guarded.connect(password=token("admin", 4))
     renewed.update_secret(token("admin"), "it ends")
     with pytest.raises(ConnectionClosedByBroker) as closed:
         until(lambda: False, ending)
