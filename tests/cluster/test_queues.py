@@ -1,6 +1,7 @@
 """Queues used through any broker of a cluster, whoever has them."""
 
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from weir.broker.api import ConsumeRequest, Delivery, NamespaceQueues, Queue, QueueMessages
 from weir.model.errors import ConsumerClosedError, QueueLockedError, QueueNotFoundError
 from weir.model.message import Message
-from weir.model.queues import QueueDeclaration, topic_of_queue
+from weir.model.queues import QueueDeclaration, QueuePolicy, topic_of_queue
 from weir.model.topics import DEFAULT_NAMESPACE
 from weir.testing.many_brokers import ManyBrokers
 from weir.wire.messages import decode_messages, encode_message
@@ -196,6 +197,34 @@ def test_a_queue_in_memory_is_reached_through_other_brokers_and_goes_with_its_co
             await first.get(f"{unique}-shared")
 
     tell(story)
+
+
+def test_a_stream_is_read_from_a_moment_through_any_broker(tell, unique: str) -> None:
+    async def story(first: Desk, second: Desk, third: Desk) -> None:
+        await first.declare(unique, arguments={"x-queue-type": "stream"})
+        await (await second.get(unique)).publish(batch("a", "b"))
+        for desk in (first, second, third):
+            queue = await desk.get(unique)
+            for start in (datetime(2001, 9, 9, tzinfo=UTC), "first", 0):
+                consumer = await queue.consume(ConsumeRequest(ANN, prefetch=10, stream_offset=start))
+                assert [text for _, text, _ in await taken(consumer, 2, credit=2)] == ["a", "b"]
+                await consumer.close()
+
+    tell(story)
+
+
+def test_the_policy_of_a_queue_is_told_by_any_broker(brokers: ManyBrokers, tell, unique: str) -> None:
+    async def story(first: Desk, second: Desk, third: Desk) -> None:
+        await first.declare(unique)
+        await (await first.queues()).set_policy(ANN, QueuePolicy(unique, f"^{unique}$", {"max-length": 3}))
+
+    async def told(first: Desk, second: Desk, third: Desk) -> None:
+        queues = [await desk.get(unique) for desk in (first, second, third)]
+        while not all(queue.policy is not None and queue.rules.max_length == 3 for queue in queues):
+            await brokers["first"].composed.runtime.clock.sleep(0.01)
+
+    tell(story)
+    tell(told)
 
 
 def test_a_queue_is_deleted_through_any_broker(tell, unique: str) -> None:

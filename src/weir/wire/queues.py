@@ -1,6 +1,7 @@
-"""A queue's declaration as the text of a topic's property: JSON that keeps the types of its arguments."""
+"""A queue's declaration as the text of a topic's property, and one argument: JSON that keeps the types."""
 
 from json import JSONDecodeError, dumps, loads
+from typing import Any
 
 from weir.model.errors import ExchangeArgumentError, QueueArgumentError, WireError
 from weir.model.queues import QueueDeclaration
@@ -35,3 +36,22 @@ def decode_declaration(name: str, text: str) -> QueueDeclaration:
         return QueueDeclaration(name, **said, arguments=load_table(fields["arguments"]))
     except (JSONDecodeError, KeyError, ValueError, TypeError, ArithmeticError, RecursionError) as bad:
         raise WireError(f"the declaration of queue {name!r} is malformed: {bad!r}") from bad
+
+
+def encode_argument(value: Any) -> str:
+    """QueueArgumentError for what cannot be one."""
+    try:
+        return dumps(dump_table({_ARGUMENT: value}))
+    except (ExchangeArgumentError, ValueError, RecursionError) as bad:
+        raise QueueArgumentError(f"this cannot be an argument: {bad}") from bad
+
+
+def decode_argument(text: str) -> Any:
+    """WireError if it is none."""
+    try:
+        return load_table(loads(text))[_ARGUMENT]
+    except (JSONDecodeError, KeyError, ValueError, TypeError, ArithmeticError, RecursionError) as bad:
+        raise WireError(f"an argument is malformed: {bad!r}") from bad
+
+
+_ARGUMENT = "argument"

@@ -155,7 +155,6 @@ def _messages(
         [encoded],
         said.delivery_mode == PERSISTENT,
         now_ms + delay_ms if delay_ms else None,
-        {} if said.priority is None else {0: said.priority},
         {} if expiration is None else {0: expiration},
     )
 

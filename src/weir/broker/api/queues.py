@@ -31,8 +31,6 @@ class QueueMessages:
     persistent: bool = True
     #: When they may be seen, if later than now (milliseconds since 1970); the same for all.
     deliver_at_ms: int | None = None
-    #: The levels of those that have one, by their place; as the publisher said it.
-    priorities: Mapping[int, int] = field(default_factory=dict)
     #: How long those have that say so, by their place, in milliseconds.
     expirations_ms: Mapping[int, int] = field(default_factory=dict)
     #: Of the broker's own: what was taken in under this stamp, or under a higher epoch of its id, is not taken in

@@ -104,29 +104,30 @@ class CombinedConsumer:
                 await self._clock.sleep(0)
                 if any(task.done() for task in asked):
                     break
-            done, _ = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
         finally:
             left = [task for task in asked if not task.done()]
             for task in left:
                 task.cancel()
             if left:
                 await asyncio.wait(left)
-            self._keep(asked)
-        self._turn = (asked[next(iter(done))] + 1) % len(self._parts)
+            failed = self._keep(asked)
+        if failed is not None and not self._inbox:
+            raise failed
         return self._taken(credit)
 
-    def _keep(self, asked: "dict[asyncio.Task[list[Delivery]], int]") -> None:
-        """Put what the parts gave into the inbox, where it is safe from whoever cancels."""
+    def _keep(self, asked: "dict[asyncio.Task[list[Delivery]], int]") -> BaseException | None:
+        """Put what the parts gave into the inbox, where it is safe from whoever cancels; why one failed."""
         failed: BaseException | None = None
         for task, place in asked.items():
-            if task.cancelled() or not task.done():
+            if task.cancelled():
                 continue
             if task.exception() is not None:
                 failed = task.exception()
             else:
                 self._inbox += [_shifted(delivery, place) for delivery in task.result()]
-        if failed is not None and not self._inbox:
-            raise failed
+                self._turn = (place + 1) % len(self._parts)
+        return failed
 
     def _taken(self, credit: int) -> list[Delivery]:
         taken: list[Delivery] = []

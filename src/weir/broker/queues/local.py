@@ -1,6 +1,7 @@
 """A queue that this broker has, whatever it is made of: consumers, counts, and what its owner is told."""
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -39,7 +40,7 @@ class QueueOwner(LetterRoutes, Protocol):
         """What its arguments and policies say."""
 
 
-class LocalQueue:
+class LocalQueue(ABC):
     """Half of `api.Queue`: the other half is a topic's, or memory's."""
 
     def __init__(self, owner: QueueOwner, declaration: QueueDeclaration, namespace: NamespaceName) -> None:
@@ -59,12 +60,12 @@ class LocalQueue:
         return self.declaration.name
 
     @property
-    def rules(self) -> QueueRules:
-        raise NotImplementedError
+    @abstractmethod
+    def rules(self) -> QueueRules: ...
 
     @property
-    def alive(self) -> bool:
-        raise NotImplementedError
+    @abstractmethod
+    def alive(self) -> bool: ...
 
     @property
     def policy(self) -> QueuePolicy | None:
@@ -78,23 +79,23 @@ class LocalQueue:
     def expire(self) -> None:
         self._owner.expired(self)
 
-    def publish(self, messages: QueueMessages) -> "asyncio.Future[int]":
-        raise NotImplementedError
+    @abstractmethod
+    def publish(self, messages: QueueMessages) -> "asyncio.Future[int]": ...
 
-    async def wait_capacity(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    async def wait_capacity(self) -> None: ...
 
     @property
+    @abstractmethod
     def subscription(self) -> Subscription | None:
         """The one that its consumers share; None as long as nobody consumed a topic that nobody declared."""
-        raise NotImplementedError
 
-    async def ensure_subscription(self) -> Subscription:
-        raise NotImplementedError
+    @abstractmethod
+    async def ensure_subscription(self) -> Subscription: ...
 
+    @abstractmethod
     async def subscribe(self, request: SubscribeRequest, share: ByteShare | None) -> BrokerConsumer:
         """NotAuthorisedError, SubscriptionBusyError."""
-        raise NotImplementedError
 
     def _unsubscribed_messages(self) -> int:
         """What a first consumer would find."""
@@ -172,6 +173,7 @@ class LocalQueue:
         aside = 0 if dispatcher is None else dispatcher.aside
         return QueueCounts(max(0, subscription.backlog - unacked - aside), unacked, self.consumer_count)
 
+    @abstractmethod
     async def accepted(self) -> None:
         """Wait until all that was published before can be seen: also what nobody waits for a disk for."""
 

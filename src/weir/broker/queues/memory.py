@@ -200,6 +200,9 @@ class MemoryQueue(LocalQueue):
         timer = self._clock.call_later(delay_s, due)
         self._held[timer] = size
 
+    async def accepted(self) -> None:
+        """It always can."""
+
     async def wait_capacity(self) -> None:
         await self._share.wait_capacity()
 

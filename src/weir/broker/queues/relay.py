@@ -5,10 +5,9 @@ while a call is under way goes with the next one, so the order of a queue's mess
 """
 
 import asyncio
-import json
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Awaitable, Iterable, Sequence
+from typing import Protocol, TypeVar
 
 from weir.broker.api import (
     ConsumeRequest,
@@ -28,6 +27,7 @@ from weir.runtime.tasks import TaskScope
 from weir.runtime.waiters import Waiters
 from weir.wire.peer import queues as wire
 from weir.wire.peer.values import A, PeerRequest
+from weir.wire.queues import encode_argument
 
 R = TypeVar("R")
 
@@ -87,7 +87,7 @@ class RelayLink:
                 no_ack=request.no_ack,
                 prefetch=request.prefetch,
                 address=request.address,
-                stream_offset="" if offset is None else json.dumps(offset),
+                stream_offset="" if offset is None else encode_argument(offset),
             )
         consumer = RemoteConsumer(self, number, share)
         self._consumers[number] = consumer
@@ -244,6 +244,14 @@ class RemoteConsumer:
             raise ConsumerClosedError(f"the consumer is closed: {self._closed.result()}")
 
 
+class SaidOfQueues(Protocol):
+    """What arguments and policies say, the same on every broker."""
+
+    def rules_of(self, declaration: QueueDeclaration) -> QueueRules: ...
+
+    def policy_of(self, declaration: QueueDeclaration) -> QueuePolicy | None: ...
+
+
 class RemoteQueue:
     """Fills `api.Queue`. Not `alive` any more once the other broker has said that it has it no more."""
 
@@ -252,18 +260,16 @@ class RemoteQueue:
         link: RelayLink,
         at: wire.QueueAt,
         declaration: QueueDeclaration,
-        rules: Callable[[], QueueRules],
-        policy: Callable[[], QueuePolicy | None],
+        said: SaidOfQueues,
         *,
         connection: str = "",
     ) -> None:
-        """`connection`: whose own it is."""
+        """`said`: of all queues of the namespace; `connection`: whose own it is."""
         self.connection = connection
         self._link = link
         self._at = at
         self.declaration = declaration
-        self._rules = rules
-        self._policy = policy
+        self._said = said
         self._unsent: deque[tuple[QueueMessages, asyncio.Future[int]]] = deque()
         self._unsent_bytes = 0
         self._sending: asyncio.Task[None] | None = None
@@ -276,11 +282,11 @@ class RemoteQueue:
 
     @property
     def rules(self) -> QueueRules:
-        return self._rules()
+        return self._said.rules_of(self.declaration)
 
     @property
     def policy(self) -> QueuePolicy | None:
-        return self._policy()
+        return self._said.policy_of(self.declaration)
 
     async def counts(self) -> QueueCounts:
         numbers = await self._ask(wire.CountQueue(self._at))
@@ -331,8 +337,7 @@ class RemoteQueue:
             tuple(map(len, encoded)),
             head.persistent,
             head.deliver_at_ms,
-            _placed(group, lambda messages: messages.priorities),
-            _placed(group, lambda messages: messages.expirations_ms),
+            _expirations(group),
             () if stamp is None else (stamp.producer_id, stamp.epoch, stamp.sequence, stamp.checksum),
         )
         try:
@@ -386,14 +391,12 @@ def _flat(ranges: Sequence[tuple[int, int]]) -> tuple[int, ...]:
     return tuple(end for run in ranges for end in run)
 
 
-def _placed(
-    group: list[tuple[QueueMessages, asyncio.Future[int]]], said: Callable[[QueueMessages], Mapping[int, int]]
-) -> dict[int, int]:
-    """What messages say of themselves, by their places among all of the group."""
+def _expirations(group: list[tuple[QueueMessages, asyncio.Future[int]]]) -> dict[int, int]:
+    """How long messages have that say so, by their places among all of the group."""
     found: dict[int, int] = {}
     before = 0
     for messages, _ in group:
-        for place, number in said(messages).items():
+        for place, number in messages.expirations_ms.items():
             found[before + place] = number
         before += len(messages.encoded)
     return found

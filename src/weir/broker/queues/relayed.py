@@ -5,7 +5,6 @@ consumers had is requeued.
 """
 
 import asyncio
-import json
 from collections.abc import Callable
 from itertools import accumulate, pairwise
 
@@ -17,6 +16,7 @@ from weir.runtime.interfaces import Clock
 from weir.runtime.tasks import TaskScope
 from weir.wire.peer import queues as wire
 from weir.wire.peer.node import Done
+from weir.wire.queues import decode_argument
 
 #: A broker that asked for nothing for so long has gone.
 SILENT_S = 30.0
@@ -168,7 +168,6 @@ class RelayedQueues:
                 [view[first:end] for first, end in pairwise(cuts)],
                 request.persistent,
                 request.deliver_at_ms,
-                request.priorities,
                 request.expirations_ms,
                 Stamp(*request.stamp) if request.stamp else None,
             )
@@ -215,7 +214,7 @@ class RelayedQueues:
                     request.no_ack,
                     request.prefetch,
                     request.address,
-                    stream_offset=json.loads(request.stream_offset) if request.stream_offset else None,
+                    stream_offset=decode_argument(request.stream_offset) if request.stream_offset else None,
                 )
             )
         asker = self._askers.setdefault(request.asker, _Asker(self._clock))

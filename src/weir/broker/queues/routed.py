@@ -11,10 +11,10 @@ from weir.broker.api import Owner, Queue
 from weir.broker.broker import Broker
 from weir.broker.parts.routed import PASSING
 from weir.broker.peers.calls import PeerCalls, PeerHandlers
-from weir.broker.queues.declared import DeclaredRules, declaration_of
+from weir.broker.queues.declared import declaration_of
 from weir.broker.queues.namespace import LocalQueues
 from weir.broker.queues.relay import RelayLink, RemoteQueue
-from weir.broker.queues.rules import check_equivalent, rules_of
+from weir.broker.queues.rules import check_equivalent
 from weir.broker.queues.service import QueueService
 from weir.broker.registry.registry import Registry
 from weir.model.errors import NotOwnerError, QueueLockedError, QueueNotFoundError, WeirError
@@ -90,7 +90,6 @@ class RoutedNamespace:
         self._cluster = cluster
         self._namespace = namespace
         self.local = local
-        self._rules = DeclaredRules(cluster.registry)
         self._remote: dict[str, RemoteQueue] = {}
 
     def find(self, name: str) -> Queue | None:
@@ -194,8 +193,7 @@ class RoutedNamespace:
             cluster.link(owner.broker_id),
             QueueAt(self._namespace, name),
             declaration,
-            lambda: self._rules.of(topic),
-            lambda: None,
+            self.local,
         )
         return remote
 
@@ -215,13 +213,11 @@ class RoutedNamespace:
             if not isinstance(answer, QueueFound) or not answer.declared:
                 continue
             declaration = decode_declaration(name, answer.declared)
-            rules = rules_of(declaration)
             remote = self._remote[name] = RemoteQueue(
                 cluster.link(other),
                 QueueAt(self._namespace, name),
                 declaration,
-                lambda rules=rules: rules,  # type: ignore[misc]
-                lambda: None,
+                self.local,
                 connection=answer.connection,
             )
             return remote

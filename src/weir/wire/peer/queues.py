@@ -47,7 +47,6 @@ class PublishToQueue(PeerRequest["Refused"]):
     sizes: tuple[int, ...]
     persistent: bool = True
     deliver_at_ms: int | None = None
-    priorities: Mapping[int, int] = field(default_factory=dict)
     expirations_ms: Mapping[int, int] = field(default_factory=dict)
     #: Producer id, epoch, sequence and checksum, if the broker itself sends it; none else.
     stamp: tuple[int, ...] = ()
@@ -97,7 +96,7 @@ class DeleteQueue(PeerRequest[MessageCount]):
 class ConsumeQueue(PeerRequest["Consuming"]):
     """One more consumer of a queue of yours for this broker, by the `asker`'s own number, for a role that it has
     authenticated; `getter`: one that takes
-    messages one by one and counts as none. `stream_offset`: as JSON."""
+    messages one by one and counts as none. `stream_offset`: as `wire.queues` writes arguments."""
 
     queue: QueueAt
     asker: str

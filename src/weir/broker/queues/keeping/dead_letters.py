@@ -316,9 +316,6 @@ def _messages(letters: Sequence[DeadLetter], encoded: Sequence[bytes], stamp: St
     return QueueMessages(
         encoded,
         persistent=any(letter.persistent for letter in letters),
-        priorities={
-            place: letter.properties.priority for place, letter in enumerate(letters) if letter.properties.priority
-        },
         stamp=stamp,
     )
 

@@ -57,7 +57,6 @@ class Facts:
     keys: tuple[str, ...]
     headers: Mapping[str, Any]
     persistent: bool
-    priority: int | None
     expiration_ms: int | None
     #: 0: seen at once.
     delay_ms: int
@@ -123,7 +122,6 @@ def facts_of(exchange: Exchange, method: basic.Publish, properties: Properties, 
         keys,
         headers,
         properties.delivery_mode == PERSISTENT,
-        properties.priority,
         expiration_ms,
         delay_ms,
         properties.user_id,

@@ -54,7 +54,7 @@ class Publishes(Protocol):
 class _Batch:
     """Messages for one queue."""
 
-    __slots__ = ("deliver_at_ms", "encoded", "expirations", "persistent", "priorities", "queue", "runs", "size")
+    __slots__ = ("deliver_at_ms", "encoded", "expirations", "persistent", "queue", "runs", "size")
 
     def __init__(self, queue: Queue, deliver_at_ms: int | None) -> None:
         self.queue = queue
@@ -62,7 +62,6 @@ class _Batch:
         self.encoded: list[Buffer] = []
         self.size = 0
         self.persistent = False
-        self.priorities: dict[int, int] = {}
         self.expirations: dict[int, int] = {}
         #: Who wants to know of which publishes, in their order: [who, first, end]; nobody: None.
         self.runs: list[list[Any]] = []
@@ -73,8 +72,6 @@ class _Batch:
         self.size += len(encoded)
         if facts.persistent:
             self.persistent = True
-        if facts.priority is not None:
-            self.priorities[place] = facts.priority
         if facts.expiration_ms is not None:
             self.expirations[place] = facts.expiration_ms
         runs = self.runs
@@ -85,13 +82,11 @@ class _Batch:
 
     def add_all(self, encoded: list[bytes], facts: Facts, who: Publishes | None, first: int) -> None:
         """Alike but for their bodies; numbered from `first` on."""
-        place, count = len(self.encoded), len(encoded)
+        count = len(encoded)
         self.encoded += encoded
         self.size += sum(map(len, encoded))
         if facts.persistent:
             self.persistent = True
-        if facts.priority is not None:
-            self.priorities.update(dict.fromkeys(range(place, place + count), facts.priority))
         runs = self.runs
         if runs and runs[-1][0] is who and (who is None or runs[-1][2] == first):
             runs[-1][2] += count
@@ -322,9 +317,7 @@ class Publishing:
         self._session.services.metrics.published += len(batch.encoded)
         try:
             stored = queue.publish(
-                QueueMessages(
-                    batch.encoded, batch.persistent, batch.deliver_at_ms, batch.priorities, batch.expirations
-                )
+                QueueMessages(batch.encoded, batch.persistent, batch.deliver_at_ms, batch.expirations)
             )
         except WeirError as refused:
             log.info("a message for queue %r is refused: %s", queue.declaration.name, refused)
