@@ -5,6 +5,7 @@ import sys
 
 import click
 
+from weir import __version__
 from weir.cli.lazy import Lazy, LazyGroup
 from weir.model.errors import ConfigError, WeirError
 
@@ -51,7 +52,7 @@ To begin:
 )
 @click.option("-v", "--verbose", count=True, help="Say more; twice for debugging.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")
-@click.version_option(package_name="weir")
+@click.version_option(__version__)
 def cli(verbose: int, quiet: bool) -> None:
     """One message and streaming platform over one replicated log."""
     level = logging.ERROR if quiet else (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]

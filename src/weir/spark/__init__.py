@@ -1,4 +1,4 @@
-"""Topics as Spark tables and streams, through PySpark (`pip install weir[spark]`).
+"""Topics as Spark tables and streams, through PySpark (the extra `spark`).
 
 `weir.spark.session()` gives a Spark session with the right settings. In any session `format("weir")` reads topics:
 it is found through the top-level module `pyspark_weir`, without registration.

