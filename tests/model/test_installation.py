@@ -15,11 +15,15 @@ from weir.model.installation import DISTRIBUTION, install_command, requirement
     [
         pytest.param(None, [f"{DISTRIBUTION}[spark]"], id="from an index"),
         pytest.param(
-            {"url": "file:///opt/weir", "dir_info": {"editable": True}}, ["-e", "/opt/weir[spark]"], id="a checkout"
+            {"url": "file:///opt/weir", "dir_info": {"editable": True}},
+            ["-e", "/opt/weir[spark]"],
+            id="a checkout",
         ),
         pytest.param({"url": "file:///opt/my weir", "dir_info": {}}, ["/opt/my weir[spark]"], id="a folder"),
         pytest.param(
-            {"url": "file:///tmp/w.whl", "archive_info": {}}, [f"{DISTRIBUTION}[spark] @ file:///tmp/w.whl"], id="a wheel"
+            {"url": "file:///tmp/w.whl", "archive_info": {}},
+            [f"{DISTRIBUTION}[spark] @ file:///tmp/w.whl"],
+            id="a wheel",
         ),
     ],
 )

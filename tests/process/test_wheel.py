@@ -71,7 +71,11 @@ class _InstalledUp(UpProcess):
 
 def test_the_wheel_holds_every_file_of_the_package(built: Path) -> None:
     tracked = _run("git", "-C", str(ROOT), "ls-files", "src").splitlines()
-    wanted = {name.removeprefix("src/") for name in tracked if not name.startswith(_NOT_SHIPPED) and (ROOT / name).is_file()}
+    wanted = {
+        name.removeprefix("src/")
+        for name in tracked
+        if not name.startswith(_NOT_SHIPPED) and (ROOT / name).is_file()
+    }
     with zipfile.ZipFile(_wheel(built)) as wheel:
         assert wanted - set(wheel.namelist()) == set()
 
@@ -111,7 +115,11 @@ def test_messages_go_through_an_installed_weir(installed: Path, served: UpProces
 
 def test_without_the_extra_the_way_to_it_is_said(installed: Path) -> None:
     refused = subprocess.run(
-        [installed / "weir", "sql", "-e", "SELECT 1"], capture_output=True, text=True, check=False, env=environment()
+        [installed / "weir", "sql", "-e", "SELECT 1"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment(),
     )
     assert refused.returncode == 1
     said = " ".join(refused.stderr.split())

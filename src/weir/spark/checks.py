@@ -19,12 +19,20 @@ def checks() -> Iterator[Check]:
     missing = [name for name in _NEEDED if _version(name) is None]
     if missing:
         yield Check(
-            "spark", State.WARNING, f"not installed: {', '.join(missing)}", f"{install_command('spark')}, if you want Spark"
+            "spark",
+            State.WARNING,
+            f"not installed: {', '.join(missing)}",
+            f"{install_command('spark')}, if you want Spark",
         )
         return
     pandas = _version("pandas") or ""
     if int(pandas.split(".")[0]) >= 3:
-        yield Check("spark", State.FAILED, f"pandas {pandas} is too new for PySpark", f"{sys.executable} -m pip install 'pandas<3'")
+        yield Check(
+            "spark",
+            State.FAILED,
+            f"pandas {pandas} is too new for PySpark",
+            f"{sys.executable} -m pip install 'pandas<3'",
+        )
         return
     found = ", ".join(f"{name} {_version(name)}" for name in _NEEDED)
     yield Check("spark", State.GOOD, f"{found}; workers run {sys.executable}")
@@ -59,7 +67,12 @@ def _java() -> Check:
 def _numba() -> Check:
     found = _version("numba")
     if found is None:
-        return Check("numba", State.WARNING, "not installed: topics are decoded many times more slowly", install_command("spark"))
+        return Check(
+            "numba",
+            State.WARNING,
+            "not installed: topics are decoded many times more slowly",
+            install_command("spark"),
+        )
     return Check("numba", State.GOOD, f"numba {found} compiles the decoders")
 
 
