@@ -12,6 +12,7 @@ from weir.cli import doctor as module
 from weir.cli.doctor import disk, doctor, free_port, python
 from weir.model.diagnosis import State
 from weir.model.errors import SparkSetupError
+from weir.model.installation import install_command
 from weir.spark import checks as spark
 
 pytestmark = pytest.mark.process
@@ -65,7 +66,7 @@ def test_without_java_it_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(spark, "find_java", none)
     found = next(spark.checks())
     assert (found.name, found.state) == ("java", State.WARNING)
-    assert "weir[spark]" in found.hint
+    assert install_command("spark") in found.hint
 
 
 def test_without_spark_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

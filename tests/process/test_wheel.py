@@ -1,4 +1,4 @@
-"""What is published: the sdist makes the wheel, and the wheel alone, with what it says it needs, is a whole Weir."""
+"""What is published: the sdist makes the wheel, and the wheel, with what it says it needs, is a whole Weir."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The command that installs more of Weir where this Weir is installed; hints say it, so it has to work as it stands."""
+"""The command that installs more of Weir where this Weir is installed: hints say it, and it works as it stands."""
 
 import json
 import shlex
@@ -9,7 +9,7 @@ DISTRIBUTION = "weir-broker"
 
 
 def install_command(extra: str) -> str:
-    """Of this interpreter's own pip, and from where this Weir came: a checkout, a wheel's file, or else the index."""
+    """By this interpreter's own pip, from where this Weir came: a checkout, a wheel's file, or else the index."""
     return f"{shlex.quote(sys.executable)} -m pip install {requirement(extra, _origin())}"
 
 
