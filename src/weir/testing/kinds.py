@@ -7,6 +7,7 @@ starts a process says so, and is skipped with a word about it where it does not.
 `make quick`: see `rounds`.
 """
 
+import gc
 import os
 import subprocess
 from typing import Any
@@ -59,3 +60,10 @@ def pytest_configure(config: pytest.Config) -> None:
         start(self, *args, **options)
 
     subprocess.Popen.__init__ = start_outside_of_tests  # type: ignore[method-assign]
+
+
+def pytest_collection_finish() -> None:
+    """What has been imported and collected stays to the end: the collector need not walk through it again. Thousands
+    of tests weigh more than what a simulation makes, and it collects often."""
+    gc.collect()
+    gc.freeze()
