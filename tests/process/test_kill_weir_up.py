@@ -15,8 +15,9 @@ from weir.testing.processes.up import UpProcess
 
 pytestmark = pytest.mark.process
 
-KILLS = 20
-STOPS = 5
+KILLS = 5
+KILLS_OF_A_SOAK = 20
+STOPS = 3
 #: Acknowledged between two kills: none, or one to four times so many.
 PROGRESS = 200
 TIMEOUT_MS = 60_000
@@ -107,8 +108,9 @@ class Follower:
 
 
 @pytest.mark.timeout(290)
-def test_nothing_acknowledged_is_lost_over_twenty_kills(up: UpProcess, tmp_path: Path) -> None:
-    under_fire(up, tmp_path, KILLS, up.kill)
+@pytest.mark.parametrize("kills", [KILLS, pytest.param(KILLS_OF_A_SOAK, marks=pytest.mark.soak)])
+def test_nothing_acknowledged_is_lost_over_kills(up: UpProcess, tmp_path: Path, kills: int) -> None:
+    under_fire(up, tmp_path, kills, up.kill)
 
 
 @pytest.mark.timeout(290)

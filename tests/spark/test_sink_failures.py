@@ -145,15 +145,16 @@ query.awaitTermination()
 
 
 @pytest.mark.timeout(600)
-def test_a_driver_that_is_killed_again_and_again_writes_everything_once(
-    spark: SparkSession, topics: Topics, read: Reads, tmp_path: Path
+@pytest.mark.parametrize("kills_at", [(200,), pytest.param((1, 200, 400), marks=pytest.mark.soak)])
+def test_a_driver_that_is_killed_writes_everything_once(
+    spark: SparkSession, topics: Topics, read: Reads, tmp_path: Path, kills_at: tuple[int, ...]
 ) -> None:
     source, target = topics.create(1), topics.create(1)
     expected = [f"{number:04}" for number in range(600)]
     topics.fill(source, expected)
     command = [sys.executable, "-c", _DRIVER, topics.servers, source, target, str(tmp_path / "checkpoint")]
     place = Partition(target, 0)
-    for goal in (1, 200):  # it is killed as soon as it has come so far
+    for goal in kills_at:  # it is killed as soon as it has come so far
         driver = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
         try:
             deadline = time.monotonic() + 250
