@@ -63,7 +63,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What has been imported and collected stays to the end: the collector need not walk through it again. Thousands
-    of tests weigh more than what a simulation makes, and it collects often."""
+    """What has been imported and collected stays to the end, and the collector need not walk through it again:
+    thousands of tests weigh more than all that a simulation makes, and it collects often."""
     gc.collect()
     gc.freeze()
