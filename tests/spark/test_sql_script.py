@@ -92,6 +92,8 @@ def test_streams_are_watched(topics: Topics) -> None:
             "state rows": 2,
             "state bytes": 512,
             "last batch": 7,
+            "failures": 0,
+            "next try": "",
             "error": "",
         }
         rest.report(access, name, StreamProgress(made.stream.id, "failed", rows=41, error="it broke"))

@@ -194,6 +194,7 @@ SAMPLES = [
 
 #: What brokers of before do not say of themselves, and what of a claim is mostly left out.
 ADDED_LATER = ("isolation", "node_id", "rack", "features", "draining", "next", "split")
+ADDED_LATER += ("failures", "failed_ms", "next_try_ms")
 
 
 @settings(max_examples=rounds(40), deadline=None)

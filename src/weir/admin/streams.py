@@ -49,7 +49,11 @@ class ProgressBody(Struct, rename="camel"):
     state_bytes: Natural = 0
     batch: Annotated[int, Meta(ge=-1, le=2**63 - 1)] = -1
     batch_ms: Natural = 0
+    #: What it last died of, how often in a row, when, and when it is tried again (ms since 1970; 0: now, or not).
     error: _Text = ""
+    failures: Natural = 0
+    failed_ms: Natural = 0
+    next_try_ms: Natural = 0
 
 
 class ProgressAnswer(ProgressBody, rename="camel"):
@@ -224,6 +228,9 @@ class Streams:
                 batch=body.batch,
                 batch_ms=body.batch_ms,
                 error=body.error,
+                failures=body.failures,
+                failed_ms=body.failed_ms,
+                next_try_ms=body.next_try_ms,
             ),
         )
 
@@ -277,5 +284,8 @@ def _told(told: StreamProgress) -> ProgressAnswer:
         batch=told.batch,
         batch_ms=told.batch_ms,
         error=told.error,
+        failures=told.failures,
+        failed_ms=told.failed_ms,
+        next_try_ms=told.next_try_ms,
         reported_ms=told.reported_ms,
     )

@@ -95,6 +95,9 @@ def report(access: Access, name: TopicName, progress: StreamProgress) -> None:
         "batch": progress.batch,
         "batchMs": progress.batch_ms,
         "error": progress.error[:4_000],
+        "failures": progress.failures,
+        "failedMs": progress.failed_ms,
+        "nextTryMs": progress.next_try_ms,
     }
     ask(access, "PUT", f"{_path(name)}/progress", body)
 
@@ -182,5 +185,8 @@ def _progress(told: Mapping[str, Any]) -> StreamProgress:
         batch=told["batch"],
         batch_ms=told["batchMs"],
         error=told["error"],
+        failures=told.get("failures", 0),
+        failed_ms=told.get("failedMs", 0),
+        next_try_ms=told.get("nextTryMs", 0),
         reported_ms=told["reportedMs"],
     )

@@ -41,14 +41,20 @@ class StreamProgress:
     rows_per_second: float = 0.0
     #: Rows read since the runner started it.
     rows: int = 0
-    #: Messages that it has yet to read.
+    #: Messages that wait for it: not yet processed, those of partitions that it never read among them.
     lag: int = 0
     state_rows: int = 0
     state_bytes: int = 0
     #: The last micro-batch; -1 if there was none.
     batch: int = -1
     batch_ms: int = 0
+    #: What it last died of; kept until it is seen to work again.
     error: str = ""
+    #: How often it died since it last worked.
+    failures: int = 0
+    #: When it died last, and when it is tried again, in ms since 1970; 0: never, or it is being tried.
+    failed_ms: int = 0
+    next_try_ms: int = 0
     reported_ms: int = 0
 
 

@@ -76,6 +76,7 @@ def encode_progress(progress: StreamProgress) -> bytes:
 
 def decode_progress(data: bytes) -> StreamProgress:
     counts = ("rows", "lag", "state_rows", "state_bytes", "batch", "batch_ms", "reported_ms")
+    later = ("failures", "failed_ms", "next_try_ms")  # an older runner does not tell them
     return _decode(
         data,
         "a stream's progress",
@@ -85,6 +86,7 @@ def decode_progress(data: bytes) -> StreamProgress:
             rows_per_second=float(f["rows_per_second"]),
             error=_text(f["error"]),
             **{name: _number(f[name]) for name in counts},
+            **{name: _number(f.get(name, 0)) for name in later},
         ),
     )
 

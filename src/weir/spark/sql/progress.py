@@ -27,7 +27,7 @@ class Meter:
         """For the same stream in a new query, whose last batch was this."""
         return Meter(rows=self.rows, batch=batch, looked_rows=self.rows)
 
-    def look(self, query: StreamingQuery, stream_id: str, now_s: float) -> StreamProgress:
+    def look(self, query: StreamingQuery, stream_id: str, now_s: float, lag: int = 0) -> StreamProgress:
         told = [json.loads(one.json) for one in query.recentProgress]
         for one in told:
             # An idle query tells of the batch that is to come, too.
@@ -44,25 +44,12 @@ class Meter:
             "running",
             rows_per_second=round(max(rate, 0.0), 1),
             rows=self.rows,
-            lag=sum(_lag(source) for source in last.get("sources", ())),
+            lag=lag,
             state_rows=_total(operators, "numRowsTotal"),
             state_bytes=_total(operators, "memoryUsedBytes"),
             batch=self.batch,
             batch_ms=int(last.get("durationMs", {}).get("triggerExecution", 0)),
         )
-
-
-def _lag(source: Mapping[str, Any]) -> int:
-    """Messages between where the last batch ended and where the topic did."""
-    ended, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
-    return sum(max(0, offset - ended.get(part, 0)) for part, offset in latest.items())
-
-
-def _offsets(told: Any) -> dict[tuple[str, str], int]:
-    found = json.loads(told) if isinstance(told, str) else told
-    if not isinstance(found, dict):
-        return {}
-    return {(topic, part): int(offset) for topic, parts in found.items() for part, offset in parts.items()}
 
 
 def _total(operators: Iterable[Mapping[str, Any]], name: str) -> int:

@@ -36,6 +36,8 @@ _REPORT_S = 2.0
 _STEP_S = 0.5
 #: How often it is looked how much waits for streams that do not run.
 _MEASURE_S = 5.0
+#: A stream that failed and now runs for so long works again, though it found nothing to do.
+_SETTLED_S = 20.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 #: How long one question to the broker may take; the next step asks again.
 _PATIENCE_S = 2.0
@@ -50,13 +52,26 @@ class Running:
     query: StreamingQuery | None = None
     meter: Meter = field(default_factory=Meter)
     error: str = ""
+    #: How often it failed since it last worked, and when it did last and is tried again, as people have it.
+    failures: int = 0
+    failed_ms: int = 0
+    next_try_ms: int = 0
+    #: When the query began that runs, and the last batch before it.
+    began_s: float = 0.0
+    began_batch: int = -1
     #: When to try again, and how long to wait the next time.
     again_s: float = 0.0
     pause_s: float = _FIRST_PAUSE_S
     reported: StreamProgress | None = None
     reported_s: float = 0.0
-    #: When to look again how much waits for it, while it does not run.
+    #: When to look again how much waits for it, while it does not run; and how much that was.
     measure_s: float = 0.0
+    lag: int = 0
+
+    def forgive(self) -> None:
+        """It works, or is not to run: how it failed is past."""
+        self.error, self.failures, self.failed_ms, self.next_try_ms = "", 0, 0, 0
+        self.again_s, self.pause_s = 0.0, _FIRST_PAUSE_S
 
 
 def check_allowed(access: Access) -> None:
@@ -78,12 +93,14 @@ class Runner:
         checkpoints: str,
         *,
         now: Callable[[], float] = time.monotonic,
+        wall_ms: Callable[[], int] = lambda: int(time.time() * 1000),
     ) -> None:
         self._place = replace(place, access=replace(place.access, patience_s=_PATIENCE_S))
         self._spark = spark
         self._tables = Tables(lambda: spark, place)
         self._checkpoints = Path(checkpoints)
         self._now = now
+        self._wall_ms = wall_ms
         self._me = uuid4().hex
         self._renewed_s = float("-inf")
         self._running: dict[str, Running] = {}
@@ -141,7 +158,7 @@ class Runner:
             one.stream = stream
             if stream.wanted is Wanted.PAUSED:
                 self._stop(one)
-                one.error, one.again_s, one.pause_s = "", 0.0, _FIRST_PAUSE_S
+                one.forgive()
             elif one.query is None and self._now() >= one.again_s:
                 self._start(one)
 
@@ -155,7 +172,8 @@ class Runner:
             folder = self.checkpoint(one.stream)
             folder.mkdir(parents=True, exist_ok=True)
             one.query = start(self._tables, self._place, one.stream, str(folder))
-            one.error, one.meter = "", one.meter.again(last_batch(folder))
+            one.meter = one.meter.again(last_batch(folder))
+            one.began_s, one.began_batch, one.next_try_ms = self._now(), one.meter.batch, 0
             log.info("%s runs", table_name(one.stream.name))
         except _FAILURES as failure:
             self._failed(one, failure)
@@ -163,9 +181,13 @@ class Runner:
     def _failed(self, one: Running, failure: BaseException) -> None:
         """It is tried again, less and less often: what it waits for may come."""
         one.query, one.error = None, told(failure)
-        one.again_s = self._now() + one.pause_s
+        one.failures, one.failed_ms = one.failures + 1, self._wall_ms()
+        one.again_s, one.next_try_ms = self._now() + one.pause_s, one.failed_ms + int(one.pause_s * 1000)
+        one.measure_s = 0.0
+        shown, pause_s = table_name(one.stream.name), one.pause_s
         one.pause_s = min(_LONGEST_PAUSE_S, one.pause_s * 2)
-        log.warning("%s failed: %s", table_name(one.stream.name), one.error)
+        log.warning("%s failed (%d in a row, next try in %.0f s): %s", shown, one.failures, pause_s, one.error)
+        log.debug("what %s died of:", shown, exc_info=failure)
 
     def _stop(self, one: Running) -> None:
         if one.query is not None:
@@ -192,31 +214,49 @@ class Runner:
         due = self._now() - one.reported_s >= _REPORT_S
         if one.query is not None:
             if due:
-                found = one.meter.look(one.query, one.stream.id, self._now())
-                if found.batch >= 0:
-                    one.pause_s = _FIRST_PAUSE_S
-                self._report(one, found)
+                self._report(one, self._of_running(one, one.query))
             return
         self._report(one, self._at_rest(one))
+
+    def _of_running(self, one: Running, query: StreamingQuery) -> StreamProgress:
+        """One that fails at each try is not said to run until it has done something since, or has nothing to do."""
+        lag = self._waiting(one)
+        found = one.meter.look(query, one.stream.id, self._now(), lag)
+        settled = not lag or self._now() - one.began_s > _SETTLED_S
+        if one.failures and (one.meter.batch > one.began_batch or settled):
+            log.info("%s works again", table_name(one.stream.name))
+            one.forgive()
+        if not one.failures:
+            return found
+        return replace(
+            found, state="failed", error=one.error, failures=one.failures, failed_ms=one.failed_ms, next_try_ms=0
+        )
+
+    def _waiting(self, one: Running) -> int:
+        """How much waits for it; as last known, if that cannot be said now."""
+        with suppress(WeirError, OSError):
+            one.lag = waiting(self._place, one.stream, self.checkpoint(one.stream))
+        return one.lag
 
     def _at_rest(self, one: Running) -> StreamProgress:
         """Of a stream that is paused or failed: how far it had come, and how much waits for it."""
         state = "paused" if one.stream.wanted is Wanted.PAUSED else "failed"
         last = one.reported or StreamProgress(one.stream.id, state)
-        lag = last.lag
         if self._now() >= one.measure_s:
             one.measure_s = self._now() + _MEASURE_S
-            with suppress(WeirError, OSError):
-                lag = waiting(self._place, one.stream, self.checkpoint(one.stream))
+            self._waiting(one)
         return replace(
             last,
             state=state,
             rows_per_second=0.0,
             rows=one.meter.rows,
-            lag=lag,
+            lag=one.lag,
             batch=one.meter.batch,
             batch_ms=0,
             error=one.error,
+            failures=one.failures,
+            failed_ms=one.failed_ms,
+            next_try_ms=one.next_try_ms,
         )
 
     def _report(self, one: Running, progress: StreamProgress) -> None:

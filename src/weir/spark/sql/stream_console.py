@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from datetime import datetime
 from functools import singledispatchmethod
 from typing import Any
 
@@ -64,7 +65,8 @@ class StreamConsole:
     @do.register
     def _show(self, statement: s.ShowStreams) -> Rows | Done:
         found = rest.all_streams(self._place.access)
-        columns = ("stream", "state", "rows/s", "rows", "lag", "state rows", "state bytes", "last batch", "error")
+        columns: tuple[str, ...] = ("stream", "state", "rows/s", "rows", "lag", "state rows", "state bytes")
+        columns += ("last batch", "failures", "next try", "error")
         return Rows(columns, [_line(one, self._state(one)) for one in found])
 
     @do.register
@@ -86,6 +88,9 @@ class StreamConsole:
                 ("state bytes", progress.state_bytes),
                 ("last batch", progress.batch),
                 ("last batch ms", progress.batch_ms),
+                ("failures in a row", progress.failures),
+                ("last failure", _moment(progress.failed_ms)),
+                ("next try", _next_try(progress)),
                 ("error", progress.error),
                 ("defined by", stream.role),
             ],
@@ -123,7 +128,7 @@ class StreamConsole:
         shown, deadline = table_name(name), time.monotonic() + _PATIENCE_S
         while self._see_runner() and time.monotonic() < deadline:
             progress = rest.get_stream(self._place.access, name).progress
-            if progress is not None and progress.state == "failed":
+            if progress is not None and progress.state == "failed" and progress.next_try_ms:
                 raise SqlError(f"stream {shown} is {done}, and fails: {progress.error}", hint="drop or mend it")
             if progress is not None and progress.state == "running":
                 return Done(f"stream {shown} {done}; it runs", {"stream": shown})
@@ -151,5 +156,18 @@ def _line(found: Defined, state: str) -> tuple[Any, ...]:
         told.state_rows,
         told.state_bytes,
         told.batch,
+        told.failures,
+        _next_try(told),
         told.error,
     )
+
+
+def _next_try(told: StreamProgress) -> str:
+    """Of a stream that has failed: when it is tried again."""
+    if told.state != "failed":
+        return ""
+    return _moment(told.next_try_ms) or "now"
+
+
+def _moment(at_ms: int) -> str:
+    return f"{datetime.fromtimestamp(at_ms / 1000).astimezone():%Y-%m-%d %H:%M:%S}" if at_ms else ""

@@ -1,6 +1,7 @@
-"""What waits for a stream that does not run: by its checkpoint, and by where its topics end."""
+"""What waits for a stream, running or not: by its checkpoint, and by where its topics end."""
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,26 +20,30 @@ def last_batch(checkpoint: Path) -> int:
 
 
 def waiting(place: WeirCluster, stream: SqlStream, checkpoint: Path) -> int:
-    """Messages that it has yet to read."""
+    """Messages that it has not processed yet."""
     batch = last_batch(checkpoint)
     read = _read_up_to(checkpoint / "offsets" / str(batch)) if batch >= 0 else []
     names = list(dict.fromkeys(kafka_name(source) for source in stream.sources))
     with Cluster(connection(place.options)) as cluster:
         partitions = cluster.partitions(names)
         latest = ends(cluster, partitions, committed=True)
-        if not read:
-            new = stream.options.get("start") == "latest"
-            read = [latest if new else starts(cluster, partitions)]
-    return sum(
-        max(0, end - source.get(partition, 0))
-        for source in read
-        for partition, end in latest.items()
-        if _reads(source, partition.topic)
-    )
+        oldest = starts(cluster, partitions)
+    if not read and stream.options.get("start") == "latest":
+        return 0  # it begins where the topics end when it first comes to run
+    return behind(read, oldest, latest)
 
 
-def _reads(source: dict[Partition, int], topic: str) -> bool:
-    return any(partition.topic == topic for partition in source)
+def behind(
+    read: Sequence[Mapping[Partition, int]], oldest: Mapping[Partition, int], latest: Mapping[Partition, int]
+) -> int:
+    """Messages between where the sources of a query have read up to, and where the partitions end. A topic that
+    is read twice waits once, for whoever is slower. A partition that was never read waits from its oldest message
+    on; what was trimmed does not wait any more."""
+    found = 0
+    for partition, end in latest.items():
+        places = [source[partition] for source in read if partition in source]
+        found += max(0, end - max(min(places, default=0), oldest.get(partition, 0)))
+    return found
 
 
 def _read_up_to(file: Path) -> list[dict[Partition, int]]:
