@@ -1,4 +1,4 @@
-"""What a runner says of a stream that fails again and again, and how much waits; without Spark and without a broker."""
+"""What a runner says of a stream that fails again and again, and how much waits; without Spark or a broker."""
 
 from types import SimpleNamespace
 from typing import Any
