@@ -219,7 +219,7 @@ class Runner:
         self._report(one, self._at_rest(one))
 
     def _of_running(self, one: Running, query: StreamingQuery) -> StreamProgress:
-        """One that fails at each try is not said to run until it has done something since, or has nothing to do."""
+        """One that fails at each try is not said to run until it did something since, or has nothing to do."""
         lag = self._waiting(one)
         found = one.meter.look(query, one.stream.id, self._now(), lag)
         settled = not lag or self._now() - one.began_s > _SETTLED_S
