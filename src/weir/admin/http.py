@@ -1,6 +1,6 @@
 """What an HTTP server takes on, a request and a response."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 
@@ -50,6 +50,8 @@ class Response:
     body: bytes = b""
     content_type: str = "application/json"
     headers: Mapping[str, str] = field(default_factory=dict)
+    #: What follows in pieces until it ends, or until either side ends the connection; instead of a body.
+    stream: AsyncGenerator[bytes, None] | None = None
 
 
 Answer = Callable[[Request], Awaitable[Response]]

@@ -7,7 +7,8 @@ status and a closed connection; one that is too large is refused before it is re
 
 import asyncio
 import logging
-from contextlib import suppress
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from http import HTTPStatus
 from urllib.parse import parse_qs
@@ -224,8 +225,13 @@ class HttpSession:
         return Response(status, body, headers={"connection": "close"})
 
     async def _send(self, response: Response, *, with_body: bool) -> None:
+        if response.stream is not None:
+            async with aclosing(response.stream) as pieces:
+                if with_body:
+                    await self._send_stream(response, pieces)
+                    return
         headers = list(response.headers.items())
-        if response.status != HTTPStatus.NO_CONTENT:
+        if response.status not in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED):
             headers.append(("content-length", str(len(response.body))))
         if response.body:
             headers.append(("content-type", response.content_type))
@@ -236,6 +242,33 @@ class HttpSession:
         if with_body and response.body:
             self._write(h11.Data(data=response.body))
         self._write(h11.EndOfMessage())
+        await self._drained()
+
+    async def _send_stream(self, response: Response, pieces: AsyncGenerator[bytes, None]) -> None:
+        """Pieces as they come. The connection ends with them: nobody waits for another request behind them."""
+        headers = [*response.headers.items(), ("content-type", response.content_type), ("connection", "close")]
+        self._write(h11.Response(status_code=response.status, headers=headers))
+        closing = asyncio.ensure_future(self._closing.wait())
+        try:
+            while True:
+                piece = asyncio.ensure_future(anext(pieces))
+                try:
+                    await asyncio.wait([piece, closing], return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    if not piece.done():
+                        piece.cancel()
+                        await asyncio.wait([piece])
+                if piece.cancelled() or isinstance(piece.exception(), StopAsyncIteration):
+                    break
+                self._write(h11.Data(data=piece.result()))
+                await self._drained()
+        finally:
+            closing.cancel()
+        self._write(h11.EndOfMessage())
+        await self._drained()
+
+    async def _drained(self) -> None:
+        """Wait until the client reads; `overdue` ends one that does not."""
         self._deadline = self._loop.time() + self._settings.idle_s
         self._sending = True
         await self._connection.drain()

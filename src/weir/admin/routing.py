@@ -9,7 +9,7 @@ from urllib.parse import unquote
 import msgspec
 from msgspec import Meta
 
-from weir.admin.http import Request
+from weir.admin.http import Request, Response
 from weir.model.errors import WeirError
 
 JSON = "application/json"
@@ -65,6 +65,8 @@ class Call:
     route: "Route | None" = None
 
 
+#: Lets a request in as a role, or refuses it with a response.
+Gate = Callable[[Request], Awaitable[str | Response]]
 #: Gives a value for JSON (None: nothing, status 204), or a ready `Response`.
 Action = Callable[[Call], Awaitable[Any]]
 
@@ -103,6 +105,8 @@ class Route:
     tag: str = ""
     #: Whether it is answered without asking who asks.
     open: bool = False
+    #: Who finds out who asks, where that is not said as it is to the API.
+    gate: Gate | None = None
 
     @property
     def parameters(self) -> list[str]:

@@ -1,6 +1,6 @@
 """The admin server: routes, authentication, and errors as statuses, on one HTTP listener."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from ssl import SSLContext
 
 import msgspec
@@ -30,15 +30,17 @@ class AdminServer:
         *,
         tls: SSLContext | None = None,
         request_budget: RequestBudget | None = None,
+        pages: Sequence[Route] = (),
     ) -> None:
-        """`request_budget`: what all listeners together may receive; None: as the settings say, for this one."""
+        """`pages`: routes for people, which the document leaves out; `request_budget`:
+        what all listeners together may receive; None: as the settings say, for this one."""
         self._routes = routes
         self._max_body_bytes = settings.max_body_bytes
         self._openapi: bytes | None = None
         serve_openapi = Route(
             "GET", "/openapi.json", "This document.", self._describe, answer=dict, tag="meta", open=True
         )
-        self._router = Router([*routes, serve_openapi])
+        self._router = Router([*pages, *routes, serve_openapi])
         self._authenticate = authenticate
         self._secure = tls is not None
         self._http = HttpServer(runtime, settings, self._admit, tls=tls, request_budget=request_budget)
@@ -66,7 +68,13 @@ class AdminServer:
         if isinstance(found, list):
             return no_route(head, found)
         route, path = found
-        role = "" if route.open else await self._authenticate(head)
+        if route.gate is not None:
+            let_in = await route.gate(head)
+            if isinstance(let_in, Response):
+                return let_in
+            role = let_in
+        else:
+            role = "" if route.open else await self._authenticate(head)
 
         async def act(request: Request) -> Response:
             return response(await route.action(route.call(request, path, role)))

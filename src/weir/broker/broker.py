@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from weir.broker.access.revoking import Revoking
-from weir.broker.api import Bundles, Identity, Owner
+from weir.broker.api import BrokerFlows, Bundles, Identity, Owner
 from weir.broker.bundles.sole import SoleBundles
 from weir.broker.context import BrokerContext
 from weir.broker.ports import Authenticator, Claim, NothingElsewhere, Ownership, PartsElsewhere, Registry
@@ -96,6 +96,16 @@ class Broker:
     @property
     def bundles(self) -> Bundles:
         return self._bundles
+
+    @property
+    def flows(self) -> BrokerFlows:
+        return self._context.flows
+
+    def served_now(self, name: TopicName) -> AnyTopic | None:
+        task = self._topics.get(name)
+        if task is None or not task.done() or task.cancelled() or task.exception() is not None:
+            return None
+        return task.result()
 
     @property
     def loaded(self) -> list[AnyTopic]:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from weir.broker.api import Guard
+from weir.broker.api import BrokerFlows, Guard
 from weir.broker.groups.assigned import GroupMembers
 from weir.broker.ports import (
     Holding,
@@ -60,6 +60,8 @@ class BrokerContext:
     queue_rules: QueueRulesSource = field(default_factory=NoQueueRules)
 
     transactions: TransactionGate = field(default_factory=TransactionGate)
+    #: What passes through all topics together.
+    flows: BrokerFlows = field(default_factory=BrokerFlows)
 
     def keys_of(self, batch: Batch) -> Keys:
         """The keys of a batch; one that nobody can open has none."""

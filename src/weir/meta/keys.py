@@ -12,6 +12,8 @@ LEDGER_COUNTER = "/weir/ledger-id"
 PRODUCER_COUNTER = "/weir/producer-id"
 #: How many shards coordinators have, as decimal text: said once, for good.
 COORDINATOR_SHARDS = "/weir/coordinator-shards"
+#: The key that seals sessions of the console, the same for all brokers.
+CONSOLE_KEY = "/weir/console-key"
 LEDGERS = "/weir/ledgers/"
 #: Bookies that take entries, each under its lease; value: `weir.wire.metadata` BookieInfo.
 BOOKIES_WRITABLE = "/weir/bookies/writable/"

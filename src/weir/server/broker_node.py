@@ -19,6 +19,7 @@ from weir.broker.peers.credentials import check_known, load_credentials
 from weir.broker.peers.settings import LISTENER as PEER
 from weir.broker.peers.settings import PeerLinks
 from weir.broker.registry.sql_streams import SqlStreams
+from weir.console.parts import ConsoleParts
 from weir.gateway.amqp.connection.server import AmqpServer
 from weir.gateway.amqp.connection.settings import AmqpSettings
 from weir.gateway.amqp.metrics import AmqpMetrics
@@ -42,6 +43,7 @@ from weir.server.cluster_metrics import cluster_families
 from weir.server.compose import ComposedBroker, Composition, compose_broker
 from weir.server.config import Config
 from weir.server.config_parts import TokenSettings
+from weir.server.console import ConsoleService, disk_of, session_key, token_maker
 from weir.server.decommission import StorageAdministration
 from weir.server.kafka_metrics import kafka_families
 from weir.server.listening import BoundNetwork
@@ -135,13 +137,32 @@ class BrokerNode(Node):
         )
         self._storage_admin = StorageAdministration(self._runtime, self._storage.meta, self._storage.ledgers)
         self._started.push_async_callback(self._storage_admin.close)
-        routes = admin_routes(self._admin())
+        context = self._admin()
+        routes = admin_routes(context)
         self.composed.peer_handlers.on(AdminCall, AdminPeerHandler(routes).perform)
         await self._serve_peers()
         await self._serve_pulsar(tls)
         await self._serve_kafka(tls)
         await self._serve_amqp(tls)
-        await self._serve_http(tls, routes)
+        await self._serve_http(tls, routes, await self._console(context, routes))
+
+    async def _console(self, context: AdminContext, routes: list[Route]) -> ConsoleService | None:
+        if not self._config.console.enabled or not {"http", "https"} & self._bound.keys():
+            return None
+        parts_of_it = ConsoleParts(
+            await session_key(self._storage.meta, self._runtime),
+            disk_of(self._urls().data, self._config.storage.low_water_bytes),
+            await token_maker(self._runtime, parts.token_settings(self._config)),
+            self._connections,
+        )
+        service = ConsoleService(context, routes, parts_of_it)
+        service.start(self._started)
+        return service
+
+    def _connections(self) -> list[tuple[str, int]]:
+        """How many each protocol has."""
+        gateways = (("Pulsar", self.pulsar_servers), ("Kafka", self.kafka_servers), ("AMQP", self.amqp_servers))
+        return [(name, sum(len(one.sessions) for one in servers.values())) for name, servers in gateways]
 
     def _composition(self, tokens: TokenVerifier | None) -> Composition:
         config = self._config
@@ -291,7 +312,9 @@ class BrokerNode(Node):
             log.debug("broker %s does not tell its load: %s", broker_id, silent)
             return None
 
-    async def _serve_http(self, tls: SSLContext | None, routes: list[Route]) -> None:
+    async def _serve_http(
+        self, tls: SSLContext | None, routes: list[Route], console: ConsoleService | None
+    ) -> None:
         authenticate = _authenticate(self.composed.broker)
         for name in ("http", "https"):
             bound = self._bound.get(name)
@@ -305,6 +328,7 @@ class BrokerNode(Node):
                 authenticate,
                 tls=tls if secure else None,
                 request_budget=self._request_budget,
+                pages=[] if console is None else console.pages(authenticate, tls=secure),
             )
             await server.start()
             self._started.push_async_callback(server.close)

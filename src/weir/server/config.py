@@ -268,6 +268,13 @@ class Defaults:
 
 
 @dataclass(frozen=True, slots=True)
+class ConsoleConfig:
+    """Weir in a browser."""
+
+    enabled: bool = setting(FLAG, True, "Whether the console is served, at / of the HTTP listeners.")
+
+
+@dataclass(frozen=True, slots=True)
 class Log:
     """What it says while it runs."""
 
@@ -292,6 +299,7 @@ class Config:
     balance: Balance = field(default_factory=Balance)
     limits: Limits = field(default_factory=Limits)
     defaults: Defaults = field(default_factory=Defaults)
+    console: ConsoleConfig = field(default_factory=ConsoleConfig)
     log: Log = field(default_factory=Log)
 
 

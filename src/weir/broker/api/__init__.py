@@ -23,6 +23,7 @@ from weir.broker.api.connections import (
 )
 from weir.broker.api.consuming import Consumer, Delivery, KeyShared, StartAt, SubscribeRequest, SubscriptionType
 from weir.broker.api.exchanges import Exchanges, NamespaceExchanges, Routed
+from weir.broker.api.flows import BrokerFlows, TopicsFlow
 from weir.broker.api.groups import (
     GroupAdmin,
     GroupInfo,
@@ -100,6 +101,7 @@ __all__ = [
     "Balance",
     "BookieStatus",
     "Broker",
+    "BrokerFlows",
     "BundleInfo",
     "BundleName",
     "Bundles",
@@ -185,6 +187,7 @@ __all__ = [
     "TopicLists",
     "TopicRecords",
     "TopicStats",
+    "TopicsFlow",
     "TransactionAdmin",
     "TransactionIds",
     "TransactionInfo",

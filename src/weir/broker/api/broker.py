@@ -6,6 +6,7 @@ from typing import Protocol
 
 from weir.broker.api.access import Identity
 from weir.broker.api.cluster import Bundles
+from weir.broker.api.flows import BrokerFlows
 from weir.broker.api.topics import Topic
 from weir.model.registry import BrokerInfo
 from weir.model.topics import TopicName
@@ -60,6 +61,13 @@ class Broker(Protocol):
     async def topics(self, namespace: str, *, role: str, pattern: str | None = None) -> list[TopicName]:
         """Every topic (each partition on its own) of the namespace. TooManyError if no client could be told so
         many."""
+
+    @property
+    def flows(self) -> BrokerFlows:
+        """What passes through all topics of this broker together."""
+
+    def served_now(self, name: TopicName) -> Topic | None:
+        """The topic, if this broker serves it now; nothing is loaded."""
 
     @property
     def loaded(self) -> Sequence[Topic]:

@@ -77,6 +77,8 @@ class SubscriptionParts:
     #: What the topic is as a queue, and how to look for levels of priority.
     side: QueueSide = field(default_factory=QueueSide)
     levels_of: LevelsOf = lambda batch: None
+    #: Counts what its subscriptions give out.
+    given: Callable[[], Meter] | None = None
 
 
 class Subscription:
@@ -99,7 +101,7 @@ class Subscription:
         self.compacted = False
         self.limits = UnackedLimits()
         self.rate = RateLimit(around.clock, Rate(), around.settings.rate_burst_s)
-        self.meter = Meter(around.clock)
+        self.meter = Meter(around.clock) if around.given is None else around.given()
         self.redelivered = 0  # by consumers that have left
         self.expired = 0
         #: An unacknowledged offset and when it was appended, as far as somebody looked.

@@ -29,6 +29,7 @@ from weir.model.errors import (
     WeirError,
 )
 from weir.model.policies import Policies, Rate
+from weir.model.topics import TopicName
 from weir.runtime.tasks import TaskScope
 from weir.stream.log import Stream
 from weir.stream.state import StateLog
@@ -54,6 +55,7 @@ class Publisher:
         tasks: TaskScope,
         policies: Policies,
         shut_all: Callable[[str], None],
+        topic: TopicName | None = None,
     ) -> None:
         self._context = context
         self._clock = context.runtime.clock
@@ -63,7 +65,7 @@ class Publisher:
         self._shut_all = shut_all
         self.dedup_switch = DedupSwitch(context, stream, state, lambda: self.holding)
         self.holding: Holding | None = None
-        self.meter = Meter(self._clock)
+        self.meter = Meter(self._clock, context.flows.taken, topic)
         self.latency = Histogram()
         self._duplicates = 0
         self._lanes = Lanes()

@@ -2,7 +2,8 @@
 
 from bisect import bisect_left
 
-from weir.broker.api import BOUNDS_S
+from weir.broker.api import BOUNDS_S, TopicsFlow
+from weir.model.topics import TopicName
 from weir.runtime.interfaces import Clock
 
 #: Rates are means over about this long.
@@ -12,10 +13,13 @@ _WINDOW_S = 10.0
 class Meter:
     """Messages, batches and bytes that passed, and how many messages and bytes per second of late."""
 
-    __slots__ = ("_at", "_clock", "_rates", "_seen", "batches", "bytes", "messages")
+    __slots__ = ("_at", "_clock", "_flow", "_rates", "_seen", "_topic", "batches", "bytes", "messages")
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, flow: TopicsFlow | None = None, topic: TopicName | None = None) -> None:
+        """`flow`: of all topics together, where this one's counts as well."""
         self._clock = clock
+        self._flow = flow
+        self._topic = topic
         self._at = clock.monotonic()
         self._seen = (0, 0)
         self._rates = (0.0, 0.0)
@@ -27,6 +31,8 @@ class Meter:
         self.messages += messages
         self.bytes += size
         self.batches += 1
+        if self._flow is not None and self._topic is not None:
+            self._flow.note(self._topic, messages, size)
 
     def rates(self) -> tuple[float, float]:
         """Messages and bytes per second, over the time since they were last asked for or the window."""

@@ -60,7 +60,7 @@ class PassingSubscription:
         self.name = name
         self.type = kind
         self.cursor = Cursor()
-        self.meter = Meter(topic.clock)
+        self.meter = Meter(topic.clock, topic.flows.given, topic.name)
         self.dropped = 0
         self.redelivered = 0
         self._topic = topic
@@ -208,7 +208,8 @@ class NonPersistentTopic:
         self.producers = Producers()
         self._subscriptions: dict[str, PassingSubscription] = {}
         self._rate = RateLimit(self.clock, policies.publish_rate or Rate(), context.settings.rate_burst_s)
-        self._meter = Meter(self.clock)
+        self.flows = context.flows
+        self._meter = Meter(self.clock, context.flows.taken, name)
         self._latency = Histogram()
         self._delivered = 0
         self._dropped = 0

@@ -9,7 +9,7 @@ from weir.broker.dispatch.levels import levels_in
 from weir.broker.dispatch.queue_side import QueueSide
 from weir.broker.dispatch.subscription import Subscription, SubscriptionParts, load_subscriptions
 from weir.broker.publish.limits import RateLimit
-from weir.broker.topic.meters import Histogram
+from weir.broker.topic.meters import Histogram, Meter
 from weir.broker.topic.producer_state_manager import ProducerStateManager
 from weir.broker.transactions.decided_log import DecidedLog
 from weir.model.errors import SubscriptionBusyError, SubscriptionNotFoundError, TooManyError
@@ -64,6 +64,7 @@ class Subscriptions:
             self._dropped,
             self.queue_side,
             levels_in(context.formats),
+            lambda: Meter(clock, context.flows.given, topic),
         )
         self.by_name: dict[str, Subscription] = load_subscriptions(self._around, state)
 

@@ -105,6 +105,7 @@ class BrokerTopic:
             tasks=self._tasks,
             policies=policies,
             shut_all=self.producers.close,
+            topic=name,
         )
         self._moves = DelayedMoves(
             stream,
@@ -155,7 +156,7 @@ class BrokerTopic:
         )
         self._queue_rules = QueueRules()
         self._name_count = 0
-        self._reads = Meter(self._clock)
+        self._reads = Meter(self._clock, context.flows.given, name)
         self._growth = GrowthListeners()
         stream.listen(self._stream_changed)
         state.on_failure(self._die)

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from weir.broker.api import (
     AbortedTransaction,
+    BrokerFlows,
     Delivery,
     Flow,
     Identity,
@@ -329,6 +330,7 @@ class FakeBroker:
     def __init__(self) -> None:
         self._bundles = SoleBundles("fake")
         self.served: dict[TopicName, FakeTopic] = {}
+        self.flows = BrokerFlows()
         self.partitioned: dict[TopicName, int] = {}
         #: Topics that other brokers serve, and who these are.
         self.elsewhere: dict[TopicName, Owner] = {}
@@ -383,6 +385,9 @@ class FakeBroker:
 
     async def topics(self, namespace: str, *, role: str, pattern: str | None = None) -> list[TopicName]:
         return [name for name in self.served if str(name.namespace) == namespace]
+
+    def served_now(self, name: TopicName) -> FakeTopic | None:
+        return self.served.get(name)
 
     @property
     def loaded(self) -> list[FakeTopic]:

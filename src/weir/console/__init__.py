@@ -1,0 +1,1 @@
+"""The console: Weir in a browser, as pages made by the broker that is asked (docs/console.md, docs/adr/0033)."""

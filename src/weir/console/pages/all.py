@@ -1,0 +1,19 @@
+"""Every page."""
+
+from typing import TYPE_CHECKING
+
+from weir.console.pages import overview, signing_in, topics
+
+if TYPE_CHECKING:
+    from weir.console.app import Console, PageRoute
+
+_PAGES = (signing_in, overview, topics)
+
+
+def tabs(console: "Console", role: str) -> list[tuple[str, str, str]]:
+    """(key, URL, label), in the order of the menu."""
+    return [("overview", "/", "Overview"), ("topics", "/console/topics", "Topics")]
+
+
+def page_routes(console: "Console") -> "list[PageRoute]":
+    return [route for page in _PAGES for route in page.routes(console)]

@@ -1,0 +1,84 @@
+"""The first page: rates, backlog, connections, disk, and the busiest topics, live."""
+
+from typing import Any
+
+from weir.admin.http import Response
+from weir.console import plots, texts
+from weir.console.app import Console, PageRoute
+from weir.console.live import Live
+from weir.console.sampler import SPAN_S, Point
+from weir.console.view import View
+from weir.model.topics import TopicName
+
+_TOPICS = 12
+
+
+def routes(console: Console) -> list[PageRoute]:
+    live = Live()
+
+    async def stream(view: View) -> Response:
+        return live.stream(view, "overview", "overview", piece)
+
+    return [PageRoute("GET", "/", show), PageRoute("GET", "/console/live/overview", stream)]
+
+
+async def show(view: View) -> Response:
+    return view.render("overview.html", title="Overview", tab="overview", **await _values(view))
+
+
+async def piece(view: View) -> str:
+    return view.console.templates.render("_overview.html", view=view, **await _values(view))
+
+
+async def _values(view: View) -> dict[str, Any]:
+    console, context = view.console, view.context
+    sampler, now = console.sampler, context.clock.monotonic()
+    points: list[Point] = list(sampler.points)
+
+    def may(name: TopicName) -> bool:
+        return context.authoriser.may_look(view.role, name)
+
+    def line(label: str, field: str, kind: str) -> plots.Line:
+        return plots.Line(label, [(point.at_s, getattr(point, field)) for point in points], kind)
+
+    busiest = [
+        {
+            "name": name,
+            "history": sampler.topics[name],
+            "last": sampler.topics[name].points[-1],
+            "rates": [point.messages_in for point in sampler.topics[name].points][-60:],
+            "backlogs": [float(point.backlog) for point in sampler.topics[name].points][-60:],
+        }
+        for name in sampler.busiest(_TOPICS, may)
+    ]
+    per_second = lambda value: f"{texts.rate(value)}/s"  # noqa: E731
+    return {
+        "last": points[-1] if points else Point(now),
+        "topics": await context.registry.topics.count(),
+        "loaded": sampler.loaded,
+        "connections": console.parts.connections(),
+        "disk": await console.parts.disk(),
+        "brokers": context.broker.brokers(),
+        "busiest": busiest,
+        "messages_plot": plots.plot(
+            "Messages per second",
+            [line("in", "messages_in", "a"), line("out", "messages_out", "b")],
+            per_second,
+            now_s=now,
+            span_s=SPAN_S,
+        ),
+        "bytes_plot": plots.plot(
+            "Bytes per second",
+            [line("in", "bytes_in", "a"), line("out", "bytes_out", "b")],
+            texts.byte_rate,
+            now_s=now,
+            span_s=SPAN_S,
+        ),
+        "backlog_plot": plots.plot(
+            "Backlog",
+            [line("messages that wait", "backlog", "c")],
+            texts.count,
+            now_s=now,
+            span_s=SPAN_S,
+        ),
+    }

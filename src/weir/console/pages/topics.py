@@ -1,0 +1,163 @@
+"""Topics of a namespace: found by a part of their names, page by page, a million of them too."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from weir.admin.http import Response
+from weir.admin.routing import RefusedError
+from weir.console.app import Console, PageRoute
+from weir.console.view import View
+from weir.model.errors import WeirError
+from weir.model.registry import TopicRecord
+from weir.model.topics import NamespaceName, TopicName
+
+_PAGE = 50
+#: Names that one request looks through; the next one goes on from there.
+_LOOKED_THROUGH = 50_000
+#: Topics that are sorted by what they do: those of a namespace with more are sorted by name alone.
+_SORTED = 2_000
+_ORDERS = ("name", "in", "out", "backlog", "size")
+
+
+def routes(console: Console) -> list[PageRoute]:
+    return [
+        PageRoute("GET", "/console/topics", show),
+        PageRoute("POST", "/console/topics", create),
+    ]
+
+
+def namespaces_of(view: View) -> list[NamespaceName]:
+    """Those that the role may know of."""
+    registry, may = view.context.registry, view.context.authoriser.may_look
+    return [
+        name
+        for tenant in registry.tenants.names()
+        for name in registry.namespaces.names(tenant)
+        if may(view.role, name)
+    ]
+
+
+async def show(view: View) -> Response:
+    known = namespaces_of(view)
+    asked = view.asked("namespace")
+    chosen = next((name for name in known if str(name) == asked), None)
+    if asked and chosen is None:
+        raise RefusedError(404, f"there is no namespace {asked}, or it is not yours to see")
+    if chosen is None and known:
+        chosen = next((name for name in known if str(name) == "public/default"), known[0])
+    wanted, order = view.asked("q").strip(), view.asked("sort", "name")
+    rows: list[dict[str, Any]] = []
+    after = more = ""
+    if chosen is not None:
+        rows, more = await _rows(view, chosen, wanted, order if order in _ORDERS else "name", view.asked("after"))
+        after = view.asked("after")
+    values = {
+        "namespaces": known,
+        "namespace": chosen,
+        "q": wanted,
+        "sort": order,
+        "rows": rows,
+        "more": more,
+        "after": after,
+        "may_create": chosen is not None and view.context.authoriser.may_administer(view.role, chosen),
+    }
+    if "hx-request" in view.call.request.headers:
+        return view.fragment("_topics.html", **values)
+    return view.render("topics.html", title="Topics", tab="topics", **values)
+
+
+async def create(view: View) -> Response:
+    namespace, name = view.said("namespace"), view.said("name").strip()
+    text = view.form.get("partitions", "").strip() or "0"
+    if not (text.isascii() and text.isdigit()):
+        raise RefusedError(400, f"{text} is not a number of partitions")
+    topic = TopicName.parse(f"persistent://{namespace}/{name}")
+    base = f"/admin/v2/persistent/{topic.namespace}/{topic_segment(topic)}"
+    if int(text):
+        await view.ask("PUT", f"{base}/partitions", body=int(text))
+    else:
+        await view.ask("PUT", base)
+    return view.back(topic_url(topic), f"{topic.local} is there.")
+
+
+def topic_segment(topic: TopicName) -> str:
+    from urllib.parse import quote
+
+    return quote(topic.local_with_partition, safe="")
+
+
+def topic_url(topic: TopicName, page: str = "") -> str:
+    found = f"/console/topic/{topic.domain.value}/{topic.namespace}/{topic_segment(topic)}"
+    return f"{found}/{page}" if page else found
+
+
+# --- finding ----------------------------------------------------------------------------------------------------
+
+
+async def _rows(
+    view: View, namespace: NamespaceName, wanted: str, order: str, after: str
+) -> tuple[list[dict[str, Any]], str]:
+    """A page of topics, and what the next one comes after; "" if there is none."""
+    start = TopicName.parse(after).base if after else None
+    records = view.context.registry.topics.of(namespace, after=start)
+    if order != "name":
+        found, _ = await _matching(records, wanted, _SORTED)
+        rows = [_row(view, record) for record in found]
+        rows.sort(key=lambda row: row[order], reverse=True)
+        return rows[:_PAGE], ""
+    found, more = await _matching(records, wanted, _PAGE)
+    return [_row(view, record) for record in found], more
+
+
+async def _matching(records: AsyncIterator[TopicRecord], wanted: str, most: int) -> tuple[list[TopicRecord], str]:
+    found: list[TopicRecord] = []
+    looked, last = 0, ""
+    low = wanted.lower()
+    async for record in records:
+        if len(found) == most or looked == _LOOKED_THROUGH:
+            return found, last
+        looked += 1
+        last = str(record.name)
+        if low in record.name.local.lower():
+            found.append(record)
+    return found, ""
+
+
+def _row(view: View, record: TopicRecord) -> dict[str, Any]:
+    """What memory knows of a topic; nothing is loaded to show a list."""
+    sampler, broker = view.console.sampler, view.context.broker
+    parts = record.parts()
+    row: dict[str, Any] = {
+        "name": record.name,
+        "url": topic_url(record.name),
+        "partitions": record.partitions,
+        "in": 0.0,
+        "out": 0.0,
+        "backlog": 0,
+        "size": 0,
+        "rates": [],
+        "loaded": False,
+    }
+    for part in parts[:100]:
+        history = sampler.topics.get(part)
+        if history is None or not history.points:
+            continue
+        row["loaded"] = True
+        last = history.points[-1]
+        row["in"] += last.messages_in
+        row["out"] += last.messages_out
+        row["backlog"] += last.backlog
+        row["size"] += history.storage_bytes
+        row["rates"] = _added(row["rates"], [point.messages_in + point.messages_out for point in history.points])
+    row["here"] = broker.owner_now(parts[0]).here if parts else True
+    return row
+
+
+def _added(one: list[float], other: list[float]) -> list[float]:
+    """Sums from the newest on."""
+    length = min(60, max(len(one), len(other)))
+    one, other = [0.0] * (length - len(one)) + one[-length:], [0.0] * (length - len(other)) + other[-length:]
+    return [a + b for a, b in zip(one, other, strict=True)]
+
+
+__all__ = ["WeirError", "namespaces_of", "topic_segment", "topic_url"]

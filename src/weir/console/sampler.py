@@ -1,0 +1,218 @@
+"""What the plots show: one sampler per broker, whose work does not grow with its topics nor with who looks.
+
+A tick looks at the topics that are being looked at, at those through which something passed since the last one,
+and at a few of all the others in turn; the sums of rates are counters that the broker has anyway. All that is
+kept is bounded. While nobody looks, ticks are rarer.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from weir.broker.api import Broker, Topic
+from weir.model.topics import TopicName
+from weir.runtime.interfaces import Clock
+from weir.runtime.waiters import Waiters
+
+log = logging.getLogger(__name__)
+
+#: How far plots go back.
+SPAN_S = 300.0
+_POINTS = 150
+#: Topics of which a history is kept, the last that were sampled.
+_HISTORIES = 500
+#: Subscriptions of a topic of which the backlog is kept.
+_SUBSCRIPTIONS = 50
+#: Topics that a tick samples because they are busy, and because it is their turn.
+_BUSY, _TURN = 100, 50
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerSettings:
+    #: Between ticks while somebody looks, and while nobody does.
+    watched_s: float = 2.0
+    unwatched_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Of all topics together, or of one: per second, and messages that wait for a subscription."""
+
+    at_s: float
+    messages_in: float = 0.0
+    messages_out: float = 0.0
+    bytes_in: float = 0.0
+    bytes_out: float = 0.0
+    backlog: int = 0
+
+
+@dataclass(slots=True)
+class TopicHistory:
+    points: deque[Point] = field(default_factory=lambda: deque(maxlen=_POINTS))
+    #: By subscription: (seconds, backlog).
+    lags: dict[str, deque[tuple[float, int]]] = field(default_factory=dict)
+    producers: int = 0
+    consumers: int = 0
+    storage_bytes: int = 0
+
+
+class Sampler:
+    """`tick` does one round; `run` does them all. `revision` grows with each, and `next` waits for that."""
+
+    def __init__(self, clock: Clock, broker: Broker, settings: SamplerSettings | None = None) -> None:
+        self._clock = clock
+        self._broker = broker
+        self._settings = settings or SamplerSettings()
+        self.points: deque[Point] = deque(maxlen=_POINTS)
+        self.topics: dict[TopicName, TopicHistory] = {}
+        self.revision = 0
+        self.loaded = 0
+        #: How many topics were looked at in all: what a test counts.
+        self.work = 0
+        self._watched: dict[TopicName, int] = {}
+        self._viewers = 0
+        self._turn: Iterator[TopicName] = iter(())
+        self._backlogs: dict[TopicName, int] = {}
+        self._backlog = 0
+        self._seen: tuple[float, int, int, int, int] | None = None
+        self._changed = Waiters()
+        self._sooner = Waiters()
+
+    @property
+    def viewers(self) -> int:
+        return self._viewers
+
+    @contextmanager
+    def viewed(self, topic: TopicName | None = None) -> Iterator[None]:
+        """Somebody looks, at a topic if one is named, until this ends."""
+        self._viewers += 1
+        if topic is not None:
+            self._watched[topic] = self._watched.get(topic, 0) + 1
+        if self._viewers == 1:
+            self._sooner.wake()
+        try:
+            yield
+        finally:
+            self._viewers -= 1
+            if topic is not None:
+                self._watched[topic] -= 1
+                if not self._watched[topic]:
+                    del self._watched[topic]
+
+    async def next(self, seen: int) -> int:
+        """Wait until there was a tick since `revision` was `seen`."""
+        while self.revision == seen:
+            await self._changed.wait()
+        return self.revision
+
+    async def run(self) -> None:
+        while True:
+            try:
+                self.tick()
+            except Exception:
+                log.exception("the console's sampler failed, and goes on")
+            settings = self._settings
+            timer = self._clock.call_later(
+                settings.watched_s if self._viewers else settings.unwatched_s, self._sooner.wake
+            )
+            try:
+                await self._sooner.wait()
+            finally:
+                timer.cancel()
+
+    def tick(self) -> None:
+        """One round."""
+        now = self._clock.monotonic()
+        flows = self._broker.flows
+        busy = flows.taken.take_busy() | flows.given.take_busy()
+        for name in self._chosen(busy):
+            topic = self._broker.served_now(name)
+            if topic is None:
+                self._note_backlog(name, 0)
+            else:
+                self._sample(topic, now)
+        self.points.append(self._sum(now))
+        self.revision += 1
+        self._changed.wake()
+
+    def _chosen(self, busy: set[TopicName]) -> list[TopicName]:
+        chosen = dict.fromkeys(self._watched)
+        for name in busy:
+            if len(chosen) >= _BUSY + len(self._watched):
+                break
+            chosen[name] = None
+        chosen.update(dict.fromkeys(self._next_in_turn()))
+        return list(chosen)
+
+    def _next_in_turn(self) -> Sequence[TopicName]:
+        found = [name for name, _ in zip(self._turn, range(_TURN), strict=False)]
+        if len(found) < _TURN:  # all had their turn: once more round
+            names = [topic.name for topic in self._broker.loaded]
+            self.loaded = len(names)
+            known = set(names)
+            for gone in [name for name in self._backlogs if name not in known]:
+                self._note_backlog(gone, 0)
+            self._turn = iter(names)
+            if not found:
+                found = [name for name, _ in zip(self._turn, range(_TURN), strict=False)]
+        return found
+
+    def _sample(self, topic: Topic, now: float) -> None:
+        self.work += 1
+        stats = topic.stats()
+        backlog = sum(each.backlog for each in stats.subscriptions if each.placed and each.durable)
+        self._note_backlog(topic.name, backlog)
+        history = self.topics.pop(topic.name, None) or TopicHistory()
+        self.topics[topic.name] = history
+        if len(self.topics) > _HISTORIES:
+            oldest = next((name for name in self.topics if name not in self._watched), None)
+            if oldest is not None:
+                del self.topics[oldest]
+        taken, given = stats.published, stats.delivered
+        history.points.append(
+            Point(now, taken.messages_per_s, given.messages_per_s, taken.bytes_per_s, given.bytes_per_s, backlog)
+        )
+        history.producers = len(stats.producers)
+        history.consumers = sum(len(each.consumers) for each in stats.subscriptions)
+        history.storage_bytes = stats.storage_bytes
+        known = {each.name: each.backlog for each in stats.subscriptions[:_SUBSCRIPTIONS] if each.placed}
+        for name in [name for name in history.lags if name not in known]:
+            del history.lags[name]
+        for name, lag in known.items():
+            history.lags.setdefault(name, deque(maxlen=_POINTS)).append((now, lag))
+
+    def _note_backlog(self, name: TopicName, backlog: int) -> None:
+        self._backlog += backlog - self._backlogs.pop(name, 0)
+        if backlog:
+            self._backlogs[name] = backlog
+
+    def _sum(self, now: float) -> Point:
+        taken, given = self._broker.flows.taken, self._broker.flows.given
+        seen = (now, taken.messages, given.messages, taken.bytes, given.bytes)
+        before, self._seen = self._seen, seen
+        if before is None or now <= before[0]:
+            return Point(now, backlog=self._backlog)
+        passed = now - before[0]
+        rates = [(is_ - was) / passed for was, is_ in zip(before[1:], seen[1:], strict=True)]
+        return Point(now, rates[0], rates[1], rates[2], rates[3], self._backlog)
+
+    def busiest(self, most: int, wanted: Callable[[TopicName], bool] = lambda name: True) -> list[TopicName]:
+        """Topics with a history, those first through which most passes, then those with most waiting."""
+        ranked = sorted(
+            (name for name, history in self.topics.items() if history.points),
+            key=lambda name: _weight(self.topics[name].points[-1]),
+            reverse=True,
+        )
+        found: list[TopicName] = []
+        for name in ranked:
+            if wanted(name):
+                found.append(name)
+                if len(found) == most:
+                    break
+        return found
+
+
+def _weight(point: Point) -> tuple[float, int]:
+    return (round(point.messages_in + point.messages_out, 1), point.backlog)
