@@ -235,6 +235,8 @@ class JournalReplay:
         self.cases: dict[int, Case] = {}
         #: The file and offset at which synced bytes are missing, once that was found.
         self.stopped_at: tuple[str, int] | None = None
+        #: Every such place, with what is wrong there.
+        self.stops: list[tuple[str, int, str]] = []
 
     async def run(self) -> JournalScan:
         """Apply every record that counts; a JournalCorruptError if synced ones are gone."""
@@ -277,6 +279,7 @@ class JournalReplay:
         if reserved:
             what += f"; it was made with {reserved} bytes and has {scan.size}"
         self.stopped_at = path, scan.end
+        self.stops.append((path, scan.end, what))
         if not self._accept_loss:
             raise JournalCorruptError(f"{where}: {what}")
         self._losses.append(Loss(where, what))

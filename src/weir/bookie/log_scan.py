@@ -54,12 +54,20 @@ async def read_index(disk: Disk, layout: Layout, log_id: int) -> tuple[IndexHead
     """Header and runs, verified, and of the right length for the log."""
     async with _opened(disk, layout.log_file(log_id)) as data:
         size = await data.size()
+    header, runs = await read_own_index(disk, layout, log_id)
+    if header.log_bytes != size:
+        raise WireError(f"an index for a log of {header.log_bytes} bytes, which has {size}")
+    return header, runs
+
+
+async def read_own_index(disk: Disk, layout: Layout, log_id: int) -> tuple[IndexHeader, list[Run]]:
+    """Header and runs, verified, whatever became of the log."""
     async with _opened(disk, layout.index_file(log_id)) as file:
 
         async def read() -> tuple[IndexHeader, list[Run]]:
             header = decode_header(await file.read_at(0, HEADER_BYTES))
-            if header.file_bytes != await file.size() or header.log_bytes != size:
-                raise WireError(f"index of {await file.size()} bytes for a log of {size} does not fit {header}")
+            if header.file_bytes != await file.size():
+                raise WireError(f"an index of {await file.size()} bytes should have {header.file_bytes}")
             return header, decode_runs(header, await file.read_at(HEADER_BYTES, header.runs_bytes))
 
         return await insist(layout.index_file(log_id), read)
@@ -246,17 +254,17 @@ async def scan_log(disk: Disk, path: str) -> AsyncIterator[Stretch]:
                 damaged = stretch
                 continue
             if damaged is not None:
-                for named in _named(damaged, before, stretch):
+                for named in hidden_entries(damaged, before, stretch):
                     yield named
                 damaged = None
             yield stretch
             before = stretch
         if damaged is not None:
-            for named in _named(damaged, before, None):
+            for named in hidden_entries(damaged, before, None):
                 yield named
 
 
-def _named(damaged: Stretch, before: Stretch | None, after: Stretch | None) -> list[Stretch]:
+def hidden_entries(damaged: Stretch, before: Stretch | None, after: Stretch | None) -> list[Stretch]:
     """Which entries the damage hides. Between entries of one ledger: the ids between them (of a striped ledger
     some that never were here, which does no harm). At the seam of two: what the damaged header says if it can be
     believed, else the next of the one before, else the last of the one after."""

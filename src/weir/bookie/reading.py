@@ -9,7 +9,7 @@ from weir.bookie.small_files import READ_ATTEMPTS
 from weir.bookie.store import Store
 from weir.model.errors import DiskError, EntryCorruptError, FileMissingError, NoSuchEntryError, WireError
 from weir.model.ids import Buffer, EntryId, LedgerId
-from weir.wire.entry import HEADER_BYTES, MAX_PAYLOAD_BYTES, entry_key, entry_size, verify_entry
+from weir.wire.entry import HEADER_BYTES, MAX_PAYLOAD_BYTES, entry_key, entry_size, lost_entry, verify_entry
 
 #: How often a read starts over because garbage collection moved what it was about to read.
 _ATTEMPTS = 5
@@ -194,7 +194,7 @@ class Walk:
         except (WireError, DiskError):
             return None
         ledger_id, entry_id = entry_key(data)
-        return (entry_id, data) if ledger_id == self._ledger_id else None
+        return (entry_id, data) if ledger_id == self._ledger_id and lost_entry(data) is None else None
 
     async def _verified(self, log: int, offset: int, size: int, entry_id: EntryId) -> Buffer:
         """The entry's bytes, read once more if they are not what they should be: that may have been the way."""
@@ -204,12 +204,19 @@ class Walk:
             try:
                 verify_entry(data)
                 if entry_key(data) == (self._ledger_id, entry_id):
-                    return data
+                    return self._not_lost(data, entry_id)
                 problem = f"entry {entry_key(data)} lies in its place"
             except WireError as bad:
                 problem = bad.what
             self._files.drop_blocks(log, offset, size)
         raise self._corrupt(entry_id, problem, self._files.log_path(log), offset)
+
+    def _not_lost(self, data: Buffer, entry_id: EntryId) -> Buffer:
+        """The bytes; but of one that only keeps its place nobody has any (`weir salvage`)."""
+        why = lost_entry(data)
+        if why is not None:
+            raise EntryCorruptError(f"entry {entry_id} of ledger {self._ledger_id}: {why}")
+        return data
 
     async def _bytes(self, log: int, offset: int, size: int) -> Buffer:
         """From the read cache's blocks, if more of them will be wanted; else just these bytes."""

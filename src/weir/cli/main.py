@@ -29,6 +29,9 @@ FAILED, MISUSED = 1, 2
         ),
         "peek": Lazy("weir.cli.peek:peek", "Show what waits for a subscription, and leave it there."),
         "produce": Lazy("weir.cli.produce:produce", "Send messages to a topic."),
+        "salvage": Lazy(
+            "weir.cli.verify:salvage_command", "Save what can be read of a damaged data folder into a new one."
+        ),
         "schemas": Lazy("weir.cli.schemas:schemas", "Show, upload, check and delete the schemas of a topic."),
         "sql": Lazy("weir.cli.sql:sql", "Query topics and define streams with SQL on Spark."),
         "storage": Lazy("weir.server.node_commands:storage", "Serve the storage of one folder to brokers."),
@@ -40,6 +43,7 @@ FAILED, MISUSED = 1, 2
         "token": Lazy("weir.cli.token:token", "Make keys and tokens, and look into tokens."),
         "topics": Lazy("weir.cli.topics:topics", "List, create, look into, and delete topics."),
         "up": Lazy("weir.server.up_command:up", "Run a whole Weir on this machine."),
+        "verify": Lazy("weir.cli.verify:verify", "Check every checksum in a data folder, and say what is lost."),
     },
     epilog="""
 \b

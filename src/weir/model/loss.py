@@ -12,3 +12,7 @@ class Loss(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.path}: {self.what}"
+
+
+#: What a record of lost entries begins with that `weir salvage` made: nothing will bring them back.
+SALVAGED = "lost before `weir salvage`: "

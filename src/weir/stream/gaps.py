@@ -11,6 +11,7 @@ from weir.ledger.reader import LedgerReader
 from weir.model.batch import Batch, BatchFlags, BatchFormat
 from weir.model.errors import EntryLostError
 from weir.model.ids import EntryId, LedgerId
+from weir.model.loss import SALVAGED
 from weir.model.stream import Span
 from weir.wire.batch import MAX_COUNT, decode_batch
 
@@ -69,6 +70,9 @@ class Gaps:
     async def find(self, reader: LedgerReader, span: Span, lost: EntryLostError, end: End) -> Gap | None:
         """The gap around a lost entry, written down before anybody goes on behind it; None if the entry turns out
         to be whole. The loss itself is raised if nothing says which offsets it took along."""
+        salvaged = self._salvaged(span, lost.entry_id)
+        if salvaged is not None:
+            return salvaged
         seen = await _extent(reader, lost.entry_id, end.entries)
         for _ in range(_LOOKS):
             if not self._all_known(span.ledger_id, seen):
@@ -80,6 +84,15 @@ class Gaps:
                     continue
             return await self._note(span, seen, lost, end)
         raise lost
+
+    def _salvaged(self, span: Span, entry: int) -> Gap | None:
+        """What `weir salvage` wrote down is as it says, however many entries it is: nothing brings them back."""
+        for run in self._losses.of(span.ledger_id):
+            if run.first <= entry <= run.last and run.first_offset >= 0 and run.what.startswith(SALVAGED):
+                gap = Gap(run.first, run.last, run.first_offset, run.end_offset, span.first_ms)
+                self._known[span.ledger_id] = sorted([*self._known.get(span.ledger_id, []), gap])
+                return gap
+        return None
 
     async def _note(self, span: Span, seen: "_Extent", lost: EntryLostError, end: End) -> Gap:
         first, last, before, after = seen

@@ -83,6 +83,23 @@ def decode_entry(data: Buffer) -> Entry:
     )
 
 
+#: What the payload of an entry begins with that stands for a lost one; random, so that nobody else's does.
+_LOST = bytes.fromhex("9e5c1f0ad24b4e77a3b80c61f29d7e14")
+
+
+def encode_lost_entry(ledger_id: int, entry_id: int, last_confirmed: int, why: str) -> bytes:
+    """An entry that keeps the place of one whose bytes are gone for good: whole as far as files go, and told as
+    lost to whoever reads it. Made by `weir salvage` alone."""
+    return encode_entry(ledger_id, entry_id, last_confirmed, 0, _LOST + why.encode())
+
+
+def lost_entry(data: Buffer) -> str | None:
+    """Why the entry is lost, if it only keeps the place of one that is; None for any other."""
+    if data[HEADER_BYTES : HEADER_BYTES + len(_LOST)] != _LOST:
+        return None
+    return bytes(data[HEADER_BYTES + len(_LOST) :]).decode(errors="replace")
+
+
 def last_confirmed_of(data: Buffer) -> EntryId:
     """The last-add-confirmed that rides on the entry, not verified."""
     return EntryId(_HEADER.unpack_from(data)[4])

@@ -37,6 +37,7 @@ _RECORD_MAGIC = b"\xabWMr"
 _SEED = Struct("<QQ")
 
 HEADER_BYTES = _HEADER.size
+RECORD_HEAD_BYTES = _RECORD.size
 #: Bounds what a damaged length makes a reader take for a record.
 MAX_KEY_BYTES = 64 * 1024
 MAX_VALUE_BYTES = 16 * 1024 * 1024

@@ -1,0 +1,91 @@
+"""`weir verify` and `weir salvage`: what is damaged in a data folder, and what can be saved of it."""
+
+from pathlib import Path
+
+import click
+
+from weir.cli.bookie_tools import verify_command as verify_bookie_command
+from weir.cli.folder_views import byte_progress, show_survey
+from weir.cli.output import print_json
+from weir.datafolder.report import lost_messages, report_fields
+from weir.datafolder.salvage import REPORT_NAME, salvage
+from weir.datafolder.verify import verify_folder
+from weir.runtime.real import run
+
+#: Exit code when something is damaged.
+DAMAGED = 1
+
+_folder = click.argument("data", type=click.Path(file_okay=False))
+_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+
+
+@click.command(
+    epilog="""
+\b
+Examples:
+  weir verify weir-data                  stop weir up first
+  weir verify /var/lib/weir --json
+  weir verify /backups/monday            a copy that weir backup made
+
+Ends with 0 if everything is whole, and with 1 if anything is damaged. The folder of one bookie can be named too.
+"""
+)
+@_folder
+@_as_json
+def verify(data: str, as_json: bool) -> int:
+    """Check every checksum in the data folder DATA, and say which messages are lost, by topic and offsets."""
+    path = _absolute(data)
+    if Path(path, "cookie").is_file():
+        click.get_current_context().invoke(verify_bookie_command, folder=path, as_json=as_json)
+        return 0
+    with byte_progress("verifying", hidden=as_json) as moved:
+        report = run(lambda runtime: verify_folder(runtime, path, moved))
+    if as_json:
+        print_json(report_fields(report))
+    else:
+        show_survey(report)
+        if report.is_whole:
+            click.echo("everything is whole")
+        else:
+            click.echo(f"to save what can be read: weir salvage {data} --into NEW")
+    return 0 if report.is_whole else DAMAGED
+
+
+@click.command(
+    epilog="""
+\b
+Examples:
+  weir salvage weir-data --into weir-saved
+  weir up --data weir-saved
+  weir salvage /var/lib/weir --into /mnt/new/weir --json > report.json
+
+DATA is only read. Topics keep their names and offsets, subscriptions their positions; where messages are lost,
+consumers go on behind them, and `weir topics stats` names the offsets. The report stays in NEW as salvage.json.
+"""
+)
+@_folder
+@click.option(
+    "--into", required=True, metavar="NEW", type=click.Path(file_okay=False), help="A new, empty folder."
+)
+@_as_json
+def salvage_command(data: str, into: str, as_json: bool) -> None:
+    """Save everything that can be read in the stopped data folder DATA into a new one, and list what is lost."""
+    with byte_progress("saving", hidden=as_json) as moved:
+        report = run(lambda runtime: salvage(runtime, _absolute(data), _absolute(into), moved))
+    if as_json:
+        print_json(report_fields(report))
+        return
+    show_survey(report)
+    for name in report.adopted:
+        click.echo(f"adopted: {name}")
+    if report.is_whole:
+        click.echo(f"nothing was damaged; {into} is a copy")
+    else:
+        click.echo(
+            f"saved into {into}, with at most {lost_messages(report)} messages lost; see {into}/{REPORT_NAME}"
+        )
+    click.echo(f"start it with: weir up --data {into}")
+
+
+def _absolute(folder: str) -> str:
+    return str(Path(folder).absolute())

@@ -1,0 +1,171 @@
+"""One pass over a stopped data folder: what can be read is handed on, what cannot is listed by topic and
+offsets."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from weir.bookie.survey import Batch, BookieSurvey, FileDamage, Progress, survey
+from weir.datafolder.chart import Chart, LedgerUse, Role, topic_of_stream
+from weir.datafolder.folder import DataFolder
+from weir.datafolder.found import UNKNOWN, Found, Hole
+from weir.ledger.losses import decode_runs
+from weir.meta import keys
+from weir.meta.survey import MetaSurvey
+from weir.model.errors import WireError
+from weir.model.ids import LedgerId
+from weir.model.ledger import LedgerState
+from weir.runtime.interfaces import Runtime
+
+#: Takes whole entries of one ledger.
+Take = Callable[[LedgerId, Batch], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class LostRange:
+    """Entries of a ledger that cannot be read, and the offsets [first_offset, end_offset) of their messages, -1
+    where nothing says which."""
+
+    topic: str
+    partition: int | None
+    what: str
+    ledger_id: int
+    first_entry: int
+    last_entry: int
+    first_offset: int
+    end_offset: int
+    cause: str
+
+    @property
+    def messages(self) -> int | None:
+        """How many messages at the most; None where nobody can say, or where it holds none."""
+        known = self.first_offset >= 0 and self.end_offset >= 0 and self.what == Role.MESSAGES.value
+        return self.end_offset - self.first_offset if known else None
+
+
+@dataclass(slots=True)
+class FolderSurvey:
+    """What there is, what is damaged, and what that costs."""
+
+    folder: str
+    meta: MetaSurvey
+    bookie: BookieSurvey
+    chart: Chart
+    found: Found
+    losses: list[LostRange] = field(default_factory=list)
+    #: What was given up before: by `weir salvage`, or left out by readers.
+    known: list[LostRange] = field(default_factory=list)
+    #: Topics that `weir salvage` had to give a new name, or of which it had to guess what they were.
+    adopted: list[str] = field(default_factory=list)
+
+    @property
+    def damages(self) -> list[FileDamage]:
+        """Every damaged place of every file."""
+        of_meta = [FileDamage(damage.path, damage.offset, damage.what) for damage in self.meta.damages]
+        malformed = [FileDamage(key, 0, what) for key, what in self.chart.malformed.items()]
+        return [*of_meta, *malformed, *self.bookie.damages]
+
+    @property
+    def is_whole(self) -> bool:
+        return not self.damages and not self.losses
+
+    def last_entry(self, ledger_id: LedgerId) -> int:
+        """The last entry that the ledger has, or had as far as anything tells."""
+        ledger = self.chart.ledgers.get(ledger_id)
+        if ledger is not None and ledger.state is LedgerState.CLOSED:
+            return ledger.last_entry
+        return self.bookie.last.get(ledger_id, -1)
+
+
+async def nothing(_ledger_id: LedgerId, _batch: Batch) -> None:
+    """Takes whole entries, and leaves them."""
+
+
+async def survey_folder(
+    runtime: Runtime,
+    folder: DataFolder,
+    meta: MetaSurvey,
+    *,
+    take: Take = nothing,
+    progress: Progress = lambda _done, _all: None,
+) -> FolderSurvey:
+    """Read all of a folder that nobody else uses, and whose metadata is this. Hands on the entries of ledgers that
+    something uses, and of others if what uses them may have been lost with a part of the metadata."""
+    chart = Chart.of(meta.items.values())
+    found = Found(chart)
+    strangers = bool(meta.damages)
+
+    async def note(ledger_id: LedgerId, batch: Batch) -> None:
+        ledger = chart.ledgers.get(ledger_id)
+        is_known = ledger is not None or ledger_id in chart.uses
+        if not is_known and not strangers:
+            return
+        if ledger is not None and ledger.state is LedgerState.CLOSED:
+            batch = [each for each in batch if each[0] <= ledger.last_entry]
+        found.take(ledger_id, batch, messages=not is_known)
+        await take(ledger_id, batch)
+
+    bookie = await survey(runtime, folder.bookie, note, progress)
+    found.settle()
+    report = FolderSurvey(folder.path, meta, bookie, chart, found)
+    _list_losses(report)
+    return report
+
+
+def _list_losses(report: FolderSurvey) -> None:
+    causes: dict[tuple[int, int], str] = {}
+    for damage in report.bookie.damages:
+        if damage.ledger_id is not None and damage.entry_id is not None:
+            why = damage.what.split(": ", 1)[-1]
+            causes[damage.ledger_id, damage.entry_id] = f"{damage.path} at byte {damage.offset}: {why}"
+    uses = {**dict.fromkeys(report.chart.ledgers), **report.chart.uses}
+    known = _known_losses(report)
+    for ledger_id in sorted(uses):
+        use = uses[ledger_id]
+        if use is None:
+            continue  # made and not used yet, or being deleted
+        last = report.last_entry(ledger_id)
+        for hole in report.found.holes(ledger_id, use, last):
+            if 0 <= hole.end <= use.start_offset:
+                continue  # trimmed: nobody will ask for it
+            cause = next(
+                (causes[ledger_id, e] for e in range(hole.first, hole.last + 1) if (ledger_id, e) in causes),
+                "it is in no file",
+            )
+            report.losses.append(_lost(use, hole, cause))
+        report.known += [_lost(use, hole, why) for hole, why in known.get(ledger_id, [])]
+
+
+def _known_losses(report: FolderSurvey) -> dict[LedgerId, list[tuple[Hole, str]]]:
+    """What records of the metadata say, and what only keeps its place."""
+    found: dict[LedgerId, list[tuple[Hole, str]]] = {}
+    for item in report.meta.under(keys.LOST_ENTRIES):
+        try:
+            runs = decode_runs(item.value)
+        except WireError:
+            continue
+        marked = report.found.ledgers.get(keys.ledger_id_of(item.key))
+        for run in runs:
+            if marked is not None and run.first in marked.marked:
+                hole = Hole(run.first, run.last, run.first_offset, run.end_offset)
+                found.setdefault(keys.ledger_id_of(item.key), []).append((hole, run.what))
+    return found
+
+
+def _lost(use: LedgerUse, hole: Hole, cause: str) -> LostRange:
+    topic = topic_of_stream(use.stream)
+    base, end = hole.base, hole.end
+    if use.role is not Role.MESSAGES:
+        base = end = UNKNOWN
+    elif base >= 0:
+        base = max(base, use.start_offset)
+    return LostRange(
+        use.stream if topic is None else str(topic.base),
+        None if topic is None else topic.partition,
+        use.role.value,
+        use.ledger_id,
+        hole.first,
+        hole.last,
+        base,
+        end,
+        cause,
+    )

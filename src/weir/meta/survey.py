@@ -1,0 +1,220 @@
+"""Reads every key that can still be read in the folder of a stopped embedded metadata store, whatever is damaged.
+
+A whole store is read as it is opened. Of a damaged one each record counts for itself: the newest snapshot whose
+head can be read, without the blocks that cannot, then every record of every log, each key's latest. Nothing is
+written."""
+
+from dataclasses import dataclass, field
+
+from weir.meta.embedded_files import contents, end_path, log_path, read_whole, snapshot_path
+from weir.meta.interfaces import Versioned
+from weir.meta.recovery import Recovered, recover
+from weir.meta.state import NO_LEASE
+from weir.model.errors import FileMissingError, MetaCorruptError, UnknownVersionError, WireError
+from weir.runtime import Disk
+from weir.runtime.end_file import load_end_record
+from weir.wire.metablock import unpack_block
+from weir.wire.metalog import (
+    HEADER_BYTES,
+    LOG_MAGIC,
+    RECORD_HEAD_BYTES,
+    SNAPSHOT_MAGIC,
+    SNAPSHOT_OF_KEYS_MAGIC,
+    FileHeader,
+    LogRecord,
+    decode_header,
+    decode_record,
+    find_record,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MetaDamage:
+    """A place in a file that cannot be read, and what that costs."""
+
+    path: str
+    offset: int
+    what: str
+
+
+@dataclass(slots=True)
+class MetaSurvey:
+    """Every key that is not leased, and what is wrong."""
+
+    items: dict[str, Versioned] = field(default_factory=dict)
+    #: The last revision that anyone may have been told of.
+    revision: int = 0
+    damages: list[MetaDamage] = field(default_factory=list)
+    #: How many changes are known to be missing.
+    lost_changes: int = 0
+
+    def under(self, prefix: str) -> list[Versioned]:
+        return sorted(item for key, item in self.items.items() if key.startswith(prefix))
+
+
+async def survey_meta(disk: Disk, folder: str) -> MetaSurvey:
+    """The caller has the folder's lock. UnknownVersionError if a newer Weir wrote it."""
+    found = MetaSurvey()
+    try:
+        names = await contents(disk, folder)
+    except FileMissingError as gone:
+        found.damages.append(MetaDamage(folder, 0, gone.what))
+        return found
+    end = await load_end_record(disk, end_path(folder))
+    if not names.logs and not names.snapshots:
+        found.damages.append(MetaDamage(folder, 0, "neither a log nor a snapshot is there"))
+        return found
+    try:
+        recovered = await recover(disk, folder, end)
+    except MetaCorruptError as bad:
+        await _piecemeal(disk, folder, found, 0 if end is None else end.revision)
+        if not found.damages:
+            found.damages.append(MetaDamage(folder, 0, bad.what))
+        return found
+    if isinstance(recovered, Recovered):
+        state = recovered.state
+        found.items = {item.key: item for item in state.under("") if state.lease_of(item.key) == NO_LEASE}
+        found.revision = state.revision
+    return found
+
+
+async def _piecemeal(disk: Disk, folder: str, found: MetaSurvey, acknowledged: int) -> None:
+    names = await contents(disk, folder)
+    keys = _Keys(found)
+    begun = 0
+    for revision in reversed(names.snapshots):
+        path = snapshot_path(folder, revision)
+        if keys.snapshot(path, await read_whole(disk, path)):
+            begun = revision
+            break
+    expected = begun + 1
+    for first in names.logs:
+        path = log_path(folder, first)
+        expected = max(expected, keys.log(path, await read_whole(disk, path), expected))
+    if acknowledged >= expected:
+        missing = acknowledged - expected + 1
+        found.lost_changes += missing
+        what = f"{missing} acknowledged changes, up to revision {acknowledged}, are in no file"
+        found.damages.append(MetaDamage(folder, 0, what))
+    found.revision = max([acknowledged, expected - 1, *names.snapshots, *(first - 1 for first in names.logs)])
+    keys.settle()
+
+
+class _Keys:
+    """Keys by their latest change, in whatever order the changes come."""
+
+    def __init__(self, found: MetaSurvey) -> None:
+        self._found = found
+        #: Value (None: deleted), version, and whether a lease held it.
+        self._latest: dict[str, tuple[bytes | None, int, bool]] = {}
+
+    def settle(self) -> None:
+        self._found.items = {
+            key: Versioned(key, value, version)
+            for key, (value, version, leased) in self._latest.items()
+            if value is not None and not leased
+        }
+
+    def snapshot(self, path: str, data: bytes) -> bool:
+        """Whether it could be read at all."""
+        of_keys = data[: len(SNAPSHOT_OF_KEYS_MAGIC)] == SNAPSHOT_OF_KEYS_MAGIC
+        magic = SNAPSHOT_OF_KEYS_MAGIC if of_keys else SNAPSHOT_MAGIC
+        header = self._header(magic, path, data)
+        if header is None:
+            return False
+        before, records, offset = "", 0, HEADER_BYTES
+        while (record := self._record(data, offset, header.file_id)) is not None:
+            if record[0] > offset:
+                what = f"a block of keys is damaged: those between {before or 'the first'} and {record[1].key}"
+                self._found.damages.append(MetaDamage(path, offset, what))
+            before = self._block(path, record[0], record[1], of_keys=of_keys) or before
+            records, offset = records + 1, record[1].end
+        if offset < len(data) or records < header.records:
+            gone = header.records - records
+            what = f"{gone} of {header.records} blocks of keys are gone, from {before or 'the first'} on"
+            self._found.damages.append(MetaDamage(path, offset, what))
+        return True
+
+    def _block(self, path: str, offset: int, record: LogRecord, *, of_keys: bool) -> str:
+        """Take over the keys of a snapshot's record; the last of them."""
+        if of_keys:
+            self._put(record.key, record.value, record.revision, leased=record.leased)
+            return record.key
+        try:
+            items, leased = unpack_block(record.value or b"", Versioned)
+        except WireError as bad:
+            self._found.damages.append(MetaDamage(path, offset, bad.what))
+            return record.key
+        held = dict.fromkeys(leased)
+        for item in items:
+            self._put(item.key, item.value, item.version, leased=item.key in held)
+        return items[-1].key if items else record.key
+
+    def log(self, path: str, data: bytes, expected: int) -> int:
+        """Take over every record; the revision after the last."""
+        header = self._header(LOG_MAGIC, path, data)
+        if header is None:
+            return expected
+        if header.revision > expected:
+            self._gap(path, 0, expected, header.revision)
+        expected, offset = header.revision, HEADER_BYTES
+        while (found := self._record(data, offset, header.file_id)) is not None:
+            at, record = found
+            if at > offset or record.revision > expected:
+                self._gap(path, offset, expected, record.revision)
+            self._put(record.key, record.value, record.revision, leased=record.leased)
+            expected, offset = record.revision + 1, record.end
+        return expected
+
+    def _gap(self, path: str, offset: int, first: int, following: int) -> None:
+        missing = max(0, following - first)
+        self._found.lost_changes += missing
+        what = f"changes {first} to {following - 1} cannot be read" if missing else "bytes that are no record"
+        self._found.damages.append(MetaDamage(path, offset, what))
+
+    def _put(self, key: str, value: bytes | None, version: int, *, leased: bool) -> None:
+        known = self._latest.get(key)
+        if known is None or version >= known[1]:
+            self._latest[key] = value, version, leased
+
+    @staticmethod
+    def _record(data: bytes, offset: int, file_id: int) -> tuple[int, LogRecord] | None:
+        """The next whole record, and where it begins."""
+        try:
+            record = decode_record(data, offset, file_id)
+            return offset, record
+        except WireError:
+            found = find_record(data, offset + 1, file_id)
+        if found is None:
+            return None
+        begin = found.end - RECORD_HEAD_BYTES - len(found.value or b"") - len(found.key.encode())
+        return begin, found
+
+    def _header(self, magic: bytes, path: str, data: bytes) -> FileHeader | None:
+        try:
+            return decode_header(magic, data)
+        except WireError as bad:
+            header = mended_header(magic, data)
+            if header is None and isinstance(bad, UnknownVersionError):
+                raise
+            gone = "" if header is not None else "; without it nothing in the file can be told to be whole"
+            self._found.damages.append(MetaDamage(path, 0, f"{bad.what}{gone}"))
+            return header
+
+
+def mended_header(magic: bytes, data: bytes) -> FileHeader | None:
+    """The header, if one byte of it is wrong: found by its checksum, and believed only if the first record's,
+    which is seeded with what the header says, agrees."""
+    if len(data) < HEADER_BYTES:
+        return None
+    for place in range(HEADER_BYTES):
+        head = bytearray(data[:HEADER_BYTES])
+        for value in range(256):
+            head[place] = value
+            try:
+                header = decode_header(magic, head)
+                decode_record(data, HEADER_BYTES, header.file_id)
+            except WireError:
+                continue
+            return header
+    return None
