@@ -26,7 +26,8 @@ def channels(brokers: ManyBrokers) -> Iterator[list[Any]]:
         channel.confirm_delivery()
     yield found
     for connection in connections:
-        connection.close()
+        if connection.is_open:
+            connection.close()
 
 
 def taken(channel: Any, queue: str, count: int) -> list[bytes]:
@@ -110,3 +111,27 @@ def until(channel: Any, holds: Callable[[], bool]) -> None:
             return
         channel.connection.process_data_events(time_limit=0.02)
     raise AssertionError("it did not come true")
+
+
+def test_an_answer_goes_straight_to_who_asked_at_another_broker(channels: list[Any], unique: str) -> None:
+    asking, answering, _ = channels
+    answers: list[bytes] = []
+    replies = "amq.rabbitmq.reply-to"
+    asking.basic_consume(replies, lambda _c, _m, _p, body: answers.append(body), auto_ack=True)
+    answering.queue_declare(unique, durable=True)
+    asking.basic_publish("", unique, b"question", pika.BasicProperties(reply_to=replies), mandatory=True)
+    for method, properties, _ in answering.consume(unique):
+        answering.basic_ack(method.delivery_tag)
+        address = properties.reply_to
+        break
+    answering.cancel()
+    assert answering.queue_declare(address, passive=True).method.consumer_count == 1
+    for number in range(3):
+        answering.basic_publish("", address, b"answer %d" % number, mandatory=True)
+    while len(answers) < 3:
+        asking.connection.process_data_events(time_limit=None)
+    assert answers == [b"answer 0", b"answer 1", b"answer 2"]
+    asking.connection.close()
+    with pytest.raises(pika.exceptions.UnroutableError):
+        while True:  # until the end of the connection was heard of
+            answering.basic_publish("", address, b"too late", mandatory=True)

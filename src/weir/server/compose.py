@@ -43,6 +43,7 @@ from weir.broker.peers.pool import PeerPool
 from weir.broker.peers.server import PeerServer
 from weir.broker.peers.settings import PeerLinks, PeerServerSettings
 from weir.broker.queues.declared import DeclaredRules
+from weir.broker.queues.replies import ReplyReceivers
 from weir.broker.queues.service import forget_bindings
 from weir.broker.registry.registry import Registry
 from weir.broker.registry.topics import TopicLimits
@@ -323,6 +324,7 @@ async def compose_broker(
         authoriser=authoriser,
         stack=stack,
     )
+    replies = ReplyReceivers(how.name, runtime, others, peer_handlers)
     catalog = Catalog(registry, guard)
     wanted = how.coordinator_shards or (1 if others is None else CLUSTER_SHARDS)
     count = ShardCount(meta, wanted, bundles)
@@ -398,7 +400,7 @@ async def compose_broker(
         peer_metrics,
         how.peers or PeerLinks(),
         kafka,
-        AmqpServices(runtime, broker, exchanges, queues, guard, connections),
+        AmqpServices(runtime, broker, exchanges, queues, guard, replies, connections),
     )
 
 

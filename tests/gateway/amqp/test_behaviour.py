@@ -4,26 +4,58 @@
 with the reasons in `docs/amqp.md`.
 """
 
+import base64
 import json
+import urllib.request
 from pathlib import Path
 
 import pytest
 
+from weir.broker.access.tokens import create_secret, create_token
 from weir.testing.processes.up import UpProcess
 
 ROOT = Path(__file__).parents[3]
 _RECORDED = json.loads((Path(__file__).parent / "behaviour" / "rabbitmq-3.10.json").read_text())
 SECTIONS = sorted({name.partition(".")[0] for name in _RECORDED})
+#: Who asks here is no stranger: users, passwords and permissions count.
+GUARDED = "permissions"
 
 
-@pytest.mark.parametrize("section", SECTIONS)
+@pytest.mark.parametrize("section", [section for section in SECTIONS if section != GUARDED])
 def test_the_answers_are_those_of_rabbitmq(weir: UpProcess, amqp: str, section: str) -> None:
+    check_section(section, amqp, weir.http_url)
+
+
+@pytest.mark.process
+def test_refusals_are_those_of_rabbitmq(tmp_path: Path) -> None:
+    secret = base64.b64encode(create_secret()).decode()
+    auth = {"authenticate": "true", "authorise": "true", "superusers": "guest"}
+    settings = [f"auth.{name}={said}" for name, said in auth.items()]
+    guarded = UpProcess(tmp_path, *settings, f"auth.token_secret=data:;base64,{secret}")
+    guarded.start()
+    try:
+        make_guest(guarded.http_url, create_token(base64.b64decode(secret), "guest"))
+        check_section(GUARDED, guarded.amqp, guarded.http_url)
+    finally:
+        guarded.close()
+
+
+def make_guest(url: str, token: str) -> None:
+    """As RabbitMQ has one from the start: who may do everything, with the password that everybody knows."""
+    body = json.dumps({"password": "guest", "tags": "administrator"}).encode()
+    request = urllib.request.Request(f"{url}/api/users/guest", body, method="PUT")
+    request.add_header("Authorization", f"Bearer {token}")
+    request.add_header("Content-Type", "application/json")
+    urllib.request.urlopen(request, timeout=30).close()
+
+
+def check_section(section: str, amqp: str, management: str) -> None:
     from tests.gateway.amqp.behaviour import every
     from tests.gateway.amqp.behaviour.scenario import SCENARIOS, Broker, answers
 
     names = [name for name in SCENARIOS if name.startswith(f"{section}.")]
     assert {name for name in _RECORDED if name.startswith(f"{section}.")} == set(names), "record them anew"
-    found = answers(names, Broker(amqp, weir.http_url))
+    found = answers(names, Broker(amqp, management))
     wrong = {name: said for name in names if (said := every.judged(name, found[name], _RECORDED[name]))}
     assert wrong == {}
 

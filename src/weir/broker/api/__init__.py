@@ -50,6 +50,7 @@ from weir.broker.api.queues import (
     Queues,
 )
 from weir.broker.api.registry import GrantRecords, Namespaces, Registry, Tenants, TopicRecords, Users
+from weir.broker.api.replies import DirectReplies, ReplyReceiver
 from weir.broker.api.schemas import SchemaData, Schemas, SchemaVersions, version_bytes, version_number
 from weir.broker.api.stats import (
     BOUNDS_S,
@@ -121,6 +122,7 @@ __all__ = [
     "DecommissionProgress",
     "Delivery",
     "Described",
+    "DirectReplies",
     "Exchanges",
     "Flow",
     "GrantRecords",
@@ -162,6 +164,7 @@ __all__ = [
     "Queues",
     "Receipt",
     "Registry",
+    "ReplyReceiver",
     "RoleGroups",
     "RoleTransactions",
     "Routed",

@@ -312,9 +312,10 @@ class LocalQueues:
         self._check_configure(role, self._topic_of(name))
         async with self._alone(name):
             try:
-                queue = await self.get(role, name, connection=connection)
+                queue = await self.look(name)
             except QueueNotFoundError:
                 return 0
+            self._check_owner(queue, connection)
             counts = await queue.counts()
             if if_empty and counts.ready:
                 raise QueueInUseError(f"{self._said(name)} not empty")

@@ -104,11 +104,13 @@ class RoutedNamespace:
 
     async def get(self, role: str, name: str, *, connection: str = "") -> Queue:
         found = await self._reach(name, lambda: self.local.get(role, name, connection=connection))
-        if isinstance(found, RemoteQueue) and found.connection and found.connection != connection:
-            raise QueueLockedError(
-                f"cannot obtain exclusive access to locked queue '{name}' in vhost '{vhost_of(self._namespace)}'"
-            )
+        self._check_owner(found, connection)
         return found
+
+    def _check_owner(self, queue: Queue, connection: str) -> None:
+        if isinstance(queue, RemoteQueue) and queue.connection and queue.connection != connection:
+            name, vhost = queue.declaration.name, vhost_of(self._namespace)
+            raise QueueLockedError(f"cannot obtain exclusive access to locked queue '{name}' in vhost '{vhost}'")
 
     async def look(self, name: str) -> Queue:
         return await self._reach(name, lambda: self.local.look(name))
@@ -149,9 +151,10 @@ class RoutedNamespace:
         self, role: str, name: str, *, if_unused: bool = False, if_empty: bool = False, connection: str = ""
     ) -> int:
         try:
-            queue = await self.get(role, name, connection=connection)
+            queue = await self.look(name)
         except QueueNotFoundError:
             return 0
+        self._check_owner(queue, connection)
         if isinstance(queue, RemoteQueue):
             self._remote.pop(name, None)
             queue.alive = False

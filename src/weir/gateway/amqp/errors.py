@@ -70,12 +70,25 @@ class AmqpRefusal(errors.AmqpError):
     """What a channel or connection is closed for, in words that go out as they are."""
 
 
+class LoginRefused(AmqpRefusal):
+    """Who somebody is was not believed; no method is to blame for that."""
+
+
 def refuse(code: ReplyCode, what: str) -> AmqpRefusal:
     return AmqpRefusal(what, code=code)
 
 
 def precondition_failed(what: str) -> AmqpRefusal:
     return AmqpRefusal(what, code=ReplyCode.PRECONDITION_FAILED)
+
+
+def access_refused(kind: str, name: str, vhost: str, user: str) -> AmqpRefusal:
+    """`kind`: queue or exchange."""
+    return AmqpRefusal(_refused(kind, name, vhost, user), code=ReplyCode.ACCESS_REFUSED)
+
+
+def _refused(kind: str, name: str, vhost: str, user: str) -> str:
+    return f"access to {kind} '{name}' in vhost '{vhost}' refused for user '{user}'"
 
 
 def code_of(failure: BaseException) -> ReplyCode:
@@ -88,7 +101,7 @@ def code_of(failure: BaseException) -> ReplyCode:
 def refusal_of(failure: BaseException, method: Method | None, vhost: str, user: str) -> Refusal:
     """What the client is told; the inside of a bug, and paths of this machine, stay in the log."""
     code = code_of(failure)
-    ids = (0, 0) if method is None else (method.class_id, method.method_id)
+    ids = (0, 0) if method is None or isinstance(failure, LoginRefused) else (method.class_id, method.method_id)
     if isinstance(failure, errors.AmqpError) and failure.class_id:
         ids = (failure.class_id, failure.method_id)
     return Refusal(code, reply_text(code, _what(failure, method, vhost, user)), *ids)
@@ -102,7 +115,7 @@ def _what(failure: BaseException, method: Method | None, vhost: str, user: str) 
     if isinstance(failure, errors.NotAuthorisedError) and method is not None:
         kind, name = _about(method)
         if kind:
-            return f"access to {kind} '{name}' in vhost '{vhost}' refused for user '{user}'"
+            return _refused(kind, name, vhost, user)
     return _NAMED.sub(lambda found: f"{found[1]} '{found[2]}' in vhost '{vhost}'", failure.what, count=1)
 
 

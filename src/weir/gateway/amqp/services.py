@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from weir.broker.api import Broker, ConnectionDirectory, Connections, Exchanges, Guard, Queues
+from weir.broker.api import Broker, ConnectionDirectory, Connections, DirectReplies, Exchanges, Guard, Queues
 from weir.gateway.amqp.consume.decoded import DecodedBatches
 from weir.gateway.amqp.metrics import AmqpMetrics
-from weir.gateway.amqp.publish.reply_to import ReplyConsumers
 from weir.runtime.interfaces import Runtime
 
 
@@ -18,10 +17,9 @@ class Services:
     exchanges: Exchanges
     queues: Queues
     guard: Guard
+    replies: DirectReplies
     #: Those who are connected, for whoever wants to see them.
     connections: Connections = field(default_factory=ConnectionDirectory)
     metrics: AmqpMetrics = field(default_factory=AmqpMetrics)
-    #: Who waits for answers without a queue.
-    replies: ReplyConsumers = field(default_factory=ReplyConsumers)
     #: Batches that several consumers get parts of.
     decoded: DecodedBatches = field(default_factory=DecodedBatches)

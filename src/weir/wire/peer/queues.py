@@ -177,6 +177,19 @@ class AwaitDeliveries(PeerRequest[Deliveries]):
     wait_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class DeliverReply(PeerRequest["ReplyTaken"]):
+    """Give an answer to whoever waits under this name; without any parts: whether somebody does."""
+
+    name: str
+    parts: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyTaken:
+    taken: bool
+
+
 CALLS: tuple[Call[Any], ...] = (
     Call(80, "queue_is_here", QueueIsHere, QueueFound),
     Call(81, "publish_to_queue", PublishToQueue, Refused),
@@ -187,4 +200,5 @@ CALLS: tuple[Call[Any], ...] = (
     Call(86, "settle_queues", SettleQueues, Done),
     Call(87, "take_one", TakeOne, Deliveries),
     Call(88, "await_deliveries", AwaitDeliveries, Deliveries),
+    Call(89, "deliver_reply", DeliverReply, ReplyTaken),
 )

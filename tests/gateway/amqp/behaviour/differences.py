@@ -22,6 +22,15 @@ DIFFERENCES: dict[str, dict[str, Any]] = {
         "wrong text": f"{_WRONG} value 'soon' of x-stream-offset",
         "wrong type": f"{_WRONG} value True of x-stream-offset",
     },
+    # Who may neither produce nor consume does not learn how much is in a queue.
+    "permissions.nothing_is_granted": {
+        "0/declare passively": "channel 403 ACCESS_REFUSED - "
+        "access to queue 'q' in vhost '/' refused for user 'user'"
+    },
+    # Grants may be on single topics: who comes in is asked at each word what it may do.
+    "permissions.a_user_without_permissions_is_not_let_into_the_vhost": {
+        "": {"on": 0, "is": "connection.open-ok"}
+    },
     # What is given back goes to its old place, in all kinds of queues.
     "rules.a_quorum_queue_gives_back_to_the_old_place": {"": ["1*", "2*", "4"]},
     "rules.a_quorum_queue_counts_deliveries": {

@@ -46,6 +46,7 @@ class Session:
         self.token = f".{uuid4().hex[:10]}"
         self._open: list[Any] = []
         self._policies: list[str] = []
+        self._users: list[str] = []
 
     def name(self, name: str) -> str:
         """A name that nobody else uses; in answers it is `name` again."""
@@ -110,9 +111,18 @@ class Session:
 
         return until(known)
 
+    def user(self, name: str, *, configure: str = "", write: str = "", read: str = "") -> None:
+        """Make a user, whose password is `secret`, until the end of the scenario."""
+        self._users.append(name)
+        self.manage("PUT", f"users/{name}", {"password": "secret", "tags": ""})
+        rights = {"configure": configure, "write": write, "read": read}
+        self.manage("PUT", f"permissions/%2F/{name}", rights)
+
     def close(self) -> None:
         for one in self._open:
             one.close()
+        for name in self._users:
+            self.manage("DELETE", f"users/{name}")
         for name in self._policies:
             self.clear_policy(name)
 

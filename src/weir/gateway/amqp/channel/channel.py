@@ -7,7 +7,7 @@ channel's alone closes it: the client is told, and whatever it still sends is ig
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -18,14 +18,15 @@ from weir.gateway.amqp.channel.transaction import Transaction
 from weir.gateway.amqp.channel.unacked import Unacked
 from weir.gateway.amqp.consume.consuming import ConsumerLink
 from weir.gateway.amqp.errors import precondition_failed, refusal_of, refuse
-from weir.gateway.amqp.publish.reply_to import REPLY_TO
+from weir.gateway.amqp.publish.reply_to import REPLY_TO, reply_name
 from weir.gateway.amqp.registry import HANDLERS, Outcome
 from weir.model.errors import WeirError
+from weir.model.ids import Buffer
 from weir.wire.amqp.codes import ReplyCode
 from weir.wire.amqp.incoming import Command
 from weir.wire.amqp.methods import Method, basic, encode_method
 from weir.wire.amqp.methods import channel as methods
-from weir.wire.amqp.outgoing import Deliveries, Outgoing
+from weir.wire.amqp.outgoing import Deliveries, outgoing
 from weir.wire.amqp.plain_publishes import PlainPublishes
 
 if TYPE_CHECKING:
@@ -226,29 +227,31 @@ class Channel:
 
     # --- direct reply-to ---------------------------------------------------------------------------------
 
-    def expect_replies(self, tag: str, secret: str) -> None:
+    def expect_replies(self, tag: str) -> None:
         """What is published to the name that stands for this channel is delivered to it."""
         if self._reply is not None:
             raise precondition_failed("reply consumer already set")
-        name = self.session.services.replies.add(secret, self)
+        name = self.session.services.replies.expect(self)
         self._reply = (name, Deliveries(self.number, tag, self.session.frame_max))
         self._reply_tag = tag
 
     def cancel_replies(self, tag: str) -> None:
         if self._reply is not None and self._reply_tag == tag:
-            self.session.services.replies.remove(self._reply[0])
+            self.session.services.replies.forget(self._reply[0])
             self._reply = None
 
     def reply_name(self) -> str:
         """What a request says instead of `amq.rabbitmq.reply-to`."""
         if self._reply is None:
             raise precondition_failed("fast reply consumer does not exist")
-        return self._reply[0]
+        return reply_name(self._reply[0])
 
     def has_reply_tag(self, tag: str) -> bool:
         return self._reply is not None and self._reply_tag == tag
 
-    def deliver_reply(self, message: Outgoing) -> None:
+    def take_reply(self, parts: Sequence[Buffer]) -> None:
+        envelope, raw, body = parts
+        message = outgoing(bytes(envelope), bytes(raw), body)
         if self._reply is not None and self.state is ChannelState.OPEN:
             self.session.outbox.say_all(self._reply[1].frames(self.unacked.next_tag(), False, message))
 

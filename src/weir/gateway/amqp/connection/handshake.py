@@ -7,7 +7,7 @@ from weir import __version__
 from weir.gateway.amqp.connection.credentials import login_of
 from weir.gateway.amqp.connection.states import Event, State
 from weir.gateway.amqp.connection.vhosts import open_vhost
-from weir.gateway.amqp.errors import refuse
+from weir.gateway.amqp.errors import LoginRefused, refuse
 from weir.model.errors import NotAuthenticatedError, WireError
 from weir.wire.amqp.codes import ReplyCode
 from weir.wire.amqp.frames import MIN_FRAME_MAX
@@ -79,9 +79,9 @@ async def _prove(session: "Session", mechanism: str, response: bytes) -> None:
         if not session.capable("authentication_failure_close"):
             raise HandshakeError(refused.what) from None
         session.log_refusal(refused)
-        raise refuse(
-            ReplyCode.ACCESS_REFUSED,
+        raise LoginRefused(
             f"Login was refused using authentication mechanism {mechanism}. For details see the broker logfile.",
+            code=ReplyCode.ACCESS_REFUSED,
         ) from refused
     limits = session.limits
     session.move(Event.KNOWN)

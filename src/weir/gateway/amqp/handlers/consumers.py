@@ -52,7 +52,7 @@ def consume(channel: Channel, method: basic.Consume) -> Method | _Later | None:
     if method.queue == REPLY_TO:
         if not method.no_ack:
             raise precondition_failed("reply consumer cannot acknowledge")
-        channel.expect_replies(tag, _random(channel))
+        channel.expect_replies(tag)
         return None if method.no_wait else basic.ConsumeOk(tag)
     if session.consumer_count >= session.limits.max_consumers:
         raise TooManyError(f"this connection has {session.consumer_count} consumers, which is its limit")

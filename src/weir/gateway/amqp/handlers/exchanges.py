@@ -3,10 +3,12 @@
 from collections.abc import Coroutine
 from typing import Any
 
+from weir.gateway.amqp.access import check_alternate, check_exchange
 from weir.gateway.amqp.channel.channel import Channel
 from weir.gateway.amqp.registry import handles
 from weir.model.errors import ExchangeNotFoundError
 from weir.model.exchanges import Binding, Destination, Exchange, ExchangeType, check_not_default
+from weir.model.registry import Action
 from weir.wire.amqp.methods import Method, exchange
 from weir.wire.amqp.plain import plain_fields
 
@@ -27,6 +29,7 @@ def declare(channel: Channel, method: exchange.Declare) -> Method | _Later | Non
         method.internal,
         plain_fields(method.arguments),
     )
+    check_alternate(channel.session, wanted.name, dict(wanted.arguments))
     return _declare(channel, wanted, method.no_wait)
 
 
@@ -49,6 +52,7 @@ async def bind(channel: Channel, method: exchange.Bind) -> Method | None:
         check_not_default(name)
         if exchanges.find(name) is None:
             raise ExchangeNotFoundError(f"no exchange {name!r}")
+    _check_binding(channel, method)
     await exchanges.bind(channel.session.role, _binding(method), durable=True)
     return None if method.no_wait else exchange.BindOk()
 
@@ -56,8 +60,14 @@ async def bind(channel: Channel, method: exchange.Bind) -> Method | None:
 @handles(exchange.Unbind)
 async def unbind(channel: Channel, method: exchange.Unbind) -> Method | None:
     """Fine if nothing of it is there."""
+    _check_binding(channel, method)
     await channel.session.vhost.exchanges.unbind(channel.session.role, _binding(method))
     return None if method.no_wait else exchange.UnbindOk()
+
+
+def _check_binding(channel: Channel, method: exchange.Bind | exchange.Unbind) -> None:
+    check_exchange(channel.session, method.destination, Action.PRODUCE)
+    check_exchange(channel.session, method.source, Action.CONSUME)
 
 
 def _binding(method: exchange.Bind | exchange.Unbind) -> Binding:

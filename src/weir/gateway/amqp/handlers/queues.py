@@ -1,14 +1,16 @@
 """Class queue. A queue named "" is the last one that was declared on the channel."""
 
 from weir.broker.api import Queue
+from weir.gateway.amqp.access import check_dead_letters, check_exchange, check_queue
 from weir.gateway.amqp.channel.channel import Channel
 from weir.gateway.amqp.consume.kinds import unsupported
 from weir.gateway.amqp.errors import refuse
-from weir.gateway.amqp.publish.reply_to import REPLY_TO, is_reply_name
+from weir.gateway.amqp.publish.reply_to import REPLY_TO, expected_name, is_reply_name
 from weir.gateway.amqp.registry import handles
 from weir.model.errors import ExchangeNotFoundError, QueueNotFoundError
 from weir.model.exchanges import Binding, Destination, check_not_default
 from weir.model.queues import QueueDeclaration, QueueKind
+from weir.model.registry import Action
 from weir.wire.amqp.codes import ReplyCode
 from weir.wire.amqp.methods import Method, queue
 from weir.wire.amqp.plain import plain_fields
@@ -26,7 +28,7 @@ def meant(channel: Channel, name: str) -> str:
 async def declare(channel: Channel, method: queue.Declare) -> Method | None:
     session = channel.session
     if method.queue == REPLY_TO or is_reply_name(method.queue):
-        return _declared_reply(channel, method)
+        return await _declared_reply(channel, method)
     await session.publishing.settled()
     found: Queue
     if method.passive:
@@ -35,6 +37,7 @@ async def declare(channel: Channel, method: queue.Declare) -> Method | None:
         wanted = QueueDeclaration(
             method.queue, method.durable, method.exclusive, method.auto_delete, plain_fields(method.arguments)
         )
+        check_dead_letters(session, wanted.name, dict(wanted.arguments))
         found = await session.vhost.queues.declare(session.role, wanted, connection=session.id)
     name = found.declaration.name
     channel.last_queue = name
@@ -44,9 +47,10 @@ async def declare(channel: Channel, method: queue.Declare) -> Method | None:
     return queue.DeclareOk(name, counts.ready, counts.consumers)
 
 
-def _declared_reply(channel: Channel, method: queue.Declare) -> Method | None:
+async def _declared_reply(channel: Channel, method: queue.Declare) -> Method | None:
     """The queue that is none: there while somebody waits for answers."""
-    if method.queue != REPLY_TO and channel.session.services.replies.find(method.queue) is None:
+    replies = channel.session.services.replies
+    if method.queue != REPLY_TO and not await replies.expected(expected_name(method.queue)):
         raise QueueNotFoundError(f"no queue {method.queue!r}")
     return None if method.no_wait else queue.DeclareOk(method.queue, 0, 1)
 
@@ -59,6 +63,8 @@ async def bind(channel: Channel, method: queue.Bind) -> Method | None:
     found = await session.get_queue(name)
     if session.vhost.exchanges.find(method.exchange) is None:
         raise ExchangeNotFoundError(f"no exchange {method.exchange!r}")
+    check_queue(session, name, Action.PRODUCE)
+    check_exchange(session, method.exchange, Action.CONSUME)
     key = method.routing_key if method.queue or method.routing_key else name
     binding = Binding(method.exchange, Destination(name), key, plain_fields(method.arguments))
     await session.vhost.exchanges.bind(session.role, binding, durable=not found.declaration.in_memory)
@@ -71,6 +77,8 @@ async def unbind(channel: Channel, method: queue.Unbind) -> Method:
     """Fine if nothing of it is there."""
     check_not_default(method.exchange)
     name = meant(channel, method.queue)
+    check_queue(session, name, Action.PRODUCE)
+    check_exchange(session, method.exchange, Action.CONSUME)
     key = method.routing_key if method.queue or method.routing_key else name
     binding = Binding(method.exchange, Destination(name), key, plain_fields(method.arguments))
     await session.vhost.exchanges.unbind(session.role, binding)
@@ -80,7 +88,9 @@ async def unbind(channel: Channel, method: queue.Unbind) -> Method:
 @handles(queue.Purge)
 async def purge(channel: Channel, method: queue.Purge) -> Method | None:
     await channel.session.publishing.settled()
-    found = await channel.session.get_queue(meant(channel, method.queue))
+    name = meant(channel, method.queue)
+    found = await channel.session.get_queue(name)
+    check_queue(channel.session, name, Action.CONSUME)
     if found.rules.kind is QueueKind.STREAM:
         raise unsupported(found, "queue.purge", channel.session.vhost.name)
     count = await found.purge()

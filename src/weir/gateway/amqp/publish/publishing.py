@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from weir.broker.api import Queue, QueueMessages
 from weir.gateway.amqp.errors import precondition_failed, refuse
 from weir.gateway.amqp.publish.facts import Facts, facts_of, with_reply_to
-from weir.gateway.amqp.publish.reply_to import ReplyConsumer, is_reply_name
+from weir.gateway.amqp.publish.reply_to import expected_name, is_reply_name
 from weir.model.errors import QueueNotFoundError, TopicNotFoundError, WeirError
 from weir.model.exchanges import DEFAULT_EXCHANGE, Exchange
 from weir.model.ids import Buffer
@@ -243,20 +243,17 @@ class Publishing:
     ) -> None:
         """Where a queue is not open: it is opened, or it is not there."""
         queues: list[Queue] = []
-        replies: list[ReplyConsumer] = []
+        delivered = False
         for name in names:
             if is_reply_name(name):
-                reply = self._session.services.replies.find(name)
-                if reply is not None:
-                    replies.append(reply)
+                parts = (envelope(method.exchange, method.routing_key), facts.raw, body)
+                delivered |= await self._session.services.replies.deliver(expected_name(name), parts)
                 continue
             try:
                 queues.append(await self._session.open_queue(name))
             except (QueueNotFoundError, TopicNotFoundError):
                 continue
-        for reply in replies:
-            reply.deliver_reply(outgoing(envelope(method.exchange, method.routing_key), facts.raw, body))
-        self._add(channel, method, facts, body, who=who, queues=queues, delivered=bool(replies))
+        self._add(channel, method, facts, body, who=who, queues=queues, delivered=delivered)
 
     def _add(
         self,
