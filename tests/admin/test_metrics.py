@@ -18,7 +18,6 @@ from weir.bookie.damage import Damages
 from weir.broker.api import BOUNDS_S, Flow, Latency, QueryProgress, SubscriptionStats, SubscriptionType, TopicStats
 from weir.broker.peers.metrics import PeerMetrics
 from weir.gateway.amqp.metrics import AmqpMetrics
-from weir.gateway.kafka.connection.metrics import KafkaMetrics
 from weir.runtime.byte_budget import ByteBudget
 from weir.runtime.interfaces import LoopHolds
 from weir.runtime.real import real_runtime
@@ -26,7 +25,7 @@ from weir.runtime.request_budget import RequestBudget
 from weir.server.amqp_metrics import amqp_families
 from weir.server.budget_metrics import budget_families
 from weir.server.cluster_metrics import cluster_families
-from weir.server.kafka_metrics import kafka_families
+from weir.server.gateway_metrics import GatewayMetrics, gateway_families
 from weir.server.loop_metrics import loop_families
 from weir.server.peer_metrics import peer_families
 from weir.server.storage_metrics import damage_families
@@ -96,7 +95,7 @@ def test_the_documentation_names_every_family_as_it_is() -> None:
         *loop_families(LoopHolds()),
         *budget_families(RequestBudget(1), ByteBudget(1), ByteBudget(1), real_runtime().net),
         *damage_families(Damages(), skipped_entries=0),
-        *kafka_families(KafkaMetrics()),
+        *gateway_families(GatewayMetrics.empty()),
         *amqp_families(AmqpMetrics()),
         *peer_families(PeerMetrics()),
         *cluster_families(1, [], "b", draining=False),

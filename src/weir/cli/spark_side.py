@@ -34,18 +34,21 @@ def need_spark() -> None:
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
 
 
-def quiet_session(name: str, *, master: str, config: Mapping[str, str] | None = None) -> "SparkSession":
+def quiet_session(
+    name: str, *, master: str, config: Mapping[str, str] | None = None, into: Path | None = None
+) -> "SparkSession":
     """A session whose JVM and workers write what they have to say into a file: it is for those who look for a
     fault in Spark. Errors come as exceptions all the same."""
     from weir.spark.sessions import session
 
-    with spark_log().open("ab") as log:
+    file = into or spark_log()
+    with file.open("ab") as log:
         kept = os.dup(2)
         os.dup2(log.fileno(), 2)
         try:
             return session(name, master=master, config=config)
         except Exception as failure:
-            raise SparkSetupError(f"Spark does not start: {failure}", hint=f"see {spark_log()}") from None
+            raise SparkSetupError(f"Spark does not start: {failure}", hint=f"see {file}") from None
         finally:
             os.dup2(kept, 2)
             os.close(kept)

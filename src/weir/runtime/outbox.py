@@ -1,6 +1,7 @@
 """What a session says: everything of one turn of the loop goes out in one write, in order."""
 
 import asyncio
+from typing import Protocol
 
 from weir.model.ids import Buffer
 from weir.runtime.interfaces import Clock, Connection
@@ -9,10 +10,17 @@ from weir.runtime.interfaces import Clock, Connection
 _JOIN_BELOW_BYTES = 4096
 
 
+class SentBytes(Protocol):
+    """Where what is sent is counted, for many clients together."""
+
+    bytes_out: int
+
+
 class Outbox:
     """Frames on their way to one client. Whoever says much waits in `drain` before saying more."""
 
-    def __init__(self, connection: Connection, clock: Clock) -> None:
+    def __init__(self, connection: Connection, clock: Clock, counted: SentBytes | None = None) -> None:
+        self._counted = counted
         self._connection = connection
         self._clock = clock
         self._loop = asyncio.get_running_loop()
@@ -41,6 +49,8 @@ class Outbox:
         self._out = []
         size = sum(map(len, out))
         self.sent_bytes += size
+        if self._counted is not None:
+            self._counted.bytes_out += size
         self.writes += len(out)
         if len(out) > 1 and size < _JOIN_BELOW_BYTES * len(out):
             self._connection.write([b"".join(out)])

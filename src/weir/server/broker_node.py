@@ -22,8 +22,6 @@ from weir.broker.registry.sql_streams import SqlStreams
 from weir.console.parts import ConsoleParts
 from weir.gateway.amqp.connection.server import AmqpServer
 from weir.gateway.amqp.connection.settings import AmqpSettings
-from weir.gateway.amqp.metrics import AmqpMetrics
-from weir.gateway.kafka.connection.metrics import KafkaMetrics
 from weir.gateway.kafka.connection.server import KafkaServer, unread_budget_of
 from weir.gateway.kafka.connection.settings import KafkaSettings
 from weir.gateway.pulsar.server import PulsarServer
@@ -45,7 +43,7 @@ from weir.server.config import Config
 from weir.server.config_parts import TokenSettings
 from weir.server.console import ConsoleService, disk_of, session_key, token_maker
 from weir.server.decommission import StorageAdministration
-from weir.server.kafka_metrics import kafka_families
+from weir.server.gateway_metrics import GatewayMetrics, gateway_families
 from weir.server.listening import BoundNetwork
 from weir.server.loop_metrics import loop_families
 from weir.server.node import Node
@@ -107,8 +105,7 @@ class BrokerNode(Node):
         self.pulsar_servers: dict[str, PulsarServer] = {}
         self.kafka_servers: dict[str, KafkaServer] = {}
         self.amqp_servers: dict[str, AmqpServer] = {}
-        self._kafka_metrics = KafkaMetrics()
-        self._amqp_metrics = AmqpMetrics()
+        self._metrics = GatewayMetrics.empty()
         self._request_budget = request_budget or RequestBudget(config.limits.received_bytes)
         self._unread_budget = unread_budget_of(adjust_kafka(KafkaSettings()))
 
@@ -233,6 +230,7 @@ class BrokerNode(Node):
             secure = _secure(name)
             self.pulsar_servers[name] = await self.composed.serve_pulsar(
                 self._adjust_pulsar(parts.pulsar_settings(self._config, bound, secure=secure)),
+                metrics=self._metrics.pulsar,
                 tls=tls if secure else None,
                 request_budget=self._request_budget,
             )
@@ -248,7 +246,7 @@ class BrokerNode(Node):
             settings = replace(parts.kafka_settings(self._config, bound, name), http_url=http_url)
             self.kafka_servers[name] = await self.composed.serve_kafka(
                 self._adjust_kafka(settings),
-                metrics=self._kafka_metrics,
+                metrics=self._metrics.kafka,
                 tls=tls if secure else None,
                 request_budget=self._request_budget,
                 unread_budget=self._unread_budget,
@@ -261,7 +259,7 @@ class BrokerNode(Node):
                 continue
             self.amqp_servers[name] = await self.composed.serve_amqp(
                 self._adjust_amqp(parts.amqp_settings(self._config, bound)),
-                metrics=self._amqp_metrics,
+                metrics=self._metrics.amqp,
                 tls=tls if _secure(name) else None,
                 request_budget=self._request_budget,
             )
@@ -282,8 +280,8 @@ class BrokerNode(Node):
                     self._request_budget, self._unread_budget, composed.context.queue_budget, self._net
                 ),
                 *damage_families(self._storage.damages, self._storage.ledgers.context.losses.entries),
-                *kafka_families(self._kafka_metrics),
-                *amqp_families(self._amqp_metrics),
+                *gateway_families(self._metrics),
+                *amqp_families(self._metrics.amqp),
                 *peer_families(composed.peer_metrics),
                 *cluster_families(
                     len(composed.broker.brokers()),

@@ -64,6 +64,7 @@ from weir.gateway.kafka.connection.server import KafkaServer
 from weir.gateway.kafka.connection.settings import KafkaSettings
 from weir.gateway.kafka.grouping import topics_read
 from weir.gateway.kafka.services import Services as KafkaServices
+from weir.gateway.pulsar.metrics import PulsarMetrics
 from weir.gateway.pulsar.server import PulsarServer
 from weir.gateway.pulsar.settings import PulsarSettings
 from weir.ledger.client import LedgerClient
@@ -198,6 +199,7 @@ class ComposedBroker:
         self,
         settings: PulsarSettings,
         *,
+        metrics: PulsarMetrics | None = None,
         tls: SSLContext | None = None,
         request_budget: RequestBudget | None = None,
     ) -> PulsarServer:
@@ -208,6 +210,7 @@ class ComposedBroker:
             settings,
             schemas=GuardedSchemas(self.schemas, self.guard),
             lists=GuardedTopicLists(self.registry, self.guard),
+            metrics=metrics,
             tls=tls,
             request_budget=request_budget,
         )

@@ -1,6 +1,7 @@
 """`weir demo`: a tour of what stands so far, on this machine, in a folder that is gone afterwards."""
 
 import logging
+import sys
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -67,13 +68,14 @@ class _Tour:
         self._began = self._first = runtime.clock.monotonic()
 
     async def walk(self) -> None:
-        spark = None if missing() else SparkStarter()
+        spark = None if missing() else SparkStarter(self._folder / "spark")
         try:
             await self._storage()
             if has_client():
                 await pulsar_tour(self._runtime, str(self._folder / "weir"), self._did)
             else:
-                self._did("produce", "left out: pip install pulsar-client to see Pulsar's own client on Weir")
+                install = f"{sys.executable} -m pip install pulsar-client"
+                self._did("produce", f"left out: {install} to see Pulsar's own client on Weir")
             if spark is not None:
                 await sql_tour(str(self._folder / "sql"), spark, self._did, self._plot)
             else:

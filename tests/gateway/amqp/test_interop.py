@@ -1,5 +1,6 @@
 """One topic, every client: what Kafka, Pulsar and AMQP call the same thing is the same thing."""
 
+import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -8,6 +9,7 @@ import pulsar
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from prometheus_client.parser import text_string_to_metric_families
 
 from weir.testing.processes.up import UpProcess
 
@@ -221,3 +223,32 @@ def test_a_delayed_message_is_seen_by_kafka_and_pulsar_when_it_is_due(
     reader = pulsar_client.create_reader(f"persistent://public/default/{name}", pulsar.MessageId.earliest)
     assert [reader.read_next(60_000).data() for _ in range(2)] == [b"now", b"later"]
     reader.close()
+
+
+def test_every_gateway_counts_its_connections_requests_and_bytes(
+    weir: UpProcess, channel: Any, pulsar_client: pulsar.Client, name: str
+) -> None:
+    channel.queue_declare(name, durable=True)
+    publish(channel, name, b"x" * 1000)
+    pulsar_client.create_producer(name).send(b"x" * 1000)
+    read_by_kafka(weir, name)
+    with urllib.request.urlopen(f"{weir.http_url}/metrics", timeout=60) as answer:
+        families = {family.name: family for family in text_string_to_metric_families(answer.read().decode())}
+
+    def of(family: str, **labels: str) -> float:
+        [sample] = [sample for sample in families[family].samples if sample.labels == labels]
+        return sample.value
+
+    apis = {
+        "pulsar": ("CONNECT", "PRODUCER", "SEND"),
+        "kafka": ("Fetch", "JoinGroup"),
+        "amqp": ("connection.open", "queue.declare", "basic.publish"),
+    }
+    for protocol, requests in apis.items():
+        for api in requests:
+            assert of("weir_gateway_requests", protocol=protocol, api=api) > 0
+        assert of("weir_gateway_received_bytes", protocol=protocol) > 100
+        assert of("weir_gateway_sent_bytes", protocol=protocol) > 100
+        assert of("weir_gateway_refused", protocol=protocol) == 0
+    assert of("weir_gateway_connections", protocol="pulsar") >= 1
+    assert of("weir_gateway_connections", protocol="amqp") == 1

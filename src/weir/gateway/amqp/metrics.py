@@ -1,6 +1,6 @@
 """What the AMQP gateway counts, for all of its listeners together."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
@@ -9,6 +9,9 @@ class AmqpMetrics:
     channels: int = 0
     consumers: int = 0
     bytes_in: int = 0
+    bytes_out: int = 0
+    #: Methods of clients, by their name.
+    requests: dict[str, int] = field(default_factory=dict)
     #: Messages that clients published, and that they were sent.
     published: int = 0
     delivered: int = 0
@@ -20,3 +23,6 @@ class AmqpMetrics:
     blocked: int = 0
     #: Connections that were ended for what they sent.
     refused: int = 0
+
+    def count(self, method: str, count: int = 1) -> None:
+        self.requests[method] = self.requests.get(method, 0) + count

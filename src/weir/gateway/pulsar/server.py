@@ -4,6 +4,7 @@ import logging
 from ssl import SSLContext
 
 from weir.broker.api import Broker, Schemas, TopicLists
+from weir.gateway.pulsar.metrics import PulsarMetrics
 from weir.gateway.pulsar.ports import NoSchemas, NoTopicLists
 from weir.gateway.pulsar.registry import load_handlers
 from weir.gateway.pulsar.session import Services, Session
@@ -30,6 +31,7 @@ class PulsarServer:
         lists: TopicLists | None = None,
         tls: SSLContext | None = None,
         request_budget: RequestBudget | None = None,
+        metrics: PulsarMetrics | None = None,
     ) -> None:
         """`request_budget`: what all listeners together may receive; None: as the settings say, for this one."""
         load_handlers()
@@ -41,7 +43,12 @@ class PulsarServer:
             request_budget if request_budget is not None else RequestBudget(settings.max_received_bytes)
         )
         self._services = Services(
-            broker, schemas or NoSchemas(), lists or NoTopicLists(), deliveries, request_budget
+            broker,
+            schemas or NoSchemas(),
+            lists or NoTopicLists(),
+            deliveries,
+            request_budget,
+            metrics or PulsarMetrics(),
         )
         self._settings = settings
         self._tls = tls

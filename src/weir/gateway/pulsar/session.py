@@ -19,6 +19,7 @@ from weir.gateway.pulsar.credentials import Credentials
 from weir.gateway.pulsar.errors import code_of, text_of
 from weir.gateway.pulsar.links import Links
 from weir.gateway.pulsar.load import Load
+from weir.gateway.pulsar.metrics import PulsarMetrics
 from weir.gateway.pulsar.publishing import ProducerLink
 from weir.gateway.pulsar.registry import HANDLERS, Way
 from weir.gateway.pulsar.settings import SessionLimits
@@ -42,7 +43,7 @@ from weir.runtime.outbox import Outbox
 from weir.runtime.request_budget import RequestBudget, RequestShare
 from weir.runtime.tasks import TaskScope
 from weir.runtime.turns import UNIT_BYTES, Turns
-from weir.wire.pulsar.commands import COMMANDS
+from weir.wire.pulsar.commands import COMMANDS, Type
 from weir.wire.pulsar.frames import FRAME_PADDING_BYTES, Frame, decode_frame, encode_command, splitter
 from weir.wire.pulsar.hot import PING
 from weir.wire.pulsar.proto import Message, api
@@ -52,6 +53,7 @@ log = logging.getLogger(__name__)
 
 #: What a command costs that is served by a task of its own, beside one that is done at once.
 _TASK_UNITS = 8
+_SEND = Type.SEND
 #: The first version of the protocol in which a broker closes a producer or consumer by a command.
 _CLOSES_SINCE = 5
 
@@ -67,6 +69,7 @@ class Services:
     delivery_budget: ByteBudget
     #: Of frames that are being received, by all sessions.
     request_budget: RequestBudget
+    metrics: PulsarMetrics
 
 
 class Session:
@@ -81,7 +84,7 @@ class Session:
         self.limits = limits
         self.service_url = service_url
         self.state = State.CONNECTING
-        self.outbox = Outbox(connection, clock)
+        self.outbox = Outbox(connection, clock, services.metrics)
         self.load = Load(limits)
         self.turns = Turns(clock)
         self._request_share = RequestShare(services.request_budget, clock)
@@ -124,12 +127,14 @@ class Session:
     async def run(self) -> None:
         """Serve until the connection ends; never raises for anything that the client did."""
         log_about(connection=self.peer)
+        self.services.metrics.connections += 1
         receiving = self.tasks.spawn(self._receive(), "receive")
         try:
             await self._ended.wait()
             if self.state is State.CLOSING:
                 await self._say_goodbye(receiving)
         finally:
+            self.services.metrics.connections -= 1
             self._move(Event.GONE)
             self.credentials.forget()
             await self.tasks.close()
@@ -250,6 +255,7 @@ class Session:
 
     async def _take(self, data: Buffer) -> None:
         """Take the commands in a receive buffer, as fast as the limits allow."""
+        self.services.metrics.bytes_in += len(data)
         self.turns.begin()
         try:
             torn, data = self._splitter.complete(data)
@@ -264,6 +270,7 @@ class Session:
                     return
         except WireError as bad:
             log.warning("connection of %s is closed: %s", self.peer, bad)
+            self.services.metrics.refused += 1
             self.end(bad)
             return
         finally:
@@ -296,6 +303,7 @@ class Session:
             count, at = sender.take_plain(view, at, count=max(1, turns.left), limit=self._splitter.limit)
             if not count:
                 break
+            self._count(_SEND, count)
             if self.load.full:
                 await self._hold_back()
             if turns.spend(count + (at - before) // UNIT_BYTES):
@@ -341,6 +349,7 @@ class Session:
         except UnknownVersionError as unknown:  # of a later protocol; frames are still where they should be
             self.answer(error_frame(unknown))
             return None
+        self._count(frame.type, 1)
         if frame.message is None and self.senders:
             self._publish()  # what was sent before the command is done before it
         handler = HANDLERS.get(frame.type)
@@ -382,6 +391,10 @@ class Session:
 
     def _worked(self, _task: "asyncio.Task[None]") -> None:
         self.load.answered()
+
+    def _count(self, command: int, count: int) -> None:
+        requests = self.services.metrics.requests
+        requests[command] = requests.get(command, 0) + count
 
     # --- answering ---------------------------------------------------------------------------------------
 

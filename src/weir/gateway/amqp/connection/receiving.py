@@ -19,7 +19,7 @@ from weir.runtime.turns import UNIT_BYTES
 from weir.wire.amqp.codes import ReplyCode
 from weir.wire.amqp.frames import OVERHEAD_BYTES, PROTOCOL_HEADER, Role
 from weir.wire.amqp.incoming import Command, CommandReader
-from weir.wire.amqp.methods import connection
+from weir.wire.amqp.methods import basic, connection
 from weir.wire.amqp.plain_acks import begins_with_ack, take_acks
 
 if TYPE_CHECKING:
@@ -114,6 +114,7 @@ class Receiving:
         """Take commands; whether more may come."""
         turns = self._session.turns
         for command in commands:
+            self._session.services.metrics.count(command.method.name)
             if self._session.state is State.SERVING:
                 self._session.on_command(command)
             else:
@@ -139,6 +140,7 @@ class Receiving:
                 break
             data = data[end:]
             self._session.received_frames += len(tags)
+            self._session.services.metrics.count(basic.Ack.name, len(tags))
             channel.take_acks(tags)
             if turns.spend(1 + len(tags) // _PLAIN_PER_UNIT):
                 self._session.flush()
@@ -163,6 +165,7 @@ class Receiving:
             if not bodies:
                 break
             self._session.received_frames += 3 * len(bodies)
+            self._session.services.metrics.count(basic.Publish.name, len(bodies))
             channel.take_plain(plain, bodies)
             if self._session.load.full:
                 await self._hold_back()

@@ -83,7 +83,7 @@ class Session:
         self.channel_max = limits.channel_max
         self.client_properties: Table = NO_FIELDS
         self.channels: dict[int, Channel] = {}
-        self.outbox = Outbox(transport, clock)
+        self.outbox = Outbox(transport, clock, services.metrics)
         self.load = Load(limits)
         self.turns = Turns(clock)
         self.credentials = Credentials(services.broker, clock, transport.certificate, self._expired)
