@@ -40,6 +40,7 @@ FAILED, MISUSED = 1, 2
             "weir.cli.subscriptions:subscriptions", "List, create, move and delete the subscriptions of a topic."
         ),
         "tenants": Lazy("weir.cli.tenants:tenants", "List, create, change and delete tenants."),
+        "tls": Lazy("weir.cli.tls:tls", "Make certificates for TLS, and look after them."),
         "token": Lazy("weir.cli.token:token", "Make keys and tokens, and look into tokens."),
         "topics": Lazy("weir.cli.topics:topics", "List, create, look into, and delete topics."),
         "up": Lazy("weir.server.up_command:up", "Run a whole Weir on this machine."),

@@ -87,7 +87,7 @@ class Remote:
                 context.load_cert_chain(self.certificate, self.key)
         except (OSError, ssl.SSLError) as failure:
             raise ConfigError(
-                f"TLS files cannot be used: {failure}", hint="check --ca, --cert and --key"
+                f"TLS files cannot be used: {failure}", hint="check --ca, --cert and --cert-key"
             ) from None
         return context
 
