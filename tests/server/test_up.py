@@ -47,6 +47,16 @@ def test_it_says_where_it_listens_and_ends_cleanly_when_told(up: UpProcess) -> N
     assert "weir produce" in line
 
 
+def test_open_to_the_world_it_says_so_in_the_log_and_where_one_looks(tmp_path: Path) -> None:
+    up = UpProcess(tmp_path, "listeners.http=0.0.0.0:0")
+    assert up.start().stop() == 0
+    logged, line, told = up.log.splitlines()
+    for text in (logged, told):
+        assert f"everybody who reaches http {up.addresses['http']} may read, write and delete everything" in text
+    assert "auth.authenticate" in told
+    assert "weir produce" in line
+
+
 def test_idle_it_needs_little_memory(up: UpProcess) -> None:
     up.start()
     (line,) = [row for row in Path(f"/proc/{up.pid}/status").read_text().splitlines() if row.startswith("VmRSS")]

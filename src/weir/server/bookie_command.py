@@ -15,6 +15,7 @@ from weir.runtime.real import run
 from weir.runtime.real_watch import LoopWatch
 from weir.server.addresses import parse_address
 from weir.server.bookie import BookieNode, BookieNodeSettings
+from weir.server.open_listeners import is_local
 from weir.server.sync_policy import parse_sync
 from weir.server.up import serve_until_signal
 
@@ -133,6 +134,12 @@ async def _serve(
     node = BookieNode(runtime, settings, credentials=await load_credentials(runtime.disk, shown))
 
     def on_ready() -> None:
+        if shown == ClusterCredentialSettings() and not is_local(settings.listen.host):
+            log.warning(
+                "everybody who reaches %s may read and delete ledgers: the bookie asks for no credentials "
+                "(give it --cluster-secret, docs/security.md says how; or listen on 127.0.0.1)",
+                node.address,
+            )
         log.info("bookie %s serves at %s", settings.bookie.bookie_id, node.address)
 
     with LoopWatch(runtime.loop_holds):

@@ -47,6 +47,7 @@ from weir.server.gateway_metrics import GatewayMetrics, gateway_families
 from weir.server.listening import BoundNetwork
 from weir.server.loop_metrics import loop_families
 from weir.server.node import Node
+from weir.server.open_listeners import log_open
 from weir.server.peer_metrics import peer_families
 from weir.server.storage import BrokerStorage, LocalStorage
 from weir.server.storage_metrics import damage_families
@@ -127,6 +128,7 @@ class BrokerNode(Node):
         if config.listeners.peer is not None:
             self._peers = PeerLinks(check_known(credentials))
         await self._bind(tls)
+        log_open(config, self._bound)
         await self._storage.start()
         self._started.push_async_callback(self._storage.close)
         self.composed = await compose_broker(

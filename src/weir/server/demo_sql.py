@@ -90,11 +90,7 @@ class SparkStarter:
         # A group-by of four products needs no more than one task, and two cores have enough to do.
         config = {"spark.sql.shuffle.partitions": "1", "spark.driver.memory": "1g"}
         self._folder.mkdir()
-        # By default these would stay in the current folder, or in /tmp if the demo is interrupted.
-        config |= {
-            "spark.sql.warehouse.dir": str(self._folder / "warehouse"),
-            "spark.local.dir": str(self._folder),
-        }
+        config["spark.sql.warehouse.dir"] = str(self._folder / "warehouse")  # else it stays in the current folder
         try:
             self._spark = quiet_session("weir-demo", master="local[2]", config=config, into=self._folder / "log")
         except Exception as failure:  # told where it is waited for

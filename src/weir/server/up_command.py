@@ -11,6 +11,7 @@ from weir.server.broker_node import BrokerNode
 from weir.server.config import Config
 from weir.server.config_options import config_options
 from weir.server.node_commands import load_config, ready_path, settle
+from weir.server.open_listeners import warning
 from weir.server.up import Served, say_gone, serve_until_signal
 from weir.server.workers import WorkerOptions, Workers
 
@@ -72,12 +73,15 @@ async def _up_with_workers(
 ) -> None:
     say_gone(ready_file)
     node = Workers(runtime, config, options)
-    await serve_until_signal(node, ready_file=ready_file, on_ready=lambda: _say_up(node))
+    await serve_until_signal(node, ready_file=ready_file, on_ready=lambda: _say_up(node, config))
 
 
-def _say_up(node: Served) -> None:
+def _say_up(node: Served, config: Config) -> None:
     where = ", ".join(f"{name} {address}" for name, address in node.addresses.items())
     click.echo(f"weir is up: {where}; try: weir produce hello world; weir consume hello")
+    told = warning(config, node.addresses)
+    if told is not None:
+        click.echo(f"warning: {told}")
 
 
 async def _up(runtime: Runtime, config: Config, ready_file: Path | None, *, accept_loss: bool) -> None:
@@ -86,7 +90,7 @@ async def _up(runtime: Runtime, config: Config, ready_file: Path | None, *, acce
 
     def on_ready() -> None:
         settle()
-        _say_up(node)
+        _say_up(node, config)
 
     with LoopWatch(runtime.loop_holds):
         await serve_until_signal(node, ready_file=ready_file, on_ready=on_ready)
