@@ -116,7 +116,7 @@ class Authority:
         made = self._begun(old.subject, key, days)
         for kind in (x509.BasicConstraints, x509.KeyUsage, x509.ExtendedKeyUsage, x509.SubjectAlternativeName):
             try:
-                kept = old.extensions.get_extension_for_class(kind)  # type: ignore[type-var]
+                kept = old.extensions.get_extension_for_class(kind)
             except x509.ExtensionNotFound:
                 continue
             made = made.add_extension(kept.value, critical=kept.critical)
