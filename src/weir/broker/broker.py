@@ -409,6 +409,9 @@ class Broker:
     def brokers(self) -> list[BrokerInfo]:
         return self._ownership.brokers()
 
+    def former_brokers(self) -> list[BrokerInfo]:
+        return self._ownership.former_brokers()
+
     async def is_stored(self, name: TopicName) -> bool:
         """Whether there is anything of the topic, loaded or not."""
         return await self._context.streams.meta.get(keys.stream(stream_name(name))) is not None

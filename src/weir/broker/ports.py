@@ -132,6 +132,9 @@ class Ownership(Protocol):
     def brokers(self) -> list[BrokerInfo]:
         """Every broker that is registered, this one among them, in the order of their node ids."""
 
+    def former_brokers(self) -> list[BrokerInfo]:
+        """Those that were until some seconds ago, and went without a word."""
+
 
 class GateKeeper(Protocol):
     """What `weir.broker.transactions.shard_set.TransactionShards` offers, as far as topics need it."""
@@ -268,6 +271,9 @@ class SoleOwner:
 
     def brokers(self) -> list[BrokerInfo]:
         return [BrokerInfo(self._owner.broker_id, "", self._owner.listeners)]
+
+    def former_brokers(self) -> list[BrokerInfo]:
+        return []
 
 
 class PlainRegistry:

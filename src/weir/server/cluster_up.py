@@ -13,6 +13,7 @@ from weir.server.etcd_bundle import etcd_specs, etcd_url
 from weir.server.free_ports import HeldPorts
 from weir.server.node import Node
 from weir.server.supervisor import ChildSpec, Supervisor, settings, weir_command
+from weir.server.unregistering import Unregistering
 
 _LOOPBACK = "127.0.0.1"
 PROTOCOLS = ("kafka", "pulsar", "amqp", "http")
@@ -96,6 +97,8 @@ class ClusterUp(Node):
         meta = options.meta_url or etcd_url(plan.etcd)
         if own_etcd:
             await self._supervisor.add(etcd_specs(self._runtime, plan.etcd, folder))
+        ports_of = {broker.name: broker.peer for broker in plan.brokers}
+        self._supervisor.on_death = Unregistering(self._runtime, meta, f"file:{secret}", ports_of).ended
         await self._supervisor.add([self._bookie(each, folder, run, meta, secret) for each in plan.bookies])
         await self._supervisor.add([self._broker(each, run, meta, secret) for each in plan.brokers])
 

@@ -50,9 +50,16 @@ class ChildSpec:
 class Child:
     """One process, from start to stop, over its deaths."""
 
-    def __init__(self, spec: ChildSpec, clock: Clock, on_restart: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        spec: ChildSpec,
+        clock: Clock,
+        on_restart: Callable[[], None],
+        on_death: Callable[[str], Awaitable[None]],
+    ) -> None:
         self.spec = spec
         self._on_restart = on_restart
+        self._on_death = on_death
         self.restarts = 0
         self._clock = clock
         self._process: asyncio.subprocess.Process | None = None
@@ -135,6 +142,7 @@ class Child:
             if self._clock.monotonic() - began > _SETTLED_S:
                 pause_s = _FIRST_PAUSE_S
             log.warning("%s ended with code %s, and is started again", self.spec.name, self._code())
+            await self._on_death(self.spec.name)
             await self._clock.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
             self.restarts += 1
@@ -155,6 +163,8 @@ class Supervisor:
         """`on_restart` is called whenever a process that had died serves again."""
         self._clock = clock
         self._on_restart = on_restart
+        #: Called with the name of each process that died, before it is started again.
+        self.on_death: Callable[[str], Awaitable[None]] = _nothing_to_do
         self._stages: list[list[Child]] = []
 
     @property
@@ -164,7 +174,7 @@ class Supervisor:
 
     async def add(self, specs: Sequence[ChildSpec]) -> list[Child]:
         """Start one more stage, and wait until all of it serves."""
-        stage = [Child(spec, self._clock, self._on_restart) for spec in specs]
+        stage = [Child(spec, self._clock, self._on_restart, self._died) for spec in specs]
         self._stages.append(stage)
         results = await asyncio.gather(*(child.start() for child in stage), return_exceptions=True)
         for result in results:
@@ -172,10 +182,17 @@ class Supervisor:
                 raise result
         return stage
 
+    async def _died(self, name: str) -> None:
+        await self.on_death(name)
+
     async def close(self) -> None:
         """End every stage, the last first."""
         while self._stages:
             await asyncio.gather(*(child.stop() for child in self._stages.pop()))
+
+
+async def _nothing_to_do(name: str) -> None:
+    pass
 
 
 def weir_command(*arguments: str) -> list[str]:

@@ -13,6 +13,7 @@ from weir.server.entrance import Entrance
 from weir.server.free_ports import HeldPorts
 from weir.server.node import Node
 from weir.server.supervisor import ChildSpec, Supervisor, settings, weir_command
+from weir.server.unregistering import Unregistering
 
 _LOOPBACK = "127.0.0.1"
 _LISTENERS = ("pulsar", "pulsar_tls", "kafka", "kafka_tls", "amqp", "amqps", "http", "https")
@@ -65,10 +66,10 @@ class Workers(Node):
         _write_secret(secret)
         meta, bookie, *peers = self._ports.choose([0] * (2 + self._options.workers))
         self._started.push_async_callback(self._supervisor.close)
+        url, ports = f"weir://{_LOOPBACK}:{meta}", {_worker_name(n): peer for n, peer in enumerate(peers)}
+        self._supervisor.on_death = Unregistering(self._runtime, url, f"file:{secret}", ports).ended
         await self._supervisor.add([self._storage(secret, meta, bookie)])
-        await self._supervisor.add(
-            [self._worker(n, secret, meta, peer) for n, peer in enumerate(peers)],
-        )
+        await self._supervisor.add([self._worker(n, secret, url, peer) for n, peer in enumerate(peers)])
         for entrance in self._entrances.values():
             entrance.start()
 
@@ -109,12 +110,12 @@ class Workers(Node):
         own = settings({"cluster.secret": f"file:{secret}"})
         return self._spec("storage", "storage", ["storage", *options], own, ready)
 
-    def _worker(self, number: int, secret: Path, meta: int, peer: int) -> ChildSpec:
-        name = f"worker-{number}"
+    def _worker(self, number: int, secret: Path, meta_url: str, peer: int) -> ChildSpec:
+        name = _worker_name(number)
         values = {f"listeners.{listener}": str(own[number]) for listener, own in self._own.items()}
         values |= {
             "listeners.peer": f"{_LOOPBACK}:{peer}",
-            "cluster.meta": f"weir://{_LOOPBACK}:{meta}",
+            "cluster.meta": meta_url,
             "cluster.name": name,
             "cluster.secret": f"file:{secret}",
             "storage.quorum": "1/1/1",
@@ -126,6 +127,10 @@ class Workers(Node):
         given += [part for assignment in self._options.assignments for part in ("--set", assignment)]
         arguments = [*command, *given, *own, "--ready-file", str(ready)]
         return ChildSpec(name, role, weir_command(*arguments), ready)
+
+
+def _worker_name(number: int) -> str:
+    return f"worker-{number}"
 
 
 def _write_secret(path: Path) -> None:

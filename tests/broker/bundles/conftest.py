@@ -97,10 +97,13 @@ class Cluster:
     async def listens(self, broker_id: str) -> bool:
         return broker_id not in self.gone
 
-    async def broker(self, name: str, instance: str = "1", features: tuple[str, ...] = FEATURES) -> Member:
+    async def broker(
+        self, name: str, instance: str = "1", features: tuple[str, ...] = FEATURES, **listeners: str
+    ) -> Member:
         meta = FaultyMeta(MemoryMeta(self.core, self.runtime), self.runtime)
         number = await number_of(meta, self.runtime, name)
-        info = BrokerInfo(name, instance, {"pulsar": f"pulsar://{name}:6650"}, number, features=features)
+        listeners = {"pulsar": f"pulsar://{name}:6650", **listeners}
+        info = BrokerInfo(name, instance, listeners, number, features=features)
         ownership = BundleOwnership(
             meta, self.runtime, info, OwnershipSettings(ttl_s=TTL_S), isolation_of=self.isolation.get
         )

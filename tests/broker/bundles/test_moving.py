@@ -8,11 +8,12 @@ import pytest
 from tests.broker.bundles.conftest import BUNDLES, SPACE, TTL_S, Cluster, Member, topic_in
 
 from weir.meta import keys
+from weir.meta.interfaces import Versioned
 from weir.meta.leases import usable_lease
 from weir.model.bundles import BundleClaim
 from weir.model.errors import MetaUnavailableError, NotAllowedError, NotOwnerError
 from weir.model.policies import Isolation
-from weir.model.topics import NamespaceName
+from weir.model.topics import NamespaceName, TopicName
 from weir.testing.leading import Led, claims_told, going_back
 from weir.testing.world.meta import MetaFaults
 
@@ -66,6 +67,55 @@ def test_who_asks_the_successor_while_topics_close_waits_for_the_bundle(in_clust
         assert claim.epoch == 1
         assert one.held == []
         await moving
+
+    in_cluster(scenario)
+
+
+def test_a_bundle_that_comes_while_it_is_looked_who_has_it_is_not_waited_for(in_cluster: Callable) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        one, other = await loaded(cluster)
+        closing, asked = asyncio.Event(), asyncio.Event()
+        get, unload = other.meta.get, one.topics.unload
+
+        async def slow_get(key: str) -> Versioned | None:
+            found = await get(key)
+            if key == keys.broker(one.name):
+                asked.set()
+                await moving
+                await (
+                    cluster.settle()
+                )  # the successor's watch has told of the claim, and nobody waits for that yet
+            return found
+
+        async def slow_unload(name: TopicName, reason: str = "") -> None:
+            closing.set()
+            await asked.wait()
+            await unload(name, reason)
+
+        other.meta.get = slow_get  # type: ignore[method-assign]
+        one.topics.unload = slow_unload  # type: ignore[method-assign]
+        moving = asyncio.ensure_future(one.moves.hand_over(BUNDLE, other.name))
+        await closing.wait()
+        before = cluster.runtime.clock.monotonic()
+        assert (await other.ownership.own(T)).epoch == 1
+        assert cluster.runtime.clock.monotonic() - before < 2  # of virtual time: `settle`, and nothing else
+
+    in_cluster(scenario)
+
+
+def test_whoever_waits_for_a_bundle_gets_it_as_soon_as_its_owner_is_gone(in_cluster: Callable) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        one, other = await loaded(cluster)
+        one.topics.closing_s = 1000.0
+        moving = asyncio.ensure_future(one.moves.hand_over(BUNDLE, other.name))
+        await cluster.runtime.clock.sleep(0.5)
+        waiting = asyncio.ensure_future(other.ownership.own(T))
+        await cluster.settle()
+        before = cluster.runtime.clock.monotonic()
+        await one.ownership.close()
+        assert (await waiting).epoch == 1
+        assert cluster.runtime.clock.monotonic() - before < 1  # of virtual time
+        moving.cancel()
 
     in_cluster(scenario)
 

@@ -115,6 +115,26 @@ def test_bundles_spread_and_only_those_of_a_broker_that_goes_move() -> None:
     assert choose(bundles[0], []) is None
 
 
+def test_it_is_known_for_some_seconds_which_brokers_went_without_a_word(in_cluster: Callable) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        one, other, third = await cluster.brokers("abc")
+        assert one.ownership.former_brokers() == []
+        fourth = await cluster.broker("d")
+        await cluster.settle()
+        await fourth.ownership.registration.drain(True)
+        for gone in (other, third, fourth):
+            await gone.ownership.close()
+        await cluster.settle()
+        assert [info.broker_id for info in one.ownership.former_brokers()] == ["b", "c"]  # `d` said so
+        await cluster.broker("b", "2")
+        await cluster.settle()
+        assert [info.broker_id for info in one.ownership.former_brokers()] == ["c"]
+        await cluster.runtime.clock.sleep(10)
+        assert one.ownership.former_brokers() == []
+
+    in_cluster(scenario)
+
+
 def test_a_broker_that_closes_lets_go_of_everything_and_epochs_grow(in_cluster: Callable) -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.brokers("ab")

@@ -1,5 +1,6 @@
 """Transcripts of a broker that is one of several: who is where, who leads what, and in which epoch."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -48,6 +49,23 @@ def test_all_brokers_are_told_and_who_leads_each_partition(version: int) -> None
             assert answer.controller_id == 0
         if version >= 7:
             assert [part.leader_epoch for part in parts] == [0, 5, 5]
+
+    play(conversation)
+
+
+def test_a_broker_that_has_just_gone_is_told_of_and_leads_nothing() -> None:
+    async def conversation(stage: Stage) -> None:
+        await stage.topic()
+        stage.broker.others, stage.broker.former = [], [_ONE, _TLS_ONLY]
+        peer = await stage.peer()
+        answer = await peer.metadata("orders")
+        assert [(broker.node_id, broker.host) for broker in answer.brokers] == [(0, "server"), (1, "one.example")]
+        assert answer.controller_id == 0
+        there = await peer.call(ApiKey.DESCRIBE_CLUSTER, 0, m.DescribeClusterRequest())
+        assert [broker.broker_id for broker in there.brokers] == [0]
+        stage.broker.others = [replace(_ONE, listeners={"kafka": "new.example:9092"})]  # started again elsewhere
+        answer = await peer.metadata("orders")
+        assert [(broker.node_id, broker.host) for broker in answer.brokers] == [(0, "server"), (1, "new.example")]
 
     play(conversation)
 

@@ -1,5 +1,7 @@
 """Transcripts of producing: what is stored, what is refused, and what comes back when the broker fails."""
 
+import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from weir.model.errors import (
 from weir.model.policies import Cleanup, LogCompaction, Policies
 from weir.model.registry import Action
 from weir.model.topics import TopicName
+from weir.testing.broker.fake import FakeTopic
 from weir.testing.kafka.stage import Peer, Stage, batch_of, play
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey
@@ -308,3 +311,41 @@ def test_a_producer_whose_topic_was_deleted_is_told_that_there_is_none() -> None
         assert (await peer.produced()).error_code == Code.UNKNOWN_TOPIC_OR_PARTITION
 
     play(conversation)
+
+
+def test_topics_of_requests_that_wait_are_loaded_while_the_first_waits_for_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def conversation(stage: Stage) -> None:
+        await stage.topic(partitions=4)
+        found = stage.broker.topic
+
+        async def slow(name: TopicName, *, role: str, create: bool = True) -> FakeTopic:
+            await stage.later(1)  # as long as it takes to recover what a dead broker left
+            return await found(name, role=role, create=create)
+
+        monkeypatch.setattr(stage.broker, "topic", shared_loads(slow))
+        peer = await stage.peer()
+        before = stage.runtime.clock.monotonic()
+        for index in range(3):
+            peer.produce("orders", batch_of(b"a"), index=index)
+        await stage.later(0.5)
+        peer.produce("orders", batch_of(b"b"), index=3)
+        peer.produce("orders", damaged(batch_of(b"c")), index=4)
+        told = [(await peer.produced()).error_code for _ in range(5)]
+        assert told == [Code.NONE] * 4 + [Code.CORRUPT_MESSAGE]
+        assert stage.runtime.clock.monotonic() - before < 2  # of virtual time: it would be four
+
+    play(conversation)
+
+
+def shared_loads(load: Callable[..., Any]) -> Callable[..., Any]:
+    """As the broker does it: those who want a topic at the same time share one load, and it stays loaded."""
+    loads: dict[TopicName, asyncio.Future[FakeTopic]] = {}
+
+    async def topic(name: TopicName, *, role: str, create: bool = True) -> FakeTopic:
+        if name not in loads:
+            loads[name] = asyncio.ensure_future(load(name, role=role, create=create))
+        return await asyncio.shield(loads[name])
+
+    return topic

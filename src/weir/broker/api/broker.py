@@ -54,6 +54,9 @@ class Broker(Protocol):
     def brokers(self) -> Sequence[BrokerInfo]:
         """Every broker that is registered, this one among them, in the order of their node ids."""
 
+    def former_brokers(self) -> Sequence[BrokerInfo]:
+        """Those that were registered until some seconds ago, and went without a word: others expect them still."""
+
     @property
     def bundles(self) -> Bundles:
         """What brokers have, and give each other."""

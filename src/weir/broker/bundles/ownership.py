@@ -163,7 +163,7 @@ class BundleOwnership:
                 continue
             if claim.value.split:
                 self.end_split(bundle, claim.value)
-                await self._change_of(keys.claim(bundle))
+                await self._change_of(bundle, claim.value, None, self.settings.arrival_s)
                 return None
             return self._holds(bundle, claim, lease)
         raise NotOwnerError(f"the metadata store did not let this broker take {bundle}", hint="try again")
@@ -208,18 +208,22 @@ class BundleOwnership:
         """Wait for a bundle that another broker has, within a limit, if it is to be this broker's next: it is
         being handed over, or its owner is gone, and only its lease is left."""
         if claim.next == self.me.broker_id:
-            return await self._change_of(keys.claim(bundle))
+            return await self._change_of(bundle, claim, holder, self.settings.arrival_s)
         if self._heir(bundle, holder) == self.me.broker_id:
-            return await self._change_of(
-                keys.claim(bundle), keys.broker(holder.broker_id), limit_s=self._lease_ends_s
-            )
+            return await self._change_of(bundle, claim, holder, self._lease_ends_s)
         return False
 
-    async def _change_of(self, *what: str, limit_s: float | None = None) -> bool:
-        """Wait until a claim, or a broker's registration, is another one."""
+    async def _change_of(
+        self, bundle: BundleName, claim: BundleClaim, holder: BrokerInfo | None, limit_s: float
+    ) -> bool:
+        """Wait until the bundle's claim, or the registration of its holder, is another one than was read. It may
+        be so already: something else was read after it, and a change is told once."""
+        key = keys.claim(bundle)
+        what = [key] if holder is None else [key, keys.broker(holder.broker_id)]
         try:
-            async with asyncio.timeout(limit_s or self.settings.arrival_s):
-                await self.bells.wait(what)
+            async with asyncio.timeout(limit_s):
+                while self.claims.get(key) == claim and (holder is None or self.registration.holder(claim)):
+                    await self.bells.wait(what)
         except TimeoutError:
             return False
         return True
@@ -254,6 +258,10 @@ class BundleOwnership:
     def brokers(self) -> list[BrokerInfo]:
         """Every registered broker, this one among them, in the order of their node ids."""
         return list(self.registration.live.values())
+
+    def former_brokers(self) -> list[BrokerInfo]:
+        """Those that were until some seconds ago, and went without a word."""
+        return self.registration.former()
 
     def candidates(self, namespace: NamespaceName) -> list[str]:
         """The brokers that may have the namespace's bundles now."""

@@ -9,7 +9,7 @@ from weir.broker.bundles.settings import OwnershipSettings
 from weir.broker.registry.mirror import Mirror
 from weir.meta import keys
 from weir.meta.interfaces import Lease, MetaStore
-from weir.meta.update import Codec, read
+from weir.meta.update import Codec
 from weir.model.bundles import BundleClaim
 from weir.model.errors import MetaError
 from weir.model.registry import BrokerInfo
@@ -20,6 +20,9 @@ from weir.wire.registry import decode_broker, encode_broker
 log = logging.getLogger(__name__)
 
 BROKER: Codec[BrokerInfo] = Codec(encode_broker, decode_broker)
+
+#: So long it is known of a broker that it was there.
+_FORMER_S = 10.0
 
 
 class Registration:
@@ -45,6 +48,9 @@ class Registration:
         self._on_change = on_change
         self._brokers = Mirror(meta, runtime, keys.BROKERS, BROKER, self._told)
         self._live: dict[str, BrokerInfo] | None = None
+        #: Registrations as they were last told of; and brokers without one any more, since when.
+        self._last_told: dict[str, BrokerInfo] = {}
+        self._gone: dict[str, tuple[BrokerInfo, float]] = {}
         self._lease: Lease | None = None
         self._registered = asyncio.Event()
         self._tasks = TaskScope(f"registration {info.broker_id}")
@@ -85,7 +91,22 @@ class Registration:
             self._live = {broker.broker_id: broker for broker in ordered}
         return self._live
 
+    def former(self) -> list[BrokerInfo]:
+        """Brokers that were registered until some seconds ago, and went without a word."""
+        now, live = self._clock.monotonic(), self.live
+        self._gone = {
+            name: (info, since)
+            for name, (info, since) in self._gone.items()
+            if name not in live and now - since < _FORMER_S
+        }
+        return [info for info, _ in self._gone.values()]
+
     def _told(self, key: str, present: bool) -> None:
+        info = self._brokers.get(key) if present else None
+        if info is not None:
+            self._last_told[key] = info
+        elif (gone := self._last_told.pop(key, None)) is not None and not gone.draining:
+            self._gone[gone.broker_id] = gone, self._clock.monotonic()
         self._changed()
         self._on_change(key)
 
@@ -102,10 +123,10 @@ class Registration:
         return found if found is not None and claim is not None and found.instance == claim.instance else None
 
     async def confirmed_holder(self, claim: BundleClaim | None) -> BrokerInfo | None:
-        """`holder`, by the store's own word."""
+        """`holder`, by the store's own word; what is known of it here is as new."""
         if claim is None or not claim.owner or self.is_mine(claim):
             return None
-        found = await read(self._meta, keys.broker(claim.owner), BROKER)
+        found = await self._brokers.refresh(keys.broker(claim.owner))
         return found.value if found is not None and found.value.instance == claim.instance else None
 
     async def drain(self, draining: bool) -> None:

@@ -4,11 +4,12 @@ A client that came by `kafka_tls` is told where the others have theirs. A broker
 there for it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from weir.broker.api import Balance, Broker, Owner
 from weir.gateway.kafka.errors import Code, RefusedError
+from weir.model.registry import BrokerInfo
 from weir.model.topics import TopicName
 
 #: In place of a broker's number: nobody that this client could reach.
@@ -46,15 +47,24 @@ class Nodes:
 
     def all(self) -> dict[int, Node]:
         """Every broker that clients of this listener can reach, by its number and in the order of these."""
-        found: dict[int, Node] = {}
-        rack: str | None = None
-        for info in self._broker.brokers():
-            if info.node_id == self.here:
-                rack = info.rack or None
-            elif (address := parse_address(info.listeners.get(self._listener, ""))) is not None:
-                found[info.node_id] = Node(info.node_id, *address, info.rack or None)
+        brokers = self._broker.brokers()
+        found = self._reached(brokers)
+        rack = next((info.rack or None for info in brokers if info.node_id == self.here), None)
         found[self.here] = Node(self.here, *self._advertised(), rack)
         return dict(sorted(found.items()))
+
+    def known_by(self, nodes: Mapping[int, Node]) -> list[Node]:
+        """These, and those whose lease has just ended. librdkafka takes leave of a broker that it is not told of
+        any more, and forgets for a second who leads that broker's partitions now."""
+        known = self._reached(self._broker.former_brokers()) | dict(nodes)
+        return [known[number] for number in sorted(known)]
+
+    def _reached(self, brokers: Sequence[BrokerInfo]) -> dict[int, Node]:
+        return {
+            info.node_id: Node(info.node_id, *address, info.rack or None)
+            for info in brokers
+            if (address := parse_address(info.listeners.get(self._listener, ""))) is not None
+        }
 
     def controller(self, nodes: Mapping[int, Node]) -> int:
         """The elected leader, by its number among `all`. Any broker does what a controller does, so while none is

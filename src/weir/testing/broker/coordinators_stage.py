@@ -86,6 +86,9 @@ class AssignedOwners:
     def brokers(self) -> list[BrokerInfo]:
         return [BrokerInfo(name, "") for name in self._assignments.names]
 
+    def former_brokers(self) -> list[BrokerInfo]:
+        return []
+
 
 @dataclass
 class CoordinatingBroker:

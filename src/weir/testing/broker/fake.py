@@ -335,6 +335,7 @@ class FakeBroker:
         #: Topics that other brokers serve, and who these are.
         self.elsewhere: dict[TopicName, Owner] = {}
         self.others: list[BrokerInfo] = []
+        self.former: list[BrokerInfo] = []
         #: Who is behind which credentials; None: everyone may come.
         self.identities: dict[bytes, Identity] | None = None
         #: Raised by every call that names a topic, if set.
@@ -378,6 +379,9 @@ class FakeBroker:
 
     def brokers(self) -> list[BrokerInfo]:
         return [BrokerInfo("fake", ""), *self.others]
+
+    def former_brokers(self) -> list[BrokerInfo]:
+        return self.former
 
     @property
     def bundles(self) -> SoleBundles:

@@ -26,6 +26,7 @@ from weir.gateway.kafka.errors import Code, code_of, text_of
 from weir.gateway.kafka.fetch.sessions import FetchSessions
 from weir.gateway.kafka.fetch.topics import Topics
 from weir.gateway.kafka.nodes import Nodes
+from weir.gateway.kafka.produce.ahead import LoadsAhead
 from weir.gateway.kafka.produce.publishing import Publishing
 from weir.gateway.kafka.registry import HANDLERS, Handler
 from weir.gateway.kafka.services import Services
@@ -101,7 +102,8 @@ class Session:
         self._connection = connection
         self._splitter = splitter(self.limits.max_auth_bytes)
         self._waiting: deque[Slot] = deque()
-        self._working = False
+        self._working = self._opening = False
+        self._ahead = LoadsAhead(self)
         self._current: Slot | None = None
         self._work_to_do = Waiters()
         self._came_at = self.heard_at = services.clock.monotonic()
@@ -294,6 +296,8 @@ class Session:
                 slot.opening = self._begin(slot, handler)
                 if slot.opening is None:
                     return
+        if self._opening:
+            self._ahead.look(slot)
         self._waiting.append(slot)
         self._work_to_do.wake()
 
@@ -373,10 +377,15 @@ class Session:
         return opening
 
     async def _finish(self, slot: Slot, opening: Coroutine[Any, Any, None]) -> None:
+        self._opening = True
+        for behind in self._waiting:
+            self._ahead.look(behind)
         try:
             await opening
         except Exception as failure:
             self._refuse(slot, failure)
+        finally:
+            self._opening = False
 
     def _decode(self, slot: Slot, handler: Handler) -> Message:
         """The request itself; raises for what ends the connection."""

@@ -19,6 +19,7 @@ class Slot:
         "correlation_id",
         "done",
         "frame",
+        "looked_at",
         "opening",
         "out",
         "queued",
@@ -37,6 +38,8 @@ class Slot:
         self.frame: memoryview | None = frame
         #: Of the whole frame.
         self.size = size
+        #: Whether it was looked at what it needs, before its turn.
+        self.looked_at = False
         #: What must be waited for before a pipelined request can be decided.
         self.opening: Coroutine[Any, Any, None] | None = None
         self.done = False

@@ -53,7 +53,7 @@ async def metadata(session: Session, request: m.MetadataRequest, version: int) -
             m.MetadataResponse.MetadataResponseBroker(
                 node_id=node.node_id, host=node.host, port=node.port, rack=node.rack
             )
-            for node in nodes.values()
+            for node in session.nodes.known_by(nodes)
         ],
         cluster_id=services.settings.cluster_id,
         controller_id=session.nodes.controller(nodes),

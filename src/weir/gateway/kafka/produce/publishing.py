@@ -130,6 +130,10 @@ class Publishing:
         #: Links that sent something in the receive buffer at hand.
         self.senders: dict[PartitionLink, None] = {}
 
+    def has(self, key: Key) -> bool:
+        """Whether a producer of the partition is open."""
+        return key in self._links
+
     # --- requests ----------------------------------------------------------------------------------------
 
     def take(self, request: m.ProduceRequest, version: int, answer: Answer) -> Coroutine[Any, Any, None] | None:
