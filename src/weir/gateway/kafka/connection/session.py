@@ -160,6 +160,7 @@ class Session:
         self.outbox.flush()
 
     def _forget_waiting(self) -> None:
+        self._ahead.forget()
         while self._waiting:
             slot = self._waiting.popleft()
             if slot.opening is not None:
@@ -378,8 +379,7 @@ class Session:
 
     async def _finish(self, slot: Slot, opening: Coroutine[Any, Any, None]) -> None:
         self._opening = True
-        for behind in self._waiting:
-            self._ahead.look(behind)
+        self._ahead.look_behind(self._waiting)
         try:
             await opening
         except Exception as failure:

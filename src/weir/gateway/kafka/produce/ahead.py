@@ -4,6 +4,7 @@ librdkafka sends one request for each partition. After a broker's death those th
 and each takes a while to be recovered: one after the other that were seconds.
 """
 
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from weir.gateway.kafka.connection.slots import Slot
@@ -15,9 +16,12 @@ from weir.wire.kafka.codec import decode_request
 if TYPE_CHECKING:
     from weir.gateway.kafka.connection.session import Session
 
-#: Topics that are loaded ahead at the same time for one connection; more wait for their turn.
+#: Topics that are loaded ahead at the same time for one connection. A request that names more has them opened in
+#: its turn, side by side.
 _AT_ONCE = 64
 _BY_ID_SINCE = 13
+
+_Key = tuple[str | bytes, int]
 
 
 class LoadsAhead:
@@ -25,31 +29,51 @@ class LoadsAhead:
 
     def __init__(self, session: "Session") -> None:
         self._session = session
-        self._under_way: dict[tuple[str | bytes, int], None] = {}
+        self._under_way: dict[_Key, None] = {}
+        self._unread: deque[Slot] = deque()
+
+    def look_behind(self, waiting: deque[Slot]) -> None:
+        """One of the requests is about to wait: look at those behind it that have come since the last time."""
+        new: list[Slot] = []
+        for slot in reversed(waiting):
+            if slot.looked_at:
+                break
+            new.append(slot)
+        for slot in reversed(new):
+            self.look(slot)
 
     def look(self, slot: Slot) -> None:
-        """At a request that waits, once."""
-        handler = HANDLERS[ApiKey.PRODUCE]
-        if slot.api_key != ApiKey.PRODUCE or slot.frame is None or slot.looked_at:
-            return
+        """At a request that waits behind one that opens something."""
         slot.looked_at = True
-        if not self._session.credentials.valid or not handler.first <= slot.version <= handler.last:
-            return
+        if slot.api_key == ApiKey.PRODUCE:
+            self._unread.append(slot)
+            self._go_on()
+
+    def _go_on(self) -> None:
+        while self._unread and len(self._under_way) < _AT_ONCE:
+            for key in self._written_to(self._unread.popleft()):
+                self._under_way[key] = None
+                self._session.tasks.spawn(self._load(key), "load ahead")
+
+    def _written_to(self, slot: Slot) -> list[_Key]:
+        """The partitions of a request that are not open yet, if its turn has not come."""
+        handler = HANDLERS[ApiKey.PRODUCE]
+        known = self._session.credentials.valid and handler.first <= slot.version <= handler.last
+        if slot.frame is None or not known:
+            return []
         try:
             request: Any = decode_request(slot.api_key, slot.version, slot.frame)
         except WeirError:
-            return
-        for topic in request.topic_data:
-            name = topic.topic_id if slot.version >= _BY_ID_SINCE else topic.name
-            for data in topic.partition_data:
-                key = name, data.index
-                if len(self._under_way) >= _AT_ONCE:
-                    return
-                if key not in self._under_way and not self._session.publishing.has(key):
-                    self._under_way[key] = None
-                    self._session.tasks.spawn(self._load(key), "load ahead")
+            return []
+        named: dict[_Key, None] = {
+            (topic.topic_id if slot.version >= _BY_ID_SINCE else topic.name, data.index): None
+            for topic in request.topic_data
+            for data in topic.partition_data
+        }
+        missing = [key for key in named if key not in self._under_way and not self._session.publishing.has(key)]
+        return missing if len(missing) <= _AT_ONCE else []
 
-    async def _load(self, key: tuple[str | bytes, int]) -> None:
+    async def _load(self, key: _Key) -> None:
         services, role = self._session.services, self._session.role
         try:
             part = await services.catalog.look_known(role, *key)
@@ -58,3 +82,7 @@ class LoadsAhead:
             pass
         finally:
             del self._under_way[key]
+        self._go_on()
+
+    def forget(self) -> None:
+        self._unread.clear()
