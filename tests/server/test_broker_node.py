@@ -28,6 +28,7 @@ from weir.model.errors import (
     NotAuthorisedError,
     PeerUnavailableError,
     TopicNotFoundError,
+    WeirError,
 )
 from weir.model.topics import TopicName
 from weir.runtime.interfaces import Runtime
@@ -114,6 +115,15 @@ async def test_a_taken_port_is_found_before_the_folder_is_made(make: MakeWeir, t
     with pytest.raises(AddressInUseError):
         await second.start()
     assert not (tmp_path / "other").exists()
+
+
+async def test_a_namespace_has_as_many_topics_as_is_configured(make: MakeWeir, runtime: Runtime) -> None:
+    node = make("limits.topics=1")
+    await node.start()
+    async with PulsarClient(runtime, url(node)) as client:
+        await exchange(client, "one")
+        with pytest.raises(WeirError, match="as many topics as it may"):
+            await client.producer("another")
 
 
 async def test_closing_twice_is_fine(make: MakeWeir) -> None:

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from weir.broker.registry.topics import TopicLimits
 from weir.model.errors import ConfigError
 from weir.server.addresses import Address
 from weir.server.config import KEYS, Config
 from weir.server.config_load import load
-from weir.server.config_parts import group_settings
+from weir.server.config_parts import group_settings, topic_limits
 from weir.server.config_types import (
     ADDRESS,
     BOUND,
@@ -225,3 +226,9 @@ def test_positions_are_looked_after_often_enough_for_the_time_that_they_are_kept
 ) -> None:
     config = load(assignments=[f"groups.retention={retention}"]).config
     assert group_settings(config).sweep_s == sweep_s
+
+
+def test_how_many_topics_and_partitions_there_may_be_is_configured() -> None:
+    assert topic_limits(Config()) == TopicLimits()
+    assignments = ["limits.partitions=5", "limits.topics=7", "limits.topic_records=9"]
+    assert topic_limits(load(assignments=assignments).config) == TopicLimits(5, 7, cached=9)

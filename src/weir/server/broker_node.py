@@ -178,6 +178,7 @@ class BrokerNode(Node):
             rack=config.cluster.rack,
             peers=self._peers,
             balance=parts.balance_settings(config),
+            topics=parts.topic_limits(config),
         )
 
     async def _bind(self, tls: SSLContext | None) -> None:

@@ -225,6 +225,11 @@ class Limits:
         256 * MIB,
         "Requests of all connections that are being received or served; above it, large ones are not read on.",
     )
+    partitions: int = setting(COUNT, 10_000, "Partitions that a topic may have; 0: any number.")
+    topics: int = setting(COUNT, 0, "Topics that a namespace may have; 0: any number.")
+    topic_records: int = setting(
+        COUNT, 10_000, "Records of topics that are kept in memory, besides those of topics in use."
+    )
     idle: float = setting(SECONDS, 600.0, "A Kafka connection that was silent for so long is closed.")
     keep_alive: float = setting(
         SECONDS, 30.0, "A connection that was silent for so long is asked whether it lives."

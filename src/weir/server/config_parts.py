@@ -14,6 +14,7 @@ from weir.broker.balance.limits import BalanceLimits
 from weir.broker.groups.model import GroupSettings
 from weir.broker.peers.credentials import ClusterCredentialSettings
 from weir.broker.peers.settings import PeerServerSettings
+from weir.broker.registry.topics import TopicLimits
 from weir.broker.settings import BrokerSettings
 from weir.gateway.amqp.connection.settings import AmqpSettings
 from weir.gateway.amqp.connection.settings import SessionLimits as AmqpLimits
@@ -129,6 +130,15 @@ def group_settings(config: Config) -> GroupSettings:
         max_groups_per_role=groups.max_per_role,
         retention_s=groups.retention,
         sweep_s=min(GroupSettings().sweep_s, max(1.0, groups.retention / 2)),
+    )
+
+
+def topic_limits(config: Config) -> TopicLimits:
+    limits = config.limits
+    return TopicLimits(
+        max_partitions=limits.partitions,
+        max_topics_per_namespace=limits.topics,
+        cached=max(1, limits.topic_records),
     )
 
 
