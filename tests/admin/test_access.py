@@ -52,6 +52,10 @@ RULES = [
     ("lookup", r".* /admin/weir/v1/sinks/.*"),  # every role that may do anything has its own
     ("open", r"GET (/openapi.json|/metrics|/ready|/status.html|.*/brokers/(version|ready)|/admin/v2/clusters)"),
     ("superuser", r".* /admin/v2/(brokers|broker-stats|clusters|tenants)\b.*"),
+    ("anyone", r"GET /admin/weir/v1/(rates|connections)"),
+    ("lookup", r"GET /admin/weir/v1/history/.*"),
+    ("consume", r"GET /admin/weir/v1/messages/.*"),
+    ("produce", r"POST /admin/weir/v1/messages/.*"),
     ("anyone", r"GET /admin/weir/v1/(addresses|streams|stream-runner)"),  # streams: those that one administers
     ("superuser", r".* /admin/weir/v1/(cluster.*|stream-runner.*|streams/.*/progress)"),
     ("lookup", r"GET /lookup/.*"),

@@ -70,13 +70,13 @@ class Visitor:
         *,
         on: str = "/console/topics",
         follow: bool = True,
-        headers: dict[str, str] | None = None,
+        head: dict[str, str] | None = None,
         **fields: str,
     ) -> Page:
         """As the form of the page `on` would."""
         data = urlencode({"proof": self.get(on).proof, **fields}).encode()
         page = self.request(
-            "POST", path, data, {"content-type": "application/x-www-form-urlencoded", **(headers or {})}
+            "POST", path, data, {"content-type": "application/x-www-form-urlencoded", **(head or {})}
         )
         return self.get(page.headers["location"]) if follow and page.status == 303 else page
 

@@ -125,7 +125,7 @@ def test_signing_in_leads_to_no_other_site(guarded: Weir, where: str) -> None:
 def test_a_form_of_another_site_is_refused_even_with_the_right_proof(
     visitor: Visitor, unique: str, headers: dict[str, str]
 ) -> None:
-    page = visitor.post("/console/topics", headers=headers, namespace="public/default", name=unique)
+    page = visitor.post("/console/topics", head=headers, namespace="public/default", name=unique)
     assert page.status == 403
     assert visitor.weir.ask("GET", f"persistent/public/default/{unique}/stats").status == 404
 
@@ -141,7 +141,7 @@ def test_a_form_without_the_session_s_proof_is_refused(visitor: Visitor, unique:
 def test_a_form_of_our_own_page_is_taken(visitor: Visitor, unique: str) -> None:
     host = str(visitor.weir.up.addresses["http"])
     ours = {"sec-fetch-site": "same-origin", "origin": f"http://{host}"}
-    page = visitor.post("/console/topics", headers=ours, follow=False, namespace="public/default", name=unique)
+    page = visitor.post("/console/topics", head=ours, follow=False, namespace="public/default", name=unique)
     assert page.status == 303
     assert visitor.weir.ask("GET", f"persistent/public/default/{unique}/stats").status == 200
 

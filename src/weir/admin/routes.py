@@ -4,6 +4,7 @@ from weir.admin.addresses import Addresses
 from weir.admin.amqp.routes import management_routes
 from weir.admin.broker_stats import BrokerStats
 from weir.admin.brokers import Brokers
+from weir.admin.browse import Browse
 from weir.admin.bundles import Bundles
 from weir.admin.cluster import ClusterRoutes
 from weir.admin.context import AdminContext, AdminSettings, ServiceUrls
@@ -44,6 +45,7 @@ def admin_routes(context: AdminContext) -> list[Route]:
         *PolicyRoutes(context, topics=True).routes(),
         *Subscriptions(context).routes(),
         *Messages(context).routes(),
+        *Browse(context).routes(),
         *permission_routes(context),
         *Schemas(context).routes(),
         *(route for domain in Domain for route in Lookup(context, domain).routes()),

@@ -4,6 +4,7 @@ So what a visitor sees and does is what their role may see and do, by the same c
 is asked of that broker.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -36,6 +37,20 @@ class AdminCalls:
         """What the API answers, as plain values; RefusedError with its status and reason."""
         done = await self.respond(role, method, path, query, body)
         return msgspec.json.decode(done.body) if done.body else None
+
+    async def ask_others(self, role: str, path: str) -> list[Any]:
+        """What the other brokers of the cluster answer to a GET; those that do not answer are left out."""
+        context = self._context
+
+        async def one(broker_id: str) -> Any:
+            try:
+                answer = await context.ask_peer(broker_id, AdminCall(role, "GET", path))
+            except PeerError:
+                return None
+            return msgspec.json.decode(answer.body) if answer.status == 200 else None
+
+        others = [info.broker_id for info in context.broker.brokers() if info.broker_id != context.broker_id]
+        return [found for found in await asyncio.gather(*map(one, others)) if found is not None]
 
     async def respond(
         self, role: str, method: str, path: str, query: Mapping[str, object] | None = None, body: object = None

@@ -1,13 +1,11 @@
 """Pushes to browsers: after each tick of the sampler, what changed, rendered once for all who may see the same."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import nullcontext
 
 from weir.admin.http import Response
 from weir.admin.routing import RefusedError
 from weir.console.view import SECURITY_HEADERS, View
 from weir.model.errors import NotAuthenticatedError
-from weir.model.topics import TopicName
 
 EVENTS = "text/event-stream"
 #: Who look at the same time; more are told to come again.
@@ -26,18 +24,16 @@ class Live:
         #: How often something was rendered: what a test counts.
         self.rendered = 0
 
-    def stream(self, view: View, event: str, key: str, render: Render, topic: TopicName | None = None) -> Response:
+    def stream(self, view: View, event: str, key: str, render: Render) -> Response:
         """Events of one name, each with a piece of HTML. `key`: equal for those who look at the same."""
         if view.console.sampler.viewers >= MAX_VIEWERS:
             raise RefusedError(503, "too many look at this broker's console at once", hint="try another broker")
         headers = {**SECURITY_HEADERS, "cache-control": "no-store", "x-accel-buffering": "no"}
-        return Response(200, b"", EVENTS, headers, self._events(view, event, key, render, topic))
+        return Response(200, b"", EVENTS, headers, self._events(view, event, key, render))
 
-    async def _events(
-        self, view: View, event: str, key: str, render: Render, topic: TopicName | None
-    ) -> AsyncGenerator[bytes, None]:
+    async def _events(self, view: View, event: str, key: str, render: Render) -> AsyncGenerator[bytes, None]:
         sampler = view.console.sampler
-        with sampler.viewed(topic) if topic is not None else nullcontext(), sampler.viewed():
+        with sampler.viewed():
             seen = sampler.revision
             yield b"retry: 3000\n\n"
             while True:

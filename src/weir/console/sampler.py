@@ -27,6 +27,8 @@ _HISTORIES = 500
 _SUBSCRIPTIONS = 50
 #: Topics that a tick samples because they are busy, and because it is their turn.
 _BUSY, _TURN = 100, 50
+#: Topics of which somebody asked for the history are sampled at each tick for so long, at most so many.
+_ASKED_S, _ASKED = 30.0, 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,8 @@ class Sampler:
         self.loaded = 0
         #: How many topics were looked at in all: what a test counts.
         self.work = 0
-        self._watched: dict[TopicName, int] = {}
+        #: Until when topics are sampled at each tick, because somebody asked for their history.
+        self._asked: dict[TopicName, float] = {}
         self._viewers = 0
         self._turn: Iterator[TopicName] = iter(())
         self._backlogs: dict[TopicName, int] = {}
@@ -85,21 +88,24 @@ class Sampler:
         return self._viewers
 
     @contextmanager
-    def viewed(self, topic: TopicName | None = None) -> Iterator[None]:
-        """Somebody looks, at a topic if one is named, until this ends."""
+    def viewed(self) -> Iterator[None]:
+        """Somebody looks, until this ends."""
         self._viewers += 1
-        if topic is not None:
-            self._watched[topic] = self._watched.get(topic, 0) + 1
         if self._viewers == 1:
             self._sooner.wake()
         try:
             yield
         finally:
             self._viewers -= 1
-            if topic is not None:
-                self._watched[topic] -= 1
-                if not self._watched[topic]:
-                    del self._watched[topic]
+
+    def kept(self, topic: Topic) -> TopicHistory:
+        """The history of a topic that somebody asks for: it is sampled for a while from now on."""
+        now = self._clock.monotonic()
+        if len(self._asked) < _ASKED or topic.name in self._asked:
+            self._asked[topic.name] = now + _ASKED_S
+        if topic.name not in self.topics:
+            self._sample(topic, now)
+        return self.topics[topic.name]
 
     async def next(self, seen: int) -> int:
         """Wait until there was a tick since `revision` was `seen`."""
@@ -138,9 +144,13 @@ class Sampler:
         self._changed.wake()
 
     def _chosen(self, busy: set[TopicName]) -> list[TopicName]:
-        chosen = dict.fromkeys(self._watched)
+        now = self._clock.monotonic()
+        for name in [name for name, until in self._asked.items() if until < now]:
+            del self._asked[name]
+        chosen = dict.fromkeys(self._asked)
+        room = _BUSY + len(chosen)
         for name in busy:
-            if len(chosen) >= _BUSY + len(self._watched):
+            if len(chosen) >= room:
                 break
             chosen[name] = None
         chosen.update(dict.fromkeys(self._next_in_turn()))
@@ -167,7 +177,7 @@ class Sampler:
         history = self.topics.pop(topic.name, None) or TopicHistory()
         self.topics[topic.name] = history
         if len(self.topics) > _HISTORIES:
-            oldest = next((name for name in self.topics if name not in self._watched), None)
+            oldest = next((name for name in self.topics if name not in self._asked), None)
             if oldest is not None:
                 del self.topics[oldest]
         taken, given = stats.published, stats.delivered

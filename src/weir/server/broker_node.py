@@ -137,15 +137,16 @@ class BrokerNode(Node):
         self._storage_admin = StorageAdministration(self._runtime, self._storage.meta, self._storage.ledgers)
         self._started.push_async_callback(self._storage_admin.close)
         context = self._admin()
-        routes = admin_routes(context)
+        console = await self._console(context)
+        routes = [*admin_routes(context), *([] if console is None else console.api())]
         self.composed.peer_handlers.on(AdminCall, AdminPeerHandler(routes).perform)
         await self._serve_peers()
         await self._serve_pulsar(tls)
         await self._serve_kafka(tls)
         await self._serve_amqp(tls)
-        await self._serve_http(tls, routes, await self._console(context, routes))
+        await self._serve_http(tls, routes, console)
 
-    async def _console(self, context: AdminContext, routes: list[Route]) -> ConsoleService | None:
+    async def _console(self, context: AdminContext) -> ConsoleService | None:
         if not self._config.console.enabled or not {"http", "https"} & self._bound.keys():
             return None
         parts_of_it = ConsoleParts(
@@ -154,7 +155,7 @@ class BrokerNode(Node):
             await token_maker(self._runtime, parts.token_settings(self._config)),
             self._connections,
         )
-        service = ConsoleService(context, routes, parts_of_it)
+        service = ConsoleService(context, parts_of_it)
         service.start(self._started)
         return service
 
@@ -329,7 +330,7 @@ class BrokerNode(Node):
                 authenticate,
                 tls=tls if secure else None,
                 request_budget=self._request_budget,
-                pages=[] if console is None else console.pages(authenticate, tls=secure),
+                pages=[] if console is None else console.pages(routes, authenticate, tls=secure),
             )
             await server.start()
             self._started.push_async_callback(server.close)

@@ -9,6 +9,7 @@ from weir.admin.routing import Route
 from weir.admin.server import Authenticate
 from weir.broker.access.tokens import create_token, load_secret, read_key
 from weir.console.app import Console
+from weir.console.history import History
 from weir.console.parts import ConsoleParts, DiskSpace
 from weir.console.sampler import Sampler
 from weir.meta import keys
@@ -25,9 +26,8 @@ _KEY_BYTES = 32
 class ConsoleService:
     """What the consoles of all listeners share. `start` begins to sample."""
 
-    def __init__(self, context: AdminContext, routes: Sequence[Route], parts: ConsoleParts) -> None:
+    def __init__(self, context: AdminContext, parts: ConsoleParts) -> None:
         self._context = context
-        self._routes = routes
         self._parts = parts
         self.sampler = Sampler(context.clock, context.broker)
         self._tasks = TaskScope("console")
@@ -36,9 +36,13 @@ class ConsoleService:
         self._tasks.spawn(self.sampler.run(), "sampler")
         stack.push_async_callback(self._tasks.close)
 
-    def pages(self, authenticate: Authenticate, *, tls: bool) -> list[Route]:
+    def api(self) -> list[Route]:
+        """Calls for the consoles of other brokers, and for programs."""
+        return History(self._context, self.sampler, self._parts.connections).routes()
+
+    def pages(self, routes: Sequence[Route], authenticate: Authenticate, *, tls: bool) -> list[Route]:
         """For one listener."""
-        console = Console(self._context, self._routes, authenticate, self._parts, self.sampler, tls=tls)
+        console = Console(self._context, routes, authenticate, self._parts, self.sampler, tls=tls)
         return console.routes()
 
 

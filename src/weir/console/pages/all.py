@@ -2,12 +2,23 @@
 
 from typing import TYPE_CHECKING
 
-from weir.console.pages import overview, signing_in, topics
+from weir.console.pages import (
+    dead_letters,
+    held,
+    messages,
+    overview,
+    produce,
+    schema,
+    signing_in,
+    subscriptions,
+    topic,
+    topics,
+)
 
 if TYPE_CHECKING:
     from weir.console.app import Console, PageRoute
 
-_PAGES = (signing_in, overview, topics)
+_PAGES = (signing_in, overview, topics, topic, messages, produce, held, subscriptions, dead_letters, schema)
 
 
 def tabs(console: "Console", role: str) -> list[tuple[str, str, str]]:

@@ -1,0 +1,138 @@
+"""Messages of a topic: by offset, by moment, by key, decoded by the schema; and one sent again."""
+
+from base64 import b64decode
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from weir.admin.http import Response
+from weir.admin.routing import RefusedError
+from weir.console.app import Console, PageRoute
+from weir.console.pages.topic_frame import BASE, TopicFrame, frame_of, render, schema_of
+from weir.console.values import Shown, ValueSchema, plain, show
+from weir.console.view import View
+from weir.model.registry import Action
+from weir.model.topics import TopicName
+
+_PAGE = 50
+#: As `wire.pulsar.translation` writes it.
+SCHEMA_VERSION = "weir-schema-version"
+
+
+def routes(console: Console) -> list[PageRoute]:
+    return [
+        PageRoute("GET", f"{BASE}/messages", browse),
+        PageRoute("POST", f"{BASE}/again", again),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class ShownMessage:
+    raw: dict[str, Any]
+    key: str
+    value: Shown
+    headers: list[tuple[str, str]]
+
+    @property
+    def line(self) -> str:
+        """The value on one line."""
+        return " ".join(self.value.text[:400].split())[:200]
+
+
+async def browse(view: View) -> Response:
+    frame = await frame_of(view)
+    part = chosen_part(view, frame)
+    by, query = _query(view)
+    page = await view.ask("GET", frame.weir_api("messages", part), {**query, "limit": _PAGE})
+    shown = await shown_messages(view, frame, page["messages"])
+    return render(
+        view,
+        frame,
+        "messages",
+        "messages.html",
+        part=part,
+        by=by,
+        asked={name: view.asked(name) for name in ("offset", "moment", "key")},
+        page_of=page,
+        messages=shown,
+        subscriptions=await view.look(frame.api("/subscriptions"), default=[]),
+        may_produce=view.context.authoriser.may(view.role, Action.PRODUCE, frame.name),
+    )
+
+
+async def again(view: View) -> Response:
+    """A copy of a stored message, at the end of its topic: consumers get it as a new one."""
+    frame = await frame_of(view)
+    part = chosen_part(view, frame, view.said("partition"))
+    offset = view.said("offset")
+    page = await view.ask("GET", frame.weir_api("messages", part), {"offset": offset, "limit": 1})
+    found = page["messages"]
+    if not found or str(found[0]["offset"]) != offset:
+        raise RefusedError(404, f"there is no message at offset {offset[:20]} any more")
+    if found[0]["cut"]:
+        raise RefusedError(412, "the message is too large to be sent again from here", hint="use a client")
+    sent = await view.ask("POST", frame.weir_api("messages", part), body=copy_of(found[0]))
+    return view.back(frame.url("messages"), f"Sent again: it is at offset {sent['offset']} now.")
+
+
+def copy_of(message: dict[str, Any], leave_out: tuple[str, ...] = ()) -> dict[str, Any]:
+    """A browsed message as the API takes one."""
+    return {
+        "key": message["key"],
+        "value": message["value"],
+        "headers": [pair for pair in message["headers"] if pair[0] not in leave_out],
+        "eventMs": message["eventMs"],
+    }
+
+
+def chosen_part(view: View, frame: TopicFrame, text: str | None = None) -> TopicName:
+    """The partition that is looked at; the topic itself if it has none."""
+    parts = frame.parts()
+    number = text if text is not None else view.asked("partition", "0")
+    if len(parts) == 1 or not (number.isascii() and number.isdigit()) or int(number) >= len(parts):
+        return parts[0]
+    return parts[int(number)]
+
+
+async def shown_messages(view: View, frame: TopicFrame, messages: list[dict[str, Any]]) -> list[ShownMessage]:
+    schemas: dict[str, ValueSchema | None] = {}
+    found = []
+    for raw in messages:
+        headers = [(name, _header(value)) for name, value in raw["headers"]]
+        version = next((value for name, value in headers if name == SCHEMA_VERSION and value.isdigit()), "")
+        if version not in schemas:
+            schemas[version] = await schema_of(view, frame, version or None)
+        key = None if raw["key"] is None else b64decode(raw["key"])
+        value = None if raw["value"] is None else b64decode(raw["value"])
+        schema = None if raw["cut"] else schemas[version]
+        found.append(ShownMessage(raw, "" if key is None else plain(key).text, show(value, schema, key), headers))
+    return found
+
+
+def moment_ms(text: str) -> int:
+    """Milliseconds since 1970, or a date and time, UTC unless it says otherwise."""
+    text = text.strip()
+    if text.isascii() and text.isdigit() and len(text) < 18:
+        return int(text)
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError as bad:
+        hint = "write 2030-01-31T12:00, or milliseconds since 1970"
+        raise RefusedError(400, f"{text[:60]!r} is not a moment", hint=hint) from bad
+    return max(0, round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000))
+
+
+def _query(view: View) -> tuple[str, dict[str, object]]:
+    """How somebody looks, and what the API is asked."""
+    by = view.asked("by", "last")
+    if by == "moment" and view.asked("moment"):
+        return by, {"moment": moment_ms(view.asked("moment"))}
+    if by == "key" and view.asked("key"):
+        return by, {"key": view.asked("key"), "offset": view.number("offset", 0)}
+    if by == "offset":
+        return by, {"offset": view.number("offset", 0)}
+    return "last", {"last": _PAGE}
+
+
+def _header(value: str | None) -> str:
+    return "null" if value is None else plain(b64decode(value)).text

@@ -1,0 +1,267 @@
+"""Pages about one topic: what they show of every kind of message, and what their forms do."""
+
+import json
+
+import pulsar
+import pytest
+from pulsar import schema as kinds
+from tests.admin.conftest import Weir
+from tests.console.conftest import Visitor
+
+EVIL = '<script>alert("x")</script>'
+
+
+class Order(kinds.Record):
+    item = kinds.String()
+    count = kinds.Integer()
+
+
+def url(name: str, page: str = "") -> str:
+    return f"/console/topic/persistent/public/default/{name}{'/' + page if page else ''}"
+
+
+@pytest.fixture
+def topic(weir: Weir, unique: str) -> str:
+    weir.do("PUT", f"persistent/public/default/{unique}")
+    return unique
+
+
+def test_a_topic_shows_its_rates_producers_ledgers_and_storage(
+    visitor: Visitor, client: pulsar.Client, topic: str
+) -> None:
+    producer = client.create_producer(f"public/default/{topic}", producer_name=f"maker-{topic}")
+    producer.send(b"x")
+    words = visitor.get(url(topic)).words
+    assert f"maker-{topic}" in words
+    assert "Ledgers" in words
+    assert "Messages per second" in words
+    assert "Lag by subscription" in words
+
+
+def test_a_topic_that_is_not_there_is_a_404(visitor: Visitor, unique: str) -> None:
+    for page in ("", "messages", "held", "subscriptions", "schema", "policies", "produce", "deadletters"):
+        assert visitor.get(url(unique, page)).status == 404
+    assert visitor.get("/console/topic/other/public/default/x").status == 404
+
+
+def test_a_partitioned_topic_shows_each_partition_and_can_grow(visitor: Visitor, weir: Weir, unique: str) -> None:
+    weir.do("PUT", f"persistent/public/default/{unique}/partitions", 3)
+    page = visitor.get(url(unique))
+    assert page.text.count(f"{unique}-partition-") == 3
+    grown = visitor.post(f"{url(unique)}/grow", partitions="5", back=url(unique))
+    assert "It has 5 partitions now." in grown.words
+    refused = visitor.post(f"{url(unique)}/grow", partitions="2", back=url(unique))
+    assert "cannot have fewer" in refused.words
+
+
+# --- messages ---------------------------------------------------------------------------------------------------
+
+
+def sent(client: pulsar.Client, topic: str, schema: object, value: object, **more: object) -> None:
+    producer = client.create_producer(f"public/default/{topic}", schema=schema)
+    producer.send(value, **more)
+    producer.close()
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "shown"),
+    [
+        (kinds.StringSchema(), "plain words", ["plain words", "STRING"]),
+        (kinds.BytesSchema(), b"\x00\xff\x01", ["00 ff 01", "bytes"]),
+        (kinds.BytesSchema(), b'{"a": [1, 2]}', ["&#34;a&#34;: [", "JSON"]),
+        (kinds.JsonSchema(Order), Order(item="nails", count=7), ["&#34;item&#34;: &#34;nails&#34;", "JSON"]),
+        (kinds.AvroSchema(Order), Order(item="nails", count=7), ["&#34;item&#34;: &#34;nails&#34;", "AVRO"]),
+    ],
+    ids=["string", "bytes", "bytes that are JSON", "JSON", "Avro"],
+)
+def test_values_are_decoded_by_the_topic_s_schema(
+    visitor: Visitor, client: pulsar.Client, topic: str, schema: object, value: object, shown: list[str]
+) -> None:
+    sent(client, topic, schema, value, partition_key="k1", properties={"who": "me"})
+    text = visitor.get(url(topic, "messages")).text
+    for part in [*shown, "k1", "who"]:
+        assert part in text
+
+
+def test_values_that_are_not_what_the_schema_says_are_shown_as_they_are_with_the_reason(
+    visitor: Visitor, weir: Weir, topic: str
+) -> None:
+    body = {"type": "AVRO", "schema": json.dumps(Order.schema()), "properties": {}}
+    weir.do("POST", f"schemas/public/default/{topic}/schema", body)
+    weir.do("POST", f"/admin/weir/v1/messages/persistent/public/default/{topic}", {"value": "/w=="})
+    page = visitor.get(url(topic, "messages"))
+    assert "not AVRO" in page.words
+    assert ">000000  ff" in page.text
+
+
+def test_messages_are_found_by_offset_moment_and_key(visitor: Visitor, client: pulsar.Client, topic: str) -> None:
+    producer = client.create_producer(f"public/default/{topic}", batching_enabled=False)
+    for number in range(60):
+        producer.send(f"value-{number:02}".encode(), partition_key=f"key-{number % 20}")
+    newest = visitor.get(url(topic, "messages"))
+    assert "value-59" in newest.text
+    assert "value-09" not in newest.text
+    by_offset = visitor.get(f"{url(topic, 'messages')}?by=offset&offset=5")
+    assert "value-05" in by_offset.text
+    assert "value-04" not in by_offset.text
+    assert 'rel="next"' in by_offset.text
+    by_key = visitor.get(f"{url(topic, 'messages')}?by=key&key=key-7")
+    assert [n for n in range(60) if f"value-{n:02}" in by_key.text] == [7, 27, 47]
+    assert "value-00" in visitor.get(f"{url(topic, 'messages')}?by=moment&moment=2020-01-01T00:00").text
+    assert "There is no message here" in visitor.get(f"{url(topic, 'messages')}?by=moment&moment=2090-01-01").words
+    assert visitor.get(f"{url(topic, 'messages')}?by=moment&moment=yesterday").status == 400
+
+
+def test_scripts_in_payloads_keys_headers_and_names_are_text(
+    visitor: Visitor, client: pulsar.Client, weir: Weir, unique: str
+) -> None:
+    topic = f"{unique}<img src=x onerror=alert(1)>"
+    quoted = topic.replace("<", "%3C").replace(">", "%3E").replace(" ", "%20").replace("=", "%3D")
+    producer = client.create_producer(f"persistent://public/default/{topic}")
+    producer.send(EVIL.encode(), partition_key=EVIL, properties={EVIL: EVIL})
+    weir.do("PUT", f"persistent/public/default/{quoted}/subscription/%3Cb%3Ebold")
+    for path in (
+        f"/console/topics?q={unique}",
+        url(quoted),
+        url(quoted, "messages"),
+        url(quoted, "subscriptions"),
+        f"{url(quoted, 'messages')}?by=key&key=%3Cscript%3Ealert(1)",
+        "/console/topics?q=%3Cscript%3Ealert(1)%3C/script%3E",
+        "/console/topics?namespace=%3Cscript%3E",
+    ):
+        page = visitor.get(path)
+        assert "<script>alert" not in page.text, path
+        assert "<img src=x" not in page.text, path
+        assert "<b>bold" not in page.text, path
+        assert page.status in (200, 404)
+
+
+# --- doing ------------------------------------------------------------------------------------------------------
+
+
+def test_a_message_is_produced_with_key_and_headers(visitor: Visitor, topic: str) -> None:
+    page = visitor.post(url(topic, "produce"), value="hello", key="k", headers="trace: 42", **{"as": "text"})
+    assert "Sent: offset 0" in page.words
+    assert "hello" in page.words
+    assert "trace 42" in page.words
+
+
+def test_what_is_typed_is_written_by_the_schema_or_refused(visitor: Visitor, weir: Weir, topic: str) -> None:
+    body = {"type": "AVRO", "schema": json.dumps(Order.schema()), "properties": {}}
+    weir.do("POST", f"schemas/public/default/{topic}/schema", body)
+    refused = visitor.post(url(topic, "produce"), value="no JSON", back=url(topic, "produce"))
+    assert "the value does not fit the schema" in refused.words
+    good = visitor.post(url(topic, "produce"), value='{"item": "nails", "count": 3}')
+    assert "Sent: offset 0" in good.words
+    assert "AVRO" in good.words
+
+
+def test_what_is_sent_for_later_is_held_and_can_be_cancelled_or_delivered_now(
+    visitor: Visitor, topic: str
+) -> None:
+    for number in range(2):
+        page = visitor.post(url(topic, "produce"), value=f"later-{number}", at="2090-01-01T00:00")
+    assert "2 waiting for their moment" in page.words
+    ids = [piece.split('"')[0] for piece in page.text.split('name="held" value="')[1:]]
+    first, second = ids[0], ids[-1]
+    cancelled = visitor.post(url(topic, "held/cancel"), held=first, partition="0")
+    assert "it will never be seen" in cancelled.words
+    assert "1 waiting for their moment" in cancelled.words
+    visitor.post(url(topic, "held/release"), held=second, partition="0")
+    assert "later-1" in visitor.get(url(topic, "messages")).words
+    gone = visitor.post(url(topic, "held/cancel"), held=first, partition="0", back=url(topic, "held"))
+    assert 'class="flash bad"' in gone.text
+
+
+def test_a_message_is_sent_again(visitor: Visitor, client: pulsar.Client, topic: str) -> None:
+    sent(client, topic, kinds.BytesSchema(), b"once", partition_key="k", properties={"p": "v"})
+    page = visitor.post(url(topic, "again"), offset="0", partition="0")
+    assert "it is at offset 1 now" in page.words
+    assert page.text.count('<pre class="value">once</pre>') == 2
+    assert visitor.post(url(topic, "again"), offset="77", partition="0").status == 404
+
+
+def test_a_subscription_is_made_moved_and_deleted(visitor: Visitor, client: pulsar.Client, topic: str) -> None:
+    producer = client.create_producer(f"public/default/{topic}", batching_enabled=False)
+    for number in range(5):
+        producer.send(str(number).encode())
+    base = url(topic, "subscriptions")
+    page = visitor.post(f"{base}/create", subscription="work", **{"from": "earliest"})
+    assert "work is there." in page.words
+    assert "5 wait" in page.words
+    for to, value, left in (
+        ("end", "", 0),
+        ("start", "", 5),
+        ("skip", "2", 3),
+        ("offset", "1", 4),
+        ("moment", "2090-01-01", 0),
+        ("moment", "2020-01-01", 5),
+    ):
+        page = visitor.post(f"{base}/move", subscription="work", to=to, value=value)
+        assert f"{left} wait" in page.words, (to, value)
+    assert (
+        "is not a number"
+        in visitor.post(f"{base}/move", subscription="work", to="skip", value="x", back=base).words
+    )
+    assert "work is deleted." in visitor.post(f"{base}/delete", subscription="work").words
+
+
+def test_redelivering_from_a_message_brings_it_and_what_is_behind_again(
+    visitor: Visitor, client: pulsar.Client, topic: str
+) -> None:
+    consumer = client.subscribe(f"public/default/{topic}", "work", negative_ack_redelivery_delay_ms=100)
+    producer = client.create_producer(f"public/default/{topic}", batching_enabled=False)
+    for number in range(3):
+        producer.send(str(number).encode())
+    for _ in range(3):
+        consumer.acknowledge(consumer.receive(30_000))
+    consumer.close()
+    visitor.post(url(topic, "subscriptions/move"), subscription="work", to="offset", value="1", partition="0")
+    consumer = client.subscribe(f"public/default/{topic}", "work")
+    assert [consumer.receive(30_000).data() for _ in range(2)] == [b"1", b"2"]
+
+
+def test_dead_letters_are_redriven_to_where_they_came_from_once(
+    visitor: Visitor, client: pulsar.Client, weir: Weir, topic: str
+) -> None:
+    dead = f"{topic}-work-DLQ"
+    producer = client.create_producer(f"public/default/{dead}", batching_enabled=False)
+    for number in range(3):
+        real = f"persistent://public/default/{topic}"
+        producer.send(f"bad-{number}".encode(), properties={"REAL_TOPIC": real, "mine": "kept"})
+    assert dead in visitor.get(url(topic, "deadletters")).words
+    page = visitor.get(url(dead, "deadletters"))
+    assert "3 dead letters here were not redriven" in page.words
+    target = page.text.split('name="target" value="')[1].split('"')[0]
+    assert target == f"persistent://public/default/{topic}"
+    done = visitor.post(url(dead, "deadletters/redrive"), target=target)
+    assert f"3 messages were sent to {topic}." in done.words
+    assert "0 dead letters here were not redriven" in done.words or "Nothing says" in done.words
+    again = visitor.post(url(dead, "deadletters/redrive"), target=target)
+    assert "0 messages were sent" in again.words
+    back = visitor.get(url(topic, "messages"))
+    assert [f"bad-{n}" in back.text for n in range(3)] == [True] * 3
+    assert "mine kept" in back.words
+    assert "REAL_TOPIC" not in back.words
+
+
+def test_schema_and_policies_are_shown(visitor: Visitor, weir: Weir, topic: str) -> None:
+    body = {"type": "JSON", "schema": json.dumps(Order.schema()), "properties": {"team": "shop"}}
+    weir.do("POST", f"schemas/public/default/{topic}/schema", body)
+    page = visitor.get(url(topic, "schema"))
+    assert "Version 0 JSON latest" in page.words
+    assert "nails" not in page.words
+    weir.do("POST", f"persistent/public/default/{topic}/messageTTL?messageTTL=77")
+    words = visitor.get(url(topic, "policies")).words
+    assert "message ttl s 77 here" in words
+
+
+def test_a_topic_is_emptied_and_deleted(visitor: Visitor, client: pulsar.Client, weir: Weir, topic: str) -> None:
+    sent(client, topic, kinds.BytesSchema(), b"x")
+    assert "Every message is forgotten." in visitor.post(url(topic, "empty")).words
+    consumer = client.subscribe(f"public/default/{topic}", "work")
+    refused = visitor.post(url(topic, "delete"), back=url(topic))
+    assert 'class="flash bad"' in refused.text
+    consumer.close()
+    assert f"{topic} is deleted." in visitor.post(url(topic, "delete"), force="yes").words
+    assert visitor.get(url(topic)).status == 404
