@@ -107,7 +107,7 @@ def encode(text: str, schema: ValueSchema | None) -> bytes:
             fastavro.schemaless_writer(out, fastavro.parse_schema(json.loads(schema.data)), json.loads(text))
             return out.getvalue()
         case "PROTOBUF_NATIVE" | "PROTOBUF" if schema is not None:
-            from google.protobuf import json_format
+            from google.protobuf import json_format  # type: ignore[import-untyped]
 
             data = schema.data if kind == "PROTOBUF_NATIVE" else _native_of_numbers(schema.properties)
             found: bytes = json_format.Parse(text, _message_class(data)()).SerializeToString()

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from ssl import SSLContext
 
+from weir.admin.connections import ConnectionBody, ConnectionRoutes
 from weir.admin.http import Request
 from weir.admin.peer_calls import AdminPeerHandler
 from weir.admin.routes import AdminContext, ServiceUrls, admin_routes
@@ -138,7 +139,11 @@ class BrokerNode(Node):
         self._started.push_async_callback(self._storage_admin.close)
         context = self._admin()
         console = await self._console(context)
-        routes = [*admin_routes(context), *([] if console is None else console.api())]
+        routes = [
+            *admin_routes(context),
+            *ConnectionRoutes(context.authoriser, self._listed_connections).routes(),
+            *([] if console is None else console.api()),
+        ]
         self.composed.peer_handlers.on(AdminCall, AdminPeerHandler(routes).perform)
         await self._serve_peers()
         await self._serve_pulsar(tls)
@@ -158,6 +163,26 @@ class BrokerNode(Node):
         service = ConsoleService(context, parts_of_it)
         service.start(self._started)
         return service
+
+    def _listed_connections(self) -> list[ConnectionBody]:
+        name = parts.broker_name(self._config)
+        return [
+            *(
+                ConnectionBody(name, "Pulsar", one.peer, one.role, one.client_version)
+                for server in self.pulsar_servers.values()
+                for one in server.sessions
+            ),
+            *(
+                ConnectionBody(name, "Kafka", one.peer, one.role, one.client_id)
+                for server in self.kafka_servers.values()
+                for one in server.sessions
+            ),
+            *(
+                ConnectionBody(name, "AMQP", one.peer, one.role, one.user)
+                for server in self.amqp_servers.values()
+                for one in server.sessions
+            ),
+        ]
 
     def _connections(self) -> list[tuple[str, int]]:
         """How many each protocol has."""

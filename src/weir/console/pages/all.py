@@ -1,15 +1,21 @@
-"""Every page."""
+"""Every page, and the menu."""
 
 from typing import TYPE_CHECKING
 
 from weir.console.pages import (
+    access,
+    cluster,
+    connections,
     dead_letters,
+    groups,
     held,
     messages,
     overview,
     produce,
+    queues,
     schema,
     signing_in,
+    streams,
     subscriptions,
     topic,
     topics,
@@ -18,12 +24,42 @@ from weir.console.pages import (
 if TYPE_CHECKING:
     from weir.console.app import Console, PageRoute
 
-_PAGES = (signing_in, overview, topics, topic, messages, produce, held, subscriptions, dead_letters, schema)
+_PAGES = (
+    signing_in,
+    overview,
+    topics,
+    topic,
+    messages,
+    produce,
+    held,
+    subscriptions,
+    dead_letters,
+    schema,
+    groups,
+    streams,
+    queues,
+    connections,
+    cluster,
+    access,
+)
 
 
 def tabs(console: "Console", role: str) -> list[tuple[str, str, str]]:
-    """(key, URL, label), in the order of the menu."""
-    return [("overview", "/", "Overview"), ("topics", "/console/topics", "Topics")]
+    """(key, URL, label), in the order of the menu; without what the role has nothing to see on."""
+    authoriser = console.context.authoriser
+    found = [
+        ("overview", "/", "Overview"),
+        ("topics", "/console/topics", "Topics"),
+        ("groups", "/console/groups", "Groups"),
+        ("streams", "/console/streams", "Streams"),
+        ("queues", "/console/queues", "Queues"),
+        ("connections", "/console/connections", "Connections"),
+    ]
+    if authoriser.is_superuser(role):
+        found.append(("cluster", "/console/cluster", "Nodes"))
+    if any(authoriser.may_administer(role, tenant) for tenant in console.context.registry.tenants.names()):
+        found.append(("access", "/console/access", "Access"))
+    return found
 
 
 def page_routes(console: "Console") -> "list[PageRoute]":

@@ -45,14 +45,16 @@ async def stats_of(view: View, frame: TopicFrame) -> dict[str, Any]:
 async def show(view: View) -> Response:
     frame = await frame_of(view)
     stats = await stats_of(view, frame)
-    ledgers = [] if frame.whole or not frame.stored else (await view.look(frame.api("/internalStats"), default={}))
+    inside: dict[str, Any] = {}
+    if frame.stored and not frame.whole:
+        inside = await view.look(frame.api("/internalStats"), default={})
     return render(
         view,
         frame,
         "",
         "topic.html",
         stats=stats,
-        ledgers=ledgers["ledgers"] if ledgers else [],
+        ledgers=inside.get("ledgers", []),
         parts=[
             {"url": topic_url(part), "number": part.partition, "stats": stats["partitions"].get(str(part), {})}
             for part in (frame.parts() if frame.whole else [])
@@ -88,14 +90,14 @@ async def history_plots(view: View, frame: TopicFrame) -> dict[str, Any]:
     }
 
 
-def lag_plot(lags: dict[str, list[list[float]]]) -> Any:
-    """A line for each of the subscriptions that are furthest behind."""
+def lag_plot(lags: dict[str, list[list[float]]], title: str = "Lag by subscription") -> Any:
+    """A line for each of those that are furthest behind."""
     most = sorted(lags, key=lambda name: -(lags[name][-1][1] if lags[name] else 0))[:_LINES]
     lines = [
         plots.Line(name, [(-age, lag) for age, lag in lags[name]], kind)
         for name, kind in zip(sorted(most), _KINDS, strict=False)
     ]
-    return plots.plot("Lag by subscription", lines, texts.count, now_s=0.0, span_s=SPAN_S)
+    return plots.plot(title, lines, texts.count, now_s=0.0, span_s=SPAN_S)
 
 
 async def delete(view: View) -> Response:

@@ -1,6 +1,6 @@
 """Topics of a namespace: found by a part of their names, page by page, a million of them too."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from weir.admin.http import Response
@@ -34,6 +34,7 @@ def namespaces_of(view: View) -> list[NamespaceName]:
         for tenant in registry.tenants.names()
         for name in registry.namespaces.names(tenant)
         if may(view.role, name)
+        or any(view.role in one.roles for one in registry.grants.on_topics_of(name).values())
     ]
 
 
@@ -99,17 +100,25 @@ async def _rows(
 ) -> tuple[list[dict[str, Any]], str]:
     """A page of topics, and what the next one comes after; "" if there is none."""
     start = TopicName.parse(after).base if after else None
+    may = view.context.authoriser.may_look
+    whole = may(view.role, namespace)
     records = view.context.registry.topics.of(namespace, after=start)
+
+    def sees(record: TopicRecord) -> bool:
+        return whole or may(view.role, record.name)
+
     if order != "name":
-        found, _ = await _matching(records, wanted, _SORTED)
+        found, _ = await _matching(records, wanted, _SORTED, sees)
         rows = [_row(view, record) for record in found]
         rows.sort(key=lambda row: row[order], reverse=True)
         return rows[:_PAGE], ""
-    found, more = await _matching(records, wanted, _PAGE)
+    found, more = await _matching(records, wanted, _PAGE, sees)
     return [_row(view, record) for record in found], more
 
 
-async def _matching(records: AsyncIterator[TopicRecord], wanted: str, most: int) -> tuple[list[TopicRecord], str]:
+async def _matching(
+    records: AsyncIterator[TopicRecord], wanted: str, most: int, sees: Callable[[TopicRecord], bool]
+) -> tuple[list[TopicRecord], str]:
     found: list[TopicRecord] = []
     looked, last = 0, ""
     low = wanted.lower()
@@ -118,7 +127,7 @@ async def _matching(records: AsyncIterator[TopicRecord], wanted: str, most: int)
             return found, last
         looked += 1
         last = str(record.name)
-        if low in record.name.local.lower():
+        if low in record.name.local.lower() and sees(record):
             found.append(record)
     return found, ""
 
