@@ -37,7 +37,7 @@ def test_topics_are_tables_typed_or_not_with_what_else_a_message_has(sql: Sql) -
     ]
     joined = f"SELECT p.value, t.id FROM {typed} t JOIN public.default.sql_plain p ON t.id = p.__offset ORDER BY 2"
     assert sql.rows(joined) == [("x", 0), ("y", 1)]
-    assert ("amount", "double") in sql.rows(f"DESCRIBE {typed}")
+    assert ("amount", "double", "yes") in sql.rows(f"DESCRIBE {typed}")
     (plan,) = sql.rows(f"EXPLAIN SELECT id FROM {typed}")
     assert "weir" in str(plan[0])
 

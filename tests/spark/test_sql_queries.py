@@ -56,7 +56,7 @@ def test_a_view_is_a_name_for_a_query_that_may_be_a_live_one(sql: Sql, tmp_path:
     sql.do("CREATE VIEW sqlq_big AS SELECT * FROM sqlq_orders WHERE id > 3 -- the big ones")
     sql.do("CREATE TEMP VIEW sqlq_two (number, half) AS SELECT id, amount FROM sqlq_big WHERE id < 5")
     assert sql.rows("SELECT * FROM sqlq_two") == [(4, 2.0)]
-    assert ("number", "int") in sql.rows("DESCRIBE sqlq_two")
+    assert ("number", "int", "yes") in sql.rows("DESCRIBE sqlq_two")
     assert ("sqlq_big",) in sql.rows("SHOW TABLES")
     sql.orders("sqlq_orders", 6, 2)
     assert sql.rows("SELECT count(*), max(v.id) FROM SQLQ_BIG AS v") == [(4, 7)]

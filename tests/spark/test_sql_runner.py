@@ -2,9 +2,11 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -151,7 +153,9 @@ class Story:
         return last == dict.fromkeys(letters, (20, 190))
 
 
-def test_sql_from_a_script_starts_a_runner_that_keeps_the_stream_running(topics: Topics, tmp_path: Path) -> None:
+def test_sql_from_a_script_starts_a_warm_server_and_a_runner_that_keeps_the_stream_running(
+    topics: Topics, tmp_path: Path
+) -> None:
     source = topics.create()
     topics.fill(source, ["1", "2", "3"])
     command = [sys.executable, "-m", "weir.cli.main", "sql", "--url", topics.up.http_url, "--json"]
@@ -160,16 +164,33 @@ def test_sql_from_a_script_starts_a_runner_that_keeps_the_stream_running(topics:
         f"CREATE STREAM by_script AS SELECT value FROM `{source}`;"
         "SHOW STREAMS; DROP STREAM by_script"
     )
-    variables = environment() | {"XDG_STATE_HOME": str(tmp_path)}
-    done = subprocess.run(
-        [*command, "--checkpoints", str(tmp_path / "checkpoints"), "--master", "local[1]", "-f", "-"],
-        input=script,
-        capture_output=True,
-        text=True,
-        env=variables,
-        timeout=_PATIENCE_S,
-        check=False,
+    sockets = tempfile.mkdtemp(prefix="weir-", dir="/tmp")  # the path of a socket is short
+    variables = environment() | {
+        "XDG_STATE_HOME": str(tmp_path),
+        "XDG_RUNTIME_DIR": sockets,
+        "WEIR_SQL_SERVER": "on",
+    }
+
+    def weir(*arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
+        asked = [*command[:4], *arguments]
+        return subprocess.run(
+            asked, input=given, capture_output=True, text=True, env=variables, timeout=_PATIENCE_S, check=False
+        )
+
+    done = weir(
+        *command[4:],
+        "--checkpoints",
+        str(tmp_path / "checkpoints"),
+        "--master",
+        "local[1]",
+        "-f",
+        "-",
+        given=script,
     )
+    # The same server does the next command, which knows nothing of the session before.
+    wrong = weir(*command[4:], "--master", "local[1]", "--debug", "-e", f"SELECT no FROM `{source}`")
+    told = json.loads(weir("server", "status", "--json").stdout)
+    stopped = weir("server", "stop")
     log = tmp_path / "checkpoints" / "runner.log"
     try:
         assert done.returncode == 0, done.stderr
@@ -177,10 +198,16 @@ def test_sql_from_a_script_starts_a_runner_that_keeps_the_stream_running(topics:
         assert found[0] == [{"s": 6}]
         assert found[1]["stream"] == "by_script"
         assert [line["stream"] for line in found[2]] == ["by_script"]
+        assert [(one["statements"], one["spark"]) for one in told] == [(2, True)]
+        assert wrong.returncode == 1
+        assert "cannot be resolved" in wrong.stderr.splitlines()[-1]
+        assert "org.apache.spark" in wrong.stderr  # behind --debug
+        assert stopped.stdout == "1 stopped\n"
     finally:
         where = rest.runner(Access(topics.up.http_url)).where
         if where is not None:
             os.kill(int(where.split()[1]), signal.SIGTERM)
+        shutil.rmtree(sockets)
     assert "running streams as process" in log.read_text()
 
 

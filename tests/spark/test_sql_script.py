@@ -35,13 +35,13 @@ def weir(topics: Topics, *arguments: str, script: str = "") -> subprocess.Comple
     )
 
 
-def test_the_first_statement_that_fails_ends_a_script(topics: Topics) -> None:
+def test_if_one_statement_of_a_script_cannot_be_done_none_is(topics: Topics) -> None:
     topics.create(name="script_one")
     script = "SHOW TABLES LIKE 'script_*';\n\nDESCRIBE script_on;\nSHOW STREAMS;"
     done = weir(topics, "sql", "--json", "-f", "-", script=script)
-    assert done.returncode == 1
-    assert json.loads(done.stdout) == [{"table": "script_one"}]
-    assert done.stderr == ("weir: statement 2, line 3: there is no topic script_on (did you mean script_one?)\n")
+    assert (done.returncode, done.stdout) == (1, "")
+    said = "statement 2, line 3: there is no topic script_on; nothing was done (did you mean script_one?)"
+    assert done.stderr == f"weir: {said}\n"
     done = weir(topics, "sql", "-e", "SHOW TABLES", "-e", "CREATE STREAM x AS")
     assert (done.returncode, done.stdout) == (1, "")
     assert "the query is missing" in done.stderr
@@ -57,8 +57,8 @@ def test_a_script_that_is_done_prints_one_document_for_each_statement(topics: To
     first, at = decoder.raw_decode(done.stdout)
     second, _ = decoder.raw_decode(done.stdout, at + 1)
     assert first == [{"table": "printed_one"}]
-    assert second[0] == {"column": "value", "type": "string"}
-    assert {"column": "__timestamp", "type": "timestamp"} in second
+    assert second[0] == {"column": "value", "type": "string", "shown by *": "yes"}
+    assert {"column": "__timestamp", "type": "timestamp", "shown by *": "no, by its name"} in second
     assert weir(topics, "sql", "-f", str(tmp_path / "none.sql")).returncode == 2
 
 

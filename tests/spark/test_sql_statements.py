@@ -223,7 +223,11 @@ def test_distinct_within_a_query_is_a_part_of_it_with_the_time_of_its_watermark(
     ("text", "expected"),
     [
         ("SEL", ["SELECT", "SELECT STREAM"]),
-        ("SELECT * FROM ord", ["orders", "ORDER BY"]),
+        ("SELECT * FROM ord", ["orders"]),
+        ("SELECT * FROM ", ["orders", "sales.`by-hour`"]),
+        ("SELECT * FROM a JOIN s", ["sales.`by-hour`"]),
+        ("INSERT INTO ", ["orders", "sales.`by-hour`"]),
+        ("DROP STREAM o", ["orders"]),
         ("SELECT * FROM orders o WHERE o.am", ["amount"]),
         ("SELECT * FROM orders WHERE id = 1 AND (am", ["amount"]),
         ("DESCRIBE sales.`by-h", ["sales.`by-hour`"]),

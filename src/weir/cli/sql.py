@@ -2,26 +2,24 @@
 
 import os
 import sys
-from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from weir.cli.output import print_json
+from weir.cli.lazy import Lazy, LazyGroup
 from weir.cli.remote import Remote, remote_options
-from weir.cli.spark_side import RunnerStarter, need_spark, place_of, quiet_session, state_folder
-from weir.cli.sql_views import print_live, print_rows, print_watched
+from weir.cli.spark_side import need_spark
+from weir.cli.sql_session import Session, hello_of, open_session
+from weir.cli.sql_views import Printer
 from weir.model.errors import ConfigError, WeirError
-
-if TYPE_CHECKING:
-    from weir.spark.sql.console import Console
-    from weir.spark.sql.statements import SelectStream, Statement, Watch
 
 _PROMPT_ROWS = 1_000
 
 
-@click.command(
+@click.group(
+    cls=LazyGroup,
+    lazy={"server": Lazy("weir.cli.sql_server:server", "The warm Spark that answers: status, stop.")},
+    invoke_without_command=True,
     epilog="""
 \b
 Examples:
@@ -33,12 +31,18 @@ Examples:
   weir sql -e "INSERT INTO orders (id, amount) VALUES (1, 9.5), (2, 3)"
   weir sql -e 'WATCH STREAMS'                               how far they are, until Ctrl-C
   weir sql -f report.sql --json
+  weir sql -e 'SELECT nothing FROM orders' --debug          what Spark itself says of it
   weir sql --url https://weir:8443 --ca ca.pem --token file:me.token
 
 \b
-With -e or -f, the first statement that fails ends it, with exit code 1; if one
-cannot be understood, none is done. 2: the options are wrong. 130: Ctrl-C.
-"""
+With -e or -f, all statements are looked at before the first is done: if one cannot
+be understood, or names what is not there, none is done. Then the first that fails
+ends it, with exit code 1. 2: the options are wrong. 130: Ctrl-C.
+
+\b
+The first weir sql starts a server that keeps Spark warm for the next ones, and ends
+when nobody has asked it for 10 minutes; WEIR_SQL_SERVER=off, or --no-server, does without.
+""",
 )
 @click.option("-e", "--execute", "texts", multiple=True, metavar="SQL", help="Do this. May be repeated.")
 @click.option("-f", "--file", "file", metavar="FILE", help="Do what is in a file; - reads standard input.")
@@ -57,8 +61,13 @@ cannot be understood, none is done. 2: the options are wrong. 130: Ctrl-C.
 @click.option("--checkpoints", metavar="FOLDER", help="For a runner started here; by default beside the data.")
 @click.option("--kafka", metavar="HOST:PORT", help="The Kafka listener, if the server's own word does not do.")
 @click.option("--master", default="local[*]", show_default=True, help="Where Spark runs queries.")
+@click.option("--no-server", is_flag=True, help="Start Spark in this process, for this time only.")
+@click.option("--debug", is_flag=True, help="With an error, print what Spark and Java said, too.")
 @remote_options
+@click.pass_context
 def sql(
+    ctx: click.Context,
+    /,
     *,
     texts: tuple[str, ...],
     file: str | None,
@@ -68,114 +77,93 @@ def sql(
     checkpoints: str | None,
     kafka: str | None,
     master: str,
+    no_server: bool,
+    debug: bool,
     remote: Remote,
     as_json: bool,
 ) -> None:
     """Query topics, and define streams, with SQL on Spark. Statements end with semicolons."""
+    if ctx.invoked_subcommand is not None:
+        return
     need_spark()
-    from weir.spark.sql.console import Console
-
     given = [*texts, *([_read(file)] if file is not None else [])]
-    place = place_of(remote, kafka)
-    starter = RunnerStarter(remote, place.access, kafka, checkpoints)
     asked = not given and sys.stdin.isatty()
-    config = {"spark.sql.warehouse.dir": str(state_folder() / "warehouse")}
-    console = Console(
-        lambda: quiet_session("weir-sql", master=master, config=config),
-        place,
+    hello = hello_of(
+        remote,
+        as_json=as_json,
         limit=limit or (_PROMPT_ROWS if asked else None),
         start=start,
-        see_runner=(lambda: False) if no_runner else starter.see,
+        kafka=kafka,
+        checkpoints=checkpoints,
+        no_runner=no_runner,
     )
-    if asked:
-        _prompt(console, as_json=as_json)
-        return
+    printer = Printer(as_json=as_json)
+    wait = printer.spinner
+    session = open_session(
+        hello,
+        master,
+        server=not no_server,
+        waiting=lambda: wait.start("starting the server of weir sql; it stays for the next statements"),
+        ready=wait.stop,
+    )
     try:
-        _run(console, given or [sys.stdin.read()], as_json=as_json)
+        if asked:
+            _prompt(session, printer, debug=debug)
+        else:
+            _script(session, printer, given or [sys.stdin.read()], debug=debug)
+    finally:
+        session.close()
+
+
+def _script(session: Session, printer: Printer, texts: list[str], *, debug: bool) -> None:
+    """All statements of all texts; the first that fails ends it."""
+    try:
+        if not session.run(texts, printer.take):
+            click.echo("", err=True)
         sys.stdout.flush()
     except BrokenPipeError:  # whoever reads has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except WeirError as wrong:
+        printer.spinner.stop()
+        _explain(wrong, debug=debug)
+        raise
+    finally:
+        printer.spinner.stop()
 
 
-def _run(console: "Console", texts: list[str], *, as_json: bool) -> None:
-    """All statements of all texts; the first that fails ends it. Nothing is done if one cannot be understood."""
-    from weir.spark.sql.parsing import parse_script
-
-    placed = [one for text in texts for one in parse_script(text)]
-    for one in placed:
-        try:
-            _do(console, one.statement, as_json=as_json)
-        except WeirError as wrong:
-            if len(placed) > 1:
-                wrong.what = f"statement {one.number}, line {one.line}: {wrong.what}"
-            raise
-
-
-def _do(console: "Console", statement: "Statement", *, as_json: bool) -> None:
-    from weir.spark.sql.results import Rows
-    from weir.spark.sql.statements import SelectStream, Watch
-
-    if isinstance(statement, SelectStream | Watch):
-        _until_interrupted(console, statement, as_json=as_json)
+def _explain(wrong: WeirError, *, debug: bool) -> None:
+    """What the programs below said, for those who asked for it."""
+    if not debug:
         return
-    result = console.do(statement)
-    if isinstance(result, Rows):
-        print_rows(result.columns, result.rows, as_json=as_json)
-        if result.more and not as_json:
-            click.echo(f"... and more; give --limit, or LIMIT, to see more than {len(result.rows)} rows")
-    elif as_json:
-        print_json({"done": result.what, **result.fields})
-    else:
-        click.echo(result.what)
+    from weir.spark.serving.traces import trace_of
+
+    click.echo(trace_of(wrong) or "no more is known of it than this:", err=True)
 
 
-def _until_interrupted(console: "Console", statement: "SelectStream | Watch", *, as_json: bool) -> None:
-    """What goes on until Ctrl-C."""
-    from weir.spark.sql.statements import Watch
+def _prompt(session: Session, printer: Printer, *, debug: bool) -> None:
+    from weir.cli.sql_prompt import HELP, Words, is_help, statements
 
-    try:
-        if isinstance(statement, Watch):
-            print_watched(console.watch(statement), as_json=as_json)
-            return
-        first = True
-        with closing(console.live(statement)) as rows:
-            for some in rows:
-                print_live(some.columns, some.rows, first=first, as_json=as_json)
-                sys.stdout.flush()
-                first = False
-    except KeyboardInterrupt:
-        click.echo("", err=True)
-
-
-def _prompt(console: "Console", *, as_json: bool) -> None:
-    from weir.cli.sql_prompt import Words, statements
-    from weir.spark.sql.cluster import table_name, topic_named
-
-    topics: list[str] = []
-    columns: dict[tuple[str, ...], list[str]] = {}
-
-    def look() -> None:
-        columns.clear()
-        with suppress(WeirError):
-            topics[:] = [table_name(topic) for topic in console.tables.names()]
-
-    def columns_of(table: tuple[str, ...]) -> list[str]:
-        if table not in columns:
-            columns[table] = []
-            with suppress(WeirError):
-                columns[table] = [one.name for one in console.tables.columns(topic_named(table))]
-        return columns[table]
-
-    click.echo("SQL on topics; statements end with ;  SHOW TABLES; lists them, exit or Ctrl-D leaves.")
-    look()
-    for text in statements(Words(lambda: topics, columns_of)):
+    words = Words(session.names)
+    click.echo(
+        "SQL on topics; statements end with ;  help tells more, SHOW TABLES; lists them, exit or Ctrl-D leaves."
+    )
+    words.look()
+    for text in statements(words):
+        if is_help(text):
+            click.echo(HELP)
+            continue
         try:
-            _run(console, [text], as_json=as_json)
+            if not session.run([text], printer.take):
+                click.echo("", err=True)
         except WeirError as wrong:
+            printer.spinner.stop()
+            _explain(wrong, debug=debug)
             click.secho(str(wrong), fg="red", err=True)
         except KeyboardInterrupt:
             click.echo("stopped", err=True)
-        look()
+        finally:
+            printer.spinner.stop()
+        words.look()
 
 
 def _read(file: str) -> str:

@@ -6,19 +6,24 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
 from weir.cli.remote import Remote, remote_options
-from weir.cli.spark_side import checkpoint_folder, need_spark, place_of, state_folder
+from weir.cli.spark_side import need_spark, place_of, spark_config
 from weir.cli.sql_views import print_rows, print_watched
-from weir.model.errors import RunnerBusyError
+from weir.model.errors import NetworkError, RunnerBusyError, TopicClosedError
 
 if TYPE_CHECKING:
+    from weir.client.blocking import Access
     from weir.spark.sql.runner import Runner
     from weir.spark.sql.statements import DescribeStream, ShowStreams
 
+T = TypeVar("T")
+
+#: How often one that stands by looks whether it is needed.
+_STANDBY_S = 2.0
 #: One that was killed is the runner until its lease runs out.
 _LEASE_PATIENCE_S = 20.0
 #: A service may be started before its broker is.
@@ -110,6 +115,8 @@ Examples:
 @click.option("--master", default="local[*]", show_default=True, help="Where Spark runs queries.")
 @click.option("--memory", default="1g", show_default=True, help="Memory of Spark's driver.")
 @click.option("--patience", type=click.IntRange(min=1), metavar="S", help="End if the broker is away for so long.")
+@click.option("--standby", is_flag=True, help="While another one runs the streams, wait until it does not.")
+@click.option("--debug", is_flag=True, help="Log all that Spark and Java say of a stream that fails.")
 @click.option("--leave-when-idle", is_flag=True, help="End when there are no streams for a minute.")
 @remote_options
 def run(
@@ -120,27 +127,42 @@ def run(
     memory: str,
     patience: int | None,
     leave_when_idle: bool,
+    standby: bool,
+    debug: bool,
     remote: Remote,
     as_json: bool,
 ) -> None:
     """Run the streams: one process does it for all of them, as a superuser where there are tokens."""
     need_spark()
+    from weir.spark.serving.runner_starter import checkpoint_folder
     from weir.spark.sessions import session
     from weir.spark.sql import runner as runners
 
     logging.getLogger("weir").setLevel(logging.INFO)
+    if debug:
+        logging.getLogger(runners.__name__).setLevel(logging.DEBUG)
     place = place_of(remote, kafka, patience_s=_BROKER_PATIENCE_S)
     runners.check_allowed(place.access)
     folder = checkpoint_folder(place.access, checkpoints)
     stopped: list[int] = []
+    starting = True
+
+    def stop(number: int, _frame: object) -> None:
+        stopped.append(number)
+        if starting:  # nothing runs yet that would have to be closed
+            raise SystemExit(0)
+
     # Before Spark starts, which has the JVM ignore Ctrl-C; the loop ends by itself, and closes what it runs.
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda got, _frame: stopped.append(got))
-    config = {"spark.driver.memory": memory, "spark.sql.warehouse.dir": str(state_folder() / "warehouse")}
+        signal.signal(number, stop)
+    if standby:
+        _stand_by(place.access)
+    config = {"spark.driver.memory": memory, **spark_config()}
     spark = session("weir-streams", master=master, config=config)
+    starting = False
     runner = runners.Runner(spark, place, str(folder))
     try:
-        _take(runner, stopped)
+        _take(runner, stopped, patience_s=None if standby else _LEASE_PATIENCE_S)
         click.echo(f"running streams as process {os.getpid()}; checkpoints in {folder}")
         runners.run(runner, lambda: bool(stopped), patience_s=patience, leave_when_idle=leave_when_idle)
         runner.close()
@@ -148,17 +170,37 @@ def run(
         spark.stop()
 
 
-def _take(runner: "Runner", stopped: list[int]) -> None:
+def _stand_by(access: "Access") -> None:
+    """Until nobody runs the streams; before Spark is started."""
+    from weir.client.streams import runner
+
+    said = False
+    while (found := _asked(lambda: runner(access))) is None or found.where is not None:
+        if found is not None and not said:
+            click.echo(f"the streams are run by {found.where}; this one stands by")
+            said = True
+        time.sleep(_STANDBY_S)
+
+
+def _take(runner: "Runner", stopped: list[int], *, patience_s: float | None) -> None:
     """Become the runner, also if the last one died a moment ago."""
-    deadline = time.monotonic() + _LEASE_PATIENCE_S
+    deadline = None if patience_s is None else time.monotonic() + patience_s
     while not stopped:
         try:
             runner.take()
             return
         except RunnerBusyError:
-            if time.monotonic() > deadline:
+            if deadline is not None and time.monotonic() > deadline:
                 raise
         time.sleep(0.5)
+
+
+def _asked(ask: Callable[[], T]) -> T | None:
+    """None while the broker is away."""
+    try:
+        return ask()
+    except (NetworkError, TopicClosedError):
+        return None
 
 
 def _no_spark() -> NoReturn:

@@ -280,6 +280,26 @@ class ConsoleConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class Streams:
+    """The process that runs SQL's streams, beside `weir up`."""
+
+    run: bool = setting(
+        FLAG, False, "Whether weir up runs the streams' runner beside the broker, as with --streams; needs Spark."
+    )
+    url: str = setting(TEXT, "", "The broker that it asks; empty: this one, by listeners.http or listeners.https.")
+    token: str = setting(
+        TEXT,
+        "",
+        "Its token, of a superuser, or file:/path; empty: made with auth.token_secret, where that is needed.",
+        secret=True,
+    )
+    ca: str = setting(TEXT, "", "The file with the CAs that it trusts, PEM; empty: the system's.")
+    checkpoints: str = setting(TEXT, "", "Where it keeps what it needs to go on; empty: the folder sql in data.")
+    master: str = setting(TEXT, "local[*]", "Where Spark runs the queries.")
+    memory: str = setting(TEXT, "1g", "Memory of Spark's driver.")
+
+
+@dataclass(frozen=True, slots=True)
 class Log:
     """What it says while it runs."""
 
@@ -305,6 +325,7 @@ class Config:
     limits: Limits = field(default_factory=Limits)
     defaults: Defaults = field(default_factory=Defaults)
     console: ConsoleConfig = field(default_factory=ConsoleConfig)
+    streams: Streams = field(default_factory=Streams)
     log: Log = field(default_factory=Log)
 
 

@@ -45,6 +45,9 @@ class ChildSpec:
     #: Asked instead, again and again, of a process that writes no such file.
     probe: Callable[[], Awaitable[bool]] | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+    #: How long it is waited before one that died is started again: at first, and at the most.
+    first_pause_s: float = _FIRST_PAUSE_S
+    pause_s: float = _LONGEST_PAUSE_S
 
 
 class Child:
@@ -132,7 +135,7 @@ class Child:
         )
 
     async def _keep(self) -> None:
-        pause_s = _FIRST_PAUSE_S
+        pause_s = self.spec.first_pause_s
         while True:
             assert self._process is not None
             began = self._clock.monotonic()
@@ -140,11 +143,12 @@ class Child:
             if self._stopping:
                 return
             if self._clock.monotonic() - began > _SETTLED_S:
-                pause_s = _FIRST_PAUSE_S
-            log.warning("%s ended with code %s, and is started again", self.spec.name, self._code())
+                pause_s = self.spec.first_pause_s
+            said = "%s ended with code %s, and is started again in %.1f s"
+            log.warning(said, self.spec.name, self._code(), pause_s)
             await self._on_death(self.spec.name)
             await self._clock.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            pause_s = min(2 * pause_s, self.spec.pause_s)
             self.restarts += 1
             await self._launch()
             while self.running and not await self.serves():

@@ -12,6 +12,7 @@ from weir.server.config import Config
 from weir.server.config_options import config_options
 from weir.server.node_commands import load_config, ready_path, settle
 from weir.server.open_listeners import warning
+from weir.server.streams_runner import served
 from weir.server.up import Served, say_gone, serve_until_signal
 from weir.server.workers import WorkerOptions, Workers
 
@@ -22,6 +23,7 @@ from weir.server.workers import WorkerOptions, Workers
 Examples:
   weir up                                     data in ./weir-data; Pulsar 6650, Kafka 9092, AMQP 5672, HTTP 8080
   weir up --data /var/lib/weir --config weir.toml
+  weir up --streams                           and SQL's streams run beside it, after each start
   weir up --workers 3                         the same folder, served by three broker processes
   weir up --set listeners.pulsar=127.0.0.1:0 --set listeners.kafka= --ready-file ready.json
   weir config show                            every setting; weir config explain KEY tells more
@@ -46,6 +48,11 @@ that was acknowledged.
     metavar="N",
     help="Serve the folder with N broker processes over one storage process; without it, all is one process.",
 )
+@click.option(
+    "--streams",
+    is_flag=True,
+    help="Run SQL's streams beside the broker, too: a process that is kept alive, and logs here; as streams.run.",
+)
 @click.pass_context
 def up(
     ctx: click.Context,
@@ -56,23 +63,24 @@ def up(
     accept_loss: bool,
     ready_file: str | None,
     workers: int | None,
+    streams: bool,
 ) -> None:
     """Run a whole Weir on this machine: broker, storage and metadata in one process."""
     config = load_config(ctx, config_file, assignments, {} if data is None else {"data": data})
     ready = ready_path(ready_file)
     if workers is None:
-        run(lambda runtime: _up(runtime, config, ready, accept_loss=accept_loss))
+        run(lambda runtime: _up(runtime, config, ready, accept_loss=accept_loss, streams=streams))
         return
     given = (*assignments, f"data={config.data}")
     options = WorkerOptions(config_file, given, workers, accept_loss=accept_loss)
-    run(lambda runtime: _up_with_workers(runtime, config, ready, options))
+    run(lambda runtime: _up_with_workers(runtime, config, ready, options, streams=streams))
 
 
 async def _up_with_workers(
-    runtime: Runtime, config: Config, ready_file: Path | None, options: WorkerOptions
+    runtime: Runtime, config: Config, ready_file: Path | None, options: WorkerOptions, *, streams: bool
 ) -> None:
     say_gone(ready_file)
-    node = Workers(runtime, config, options)
+    node = served(Workers(runtime, config, options), runtime, config, streams=streams)
     await serve_until_signal(node, ready_file=ready_file, on_ready=lambda: _say_up(node, config))
 
 
@@ -84,9 +92,12 @@ def _say_up(node: Served, config: Config) -> None:
         click.echo(f"warning: {told}")
 
 
-async def _up(runtime: Runtime, config: Config, ready_file: Path | None, *, accept_loss: bool) -> None:
+async def _up(
+    runtime: Runtime, config: Config, ready_file: Path | None, *, accept_loss: bool, streams: bool
+) -> None:
     # What a killed one left behind would mislead whoever waits for the file; that of a living one is not ours.
-    node = BrokerNode(runtime, config, on_locked=lambda: say_gone(ready_file), accept_loss=accept_loss)
+    broker = BrokerNode(runtime, config, on_locked=lambda: say_gone(ready_file), accept_loss=accept_loss)
+    node = served(broker, runtime, config, streams=streams)
 
     def on_ready() -> None:
         settle()

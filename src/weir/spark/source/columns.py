@@ -29,14 +29,18 @@ _COLUMNS = [
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 
 
-def schema_of(*, headers: bool, value: DataType | None = None, key: DataType | None = None) -> StructType:
+def schema_of(
+    *, headers: bool, value: DataType | None = None, key: DataType | None = None, corrupt: str | None = None
+) -> StructType:
     """The headers are a column only if they are asked for, as in Spark's Kafka source. `value` and `key`: their
-    types, if they are not just bytes."""
+    types, if they are not just bytes. `corrupt`: the column for the bytes of values that do not fit."""
     columns = [*_COLUMNS, StructField("headers", ArrayType(_HEADER))] if headers else list(_COLUMNS)
     if value is not None:
         columns[1] = StructField("value", value)
     if key is not None:
         columns[0] = StructField("key", key)
+    if corrupt is not None:
+        columns.append(StructField(corrupt, BinaryType()))
     return StructType(columns)
 
 

@@ -39,6 +39,7 @@ OWN = (
     "token",
     "valueFormat",
     "mode",  # what becomes of a value that does not fit, as in Spark's own readers
+    "columnNameOfCorruptRecord",  # where its bytes go then, as in Spark's own readers
     "adminUrl",
 )
 

@@ -54,6 +54,8 @@ class Registry:
 
     url: str
     permissive: bool
+    #: The column for the bytes of those that do not fit, if there is to be one.
+    corrupt: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,10 +236,16 @@ def _registry(options: Mapping[str, str]) -> Registry | None:
         raise ConfigError(f"valueFormat is {wanted!r}", hint="write binary or schema")
     if mode not in ("FAILFAST", "PERMISSIVE"):
         raise ConfigError(f"mode is {mode!r}", hint="write FAILFAST or PERMISSIVE")
+    corrupt = options.get("columnNameOfCorruptRecord") or None
+    if corrupt is not None and (mode != "PERMISSIVE" or wanted != "schema"):
+        raise ConfigError(
+            "columnNameOfCorruptRecord is for values that may be wrong",
+            hint="set valueFormat=schema and mode=PERMISSIVE with it",
+        )
     if wanted == "binary":
         return None
     url = options.get("adminUrl") or os.environ.get("WEIR_URL") or _DEFAULT_ADMIN_URL
-    return Registry(url, permissive=mode == "PERMISSIVE")
+    return Registry(url, permissive=mode == "PERMISSIVE", corrupt=corrupt)
 
 
 def _min_per_trigger(options: Mapping[str, str]) -> int | None:

@@ -35,7 +35,8 @@ def read_range(
     typed: Callable[[Any], Any] = _as_it_is
     if values:
         schema = _schema(topic, values)
-        typed, versions = schema.decoder(), schema.by_version
+        corrupt = None if options.registry is None else options.registry.corrupt
+        typed, versions = schema.decoder(corrupt), schema.by_version
         if versions and not options.headers:
             typed = _without_headers(typed)
     decoder = Decoder(topic, wanted.partition.index, headers=options.headers or versions, verify=options.verify)

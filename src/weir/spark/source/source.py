@@ -45,7 +45,8 @@ class WeirSource(DataSource):
             return schema_of(headers=headers)
         values = _values(parse(self._shared(given), streaming=True))
         first = next(iter(values.values()))
-        return schema_of(headers=headers, value=first.type, key=first.key_type)
+        corrupt = given.get("columnNameOfCorruptRecord") or None
+        return schema_of(headers=headers, value=first.type, key=first.key_type, corrupt=corrupt)
 
     def _shared(self, given: dict[str, str]) -> dict[str, str]:
         """What both kinds of reads understand: which of them it will be is not known yet."""

@@ -18,6 +18,9 @@ _WORDS = """
 WORDS = tuple(word.strip() for word in _WORDS.replace("\n", "|").split("|") if word.strip())
 #: After these stands the name of a table.
 _BEFORE = (TokenType.FROM, TokenType.JOIN, TokenType.INTO, TokenType.DESCRIBE)
+#: These may stand between such a word and the name.
+_BETWEEN = ("TABLE", "STREAM")
+_STREAM_WORDS = ("PAUSE", "RESUME", "DROP", "WATCH", "DESC")
 _NAME = "_`."
 
 
@@ -64,6 +67,9 @@ def completions(
     """What the word before the cursor may become, and how many characters of it that replaces. `text`: all that is
     written; `before`: up to the cursor."""
     word = word_before(before)
+    if _wants_table(before[: len(before) - len(word)]):
+        yield from ((topic, len(word)) for topic in topics if topic.lower().startswith(word.lower()))
+        return
     if not word:
         return
     last = word.rpartition(".")[2]
@@ -77,3 +83,16 @@ def completions(
         if one.lower().startswith(typed.lower()) and one not in seen:
             seen.add(one)
             yield one, len(typed)
+
+
+def _wants_table(before: str) -> bool:
+    """Whether the next word is the name of a table."""
+    try:
+        tokens = tokenize(before)
+    except SqlError:
+        return False
+    if not tokens or not before[-1:].isspace():
+        return False
+    cut = len(tokens) > 1 and tokens[-1].text.upper() in _BETWEEN
+    tokens = tokens[:-1] if cut else tokens
+    return tokens[-1].token_type in _BEFORE or (cut and tokens[-1].text.upper() in _STREAM_WORDS)

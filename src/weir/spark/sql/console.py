@@ -1,7 +1,7 @@
 """Statements done: each gives rows, or a word on what was done."""
 
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -14,14 +14,15 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField
 
-from weir.model.errors import SqlError
+from weir.model.errors import SqlError, WeirError
 from weir.spark.sql import statements as s
+from weir.spark.sql.checking import Checker, view_text
 from weir.spark.sql.cluster import WeirCluster, table_name, topic_named
 from weir.spark.sql.insert import insert
 from weir.spark.sql.pipelines import mode_of
 from weir.spark.sql.progress import told
-from weir.spark.sql.queries import Query, quoted
-from weir.spark.sql.results import Done, Rows
+from weir.spark.sql.queries import TECHNICAL, Query, quoted
+from weir.spark.sql.results import Done, Rows, with_zones
 from weir.spark.sql.stream_console import StreamConsole
 from weir.spark.sql.tables import Tables
 
@@ -80,8 +81,8 @@ class Console:
             frame = self.tables.frame(query, streaming=False)
             if statement.explain:
                 frame.createOrReplaceTempView("weir_explained")
-                frame = self._spark().sql(f"{statement.explain} SELECT * FROM weir_explained")
-            return self._rows(frame)
+                return self._rows(self._spark().sql(f"{statement.explain} SELECT * FROM weir_explained"))
+            return self._rows(_visible(frame, query))
 
     @do.register
     def _insert(self, statement: s.Insert) -> Rows | Done:
@@ -97,7 +98,8 @@ class Console:
             if statement.query is None:
                 found = self._rows(self._spark().sql(statement.text))
             else:
-                with self.tables.reading(_plain(statement.query.where(self._views))) as text:
+                query = _plain(statement.query.where(self._views))
+                with self.tables.reading(self._without_technical(query)) as text:
                     found = self._rows(self._spark().sql(statement.text + text))
         return found if found.columns else Done("done")
 
@@ -105,7 +107,7 @@ class Console:
     def _show_tables(self, statement: s.ShowTables) -> Rows | Done:
         wanted = topic_named((*statement.namespace, "any")).namespace if statement.namespace else None
         topics = [one for one in self.tables.names() if wanted is None or one.namespace == wanted]
-        views = [] if wanted else [quoted(name).strip("`") for name in self._views]
+        views = [] if wanted else list(map(_short, self._views))
         named = [(table_name(one), one.local) for one in topics] + [(name, name) for name in views]
         return Rows(("table",), [(name,) for name, local in named if fnmatchcase(local, statement.like)])
 
@@ -113,7 +115,29 @@ class Console:
     def _describe_table(self, statement: s.DescribeTable) -> Rows | Done:
         with _spoken():
             columns = self._columns(statement.name)
-        return Rows(("column", "type"), [(one.name, one.dataType.simpleString()) for one in columns])
+        lines = [(one.name, one.dataType.simpleString(), _seen(one.name)) for one in columns]
+        return Rows(("column", "type", "shown by *"), lines)
+
+    def columns_of(self, name: s.Name) -> list[StructField]:
+        """What a table or view has, technical columns among it."""
+        with _spoken():
+            return self._columns(name)
+
+    def table_names(self) -> list[str]:
+        """Topics and views, as statements name them."""
+        return [*(table_name(one) for one in self.tables.names()), *map(_short, self._views)]
+
+    def check(self, statements: Sequence[tuple[str, s.Statement]]) -> None:
+        """WeirError, with what the statement is called, if one of several cannot be done, as far as that can be
+        known before; nothing is done."""
+        checker = Checker(self.tables, self._place, self._views)
+        for called, statement in statements:
+            try:
+                with _spoken():
+                    checker.check(statement)
+            except WeirError as wrong:
+                wrong.what = f"{called}: {wrong.what}; nothing was done"
+                raise
 
     def _columns(self, name: s.Name) -> list[StructField]:
         if len(name) == 1 and name[0].lower() in self._views:
@@ -131,7 +155,20 @@ class Console:
         limit = self._limit
         found = (frame if limit is None else frame.limit(limit + 1)).collect()
         more = limit is not None and len(found) > limit
-        return Rows(frame.columns, [tuple(row) for row in found[:limit]], more)
+        zoned = with_zones(frame.schema)
+        return Rows(frame.columns, [zoned(row) for row in found[:limit]], more)
+
+    def _without_technical(self, query: Query) -> Query:
+        """For statements of Spark's that end with a query: what they write is what it would show."""
+        if query.star is None:
+            return query
+        columns = self.tables.frame(query, streaming=False).columns
+        kept = query.visible(columns)
+        if len(kept) == len(columns):
+            return query
+        names = [f"c{at}" for at in range(len(columns))]
+        chosen = ", ".join(f"{names[at]} AS {quoted(columns[at])}" for at in kept)
+        return Query.of(f"SELECT {chosen} FROM ({query.text}) AS rows({', '.join(names)})")
 
     # --- views --------------------------------------------------------------------------------------------------
 
@@ -142,11 +179,7 @@ class Console:
             if statement.if_not_exists:
                 return Done(f"there is a view {name} already")
             raise SqlError(f"there is a view {name} already", hint="write CREATE OR REPLACE VIEW")
-        query = statement.query.where(self._views)
-        text = query.text
-        if statement.columns:
-            columns = ", ".join(map(quoted, statement.columns))
-            text = f"SELECT * FROM ({text}) AS {quoted(name)}({columns})"
+        text = view_text(statement, self._views)
         with _spoken():
             self.tables.frame(Query.of(text), streaming=False)  # what is wrong with it is said now
         self._views[name.lower()] = text
@@ -163,25 +196,26 @@ class Console:
 
     # --- live rows ----------------------------------------------------------------------------------------------
 
-    def live(self, statement: s.SelectStream) -> Generator[Rows]:
-        """Rows as they come, until the limit is reached or this is closed."""
+    def live(self, statement: s.SelectStream, *, stopped: Callable[[], bool] = lambda: False) -> Generator[Rows]:
+        """Rows as they come, until the limit is reached, this is closed, or it is stopped."""
         batches: SimpleQueue[Rows] = SimpleQueue()
         with _spoken(), TemporaryDirectory(prefix="weir-sql-", ignore_cleanup_errors=True) as folder:
             query = statement.query.where(self._views)
             frame = self.tables.frame(query, streaming=True, options={"startingOffsets": self._start})
-            columns = frame.columns
+            frame = _visible(frame, query)
+            columns, zoned = frame.columns, with_zones(frame.schema)
             running = (
                 frame.writeStream.outputMode(mode_of(query, {}))
                 .option("checkpointLocation", folder)
                 .trigger(processingTime="200 milliseconds")
                 .foreachBatch(
-                    lambda rows, _epoch: batches.put(Rows(columns, [tuple(row) for row in rows.collect()]))
+                    lambda rows, _epoch: batches.put(Rows(columns, [zoned(row) for row in rows.collect()]))
                 )
                 .start()
             )
             left = self._limit
             try:
-                while left is None or left > 0:
+                while (left is None or left > 0) and not stopped():
                     found = _next(batches)
                     if found is not None and found.rows:
                         yield Rows(columns, found.rows[:left])
@@ -191,13 +225,36 @@ class Console:
             finally:
                 running.stop()
 
-    def watch(self, statement: s.Watch, *, every_s: float = _WATCH_S) -> Generator[Rows]:
-        """The same again and again, until this is closed."""
-        while True:
-            found = self.do(statement.what)
-            if isinstance(found, Rows):
-                yield found
-            time.sleep(every_s)
+    def watch(
+        self, statement: s.Watch, *, every_s: float = _WATCH_S, stopped: Callable[[], bool] = lambda: False
+    ) -> Generator[Rows]:
+        """The same again and again, until this is closed, or it is stopped."""
+        again = time.monotonic()
+        while not stopped():
+            if time.monotonic() >= again:
+                again = time.monotonic() + every_s
+                found = self.do(statement.what)
+                if isinstance(found, Rows):
+                    yield found
+            time.sleep(_LOOK_S)
+
+
+def _visible(frame: DataFrame, query: Query) -> DataFrame:
+    """Without the technical columns that nobody named."""
+    kept = query.visible(frame.columns)
+    if len(kept) == len(frame.columns):
+        return frame
+    names = [f"c{at}" for at in range(len(frame.columns))]
+    renamed = frame.toDF(*names)
+    return renamed.select(*(renamed[names[at]].alias(frame.columns[at]) for at in kept))
+
+
+def _seen(name: str) -> str:
+    return "no, by its name" if name in TECHNICAL else "yes"
+
+
+def _short(view: str) -> str:
+    return quoted(view).strip("`")
 
 
 def _plain(query: Query) -> Query:
@@ -218,4 +275,4 @@ def _spoken() -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError, ValueError, OverflowError) as failure:
-        raise SqlError(told(failure)) from None
+        raise SqlError(told(failure)) from failure

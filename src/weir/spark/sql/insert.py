@@ -36,12 +36,17 @@ def insert(tables: Tables, place: WeirCluster, statement: Insert, query: Query) 
     topic = topic_named(statement.name)
     tables.check_exists(topic)
     schema = tables.value_schema(topic)
-    frame = _named(tables.frame(query, streaming=False), statement, topic, schema)
+    frame = as_messages(tables.frame(query, streaming=False), statement, topic, schema)
     counted = Observation()
-    rows = _messages(frame, topic, schema).observe(counted, f.count(f.lit(1)).alias("rows"))
+    rows = frame.observe(counted, f.count(f.lit(1)).alias("rows"))
     rows.write.format("weir").options(**place.options, topic=kafka_name(topic)).mode("append").save()
     count = int(counted.get["rows"])
     return Done(f"{count} rows inserted into {table_name(topic)}", {"topic": table_name(topic), "rows": count})
+
+
+def as_messages(frame: DataFrame, statement: Insert, topic: TopicName, schema: ValueSchema | None) -> DataFrame:
+    """What would be written; SqlError if the topic has no such columns."""
+    return _messages(_named(frame, statement, topic, schema), topic, schema)
 
 
 def _named(frame: DataFrame, statement: Insert, topic: TopicName, schema: ValueSchema | None) -> DataFrame:

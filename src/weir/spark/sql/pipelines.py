@@ -1,9 +1,10 @@
 """A stream as a running query of Spark: from its definition to its topic, each micro-batch exactly once."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
@@ -12,13 +13,15 @@ from weir.client.admin import join, topic_path
 from weir.client.blocking import Access, ask_v2
 from weir.client.kafka.cluster import Cluster
 from weir.client.sinks import forget
-from weir.model.errors import BrokerError, NotAllowedError, SqlError, WeirError
+from weir.model.errors import BrokerError, InvalidNameError, NotAllowedError, SqlError, WeirError
 from weir.model.sql_streams import SqlStream
 from weir.model.topics import TopicName
 from weir.spark.source.options import connection
 from weir.spark.sql.cluster import WeirCluster, kafka_name, table_name
 from weir.spark.sql.output import Messages, messages
 from weir.spark.sql.queries import Query, find_query, tokenize
+from weir.spark.sql.stream_options import output_mode, poison_mode
+from weir.spark.sql.table_options import DEADLETTER
 from weir.spark.sql.tables import Tables
 
 #: How often a stream looks for new messages.
@@ -26,32 +29,95 @@ _TRIGGER = "500 milliseconds"
 _READ = ("maxOffsetsPerTrigger", "failOnDataLoss")
 
 
+class RunningStream(Protocol):
+    """What the runner wants of a query."""
+
+    @property
+    def isActive(self) -> bool: ...
+
+    @property
+    def recentProgress(self) -> Sequence[Any]: ...
+
+    def exception(self) -> Exception | None: ...
+
+    def stop(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class StreamWithDeadLetters:
+    """Both run, or neither."""
+
+    stream: RunningStream
+    dead_letters: RunningStream
+
+    @property
+    def isActive(self) -> bool:
+        return self.stream.isActive and self.dead_letters.isActive
+
+    @property
+    def recentProgress(self) -> Sequence[Any]:
+        return self.stream.recentProgress
+
+    def exception(self) -> Exception | None:
+        return self.stream.exception() or self.dead_letters.exception()
+
+    def stop(self) -> None:
+        self.stream.stop()
+        self.dead_letters.stop()
+
+
 def mode_of(query: Query, options: Mapping[str, str]) -> str:
     """Groups without a watermark never end, so their rows are written again as they change; else each row once."""
-    return options.get("mode") or ("update" if query.aggregates and not query.watermarks else "append")
+    return output_mode(options) or ("update" if query.aggregates and not query.watermarks else "append")
 
 
 def prepare(
     tables: Tables, place: WeirCluster, name: TopicName, query: Query, options: Mapping[str, str]
 ) -> Messages:
     """Plan the query, and see to it that its topic exists and has its schema. SqlError if it can be no stream."""
-    sources = tables.topics(query)
-    if not sources:
-        raise SqlError("a stream reads topics, and this query names none")
-    if name in sources.values():
-        raise SqlError(f"{table_name(name)} would read what it writes", hint="choose another name")
-    read = {option: options[option] for option in _READ if option in options}
-    read["startingOffsets"] = options.get("start", "earliest")
-    read["subscription"] = subscription_of(name)
-    found = messages(tables.frame(query, streaming=True, options=read), name.local)
+    found = plan(tables, place, name, query, options)
     _make_topic(place, name, options.get("partitions"))
     if found.schema is not None:
         _register(place.access, name, found.schema)
     return found
 
 
-def start(tables: Tables, place: WeirCluster, stream: SqlStream, checkpoint: str) -> StreamingQuery:
-    """Let it run from where its checkpoint says."""
+def plan(
+    tables: Tables, place: WeirCluster, name: TopicName, query: Query, options: Mapping[str, str]
+) -> Messages:
+    """What a stream would write; nothing is made. SqlError if it can be no stream."""
+    sources = tables.topics(query)
+    if not sources:
+        raise SqlError("a stream reads topics, and this query names none")
+    if name in sources.values():
+        raise SqlError(f"{table_name(name)} would read what it writes", hint="choose another name")
+    if poison_mode(options) == DEADLETTER and dead_letter_topic(name, options) in (name, *sources.values()):
+        raise SqlError("the topic of the dead letters is one of the stream's own", hint="choose another name")
+    read = {**_read(options), "mode": poison_mode(options), "subscription": subscription_of(name)}
+    found = messages(tables.frame(query, streaming=True, options=read), name.local)
+    if found.schema is not None:
+        _check_registered(place.access, name, found.schema)
+    return found
+
+
+def _read(options: Mapping[str, str]) -> dict[str, str]:
+    read = {option: options[option] for option in _READ if option in options}
+    return {**read, "startingOffsets": options.get("start", "earliest")}
+
+
+def start(tables: Tables, place: WeirCluster, stream: SqlStream, checkpoint: str) -> RunningStream:
+    """Let it run from where its checkpoint says; and beside it what writes its dead letters, if it has any."""
+    running = _start(tables, place, stream, checkpoint)
+    if poison_mode(stream.options) != DEADLETTER:
+        return running
+    try:
+        return StreamWithDeadLetters(running, start_dead_letters(tables, place, stream, checkpoint))
+    except BaseException:
+        running.stop()
+        raise
+
+
+def _start(tables: Tables, place: WeirCluster, stream: SqlStream, checkpoint: str) -> StreamingQuery:
     query = find_query(tokenize(stream.sql), stream.sql, safe=True)
     for topic in tables.topics(query).values():
         if topic not in stream.sources:
@@ -78,18 +144,61 @@ def _write_epoch(sink: Mapping[str, str]) -> Callable[[DataFrame, int], None]:
     return write
 
 
+def start_dead_letters(tables: Tables, place: WeirCluster, stream: SqlStream, checkpoint: str) -> StreamingQuery:
+    """What the stream leaves out, each once, into the topic of its dead letters."""
+    name, read = dead_letter_topic(stream.name, stream.options), _read(stream.options)
+    read["subscription"] = _dead_subscription(stream.name)
+    _make_topic(place, name, None)
+    frames = [tables.dead_letters(source, read) for source in stream.sources]
+    frame = frames[0]
+    for one in frames[1:]:
+        frame = frame.unionByName(one)
+    sink = {**place.options, "topic": kafka_name(name), "sinkId": _dead_sink(stream)}
+    return (
+        frame.writeStream.queryName(f"{stream.id}-dead-letters")
+        .outputMode("append")
+        .option("checkpointLocation", f"{checkpoint}/dead-letters")
+        .trigger(processingTime=stream.options.get("trigger", _TRIGGER))
+        .format("weir")
+        .options(**sink)
+        .start()
+    )
+
+
+def dead_letter_topic(name: TopicName, options: Mapping[str, str]) -> TopicName:
+    """In the stream's own namespace: its runner may write everywhere, and whoever defined it may not."""
+    given = options.get("dead_letter_topic", f"{name.local}-DLQ")
+    try:
+        found = TopicName.parse(given if "/" in given else f"{name.namespace}/{given}")
+    except InvalidNameError as bad:
+        raise SqlError(f"dead_letter_topic is {given!r}: {bad.what}", hint=bad.hint) from None
+    if found.namespace != name.namespace or found.partition is not None:
+        raise SqlError(f"dead_letter_topic is {given!r}", hint=f"name a topic of {name.namespace}")
+    return found
+
+
 def clean_up(place: WeirCluster, stream: SqlStream) -> None:
     """Forget what a dropped stream left at the broker. Its topic stays."""
-    with suppress(WeirError):
-        forget(place.access, sink_of(stream))
-    for source in stream.sources:
+    for sink in (sink_of(stream), _dead_sink(stream)):
         with suppress(WeirError):
-            path = topic_path(source, "subscription", subscription_of(stream.name))
-            ask_v2(place.access, "DELETE", f"{path}?force=true")
+            forget(place.access, sink)
+    for source in stream.sources:
+        for subscription in (subscription_of(stream.name), _dead_subscription(stream.name)):
+            with suppress(WeirError):
+                path = topic_path(source, "subscription", subscription)
+                ask_v2(place.access, "DELETE", f"{path}?force=true")
 
 
 def sink_of(stream: SqlStream) -> str:
     return f"stream-{stream.id}"
+
+
+def _dead_sink(stream: SqlStream) -> str:
+    return f"{sink_of(stream)}-dead"
+
+
+def _dead_subscription(name: TopicName) -> str:
+    return f"{subscription_of(name)}-DLQ"
 
 
 def subscription_of(name: TopicName) -> str:
@@ -106,17 +215,46 @@ def _make_topic(place: WeirCluster, name: TopicName, partitions: str | None) -> 
 
 
 def _register(access: Access, name: TopicName, schema: str) -> None:
-    path = join("schemas", name.namespace.tenant, name.namespace.name, name.local, "schema")
-    with suppress(BrokerError):
-        if _fields_of(ask_v2(access, "GET", path)) == json.loads(schema)["fields"]:
-            return
+    if _is_registered(access, name, schema):
+        return
     try:
-        ask_v2(access, "POST", path, {"type": "JSON", "schema": schema, "properties": {}})
+        ask_v2(access, "POST", _schema_path(name, "schema"), _body(schema))
     except BrokerError as refused:
-        raise SqlError(
-            f"the columns do not go with the schema that {table_name(name)} has: {refused.what}",
-            hint="choose another name, or delete the schema: weir schemas delete",
-        ) from None
+        raise _unfit(name, refused.what) from None
+
+
+def _check_registered(access: Access, name: TopicName, schema: str) -> None:
+    """Whether it would be taken, as far as the registry says so before."""
+    if _is_registered(access, name, schema):
+        return
+    found: Any = None
+    with suppress(BrokerError):  # there is no such topic yet
+        found = ask_v2(access, "POST", _schema_path(name, "compatibility"), _body(schema))
+    if isinstance(found, dict) and False in (found.get("isCompatibility"), found.get("compatibility")):
+        raise _unfit(name, "they are not compatible")
+
+
+def _is_registered(access: Access, name: TopicName, schema: str) -> bool:
+    with suppress(BrokerError):
+        return bool(
+            _fields_of(ask_v2(access, "GET", _schema_path(name, "schema"))) == json.loads(schema)["fields"]
+        )
+    return False
+
+
+def _schema_path(name: TopicName, what: str) -> str:
+    return join("schemas", name.namespace.tenant, name.namespace.name, name.local, what)
+
+
+def _body(schema: str) -> dict[str, Any]:
+    return {"type": "JSON", "schema": schema, "properties": {}}
+
+
+def _unfit(name: TopicName, why: str) -> SqlError:
+    return SqlError(
+        f"the columns do not go with the schema that {table_name(name)} has: {why}",
+        hint="choose another name, or delete the schema: weir schemas delete",
+    )
 
 
 def _fields_of(answer: Any) -> Any:

@@ -1,16 +1,21 @@
 """How far a running query is, in a few numbers; and what a failed one died of, in a line."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-from pyspark.sql.streaming.query import StreamingQuery
+from typing import Any, Protocol
 
 from weir.model.errors import WeirError
 from weir.model.sql_streams import StreamProgress
 
 _OWN_ERRORS = "weir.model.errors."
+
+
+class HasProgress(Protocol):
+    """A query of Spark's, as far as it is looked at here."""
+
+    @property
+    def recentProgress(self) -> Sequence[Any]: ...
 
 
 @dataclass(slots=True)
@@ -27,7 +32,7 @@ class Meter:
         """For the same stream in a new query, whose last batch was this."""
         return Meter(rows=self.rows, batch=batch, looked_rows=self.rows)
 
-    def look(self, query: StreamingQuery, stream_id: str, now_s: float, lag: int = 0) -> StreamProgress:
+    def look(self, query: HasProgress, stream_id: str, now_s: float, lag: int = 0) -> StreamProgress:
         told = [json.loads(one.json) for one in query.recentProgress]
         for one in told:
             # An idle query tells of the batch that is to come, too.

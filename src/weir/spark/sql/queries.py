@@ -15,8 +15,14 @@ from sqlglot.optimizer.scope import Scope, traverse_scope
 
 from weir.model.errors import SqlError
 from weir.spark.sql.distinct import Distinct, find_distincts
+from weir.spark.sql.table_options import TableOptions, without_options
 from weir.spark.sql.watermarks import without_watermarks
 
+#: Columns of a table that are about a message, rather than in it: `*` leaves them out of what is shown.
+TECHNICAL = (
+    *("__key", "__offset", "__partition", "__topic", "__timestamp"),
+    *("__raw_key", "__raw_value", "__headers", "__raw_corrupt"),
+)
 #: Functions that run code of the machine that runs the query.
 _FORBIDDEN = ("reflect", "java_method", "try_reflect")
 _HEADERS = "__headers"
@@ -24,12 +30,24 @@ _HEADERS = "__headers"
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A name of a topic in a query, and where it stands. `alias_at`: where an alias goes, if it has none."""
+    """A name of a topic in a query, and where it stands, with its WITH (...). `alias_at`: where an alias goes, if
+    it has none."""
 
     parts: tuple[str, ...]
     start: int
     end: int
     alias_at: int | None
+    options: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Star:
+    """A `*`, with so many columns that are named before it and after it. `within`: those that parts of the query
+    name in what they select."""
+
+    before: int
+    after: int
+    within: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +61,8 @@ class Query:
     watermarks: bool = False
     #: Parts of it, or all, that are without duplicates.
     distincts: tuple[Distinct, ...] = ()
+    #: If it selects by `*`.
+    star: Star | None = None
 
     @classmethod
     def of(cls, text: str, *, safe: bool = False) -> "Query":
@@ -53,6 +73,23 @@ class Query:
     def names(self) -> list[tuple[str, ...]]:
         """The tables, each once."""
         return list(dict.fromkeys(table.parts for table in self.tables))
+
+    def visible(self, columns: Sequence[str]) -> list[int]:
+        """Which of its columns are shown, by their places: of those that `*` stands for, no technical ones."""
+        star = self.star
+        if star is None:
+            return list(range(len(columns)))
+        hidden = [name for name in TECHNICAL if name not in star.within]
+        return [
+            at
+            for at, name in enumerate(columns)
+            if at < star.before or at >= len(columns) - star.after or name.lower() not in hidden
+        ]
+
+    @property
+    def options(self) -> dict[tuple[str, ...], dict[str, str]]:
+        """What WITH (...) says of each table."""
+        return {table.parts: dict(table.options) for table in self.tables}
 
     @property
     def distinct(self) -> Distinct | None:
@@ -106,7 +143,8 @@ def find_query(tokens: Sequence[Token], sql: str, *, safe: bool = False) -> Quer
     if not tokens:
         raise SqlError("the query is missing")
     begin, end = tokens[0].start, tokens[-1].end + 1
-    kept, clauses = without_watermarks(tokens)
+    bare, given = without_options(tokens)
+    kept, clauses = without_watermarks(bare)
     try:
         trees = [tree for tree in Spark().parser().parse(list(kept), sql) if tree is not None]
     except SqlglotError as bad:
@@ -120,15 +158,31 @@ def find_query(tokens: Sequence[Token], sql: str, *, safe: bool = False) -> Quer
     distincts = tuple(find_distincts(moved(tokens, -begin), text))
     return Query(
         text=text,
-        tables=tuple(_tables(tree, clauses, begin)),
+        tables=tuple(_tables(tree, clauses, given, begin)),
         headers=any(column.name.lower() == _HEADERS for column in tree.find_all(exp.Column)),
         aggregates=_aggregates(tree, done=bool(distincts)),
         watermarks=bool(clauses),
         distincts=distincts,
+        star=_star(tree),
     )
 
 
-def _tables(tree: exp.Query, clauses: Mapping[int, int], begin: int) -> list[Table]:
+def _star(tree: exp.Query) -> Star | None:
+    selected = [one.is_star for one in tree.selects]
+    if True not in selected:
+        return None
+    within = {
+        one.alias_or_name.lower()
+        for select in tree.find_all(exp.Select)
+        for one in select.expressions
+        if not one.is_star and not any(one is own for own in tree.selects)
+    }
+    return Star(selected.index(True), selected[::-1].index(True), frozenset(within))
+
+
+def _tables(
+    tree: exp.Query, clauses: Mapping[int, int], given: Mapping[int, TableOptions], begin: int
+) -> list[Table]:
     local = [
         node
         for scope in traverse_scope(tree)
@@ -141,9 +195,20 @@ def _tables(tree: exp.Query, clauses: Mapping[int, int], begin: int) -> list[Tab
         if not all(isinstance(part, exp.Identifier) for part in parts) or any(node is one for one in local):
             continue  # a function that gives rows, or a name that the query itself defines
         start, end = int(parts[0].meta["start"]), int(parts[-1].meta["end"]) + 1
-        alias_at = None if node.alias else clauses.get(end, end) - begin
-        found.append(Table(tuple(part.name for part in parts), start - begin, end - begin, alias_at))
+        options = given.get(end)
+        over = end if options is None else options.end
+        alias_at = None if node.alias else clauses.get(end, over) - begin
+        values = () if options is None else options.values
+        found.append(Table(tuple(part.name for part in parts), start - begin, over - begin, alias_at, values))
+    _check_options(found)
     return sorted(found, key=lambda table: table.start)
+
+
+def _check_options(tables: Sequence[Table]) -> None:
+    first: dict[tuple[str, ...], Table] = {}
+    for table in tables:
+        if first.setdefault(table.parts, table).options != table.options:
+            raise SqlError(f"{'.'.join(table.parts)} is read in two ways", hint="write the same WITH (...) twice")
 
 
 def _aggregates(tree: exp.Query, *, done: bool) -> bool:

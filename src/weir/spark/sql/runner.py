@@ -14,7 +14,6 @@ from uuid import uuid4
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 
 from weir.client import streams as rest
 from weir.client.blocking import Access
@@ -22,7 +21,7 @@ from weir.client.streams import Defined
 from weir.model.errors import NetworkError, NotAuthorisedError, TopicClosedError, WeirError
 from weir.model.sql_streams import SqlStream, StreamProgress, Wanted
 from weir.spark.sql.cluster import WeirCluster, table_name
-from weir.spark.sql.pipelines import clean_up, start
+from weir.spark.sql.pipelines import RunningStream, clean_up, start
 from weir.spark.sql.progress import Meter, told
 from weir.spark.sql.tables import Tables
 from weir.spark.sql.waiting import last_batch, waiting
@@ -49,7 +48,7 @@ class Running:
     """A stream as it is here."""
 
     stream: SqlStream
-    query: StreamingQuery | None = None
+    query: RunningStream | None = None
     meter: Meter = field(default_factory=Meter)
     error: str = ""
     #: How often it failed since it last worked, and when it did last and is tried again, as people have it.
@@ -209,6 +208,7 @@ class Runner:
     def _look(self, one: Running) -> None:
         query = one.query
         if query is not None and not query.isActive:
+            query.stop()  # a part of it may still run
             one.meter.look(query, one.stream.id, self._now())  # its last batches count
             self._failed(one, query.exception() or RuntimeError("the query ended"))
         due = self._now() - one.reported_s >= _REPORT_S
@@ -218,7 +218,7 @@ class Runner:
             return
         self._report(one, self._at_rest(one))
 
-    def _of_running(self, one: Running, query: StreamingQuery) -> StreamProgress:
+    def _of_running(self, one: Running, query: RunningStream) -> StreamProgress:
         """One that fails at each try is not said to run until it did something since, or has nothing to do."""
         lag = self._waiting(one)
         found = one.meter.look(query, one.stream.id, self._now(), lag)

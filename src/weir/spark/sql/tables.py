@@ -18,6 +18,7 @@ from weir.spark.source.options import connection
 from weir.spark.sql.cluster import WeirCluster, kafka_name, table_name, topic_named
 from weir.spark.sql.distinct import KEY, TIME, Distinct
 from weir.spark.sql.queries import Query, quoted
+from weir.spark.sql.table_options import FAILFAST, PERMISSIVE
 from weir.spark.values.typed import ValueSchema, value_schema
 
 log = logging.getLogger(__name__)
@@ -42,6 +43,9 @@ _NAMES = {
     "__headers": "headers",
 }
 _UNTYPED = ("cast(value AS string) AS value", *_ABOUT, "value AS __raw_value")
+#: Where the text of a value is that is not as the schema says; and its bytes, on the way.
+CORRUPT_RECORD, _CORRUPT = "_corrupt_record", "__weir_corrupt"
+_HEADERS_TYPE = "array<struct<key:string,value:binary>>"
 #: How Spark marks a column that has a watermark.
 _WATERMARK = "spark.watermarkDelayMs"
 
@@ -74,6 +78,10 @@ class Tables:
         """The topics that a query reads; what is a table or view of Spark's is none."""
         return {parts: topic_named(parts) for parts in query.names if not self.is_sparks(parts)}
 
+    def check_syntax(self, text: str) -> None:
+        """Whether Spark understands a statement; it says so as it does when it runs one."""
+        self._spark()._jsparkSession.sessionState().sqlParser().parsePlan(text)
+
     def is_sparks(self, parts: tuple[str, ...]) -> bool:
         return len(parts) == 1 and self._spark().catalog.tableExists(quoted(parts[0]))
 
@@ -104,7 +112,15 @@ class Tables:
                 self._check_reads(one, query)
             parts = {one: view(self._unique(one, streaming=streaming, options=options)) for one in query.distincts}
             tables = {
-                name: view(self.table(topic, streaming=streaming, headers=query.headers, options=options))
+                name: view(
+                    self.table(
+                        topic,
+                        streaming=streaming,
+                        headers=query.headers,
+                        options=options,
+                        mode=query.options[name].get("mode"),
+                    )
+                )
                 for name, topic in topics.items()
             }
             yield query.reading(tables, parts)
@@ -126,7 +142,8 @@ class Tables:
         query = Query.of(part.text())
         frame = self.frame(query, streaming=streaming, options=options)
         columns = list(frame.columns)
-        keys = [name for name in columns if name.startswith(KEY)] or columns
+        seen = [columns[at] for at in query.visible(columns)]
+        keys = [name for name in columns if name.startswith(KEY)] or seen
         if streaming and query.watermarks:
             if not _marked(frame) and part.time is not None:
                 frame = self.frame(Query.of(part.text(time=True)), streaming=True, options=options)
@@ -149,22 +166,46 @@ class Tables:
         streaming: bool = False,
         headers: bool = False,
         options: Mapping[str, str] | None = None,
+        mode: str | None = None,
     ) -> DataFrame:
-        """One topic; SqlError if there is none."""
+        """One topic; SqlError if there is none. `mode`: what becomes of values that are not as the schema says, if
+        `options` do not say it."""
         name = kafka_name(topic)
         self.check_exists(topic)
         typed = self.value_type(topic)
         given = {**self._place.options, **(options or {}), "includeHeaders": str(headers).lower()}
+        mode = mode or given.get("mode", FAILFAST)
+        given.pop("mode", None)
+        corrupt = None if typed is None or mode == FAILFAST else _CORRUPT
         if typed is not None:
             given["valueFormat"] = "schema"
+        if corrupt is not None:
+            given |= {"mode": PERMISSIVE, "columnNameOfCorruptRecord": corrupt}
         # The columns are known here; a worker that is asked for them has to be started first.
-        columns = schema_of(headers=headers, value=typed)
+        columns = schema_of(headers=headers, value=typed, corrupt=corrupt)
         reader = self._spark().readStream if streaming else self._spark().read
         frame = reader.format("weir").schema(columns).options(**given).load(name)
         also = ("headers AS __headers",) if headers else ()
+        if mode == PERMISSIVE:
+            raw = corrupt or "CAST(NULL AS binary)"
+            also = (f"CAST({raw} AS string) AS {CORRUPT_RECORD}", f"{raw} AS __raw_corrupt", *also)
+        elif corrupt is not None:
+            frame = frame.where(f"{corrupt} IS NULL")
         if typed is None:
             return frame.selectExpr(*_UNTYPED, *also)
         return frame.selectExpr("value.*" if isinstance(typed, StructType) else "value", *_ABOUT, *also)
+
+    def dead_letters(self, topic: TopicName, options: Mapping[str, str]) -> DataFrame:
+        """A topic's messages whose values are not as the schema says, as they are; headers more say where from."""
+        frame = self.table(topic, streaming=True, headers=True, options={**options, "mode": PERMISSIVE})
+        about = (("topic", "__topic"), ("partition", "__partition"), ("offset", "__offset"))
+        told = ", ".join(
+            f"named_struct('key', 'weir-dead-letter-{name}', 'value', CAST(CAST({column} AS string) AS binary))"
+            for name, column in about
+        )
+        headers = f"concat(coalesce(__headers, CAST(array() AS {_HEADERS_TYPE})), array({told})) AS headers"
+        wrong = frame.where("__raw_corrupt IS NOT NULL")
+        return wrong.selectExpr("__raw_corrupt AS value", "__raw_key AS key", headers)
 
     def check_exists(self, topic: TopicName) -> None:
         """SqlError names the nearest one, if there is no such topic."""

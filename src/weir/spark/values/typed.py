@@ -36,6 +36,8 @@ _PROTOBUF = ("PROTOBUF", "PROTOBUF_NATIVE")
 _LATEST = -1
 #: Of a record whose version is no number.
 _NO_VERSION = -2
+#: More than this are not registered while one query runs.
+_MANY_VERSIONS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,28 +79,39 @@ class ValueSchema:
         """Whether the batches that are decoded must have headers, which say each message's version."""
         return bool(self.versions) or (self.key is not None and self.key.by_version)
 
-    def decoder(self) -> Callable[[Any], Any]:
+    def decoder(self, corrupt: str | None = None) -> Callable[[Any], Any]:
         """A function from an Arrow batch with binary values to one with typed values, and keys where the schema
-        has them. If they are `by_version`, the batch must have headers."""
-        value, key = self._of_column(), _as_it_is if self.key is None else self.key._of_column()
+        has them. If they are `by_version`, the batch must have headers. `corrupt`: a column more, which has the
+        bytes of values that do not fit; one that is by a version that came later is an error then."""
+        strict = corrupt is not None
+        value = self._of_column(strict=strict)
+        key = _as_it_is if self.key is None else self.key._of_column(strict=strict)
         split = self._split if self.inline else _as_it_is
-        return lambda batch: value(key(split(batch)))
+
+        def typed(batch: Any) -> Any:
+            raw, bad = batch.column("value"), _Bad()
+            found = value(key(split(batch, bad), bad), bad)
+            return found if corrupt is None else found.append_column(corrupt, _only(raw, bad))
+
+        return typed
 
     def without_key(self) -> "ValueSchema":
         """The same, but for keys, which stay as they are."""
         return replace(self, key=None)
 
-    def _split(self, batch: Any) -> Any:
+    def _split(self, batch: Any, wrong: "_Bad") -> Any:
         """With key and value where they belong, of a batch that has both in its values."""
         keys, values, bad = split_inline(batch.column("value"))
         if len(bad) and not self.permissive:
             raise self._unfit(batch, int(bad[0]))
+        wrong.update(int(row) for row in bad)
         found = {"value": values} if self.key is None else {"value": values, "key": keys}
         for name, column in found.items():
             batch = batch.set_column(batch.schema.get_field_index(name), pa.field(name, pa.binary()), column)
         return batch
 
-    def _of_column(self) -> Callable[[Any], Any]:
+    def _of_column(self, *, strict: bool = False) -> "Callable[[Any, _Bad], Any]":
+        """`strict`: a version that is not known is an error, though values may be wrong."""
         kind = to_arrow_type(self.type, timezone="UTC")
         latest = self._decode_by(kind)
         older = {
@@ -109,12 +122,16 @@ class ValueSchema:
         same = [version for version, _ in self.versions if version not in older]
         decode = _ByVersion(latest, older, {_LATEST: latest} | dict.fromkeys(same, latest), kind)
 
-        def typed(batch: Any) -> Any:
+        def typed(batch: Any, wrong: _Bad) -> Any:
             at = batch.schema.get_field_index(self.column)
             values = batch.column(at)
             column, bad = decode(values, batch.column("headers")) if self.versions else latest(values)
             if len(bad) and not self.permissive:
                 raise self._unfit(batch, int(bad[0]))
+            later = next((int(row) for row in bad if strict and self._is_later(batch, int(row))), None)
+            if later is not None:
+                raise self._unfit(batch, later)
+            wrong.update(int(row) for row in bad)
             return batch.set_column(at, pa.field(self.column, kind), column)
 
         return typed
@@ -136,18 +153,25 @@ class ValueSchema:
 
     def _unfit(self, batch: Any, row: int) -> WireError:
         where = f"{self.topic}-{batch.column('partition')[0]} at offset {batch.column('offset')[row]}"
-        if self.versions:
-            version = int(versions_of(batch.column("headers").slice(row, 1))[0])
-            if version != _LATEST and version not in dict(self.versions):
-                return WireError(
-                    f"the {self.column} of {where} is by version {version} of the topic's schema, which was not "
-                    "there when the query began",
-                    hint="restart the query, or set mode=PERMISSIVE to read such values as null",
-                )
+        if self._is_later(batch, row):
+            version = _version_of(batch, row)
+            return WireError(
+                f"the {self.column} of {where} is by version {version} of the topic's schema, which was not "
+                "there when the query began",
+                hint="restart the query, or set mode=PERMISSIVE to read such values as null",
+            )
         return WireError(
             f"the {self.column} of {where} is not as the topic's schema says",
             hint="set mode=PERMISSIVE to read such values as null",
         )
+
+    def _is_later(self, batch: Any, row: int) -> bool:
+        """Whether a value says that it is by a version that was not there when the query began."""
+        if not self.versions:
+            return False
+        version, known = _version_of(batch, row), dict(self.versions)
+        # One far ahead of those that are known is not to be waited for: headers are the producer's.
+        return version not in known and 0 <= version <= max(known) + _MANY_VERSIONS
 
 
 @dataclass(frozen=True)
@@ -248,5 +272,20 @@ def _strings(values: Any, kind: Any) -> Decoded:
         return one_by_one(values, lambda raw: raw.decode(), kind, lambda array: array)
 
 
-def _as_it_is(batch: Any) -> Any:
+#: Rows of a batch whose values do not fit.
+_Bad = set[int]
+
+
+def _only(values: Any, rows: _Bad) -> Any:
+    """These values, and null in place of the others."""
+    chosen = np.zeros(len(values), bool)
+    chosen[list(rows)] = True
+    return pc.if_else(pa.array(chosen), values, pa.scalar(None, values.type))
+
+
+def _version_of(batch: Any, row: int) -> int:
+    return int(versions_of(batch.column("headers").slice(row, 1))[0])
+
+
+def _as_it_is(batch: Any, wrong: _Bad) -> Any:
     return batch

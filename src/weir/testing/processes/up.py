@@ -125,4 +125,5 @@ def environment() -> dict[str, str]:
     """Without settings of whoever runs the tests; compiled modules are kept, as an installed Weir has them."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("WEIR_")}
     kept.pop("PYTHONDONTWRITEBYTECODE", None)
+    kept["WEIR_SQL_SERVER"] = "off"  # which would outlive the test
     return kept
