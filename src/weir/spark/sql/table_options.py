@@ -53,7 +53,7 @@ def _begins(tokens: Sequence[Token], at: int) -> bool:
 def _read(tokens: Sequence[Token]) -> tuple[tuple[str, str], ...]:
     at = Tokens(tokens, "")
     found: dict[str, str] = {}
-    while not at.done:
+    while not found or at.symbol(TokenType.COMMA):
         name = at.take("an option").text.lower()
         if not at.symbol(TokenType.EQ):
             raise SqlError(f"= is missing after {name}", hint=f"write {name} = '...'")
@@ -65,6 +65,6 @@ def _read(tokens: Sequence[Token]) -> tuple[tuple[str, str], ...]:
                 f"mode is {value!r}", hint="write FAILFAST, PERMISSIVE or DROPMALFORMED; DEADLETTER is for streams"
             )
         found[name] = value
-        if not (at.done or at.symbol(TokenType.COMMA)):
-            raise SqlError("a comma or ) is missing in WITH (...)")
+    if not at.done:
+        raise SqlError("a comma or ) is missing in WITH (...)")
     return tuple(found.items())
