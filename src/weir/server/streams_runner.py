@@ -36,7 +36,7 @@ class WithStreams:
         await self._node.start()
         try:
             spec = runner_spec(self._config, self._node.addresses, await self._token())
-            self._child = Child(spec, self._runtime.clock, lambda: None)
+            self._child = Child(spec, self._runtime.clock, lambda: None, _died)
             await self._child.start()
         except BaseException:
             await self.close()
@@ -66,6 +66,10 @@ class WithStreams:
             )
         secret = load_secret(await read_key(auth.token_secret, self._runtime.disk))
         return create_token(secret, auth.superusers[0], audience=auth.audience or None)
+
+
+async def _died(name: str) -> None:
+    """Nobody else has to know: its lease runs out by itself."""
 
 
 def runner_spec(config: Config, addresses: dict[str, Address], token: str | None) -> ChildSpec:
