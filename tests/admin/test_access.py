@@ -56,7 +56,7 @@ RULES = [
     ("lookup", r"GET /admin/weir/v1/history/.*"),
     ("consume", r"GET /admin/weir/v1/messages/.*"),
     ("produce", r"POST /admin/weir/v1/messages/.*"),
-    ("anyone", r"GET /admin/weir/v1/(addresses|streams|stream-runner)"),  # streams: those that one administers
+    ("anyone", r"GET /admin/weir/v1/(addresses|streams|groups|stream-runner)"),  # those that one may use
     ("superuser", r".* /admin/weir/v1/(cluster.*|stream-runner.*|streams/.*/progress)"),
     ("lookup", r"GET /lookup/.*"),
     ("lookup", r"GET /admin/v2/(non-)?persistent/{tenant}/{namespace}(/partitioned)?"),
@@ -70,6 +70,7 @@ RULES = [
     ("consume", r"PUT .*/backlogSize"),
     ("consume", r"POST .*/{namespace}/({bundle}/)?(clearBacklog|unsubscribe).*"),
     ("consume", r".* /admin/weir/v1/backlog/.*"),
+    ("consume", r".* /admin/weir/v1/(offsets|waiting|groups)/.*"),
     ("consume", r"GET /admin/weir/v1/held/.*"),
     ("produce", r".*/admin/weir/v1/held/.*"),
 ]

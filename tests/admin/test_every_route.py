@@ -314,6 +314,18 @@ def test_every_route_is_served(start_weir, tmp_path) -> None:
             ("GET", f"{area}/count", None, {"batches": 0, "messages": 0}),
         ]
     )
+    offsets, waiting = f"/admin/weir/v1/offsets/{T}", f"/admin/weir/v1/waiting/{T}/s"
+    groups = "/admin/weir/v1/groups"
+    walk(
+        [
+            ("GET", f"{offsets}?time=0", None, ANY),
+            ("POST", f"{offsets}/s", {"offset": 0}, ANY),
+            ("GET", f"{waiting}?limit=2", None, ANY),
+            ("POST", f"{groups}/g/positions", {"positions": {f"persistent://{NS}/parted-partition-0": 0}}, {}),
+            ("GET", groups, None, ANY),
+            ("GET", f"{groups}/g", None, ANY),
+        ]
+    )
     sink = "/admin/weir/v1/sinks/copy"
     walk(
         [

@@ -1,5 +1,6 @@
 """One `weir up` for all tests of commands, and a way to run them as a shell would."""
 
+import io
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -7,6 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from weir.cli.main import main
 from weir.testing.processes.up import UpProcess, environment
 
 
@@ -37,5 +39,25 @@ def weir(weir_up: UpProcess) -> Weir:
         command = [sys.executable, "-m", "weir.cli.main", *arguments]
         done = subprocess.run(command, input=stdin, capture_output=True, env=variables, timeout=120, check=False)
         return Outcome(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    return run
+
+
+@pytest.fixture
+def run_here(
+    weir_up: UpProcess, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Outcome]:
+    """Runs `weir ...` against it in this process, which costs no start of an interpreter."""
+    monkeypatch.setenv("WEIR_URL", weir_up.http_url)
+
+    def run(*arguments: str, stdin: bytes = b"") -> Outcome:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        capfdbinary.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main(list(arguments))
+        sys.stdout.flush()
+        found = capfdbinary.readouterr()
+        assert isinstance(ended.value.code, int)
+        return Outcome(ended.value.code, found.out.decode("utf-8", "replace"), found.err.decode())
 
     return run

@@ -62,7 +62,7 @@ def test_a_delayed_message_waits_for_its_moment(weir: Any) -> None:
         (["produce", "t", "x", "--deliver-in", "1s", "--deliver-at", "5"], 2, "exclude"),
         (["produce", "t", "-n", "5"], 2, "MESSAGE"),
         (["consume", "t", "--url", "nonsense"], 2, "http://host:8080"),
-        (["produce", "t", "x", "--url", "pulsar://127.0.0.1:1"], 1, "check that the address is right"),
+        (["produce", "t", "x", "--url", "pulsar://127.0.0.1:1"], 1, "start it with `weir up`, or name another"),
         (["produce", "t", "x", "--token", "file:/no/such/file"], 2, "/no/such/file"),
         (["topics", "list"], 2, "http://host:8080"),
         (["consume"], 2, "TOPIC"),

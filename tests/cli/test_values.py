@@ -2,8 +2,9 @@
 
 import pytest
 
-from weir.cli.values import parse_moment_ms, parse_pairs, parse_size, parse_span_ms, show_moment
+from weir.cli.values import parse_moment_ms, parse_pairs, parse_size, parse_span_ms, short_topic, show_moment
 from weir.model.errors import ConfigError
+from weir.model.topics import TopicName
 
 
 @pytest.mark.parametrize(
@@ -43,3 +44,16 @@ def test_wrong_ones_are_refused(wrong: str) -> None:
     ):
         with pytest.raises(ConfigError):
             parse(wrong)
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("persistent://public/default/a", "a"),
+        ("persistent://acme/orders/a", "acme/orders/a"),
+        ("non-persistent://public/default/a", "non-persistent://public/default/a"),
+    ],
+)
+def test_a_topic_is_as_short_as_it_may_be_typed(name: str, short: str) -> None:
+    assert short_topic(name) == short
+    assert TopicName.parse(short) == TopicName.parse(name)

@@ -116,6 +116,10 @@ class TopicStatsBody(Struct):
     compaction: CompactionBody = field(default_factory=CompactionBody)
     ownerBroker: str = ""
     lostEntries: list[LostEntriesBody] = field(default_factory=list)
+    #: Not Pulsar's: how many messages are stored, and their offsets; of several partitions there are none.
+    messages: int = 0
+    startOffset: int | None = None
+    endOffset: int | None = None
 
 
 class PartitionedStatsBody(TopicStatsBody, kw_only=True):

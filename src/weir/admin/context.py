@@ -20,6 +20,7 @@ from weir.broker.api import (
     Owner,
     Queues,
     Registry,
+    RoleGroups,
     RoleTransactions,
     SchemaVersions,
     SqlStreams,
@@ -80,6 +81,8 @@ class AdminContext:
     gateways: Callable[[], Sequence[GatewayFamily]] = tuple
     #: The coordinator, where there is one.
     transactions: RoleTransactions | None = None
+    #: The coordinator of consumer groups, where there is one.
+    groups: RoleGroups | None = None
     #: What SQL has defined, where that is kept.
     sql_streams: SqlStreams | None = None
     #: This broker's, among the others of its cluster.

@@ -8,12 +8,14 @@ from weir.admin.browse import Browse
 from weir.admin.bundles import Bundles
 from weir.admin.cluster import ClusterRoutes
 from weir.admin.context import AdminContext, AdminSettings, ServiceUrls
+from weir.admin.groups import GroupRoutes
 from weir.admin.held import Held
 from weir.admin.isolation import IsolationPolicies
 from weir.admin.lookup import Lookup
 from weir.admin.messages import Messages
 from weir.admin.namespace_backlogs import NamespaceBacklogs
 from weir.admin.namespaces import Namespaces
+from weir.admin.offsets import Offsets
 from weir.admin.permissions import permission_routes
 from weir.admin.policies import PolicyRoutes
 from weir.admin.routing import Route
@@ -23,6 +25,7 @@ from weir.admin.streams import Streams
 from weir.admin.subscriptions import Subscriptions
 from weir.admin.tenants import Clusters, Tenants
 from weir.admin.topics import Topics
+from weir.admin.waiting import Waiting
 from weir.model.topics import Domain
 
 __all__ = ["AdminContext", "AdminSettings", "ServiceUrls", "admin_routes"]
@@ -50,6 +53,9 @@ def admin_routes(context: AdminContext) -> list[Route]:
         *Schemas(context).routes(),
         *(route for domain in Domain for route in Lookup(context, domain).routes()),
         *Held(context).routes(),
+        *Offsets(context).routes(),
+        *Waiting(context).routes(),
+        *GroupRoutes(context).routes(),
         *Sinks(context).routes(),
         *Streams(context).routes(),
         *Addresses(context).routes(),

@@ -93,6 +93,9 @@ def topic_stats(
             )
             for lost in stats.lost
         ],
+        messages=stats.end_offset - stats.start_offset,
+        startOffset=stats.start_offset,
+        endOffset=stats.end_offset,
     )
 
 
@@ -187,6 +190,7 @@ _SUMMED = (
     "storageSize",
     "backlogSize",
     "nonContiguousDeletedMessagesRanges",
+    "messages",
 )
 _SUMMED_OF_SUBSCRIPTION = (
     "msgRateOut",

@@ -6,7 +6,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from weir.cli.output import done, print_fields, print_json, print_table
+from weir.cli.output import Column, Output, done, print_json
 from weir.cli.remote import Remote, remote_options
 from weir.client.admin import AdminClient, join
 from weir.model.bundles import BundleName
@@ -25,7 +25,7 @@ Examples:
 """
 )
 @remote_options
-def status(remote: Remote, as_json: bool) -> None:
+def status(remote: Remote, out: Output) -> None:
     """Show brokers and their load, bundles, bookies, under-replicated ledgers and the leader."""
 
     async def work(admin: AdminClient) -> dict[str, Any]:
@@ -33,26 +33,39 @@ def status(remote: Remote, as_json: bool) -> None:
         return found
 
     found = remote.admin(work)
-    if as_json:
+    if out.json:
         print_json(found)
         return
-    print_table(
-        ("broker", "number", "rack", "bundles", "cpu", "memory", "messages/s", "MB/s", ""),
+    out.table(
+        (
+            Column("broker", cut="end"),
+            "number",
+            Column("rack", cut="end"),
+            "bundles",
+            "cpu",
+            "memory",
+            "messages/s",
+            "MB/s",
+            "notes",
+        ),
         [_broker_row(each, found["leader"]) for each in found["brokers"]],
         title="Brokers",
     )
+    out.gap()
     rows = [(each["name"], each["owner"], each["epoch"]) for each in found["bundles"]]
-    print_table(("bundle", "broker", "epoch"), rows, title="Bundles")
-    print_table(
-        ("bookie", "address", "rack", "state", "ledgers"),
+    out.table((Column("bundle", cut="start"), Column("broker", cut="end"), "epoch"), rows, title="Bundles")
+    out.gap()
+    out.table(
+        (Column("bookie", cut="end"), "address", Column("rack", cut="end"), "state", "ledgers"),
         [
             (each["name"], each["address"], each["rack"], each["state"], each["ledgers"])
             for each in found["bookies"]
         ],
         title="Bookies",
     )
+    out.gap()
     waiting = [f"{name} (not {', '.join(who)})" for name, who in found["heldBack"].items()]
-    print_fields(
+    out.fields(
         [
             ("under-replicated ledgers", found["underReplicatedLedgers"]),
             ("leader", found["leader"] or "none"),

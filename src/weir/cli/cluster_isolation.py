@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from weir.cli.output import done, print_fields, print_json, print_table
+from weir.cli.output import Column, Output, done
 from weir.cli.remote import Remote, remote_options
 from weir.client.admin import AdminClient, join
 from weir.model.registry import STANDALONE
@@ -31,32 +31,25 @@ def isolation() -> None:
 
 @isolation.command("list")
 @remote_options
-def list_(remote: Remote, as_json: bool) -> None:
+def list_(remote: Remote, out: Output) -> None:
     """List the policies."""
     found: dict[str, Any] = remote.admin(lambda admin: admin.get(_POLICIES))
-    if as_json:
-        print_json(found)
-        return
-    print_table(
-        ("policy", "namespaces", "primary", "secondary", "at least"),
-        [
-            (name, policy["namespaces"], policy["primary"], policy["secondary"], _min_limit(policy))
-            for name, policy in found.items()
-        ],
-    )
+    parts = [Column(name, cut="end") for name in ("namespaces", "primary", "secondary")]
+    rows = [
+        (name, policy["namespaces"], policy["primary"], policy["secondary"], _min_limit(policy))
+        for name, policy in found.items()
+    ]
+    out.table(("policy", *parts, "at least"), rows, data=found)
 
 
 @isolation.command()
 @click.argument("policy")
 @remote_options
-def show(policy: str, remote: Remote, as_json: bool) -> None:
+def show(policy: str, remote: Remote, out: Output) -> None:
     """Show one policy."""
     found: dict[str, Any] = remote.admin(lambda admin: admin.get(f"{_POLICIES}/{join(policy)}"))
-    if as_json:
-        print_json(found)
-        return
     parts = ("namespaces", "primary", "secondary")
-    print_fields([*((part, found[part]) for part in parts), ("at least", _min_limit(found))])
+    out.fields([*((part, found[part]) for part in parts), ("at least", _min_limit(found))], data=found)
 
 
 @isolation.command("set")
@@ -101,7 +94,7 @@ def delete(policy: str, remote: Remote, as_json: bool) -> None:
 
 @isolation.command()
 @remote_options
-def brokers(remote: Remote, as_json: bool) -> None:
+def brokers(remote: Remote, out: Output) -> None:
     """List the brokers, and what they are kept for."""
 
     async def work(admin: AdminClient) -> list[dict[str, Any]]:
@@ -109,11 +102,8 @@ def brokers(remote: Remote, as_json: bool) -> None:
         return found
 
     found = remote.admin(work)
-    if as_json:
-        print_json(found)
-        return
     rows = [(each["brokerName"], each["policyName"] or "", _role(each), each["namespaceRegex"]) for each in found]
-    print_table(("broker", "policy", "", "namespaces"), rows)
+    out.table(("broker", "policy", "role", Column("namespaces", cut="end")), rows, data=found)
 
 
 def _min_limit(policy: dict[str, Any]) -> str:

@@ -1,25 +1,23 @@
 """`weir consume`: messages of a topic to standard output."""
 
-import asyncio
-import json
-import logging
-from contextlib import suppress
-from dataclasses import replace
-
 import click
 
-from weir.cli.message_views import message_json, readable
+from weir.cli.completing import complete_subscription, complete_topic
+from weir.cli.consume_session import Session, Wanted, left_out
+from weir.cli.consume_start import Begin, Start, find_begin
+from weir.cli.message_format import WORDS, MessageFormat
+from weir.cli.message_views import Printer
+from weir.cli.output import Output
 from weir.cli.remote import Remote, remote_options
 from weir.cli.values import parse_span_ms
-from weir.client.consumer import Consumer, Subscribing
-from weir.client.messages import Incoming
+from weir.client.addresses import parse_url
+from weir.client.consumer import Subscribing
 from weir.client.pulsar import PulsarClient
-from weir.model.errors import ConsumerClosedError, NetworkError, TopicClosedError
+from weir.model.errors import ConfigError
+from weir.model.topics import TopicName
 from weir.runtime.interfaces import Runtime
-from weir.wire.pulsar.ids import EARLIEST, LATEST, MessageId
+from weir.wire.pulsar.ids import LATEST
 from weir.wire.pulsar.proto import api
-
-log = logging.getLogger(__name__)
 
 _TYPES = {
     "exclusive": api.CommandSubscribe.Exclusive,
@@ -27,24 +25,37 @@ _TYPES = {
     "failover": api.CommandSubscribe.Failover,
     "key-shared": api.CommandSubscribe.Key_Shared,
 }
-#: Acknowledged together at the latest.
-_ACK_EVERY = 500
-_RETRY_PAUSE_S = 0.5
+_SILENCE = "2s"
 
 
 @click.command(
-    epilog="""
+    epilog=f"""
 \b
 Examples:
   weir consume orders                            everything that is there; leaves no trace
   weir consume orders --follow --from latest     what comes from now on
+  weir consume orders --from -10min              of the last ten minutes
+  weir consume orders --offset 1500 -n 10        ten, from offset 1500 on (of each partition)
+  weir consume orders --offset -5                the last five (of each partition)
   weir consume orders -s billing                 as a subscription; what is shown is acknowledged
   weir consume orders -s billing -n 10 --json    ten messages, one JSON object per line
+  weir consume orders -F '%p:%o %k=%s %h%n'      as the format says
+  weir consume orders -o wide                    with offset, time, key and headers
+
+\b
+In a format:
+{WORDS}
+
+It ends with 0 once everything that was there is printed, or -n messages; with 1 if anything kept it from that.
 """
 )
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topic)
 @click.option(
-    "-s", "--subscription", metavar="SUB", help="Made if new. Without: as a reader that leaves no trace."
+    "-s",
+    "--subscription",
+    metavar="SUB",
+    shell_complete=complete_subscription,
+    help="Made if new. Without: as a reader that leaves no trace.",
 )
 @click.option(
     "--type", "kind", type=click.Choice(list(_TYPES)), default="exclusive", show_default=True, help="Of SUB."
@@ -52,20 +63,21 @@ Examples:
 @click.option(
     "--from",
     "start",
-    type=click.Choice(["earliest", "latest"]),
-    default="earliest",
-    show_default=True,
-    help="Where a reader or a new subscription begins.",
+    metavar="WHERE",
+    help="Where to begin: earliest (the default), latest, an offset, a message id, a moment, or as in -10min.",
 )
+@click.option(
+    "--offset", type=int, metavar="N", help="Short for --from with an offset; -N: so many before the end."
+)
+@click.option("-p", "--partition", type=click.IntRange(min=0), metavar="P", help="Of this partition alone.")
 @click.option("-n", "--count", type=click.IntRange(min=1), help="End after so many messages.")
 @click.option("-f", "--follow", is_flag=True, help="Wait for more, until interrupted.")
 @click.option(
     "--wait",
-    default="2s",
-    show_default=True,
     metavar="SPAN",
-    help="Without --follow: end after so long a silence.",
+    help=f"End after so long a silence; {_SILENCE} by default, but with -n or --follow only if it is given.",
 )
+@click.option("-F", "--format", "pattern", metavar="FORMAT", help="Print each message so: see below.")
 @click.option("--no-ack", is_flag=True, help="Acknowledge nothing.")
 @click.option("--compacted", is_flag=True, help="Only the last message of each key, as far as compacted.")
 @remote_options
@@ -74,127 +86,65 @@ def consume(
     topic: str,
     subscription: str | None,
     kind: str,
-    start: str,
+    start: str | None,
+    offset: int | None,
+    partition: int | None,
     count: int | None,
     follow: bool,
-    wait: str,
+    wait: str | None,
+    pattern: str | None,
     no_ack: bool,
     compacted: bool,
     remote: Remote,
-    as_json: bool,
+    out: Output,
 ) -> None:
     """Print the messages of TOPIC, one per line. Without --follow or -n, ends when there are no more."""
+    name = TopicName.parse(topic)
+    if partition is not None:
+        name = name.at(partition)
+    if start is not None and offset is not None:
+        raise ConfigError("--from and --offset exclude each other", hint="give one of them")
+    begin_at = Start.parse(start or "earliest") if offset is None else Start(offset=offset)
+    printer = Printer(out, None if pattern is None else MessageFormat(pattern))
+    begin = _begin(remote, name, begin_at, subscription)
     asked = Subscribing(
         subscription=subscription or "",
         type=_TYPES[kind],
-        earliest=start == "earliest",
+        earliest=begin_at.at != LATEST,
         durable=subscription is not None,
-        start=None if subscription is not None else EARLIEST if start == "earliest" else LATEST,
+        start=None if subscription is not None else begin_at.at,
+        starts=begin.starts,
         create_topic=follow or count is not None,
         read_compacted=compacted,
     )
-    # With -n, someone waits for just so many.
-    patience_s = None if follow or count is not None else parse_span_ms(wait) / 1000
-    ack = subscription is not None and not no_ack
+    silence = wait if wait is not None else None if follow or count is not None else _SILENCE
+    wanted = Wanted(
+        count=count,
+        patience_s=None if silence is None else parse_span_ms(silence) / 1000,
+        ack=subscription is not None and not no_ack,
+        follow=follow,
+        offsets=begin.offsets,
+        to_the_end=begin_at.at != LATEST and not compacted,
+    )
 
-    async def work(runtime: Runtime, client: PulsarClient) -> None:
-        session = _Session(client, topic, asked, count=count, patience_s=patience_s, ack=ack, as_json=as_json)
-        await session.run(runtime, follow=follow)
+    async def work(runtime: Runtime, client: PulsarClient) -> Session:
+        session = Session(client, str(name), asked, wanted, printer)
+        await session.run(runtime)
+        return session
 
-    remote.broker(topic, work)
+    session = remote.broker(topic, work)
+    if parse_url(remote.url).http and not follow:
+        remote.admin(lambda admin: left_out(admin, name, session))
 
 
-class _Session:
-    """Receives until there is enough; after a lost connection, goes on from where it was."""
-
-    def __init__(
-        self,
-        client: PulsarClient,
-        topic: str,
-        asked: Subscribing,
-        *,
-        count: int | None,
-        patience_s: float | None,
-        ack: bool,
-        as_json: bool,
-    ) -> None:
-        self._client = client
-        self._topic = topic
-        self._asked = asked
-        self._left = count
-        self._patience_s = patience_s
-        self._ack = ack
-        self._as_json = as_json
-        self._unacked: list[Incoming] = []
-        self._last: dict[int, MessageId] = {}
-
-    async def run(self, runtime: Runtime, *, follow: bool) -> None:
-        if not self._asked.subscription:
-            name = f"weir-consume-{runtime.rng.randrange(2**32):08x}"
-            self._asked = replace(self._asked, subscription=name)
-        while True:
-            self._unacked.clear()
-            try:
-                consumer = await self._client.consumer(self._topic, self._asked)
-                try:
-                    return await self._receive(consumer)
-                finally:
-                    await _close(consumer)
-            except (NetworkError, ConsumerClosedError, TopicClosedError) as failure:
-                if not follow:
-                    raise
-                log.warning("%s; connecting again", failure)
-            await runtime.clock.sleep(_RETRY_PAUSE_S)
-
-    async def _receive(self, consumer: Consumer) -> None:
-        while self._left is None or self._left > 0:
-            if not consumer.waiting():
-                await self._acknowledge(consumer)
-            try:
-                async with asyncio.timeout(self._patience_s):
-                    message = await consumer.receive()
-            except TimeoutError:
-                break
-            if message is None:
-                break
-            if message.id <= self._last.get(message.part, EARLIEST) and not self._ack:
-                continue  # seen before the connection was lost
-            self._show(message)
-            await self._took(consumer, message)
-        await self._acknowledge(consumer)
-
-    async def _took(self, consumer: Consumer, message: Incoming) -> None:
-        self._last[message.part] = message.id
-        if self._left is not None:
-            self._left -= 1
-        if self._ack:
-            self._unacked.append(message)
-            if len(self._unacked) >= _ACK_EVERY:
-                await self._acknowledge(consumer)
-
-    async def _acknowledge(self, consumer: Consumer) -> None:
-        if self._unacked:
-            await consumer.ack(*self._unacked)
-            self._unacked.clear()
-
-    def _show(self, message: Incoming) -> None:
-        if not self._as_json:
-            click.echo(readable(message.payload))
-            return
-        found = message_json(
-            at=str(message.id),
-            payload=message.payload,
-            key=message.key,
-            properties=message.properties,
-            publish_ms=message.publish_ms,
-            event_ms=message.event_ms,
-            producer=message.producer,
-            redelivered=message.redelivered,
-            encrypted=message.encrypted or None,
+def _begin(remote: Remote, topic: TopicName, start: Start, subscription: str | None) -> Begin:
+    if not start.asked:
+        return Begin()
+    if subscription is not None:
+        raise ConfigError(
+            "a subscription goes on where it was; a new one begins at earliest or latest",
+            hint=f"move it with weir groups reset {subscription} --topic {topic.local} --to WHERE",
         )
-        click.echo(json.dumps(found, ensure_ascii=False))
-
-
-async def _close(consumer: Consumer) -> None:
-    with suppress(NetworkError):  # gone already
-        await consumer.close()
+    if not parse_url(remote.url).http:
+        raise ConfigError(f"{remote.url} cannot say where that is", hint="give --url http://host:8080")
+    return remote.admin(lambda admin: find_begin(admin, topic, start))

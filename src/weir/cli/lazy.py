@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from typing import NamedTuple
 
 import click
+from click.shell_completion import CompletionItem
 
 
 class Lazy(NamedTuple):
@@ -39,6 +40,13 @@ class LazyGroup(click.Group):
         if not isinstance(command, click.Command):
             raise TypeError(f"{target} is not a command")
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Commands by their names, without loading any: whoever types waits."""
+        named = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
+        found = [(name, self.lazy.get(name)) for name in named]
+        items = [CompletionItem(name, help=lazy.help if isinstance(lazy, Lazy) else None) for name, lazy in found]
+        return [*items, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

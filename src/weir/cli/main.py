@@ -19,10 +19,13 @@ FAILED, MISUSED = 1, 2
         "bookie": Lazy("weir.cli.bookie:bookie", "Run a storage node, or look into its files."),
         "broker": Lazy("weir.server.node_commands:broker", "Run a broker of a cluster."),
         "cluster": Lazy("weir.cli.cluster:cluster", "Run a cluster on this machine, and look after any cluster."),
+        "completion": Lazy("weir.cli.completion:completion", "Complete commands and names in a shell."),
         "config": Lazy("weir.server.config_command:config", "Show and explain the settings of weir up."),
         "consume": Lazy("weir.cli.consume:consume", "Print the messages of a topic."),
         "demo": Lazy("weir.server.demo:demo", "Show what Weir does, on this machine."),
         "doctor": Lazy("weir.cli.doctor:doctor", "Check what Weir and Spark need on this machine."),
+        "groups": Lazy("weir.cli.groups:groups", "List, describe and reset consumer groups and subscriptions."),
+        "held": Lazy("weir.cli.held:held", "List and cancel messages that wait for their moment."),
         "ledger": Lazy("weir.cli.ledger:ledger", "Look at replicated ledgers, read, check and repair them."),
         "namespaces": Lazy(
             "weir.cli.namespaces:namespaces", "List, create and delete namespaces, and set their policies."

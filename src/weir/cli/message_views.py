@@ -1,10 +1,81 @@
-"""A message as a line for people, or as JSON for programs."""
+"""A message as a line for people, or as JSON or CSV for programs."""
 
 import base64
+import json
+import sys
 from collections.abc import Mapping
 from typing import Any
 
+import click
+
+from weir.cli.message_format import MessageFormat, Printed
+from weir.cli.output import Format, Output, csv_line
 from weir.cli.values import show_moment
+
+_COLUMNS = ("topic", "partition", "offset", "id", "published", "key", "headers", "payload")
+
+
+class Printer:
+    """Prints messages one by one, as `-o` or a format string says."""
+
+    def __init__(self, out: Output, pattern: MessageFormat | None = None) -> None:
+        self._out = out
+        self._pattern = pattern
+        self._begun = False
+
+    def show(self, printed: Printed) -> None:
+        message = printed.message
+        if self._pattern is not None:
+            sys.stdout.buffer.write(self._pattern.render(printed))
+        elif self._out.json:
+            click.echo(json.dumps(_json(printed), ensure_ascii=False))
+        elif self._out.format is Format.CSV:
+            if not self._begun:
+                self._begun = True
+                click.echo(csv_line(_COLUMNS), nl=False)
+            click.echo(csv_line(_row(printed)), nl=False)
+        elif self._out.wide:
+            *head, payload = _row(printed)
+            words = [str(word) for word in head[1:] if word not in (None, "", {})]
+            click.echo("  ".join([*words, str(payload)]))
+        else:
+            click.echo(readable(message.payload))
+
+    def flush(self) -> None:
+        """Whoever reads gets what there is."""
+        if self._pattern is not None:
+            sys.stdout.buffer.flush()
+
+
+def _json(printed: Printed) -> dict[str, Any]:
+    message = printed.message
+    return message_json(
+        at=str(message.id),
+        payload=message.payload,
+        key=message.key,
+        properties=message.properties,
+        publish_ms=message.publish_ms,
+        event_ms=message.event_ms,
+        producer=message.producer,
+        redelivered=message.redelivered,
+        encrypted=message.encrypted or None,
+        null=message.null or None,
+        partition=None if printed.partition < 0 else printed.partition,
+    ) | ({"offset": message.offset} if message.offset >= 0 else {})
+
+
+def _row(printed: Printed) -> tuple[object, ...]:
+    message = printed.message
+    return (
+        printed.topic,
+        None if printed.partition < 0 else printed.partition,
+        message.offset,
+        str(message.id),
+        show_moment(message.publish_ms),
+        readable(message.key or b""),
+        dict(message.properties),
+        readable(message.payload),
+    )
 
 
 def readable(payload: bytes) -> str:
@@ -31,6 +102,8 @@ def message_json(
     found |= _bytes("payload", payload)
     found["properties"] = dict(properties or {})
     found["published"] = show_moment(publish_ms)
+    partition = more.pop("partition", None)
+    found |= {"partition": partition} if partition is not None else {}
     return found | {name: value for name, value in more.items() if value not in (None, 0, "")}
 
 

@@ -4,7 +4,8 @@ from typing import Any
 
 import click
 
-from weir.cli.output import done, print_fields, print_json, print_names
+from weir.cli.completing import complete_namespace
+from weir.cli.output import Column, Output, done
 from weir.cli.remote import Remote, remote_options
 from weir.cli.retention import retention_body, retention_options, retention_text
 from weir.cli.values import parse_size, parse_span_ms
@@ -33,13 +34,13 @@ def namespaces() -> None:
 @namespaces.command("list")
 @click.argument("tenant", default="public")
 @remote_options
-def list_(tenant: str, remote: Remote, as_json: bool) -> None:
+def list_(tenant: str, remote: Remote, out: Output) -> None:
     """List the namespaces of a tenant."""
-    print_names(remote.admin(lambda admin: admin.get(join("namespaces", tenant))), as_json=as_json)
+    out.names(remote.admin(lambda admin: admin.get(join("namespaces", tenant))), column="namespace")
 
 
 @namespaces.command()
-@click.argument("namespace")
+@click.argument("namespace", shell_complete=complete_namespace)
 @remote_options
 def create(namespace: str, remote: Remote, as_json: bool) -> None:
     """Create a namespace."""
@@ -48,7 +49,7 @@ def create(namespace: str, remote: Remote, as_json: bool) -> None:
 
 
 @namespaces.command()
-@click.argument("namespace")
+@click.argument("namespace", shell_complete=complete_namespace)
 @click.option("--force", is_flag=True, help="Also if it has topics, which are deleted.")
 @remote_options
 def delete(namespace: str, force: bool, remote: Remote, as_json: bool) -> None:
@@ -59,19 +60,17 @@ def delete(namespace: str, force: bool, remote: Remote, as_json: bool) -> None:
 
 
 @namespaces.command()
-@click.argument("namespace")
+@click.argument("namespace", shell_complete=complete_namespace)
 @remote_options
-def policies(namespace: str, remote: Remote, as_json: bool) -> None:
+def policies(namespace: str, remote: Remote, out: Output) -> None:
     """Show the policies that were set; what is not shown is the default."""
     found = remote.admin(lambda admin: admin.get(namespace_path(NamespaceName.parse(namespace))))
-    if as_json:
-        print_json(found)
-    else:
-        print_fields((name, value) for name, value in found.items() if value not in (None, {}, []))
+    shown = ((name, value) for name, value in found.items() if out.wide or value not in (None, {}, []))
+    out.fields(shown, data=found)
 
 
 @namespaces.command("set-retention")
-@click.argument("namespace")
+@click.argument("namespace", shell_complete=complete_namespace)
 @retention_options
 @remote_options
 def set_retention(namespace: str, time_: str, size: str, remote: Remote, as_json: bool) -> None:
@@ -82,7 +81,7 @@ def set_retention(namespace: str, time_: str, size: str, remote: Remote, as_json
 
 
 @namespaces.command("set-message-ttl")
-@click.argument("namespace")
+@click.argument("namespace", shell_complete=complete_namespace)
 @click.argument("span")
 @remote_options
 def set_message_ttl(namespace: str, span: str, remote: Remote, as_json: bool) -> None:
@@ -93,7 +92,7 @@ def set_message_ttl(namespace: str, span: str, remote: Remote, as_json: bool) ->
 
 
 @namespaces.command("set-backlog-quota")
-@click.argument("namespace")
+@click.argument("namespace", shell_complete=complete_namespace)
 @click.option("--size", default="-1", show_default=True, metavar="SIZE", help="As in 1G; -1: any.")
 @click.option("--time", "time_", default="-1", show_default=True, metavar="SPAN", help="As in 1d; -1: any.")
 @click.option(
@@ -122,7 +121,7 @@ def set_backlog_quota(
 
 
 @namespaces.command("set-deduplication")
-@click.argument("namespace")
+@click.argument("namespace", shell_complete=complete_namespace)
 @click.argument("switch", type=_SWITCH)
 @remote_options
 def set_deduplication(namespace: str, switch: str, remote: Remote, as_json: bool) -> None:
@@ -132,7 +131,7 @@ def set_deduplication(namespace: str, switch: str, remote: Remote, as_json: bool
 
 
 @namespaces.command("set-auto-topic-creation")
-@click.argument("namespace")
+@click.argument("namespace", shell_complete=complete_namespace)
 @click.argument("switch", type=_SWITCH)
 @click.option(
     "-p", "--partitions", type=click.IntRange(min=0), default=0, help="With so many; 0: not partitioned."
@@ -151,20 +150,17 @@ def set_auto_topic_creation(namespace: str, switch: str, partitions: int, remote
 
 
 @namespaces.command()
-@click.argument("namespace")
+@click.argument("namespace", shell_complete=complete_namespace)
 @remote_options
-def permissions(namespace: str, remote: Remote, as_json: bool) -> None:
+def permissions(namespace: str, remote: Remote, out: Output) -> None:
     """Show which roles may do what."""
     path = namespace_path(NamespaceName.parse(namespace), "permissions")
     found = remote.admin(lambda admin: admin.get(path))
-    if as_json:
-        print_json(found)
-    else:
-        print_fields(found.items())
+    out.table((Column("role", cut="end"), "may"), list(found.items()), data=found)
 
 
 @namespaces.command()
-@click.argument("namespace")
+@click.argument("namespace", shell_complete=complete_namespace)
 @click.argument("role")
 @click.argument("actions", nargs=-1, required=True, type=_ACTIONS)
 @remote_options
@@ -175,7 +171,7 @@ def grant(namespace: str, role: str, actions: tuple[str, ...], remote: Remote, a
 
 
 @namespaces.command()
-@click.argument("namespace")
+@click.argument("namespace", shell_complete=complete_namespace)
 @click.argument("role")
 @remote_options
 def revoke(namespace: str, role: str, remote: Remote, as_json: bool) -> None:

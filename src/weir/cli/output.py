@@ -1,14 +1,118 @@
-"""How commands answer: tables for people, JSON for programs."""
+"""How commands answer: tables that fit the terminal for people, JSON and CSV for programs."""
 
+import csv
+import io
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import click
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+
+#: A column is not made narrower than this to make room for others.
+_LEAST = 6
+#: Between the columns of a table that goes into a pipe.
+_GAP = "  "
+_BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_DECIMAL = ("", "k", "M", "G", "T")
+
+
+class Format(Enum):
+    """What `-o` may say."""
+
+    TABLE = "table"
+    WIDE = "wide"
+    JSON = "json"
+    CSV = "csv"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table. `wide`: shown with `-o wide` (and in CSV) only. `cut`: made narrower before the others
+    are: `end` loses the end of what it shows, `start` the start, which is for names whose ends tell them apart."""
+
+    name: str
+    wide: bool = False
+    cut: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Bytes:
+    """A size: people read it with a unit, programs as a number."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """So many per second: short for people, exact for programs."""
+
+    per_second: float
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """The answer of one command, in the format that was asked for."""
+
+    format: Format = Format.TABLE
+
+    @property
+    def json(self) -> bool:
+        return self.format is Format.JSON
+
+    @property
+    def wide(self) -> bool:
+        return self.format is Format.WIDE
+
+    def table(
+        self,
+        columns: Sequence[str | Column],
+        rows: Iterable[Sequence[object]],
+        *,
+        data: Any = None,
+        title: str | None = None,
+    ) -> None:
+        """One line per row. `data`: what JSON gives instead of one object per row."""
+        known = [Column(column) if isinstance(column, str) else column for column in columns]
+        if self.json:
+            print_json([_object(known, row) for row in rows] if data is None else data)
+        elif self.format is Format.CSV:
+            _print_csv([column.name for column in known], rows)
+        else:
+            kept = [at for at, column in enumerate(known) if self.wide or not column.wide]
+            _print_table([known[at] for at in kept], [[row[at] for at in kept] for row in rows], title, self.wide)
+
+    def fields(self, fields: Iterable[tuple[str, object]], *, data: Any = None) -> None:
+        """Names and values of one thing; in CSV one row."""
+        pairs = list(fields)
+        if self.json:
+            print_json({name: plain(value) for name, value in pairs} if data is None else data)
+        elif self.format is Format.CSV:
+            _print_csv([name for name, _ in pairs], [[value for _, value in pairs]])
+        else:
+            print_fields(pairs)
+
+    def names(self, names: Iterable[str], *, column: str) -> None:
+        """A plain list: one name per line, which scripts can read as well."""
+        found = list(names)
+        if self.json:
+            print_json(found)
+        elif self.format is Format.CSV:
+            _print_csv([column], [[name] for name in found])
+        else:
+            for name in found:
+                click.echo(name)
+
+    def gap(self) -> None:
+        """Between two parts of an answer, so that those who read CSV can tell them apart."""
+        if self.format is Format.CSV:
+            click.echo("")
 
 
 def console() -> Console:
@@ -22,34 +126,28 @@ def print_json(value: Any) -> None:
 
 def print_table(columns: Iterable[str], rows: Iterable[Iterable[object]], *, title: str | None = None) -> None:
     """One line per row; numbers stand to the right."""
-    lines = [list(row) for row in rows]
-    table = Table(title=title, title_justify="left", title_style="bold")
-    for at, column in enumerate(columns):
-        numeric = bool(lines) and all(isinstance(line[at], int | float) for line in lines)
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
-    for line in lines:
-        table.add_row(*(escape(shown(cell)) for cell in line))
-    console().print(table)
+    Output().table([*columns], [[*row] for row in rows], title=title)
 
 
 def print_fields(fields: Iterable[tuple[str, object]]) -> None:
-    """Names and values, one pair per line."""
+    """Names and values, one pair per line; long values go on below themselves."""
+    lines = [(name, shown(value)) for name, value in fields]
+    if not sys.stdout.isatty():
+        width = max((cell_len(name) for name, _ in lines), default=0)
+        for name, text in lines:
+            click.echo(f"{set_cell_size(name, width)} {text}".rstrip())
+        return
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
-    for name, value in fields:
-        table.add_row(name, escape(shown(value)))
+    for name, text in lines:
+        table.add_row(escape(name), escape(text))
     console().print(table)
 
 
 def print_names(names: Iterable[str], *, as_json: bool) -> None:
     """A plain list: one name per line, which scripts can read as well."""
-    names = list(names)
-    if as_json:
-        print_json(names)
-    else:
-        for name in names:
-            click.echo(name)
+    Output(Format.JSON if as_json else Format.TABLE).names(names, column="name")
 
 
 def done(what: str, *, as_json: bool, **fields: object) -> None:
@@ -61,15 +159,157 @@ def done(what: str, *, as_json: bool, **fields: object) -> None:
 
 
 def shown(value: object) -> str:
-    """A value as people read it."""
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:.1f}"
+    """A value as people read it, on one line."""
     if isinstance(value, list | tuple):
         return ", ".join(map(shown, value))
     if isinstance(value, dict):
         return ", ".join(f"{name}={shown(item)}" for name, item in value.items())
-    return str(value)
+    text = _word(value)
+    # A name or a payload may hold what a terminal obeys.
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def _word(value: object) -> str:
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "yes" if value else "no"
+        case float():
+            return f"{value:.1f}"
+        case Bytes():
+            return human_bytes(value.count)
+        case Rate():
+            return human_number(value.per_second)
+        case _:
+            return str(value)
+
+
+def plain(value: object) -> Any:
+    """A value as programs read it."""
+    match value:
+        case Bytes():
+            return value.count
+        case Rate():
+            return value.per_second
+        case tuple():
+            return list(value)
+    return value
+
+
+def human_bytes(count: int) -> str:
+    """`512 B`, `1.4 KiB`, `20 MiB`: at most four digits."""
+    size, unit = float(count), 0
+    while size >= 1023.5 and unit < len(_BINARY) - 1:
+        size, unit = size / 1024, unit + 1
+    return f"{size:.0f} {_BINARY[unit]}" if unit == 0 or size >= 99.95 else f"{size:.1f} {_BINARY[unit]}"
+
+
+def human_number(number: float) -> str:
+    """`0`, `3.2`, `45k`, `1.2M`."""
+    unit = 0
+    while number >= 9999.5 and unit < len(_DECIMAL) - 1:
+        number, unit = number / 1000, unit + 1
+    text = f"{number:.0f}" if number >= 99.95 else f"{number:.1f}".removesuffix(".0")
+    return text + _DECIMAL[unit]
+
+
+# --- tables -----------------------------------------------------------------------------------------------------
+
+
+def _print_table(columns: list[Column], rows: list[list[object]], title: str | None, wide: bool) -> None:
+    right = [_all_numeric([row[at] for row in rows]) for at in range(len(columns))]
+    lines = [[shown(cell) for cell in row] for row in rows]
+    widths = [max(map(cell_len, texts)) for texts in zip(*[[c.name for c in columns], *lines], strict=True)]
+    screen = console()
+    room = screen.width - 3 * len(columns) - 1
+    # Who asks for all of it gets all of it, however long the lines are.
+    if not sys.stdout.isatty() or (wide and sum(widths) > room):
+        _print_plain([column.name for column in columns], lines, widths, right, title)
+        return
+    widths = fitted(columns, widths, room)
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for column, width, numeric in zip(columns, widths, right, strict=True):
+        name = escape(_cut(column.name, width, "end"))
+        table.add_column(name, justify="right" if numeric else "left", no_wrap=True, width=width)
+    for line in lines:
+        cells = zip(line, widths, columns, strict=True)
+        table.add_row(*(escape(_cut(text, width, column.cut)) for text, width, column in cells))
+    screen.print(table)
+
+
+def _print_plain(
+    names: list[str], lines: list[list[str]], widths: list[int], right: list[bool], title: str | None
+) -> None:
+    """For pipes and files: everything in full, one line per row, and nothing but text."""
+    if title is not None:
+        click.echo(f"{title}:")
+    for line in [[name.upper() for name in names], *lines]:
+        cells = zip(line, widths, right, strict=True)
+        texts = [
+            " " * (width - cell_len(text)) + text if r else set_cell_size(text, width) for text, width, r in cells
+        ]
+        click.echo(_GAP.join(texts).rstrip())
+
+
+def _padded(text: str, width: int, right: bool) -> str:
+    return " " * (width - cell_len(text)) + text if right else set_cell_size(text, width)
+
+
+def fitted(columns: Sequence[Column], widths: Sequence[int], room: int) -> list[int]:
+    """Widths that fit: columns that may be cut give way first, the widest of them first; then the others."""
+    found = list(widths)
+    for giving in ([at for at, column in enumerate(columns) if column.cut], [*range(len(columns))]):
+        while sum(found) > room and giving:
+            widest = max(giving, key=found.__getitem__)
+            if found[widest] <= _LEAST:
+                break
+            found[widest] -= 1
+    return found
+
+
+def _cut(text: str, width: int, side: str) -> str:
+    """In so many cells, with an ellipsis where something is missing."""
+    if cell_len(text) <= width:
+        return text
+    if side != "start":
+        return set_cell_size(text, max(0, width - 1)).rstrip() + "…"
+    kept = text
+    while kept and cell_len(kept) > width - 1:
+        kept = kept[1:]
+    return f"…{kept}"
+
+
+def _all_numeric(cells: list[object]) -> bool:
+    """Whether there are numbers, and nothing else but gaps."""
+    known = [cell for cell in cells if cell is not None]
+    numbers = [one for one in known if isinstance(one, int | float | Bytes | Rate) and not isinstance(one, bool)]
+    return bool(known) and len(numbers) == len(known)
+
+
+def _object(columns: Sequence[Column], row: Sequence[object]) -> dict[str, Any]:
+    return {column.name: plain(cell) for column, cell in zip(columns, row, strict=True)}
+
+
+# --- CSV --------------------------------------------------------------------------------------------------------
+
+
+def _print_csv(names: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    click.echo(csv_line(names), nl=False)
+    for row in rows:
+        click.echo(csv_line(row), nl=False)
+
+
+def csv_line(row: Sequence[object]) -> str:
+    """A row as RFC 4180 has it, but for its end, which is this system's; what is a list or a map is JSON in it."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow([_csv_cell(plain(cell)) for cell in row])
+    return text.getvalue()
+
+
+def _csv_cell(value: Any) -> object:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list | dict):
+        return json.dumps(value, ensure_ascii=False)
+    return value

@@ -1,25 +1,23 @@
-"""`weir peek`: what waits for a subscription, without taking it."""
+"""`weir peek`: what a subscription has not acknowledged, without taking it."""
 
 import base64
 import json
-from collections.abc import Mapping
-from contextlib import suppress
-from datetime import datetime
 from typing import Any
 
 import click
 
+from weir.cli.completing import complete_subscription, complete_topic
 from weir.cli.message_views import message_json, readable
-from weir.cli.output import print_table
+from weir.cli.output import Column, Format, Output
 from weir.cli.remote import Remote, remote_options
-from weir.client.admin import AdminClient, topic_path
-from weir.model.errors import BrokerError, NotAllowedError
+from weir.cli.topic_stats import partitions_of
+from weir.client.admin import AdminClient, join
+from weir.model.errors import BrokerError, NotAuthenticatedError, NotAuthorisedError, SubscriptionNotFoundError
+from weir.model.queues import QUEUE_SUBSCRIPTION
 from weir.model.topics import TopicName
-from weir.runtime.http_client import HttpAnswer
-from weir.wire.pulsar.batch import iter_batch
-from weir.wire.pulsar.message import message_key
 
-_PROPERTY = "x-pulsar-property-"
+#: So many at the most are asked of a partition.
+_MOST = 1000
 
 
 @click.command(
@@ -28,95 +26,101 @@ _PROPERTY = "x-pulsar-property-"
 Examples:
   weir peek orders billing             the next message that billing will get
   weir peek orders billing -n 5
-  weir peek orders billing -n 5 --json
+  weir peek orders billing -n 5 --json one JSON object per line
+  weir peek orders                     of a queue: what AMQP's consumers will get, the most urgent first
+
+SUBSCRIPTION may be a consumer group of Kafka. What was delivered and not acknowledged is shown as well: it still
+waits. Of a partitioned topic, the oldest messages of all partitions are shown.
 """
 )
-@click.argument("topic")
-@click.argument("subscription")
-@click.option("-n", "--count", type=click.IntRange(min=1), default=1, show_default=True, help="So many messages.")
+@click.argument("topic", shell_complete=complete_topic)
+@click.argument("subscription", default=QUEUE_SUBSCRIPTION, shell_complete=complete_subscription)
+@click.option(
+    "-n", "--count", type=click.IntRange(1, _MOST), default=1, show_default=True, help="So many messages."
+)
 @remote_options
-def peek(topic: str, subscription: str, count: int, remote: Remote, as_json: bool) -> None:
+def peek(topic: str, subscription: str, count: int, remote: Remote, out: Output) -> None:
     """Show the first messages that SUBSCRIPTION has not acknowledged, and leave them there."""
     name = TopicName.parse(topic)
-
-    async def work(admin: AdminClient) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
-        position = 1
-        while len(found) < count:
-            path = topic_path(name, "subscription", subscription, "position", position)
-            try:
-                answer = await admin.call("GET", path)
-            except NotAllowedError:
-                raise
-            except BrokerError:
-                if not found:
-                    raise
-                break  # there are fewer
-            found += messages_of(answer)
-            position += 1
-        return found[:count]
-
-    found = remote.admin(work)
-    if as_json:
+    found = remote.admin(lambda admin: _waiting(admin, name, subscription, count))
+    if out.json:
         for message in found:
-            click.echo(json.dumps(message, ensure_ascii=False))
-    else:
-        rows = [(item["id"], _text(item, "key"), item["published"], _text(item, "payload")) for item in found]
-        print_table(("id", "key", "published", "payload"), rows)
+            click.echo(json.dumps(_json(message), ensure_ascii=False))
+        return
+    if not found and out.format is not Format.CSV:
+        click.echo(f"{subscription} has acknowledged everything on {name.local_with_partition}", err=True)
+        return
+    partitioned = any(message["topic"].partition is not None for message in found)
+    columns = (
+        Column("partition", wide=not partitioned),
+        "offset",
+        Column("id", wide=True),
+        "published",
+        Column("key", cut="end"),
+        Column("headers", wide=True, cut="end"),
+        Column("payload", cut="end"),
+    )
+    out.table(columns, [_row(message) for message in found])
 
 
-def messages_of(answer: HttpAnswer) -> list[dict[str, Any]]:
-    """The message that an answer holds, or the messages if it is a batch."""
-    headers = answer.headers
-    at = headers.get("x-pulsar-message-id", "")
-    published = _moment_ms(headers.get("x-pulsar-publish-time", ""))
-    count = headers.get("x-pulsar-num-batch-message")
-    if count is None:
-        return [_shown(at, answer.body, _key(headers), _properties(headers), published)]
-    return [
-        _shown(
-            f"{at}:{index}",
-            bytes(single.payload),
-            message_key(single.metadata),
-            {pair.key: pair.value for pair in single.metadata.properties},
-            published,
-        )
-        for index, single in enumerate(iter_batch(answer.body, int(count)))
-    ]
+async def _waiting(admin: AdminClient, name: TopicName, subscription: str, count: int) -> list[dict[str, Any]]:
+    """The first so many of all partitions, the oldest first; as the server orders them if there is one only."""
+    partitions = await partitions_of(admin, name)
+    if not partitions:
+        return await _of_part(admin, name, subscription, count)
+    found: list[dict[str, Any]] = []
+    missing = 0
+    for part in (TopicName.parse(f"{name}-partition-{at}") for at in range(partitions)):
+        try:
+            found += await _of_part(admin, part, subscription, count)
+        except (NotAuthorisedError, NotAuthenticatedError):
+            raise
+        except BrokerError as failure:
+            missing += 1  # a group may have come to some of the partitions only
+            if missing == partitions:
+                raise SubscriptionNotFoundError(
+                    f"{name} has no subscription {subscription!r}", hint="see weir groups list"
+                ) from failure
+    return sorted(found, key=lambda message: message["publishMs"])[:count]
 
 
-def _properties(headers: Mapping[str, str]) -> dict[str, str]:
-    """All in one header as JSON, and by older servers one header each, whose names have lost their case."""
-    whole = headers.get("x-pulsar-property")
-    if whole is not None:
-        with suppress(ValueError):
-            return dict(json.loads(whole))
-    return {name.removeprefix(_PROPERTY): v for name, v in headers.items() if name.startswith(_PROPERTY)}
+async def _of_part(admin: AdminClient, part: TopicName, subscription: str, count: int) -> list[dict[str, Any]]:
+    space = part.namespace
+    path = join("waiting", "persistent", space.tenant, space.name, part.local_with_partition, subscription)
+    answer = await admin.own("GET", f"{path}?limit={count}")
+    return [{**message, "topic": part} for message in answer["messages"]]
 
 
-def _key(headers: Mapping[str, str]) -> bytes | None:
-    key = headers.get("x-pulsar-partition-key")
-    if key is not None and headers.get("x-pulsar-partition-key-b64-encoded") == "true":
-        with suppress(ValueError):
-            return base64.b64decode(key, validate=True)
-    return None if key is None else key.encode()
+def _json(message: dict[str, Any]) -> dict[str, Any]:
+    """Headers as text: bytes of others are replaced, since JSON has none."""
+    shown = message_json(
+        at=message["id"],
+        payload=_bytes(message["value"]) or b"",
+        key=_bytes(message["key"]),
+        properties=_headers(message),
+        publish_ms=message["publishMs"],
+        event_ms=message.get("eventMs"),
+        partition=message["topic"].partition,
+    )
+    return {**shown, "offset": message["offset"]}
 
 
-def _shown(
-    at: str, payload: bytes, key: bytes | None, properties: dict[str, str], published: int
-) -> dict[str, Any]:
-    return message_json(at=at, payload=payload, key=key, properties=properties, publish_ms=published)
+def _row(message: dict[str, Any]) -> tuple[object, ...]:
+    shown = message_json(at="", payload=b"", publish_ms=message["publishMs"])
+    return (
+        message["topic"].partition,
+        message["offset"],
+        message["id"],
+        shown["published"],
+        readable(_bytes(message["key"]) or b""),
+        _headers(message),
+        readable(_bytes(message["value"]) or b""),
+    )
 
 
-def _text(message: dict[str, Any], name: str) -> str:
-    """A field that may be text, base64 or missing."""
-    if f"{name}_base64" in message:
-        return readable(base64.b64decode(message[f"{name}_base64"]))
-    return readable(message.get(name, "").encode())
+def _headers(message: dict[str, Any]) -> dict[str, str]:
+    return {name: (_bytes(value) or b"").decode(errors="replace") for name, value in message["headers"]}
 
 
-def _moment_ms(text: str) -> int:
-    try:
-        return round(datetime.fromisoformat(text).timestamp() * 1000)
-    except ValueError:
-        return 0
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else base64.b64decode(text)

@@ -1,16 +1,15 @@
 """`weir produce`: messages from the command line or from standard input into a topic."""
 
 import asyncio
-import sys
-from collections.abc import AsyncIterator, Iterable
-from io import BufferedReader
-from typing import cast
 
 import click
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
+from weir.cli.completing import complete_topic
+from weir.cli.message_format import unescaped
 from weir.cli.output import print_json
+from weir.cli.produce_input import InputFormat, Reading, read_all, repeated
 from weir.cli.remote import Remote, remote_options
 from weir.cli.values import parse_moment_ms, parse_pairs, parse_span_ms
 from weir.client.messages import Outgoing
@@ -21,25 +20,48 @@ from weir.model.errors import ConfigError
 from weir.runtime.interfaces import Runtime
 from weir.runtime.real import RealClock
 
-_READ_BYTES = 256 * 1024
-
 
 @click.command(
     epilog="""
 \b
 Examples:
-  weir produce orders hello world                 two messages
-  weir produce orders < lines.txt                 one message per line
-  weir produce orders -n 1000 test --key k1       the same message 1000 times
+  weir produce orders hello world                  two messages
+  weir produce orders < lines.txt                  one message per line
+  weir produce orders -l lines.txt                 the same
+  weir produce orders -n 1000 test --key k1        the same message 1000 times
+  weir produce orders '{"id": 1}' --key 1 -H source=web -H trace=7f
+  weir produce orders -K : < pairs.txt             lines of key:message; -K '\\t' for a tab
+  weir consume a --json | weir produce b --input json    a copy, with keys and headers
+  weir produce pictures -l cat.png --input whole   the file is one message
+  weir produce orders --key 1 -Z ''                a message without a value: compaction removes its key
   weir produce orders later --deliver-in 10min
-  weir produce orders --property source=web '{"id": 1}'
   weir produce orders --url pulsar://127.0.0.1:6650 hello
 """
 )
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topic)
 @click.argument("messages", nargs=-1, metavar="[MESSAGE]...")
 @click.option("--key", help="The key of every message.")
-@click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="May be repeated.")
+@click.option(
+    "-H",
+    "--header",
+    "--property",
+    "properties",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A header (a property, as Pulsar calls it) of every message; may be repeated.",
+)
+@click.option("-K", "--key-separator", metavar="SEP", help="Each message is KEY SEP MESSAGE.")
+@click.option("-l", "--file", "files", multiple=True, metavar="FILE", help="Read messages from it; - is stdin.")
+@click.option(
+    "--input",
+    "input_format",
+    type=click.Choice([one.value for one in InputFormat]),
+    default=InputFormat.LINES.value,
+    show_default=True,
+    help="What is read: a message per line, JSON as weir consume prints it, or all as one message.",
+)
+@click.option("-D", "--delimiter", default="\\n", show_default=True, metavar="SEP", help="Between messages.")
+@click.option("-Z", "--null", "empty_is_null", is_flag=True, help="An empty message has no value at all.")
 @click.option("-n", "--times", type=click.IntRange(min=1), default=1, help="Send every MESSAGE so many times.")
 @click.option("--deliver-in", metavar="SPAN", help="Not to be seen before so long from now, as in 10s or 2h.")
 @click.option("--deliver-at", metavar="MOMENT", help="Not to be seen before, as in 2030-01-31T12:00:00 (UTC).")
@@ -51,6 +73,11 @@ def produce(
     messages: tuple[str, ...],
     key: str | None,
     properties: tuple[str, ...],
+    key_separator: str | None,
+    files: tuple[str, ...],
+    input_format: str,
+    delimiter: str,
+    empty_is_null: bool,
     times: int,
     deliver_in: str | None,
     deliver_at: str | None,
@@ -61,22 +88,34 @@ def produce(
     """Send messages to TOPIC: each MESSAGE, or without any, each line of standard input."""
     if times > 1 and not messages:
         raise ConfigError("-n repeats messages, and there are none", hint="give MESSAGE arguments")
-    pairs = parse_pairs(properties)
-    due = _due(deliver_in, deliver_at)
-
-    def outgoing(payload: bytes) -> Outgoing:
-        return Outgoing(payload, key=key, properties=pairs, deliver_at_ms=due)
+    if messages and files:
+        raise ConfigError("messages and --file exclude each other", hint="give one of them")
+    if key is not None and key_separator is not None:
+        raise ConfigError("--key and --key-separator exclude each other", hint="give one of them")
+    separators = [unescaped(text) for text in (delimiter, key_separator or "\\0")]
+    if not all(separators):
+        raise ConfigError("a separator has at least one character", hint="write -K : or -D '\\n'")
+    like = Outgoing(b"", key=key, properties=parse_pairs(properties), deliver_at_ms=_due(deliver_in, deliver_at))
+    reading = Reading(
+        like,
+        InputFormat(input_format),
+        separators[0],
+        None if key_separator is None else separators[1],
+        empty_is_null,
+    )
 
     async def work(_runtime: Runtime, client: PulsarClient) -> list[str]:
         producer = await client.producer(topic, ProducerSettings(name=name))
         sending = _Sending(producer, keep_ids=as_json)
         with _progress() as progress:
             task = progress.add_task("sent", total=None)
-            payloads = _repeated(messages, times) if messages else _lines()
-            async for payload in payloads:
-                await sending.send(outgoing(payload))
-                progress.update(task, completed=sending.count)
-            await sending.finish()
+            pieces = repeated(messages, times) if messages else read_all(files or ("-",), reading)
+            try:
+                async for piece in pieces:
+                    await sending.send(reading.message(piece))
+                    progress.update(task, completed=sending.count)
+            finally:  # what was sent before one that is wrong is stored, and counted
+                await sending.finish()
         await producer.close()
         return sending.ids if as_json else [str(sending.count)]
 
@@ -119,24 +158,6 @@ def _due(deliver_in: str | None, deliver_at: str | None) -> int | None:
     if deliver_in is not None:
         return now_ms + parse_span_ms(deliver_in)
     return None if deliver_at is None else parse_moment_ms(deliver_at, now_ms)
-
-
-async def _repeated(messages: Iterable[str], times: int) -> AsyncIterator[bytes]:
-    for message in messages:
-        for _ in range(times):
-            yield message.encode("utf-8", "surrogateescape")
-
-
-async def _lines() -> AsyncIterator[bytes]:
-    """The lines of standard input as they come; read in a thread, so that the connection stays alive meanwhile."""
-    source = cast(BufferedReader, sys.stdin.buffer)
-    rest = b""
-    while data := await asyncio.to_thread(source.read1, _READ_BYTES):
-        *lines, rest = (rest + data).split(b"\n")
-        for line in lines:
-            yield line.removesuffix(b"\r")
-    if rest:
-        yield rest
 
 
 def _progress() -> Progress:

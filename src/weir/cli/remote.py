@@ -1,5 +1,6 @@
 """Options that say which server a command talks to and as whom, and the clients made from them."""
 
+import inspect
 import os
 import ssl
 from collections.abc import Callable, Coroutine
@@ -9,20 +10,21 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
+from weir.cli.found import DEFAULT_URL, find_url
+from weir.cli.output import Format, Output
 from weir.client.addresses import ServerUrl, parse_url
 from weir.client.admin import AdminClient
 from weir.client.pulsar import PulsarClient
 from weir.client.settings import ClientSettings
 from weir.client.tls import trusting
-from weir.model.errors import ConfigError
+from weir.model.errors import ConfigError, ConnectFailedError
 from weir.model.topics import TopicName
 from weir.runtime.interfaces import Runtime
 from weir.runtime.real import run
 
 T = TypeVar("T")
-
-DEFAULT_URL = "http://127.0.0.1:8080"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +41,17 @@ class Remote:
         """Run `work` with a client of the admin REST."""
 
         async def main(runtime: Runtime) -> T:
-            async with AdminClient(runtime, self.url, self._settings(parse_url(self.url))) as client:
+            async with AdminClient(runtime, self.url, self.settings(parse_url(self.url))) as client:
                 return await work(client)
 
-        return run(main)
+        return self._run(main)
 
     def broker(self, topic: str, work: Callable[[Runtime, PulsarClient], Coroutine[Any, Any, T]]) -> T:
         """Run `work` with a client of the broker that serves the topic, which the admin REST finds if need be."""
 
         async def main(runtime: Runtime) -> T:
             url = parse_url(self.url)
-            settings = self._settings(url)
+            settings = self.settings(url)
             where = str(url)
             if url.http:
                 async with AdminClient(runtime, self.url, settings) as admin:
@@ -57,10 +59,24 @@ class Remote:
             async with PulsarClient(runtime, where, settings) as client:
                 return await work(runtime, client)
 
-        return run(main)
+        return self._run(main)
 
-    def _settings(self, url: ServerUrl) -> ClientSettings:
-        return ClientSettings(token=self._token(), tls=self._tls() if url.secure else None)
+    def _run(self, main: Callable[[Runtime], Coroutine[Any, Any, T]]) -> T:
+        """A server that is not there is named, with what can be done about it."""
+        try:
+            return run(main)
+        except ConnectFailedError as failure:
+            if failure.hint != ConnectFailedError.hint:
+                raise
+            raise ConnectFailedError(
+                f"nothing answers at {self.url}: {failure.what}",
+                hint="start it with `weir up`, or name another server with --url or WEIR_URL",
+            ) from None
+
+    def settings(self, url: ServerUrl | None = None) -> ClientSettings:
+        """How to come in to this server, or to the one that it names."""
+        url = parse_url(self.url) if url is None else url
+        return ClientSettings(offsets=True, token=self._token(), tls=self._tls() if url.secure else None)
 
     def environment(self) -> dict[str, str]:
         """The variables of a child process that comes in as this one does."""
@@ -78,7 +94,7 @@ class Remote:
         try:
             return path.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as failure:
-            raise ConfigError(f"cannot read the token: {failure}", hint="check --token") from None
+            raise ConfigError(f"cannot read the token: {failure}", hint="check --token and --token-file") from None
 
     def _tls(self) -> ssl.SSLContext:
         try:
@@ -92,14 +108,22 @@ class Remote:
         return context
 
 
+#: The environment's word for each option.
+VARIABLES = {
+    "url": "WEIR_URL",
+    "token": "WEIR_TOKEN",
+    "token_file": "WEIR_TOKEN_FILE",
+    "ca": "WEIR_CA",
+    "certificate": "WEIR_CERTIFICATE",
+    "cert_key": "WEIR_KEY",
+}
+
 _OPTIONS = (
     click.option(
         "--url",
         envvar="WEIR_URL",
-        default=DEFAULT_URL,
-        show_default=True,
         metavar="URL",
-        help="The server. [env: WEIR_URL]",
+        help=f"The server; by default the one that runs in ./weir-data, else {DEFAULT_URL}. [env: WEIR_URL]",
     ),
     click.option(
         "--token",
@@ -108,32 +132,92 @@ _OPTIONS = (
         help="Who you are: a token, or file:/path. [env: WEIR_TOKEN]",
     ),
     click.option(
+        "--token-file",
+        envvar="WEIR_TOKEN_FILE",
+        metavar="FILE",
+        help="The same in a file. [env: WEIR_TOKEN_FILE]",
+    ),
+    click.option(
         "--ca", envvar="WEIR_CA", metavar="FILE", help="TLS: CAs to trust, if not the system's. [env: WEIR_CA]"
     ),
     click.option(
         "--cert", "certificate", envvar="WEIR_CERTIFICATE", metavar="FILE", help="TLS: your certificate."
     ),
     click.option("--cert-key", "cert_key", envvar="WEIR_KEY", metavar="FILE", help="TLS: your private key."),
-    click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs."),
 )
 
 
+def _format_options(formats: tuple[Format, ...]) -> tuple[Callable[..., Any], ...]:
+    names = [one.value for one in formats]
+    return (
+        click.option(
+            "-o",
+            "--output",
+            "output_format",
+            type=click.Choice(names),
+            help="How to print it; table by default, which fits the terminal.",
+        ),
+        click.option("--json", "json_flag", is_flag=True, help="Short for -o json."),
+    )
+
+
+def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command `-o` and `--json`, folded into an `out: Output`; or into `as_json: bool` for a command that
+    says what it did, and has no table to show."""
+    wanted = inspect.signature(command).parameters
+    plain = "out" not in wanted
+
+    @wraps(command)
+    def folded(*args: Any, output_format: str | None, json_flag: bool, **rest: Any) -> Any:
+        if json_flag and output_format not in (None, Format.JSON.value):
+            raise ConfigError(f"--json and -o {output_format} exclude each other", hint="give one of them")
+        out = Output(Format.JSON if json_flag else Format(output_format or Format.TABLE.value))
+        if "as_json" in wanted:
+            rest["as_json"] = out.json
+        if not plain:
+            rest["out"] = out
+        return command(*args, **rest)
+
+    options: Callable[..., Any] = folded
+    for option in reversed(_format_options((Format.TABLE, Format.JSON) if plain else tuple(Format))):
+        options = option(options)
+    return options
+
+
 def remote_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options of a server, folded into one `remote` argument, and `--json` as `as_json`."""
+    """Give a command the options of a server, folded into one `remote` argument, and those of its answer."""
 
     @wraps(command)
     def folded(
         *args: Any,
-        url: str,
+        url: str | None,
         token: str | None,
+        token_file: str | None,
         ca: str | None,
         certificate: str | None,
         cert_key: str | None,
         **rest: Any,
     ) -> Any:
-        return command(*args, remote=Remote(url, token, ca, certificate, cert_key), **rest)
+        chosen = choose_token(token, token_file)
+        return command(*args, remote=Remote(find_url(url), chosen, ca, certificate, cert_key), **rest)
 
-    options: Callable[..., Any] = folded
+    options: Callable[..., Any] = output_options(folded)
     for option in reversed(_OPTIONS):
         options = option(options)
     return options
+
+
+def choose_token(token: str | None, token_file: str | None) -> str | None:
+    """What the command line says wins over what the environment says."""
+    if token is not None and token_file is not None:
+        given = [name for name in ("token", "token_file") if _from_command_line(name)]
+        if len(given) == 2:
+            raise ConfigError("--token and --token-file exclude each other", hint="give one of them")
+        if given == ["token"]:
+            return token
+    return token if token_file is None else f"file:{token_file}"
+
+
+def _from_command_line(name: str) -> bool:
+    context = click.get_current_context(silent=True)
+    return context is not None and context.get_parameter_source(name) is ParameterSource.COMMANDLINE

@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from weir.cli.output import done, print_fields, print_json, print_table
+from weir.cli.completing import complete_topic
+from weir.cli.output import Column, Format, Output, done, print_json
 from weir.cli.remote import Remote, remote_options
 from weir.cli.values import parse_pairs, show_moment
 from weir.client.admin import join
@@ -29,33 +30,31 @@ def schemas() -> None:
 
 
 @schemas.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topic)
 @click.option("--version", type=click.IntRange(min=0), help="By default the newest.")
 @remote_options
-def get(topic: str, version: int | None, remote: Remote, as_json: bool) -> None:
+def get(topic: str, version: int | None, remote: Remote, out: Output) -> None:
     """Show a schema."""
     rest = () if version is None else (str(version),)
     found = remote.admin(lambda admin: admin.get(_path(topic, "schema", *rest)))
-    if as_json:
-        print_json(found)
-        return
-    fields = ("version", "type", "timestamp", "properties")
-    print_fields((name, _field(found, name)) for name in fields)
-    click.echo(found.get("data", ""))
+    fields = [(name, _field(found, name)) for name in ("version", "type", "timestamp", "properties")]
+    if out.format in (Format.TABLE, Format.WIDE):
+        out.fields(fields)
+        click.echo(found.get("data", ""))  # as it is: it may have lines of its own
+    else:
+        out.fields([*fields, ("data", found.get("data", ""))], data=found)
 
 
 @schemas.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topic)
 @remote_options
-def versions(topic: str, remote: Remote, as_json: bool) -> None:
+def versions(topic: str, remote: Remote, out: Output) -> None:
     """List every version of a topic's schema."""
     found = remote.admin(lambda admin: admin.get(_path(topic, "schemas")))
     listed = found.get("getSchemaResponses", found) if isinstance(found, dict) else found
-    if as_json:
-        print_json(listed)
-    else:
-        columns = ("version", "type", "timestamp", "data")
-        print_table(columns, ([_field(item, name) for name in columns] for item in listed))
+    columns = ("version", "type", "timestamp", Column("properties", wide=True), Column("data", cut="end"))
+    names = ("version", "type", "timestamp", "properties", "data")
+    out.table(columns, [[_field(item, name) for name in names] for item in listed], data=listed)
 
 
 _TYPE = click.option("--type", "kind", required=True, metavar="TYPE", help="AVRO, JSON, PROTOBUF, STRING, ...")
@@ -64,7 +63,7 @@ _PROPERTY = click.option("--property", "properties", multiple=True, metavar="NAM
 
 
 @schemas.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topic)
 @_TYPE
 @_FILE
 @_PROPERTY
@@ -79,7 +78,7 @@ def upload(
 
 
 @schemas.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topic)
 @_TYPE
 @_FILE
 @_PROPERTY
@@ -108,7 +107,7 @@ def check(
 
 
 @schemas.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topic)
 @remote_options
 def delete(topic: str, remote: Remote, as_json: bool) -> None:
     """Delete every version of a topic's schema."""

@@ -13,6 +13,7 @@ import click
 from weir.cli.remote import Remote, remote_options
 from weir.cli.spark_side import need_spark, place_of, spark_config
 from weir.cli.sql_views import print_rows, print_watched
+from weir.cli.stream_changes import drop, pause, resume
 from weir.model.errors import NetworkError, RunnerBusyError, TopicClosedError
 
 if TYPE_CHECKING:
@@ -38,10 +39,15 @@ Examples:
   weir streams list                state, rows per second, lag and size of the state
   weir streams list --watch        the same, again every two seconds
   weir streams describe big
+  weir streams pause big           and resume, and drop; these need no Spark
 """
 )
 def streams() -> None:
-    """Run, list and watch the streams that SQL has defined."""
+    """Run, list, watch, pause, resume and drop the streams that SQL has defined."""
+
+
+for _change in (drop, pause, resume):
+    streams.add_command(_change)
 
 
 def _watch_option(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -5,7 +5,8 @@ from typing import Any
 import click
 
 from weir.cli import topic_views as views
-from weir.cli.output import done, print_json, print_table
+from weir.cli.completing import complete_subscription, complete_topic
+from weir.cli.output import Output, done
 from weir.cli.remote import Remote, remote_options
 from weir.cli.values import parse_moment_ms, parse_span_ms
 from weir.client.admin import AdminClient, topic_path
@@ -31,10 +32,10 @@ def subscriptions() -> None:
 
 
 @subscriptions.command("list")
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topic)
 @click.option("--partitions", "each", is_flag=True, help="A line for each partition: its position, who has it.")
 @remote_options
-def list_(*, topic: str, each: bool, remote: Remote, as_json: bool) -> None:
+def list_(*, topic: str, each: bool, remote: Remote, out: Output) -> None:
     """List the subscriptions of a topic, consumer groups among them, and how far each is."""
     name = TopicName.parse(topic)
 
@@ -45,17 +46,16 @@ def list_(*, topic: str, each: bool, remote: Remote, as_json: bool) -> None:
         return await admin.get(topic_path(name, "partitioned-stats" if partitions else "stats"))
 
     found = remote.admin(work)
-    if as_json:
-        print_json(views.with_parts(found))
-    elif each:
-        print_table(views.PARTITION_COLUMNS, views.partition_rows(str(name), found))
+    if each and not out.json:
+        out.table(views.PARTITION_COLUMNS, [*views.partition_rows(str(name), found)])
     else:
-        print_table(views.SUBSCRIPTION_COLUMNS, views.subscription_rows(found))
+        rows = [*views.subscription_rows(found)]
+        out.table(views.SUBSCRIPTION_COLUMNS, rows, data=views.with_parts(found))
 
 
 @subscriptions.command()
-@click.argument("topic")
-@click.argument("subscription")
+@click.argument("topic", shell_complete=complete_topic)
+@click.argument("subscription", shell_complete=complete_subscription)
 @click.option("--from", "start", default="latest", show_default=True, help="earliest, latest, or a message id.")
 @remote_options
 def create(topic: str, subscription: str, start: str, remote: Remote, as_json: bool) -> None:
@@ -66,8 +66,8 @@ def create(topic: str, subscription: str, start: str, remote: Remote, as_json: b
 
 
 @subscriptions.command()
-@click.argument("topic")
-@click.argument("subscription")
+@click.argument("topic", shell_complete=complete_topic)
+@click.argument("subscription", shell_complete=complete_subscription)
 @click.option("--force", is_flag=True, help="Also while it has consumers, which are closed.")
 @remote_options
 def delete(topic: str, subscription: str, force: bool, remote: Remote, as_json: bool) -> None:
@@ -77,8 +77,8 @@ def delete(topic: str, subscription: str, force: bool, remote: Remote, as_json: 
 
 
 @subscriptions.command()
-@click.argument("topic")
-@click.argument("subscription")
+@click.argument("topic", shell_complete=complete_topic)
+@click.argument("subscription", shell_complete=complete_subscription)
 @click.option("-n", "count", type=click.IntRange(min=1), help="So many messages.")
 @click.option("--all", "everything", is_flag=True, help="Everything that waits.")
 @remote_options
@@ -94,8 +94,8 @@ def skip(
 
 
 @subscriptions.command()
-@click.argument("topic")
-@click.argument("subscription")
+@click.argument("topic", shell_complete=complete_topic)
+@click.argument("subscription", shell_complete=complete_subscription)
 @click.option("--older-than", required=True, metavar="SPAN", help="As in 1h or 7d.")
 @remote_options
 def expire(topic: str, subscription: str, older_than: str, remote: Remote, as_json: bool) -> None:
@@ -106,8 +106,8 @@ def expire(topic: str, subscription: str, older_than: str, remote: Remote, as_js
 
 
 @subscriptions.command()
-@click.argument("topic")
-@click.argument("subscription")
+@click.argument("topic", shell_complete=complete_topic)
+@click.argument("subscription", shell_complete=complete_subscription)
 @click.option(
     "--to", required=True, metavar="WHERE", help="earliest, latest, a message id (12:0), a moment, or as in -1h."
 )

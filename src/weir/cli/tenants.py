@@ -2,7 +2,7 @@
 
 import click
 
-from weir.cli.output import done, print_fields, print_json, print_table
+from weir.cli.output import Column, Output, done
 from weir.cli.remote import Remote, remote_options
 from weir.client.admin import AdminClient, join
 
@@ -22,7 +22,7 @@ def tenants() -> None:
 
 @tenants.command("list")
 @remote_options
-def list_(remote: Remote, as_json: bool) -> None:
+def list_(remote: Remote, out: Output) -> None:
     """List all tenants."""
 
     async def work(admin: AdminClient) -> list[dict[str, object]]:
@@ -30,17 +30,14 @@ def list_(remote: Remote, as_json: bool) -> None:
         return [{"name": name, **await admin.get(join("tenants", name))} for name in names]
 
     found = remote.admin(work)
-    if as_json:
-        print_json(found)
-    else:
-        rows = [(item["name"], item.get("adminRoles"), item.get("allowedClusters")) for item in found]
-        print_table(("tenant", "admin roles", "clusters"), rows)
+    rows = [(item["name"], item.get("adminRoles"), item.get("allowedClusters")) for item in found]
+    out.table((Column("tenant", cut="end"), Column("admin roles", cut="end"), "clusters"), rows, data=found)
 
 
 @tenants.command()
 @click.argument("tenant")
 @remote_options
-def show(tenant: str, remote: Remote, as_json: bool) -> None:
+def show(tenant: str, remote: Remote, out: Output) -> None:
     """Show one tenant and its namespaces."""
 
     async def work(admin: AdminClient) -> dict[str, object]:
@@ -48,10 +45,7 @@ def show(tenant: str, remote: Remote, as_json: bool) -> None:
         return {"name": tenant, **found, "namespaces": await admin.get(join("namespaces", tenant))}
 
     found = remote.admin(work)
-    if as_json:
-        print_json(found)
-    else:
-        print_fields(found.items())
+    out.fields(found.items(), data=found)
 
 
 _ADMIN = click.option(

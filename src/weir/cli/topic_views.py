@@ -4,21 +4,42 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from weir.cli.output import Bytes, Column, Rate, human_bytes, human_number
+
 _PARTITION = re.compile(r"(.+)-partition-\d+")
 
+#: Of `weir topics list`, with sizes.
+TOPIC_COLUMNS = (
+    Column("topic", cut="start"),
+    "partitions",
+    "messages",
+    "size",
+    "in /s",
+    "out /s",
+    Column("producers", wide=True),
+    Column("subscriptions", wide=True),
+    Column("consumers", wide=True),
+    Column("backlog", wide=True),
+)
 SUBSCRIPTION_COLUMNS = (
-    "subscription",
+    Column("subscription", cut="end"),
     "type",
     "consumers",
     "backlog",
     "unacked",
-    "rate out /s",
-    "redelivered /s",
-    "query",
+    "out /s",
+    Column("redelivered /s", wide=True),
+    Column("query", cut="end"),
 )
-PARTITION_COLUMNS = ("subscription", "partition", "position", "backlog", "consumers")
-LEDGER_COLUMNS = ("ledger", "entries", "bytes")
-CURSOR_COLUMNS = ("subscription", "mark delete", "read position", "holes")
+PARTITION_COLUMNS = (
+    Column("subscription", cut="end"),
+    Column("partition", cut="start"),
+    "position",
+    "backlog",
+    Column("consumers", cut="end"),
+)
+LEDGER_COLUMNS = ("ledger", "entries", "size")
+CURSOR_COLUMNS = (Column("subscription", cut="end"), "mark delete", "read position", "holes")
 
 
 def with_partitions(names: list[str], partitioned: list[str]) -> dict[str, int]:
@@ -34,6 +55,40 @@ def with_partitions(names: list[str], partitioned: list[str]) -> dict[str, int]:
     return dict(sorted(found.items()))
 
 
+def topic_row(topic: str, partitions: int, stats: dict[str, Any] | None) -> tuple[object, ...]:
+    """For `TOPIC_COLUMNS`; `stats`: None of a topic that was gone before it was asked."""
+    if stats is None:
+        return (topic, partitions, *[None] * (len(TOPIC_COLUMNS) - 2))
+    subscriptions = stats.get("subscriptions") or {}
+    return (
+        topic,
+        partitions,
+        stats.get("messages", 0),
+        Bytes(stats.get("storageSize", 0)),
+        Rate(stats.get("msgRateIn", 0.0)),
+        Rate(stats.get("msgRateOut", 0.0)),
+        len(stats.get("publishers") or ()),
+        len(subscriptions),
+        sum(len(one.get("consumers") or ()) for one in subscriptions.values()),
+        max((one.get("msgBacklog", 0) for one in subscriptions.values()), default=0),
+    )
+
+
+def users_of(stats: dict[str, Any]) -> str:
+    """Who would miss a topic: its producers and subscriptions, in words; "" if it has none."""
+    subscriptions = stats.get("subscriptions") or {}
+    consumers = sum(len(one.get("consumers") or ()) for one in subscriptions.values())
+    names = sorted(subscriptions)
+    told = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+    counts = (
+        (len(stats.get("publishers") or ()), "producer", ""),
+        (consumers, "consumer", ""),
+        (len(names), "subscription", f" ({told})"),
+    )
+    found = [f"{count} {word}{'' if count == 1 else 's'}{more}" for count, word, more in counts if count]
+    return " and ".join([", ".join(found[:-1]), found[-1]] if len(found) > 1 else found)
+
+
 def topic_fields(name: str, stats: dict[str, Any]) -> Iterator[tuple[str, object]]:
     yield "topic", name
     partitions = stats.get("partitions")
@@ -41,14 +96,15 @@ def topic_fields(name: str, stats: dict[str, Any]) -> Iterator[tuple[str, object
         yield "partitions", stats.get("metadata", {}).get("partitions", len(partitions or {}))
     yield "producers", len(stats.get("publishers") or ())
     yield "subscriptions", len(stats.get("subscriptions") or {})
-    yield "rate in", f"{stats.get('msgRateIn', 0):.1f} messages/s, {stats.get('msgThroughputIn', 0):.0f} bytes/s"
-    yield (
-        "rate out",
-        f"{stats.get('msgRateOut', 0):.1f} messages/s, {stats.get('msgThroughputOut', 0):.0f} bytes/s",
-    )
+    for side in ("In", "Out"):
+        messages, throughput = stats.get(f"msgRate{side}", 0.0), stats.get(f"msgThroughput{side}", 0.0)
+        yield f"rate {side.lower()}", f"{human_number(messages)} messages/s, {human_bytes(round(throughput))}/s"
+    yield "messages", stats.get("messages", 0)
+    if stats.get("startOffset") is not None:
+        yield "offsets", f"{stats['startOffset']} to {stats['endOffset']}"
     yield "messages in", stats.get("msgInCounter", 0)
-    yield "storage", f"{stats.get('storageSize', 0)} bytes"
-    yield "backlog", f"{stats.get('backlogSize', 0)} bytes"
+    yield "storage", Bytes(stats.get("storageSize", 0))
+    yield "backlog", Bytes(stats.get("backlogSize", 0))
     for number, lost in enumerate(_lost(stats), 1):
         yield (
             f"damaged {number}",
@@ -72,8 +128,8 @@ def subscription_rows(stats: dict[str, Any]) -> Iterator[tuple[object, ...]]:
             len(subscription.get("consumers") or ()),
             subscription.get("msgBacklog", 0),
             subscription.get("unackedMessages", 0),
-            float(query.get("rowsPerSecond") or subscription.get("msgRateOut", 0)),
-            float(subscription.get("msgRateRedeliver", 0)),
+            Rate(query.get("rowsPerSecond") or subscription.get("msgRateOut", 0)),
+            Rate(subscription.get("msgRateRedeliver", 0)),
             _query(query),
         )
 
@@ -109,7 +165,7 @@ def with_parts(stats: dict[str, Any]) -> dict[str, Any]:
 
 def ledger_rows(internal: dict[str, Any]) -> Iterator[tuple[object, ...]]:
     for ledger in internal.get("ledgers") or ():
-        yield ledger.get("ledgerId"), ledger.get("entries"), ledger.get("size")
+        yield ledger.get("ledgerId"), ledger.get("entries"), Bytes(ledger.get("size") or 0)
 
 
 def cursor_rows(internal: dict[str, Any]) -> Iterator[tuple[object, ...]]:

@@ -1,18 +1,23 @@
 """`weir topics`: list, create, look into, and end topics."""
 
+import sys
 from typing import Any
 
 import click
 
 from weir.cli import topic_views as views
-from weir.cli.output import done, print_fields, print_json, print_table
+from weir.cli.completing import complete_namespace, complete_topic
+from weir.cli.output import Column, Format, Output, done, print_json
 from weir.cli.remote import Remote, remote_options
 from weir.cli.retention import retention_body, retention_options, retention_text
-from weir.cli.values import parse_pairs
-from weir.client.admin import AdminClient, join, topic_path
+from weir.cli.topic_stats import partitions_of, stats_of, topic_names, topic_stats
+from weir.cli.values import parse_pairs, short_topic
+from weir.client.admin import AdminClient, topic_path
+from weir.model.errors import NotAllowedError
 from weir.model.topics import Domain, NamespaceName, TopicName
 
-_PAGE = 5000
+#: Of so many topics sizes are shown without being asked for: each costs a question.
+_SIZES_OF = 200
 
 
 @click.group(
@@ -33,39 +38,55 @@ def topics() -> None:
     """List, create, look into, and delete topics."""
 
 
-@topics.command("list")
-@click.argument("namespace", default="public/default")
+@topics.command(
+    "list",
+    epilog="""
+\b
+Examples:
+  weir topics list                        names, partitions; messages, sizes and rates of the first 200
+  weir topics list acme/orders --sizes    of all of them, however many there are
+  weir topics list -o wide                with producers, consumers, and what waits
+  weir topics list -o csv --sizes > topics.csv
+
+Partitions: 0 if a topic is not partitioned.
+""",
+)
+@click.argument("namespace", default="public/default", shell_complete=complete_namespace)
 @click.option("--non-persistent", is_flag=True, help="Those whose messages are not stored.")
+@click.option(
+    "--sizes/--no-sizes",
+    default=None,
+    help="Messages, sizes and rates of every topic; by default of up to 200, in tables alone.",
+)
 @remote_options
-def list_(namespace: str, non_persistent: bool, remote: Remote, as_json: bool) -> None:
-    """List the topics of a namespace, and how many partitions each has (0: not partitioned)."""
+def list_(namespace: str, non_persistent: bool, sizes: bool | None, remote: Remote, out: Output) -> None:
+    """List the topics of a namespace: partitions, messages, sizes and rates."""
     name = NamespaceName.parse(namespace)
     domain = Domain.NON_PERSISTENT if non_persistent else Domain.PERSISTENT
 
-    async def work(admin: AdminClient) -> dict[str, int]:
-        path = join(domain.value, name.tenant, name.name)
-        return views.with_partitions(await _all(admin, path), await _all(admin, f"{path}/partitioned"))
+    async def work(admin: AdminClient) -> tuple[dict[str, int], dict[str, Any] | None]:
+        found = await topic_names(admin, name, domain)
+        people = out.format in (Format.TABLE, Format.WIDE)
+        wanted = sizes if sizes is not None else out.wide or (people and len(found) <= _SIZES_OF)
+        return found, await stats_of(admin, found) if wanted else None
 
-    found = remote.admin(work)
-    if as_json:
-        print_json([{"topic": topic, "partitions": count} for topic, count in found.items()])
+    found, stats = remote.admin(work)
+    # On a terminal as one would type it; in full for programs.
+    shown = short_topic if out.format is Format.TABLE and sys.stdout.isatty() else str
+    if stats is None:
+        rows = [(shown(topic), count) for topic, count in found.items()]
+        out.table((Column("topic", cut="start"), "partitions"), rows)
+        if sizes is None and len(found) > _SIZES_OF:
+            click.echo(f"sizes of {len(found)} topics: weir topics list {namespace} --sizes", err=True)
     else:
-        print_table(("topic", "partitions"), found.items())
-
-
-async def _all(admin: AdminClient, path: str) -> list[str]:
-    """A list of names, asked for in pages: a namespace may have a million topics."""
-    found: list[str] = []
-    while True:
-        after = {"after": found[-1]} if found else {}
-        page = await admin.get(path, {"limit": _PAGE, **after})
-        found += page
-        if len(page) < _PAGE:
-            return found
+        out.table(
+            views.TOPIC_COLUMNS,
+            [views.topic_row(shown(topic), count, stats.get(topic)) for topic, count in found.items()],
+        )
 
 
 @topics.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topic)
 @click.option("-p", "--partitions", type=click.IntRange(min=0), default=0, help="0: not partitioned.")
 @click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="May be repeated.")
 @remote_options
@@ -87,7 +108,7 @@ def create(topic: str, partitions: int, properties: tuple[str, ...], remote: Rem
 
 
 @topics.command("set-retention")
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topic)
 @retention_options
 @remote_options
 def set_retention(topic: str, time_: str, size: str, remote: Remote, as_json: bool) -> None:
@@ -102,15 +123,21 @@ def set_retention(topic: str, time_: str, size: str, remote: Remote, as_json: bo
 
 
 @topics.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topic)
 @click.option("--force", is_flag=True, help="Also while it has producers, consumers or subscriptions.")
 @remote_options
 def delete(topic: str, force: bool, remote: Remote, as_json: bool) -> None:
-    """Delete a topic with all its messages and subscriptions."""
+    """Delete a topic with all its messages; with --force also while it is in use."""
     name = TopicName.parse(topic)
 
     async def work(admin: AdminClient) -> None:
-        partitions = await _partitions(admin, name)
+        partitions = await partitions_of(admin, name)
+        if not force:
+            users = views.users_of(await topic_stats(admin, name))
+            if users:
+                raise NotAllowedError(
+                    f"{name} has {users}", hint="give --force to delete it with all of them and its messages"
+                )
         path = topic_path(name, "partitions") if partitions else topic_path(name)
         await admin.delete(path, {"force": force})
 
@@ -119,7 +146,7 @@ def delete(topic: str, force: bool, remote: Remote, as_json: bool) -> None:
 
 
 @topics.command("update-partitions")
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topic)
 @click.argument("partitions", type=click.IntRange(min=1))
 @remote_options
 def update_partitions(topic: str, partitions: int, remote: Remote, as_json: bool) -> None:
@@ -130,59 +157,62 @@ def update_partitions(topic: str, partitions: int, remote: Remote, as_json: bool
 
 
 @topics.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topic)
 @remote_options
-def stats(topic: str, remote: Remote, as_json: bool) -> None:
+def stats(topic: str, remote: Remote, out: Output) -> None:
     """Show rates, sizes, and how far each subscription is."""
     name = TopicName.parse(topic)
-
-    async def work(admin: AdminClient) -> Any:
-        partitioned = await _partitions(admin, name)
-        return await admin.get(topic_path(name, "partitioned-stats" if partitioned else "stats"))
-
-    found = remote.admin(work)
-    if as_json:
+    found = remote.admin(lambda admin: topic_stats(admin, name))
+    if out.json:
         print_json(found)
         return
-    print_fields(views.topic_fields(str(name), found))
-    print_table(views.SUBSCRIPTION_COLUMNS, views.subscription_rows(found), title="subscriptions")
+    out.fields(views.topic_fields(str(name), found))
+    out.gap()
+    out.table(views.SUBSCRIPTION_COLUMNS, [*views.subscription_rows(found)], title="subscriptions")
 
 
 @topics.command("internal-stats")
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topic)
 @remote_options
-def internal_stats(topic: str, remote: Remote, as_json: bool) -> None:
+def internal_stats(topic: str, remote: Remote, out: Output) -> None:
     """Show the ledgers of a topic and the cursors of its subscriptions."""
     name = TopicName.parse(topic)
 
     async def work(admin: AdminClient) -> Any:
-        partitioned = await _partitions(admin, name)
+        partitioned = await partitions_of(admin, name)
         return await admin.get(topic_path(name, "partitioned-internalStats" if partitioned else "internalStats"))
 
     found = remote.admin(work)
-    if as_json or "ledgers" not in found:
+    if out.json:
         print_json(found)
         return
-    print_fields((title, value) for title, value in found.items() if not isinstance(value, dict | list))
-    print_table(views.LEDGER_COLUMNS, views.ledger_rows(found), title="ledgers")
-    print_table(views.CURSOR_COLUMNS, views.cursor_rows(found), title="cursors")
+    parts = {str(name): found} if "ledgers" in found else found.get("partitions") or {}
+    for number, (part, one) in enumerate(parts.items()):
+        if number:
+            out.gap()
+        plain = ((title, value) for title, value in one.items() if not isinstance(value, dict | list))
+        out.fields([("topic", part), *plain])
+        out.gap()
+        out.table(views.LEDGER_COLUMNS, [*views.ledger_rows(one)], title="ledgers")
+        out.gap()
+        out.table(views.CURSOR_COLUMNS, [*views.cursor_rows(one)], title="cursors")
 
 
 @topics.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topic)
 @remote_options
-def lookup(topic: str, remote: Remote, as_json: bool) -> None:
+def lookup(topic: str, remote: Remote, out: Output) -> None:
     """Show where a topic is served."""
     name = TopicName.parse(topic)
     url = remote.admin(lambda admin: admin.broker_url(name, secure=False))
-    if as_json:
-        print_json({"topic": str(name), "broker": url})
-    else:
+    if out.format is Format.TABLE:
         click.echo(url)
+    else:
+        out.fields([("topic", str(name)), ("broker", url)])
 
 
 @topics.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topic)
 @remote_options
 def terminate(topic: str, remote: Remote, as_json: bool) -> None:
     """Let a topic take no more messages, for good."""
@@ -192,7 +222,7 @@ def terminate(topic: str, remote: Remote, as_json: bool) -> None:
 
 
 @topics.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topic)
 @remote_options
 def compact(topic: str, remote: Remote, as_json: bool) -> None:
     """Begin to keep only the last message of each key, for readers that ask for that."""
@@ -202,7 +232,7 @@ def compact(topic: str, remote: Remote, as_json: bool) -> None:
 
 
 @topics.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topic)
 @remote_options
 def unload(topic: str, remote: Remote, as_json: bool) -> None:
     """Let the broker go of a topic; it is loaded again when it is used."""
@@ -212,10 +242,10 @@ def unload(topic: str, remote: Remote, as_json: bool) -> None:
 
 
 @topics.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topic)
 @click.argument("pairs", nargs=-1, metavar="[NAME=VALUE]...")
 @remote_options
-def properties(topic: str, pairs: tuple[str, ...], remote: Remote, as_json: bool) -> None:
+def properties(topic: str, pairs: tuple[str, ...], remote: Remote, out: Output) -> None:
     """Show the properties of a topic, after setting those that are given."""
     name = TopicName.parse(topic)
     given = parse_pairs(pairs)
@@ -226,14 +256,11 @@ def properties(topic: str, pairs: tuple[str, ...], remote: Remote, as_json: bool
         return dict(await admin.get(topic_path(name, "properties")) or {})
 
     found = remote.admin(work)
-    if as_json:
-        print_json(found)
-    else:
-        print_fields(found.items())
+    out.fields(found.items(), data=found)
 
 
 @topics.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topic)
 @click.argument("role")
 @click.argument("actions", nargs=-1, required=True, type=click.Choice(["produce", "consume"]))
 @remote_options
@@ -245,7 +272,7 @@ def grant(topic: str, role: str, actions: tuple[str, ...], remote: Remote, as_js
 
 
 @topics.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topic)
 @click.argument("role")
 @remote_options
 def revoke(topic: str, role: str, remote: Remote, as_json: bool) -> None:
@@ -253,9 +280,3 @@ def revoke(topic: str, role: str, remote: Remote, as_json: bool) -> None:
     name = TopicName.parse(topic)
     remote.admin(lambda admin: admin.delete(topic_path(name, "permissions", role)))
     done(f"{role} has no grant on {name}", as_json=as_json)
-
-
-async def _partitions(admin: AdminClient, topic: TopicName) -> int:
-    if topic.partition is not None:
-        return 0
-    return int((await admin.get(topic_path(topic, "partitions")))["partitions"])

@@ -61,3 +61,9 @@ def show_moment(wall_ms: int) -> str:
     if not wall_ms:
         return ""
     return datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def short_topic(name: str) -> str:
+    """A topic as people type it: bare in public/default, else tenant/namespace/topic; others in full."""
+    rest = name.removeprefix("persistent://")
+    return rest.removeprefix("public/default/")

@@ -84,6 +84,14 @@ class AdminClient:
             raise ConfigError(f"{url} is not the URL of the admin REST", hint="write http://host:8080")
         self._http = _Rest(runtime.net, self._url, self._settings)
 
+    @property
+    def url(self) -> str:
+        return str(self._url)
+
+    def other(self, url: str) -> "AdminClient":
+        """A client of another server, asked by the same user."""
+        return AdminClient(self._runtime, url, self._settings)
+
     async def __aenter__(self) -> Self:
         return self
 

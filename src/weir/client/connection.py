@@ -138,7 +138,9 @@ class BrokerConnection:
             client_version=_CLIENT_VERSION,
             protocol_version=PROTOCOL_VERSION,
             auth_method_name="none" if token is None else "token",
-            feature_flags=api.FeatureFlags(supports_auth_refresh=True),
+            feature_flags=api.FeatureFlags(
+                supports_auth_refresh=True, supports_broker_entry_metadata=self._settings.offsets
+            ),
         )
         if token is not None:
             hello.auth_data = token.encode()

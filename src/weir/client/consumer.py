@@ -2,8 +2,8 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import cast
 
 from weir.client.connection import BrokerConnection
@@ -26,6 +26,8 @@ class Subscribing:
     earliest: bool = False
     durable: bool = True
     start: MessageId | None = None
+    #: The same for each partition that begins elsewhere.
+    starts: Mapping[int, MessageId] = field(default_factory=dict)
     create_topic: bool = True
     read_compacted: bool = False
 
@@ -116,8 +118,9 @@ class PartConsumer:
         )
         if self._settings.name:
             hello.consumer_name = self._settings.name
-        if asked.start is not None:
-            hello.start_message_id.CopyFrom(id_to_wire(asked.start))
+        start = asked.starts.get(self._part, asked.start)
+        if start is not None:
+            hello.start_message_id.CopyFrom(id_to_wire(start))
         return hello
 
     def taken(self) -> None:

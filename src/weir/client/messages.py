@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from weir.model.ids import Buffer
 from weir.wire.pulsar.batch import iter_batch, open_payload
 from weir.wire.pulsar.ids import MessageId, bits_from_ack_set, id_from_wire, unacknowledged
-from weir.wire.pulsar.message import is_batch, message_key, parse_metadata, split_message
+from weir.wire.pulsar.message import is_batch, message_key, parse_broker_entry, parse_metadata, split_message
 from weir.wire.pulsar.proto import api
 
 
@@ -69,6 +69,8 @@ class Incoming:
     encrypted: bool = False
     #: It has no value, rather than an empty one.
     null: bool = False
+    #: Its place among the messages of its partition; -1 if the broker does not say.
+    offset: int = -1
 
 
 def incoming(command: api.CommandMessage, stored: Buffer, *, part: int) -> Iterator[Incoming | None]:
@@ -89,7 +91,11 @@ def incoming(command: api.CommandMessage, stored: Buffer, *, part: int) -> Itera
         part=part,
         encrypted=bool(metadata.encryption_keys),
     )
+    told = parse_broker_entry(parts)
     if common.encrypted or not is_batch(metadata):
+        # What is encrypted may be a batch as well: it has as many offsets.
+        behind = max(1, metadata.num_messages_in_batch) - 1
+        common = replace(common, offset=-1 if told is None else told.index - behind)
         payload = parts.payload if common.encrypted else open_payload(metadata, parts.payload)
         yield _filled(common, metadata, payload)
         return
@@ -97,7 +103,8 @@ def incoming(command: api.CommandMessage, stored: Buffer, *, part: int) -> Itera
     wanted = bits_from_ack_set(command.ack_set) if command.ack_set else unacknowledged(count)
     for index, single in enumerate(iter_batch(open_payload(metadata, parts.payload), count)):
         if wanted >> index & 1 and not single.metadata.compacted_out:
-            place = replace(common, id=at._replace(batch_index=index), batch_size=count)
+            offset = -1 if told is None else told.index - count + 1 + index
+            place = replace(common, id=at._replace(batch_index=index), batch_size=count, offset=offset)
             yield _filled(place, single.metadata, single.payload)
         else:
             yield None

@@ -12,6 +12,8 @@ class ClientSettings:
     tls: SSLContext | None = None
     connect_timeout_s: float = 10.0
     request_timeout_s: float = 30.0
+    #: Whether the broker shall say the offset of each message.
+    offsets: bool = False
     #: A server that was silent for so long is asked whether it lives, and has as long to answer.
     keep_alive_s: float = 30.0
 

@@ -321,6 +321,7 @@ class BrokerNode(Node):
                 *balance_families(composed.balance),
             ],
             transactions=composed.transaction_access,
+            groups=composed.group_access,
             sql_streams=SqlStreams(self._storage.meta, self._runtime),
             broker_id=parts.broker_name(self._config),
             ask_peer=composed.peers.ask,

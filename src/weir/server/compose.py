@@ -149,6 +149,7 @@ class ComposedBroker:
     transactions: Transactions
     #: The transactions, for every role.
     transaction_access: TransactionAccess
+    group_access: GroupAccess
     #: What it has of the cluster; None if there can be no other broker.
     bundles: BundleMoves | None
     #: None if it takes no part in balance.
@@ -396,6 +397,7 @@ async def compose_broker(
         groups,
         transactions,
         transaction_access,
+        group_access,
         bundles,
         balance,
         peers,

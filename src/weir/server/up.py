@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -30,9 +31,10 @@ async def serve_until_signal(
     ready_file: Path | None,
     on_ready: Callable[[], None],
     ready_content: Callable[[], Mapping[str, Any]] | None = None,
+    listening_file: Path | None = None,
 ) -> None:
     """Start, say so (where it listens, or `ready_content`), and wait for SIGTERM, SIGINT or the disk's failure;
-    then end in order."""
+    then end in order. `listening_file`: where commands that are given no address find it."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -43,11 +45,13 @@ async def serve_until_signal(
         return
     try:
         where = {name: str(address) for name, address in node.addresses.items()}
+        say_ready(listening_file, {"pid": os.getpid(), **where})
         say_ready(ready_file, where if ready_content is None else ready_content())
         on_ready()
         await _finished_first(asyncio.create_task(node.failed()), stop)
     finally:
         say_gone(ready_file)
+        say_gone(listening_file)
         await node.close()
     if not stopping.is_set():
         raise DiskError(

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from weir.cli.found import DEFAULT_URL, LISTENING_FILE, http_url
 from weir.runtime.interfaces import Runtime
 from weir.runtime.real import run
 from weir.runtime.real_watch import LoopWatch
@@ -81,12 +82,26 @@ async def _up_with_workers(
 ) -> None:
     say_gone(ready_file)
     node = served(Workers(runtime, config, options), runtime, config, streams=streams)
-    await serve_until_signal(node, ready_file=ready_file, on_ready=lambda: _say_up(node, config))
+    await serve_until_signal(
+        node,
+        ready_file=ready_file,
+        on_ready=lambda: _say_up(node, config),
+        listening_file=_listening_file(config.data),
+    )
+
+
+def _listening_file(data: str) -> Path:
+    return Path(data).absolute() / LISTENING_FILE
 
 
 def _say_up(node: Served, config: Config) -> None:
-    where = ", ".join(f"{name} {address}" for name, address in node.addresses.items())
-    click.echo(f"weir is up: {where}; try: weir produce hello world; weir consume hello")
+    """Where it listens; and commands to begin with, which name the server unless it is where they look."""
+    addresses = {name: str(address) for name, address in node.addresses.items()}
+    where = ", ".join(f"{name} {address}" for name, address in addresses.items())
+    url = http_url(addresses)
+    named = "" if url == DEFAULT_URL else f" --url {url}"
+    hint = "" if url is None else f"; try: weir produce hello world{named}; weir consume hello{named}"
+    click.echo(f"weir is up: {where}{hint}")
     told = warning(config, node.addresses)
     if told is not None:
         click.echo(f"warning: {told}")
@@ -104,4 +119,6 @@ async def _up(
         _say_up(node, config)
 
     with LoopWatch(runtime.loop_holds):
-        await serve_until_signal(node, ready_file=ready_file, on_ready=on_ready)
+        await serve_until_signal(
+            node, ready_file=ready_file, on_ready=on_ready, listening_file=_listening_file(config.data)
+        )

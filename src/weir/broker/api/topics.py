@@ -178,6 +178,10 @@ class SubscriptionControl(Protocol):
     async def waiting_batch(self, number: int) -> Batch | None:
         """The `number`th batch, from 1 on, of which something is not acknowledged."""
 
+    async def waiting(self, count: int) -> list[tuple[Batch, int]]:
+        """The first messages that are not acknowledged, each as its batch and its index there, in the order in
+        which they would be delivered; of a queue with priorities the most urgent ones first."""
+
     async def persisted(self) -> None:
         """Wait until everything done so far survives a crash."""
 

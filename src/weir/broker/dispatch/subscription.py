@@ -18,6 +18,7 @@ from weir.broker.dispatch.queue_side import LevelsOf, QueueSide
 from weir.broker.dispatch.redeliveries import Redeliveries
 from weir.broker.dispatch.shared import Shared
 from weir.broker.dispatch.single import SingleActive
+from weir.broker.dispatch.waiting import waiting_messages
 from weir.broker.groups.query_progress import progress_of_commit
 from weir.broker.publish.limits import Brake, RateLimit
 from weir.broker.settings import BrokerSettings
@@ -398,6 +399,11 @@ class Subscription:
                 if number == 0:
                     return batch
             offset = batches[-1].end_offset
+
+    async def waiting(self, count: int) -> list[tuple[Batch, int]]:
+        """The first unacknowledged messages, each as its batch and its index there, as they would be delivered."""
+        levels_of = self._around.levels_of if self._around.side.levels else None
+        return await waiting_messages(self._source, self.cursor, count, levels_of)
 
     async def peek(self, number: int) -> tuple[Batch, int] | None:
         """The `number`th (from 1) unacknowledged message: its batch, and its index there."""

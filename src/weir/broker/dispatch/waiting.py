@@ -1,0 +1,51 @@
+"""What a subscription has not acknowledged, looked at and left there, in the order of its delivery."""
+
+from collections.abc import Iterator, Sequence
+
+from weir.broker.dispatch.queue_side import LevelsOf
+from weir.broker.transactions.decided_log import DecidedLog
+from weir.model.batch import Batch
+from weir.stream.cursor import Cursor
+
+_LOOK_BYTES = 1 << 20
+#: Messages of a queue with priorities that are looked at to find the most urgent ones.
+_MOST_SORTED = 10_000
+
+#: A batch, and the index of the message in it.
+Place = tuple[Batch, int]
+
+
+async def waiting_messages(
+    source: DecidedLog, cursor: Cursor, count: int, levels_of: LevelsOf | None = None
+) -> list[Place]:
+    """The first so many. `levels_of`: of a queue with priorities, whose highest level comes first."""
+    wanted = count if levels_of is None else max(count, _MOST_SORTED)
+    found: list[Place] = []
+    offset = source.start_offset
+    while len(found) < wanted:
+        offset = max(cursor.next_unacked(offset), source.start_offset)
+        if offset >= source.end_offset or not (batches := await source.read(offset, _LOOK_BYTES)):
+            break
+        for batch in batches:
+            found += _unacknowledged(source, cursor, batch, offset)
+        offset = batches[-1].end_offset
+    if levels_of is None:
+        return found[:count]
+    return [place for _, place in sorted(_levelled(found, levels_of), key=lambda one: -one[0])[:count]]
+
+
+def _unacknowledged(source: DecidedLog, cursor: Cursor, batch: Batch, first: int) -> list[Place]:
+    visible = source.visible(batch)
+    bits = cursor.unacked_mask(batch.base_offset, batch.count)
+    bits &= bits if visible is None else visible
+    bits = bits >> (below := max(0, first - batch.base_offset)) << below
+    return [(batch, index) for index in range(batch.count) if bits >> index & 1]
+
+
+def _levelled(found: list[Place], levels_of: LevelsOf) -> Iterator[tuple[int, Place]]:
+    last: Batch | None = None
+    levels: Sequence[int] | None = None
+    for batch, index in found:
+        if batch is not last:
+            last, levels = batch, levels_of(batch)
+        yield (0 if levels is None else levels[index]), (batch, index)

@@ -1,0 +1,132 @@
+"""`weir completion`: scripts for each shell, their installation, and names from the running server."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.shell_completion import ShellComplete
+
+from weir.cli import completing
+from weir.cli.completion import script
+from weir.cli.found import LISTENING_FILE, find_url, http_url
+from weir.cli.main import cli, main
+
+
+def completed(*words: str) -> list[str]:
+    """What a shell is offered for the last word."""
+    found = ShellComplete(cli, {}, "weir", "_WEIR_COMPLETE").get_completions([*words[:-1]], words[-1])
+    return [item.value for item in found]
+
+
+def run(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+def test_commands_and_options_are_completed_without_a_server() -> None:
+    assert completed("gro") == ["groups"]
+    assert completed("groups", "d") == ["describe"]
+    assert "--dry-run" in completed("groups", "reset", "--d")
+    assert completed("topics", "list", "-o", "") == ["table", "wide", "json", "csv"]
+
+
+def test_a_server_that_does_not_answer_is_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEIR_URL", "http://127.0.0.1:1")
+    assert completed("topics", "stats", "a") == []
+    assert completed("topics", "list", "pub") == []
+
+
+def test_an_endless_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never(_admin: Any) -> list[str]:
+        raise TimeoutError
+
+    assert completing._asked(click.Context(click.Command("x")), never) == []
+
+
+@pytest.mark.process
+def test_names_come_from_the_running_server(run_here: Any) -> None:
+    assert run_here("topics", "create", "completed-whole").code == 0
+    assert run_here("topics", "create", "completed-parts", "-p", "2").code == 0
+    assert run_here("subscriptions", "create", "completed-whole", "sub").code == 0
+    assert completed("topics", "stats", "completed-") == ["completed-parts", "completed-whole"]
+    assert completed("consume", "public/default/completed-w") == ["public/default/completed-whole"]
+    assert completed("peek", "completed-whole", "") == ["sub"]
+    assert completed("topics", "list", "public/d") == ["public/default"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_script_is_printed(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("completion", shell) == 0
+    assert capsys.readouterr().out.strip() == script(shell).strip()
+    assert f"_WEIR_COMPLETE={shell}_complete" in script(shell)
+
+
+@pytest.mark.parametrize(
+    ("shell", "file", "start"),
+    [
+        ("bash", ".local/share/weir/completion.bash", ".bashrc"),
+        ("zsh", ".local/share/weir/completion.zsh", ".zshrc"),
+        ("fish", ".config/fish/completions/weir.fish", None),
+    ],
+)
+def test_it_is_installed_once(
+    shell: str, file: str, start: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME", "ZDOTDIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("SHELL", f"/bin/{shell}")
+    if start is not None:
+        (tmp_path / start).write_text("alias x=y")
+    for _ in range(2):
+        assert run("completion", "--install") == 0
+    assert (tmp_path / file).read_text() == script(shell)
+    if start is not None:
+        lines = (tmp_path / start).read_text().splitlines()
+        assert [lines[0], len(lines)] == ["alias x=y", 2]
+        assert str(tmp_path / file) in lines[1]
+
+
+def test_an_unknown_shell_must_be_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SHELL", "/bin/csh")
+    assert run("completion") == 2
+    assert "weir completion bash|zsh|fish" in capsys.readouterr().err
+
+
+# --- which server ---
+
+
+def test_the_server_of_the_data_folder_at_hand_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WEIR_DATA", raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert find_url(None) == "http://127.0.0.1:8080"
+    folder = tmp_path / "weir-data"
+    folder.mkdir()
+    (folder / LISTENING_FILE).write_text(f'{{"pid": {os.getpid()}, "http": "0.0.0.0:1234"}}')
+    assert find_url(None) == "http://127.0.0.1:1234"
+    assert find_url("http://named:1") == "http://named:1"
+    (folder / LISTENING_FILE).write_text('{"pid": 4194305, "http": "0.0.0.0:1234"}')  # no process has that id
+    assert find_url(None) == "http://127.0.0.1:8080"
+    (folder / LISTENING_FILE).write_text("half of")
+    assert find_url(None) == "http://127.0.0.1:8080"
+
+
+def test_https_is_taken_where_there_is_nothing_else() -> None:
+    assert http_url({"https": "[::]:8443"}) == "https://[::1]:8443"
+    assert http_url({"pulsar": "x:1"}) is None
+
+
+@pytest.mark.process
+def test_weir_up_says_where_it_listens_for_as_long_as_it_does(
+    weir_up: Any, run_here: Any, monkeypatch: Any
+) -> None:
+    assert f"weir produce hello world --url {weir_up.http_url}" in weir_up.log
+    monkeypatch.delenv("WEIR_URL")
+    monkeypatch.setenv("WEIR_DATA", str(weir_up.data))
+    assert run_here("topics", "list").code == 0

@@ -1,0 +1,64 @@
+"""`weir streams pause | resume | drop`, without Spark: the definition is changed, the runner's word awaited."""
+
+from typing import Any
+
+import pytest
+
+from weir.cli.stream_changes import names_of, short_name
+from weir.client import streams as rest
+from weir.client.blocking import Access
+from weir.model.sql_streams import StreamProgress, Wanted
+from weir.model.topics import TopicName
+from weir.testing.processes.up import UpProcess
+
+NAME = TopicName.parse("changed")
+
+
+@pytest.mark.parametrize(
+    ("topic", "short", "long"),
+    [
+        ("a", "a", "public.default.a"),
+        ("public/sales/a", "sales.a", "public.sales.a"),
+        ("acme/sales/a-b", "acme.sales.a-b", "acme.sales.`a-b`"),
+    ],
+)
+def test_a_stream_is_named_as_a_table_or_as_a_topic(topic: str, short: str, long: str) -> None:
+    name = TopicName.parse(topic)
+    assert short_name(name) == short
+    assert {short, long, str(name)} <= names_of(name)
+
+
+@pytest.fixture
+def defined(weir_up: UpProcess) -> Access:
+    access = Access(weir_up.http_url)
+    rest.put_stream(access, NAME, sql="SELECT 1", sources=[], options={}, wanted=Wanted.RUNNING)
+    return access
+
+
+@pytest.mark.process
+def test_a_stream_is_paused_resumed_and_dropped(run_here: Any, defined: Access) -> None:
+    done = run_here("streams", "pause", "changed")
+    assert (done.code, done.out) == (0, "stream changed pauses as soon as its runner sees it\n")
+    assert rest.get_stream(defined, NAME).stream.wanted is Wanted.PAUSED
+    assert "as soon as weir streams run does" in run_here("streams", "resume", "public.default.changed").out
+    assert rest.get_stream(defined, NAME).stream.wanted is Wanted.RUNNING
+    assert run_here("streams", "drop", "changed").out == "stream changed is dropped; its topic stays\n"
+    assert rest.find_stream(defined, NAME) is None
+    done = run_here("streams", "drop", "changed")
+    assert (done.code, done.out) == (1, "")
+    assert "there is no stream changed" in done.err
+    assert run_here("streams", "drop", "changed", "--if-exists").code == 0
+
+
+@pytest.mark.process
+def test_the_runners_word_is_awaited(run_here: Any, defined: Access) -> None:
+    stream = rest.get_stream(defined, NAME).stream
+    rest.take_runner(defined, "r", "here", 60_000)
+    try:
+        rest.report(defined, NAME, StreamProgress(stream.id, "paused"))
+        assert run_here("streams", "pause", "changed").out == "stream changed is paused\n"
+        rest.report(defined, NAME, StreamProgress(stream.id, "running"))
+        assert run_here("streams", "resume", "changed").out == "stream changed runs\n"
+    finally:
+        rest.release_runner(defined, "r")
+        rest.drop_stream(defined, NAME)
