@@ -1,0 +1,145 @@
+"""The commands of README and of the pages for beginners and operators, run as they stand, in their order.
+
+Each page is followed in a folder of its own by somebody who has a shell, with a Weir at other ports than
+usual: only addresses and folders are changed in what is run. What is left out is listed here.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from weir.testing.pages import ROOT, Page
+from weir.testing.processes.up import UpProcess, environment
+
+pytestmark = pytest.mark.process
+
+#: What sets up, and what other tests run: the demo SQL, tests/spark sessions, tests/process the wheel.
+_NOT_RUN = re.compile(r"^(git clone|make |pip install|\. \.venv|weir up|weir sql|docker )")
+_USUAL = {
+    "pulsar": "127.0.0.1:6650",
+    "kafka": "127.0.0.1:9092",
+    "amqp": "127.0.0.1:5672",
+    "http": "127.0.0.1:8080",
+}
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpProcess]:
+    """What `weir up` in the first terminal gives."""
+    up = UpProcess(tmp_path_factory.mktemp("served"))
+    yield up.start()
+    up.close()
+
+
+class Reader:
+    """Somebody who does what a page says, line by line."""
+
+    def __init__(self, folder: Path, addresses: dict[str, str], **variables: str) -> None:
+        self._folder = folder
+        self._moved = {_USUAL[name]: address for name, address in addresses.items()}
+        if "amqp" in addresses:  # written as a host and a port
+            host, _, port = addresses["amqp"].rpartition(":")
+            self._moved[f'"{host}", {_USUAL["amqp"].rpartition(":")[2]}'] = f'"{host}", {port}'
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        self.variables = environment() | {"PATH": path, "HOME": str(folder)} | variables
+        self.said = ""
+
+    def follow(self, page: Page) -> int:
+        """Run all of it; how many commands and programs that were."""
+        done = 0
+        for block in page.blocks():
+            text = self._here(block.text)
+            if block.language == "python" and "weir.spark" not in text:
+                self.run(sys.executable, "-c", text)
+                done += 1
+            elif block.language == "sh":
+                for line in _lines(text):
+                    self.shell(line)
+                    done += 1
+        return done
+
+    def shell(self, line: str) -> None:
+        if "--follow" in line:
+            self._look_at(line)
+        else:
+            self.run("bash", "-ec", line)
+
+    def run(self, *command: str) -> None:
+        done = subprocess.run(
+            command,
+            cwd=self._folder,
+            env=self.variables,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, f"{command[-1]}\n{done.stdout}{done.stderr}"
+        self.said += done.stdout
+
+    def _look_at(self, line: str) -> None:
+        """Of a command that goes on for ever: it shows what comes meanwhile."""
+        with subprocess.Popen(
+            ["bash", "-ec", f"exec {line}"],
+            cwd=self._folder,
+            env=self.variables,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process:
+            assert process.stdout is not None
+            self.run("weir", "produce", line.split()[2], "hello again")
+            self.said += process.stdout.readline()
+            process.send_signal(signal.SIGINT)
+
+    def _here(self, text: str) -> str:
+        for usual, address in self._moved.items():
+            text = text.replace(usual, address)
+        return text
+
+
+def _lines(text: str) -> Iterator[str]:
+    for line in re.sub(r"\\\n\s*", " ", text).splitlines():
+        bare = re.split(r"\s+#", line)[0].strip()
+        if bare and not bare.startswith("#") and not _NOT_RUN.match(bare):
+            yield bare
+
+
+def test_readme_can_be_followed(served: UpProcess, tmp_path: Path) -> None:
+    reader = Reader(tmp_path, served.addresses, WEIR_URL=served.http_url)
+    assert reader.follow(Page(ROOT / "README.md")) >= 8
+    assert "hello from Pulsar" in reader.said
+
+
+def test_the_steps_of_an_operator_can_be_followed(tmp_path: Path) -> None:
+    """TLS, tokens, grants and their check, as docs/security.md has them: nothing else sets this Weir up."""
+    etc = tmp_path / "etc"
+    etc.mkdir()
+    moved = {"/etc/weir": str(etc), "/var/lib/weir": str(tmp_path / "lib")}
+    operator = Reader(tmp_path, {}, WEIR_CA=f"{etc}/tls/ca.pem", WEIR_TOKEN="file:admin.token")
+    up = UpProcess(
+        tmp_path, *(f"listeners.{name}=127.0.0.1:0" for name in ("pulsar_tls", "kafka_tls", "amqps", "https"))
+    )
+    up.options = ("--config", f"{etc}/weir.toml")
+    try:
+        for block in Page(ROOT / "docs" / "security.md").blocks():
+            text = block.text
+            for written, meant in moved.items():
+                text = text.replace(written, meant)
+            if block.language == "toml":
+                with (etc / "weir.toml").open("a") as config:
+                    config.write(text)
+                up.start()
+                https = f"localhost:{up.addresses['https'].rpartition(':')[2]}"
+                moved["weir.example:8443"] = https
+                operator.variables["WEIR_URL"] = f"https://{https}"
+            for line in _lines(text) if block.language == "sh" else ():
+                operator.shell(f"! {line}" if line.startswith("WEIR_TOKEN= ") else line)
+    finally:
+        up.close()
+    assert "shop/orders" in operator.said

@@ -1,0 +1,95 @@
+"""Words that hold: every command, setting, and link that a page names is there."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import click
+import pytest
+
+from weir.server.config import KEYS
+from weir.server.config_load import load
+from weir.testing.pages import ROOT, Page, check_command, pages, words
+
+PAGES = pages()
+SECTIONS = {key.partition(".")[0] for key in KEYS if "." in key}
+#: Settings as they are written in sentences: `auth.superusers`, also with a value behind it.
+_SETTING = re.compile(rf"^((?:{'|'.join(SECTIONS)})\.[a-z_]+)(?:\s*=.*)?$")
+
+
+def named(page: Page) -> str:
+    return page.name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_every_command_is_one(page: Page) -> None:
+    wrong = []
+    for command in page.commands():
+        if "..." in command:
+            continue
+        try:
+            check_command(words(command))
+        except (click.ClickException, ValueError) as why:
+            wrong.append(f"{command}: {why}")
+    assert wrong == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_every_command_in_a_sentence_is_one(page: Page) -> None:
+    wrong = []
+    for span in page.spans():
+        if not span.startswith("weir ") or "..." in span:
+            continue
+        first, *rest = span.split("|")  # `weir bookie serve|inspect|verify` names three
+        said = [word for word in first.split()[1:] if not re.match(r"^[\[A-Z]", word)]
+        try:
+            for last in [said[-1:], *([name.strip()] for name in rest)]:
+                check_command([*said[:-1], *last], whole=False)
+        except (click.ClickException, ValueError) as why:
+            if "requires an argument" not in str(why):  # the option itself is there
+                wrong.append(f"{span}: {why}")
+    assert wrong == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_every_setting_is_one(page: Page) -> None:
+    said = [match[1] for span in page.spans() if (match := _SETTING.match(span))]
+    for command in page.commands():
+        said += [word.partition("=")[0] for before, word in zip(words(command), words(command)[1:], strict=False)
+                 if before == "--set" and "=" in word]  # fmt: skip
+    files = (".json", ".py", ".toml")
+    unknown = {key for key in said if key not in KEYS and not key.endswith(files) and not _is_code(key)}
+    assert unknown == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_every_configuration_loads(page: Page, tmp_path: Path) -> None:
+    for number, block in enumerate(block for block in page.blocks() if block.language == "toml"):
+        tomllib.loads(block.text)
+        file = tmp_path / f"{number}.toml"
+        file.write_text(block.text)
+        load(file=file)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_every_link_leads_somewhere(page: Page) -> None:
+    broken = []
+    for link in page.links():
+        path, _, anchor = link.partition("#")
+        target = page.path if not path else (page.path.parent / path).resolve()
+        if not target.exists() or (anchor and target.suffix == ".md" and anchor not in Page(target).anchors()):
+            broken.append(link)
+    assert broken == []
+
+
+def test_every_page_of_the_documentation_is_found_from_its_first() -> None:
+    first = Page(ROOT / "docs" / "README.md")
+    linked = {(first.path.parent / link.partition("#")[0]).resolve() for link in first.links()}
+    assert {path for path in (ROOT / "docs").glob("*.md") if path != first.path} - linked == set()
+
+
+def _is_code(name: str) -> bool:
+    """Whether it is a module or package of Weir, which pages name without `weir.` before it."""
+    package, _, rest = name.partition(".")
+    folder = ROOT / "src" / "weir" / package
+    return (folder / rest).is_dir() or (folder / f"{rest}.py").is_file()
