@@ -83,13 +83,22 @@ def test_every_link_leads_somewhere(page: Page) -> None:
 
 
 def test_every_page_of_the_documentation_is_found_from_its_first() -> None:
-    first = Page(ROOT / "docs" / "README.md")
-    linked = {(first.path.parent / link.partition("#")[0]).resolve() for link in first.links()}
-    assert {path for path in (ROOT / "docs").glob("*.md") if path != first.path} - linked == set()
+    found = {ROOT / "docs" / "README.md"}
+    waiting = list(found)
+    while waiting:
+        page = Page(waiting.pop())
+        for link in page.links():
+            target = (page.path.parent / link.partition("#")[0]).resolve()
+            if target.suffix == ".md" and target.is_file() and target not in found:
+                found.add(target)
+                waiting.append(target)
+    assert set((ROOT / "docs").glob("*.md")) - found == set()
 
 
 def _is_code(name: str) -> bool:
-    """Whether it is a module or package of Weir, which pages name without `weir.` before it."""
+    """Whether it is a module of Weir, which pages name without `weir.` before it, or a scenario of AMQP's."""
     package, _, rest = name.partition(".")
-    folder = ROOT / "src" / "weir" / package
-    return (folder / rest).is_dir() or (folder / f"{rest}.py").is_file()
+    folder, scenarios = ROOT / "src" / "weir" / package, ROOT / "tests/gateway/amqp/behaviour" / f"{package}.py"
+    if (folder / rest).is_dir() or (folder / f"{rest}.py").is_file():
+        return True
+    return scenarios.is_file() and f"def {rest}(" in scenarios.read_text()

@@ -111,29 +111,25 @@ def words(command: str) -> list[str]:
 def check_command(said: Sequence[str], *, whole: bool = True) -> None:
     """ClickException if these words are no command; `whole`: nothing that it needs may be missing either."""
     command: click.Command = cli
-    context = click.Context(cli, info_name="weir")
-    at = 0
-    while isinstance(command, click.Group):
-        if at == len(said) or said[at] in ("-h", "--help", "--version"):
-            if whole and at == len(said):
+    context, rest = click.Context(cli, info_name="weir"), list(said)
+    while True:
+        given, rest, _ = command.make_parser(context).parse_args(rest)
+        if given.get("help") or given.get("version"):
+            return
+        if not isinstance(command, click.Group):
+            break
+        if not rest:
+            if whole and not command.invoke_without_command:
                 raise click.UsageError("it is a group of commands")
             return
-        if said[at] in ("-v", "-q", "-vv"):
-            at += 1
-            continue
-        found = command.get_command(context, said[at])
+        found = command.get_command(context, rest[0])
         if found is None:
-            raise click.UsageError(f"there is no command {' '.join(said[: at + 1])}")
-        command, at = found, at + 1
-        context = click.Context(command, parent=context, info_name=said[at - 1])
-    if "--help" in said:
-        return
-    parser = command.make_parser(context)
-    given, left, _ = parser.parse_args(list(said[at:]))
+            raise click.UsageError(f"there is no command {rest[0]}")
+        command, context, rest = found, click.Context(found, parent=context, info_name=rest[0]), rest[1:]
     if not whole:
         return
-    if left:
-        raise click.UsageError(f"there is nothing to do with {left}")
+    if rest:
+        raise click.UsageError(f"there is nothing to do with {rest}")
     for parameter in command.params:
         value = given.get(parameter.name or "")
         missing = value is None or value == () or "UNSET" in repr(value).upper()
