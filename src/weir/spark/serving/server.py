@@ -50,12 +50,16 @@ class SparkHolder:
 
     def session(self, emit: Callable[[m.Answer], None]) -> "SparkSession":
         """A session of its own. Whoever waits for Spark is told so."""
+        waits = self._spark is None
+        if waits:
+            emit(m.Starting())
         with self._lock:
             if self._spark is None:
-                emit(m.Starting())
                 self._spark = self._start()
-                emit(m.Starting(over=True))
-            return self._spark.newSession()
+            found = self._spark.newSession()
+        if waits:
+            emit(m.Starting(over=True))
+        return found
 
     @property
     def broken(self) -> bool:
