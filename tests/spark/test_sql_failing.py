@@ -8,12 +8,16 @@ import pytest
 from weir.client.blocking import Access
 from weir.client.kafka.cluster import Partition
 from weir.client.streams import Defined
-from weir.model.errors import WireError
+from weir.model.errors import SqlError, WireError
 from weir.model.sql_streams import SqlStream, StreamProgress
 from weir.model.topics import TopicName
+from weir.spark.sql import pipelines
 from weir.spark.sql import runner as module
 from weir.spark.sql.cluster import WeirCluster
+from weir.spark.sql.parsing import parse
 from weir.spark.sql.runner import Runner
+from weir.spark.sql.statements import CreateStream
+from weir.spark.sql.stream_options import output_mode, poison_mode
 from weir.spark.sql.waiting import behind
 
 A0, A1 = Partition("a", 0), Partition("a", 1)
@@ -109,3 +113,81 @@ def test_what_waits_is_what_was_not_processed_also_in_partitions_that_were_never
     assert behind([{A0: 10, A1: 20}, {A0: 8, A1: 20}], oldest, latest) == 2
     assert behind([{A0: 10, A1: 3}], oldest, latest) == 5
     assert behind([{A0: 10, A1: 20}], oldest, latest) == 0
+
+
+class Plan:
+    """Queries that were started, by the folders of their checkpoints."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.started: dict[str, Query] = {}
+        monkeypatch.setattr(pipelines, "_start", lambda _t, _p, _s, folder: self._begin(folder))
+        monkeypatch.setattr(
+            pipelines, "start_dead_letters", lambda _t, _p, _s, folder: self._begin(f"{folder}/dead")
+        )
+
+    def _begin(self, folder: str) -> Query:
+        return self.started.setdefault(folder, Query())
+
+    def run(self, **options: str) -> pipelines.RunningStream:
+        tables: Any = None
+        place = WeirCluster(Access("http://nowhere:1"), "nowhere:1")
+        stream = SqlStream(TopicName.parse("s"), "1", "SELECT value FROM a", options=options)
+        return pipelines.start(tables, place, stream, "c")
+
+
+def test_a_stream_with_dead_letters_is_two_queries_which_run_together_or_not_at_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    alone = Plan(monkeypatch)
+    assert alone.run(mode="PERMISSIVE").isActive
+    assert list(alone.started) == ["c"]
+    plan = Plan(monkeypatch)
+    running = plan.run(mode="DEADLETTER")
+    assert running.isActive
+    plan.started["c/dead"].stop()
+    assert not running.isActive
+    assert isinstance(running.exception(), WireError)
+    running.stop()
+    assert not plan.started["c"].isActive
+
+
+@pytest.mark.parametrize(
+    ("stream", "given", "topic"),
+    [
+        ("s", None, "public/default/s-DLQ"),
+        ("t/n/s", None, "t/n/s-DLQ"),
+        ("t/n/s", "bad", "t/n/bad"),
+        ("t/n/s", "t/n/bad", "t/n/bad"),
+    ],
+)
+def test_dead_letters_go_to_a_topic_of_the_streams_namespace(stream: str, given: str | None, topic: str) -> None:
+    options = {} if given is None else {"dead_letter_topic": given}
+    assert pipelines.dead_letter_topic(TopicName.parse(stream), options) == TopicName.parse(topic)
+
+
+@pytest.mark.parametrize("given", ["other/n/bad", "t/other/bad", "t/n/bad-partition-0", ""])
+def test_dead_letters_go_nowhere_else(given: str) -> None:
+    with pytest.raises(SqlError, match="dead_letter_topic is"):
+        pipelines.dead_letter_topic(TopicName.parse("t/n/s"), {"dead_letter_topic": given})
+
+
+def test_mode_says_what_becomes_of_poison_or_how_rows_are_written() -> None:
+    def options(text: str) -> dict[str, str]:
+        (found,) = parse(f"CREATE STREAM x WITH ({text}) AS SELECT 1 FROM t")
+        assert isinstance(found, CreateStream)
+        return dict(found.options)
+
+    def both(text: str) -> tuple[str, str | None]:
+        return poison_mode(options(text)), output_mode(options(text))
+
+    assert both("start = latest") == ("FAILFAST", None)
+    assert both("mode = Update") == ("FAILFAST", "update")
+    assert both("mode = 'permissive', outputMode = update") == ("PERMISSIVE", "update")
+    assert both("dead_letter_topic = 'bad'") == ("DEADLETTER", None)
+    for wrong in (
+        "mode = update, outputMode = append",
+        "mode = 'PERMISSIVE', dead_letter_topic = 'x'",
+        "mode = often",
+    ):
+        with pytest.raises(SqlError):
+            options(wrong)

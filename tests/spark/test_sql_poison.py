@@ -5,6 +5,8 @@ import json
 import pytest
 
 from weir.model.errors import SqlError
+from weir.model.topics import TopicName
+from weir.spark.source.columns import check_columns
 from weir.spark.sql.parsing import parse_script
 
 from .sql_session import Sql
@@ -30,6 +32,21 @@ def test_a_message_that_does_not_fit_fails_the_query_or_goes_into_a_column_or_is
     assert sql.rows(left) == [(0, "c0", 0.0, 0), (1, "c1", 0.5, 1)]
 
 
+def test_a_dead_letter_is_the_message_as_it_was_and_says_where_it_comes_from(sql: Sql) -> None:
+    sql.orders("poison_letters", count=1)
+    sql.topics.fill("poison_letters", ["no order"])
+    frame = sql.console.tables.dead_letters(TopicName.parse("poison_letters"), {}, streaming=False)
+    check_columns(frame.schema)  # a sink takes it
+    (row,) = frame.collect()
+    assert (bytes(row.key), bytes(row.value)) == (b"no order", b"no order")
+    assert [(one.key, bytes(one.value)) for one in row.headers] == [
+        ("weir-dead-letter-topic", b"poison_letters"),
+        ("weir-dead-letter-partition", b"0"),
+        ("weir-dead-letter-offset", b"1"),
+    ]
+
+
+@pytest.mark.soak  # two queries of Spark at once, which a machine with other things to do takes minutes for
 def test_a_stream_goes_on_past_messages_that_do_not_fit_and_keeps_them_as_dead_letters(sql: Sql) -> None:
     sql.orders("poison_source", count=1)
     sql.topics.fill("poison_source", ["no order"])

@@ -195,9 +195,9 @@ class Tables:
             return frame.selectExpr(*_UNTYPED, *also)
         return frame.selectExpr("value.*" if isinstance(typed, StructType) else "value", *_ABOUT, *also)
 
-    def dead_letters(self, topic: TopicName, options: Mapping[str, str]) -> DataFrame:
+    def dead_letters(self, topic: TopicName, options: Mapping[str, str], *, streaming: bool = True) -> DataFrame:
         """A topic's messages whose values are not as the schema says, as they are; headers more say where from."""
-        frame = self.table(topic, streaming=True, headers=True, options={**options, "mode": PERMISSIVE})
+        frame = self.table(topic, streaming=streaming, headers=True, options={**options, "mode": PERMISSIVE})
         about = (("topic", "__topic"), ("partition", "__partition"), ("offset", "__offset"))
         told = ", ".join(
             f"named_struct('key', 'weir-dead-letter-{name}', 'value', CAST(CAST({column} AS string) AS binary))"
