@@ -7,13 +7,13 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 #: A column is not made narrower than this to make room for others.
 _LEAST = 6
@@ -115,8 +115,10 @@ class Output:
             click.echo("")
 
 
-def console() -> Console:
+def console() -> "Console":
     """Standard output; not wrapped when it goes to a file or a pipe."""
+    from rich.console import Console
+
     return Console(soft_wrap=not sys.stdout.isatty(), highlight=False)
 
 
@@ -137,6 +139,9 @@ def print_fields(fields: Iterable[tuple[str, object]]) -> None:
         for name, text in lines:
             click.echo(f"{set_cell_size(name, width)} {text}".rstrip())
         return
+    from rich.markup import escape
+    from rich.table import Table
+
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
@@ -228,6 +233,9 @@ def _print_table(columns: list[Column], rows: list[list[object]], title: str | N
         _print_plain([column.name for column in columns], lines, widths, right, title)
         return
     widths = fitted(columns, widths, room)
+    from rich.markup import escape
+    from rich.table import Table
+
     table = Table(title=title, title_justify="left", title_style="bold")
     for column, width, numeric in zip(columns, widths, right, strict=True):
         name = escape(_cut(column.name, width, "end"))

@@ -1,28 +1,31 @@
-"""Options that say which server a command talks to and as whom, and the clients made from them."""
+"""Options that say which server a command talks to and as whom, and the clients made from them.
+
+The clients are imported when they are made: `weir sql`, which talks to a server of its own, answers sooner.
+"""
 
 import inspect
 import os
-import ssl
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
 from weir.cli.found import DEFAULT_URL, find_url
 from weir.cli.output import Format, Output
-from weir.client.addresses import ServerUrl, parse_url
-from weir.client.admin import AdminClient
-from weir.client.pulsar import PulsarClient
-from weir.client.settings import ClientSettings
-from weir.client.tls import trusting
 from weir.model.errors import ConfigError, ConnectFailedError
-from weir.model.topics import TopicName
-from weir.runtime.interfaces import Runtime
-from weir.runtime.real import run
+
+if TYPE_CHECKING:
+    import ssl
+
+    from weir.client.addresses import ServerUrl
+    from weir.client.admin import AdminClient
+    from weir.client.pulsar import PulsarClient
+    from weir.client.settings import ClientSettings
+    from weir.runtime.interfaces import Runtime
 
 T = TypeVar("T")
 
@@ -37,19 +40,27 @@ class Remote:
     certificate: str | None
     key: str | None
 
-    def admin(self, work: Callable[[AdminClient], Coroutine[Any, Any, T]]) -> T:
+    def admin(self, work: "Callable[[AdminClient], Coroutine[Any, Any, T]]") -> T:
         """Run `work` with a client of the admin REST."""
 
-        async def main(runtime: Runtime) -> T:
+        from weir.client.addresses import parse_url
+        from weir.client.admin import AdminClient
+
+        async def main(runtime: "Runtime") -> T:
             async with AdminClient(runtime, self.url, self.settings(parse_url(self.url))) as client:
                 return await work(client)
 
         return self._run(main)
 
-    def broker(self, topic: str, work: Callable[[Runtime, PulsarClient], Coroutine[Any, Any, T]]) -> T:
+    def broker(self, topic: str, work: "Callable[[Runtime, PulsarClient], Coroutine[Any, Any, T]]") -> T:
         """Run `work` with a client of the broker that serves the topic, which the admin REST finds if need be."""
 
-        async def main(runtime: Runtime) -> T:
+        from weir.client.addresses import parse_url
+        from weir.client.admin import AdminClient
+        from weir.client.pulsar import PulsarClient
+        from weir.model.topics import TopicName
+
+        async def main(runtime: "Runtime") -> T:
             url = parse_url(self.url)
             settings = self.settings(url)
             where = str(url)
@@ -61,8 +72,10 @@ class Remote:
 
         return self._run(main)
 
-    def _run(self, main: Callable[[Runtime], Coroutine[Any, Any, T]]) -> T:
+    def _run(self, main: "Callable[[Runtime], Coroutine[Any, Any, T]]") -> T:
         """A server that is not there is named, with what can be done about it."""
+        from weir.runtime.real import run
+
         try:
             return run(main)
         except ConnectFailedError as failure:
@@ -73,8 +86,11 @@ class Remote:
                 hint="start it with `weir up`, or name another server with --url or WEIR_URL",
             ) from None
 
-    def settings(self, url: ServerUrl | None = None) -> ClientSettings:
+    def settings(self, url: "ServerUrl | None" = None) -> "ClientSettings":
         """How to come in to this server, or to the one that it names."""
+        from weir.client.addresses import parse_url
+        from weir.client.settings import ClientSettings
+
         url = parse_url(self.url) if url is None else url
         return ClientSettings(offsets=True, token=self._token(), tls=self._tls() if url.secure else None)
 
@@ -96,7 +112,11 @@ class Remote:
         except (OSError, UnicodeDecodeError) as failure:
             raise ConfigError(f"cannot read the token: {failure}", hint="check --token and --token-file") from None
 
-    def _tls(self) -> ssl.SSLContext:
+    def _tls(self) -> "ssl.SSLContext":
+        import ssl
+
+        from weir.client.tls import trusting
+
         try:
             context = trusting(self.ca)
             if self.certificate is not None:
