@@ -47,11 +47,12 @@ def plot(
         f'<svg class="plot" viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" role="img" '
         f'aria-label="{escape(title)}: {escape(words)}">{"".join(body)}</svg>'
     )
-    scale = f'<div class="scale"><span>{escape(show(top))}</span><span>{span_s / 60:.0f} min</span></div>'
+    highest = f'<div class="scale top"><span>{escape(show(top))}</span></div>'
+    ages = f'<div class="scale"><span>{span_s / 60:.0f} min ago</span><span>now</span></div>'
     # Everything from outside was escaped above.
     return Markup(
         f'<figure class="chart"><figcaption>{escape(title)}<ul class="legend">{legend}</ul></figcaption>'
-        f"{drawn}{scale}</figure>"
+        f"{highest}{drawn}{ages}</figure>"
     )
 
 

@@ -32,6 +32,7 @@ from weir.broker.groups.model import GroupSettings
 from weir.broker.peers.server import PeerServer
 from weir.broker.peers.settings import PeerLinks, PeerServerSettings
 from weir.broker.registry.sql_streams import SqlStreams
+from weir.console.parts import ConsoleParts
 from weir.gateway.amqp.connection.server import AmqpServer
 from weir.gateway.amqp.connection.settings import AmqpSettings
 from weir.gateway.kafka.connection.server import KafkaServer
@@ -46,6 +47,7 @@ from weir.model.topics import DEFAULT_NAMESPACE, TopicName
 from weir.runtime.real import real_runtime
 from weir.server.addresses import Address
 from weir.server.compose import ComposedBroker, Composition, compose_broker
+from weir.server.console import ConsoleService
 from weir.server.listening import BoundNetwork
 from weir.testing.kafka.stage import Peer
 from weir.testing.loop_thread import Call, LoopThread
@@ -228,7 +230,8 @@ class ManyBrokers:
             queues=composed.queues,
             connections=composed.connections,
         )
-        routes = admin_routes(context)
+        console = ConsoleService(context, ConsoleParts(b"one key for all brokers, 32 byte"))
+        routes = [*admin_routes(context), *console.api()]
         composed.peer_handlers.on(AdminCall, AdminPeerHandler(routes).perform)
         peers = await composed.serve_peers(PeerServerSettings(_HOST, bound["peer"].port, close_grace_s=0.1))
         kafka = KafkaSettings(host=_HOST, port=bound["kafka"].port, http_url=listeners["http"], close_grace_s=0.5)
@@ -244,7 +247,9 @@ class ManyBrokers:
         async def anybody(request: Request) -> str:
             return (await composed.broker.authenticate("none", b"")).role
 
-        admin = AdminServer(runtime, HttpSettings(host=_HOST, port=bound["http"].port), routes, anybody)
+        pages = console.pages(routes, anybody, tls=False)
+        http = HttpSettings(host=_HOST, port=bound["http"].port)
+        admin = AdminServer(runtime, http, routes, anybody, pages=pages)
         await admin.start()
         stack.push_async_callback(admin.close)
         self.running[name] = OneBroker(
