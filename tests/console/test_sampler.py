@@ -100,6 +100,7 @@ def test_the_sum_of_backlogs_follows_topics_that_come_change_and_go() -> None:
     del broker.topics[first.name]
     ticked(sampler, clock, 2)
     assert sampler.points[-1].backlog == 1
+    assert first.name not in sampler.topics, "what is gone is not shown any more"
 
 
 def test_rates_are_what_passed_since_the_tick_before() -> None:

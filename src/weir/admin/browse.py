@@ -143,7 +143,8 @@ class Browse:
         turns = Turns(self._context.clock)
         size = looked = 0
         while at < page.end:
-            batches = await reader.read(at, _READ_BYTES)
+            # What people look at is not what consumers are given: it is not counted, where it need not be.
+            batches = await (topic.read if reader.whole else reader.read)(at, _READ_BYTES)
             if not batches:
                 return
             for batch in batches:

@@ -136,7 +136,7 @@ class Sampler:
         for name in self._chosen(busy):
             topic = self._broker.served_now(name)
             if topic is None:
-                self._note_backlog(name, 0)
+                self._forget(name)
             else:
                 self._sample(topic, now)
         self.points.append(self._sum(now))
@@ -162,8 +162,8 @@ class Sampler:
             names = [topic.name for topic in self._broker.loaded]
             self.loaded = len(names)
             known = set(names)
-            for gone in [name for name in self._backlogs if name not in known]:
-                self._note_backlog(gone, 0)
+            for gone in [name for name in (*self._backlogs, *self.topics) if name not in known]:
+                self._forget(gone)
             self._turn = iter(names)
             if not found:
                 found = [name for name, _ in zip(self._turn, range(_TURN), strict=False)]
@@ -192,6 +192,11 @@ class Sampler:
             del history.lags[name]
         for name, lag in known.items():
             history.lags.setdefault(name, deque(maxlen=_POINTS)).append((now, lag))
+
+    def _forget(self, name: TopicName) -> None:
+        """It is not served here any more."""
+        self._note_backlog(name, 0)
+        self.topics.pop(name, None)
 
     def _note_backlog(self, name: TopicName, backlog: int) -> None:
         self._backlog += backlog - self._backlogs.pop(name, 0)

@@ -87,7 +87,7 @@ async def _values(view: View) -> dict[str, Any]:
         ),
         "backlog_plot": plots.plot(
             "Backlog",
-            [line("messages that wait", "backlog", "c")],
+            [line("waiting", "backlog", "c")],
             texts.count,
             now_s=0.0,
             span_s=SPAN_S,
