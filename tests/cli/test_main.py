@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import click
 import pytest
@@ -71,3 +72,29 @@ def test_listing_the_commands_loads_none_of_them() -> None:
         "; sys.exit(any(m.startswith(('weir.server', 'weir.broker', 'asyncio', 'rich')) for m in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, check=False).returncode == 0
+
+
+def commands(command: click.Command, path: str = "weir") -> Iterator[tuple[str, click.Command]]:
+    if not isinstance(command, click.Group):
+        yield path, command
+        return
+    context = click.Context(command)
+    for name in command.list_commands(context):
+        found = command.get_command(context, name)
+        assert found is not None
+        yield from commands(found, f"{path} {name}")
+
+
+def test_every_command_shows_how_it_is_used() -> None:
+    bare = [path for path, command in commands(cli) if path not in (command.epilog or "")]
+    assert bare == []
+
+
+def test_every_command_that_asks_a_server_takes_a_token_from_a_file() -> None:
+    options = {path: {name for one in command.params for name in one.opts} for path, command in commands(cli)}
+    assert [path for path, names in options.items() if "--token" in names and "--token-file" not in names] == []
+
+
+def test_json_and_another_format_exclude_each_other(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("topics", "list", "--json", "-o", "csv") == 2
+    assert "exclude" in capsys.readouterr().err

@@ -13,6 +13,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 
 from weir.bookie.tools import Inspection, Verification, inspect, rebuild_index, verify
+from weir.cli.output import Bytes, Column, Format, Output
+from weir.cli.remote import output_options
 from weir.runtime.real import run
 
 _folder = click.argument("folder", type=click.Path(exists=True, file_okay=False))
@@ -29,36 +31,36 @@ Examples:
 """,
 )
 @_folder
-@_as_json
-def inspect_command(folder: str, as_json: bool) -> None:
+@output_options
+def inspect_command(folder: str, out: Output) -> None:
     """Show the ledgers, sizes and files in FOLDER."""
     found = run(lambda runtime: inspect(runtime, _absolute(folder)))
-    if as_json:
+    if out.json:
         click.echo(json.dumps(_inspection(found)))
         return
-    console = Console()
-    console.print(f"bookie [bold]{found.bookie_id}[/], instance {found.instance}")
-    ledgers = _table(
-        "ledger", "logged", "in journal", "bytes", "last entry", "last confirmed", "fenced", title="Ledgers"
-    )
-    for ledger in found.ledgers:
-        ledgers.add_row(
-            str(ledger.ledger_id),
-            str(ledger.logged_entries),
-            str(ledger.journaled_entries),
-            decimal(ledger.logged_bytes),
-            str(ledger.last_entry),
-            str(ledger.last_confirmed),
-            "yes" if ledger.fenced else "",
+    if out.format is not Format.CSV:
+        click.echo(f"bookie {found.bookie_id}, instance {found.instance}")
+    columns = ("ledger", "logged", "in journal", "size", "last entry", "last confirmed", "fenced")
+    rows = [
+        (
+            one.ledger_id,
+            one.logged_entries,
+            one.journaled_entries,
+            Bytes(one.logged_bytes),
+            one.last_entry,
+            one.last_confirmed,
+            one.fenced,
         )
-    files = _table("file", "size", "note", title="Files")
-    for file in found.files:
-        files.add_row(file.path, decimal(file.size), file.note)
-    console.print(ledgers, files)
+        for one in found.ledgers
+    ]
+    out.table(columns, rows, title="Ledgers")
+    out.gap()
+    files = [(file.path, Bytes(file.size), file.note) for file in found.files]
+    out.table((Column("file", cut="start"), "size", Column("note", cut="end")), files, title="Files")
     for problem in found.problems:
-        console.print(f"[red]problem[/] {problem}")
+        click.echo(f"problem: {problem}", err=True)
     if found.problems:
-        console.print("run [bold]weir bookie verify[/] for all of it")
+        click.echo("run weir bookie verify for all of it", err=True)
 
 
 @click.command(

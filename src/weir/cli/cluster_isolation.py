@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 
+from weir.cli.examples import examples
 from weir.cli.output import Column, Output, done
 from weir.cli.remote import Remote, remote_options
 from weir.client.admin import AdminClient, join
@@ -29,7 +30,7 @@ def isolation() -> None:
     """Keep brokers for some namespaces."""
 
 
-@isolation.command("list")
+@isolation.command("list", epilog=examples("weir cluster isolation list", "weir cluster isolation list -o json"))
 @remote_options
 def list_(remote: Remote, out: Output) -> None:
     """List the policies."""
@@ -42,7 +43,7 @@ def list_(remote: Remote, out: Output) -> None:
     out.table(("policy", *parts, "at least"), rows, data=found)
 
 
-@isolation.command()
+@isolation.command(epilog=examples("weir cluster isolation show fast"))
 @click.argument("policy")
 @remote_options
 def show(policy: str, remote: Remote, out: Output) -> None:
@@ -52,7 +53,12 @@ def show(policy: str, remote: Remote, out: Output) -> None:
     out.fields([*((part, found[part]) for part in parts), ("at least", _min_limit(found))], data=found)
 
 
-@isolation.command("set")
+@isolation.command(
+    "set",
+    epilog=examples(
+        "weir cluster isolation set fast --namespaces 'acme/.*' --primary 'ssd-.*' --secondary 'hdd-.*'"
+    ),
+)
 @click.argument("policy")
 @click.option("--namespaces", multiple=True, required=True, help="tenant/namespace; may be repeated.")
 @click.option("--primary", multiple=True, required=True, help="Brokers that are kept for these; may be repeated.")
@@ -83,7 +89,7 @@ def set_(
     done(f"isolation policy {policy} is set", as_json=as_json, policy=policy)
 
 
-@isolation.command()
+@isolation.command(epilog=examples("weir cluster isolation delete fast"))
 @click.argument("policy")
 @remote_options
 def delete(policy: str, remote: Remote, as_json: bool) -> None:
@@ -92,7 +98,7 @@ def delete(policy: str, remote: Remote, as_json: bool) -> None:
     done(f"isolation policy {policy} is deleted", as_json=as_json, policy=policy)
 
 
-@isolation.command()
+@isolation.command(epilog=examples("weir cluster isolation brokers"))
 @remote_options
 def brokers(remote: Remote, out: Output) -> None:
     """List the brokers, and what they are kept for."""

@@ -12,6 +12,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from weir.cli import ledger_session
 from weir.cli import ledger_views as views
+from weir.cli.examples import examples
+from weir.cli.output import Column, Output
+from weir.cli.remote import output_options
 from weir.ledger.checking import LedgerReport, check_ledger
 from weir.ledger.client import LedgerClient
 from weir.ledger.copying import stretches
@@ -30,7 +33,7 @@ _META_HELP = "The metadata store: file:/path/to/folder or etcd://host:port[,host
 
 def _common(command: Callable[..., Any]) -> Callable[..., Any]:
     """Options that every command here has."""
-    command = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")(command)
+    command = output_options(command)
     return click.option("--meta", "meta_url", required=True, envvar="WEIR_META", metavar="URL", help=_META_HELP)(
         command
     )
@@ -49,41 +52,44 @@ def ledger() -> None:
     """Look at replicated ledgers, read, check and repair them."""
 
 
-@ledger.command("list")
+@ledger.command(
+    "list",
+    epilog=examples("weir ledger list --meta etcd://127.0.0.1:2379", "weir ledger list --underreplicated -o csv"),
+)
 @click.option("--underreplicated", is_flag=True, help="Only ledgers that are marked for repair.")
 @_common
-def list_(meta_url: str, as_json: bool, underreplicated: bool) -> None:
+def list_(meta_url: str, out: Output, underreplicated: bool) -> None:
     """List ledgers: state, quorums, size, and bookies whose copies are in doubt."""
 
     async def work(client: LedgerClient) -> None:
         suspects = await _suspects(client)
         found = [item for item in await client.list() if not underreplicated or item.ledger_id in suspects]
-        if as_json:
-            _print_json([views.ledger_json(item, suspects.get(item.ledger_id, ())) for item in found])
-        else:
-            _console().print(views.ledger_table(found, suspects))
+        data = [views.ledger_json(item, suspects.get(item.ledger_id, ())) for item in found]
+        out.table(views.LEDGER_COLUMNS, views.ledger_rows(found, suspects), data=data)
 
     ledger_session.with_client(meta_url, work)
 
 
-@ledger.command()
+@ledger.command(epilog=examples("weir ledger show 17 --meta file:/var/lib/weir/meta"))
 @click.argument("ledger_id", type=int, metavar="LEDGER")
 @_common
-def show(ledger_id: int, meta_url: str, as_json: bool) -> None:
+def show(ledger_id: int, meta_url: str, out: Output) -> None:
     """Show one ledger: its fragments, and whether their bookies are there."""
 
     async def work(client: LedgerClient) -> None:
         found = await client.metadata(LedgerId(ledger_id))
         suspects = await _suspects(client)
-        if as_json:
+        if out.json:
             _print_json(views.ledger_json(found, suspects.get(found.ledger_id, ())))
             return
         directory = client.context.directory
         present = dict.fromkeys(directory.writable(), "writable") | dict.fromkeys(
             directory.read_only(), "read-only"
         )
-        _console().print(views.ledger_table([found], suspects))
-        _console().print(views.fragment_table(found, present))
+        out.table(views.LEDGER_COLUMNS, views.ledger_rows([found], suspects))
+        out.gap()
+        title = f"ledger {found.ledger_id}: {found.state.value}"
+        out.table(("entries", Column("bookies", cut="end")), views.fragment_rows(found, present), title=title)
 
     ledger_session.with_client(meta_url, work)
 
@@ -122,7 +128,7 @@ def read(
     ledger_session.with_client(meta_url, work)
 
 
-@ledger.command()
+@ledger.command(epilog=examples("weir ledger check", "weir ledger check 12 13"))
 @click.argument("ledger_ids", type=int, nargs=-1, metavar="[LEDGER]...")
 @_common
 @click.pass_context

@@ -5,6 +5,7 @@ from typing import Any
 
 from rich.table import Table
 
+from weir.cli.output import Bytes, Column
 from weir.ledger.checking import LedgerReport, ReplicaReport
 from weir.ledger.repair import RepairReport
 from weir.model.ids import BookieId, EntryId, LedgerId
@@ -30,33 +31,51 @@ def ledger_json(ledger: LedgerMetadata, suspects: tuple[BookieId, ...] = ()) -> 
     }
 
 
-def ledger_table(ledgers: list[LedgerMetadata], suspects: dict[LedgerId, tuple[BookieId, ...]]) -> Table:
-    table = Table("ledger", "state", "E/Qw/Qa", "entries", "bytes", "fragments", "created", "suspect bookies")
+#: Of `ledger_rows`.
+LEDGER_COLUMNS = (
+    "ledger",
+    "state",
+    "E/Qw/Qa",
+    "entries",
+    "size",
+    Column("fragments", wide=True),
+    "created",
+    Column("suspect bookies", cut="end"),
+)
+
+
+def ledger_rows(
+    ledgers: list[LedgerMetadata], suspects: dict[LedgerId, tuple[BookieId, ...]]
+) -> list[tuple[object, ...]]:
+    """Entries and size are known of ledgers that are closed."""
+    rows: list[tuple[object, ...]] = []
     for ledger in ledgers:
         closed = ledger.state is LedgerState.CLOSED
-        table.add_row(
-            str(ledger.ledger_id),
-            ledger.state.value,
-            f"{ledger.quorum.ensemble}/{ledger.quorum.write}/{ledger.quorum.ack}",
-            str(ledger.last_entry + 1) if closed else "-",
-            str(ledger.length) if closed else "-",
-            str(len(ledger.fragments)),
-            moment(ledger.created_ms),
-            " ".join(suspects.get(ledger.ledger_id, ())),
+        rows.append(
+            (
+                ledger.ledger_id,
+                ledger.state.value,
+                f"{ledger.quorum.ensemble}/{ledger.quorum.write}/{ledger.quorum.ack}",
+                ledger.last_entry + 1 if closed else None,
+                Bytes(ledger.length) if closed else None,
+                len(ledger.fragments),
+                moment(ledger.created_ms),
+                list(suspects.get(ledger.ledger_id, ())),
+            )
         )
-    return table
+    return rows
 
 
-def fragment_table(ledger: LedgerMetadata, present: dict[BookieId, str]) -> Table:
+def fragment_rows(ledger: LedgerMetadata, present: dict[BookieId, str]) -> list[tuple[object, ...]]:
     """`present` says of each registered bookie whether it takes entries."""
-    table = Table("entries", "bookies", title=f"ledger {ledger.ledger_id}: {ledger.state.value}")
     firsts = [f.first_entry for f in ledger.fragments]
     end = ledger.last_entry if ledger.state is LedgerState.CLOSED else None
+    rows: list[tuple[object, ...]] = []
     for i, fragment in enumerate(ledger.fragments):
         last: object = firsts[i + 1] - 1 if i + 1 < len(firsts) else end if end is not None else "..."
-        bookies = "  ".join(f"{b} ({present.get(b, '[red]gone[/red]')})" for b in fragment.bookies)
-        table.add_row(f"{fragment.first_entry} - {last}", bookies)
-    return table
+        bookies = "  ".join(f"{b} ({present.get(b, 'gone')})" for b in fragment.bookies)
+        rows.append((f"{fragment.first_entry} - {last}", bookies))
+    return rows
 
 
 def entry_json(entry: Entry, *, payload: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from weir.cli.message_format import MessageFormat, Printed
-from weir.cli.output import Format, Output, csv_line
+from weir.cli.output import Format, Output, csv_line, shown
 from weir.cli.values import show_moment
 
 _COLUMNS = ("topic", "partition", "offset", "id", "published", "key", "headers", "payload")
@@ -36,7 +36,7 @@ class Printer:
             click.echo(csv_line(_row(printed)), nl=False)
         elif self._out.wide:
             *head, payload = _row(printed)
-            words = [str(word) for word in head[1:] if word not in (None, "", {})]
+            words = [shown(word) for word in head[1:] if word not in (None, "", {})]
             click.echo("  ".join([*words, str(payload)]))
         else:
             click.echo(readable(message.payload))

@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from weir.cli.completing import complete_namespace
+from weir.cli.examples import examples
 from weir.cli.output import Column, Output, done
 from weir.cli.remote import Remote, remote_options
 from weir.cli.retention import retention_body, retention_options, retention_text
@@ -31,7 +32,7 @@ def namespaces() -> None:
     """List, create and delete namespaces, and set their policies."""
 
 
-@namespaces.command("list")
+@namespaces.command("list", epilog=examples("weir namespaces list", "weir namespaces list acme -o csv"))
 @click.argument("tenant", default="public")
 @remote_options
 def list_(tenant: str, remote: Remote, out: Output) -> None:
@@ -39,7 +40,7 @@ def list_(tenant: str, remote: Remote, out: Output) -> None:
     out.names(remote.admin(lambda admin: admin.get(join("namespaces", tenant))), column="namespace")
 
 
-@namespaces.command()
+@namespaces.command(epilog=examples("weir namespaces create acme/orders"))
 @click.argument("namespace", shell_complete=complete_namespace)
 @remote_options
 def create(namespace: str, remote: Remote, as_json: bool) -> None:
@@ -48,7 +49,11 @@ def create(namespace: str, remote: Remote, as_json: bool) -> None:
     done(f"namespace {namespace} created", as_json=as_json)
 
 
-@namespaces.command()
+@namespaces.command(
+    epilog=examples(
+        "weir namespaces delete acme/orders", "weir namespaces delete acme/orders --force   with all its topics"
+    )
+)
 @click.argument("namespace", shell_complete=complete_namespace)
 @click.option("--force", is_flag=True, help="Also if it has topics, which are deleted.")
 @remote_options
@@ -59,7 +64,12 @@ def delete(namespace: str, force: bool, remote: Remote, as_json: bool) -> None:
     done(f"namespace {namespace} deleted", as_json=as_json)
 
 
-@namespaces.command()
+@namespaces.command(
+    epilog=examples(
+        "weir namespaces policies acme/orders",
+        "weir namespaces policies acme/orders -o wide   also what is not set",
+    )
+)
 @click.argument("namespace", shell_complete=complete_namespace)
 @remote_options
 def policies(namespace: str, remote: Remote, out: Output) -> None:
@@ -69,7 +79,9 @@ def policies(namespace: str, remote: Remote, out: Output) -> None:
     out.fields(shown, data=found)
 
 
-@namespaces.command("set-retention")
+@namespaces.command(
+    "set-retention", epilog=examples("weir namespaces set-retention acme/orders --time 7d --size 10G")
+)
 @click.argument("namespace", shell_complete=complete_namespace)
 @retention_options
 @remote_options
@@ -80,7 +92,12 @@ def set_retention(namespace: str, time_: str, size: str, remote: Remote, as_json
     done(f"{namespace} keeps acknowledged messages {retention_text(body)}", as_json=as_json, **body)
 
 
-@namespaces.command("set-message-ttl")
+@namespaces.command(
+    "set-message-ttl",
+    epilog=examples(
+        "weir namespaces set-message-ttl acme/orders 1h", "weir namespaces set-message-ttl acme/orders 0     never"
+    ),
+)
 @click.argument("namespace", shell_complete=complete_namespace)
 @click.argument("span")
 @remote_options
@@ -91,7 +108,10 @@ def set_message_ttl(namespace: str, span: str, remote: Remote, as_json: bool) ->
     done(f"messages of {namespace} expire after {seconds} s", as_json=as_json, seconds=seconds)
 
 
-@namespaces.command("set-backlog-quota")
+@namespaces.command(
+    "set-backlog-quota",
+    epilog=examples("weir namespaces set-backlog-quota acme/orders --size 1G --policy producer_exception"),
+)
 @click.argument("namespace", shell_complete=complete_namespace)
 @click.option("--size", default="-1", show_default=True, metavar="SIZE", help="As in 1G; -1: any.")
 @click.option("--time", "time_", default="-1", show_default=True, metavar="SPAN", help="As in 1d; -1: any.")
@@ -120,7 +140,7 @@ def set_backlog_quota(
     done(f"backlog quota of {namespace} set", as_json=as_json, limitSize=limit, limitTime=seconds, policy=policy)
 
 
-@namespaces.command("set-deduplication")
+@namespaces.command("set-deduplication", epilog=examples("weir namespaces set-deduplication acme/orders on"))
 @click.argument("namespace", shell_complete=complete_namespace)
 @click.argument("switch", type=_SWITCH)
 @remote_options
@@ -130,7 +150,13 @@ def set_deduplication(namespace: str, switch: str, remote: Remote, as_json: bool
     done(f"deduplication of {namespace} is {switch}", as_json=as_json)
 
 
-@namespaces.command("set-auto-topic-creation")
+@namespaces.command(
+    "set-auto-topic-creation",
+    epilog=examples(
+        "weir namespaces set-auto-topic-creation acme/orders on -p 4",
+        "weir namespaces set-auto-topic-creation acme/orders off",
+    ),
+)
 @click.argument("namespace", shell_complete=complete_namespace)
 @click.argument("switch", type=_SWITCH)
 @click.option(
@@ -149,7 +175,7 @@ def set_auto_topic_creation(namespace: str, switch: str, partitions: int, remote
     done(f"automatic creation of topics in {namespace} is {switch}", as_json=as_json)
 
 
-@namespaces.command()
+@namespaces.command(epilog=examples("weir namespaces permissions acme/orders"))
 @click.argument("namespace", shell_complete=complete_namespace)
 @remote_options
 def permissions(namespace: str, remote: Remote, out: Output) -> None:
@@ -159,7 +185,7 @@ def permissions(namespace: str, remote: Remote, out: Output) -> None:
     out.table((Column("role", cut="end"), "may"), list(found.items()), data=found)
 
 
-@namespaces.command()
+@namespaces.command(epilog=examples("weir namespaces grant acme/orders alice produce consume"))
 @click.argument("namespace", shell_complete=complete_namespace)
 @click.argument("role")
 @click.argument("actions", nargs=-1, required=True, type=_ACTIONS)
@@ -170,7 +196,7 @@ def grant(namespace: str, role: str, actions: tuple[str, ...], remote: Remote, a
     done(f"{role} may {' and '.join(actions)} in {namespace}", as_json=as_json)
 
 
-@namespaces.command()
+@namespaces.command(epilog=examples("weir namespaces revoke acme/orders alice"))
 @click.argument("namespace", shell_complete=complete_namespace)
 @click.argument("role")
 @remote_options

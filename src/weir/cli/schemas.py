@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from weir.cli.completing import complete_topic
+from weir.cli.examples import examples
 from weir.cli.output import Column, Format, Output, done, print_json
 from weir.cli.remote import Remote, remote_options
 from weir.cli.values import parse_pairs, show_moment
@@ -29,7 +30,7 @@ def schemas() -> None:
     """Show, upload, check and delete the schemas of a topic."""
 
 
-@schemas.command()
+@schemas.command(epilog=examples("weir schemas get orders", "weir schemas get orders --version 0 --json"))
 @click.argument("topic", shell_complete=complete_topic)
 @click.option("--version", type=click.IntRange(min=0), help="By default the newest.")
 @remote_options
@@ -45,7 +46,7 @@ def get(topic: str, version: int | None, remote: Remote, out: Output) -> None:
         out.fields([*fields, ("data", found.get("data", ""))], data=found)
 
 
-@schemas.command()
+@schemas.command(epilog=examples("weir schemas versions orders"))
 @click.argument("topic", shell_complete=complete_topic)
 @remote_options
 def versions(topic: str, remote: Remote, out: Output) -> None:
@@ -62,7 +63,7 @@ _FILE = click.option("--file", "file", metavar="FILE", help="The definition; - r
 _PROPERTY = click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="May be repeated.")
 
 
-@schemas.command()
+@schemas.command(epilog=examples("weir schemas upload orders --type AVRO --file order.avsc"))
 @click.argument("topic", shell_complete=complete_topic)
 @_TYPE
 @_FILE
@@ -77,7 +78,9 @@ def upload(
     done(f"schema of {topic} uploaded", as_json=as_json, answer=answer)
 
 
-@schemas.command()
+@schemas.command(
+    epilog=examples("weir schemas check orders --type AVRO --file order-v2.avsc && echo it may be uploaded")
+)
 @click.argument("topic", shell_complete=complete_topic)
 @_TYPE
 @_FILE
@@ -106,7 +109,7 @@ def check(
     ctx.exit(0 if good else 1)
 
 
-@schemas.command()
+@schemas.command(epilog=examples("weir schemas delete orders"))
 @click.argument("topic", shell_complete=complete_topic)
 @remote_options
 def delete(topic: str, remote: Remote, as_json: bool) -> None:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from weir.cli.examples import examples
 from weir.cli.spark_side import need_spark
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def server() -> None:
     """The warm Spark behind weir sql: it starts with the first statement, and ends when unused for 10 minutes."""
 
 
-@server.command()
+@server.command(epilog=examples("weir sql server status", "weir sql server status --json"))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 def status(*, as_json: bool) -> None:
     """Show which servers run: for whom, since when, and until when."""
@@ -45,7 +46,7 @@ def status(*, as_json: bool) -> None:
         click.echo(f"  it ends when unused for {one.ends_after_s:.0f} s; its log is {one.log}")
 
 
-@server.command()
+@server.command(epilog=examples("weir sql server stop"))
 def stop() -> None:
     """End them, and what they do."""
     need_spark()

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
+from weir.cli.examples import examples
+from weir.cli.output import Column, Output
 from weir.cli.remote import Remote, remote_options
 from weir.cli.spark_side import need_spark, place_of, spark_config
 from weir.cli.sql_views import print_rows, print_watched
@@ -25,6 +27,9 @@ T = TypeVar("T")
 
 #: How often one that stands by looks whether it is needed.
 _STANDBY_S = 2.0
+#: Of the list: what is shown with -o wide alone, and what gives way in a narrow terminal.
+_WIDE = ("state rows", "state bytes", "last batch", "next try")
+_CUT = {"stream": "start", "error": "end"}
 #: One that was killed is the runner until its lease runs out.
 _LEASE_PATIENCE_S = 20.0
 #: A service may be started before its broker is.
@@ -54,15 +59,17 @@ def _watch_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("-w", "--watch", is_flag=True, help="Again every two seconds, until Ctrl-C.")(command)
 
 
-@streams.command(name="list")
+@streams.command(
+    name="list", epilog=examples("weir streams list", "weir streams list --watch", "weir streams list -o wide")
+)
 @_watch_option
 @remote_options
-def list_streams(*, watch: bool, remote: Remote, as_json: bool) -> None:
+def list_streams(*, watch: bool, remote: Remote, out: Output) -> None:
     """List the streams, and how far they are: what they do, rows per second, lag, and size of their state."""
     need_spark()
     from weir.spark.sql.statements import ShowStreams
 
-    _show(ShowStreams(), remote, watch=watch, as_json=as_json)
+    _show(ShowStreams(), remote, watch=watch, out=out)
 
 
 @streams.command(
@@ -76,32 +83,39 @@ Examples:
 @click.argument("name")
 @_watch_option
 @remote_options
-def describe(*, name: str, watch: bool, remote: Remote, as_json: bool) -> None:
+def describe(*, name: str, watch: bool, remote: Remote, out: Output) -> None:
     """Show all about one stream: its query, how far it is, and why it fails if it does."""
     need_spark()
     from weir.spark.sql.parsing import parse_name
     from weir.spark.sql.statements import DescribeStream
 
-    _show(DescribeStream(parse_name(name)), remote, watch=watch, as_json=as_json)
+    _show(DescribeStream(parse_name(name)), remote, watch=watch, out=out)
 
 
-def _show(what: "ShowStreams | DescribeStream", remote: Remote, *, watch: bool, as_json: bool) -> None:
+def _show(what: "ShowStreams | DescribeStream", remote: Remote, *, watch: bool, out: Output) -> None:
     from weir.spark.sql.console import Console
     from weir.spark.sql.results import Rows
-    from weir.spark.sql.statements import Watch
+    from weir.spark.sql.statements import DescribeStream, Watch
 
     console = Console(_no_spark, place_of(remote, "unused:0"))
     if watch:
         try:
-            print_watched(console.watch(Watch(what)), as_json=as_json)
+            print_watched(console.watch(Watch(what)), as_json=out.json)
         except KeyboardInterrupt:
             click.echo("", err=True)
         except BrokenPipeError:  # whoever reads has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return
     found = console.do(what)
-    if isinstance(found, Rows):
-        print_rows(found.columns, found.rows, as_json=as_json)
+    if not isinstance(found, Rows):
+        return
+    if out.json:
+        print_rows(found.columns, found.rows, as_json=True)
+    elif isinstance(what, DescribeStream):
+        out.fields([(str(name), value) for name, value in found.rows])
+    else:
+        columns = [Column(name, name in _WIDE, _CUT.get(name, "")) for name in found.columns]
+        out.table(columns, found.rows)
 
 
 @streams.command(

@@ -6,6 +6,7 @@ import click
 
 from weir.cli import topic_views as views
 from weir.cli.completing import complete_subscription, complete_topic
+from weir.cli.examples import examples
 from weir.cli.output import Output, done
 from weir.cli.remote import Remote, remote_options
 from weir.cli.values import parse_moment_ms, parse_span_ms
@@ -31,7 +32,9 @@ def subscriptions() -> None:
     """List, create, move and delete the subscriptions of a topic."""
 
 
-@subscriptions.command("list")
+@subscriptions.command(
+    "list", epilog=examples("weir subscriptions list orders", "weir subscriptions list orders --partitions")
+)
 @click.argument("topic", shell_complete=complete_topic)
 @click.option("--partitions", "each", is_flag=True, help="A line for each partition: its position, who has it.")
 @remote_options
@@ -53,7 +56,7 @@ def list_(*, topic: str, each: bool, remote: Remote, out: Output) -> None:
         out.table(views.SUBSCRIPTION_COLUMNS, rows, data=views.with_parts(found))
 
 
-@subscriptions.command()
+@subscriptions.command(epilog=examples("weir subscriptions create orders billing --from earliest"))
 @click.argument("topic", shell_complete=complete_topic)
 @click.argument("subscription", shell_complete=complete_subscription)
 @click.option("--from", "start", default="latest", show_default=True, help="earliest, latest, or a message id.")
@@ -65,7 +68,9 @@ def create(topic: str, subscription: str, start: str, remote: Remote, as_json: b
     done(f"subscription {subscription} created", as_json=as_json)
 
 
-@subscriptions.command()
+@subscriptions.command(
+    epilog=examples("weir subscriptions delete orders billing", "weir subscriptions delete orders billing --force")
+)
 @click.argument("topic", shell_complete=complete_topic)
 @click.argument("subscription", shell_complete=complete_subscription)
 @click.option("--force", is_flag=True, help="Also while it has consumers, which are closed.")
@@ -76,7 +81,9 @@ def delete(topic: str, subscription: str, force: bool, remote: Remote, as_json: 
     done(f"subscription {subscription} deleted", as_json=as_json)
 
 
-@subscriptions.command()
+@subscriptions.command(
+    epilog=examples("weir subscriptions skip orders billing -n 10", "weir subscriptions skip orders billing --all")
+)
 @click.argument("topic", shell_complete=complete_topic)
 @click.argument("subscription", shell_complete=complete_subscription)
 @click.option("-n", "count", type=click.IntRange(min=1), help="So many messages.")
@@ -93,7 +100,7 @@ def skip(
     done(f"skipped {'all' if count is None else count} messages of {subscription}", as_json=as_json)
 
 
-@subscriptions.command()
+@subscriptions.command(epilog=examples("weir subscriptions expire orders billing --older-than 1h"))
 @click.argument("topic", shell_complete=complete_topic)
 @click.argument("subscription", shell_complete=complete_subscription)
 @click.option("--older-than", required=True, metavar="SPAN", help="As in 1h or 7d.")
@@ -105,7 +112,13 @@ def expire(topic: str, subscription: str, older_than: str, remote: Remote, as_js
     done(f"messages of {subscription} older than {seconds} s expire", as_json=as_json)
 
 
-@subscriptions.command()
+@subscriptions.command(
+    epilog=examples(
+        "weir subscriptions reset orders billing --to earliest",
+        "weir subscriptions reset orders billing --to -1h",
+        "weir subscriptions reset orders billing --to 12:0",
+    )
+)
 @click.argument("topic", shell_complete=complete_topic)
 @click.argument("subscription", shell_complete=complete_subscription)
 @click.option(

@@ -2,6 +2,7 @@
 
 import click
 
+from weir.cli.examples import examples
 from weir.cli.output import Column, Output, done
 from weir.cli.remote import Remote, remote_options
 from weir.client.admin import AdminClient, join
@@ -20,7 +21,7 @@ def tenants() -> None:
     """List, create, change and delete tenants."""
 
 
-@tenants.command("list")
+@tenants.command("list", epilog=examples("weir tenants list", "weir tenants list -o csv"))
 @remote_options
 def list_(remote: Remote, out: Output) -> None:
     """List all tenants."""
@@ -34,7 +35,7 @@ def list_(remote: Remote, out: Output) -> None:
     out.table((Column("tenant", cut="end"), Column("admin roles", cut="end"), "clusters"), rows, data=found)
 
 
-@tenants.command()
+@tenants.command(epilog=examples("weir tenants show acme"))
 @click.argument("tenant")
 @remote_options
 def show(tenant: str, remote: Remote, out: Output) -> None:
@@ -53,7 +54,7 @@ _ADMIN = click.option(
 )
 
 
-@tenants.command()
+@tenants.command(epilog=examples("weir tenants create acme --admin alice --admin bob"))
 @click.argument("tenant")
 @_ADMIN
 @remote_options
@@ -68,7 +69,7 @@ def create(tenant: str, admins: tuple[str, ...], remote: Remote, as_json: bool) 
     done(f"tenant {tenant} created", as_json=as_json)
 
 
-@tenants.command()
+@tenants.command(epilog=examples("weir tenants update acme --admin alice"))
 @click.argument("tenant")
 @_ADMIN
 @remote_options
@@ -83,7 +84,9 @@ def update(tenant: str, admins: tuple[str, ...], remote: Remote, as_json: bool) 
     done(f"tenant {tenant} changed", as_json=as_json)
 
 
-@tenants.command()
+@tenants.command(
+    epilog=examples("weir tenants delete acme", "weir tenants delete acme --force   with all its namespaces")
+)
 @click.argument("tenant")
 @click.option("--force", is_flag=True, help="Also if it has namespaces and topics, which are deleted.")
 @remote_options

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from weir.cli.certificates import Authority, Pair, Purpose, describe, load_certificate
+from weir.cli.examples import examples
 from weir.cli.output import print_json
 from weir.model.errors import ConfigError
 
@@ -201,7 +202,7 @@ def renew(*, files: tuple[Path, ...], folder: Path, days: int) -> None:
         click.echo(f"{path}  good until {describe(path).ends:%Y-%m-%d}")
 
 
-@tls.command()
+@tls.command(epilog=examples("weir tls show", "weir tls show tls/server.pem --json"))
 @click.argument("files", nargs=-1, metavar="[CERTIFICATE]...", type=click.Path(dir_okay=False, path_type=Path))
 @_FOLDER
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")

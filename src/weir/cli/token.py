@@ -14,6 +14,7 @@ from weir.broker.access.tokens import (
     load_secret,
     read_key,
 )
+from weir.cli.examples import examples
 from weir.cli.output import print_json
 from weir.cli.values import parse_span_ms
 from weir.model.errors import ConfigError
@@ -35,7 +36,12 @@ def token() -> None:
     """Make keys and tokens, and look into tokens."""
 
 
-@token.command()
+@token.command(
+    epilog=examples(
+        "weir token create alice --secret file:secret.key --expires 30d",
+        "weir token create alice --private-key file:signer.key",
+    )
+)
 @click.argument("role")
 @click.option("--secret", metavar="KEY", help="The shared secret: file:/path or base64.")
 @click.option("--private-key", metavar="KEY", help="The private key (RSA, EC): file:/path, PEM or DER.")
@@ -70,14 +76,14 @@ def create(
     click.echo(signed)
 
 
-@token.command()
+@token.command(epilog=examples("weir token secret > secret.key"))
 def secret() -> None:
     """Print a new shared secret as base64."""
     # In the alphabet without slashes: a setting that begins with one may be a path, too.
     click.echo(base64.urlsafe_b64encode(create_secret()).decode())
 
 
-@token.command()
+@token.command(epilog=examples("weir token keys --out signer     signer.key and signer.pub"))
 @click.option("--out", required=True, metavar="NAME", help="Writes NAME.key and NAME.pub.")
 @click.option("--kind", type=click.Choice(["RSA", "EC"]), default="EC", show_default=True)
 def keys(out: str, kind: str) -> None:
@@ -91,7 +97,7 @@ def keys(out: str, kind: str) -> None:
         click.echo(str(path))
 
 
-@token.command()
+@token.command(epilog=examples("weir token show $(cat alice.token)"))
 @click.argument("text", metavar="TOKEN")
 def show(text: str) -> None:
     """Show what a token says. Whether it is genuine is not checked."""

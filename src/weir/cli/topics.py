@@ -7,6 +7,7 @@ import click
 
 from weir.cli import topic_views as views
 from weir.cli.completing import complete_namespace, complete_topic
+from weir.cli.examples import examples
 from weir.cli.output import Column, Format, Output, done, print_json
 from weir.cli.remote import Remote, remote_options
 from weir.cli.retention import retention_body, retention_options, retention_text
@@ -85,7 +86,7 @@ def list_(namespace: str, non_persistent: bool, sizes: bool | None, remote: Remo
         )
 
 
-@topics.command()
+@topics.command(epilog=examples("weir topics create orders", "weir topics create orders -p 4 --property owner=me"))
 @click.argument("topic", shell_complete=complete_topic)
 @click.option("-p", "--partitions", type=click.IntRange(min=0), default=0, help="0: not partitioned.")
 @click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="May be repeated.")
@@ -107,7 +108,7 @@ def create(topic: str, partitions: int, properties: tuple[str, ...], remote: Rem
     done(f"topic {name} created", as_json=as_json, partitions=partitions)
 
 
-@topics.command("set-retention")
+@topics.command("set-retention", epilog=examples("weir topics set-retention orders --time 30d --size 50G"))
 @click.argument("topic", shell_complete=complete_topic)
 @retention_options
 @remote_options
@@ -122,7 +123,7 @@ def set_retention(topic: str, time_: str, size: str, remote: Remote, as_json: bo
     done(f"{name} keeps acknowledged messages {retention_text(body)}", as_json=as_json, **body)
 
 
-@topics.command()
+@topics.command(epilog=examples("weir topics delete orders", "weir topics delete orders --force"))
 @click.argument("topic", shell_complete=complete_topic)
 @click.option("--force", is_flag=True, help="Also while it has producers, consumers or subscriptions.")
 @remote_options
@@ -145,7 +146,7 @@ def delete(topic: str, force: bool, remote: Remote, as_json: bool) -> None:
     done(f"topic {name} deleted", as_json=as_json)
 
 
-@topics.command("update-partitions")
+@topics.command("update-partitions", epilog=examples("weir topics update-partitions orders 8"))
 @click.argument("topic", shell_complete=complete_topic)
 @click.argument("partitions", type=click.IntRange(min=1))
 @remote_options
@@ -156,7 +157,7 @@ def update_partitions(topic: str, partitions: int, remote: Remote, as_json: bool
     done(f"topic {name} has {partitions} partitions", as_json=as_json)
 
 
-@topics.command()
+@topics.command(epilog=examples("weir topics stats orders", "weir topics stats orders -o json"))
 @click.argument("topic", shell_complete=complete_topic)
 @remote_options
 def stats(topic: str, remote: Remote, out: Output) -> None:
@@ -171,7 +172,7 @@ def stats(topic: str, remote: Remote, out: Output) -> None:
     out.table(views.SUBSCRIPTION_COLUMNS, [*views.subscription_rows(found)], title="subscriptions")
 
 
-@topics.command("internal-stats")
+@topics.command("internal-stats", epilog=examples("weir topics internal-stats orders"))
 @click.argument("topic", shell_complete=complete_topic)
 @remote_options
 def internal_stats(topic: str, remote: Remote, out: Output) -> None:
@@ -198,7 +199,7 @@ def internal_stats(topic: str, remote: Remote, out: Output) -> None:
         out.table(views.CURSOR_COLUMNS, [*views.cursor_rows(one)], title="cursors")
 
 
-@topics.command()
+@topics.command(epilog=examples("weir topics lookup orders"))
 @click.argument("topic", shell_complete=complete_topic)
 @remote_options
 def lookup(topic: str, remote: Remote, out: Output) -> None:
@@ -211,7 +212,7 @@ def lookup(topic: str, remote: Remote, out: Output) -> None:
         out.fields([("topic", str(name)), ("broker", url)])
 
 
-@topics.command()
+@topics.command(epilog=examples("weir topics terminate orders"))
 @click.argument("topic", shell_complete=complete_topic)
 @remote_options
 def terminate(topic: str, remote: Remote, as_json: bool) -> None:
@@ -221,7 +222,9 @@ def terminate(topic: str, remote: Remote, as_json: bool) -> None:
     done(f"topic {name} is terminated", as_json=as_json, last=last)
 
 
-@topics.command()
+@topics.command(
+    epilog=examples("weir topics compact orders", "weir consume orders --compacted    reads what is left")
+)
 @click.argument("topic", shell_complete=complete_topic)
 @remote_options
 def compact(topic: str, remote: Remote, as_json: bool) -> None:
@@ -231,7 +234,7 @@ def compact(topic: str, remote: Remote, as_json: bool) -> None:
     done(f"compaction of {name} has begun", as_json=as_json)
 
 
-@topics.command()
+@topics.command(epilog=examples("weir topics unload orders"))
 @click.argument("topic", shell_complete=complete_topic)
 @remote_options
 def unload(topic: str, remote: Remote, as_json: bool) -> None:
@@ -241,7 +244,7 @@ def unload(topic: str, remote: Remote, as_json: bool) -> None:
     done(f"topic {name} is unloaded", as_json=as_json)
 
 
-@topics.command()
+@topics.command(epilog=examples("weir topics properties orders", "weir topics properties orders owner=me"))
 @click.argument("topic", shell_complete=complete_topic)
 @click.argument("pairs", nargs=-1, metavar="[NAME=VALUE]...")
 @remote_options
@@ -259,7 +262,7 @@ def properties(topic: str, pairs: tuple[str, ...], remote: Remote, out: Output) 
     out.fields(found.items(), data=found)
 
 
-@topics.command()
+@topics.command(epilog=examples("weir topics grant orders alice produce consume"))
 @click.argument("topic", shell_complete=complete_topic)
 @click.argument("role")
 @click.argument("actions", nargs=-1, required=True, type=click.Choice(["produce", "consume"]))
@@ -271,7 +274,7 @@ def grant(topic: str, role: str, actions: tuple[str, ...], remote: Remote, as_js
     done(f"{role} may {' and '.join(actions)} on {name}", as_json=as_json)
 
 
-@topics.command()
+@topics.command(epilog=examples("weir topics revoke orders alice"))
 @click.argument("topic", shell_complete=complete_topic)
 @click.argument("role")
 @remote_options

@@ -2,15 +2,14 @@
 
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
+from weir.cli.examples import examples
+from weir.cli.output import Column, Format, Output
+from weir.cli.remote import output_options
 from weir.server.config import KEYS
 from weir.server.config_keys import Key, find_key
 from weir.server.config_load import Loaded, load
@@ -31,22 +30,20 @@ def config() -> None:
     """Show and explain the settings of `weir up`: file, then environment, then --set; the later word wins."""
 
 
-@config.command()
+@config.command(epilog=examples("weir config show", "weir config show --changed -o csv"))
 @config_options
 @click.option("--changed", is_flag=True, help="Leave defaults out.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
-def show(config_file: str | None, assignments: tuple[str, ...], changed: bool, as_json: bool) -> None:
+@output_options
+def show(config_file: str | None, assignments: tuple[str, ...], changed: bool, out: Output) -> None:
     """Show the effective value of every setting, and where it comes from. Secrets are not shown."""
     loaded = _load(config_file, assignments)
     rows = [key for key in KEYS.values() if not changed or key.name in loaded.origins]
-    if as_json:
-        click.echo(json.dumps({key.name: _json(key, loaded) for key in rows}, indent=2))
-        return
-    table = Table("setting", "value", "from")
-    for key in rows:
-        shown = key.show(loaded.value(key.name))
-        table.add_row(key.name, escape(shown) if shown else "[dim](none)[/dim]", escape(loaded.origin(key.name)))
-    Console(soft_wrap=not sys.stdout.isatty(), highlight=False).print(table)
+    none = "" if out.format is Format.CSV else "(none)"
+    out.table(
+        ("setting", Column("value", cut="end"), Column("from", cut="start")),
+        [(key.name, key.show(loaded.value(key.name)) or none, loaded.origin(key.name)) for key in rows],
+        data={key.name: _json(key, loaded) for key in rows},
+    )
 
 
 @config.command(
