@@ -40,6 +40,7 @@ _STATUSES: list[tuple[type[errors.WeirError], int]] = [
     (errors.SubscriptionBusyError, 412),
     (errors.StreamTerminatedError, 412),
     (errors.TooManyError, 412),
+    (errors.StorageFullError, 507),
     (errors.QuotaExceededError, 412),
     # What may be better at the next attempt.
     (errors.NotOwnerError, 503),

@@ -281,6 +281,16 @@ class Bookie:
     def state(self) -> BookieState:
         return self._state.state
 
+    @property
+    def why_read_only(self) -> str:
+        """Why it takes no entries, while it does not; empty otherwise."""
+        return self._state.why if self._state.state is BookieState.READ_ONLY else ""
+
+    @property
+    def free_bytes(self) -> int:
+        """Of its disk, when that was last looked at."""
+        return self._space.free_bytes
+
     async def state_changed(self, seen: BookieState) -> BookieState:
         """Wait until the state is another than `seen`, and answer it."""
         return await self._state.changed_from(seen)
@@ -372,4 +382,6 @@ class Bookie:
             )
         # A recovery only brings back what was acknowledged elsewhere: worth the space as long as there is some.
         if self.state is BookieState.READ_ONLY and not (recovery and self._store.cache.has_room):
-            raise BookieReadOnlyError(f"bookie {self._settings.bookie_id} takes no entries for now")
+            raise BookieReadOnlyError(
+                f"bookie {self._settings.bookie_id} takes no entries for now: {self._state.why or 'see its log'}"
+            )

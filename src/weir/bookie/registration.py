@@ -6,7 +6,7 @@ deny entries that it had acknowledged, and a recovery would believe it and cut t
 
 import asyncio
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from weir.meta import keys
 from weir.meta.interfaces import ABSENT, Lease, MetaStore
@@ -68,16 +68,18 @@ class Registration:
         self._changed = asyncio.Event()
         self._registered = asyncio.Event()
 
-    async def start(self, *, writable: bool) -> None:
+    async def start(self, *, writable: bool, why: str = "") -> None:
         """Register, and keep it up from now on. Waits until the metadata store has it."""
         self._writable = writable
+        self._info = replace(self._info, why="" if writable else why)
         self._tasks.spawn(self._keep(), "keep")
         await self._registered.wait()
 
-    def set_writable(self, writable: bool) -> None:
-        """Follow the bookie's state; the others see it soon."""
+    def set_writable(self, writable: bool, why: str = "") -> None:
+        """Follow the bookie's state, and why it takes nothing; the others see it soon."""
         if writable != self._writable:
             self._writable = writable
+            self._info = replace(self._info, why="" if writable else why)
             self._changed.set()
 
     async def close(self) -> None:

@@ -11,6 +11,18 @@ from weir.runtime.interfaces import Runtime
 
 log = logging.getLogger(__name__)
 
+_UNITS = ("KiB", "MiB", "GiB", "TiB")
+
+
+def size_text(count: int) -> str:
+    """Bytes as people write them, as exact as need be."""
+    if count < 1024:
+        return f"{count} bytes"
+    size, unit = count / 1024, 0
+    while size >= 1024 and unit + 1 < len(_UNITS):
+        size, unit = size / 1024, unit + 1
+    return f"{size:.1f} {_UNITS[unit]}".replace(".0 ", " ")
+
 
 class BookieState(Enum):
     """What a bookie does right now."""
@@ -28,14 +40,19 @@ class StateBox:
     def __init__(self) -> None:
         #: To be read; changed by `become` and `close` only.
         self.state = BookieState.WRITABLE
+        #: Why it takes nothing, if it does not.
+        self.why = ""
         self._changed = asyncio.Event()
 
-    def become(self, state: BookieState) -> None:
+    def become(self, state: BookieState, why: str = "") -> None:
         """Change, unless the bookie has failed or is closed, which is final."""
-        if state is self.state or self.state in (BookieState.FAILED, BookieState.CLOSED):
+        if state is self.state:
+            self.why = why or self.why
             return
-        log.warning("the bookie is %s", state.value)
-        self.state = state
+        if self.state in (BookieState.FAILED, BookieState.CLOSED):
+            return
+        log.warning("the bookie is %s%s", state.value, f": {why}" if why else "")
+        self.state, self.why = state, why
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -68,14 +85,14 @@ class SpaceMonitor:
     def flush_failed(self) -> None:
         """The write cache cannot be written out: take nothing more until it can."""
         self._flush_fails = True
-        self._box.become(BookieState.READ_ONLY)
+        self._box.become(BookieState.READ_ONLY, f"entries cannot be written to {self._directory}")
 
     def flush_succeeded(self) -> None:
         self._flush_fails = False
 
     def journal_full(self) -> None:
         """There is no space for the next journal file."""
-        self._box.become(BookieState.READ_ONLY)
+        self._box.become(BookieState.READ_ONLY, f"the disk of {self._directory} has no room for the journal")
 
     async def run(self) -> None:
         while True:
@@ -85,11 +102,19 @@ class SpaceMonitor:
             except DiskError as failed:
                 log.error("the free space is not known: %s", failed)
 
+    def _told(self) -> str:
+        low, high = self._settings.low_water_bytes, self._settings.high_water_bytes
+        return (
+            f"the disk of {self._directory} is full: {size_text(self.free_bytes)} left, limit {size_text(low)}"
+            f" (storage.low_water_bytes); messages are taken again above {size_text(high)}"
+            " (storage.high_water_bytes)"
+        )
+
     async def look(self) -> None:
         """Compare the free space to the marks."""
         self.free_bytes = await self._runtime.disk.free_bytes(self._directory)
         if self.free_bytes < self._settings.low_water_bytes:
-            self._box.become(BookieState.READ_ONLY)
+            self._box.become(BookieState.READ_ONLY, self._told())
             await self._files.give_back_space()
         elif self.free_bytes >= self._settings.high_water_bytes and self._box.state is BookieState.READ_ONLY:
             has_spare = await self._files.retry_spare()

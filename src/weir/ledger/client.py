@@ -18,7 +18,7 @@ from weir.ledger.rounds import Rounds
 from weir.ledger.settings import LedgerSettings
 from weir.ledger.writer import LedgerWriter
 from weir.meta.interfaces import MetaStore
-from weir.model.errors import BookieError, LedgerNotFoundError, MetaError
+from weir.model.errors import BookieError, LedgerNotFoundError, MetaError, StorageFullError
 from weir.model.ids import BookieId, EntryId, LedgerId
 from weir.model.ledger import Fragment, LedgerMetadata, Quorum
 from weir.runtime.interfaces import Runtime
@@ -81,6 +81,9 @@ class LedgerClient:
         """A new ledger on bookies that take entries, and its one writer; NotEnoughBookiesError if there are too
         few. `above`: its id shall be higher than this one, which another client may have taken from a later block.
         """
+        full = self.full(quorum)
+        if full is not None:
+            raise full
         writable = self.context.directory.writable()
         ensemble = choose_ensemble(
             {bookie_id: info.rack for bookie_id, info in writable.items()},
@@ -95,6 +98,14 @@ class LedgerClient:
             created_ms=self.context.runtime.clock.wall_ms(),
         )
         return LedgerWriter(self.context, await self.context.records.create(ledger))
+
+    def full(self, quorum: Quorum) -> StorageFullError | None:
+        """Why no ledger can be made, if that is because disks are full."""
+        directory = self.context.directory
+        if len(directory.writable()) >= quorum.ensemble:
+            return None
+        whys = [info.why for info in directory.read_only().values() if info.why]
+        return StorageFullError("; ".join(whys)) if whys else None
 
     async def _next_id(self, above: LedgerId | None) -> LedgerId:
         ledger_id = await self._ids.take()

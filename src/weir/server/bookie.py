@@ -177,7 +177,7 @@ class BookieNode(Node):
         """One that is decommissioned is registered as one that only serves reads: no new ledger comes to it."""
         state = bookie.state
         while state not in (BookieState.FAILED, BookieState.CLOSED):
-            registration.set_writable(state is BookieState.WRITABLE and not leaving.now)
+            registration.set_writable(state is BookieState.WRITABLE and not leaving.now, bookie.why_read_only)
             state = await _first(bookie.state_changed(state), leaving.changed(leaving.now), state)
         # Nobody should come to it any more.
         await registration.close()

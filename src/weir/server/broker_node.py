@@ -51,7 +51,7 @@ from weir.server.node import Node
 from weir.server.open_listeners import log_open
 from weir.server.peer_metrics import peer_families
 from weir.server.storage import BrokerStorage, LocalStorage
-from weir.server.storage_metrics import damage_families
+from weir.server.storage_metrics import damage_families, space_families
 from weir.wire.peer.administration import AdminCall
 from weir.wire.peer.node import ReportLoad
 
@@ -240,6 +240,15 @@ class BrokerNode(Node):
             for name, bound in self._bound.items()
         }
 
+    def storage_warning(self) -> str:
+        """Why nothing can be stored, or soon will not be; empty if all is well."""
+        try:
+            self._storage.check_writable()
+        except WeirError as refused:
+            return f"no messages are taken: {refused}"
+        space = self._storage.space
+        return "" if space is None else space.warning()
+
     async def _probe(self) -> None:
         """The metadata answers and something can be stored; without that a broker can do little."""
         await self._storage.meta.get(keys.cluster(STANDALONE))
@@ -309,6 +318,7 @@ class BrokerNode(Node):
                     self._request_budget, self._unread_budget, composed.context.queue_budget, self._net
                 ),
                 *damage_families(self._storage.damages, self._storage.ledgers.context.losses.entries),
+                *space_families(self._storage.space, writable=self._is_writable()),
                 *gateway_families(self._metrics),
                 *amqp_families(self._metrics.amqp),
                 *peer_families(composed.peer_metrics),
@@ -332,6 +342,13 @@ class BrokerNode(Node):
             queues=composed.queues,
             connections=composed.connections,
         )
+
+    def _is_writable(self) -> bool:
+        try:
+            self._storage.check_writable()
+        except WeirError:
+            return False
+        return True
 
     async def _load_of(self, broker_id: str) -> BrokerLoad | None:
         try:

@@ -9,6 +9,7 @@ from weir.meta.connect import connect
 from weir.meta.interfaces import MetaStore
 from weir.model.check import present
 from weir.model.errors import BookieUnavailableError
+from weir.model.ledger import Quorum
 from weir.runtime.interfaces import Runtime
 from weir.server.node import Node
 from weir.server.storage import open_ledgers
@@ -44,6 +45,10 @@ class RemoteStorage(Node):
     def ledgers(self) -> LedgerClient:
         return present(self._ledgers, _NOT_STARTED)
 
+    @property
+    def space(self) -> None:
+        """Disks are elsewhere."""
+
     async def _start(self) -> None:
         shown = await load_credentials(self._runtime.disk, self._settings.credentials)
         self._meta = await connect(self._settings.meta_url, self._runtime, secret=shown.secret)
@@ -52,6 +57,9 @@ class RemoteStorage(Node):
 
     def check_writable(self) -> None:
         found, needed = len(self.ledgers.context.directory.writable()), self._settings.bookies
+        full = self.ledgers.full(Quorum(needed, 1, 1))
+        if full is not None:
+            raise full
         if found < needed:
             raise BookieUnavailableError(
                 f"{found} bookies take entries, and a ledger needs {needed}", hint="start more bookies"

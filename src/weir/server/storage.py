@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from weir.bookie.bookie import Bookie
 from weir.bookie.damage import Damages
@@ -12,7 +12,7 @@ from weir.bookie.ledger_ids import check_ledger_ids, pass_lost_ids
 from weir.bookie.orphans import watch_for_orphans
 from weir.bookie.registration import Registration, check_cookie
 from weir.bookie.settings import BookieSettings
-from weir.bookie.space import BookieState
+from weir.bookie.space import BookieState, size_text
 from weir.broker.peers.settings import PeerCredentials
 from weir.ledger.bookies import BookieDirectory
 from weir.ledger.client import LedgerClient
@@ -21,7 +21,7 @@ from weir.ledger.settings import LedgerSettings
 from weir.meta.embedded import EmbeddedMeta, open_embedded
 from weir.meta.interfaces import MetaStore
 from weir.model.check import present
-from weir.model.errors import BookieUnavailableError, FileLockedError
+from weir.model.errors import BookieUnavailableError, FileLockedError, StorageFullError
 from weir.model.ids import BookieId
 from weir.runtime.accepted_losses import record_accepted
 from weir.runtime.interfaces import FileLock, Runtime
@@ -34,6 +34,24 @@ _ORPHAN_INTERVAL_S = 600.0
 _NOT_STARTED = "storage is started before it is used"
 #: The one bookie is in this process; nobody will connect to it.
 _NOWHERE = Address("localhost", 1)
+
+
+class Space(NamedTuple):
+    """How much of a disk is left, and below what nothing new is taken."""
+
+    folder: str
+    free_bytes: int
+    low_water_bytes: int
+    high_water_bytes: int
+
+    def warning(self) -> str:
+        """What to say of it while messages are taken; empty if there is room for a while."""
+        if self.free_bytes >= 2 * self.high_water_bytes:
+            return ""
+        return (
+            f"the disk of {self.folder} is nearly full: {size_text(self.free_bytes)} left; below"
+            f" {size_text(self.low_water_bytes)} (storage.low_water_bytes) no messages are taken"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +87,18 @@ class StorageFolder(Node):
     def bookie(self) -> Bookie:
         return present(self._bookie, _NOT_STARTED)
 
+    @property
+    def space(self) -> Space:
+        marks = self._settings.bookie.space
+        return Space(self._settings.folder, self.bookie.free_bytes, marks.low_water_bytes, marks.high_water_bytes)
+
     def check_writable(self) -> None:
         """Raise if nothing can be stored now."""
-        if self.bookie.state is not BookieState.WRITABLE:
-            raise BookieUnavailableError(f"the storage is {self.bookie.state.value}", hint="see the log")
+        bookie = self.bookie
+        if bookie.state is BookieState.READ_ONLY and bookie.why_read_only:
+            raise StorageFullError(f"the storage is read-only: {bookie.why_read_only}")
+        if bookie.state is not BookieState.WRITABLE:
+            raise BookieUnavailableError(f"the storage is {bookie.state.value}", hint="see the log")
 
     async def failed(self) -> None:
         """Wait until the disk failed for good."""
@@ -110,7 +136,7 @@ class StorageFolder(Node):
         info = BookieInfo(self._settings.bookie.bookie_id, where.host, where.port)
         registration = Registration(self._runtime.clock, meta, info)
         self._started.push_async_callback(registration.close)
-        await registration.start(writable=bookie.state is BookieState.WRITABLE)
+        await registration.start(writable=bookie.state is BookieState.WRITABLE, why=bookie.why_read_only)
         tasks = TaskScope("storage")
         self._started.push_async_callback(tasks.close)
         tasks.spawn(self._follow_state(bookie, registration), "state")
@@ -119,7 +145,7 @@ class StorageFolder(Node):
     async def _follow_state(self, bookie: Bookie, registration: Registration) -> None:
         state = bookie.state
         while state not in (BookieState.FAILED, BookieState.CLOSED):
-            registration.set_writable(state is BookieState.WRITABLE)
+            registration.set_writable(state is BookieState.WRITABLE, bookie.why_read_only)
             state = await bookie.state_changed(state)
         if state is BookieState.FAILED:
             self._failed.set()
@@ -144,6 +170,10 @@ class BrokerStorage(Protocol):
 
     def check_writable(self) -> None:
         """Raise if nothing can be stored now."""
+
+    @property
+    def space(self) -> Space | None:
+        """Of the disk that this process has; None if it has none."""
 
     async def failed(self) -> None:
         """Wait until nothing can be stored any more, for good."""
@@ -173,6 +203,10 @@ class LocalStorage(Node):
     @property
     def ledgers(self) -> LedgerClient:
         return present(self._ledgers, _NOT_STARTED)
+
+    @property
+    def space(self) -> Space | None:
+        return self._folder.space
 
     async def failed(self) -> None:
         await self._folder.failed()

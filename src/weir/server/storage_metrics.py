@@ -2,6 +2,7 @@
 
 from weir.admin.metrics import GatewayFamily
 from weir.bookie.damage import Damages
+from weir.server.storage import Space
 
 
 def damage_families(damages: Damages, skipped_entries: int) -> list[GatewayFamily]:
@@ -29,3 +30,20 @@ def damage_families(damages: Damages, skipped_entries: int) -> list[GatewayFamil
             ),
         )
     ]
+
+
+def space_families(space: Space | None, *, writable: bool) -> list[GatewayFamily]:
+    """Whether messages are taken, and how full the disk is, where this process has one."""
+    rows: list[tuple[str, str, int]] = [
+        ("weir_storage_read_only", "1 while nothing new can be stored, because disks are full.", int(not writable))
+    ]
+    if space is not None:
+        rows += [
+            ("weir_disk_free_bytes", "Space left on the disk of the data folder.", space.free_bytes),
+            (
+                "weir_disk_low_water_bytes",
+                "Below this much space nothing new is taken (storage.low_water_bytes).",
+                space.low_water_bytes,
+            ),
+        ]
+    return [GatewayFamily(name, "gauge", text, [({}, value)]) for name, text, value in rows]

@@ -54,6 +54,7 @@ class StateLog:
         #: How many changes were made, and how many of them are durable.
         self._noted = self._durable = 0
         self._failure: WeirError | None = None
+        self._said = ""
         self._on_failure: Callable[[WeirError], None] = lambda failure: None
         self._tasks = TaskScope(f"state of {name}", on_failure=self._failed)
         self._flusher: asyncio.Task[None] | None = None
@@ -174,12 +175,14 @@ class StateLog:
             else:
                 await self._append(self._writer, payload)
             check(noted >= self._durable, "what is durable of a state stays durable")
-            self._durable = noted
+            self._durable, self._said = noted, ""
         except (StreamFencedError, WriterFencedError) as fenced:
             self._failure = StreamFencedError(f"the state of {self._name} is held by another broker")
             raise self._failure from fenced
         except WeirError as failed:
-            log.warning("the state of %s could not be written, trying again: %s", self._name, failed)
+            if failed.what != self._said:  # once, however often it is tried
+                self._said = failed.what
+                log.warning("the state of %s could not be written, trying again: %s", self._name, failed)
             self._changed = {**changed, **self._changed}
             if self._writer is not None:
                 await self._writer.abandon()

@@ -19,6 +19,8 @@ class BookieInfo:
     host: str
     port: int
     rack: str = ""
+    #: Why it takes no entries, if it does not.
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +69,19 @@ def decode_ledger(data: bytes) -> LedgerMetadata:
 
 
 def encode_bookie_info(info: BookieInfo) -> bytes:
-    return dump_fields({"bookie": info.bookie_id, "host": info.host, "port": info.port, "rack": info.rack})
+    why = {"why": info.why} if info.why else {}
+    return dump_fields({"bookie": info.bookie_id, "host": info.host, "port": info.port, "rack": info.rack, **why})
 
 
 def decode_bookie_info(data: bytes) -> BookieInfo:
     fields = load_fields(data, "bookie registration")
     try:
         return BookieInfo(
-            BookieId(str(fields["bookie"])), str(fields["host"]), int(fields["port"]), str(fields["rack"])
+            BookieId(str(fields["bookie"])),
+            str(fields["host"]),
+            int(fields["port"]),
+            str(fields["rack"]),
+            str(fields.get("why", "")),
         )
     except (KeyError, ValueError, TypeError, OverflowError) as bad:
         raise WireError(f"bookie registration is malformed: {bad!r}") from bad

@@ -41,6 +41,7 @@ class Subscriptions:
     ) -> None:
         self._topic = topic
         self._policies = policies
+        self._streams = context.streams
         self._stream = stream
         self._state = state
         self._view = view
@@ -180,6 +181,9 @@ class Subscriptions:
         limit = self._policies.max_subscriptions or 0
         if 0 < limit <= len(self.by_name):
             raise TooManyError(f"{self._topic} has {limit} subscriptions, as many as it may have")
+        full = self._streams.ledgers.full(self._streams.settings.quorum) if durable else None
+        if full is not None:  # it could not be stored: better said than waited for
+            raise full
         cursor = Cursor(self._start(start, compacted) - 1)
         subscription = Subscription(self._around, name, cursor, durable=durable, properties=properties)
         self._limit(subscription)

@@ -263,6 +263,9 @@ class BrokerTopic:
         self._context.guard.check(request.role, self._name, Action.PRODUCE)  # it may be taken back meanwhile
         if self.producers.over_quota is not None:
             raise self.producers.over_quota
+        full = self._context.streams.ledgers.full(self._context.streams.settings.quorum)
+        if full is not None:
+            raise full
         limit = self._policies.max_producers or 0
         if 0 < limit <= len(self.producers):
             raise TooManyError(f"{self._name} has {limit} producers, as many as it may have")

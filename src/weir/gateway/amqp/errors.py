@@ -25,6 +25,7 @@ CODES: dict[type[BaseException], ReplyCode] = {
     errors.TooManyError: _C.PRECONDITION_FAILED,
     errors.MessageTooLargeError: _C.PRECONDITION_FAILED,
     errors.QuotaExceededError: _C.PRECONDITION_FAILED,
+    errors.StorageFullError: _C.RESOURCE_ERROR,
     errors.ProducersHeldError: _C.PRECONDITION_FAILED,
     # The queue is elsewhere, or on its way there: RabbitMQ says the same of one whose node is down.
     errors.TopicNotFoundError: _C.NOT_FOUND,

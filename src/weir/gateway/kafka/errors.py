@@ -186,6 +186,7 @@ CODES: dict[type[BaseException], Code] = {
     errors.TooManyError: Code.POLICY_VIOLATION,
     errors.MessageTooLargeError: Code.MESSAGE_TOO_LARGE,
     errors.QuotaExceededError: Code.POLICY_VIOLATION,
+    errors.StorageFullError: Code.POLICY_VIOLATION,
     errors.ProducersHeldError: Code.THROTTLING_QUOTA_EXCEEDED,
     errors.InvalidSchemaError: Code.INVALID_RECORD,
     errors.IncompatibleSchemaError: Code.INVALID_RECORD,

@@ -31,6 +31,7 @@ _LOOK_AGAIN = (
     errors.TopicClosedError,
     errors.StreamError,
     errors.LedgerError,
+    errors.StorageFullError,
     errors.BookieError,
     errors.MetaError,
 )

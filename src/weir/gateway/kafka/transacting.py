@@ -18,6 +18,7 @@ _LOOK_AGAIN = (
     *_MOVED,
     errors.StreamError,
     errors.LedgerError,
+    errors.StorageFullError,
     errors.BookieError,
     errors.MetaError,
 )

@@ -57,6 +57,7 @@ CODES: dict[type[BaseException], Code] = {
     errors.SchemaNotFoundError: _E.TopicNotFound,
     errors.InvalidSchemaError: _E.IncompatibleSchema,
     errors.IncompatibleSchemaError: _E.IncompatibleSchema,
+    errors.StorageFullError: _E.ProducerBlockedQuotaExceededException,
     errors.ProducersHeldError: _E.ProducerBlockedQuotaExceededError,
     # What only Kafka's clients ask for; a client of Pulsar meets none of these.
     errors.OutOfOrderSequenceError: _E.NotAllowedError,

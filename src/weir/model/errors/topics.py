@@ -56,6 +56,15 @@ class QuotaExceededError(BrokerError):
     hint = "consume or skip what waits there"
 
 
+class StorageFullError(QuotaExceededError):
+    """Nothing new can be stored now: the disk is nearly full."""
+
+    hint = (
+        "free some space, shorten retention or delete topics; or lower storage.low_water_bytes and"
+        " storage.high_water_bytes"
+    )
+
+
 class ProducersHeldError(QuotaExceededError):
     """The topic's backlog exceeds its quota; producers shall wait until it does not."""
 
