@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from weir.cli import doctor as module
 from weir.cli.doctor import disk, doctor, free_port, python
+from weir.cli.doctor_running import clock, damage, folder, running
 from weir.model.diagnosis import State
 from weir.model.errors import SparkSetupError
 from weir.model.installation import install_command
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.process
 
 
 def by_name(*arguments: str) -> dict[str, dict[str, str]]:
-    found = CliRunner().invoke(doctor, ["--json", *arguments]).stdout
+    found = CliRunner().invoke(doctor, ["--json", "--url", "http://127.0.0.1:1", *arguments]).stdout
     return {check["name"]: check for check in json.loads(found)}
 
 
@@ -35,6 +36,9 @@ def test_it_names_python_java_spark_ports_and_disk(tmp_path: Path) -> None:
         "port amqp",
         "port http",
         "disk",
+        "file descriptors",
+        "data folder",
+        "weir",
     ]
     assert found["spark"]["state"] == "ok"
     assert found["java"]["state"] == "ok"
@@ -82,3 +86,19 @@ def test_a_pandas_that_is_too_new_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     *_, found = spark.checks()
     assert found.state is State.FAILED
     assert "pandas<3" in found.hint
+
+
+def test_a_weir_that_runs_is_asked_for_its_damage_its_clock_and_whether_it_is_ready() -> None:
+    assert [c.state for c in damage({"weir_damaged_entries": 2.0, "weir_skipped_entries": 1.0})] == [State.WARNING]
+    assert [c.state for c in damage({})] == [State.GOOD]
+    assert [c.state for c in clock("Mon, 01 Jan 2001 00:00:00 GMT")] == [State.WARNING]
+    assert list(clock("")) == []
+    (found,) = running("http://127.0.0.1:1")
+    assert "none runs" in found.found
+
+
+def test_a_folder_that_gave_something_up_is_told(tmp_path: Path) -> None:
+    (tmp_path / "accepted-losses").write_text("all of it")
+    (found,) = folder(tmp_path)
+    assert found.state is State.WARNING
+    assert list(folder(tmp_path / "none")) == []

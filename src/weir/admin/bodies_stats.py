@@ -91,6 +91,16 @@ class LostEntriesBody(Struct):
     what: str
 
 
+class UnreadWarningBody(Struct):
+    """A policy is about to delete what the subscription (empty: nobody) has not read."""
+
+    subscription: str
+    policy: str
+    messages: int
+    at: str
+    what: str
+
+
 class TopicStatsBody(Struct):
     msgRateIn: float = 0.0
     msgThroughputIn: float = 0.0
@@ -116,6 +126,7 @@ class TopicStatsBody(Struct):
     compaction: CompactionBody = field(default_factory=CompactionBody)
     ownerBroker: str = ""
     lostEntries: list[LostEntriesBody] = field(default_factory=list)
+    aboutToGo: list[UnreadWarningBody] = field(default_factory=list)
     #: Not Pulsar's: how many messages are stored, and their offsets; of several partitions there are none.
     messages: int = 0
     startOffset: int | None = None

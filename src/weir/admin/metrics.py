@@ -65,6 +65,12 @@ TOPIC_FAMILIES = (
         "Entries of the topic that are damaged in every copy, and left out by readers.",
         lambda t: t.lost_entries,
     ),
+    TopicFamily(
+        "weir_topic_unread_about_to_go",
+        "gauge",
+        "Messages that somebody has not read and that a policy is about to delete.",
+        lambda t: t.unread_messages,
+    ),
     TopicFamily("weir_topic_producers", "gauge", "Connected producers.", lambda t: len(t.producers)),
     TopicFamily("weir_topic_subscriptions", "gauge", "Subscriptions.", lambda t: len(t.subscriptions)),
     TopicFamily(

@@ -81,6 +81,10 @@ def topic_stats(
         publishers=[_publisher(producer) for producer in stats.producers] if wanted.publishers else [],
         subscriptions=subscriptions,
         ownerBroker=owner,
+        aboutToGo=[
+            b.UnreadWarningBody(told.subscription, told.policy, told.messages, moment(told.at_ms), told.what)
+            for told in stats.unread
+        ],
         lostEntries=[
             b.LostEntriesBody(
                 lost.ledger_id,

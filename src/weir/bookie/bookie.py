@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
 
 from weir.bookie.batches import checked_batch
 from weir.bookie.checkpoints import load_checkpoint
@@ -40,7 +41,7 @@ from weir.runtime.accepted_losses import record_accepted
 from weir.runtime.end_file import EndFile, load_end_record
 from weir.runtime.interfaces import FileLock, Runtime
 from weir.runtime.tasks import TaskScope
-from weir.wire.checkpoint import Position
+from weir.wire.checkpoint import Checkpoint, Position
 from weir.wire.journal import RecordKind
 from weir.wire.metadata import Cookie
 
@@ -85,6 +86,8 @@ class Bookie:
         #: What was given up when the journal was replayed.
         self.losses: tuple[Loss, ...] = ()
         self.doubts = Doubts(runtime.disk, layout)
+        self._may_delete = asyncio.Event()
+        self._may_delete.set()
 
     # --- life -------------------------------------------------------------------------------------------------
 
@@ -266,6 +269,7 @@ class Bookie:
         return ledgers.last_confirmed(ledger_id)
 
     async def delete(self, ledger_id: LedgerId) -> None:
+        await self._may_delete.wait()
         self._require_open()
         self._store.ledgers.refuse(ledger_id)
         await self._journaled(RecordKind.DELETE, ledger_id)
@@ -313,6 +317,30 @@ class Bookie:
         self._require_open()
         await self._flusher.flush(lambda: self._journal.position, self._journal.poke)
 
+    @asynccontextmanager
+    async def kept(self) -> AsyncIterator[None]:
+        """While the block runs no entry log is removed or rewritten."""
+        async with self._gc.paused():
+            yield
+
+    async def freeze(self, look: Callable[[], None]) -> Checkpoint:
+        """A root that stands for everything acknowledged before one moment, at which `look` is called: whoever
+        has it and the entry logs that it names, while they are `kept`, has a bookie as of then, and maybe a
+        little more. No ledger is deleted until it is made."""
+        self._require_open()
+        self._may_delete.clear()
+        try:
+            await self.flush()
+            look()
+            store = self._store
+            deleted, gone = tuple(store.tombstones.all()), store.ledgers.gone()
+            for _ in range(2):  # what was being flushed, and then what had come by that moment
+                await self.flush()
+            after = Position(self._journal.position.sequence + 1, 0, 0)
+            return store.root(after, deleted, gone)
+        finally:
+            self._may_delete.set()
+
     async def collect(self, live_ledgers: Callable[[], Awaitable[Collection[LedgerId]]]) -> int:
         """Delete local ledgers that no longer exist, then collect garbage; how many ledgers that were.
 
@@ -323,6 +351,7 @@ class Bookie:
         live = frozenset(await live_ledgers())
         gone = [ledger_id for ledger_id in local if ledger_id not in live]
         if gone:
+            await self._may_delete.wait()
             self._require_open()
             await asyncio.gather(*(self._journaled(RecordKind.DELETE, ledger_id) for ledger_id in gone))
         await self._gc.collect()

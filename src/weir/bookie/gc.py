@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 
 from weir.bookie.flush import RUNS_PER_TURN, remove_log_files
 from weir.bookie.index import LogRun, LogUse
@@ -78,6 +79,12 @@ class GarbageCollector:
                 await self.collect()
             except DiskError as failed:
                 log.error("garbage collection failed, and will be tried again: %s", failed)
+
+    @asynccontextmanager
+    async def paused(self) -> AsyncIterator[None]:
+        """No log goes while the block runs; what may go does so at the next pass."""
+        async with self._running:
+            yield
 
     async def collect(self) -> None:
         """Remove what is dead, and rewrite what is worth it."""

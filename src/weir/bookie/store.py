@@ -134,6 +134,19 @@ class Store:
             await save_checkpoint(disk, layout, checkpoint)
             return checkpoint.position
 
+    def root(self, position: Position, deleted: tuple[tuple[LedgerId, int], ...], gone: bytes) -> Checkpoint:
+        """A checkpoint of its own, for a copy: of the logs that are there now, and what was deleted by some
+        moment."""
+        return Checkpoint(
+            number=1,
+            position=position,
+            next_log=self._next_log,
+            fenced=tuple(self.ledgers.fenced()),
+            deleted=deleted,
+            logs=tuple(self.index.logs()),
+            gone=gone,
+        )
+
     # --- questions --------------------------------------------------------------------------------------------
 
     def known_ledgers(self) -> list[LedgerId]:

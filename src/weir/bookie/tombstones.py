@@ -32,6 +32,10 @@ class Tombstones:
             if not self._logs[ledger_id]:
                 del self._logs[ledger_id]
 
+    def all(self) -> list[tuple[LedgerId, int]]:
+        """Everything that is remembered, sorted."""
+        return sorted(self._through.items())
+
     def needed(self, being_written: list[int]) -> list[tuple[LedgerId, int]]:
         """What a checkpoint must name, sorted; the rest is forgotten. A log that is being written may turn out to
         hold entries of any ledger that was deleted since it was begun."""

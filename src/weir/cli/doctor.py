@@ -1,5 +1,6 @@
 """`weir doctor`: whether this machine has what Weir and its data pipeline need, and what to do if not."""
 
+import os
 import socket
 import sys
 from collections.abc import Iterator
@@ -8,7 +9,9 @@ from shutil import disk_usage
 
 import click
 
+from weir.cli.doctor_running import descriptors, folder, running
 from weir.cli.output import print_json, print_table
+from weir.cli.remote import DEFAULT_URL
 from weir.model.diagnosis import Check, State
 
 _OLDEST_PYTHON = (3, 11)
@@ -24,16 +27,24 @@ Examples:
   weir doctor
   weir doctor --start-spark        also start Spark and run a query
   weir doctor --data /srv/weir     the folder that weir up will use
+  weir doctor --url http://10.0.0.5:8080       ask a Weir elsewhere: ready? damaged? full? late?
 """
 )
 @click.option(
     "--data", default="weir-data", show_default=True, metavar="FOLDER", help="Where weir up will keep its data."
 )
+@click.option(
+    "--url",
+    default=DEFAULT_URL,
+    show_default=True,
+    envvar="WEIR_URL",
+    help="A Weir that may be running; it is asked.",
+)
 @click.option("--start-spark", is_flag=True, help="Really start a Spark session (some seconds).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
-def doctor(data: str, start_spark: bool, as_json: bool) -> int:
-    """Check Python, Java, Spark, ports and disk, and say what to do."""
-    found = list(_checks(Path(data), start_spark))
+def doctor(data: str, start_spark: bool, as_json: bool, url: str) -> int:
+    """Check Python, Java, Spark, ports and disk, and a Weir that runs here, and say what to do."""
+    found = list(_checks(Path(data), start_spark, url))
     if as_json:
         print_json([{"name": c.name, "state": c.state.value, "found": c.found, "hint": c.hint} for c in found])
     else:
@@ -43,7 +54,7 @@ def doctor(data: str, start_spark: bool, as_json: bool) -> int:
     return 1 if any(check.state is State.FAILED for check in found) else 0
 
 
-def _checks(data: Path, start_spark: bool) -> Iterator[Check]:
+def _checks(data: Path, start_spark: bool, url: str) -> Iterator[Check]:
     from weir.spark import checks as spark
 
     yield python(sys.version_info[:3])
@@ -53,6 +64,9 @@ def _checks(data: Path, start_spark: bool) -> Iterator[Check]:
     for name, port in _PORTS.items():
         yield free_port(name, port)
     yield disk(data)
+    yield descriptors()
+    yield from folder(data)
+    yield from running(url, os.environ.get("WEIR_TOKEN"))
 
 
 def python(version: tuple[int, ...]) -> Check:

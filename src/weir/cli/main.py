@@ -16,6 +16,7 @@ FAILED, MISUSED = 1, 2
 @click.group(
     cls=LazyGroup,
     lazy={
+        "backup": Lazy("weir.cli.backup:backup", "Copy a data folder, while it runs or not."),
         "bookie": Lazy("weir.cli.bookie:bookie", "Run a storage node, or look into its files."),
         "broker": Lazy("weir.server.node_commands:broker", "Run a broker of a cluster."),
         "cluster": Lazy("weir.cli.cluster:cluster", "Run a cluster on this machine, and look after any cluster."),
@@ -32,6 +33,7 @@ FAILED, MISUSED = 1, 2
         ),
         "peek": Lazy("weir.cli.peek:peek", "Show what waits for a subscription, and leave it there."),
         "produce": Lazy("weir.cli.produce:produce", "Send messages to a topic."),
+        "restore": Lazy("weir.cli.backup:restore", "Put a copy of a data folder back."),
         "salvage": Lazy(
             "weir.cli.verify:salvage_command", "Save what can be read of a damaged data folder into a new one."
         ),

@@ -105,12 +105,20 @@ def topic_fields(name: str, stats: dict[str, Any]) -> Iterator[tuple[str, object
     yield "messages in", stats.get("msgInCounter", 0)
     yield "storage", Bytes(stats.get("storageSize", 0))
     yield "backlog", Bytes(stats.get("backlogSize", 0))
+    for told in _about_to_go(stats):
+        yield "about to go", f"{told['what']} ({told['policy']})"
     for number, lost in enumerate(_lost(stats), 1):
         yield (
             f"damaged {number}",
             f"entries {lost['firstEntry']} to {lost['lastEntry']} of ledger {lost['ledgerId']} are left out since "
             f"{lost['found']}: offsets {lost['firstOffset']} to {lost['endOffset'] - 1}",
         )
+
+
+def _about_to_go(stats: dict[str, Any]) -> list[dict[str, Any]]:
+    """What policies are about to delete unread, of the topic or of its partitions."""
+    parts = (stats.get("partitions") or {}).values()
+    return [*(stats.get("aboutToGo") or ()), *(told for part in parts for told in _about_to_go(part))]
 
 
 def _lost(stats: dict[str, Any]) -> list[dict[str, Any]]:

@@ -14,6 +14,8 @@ from weir.bookie.registration import Registration, check_cookie
 from weir.bookie.settings import BookieSettings
 from weir.bookie.space import BookieState, size_text
 from weir.broker.peers.settings import PeerCredentials
+from weir.datafolder.folder import DataFolder
+from weir.datafolder.freezing import Freezer
 from weir.ledger.bookies import BookieDirectory
 from weir.ledger.client import LedgerClient
 from weir.ledger.remote import RemoteBookiePool
@@ -140,6 +142,8 @@ class StorageFolder(Node):
         tasks = TaskScope("storage")
         self._started.push_async_callback(tasks.close)
         tasks.spawn(self._follow_state(bookie, registration), "state")
+        freezer = Freezer(self._runtime, DataFolder(self._settings.folder), meta, bookie)
+        tasks.spawn(freezer.run(), "copies")
         tasks.spawn(watch_for_orphans(bookie, meta, self._runtime.clock, interval_s=_ORPHAN_INTERVAL_S), "orphans")
 
     async def _follow_state(self, bookie: Bookie, registration: Registration) -> None:

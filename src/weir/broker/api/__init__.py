@@ -67,6 +67,7 @@ from weir.broker.api.stats import (
     QueryProgress,
     SubscriptionStats,
     TopicStats,
+    UnreadWarning,
 )
 from weir.broker.api.streams import Described, SqlStreams
 from weir.broker.api.topic_lists import TopicListChange, TopicLists, TopicListWatch
@@ -196,6 +197,7 @@ __all__ = [
     "TransactionInfo",
     "TransactionState",
     "Transactions",
+    "UnreadWarning",
     "Users",
     "version_bytes",
     "version_number",

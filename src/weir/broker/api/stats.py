@@ -126,6 +126,18 @@ class LostEntries:
 
 
 @dataclass(frozen=True, slots=True)
+class UnreadWarning:
+    """A policy is about to delete what a subscription (empty: nobody at all) has not read: how many messages it
+    has not, from when on they go, and the same in words."""
+
+    subscription: str
+    policy: str
+    messages: int
+    at_ms: int
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
 class TopicStats:
     name: str
     published: Flow
@@ -147,6 +159,13 @@ class TopicStats:
     dropped: int = 0
     epoch: int | None = None
     lost: tuple[LostEntries, ...] = ()
+    #: What policies are about to delete unread.
+    unread: tuple[UnreadWarning, ...] = ()
+
+    @property
+    def unread_messages(self) -> int:
+        """The most that any policy is about to delete of what somebody has not read."""
+        return max((told.messages for told in self.unread), default=0)
 
     @property
     def lost_entries(self) -> int:

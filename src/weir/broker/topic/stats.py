@@ -45,6 +45,7 @@ def topic_stats(
         end_offset=stream.end_offset,
         ledgers=len(stream.chain.spans),
         lost=tuple(LostEntries(ledger_id, *run) for ledger_id, run in stream.lost),
+        unread=subscriptions.unread,
         terminated=stream.chain.terminated_at is not None,
         duplicates=publisher.duplicates,
         cache_hits=hits,

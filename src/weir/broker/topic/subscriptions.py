@@ -2,7 +2,12 @@
 
 from collections.abc import Mapping
 
-from weir.broker.api import StartAt, SubscribeRequest, SubscriptionType
+from weir.broker.api import (
+    StartAt,
+    SubscribeRequest,
+    SubscriptionType,
+    UnreadWarning,
+)
 from weir.broker.context import BrokerContext
 from weir.broker.dispatch.consumer import BrokerConsumer
 from weir.broker.dispatch.levels import levels_in
@@ -67,6 +72,8 @@ class Subscriptions:
             levels_in(context.formats),
             lambda: Meter(clock, context.flows.given, topic),
         )
+        #: What policies are about to delete unread.
+        self.unread: tuple[UnreadWarning, ...] = ()
         self.by_name: dict[str, Subscription] = load_subscriptions(self._around, state)
 
     def get(self, name: str) -> Subscription:

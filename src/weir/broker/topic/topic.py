@@ -14,6 +14,7 @@ from weir.broker.api import (
     StartAt,
     SubscribeRequest,
     TopicStats,
+    UnreadWarning,
 )
 from weir.broker.context import BrokerContext
 from weir.broker.dispatch.consumer import BrokerConsumer
@@ -202,6 +203,14 @@ class BrokerTopic:
     @property
     def policies(self) -> Policies:
         return self._policies
+
+    @property
+    def unread_warnings(self) -> tuple[UnreadWarning, ...]:
+        """What policies are about to delete unread, as upkeep last saw it."""
+        return self._subscriptions.unread
+
+    def note_unread(self, warnings: tuple[UnreadWarning, ...]) -> None:
+        self._subscriptions.unread = warnings
 
     @property
     def subscriptions(self) -> dict[str, Subscription]:

@@ -5,6 +5,7 @@ from weir.broker.dispatch.subscription import Subscription
 from weir.broker.topic.stats import backlog_bytes
 from weir.broker.topic.topic import BrokerTopic
 from weir.broker.upkeep.log_compaction import forget_expired, is_due
+from weir.broker.upkeep.unread import warn_of_unread
 from weir.model.errors import ProducersHeldError, QuotaExceededError
 from weir.model.policies import BacklogAction, BacklogQuota, LogCompaction, Policies, Retention
 from weir.model.queues import QUEUE_SUBSCRIPTION
@@ -19,6 +20,7 @@ async def maintain(topic: BrokerTopic, now_ms: int) -> None:
         await _expire(topic, subscription, policies, now_ms)
         _drop_unused(topic, subscription, policies, now_ms)
     await _keep_quota(topic, policies.backlog_quota or BacklogQuota(), now_ms)
+    warn_of_unread(topic, now_ms)
     _compact(topic, policies, now_ms)
     await trim(topic, policies.retention or Retention(), now_ms)
     dedup = topic.publisher.dedup
