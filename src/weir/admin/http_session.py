@@ -19,6 +19,7 @@ from weir.admin.http import Admission, Admit, HttpSettings, Request, Response
 from weir.model.errors import ConnectionLostError, NetworkError, TooManyError, WeirError
 from weir.model.ids import Buffer
 from weir.runtime.interfaces import Clock, Connection
+from weir.runtime.movable import liveness
 from weir.runtime.request_budget import FREE_BYTES, RequestShare
 from weir.runtime.turns import Turns
 
@@ -36,9 +37,9 @@ class HttpSession:
         self._settings = settings
         self._admit = admit
         self._share = share
-        self._clock = clock
+        self._clock = liveness(clock)
         self._turns = Turns(clock)
-        self._heard_at = clock.monotonic()
+        self._heard_at = self._clock.monotonic()
         #: What was received and the protocol has not seen: heads are looked at before more is let in.
         self._received: Buffer = b""
         self._loop = asyncio.get_running_loop()

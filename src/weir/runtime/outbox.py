@@ -5,6 +5,7 @@ from typing import Protocol
 
 from weir.model.ids import Buffer
 from weir.runtime.interfaces import Clock, Connection
+from weir.runtime.movable import liveness
 
 #: Buffers that are smaller than this on average are joined; a write per tiny frame costs more than the copy.
 _JOIN_BELOW_BYTES = 4096
@@ -22,7 +23,7 @@ class Outbox:
     def __init__(self, connection: Connection, clock: Clock, counted: SentBytes | None = None) -> None:
         self._counted = counted
         self._connection = connection
-        self._clock = clock
+        self._clock = liveness(clock)
         self._loop = asyncio.get_running_loop()
         self._out: list[Buffer] = []
         #: What was written, for whoever looks.

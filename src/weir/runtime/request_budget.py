@@ -9,6 +9,7 @@ sits on capacity that others wait for, and sends too slowly, is late: its connec
 
 from weir.runtime.byte_budget import MAX_WAITING, ByteBudget, ByteShare
 from weir.runtime.interfaces import Clock
+from weir.runtime.movable import liveness
 
 MIB = 1024 * 1024
 #: So much of a request that has not come whole yet counts for nothing: heartbeats, fetches and most others.
@@ -54,7 +55,7 @@ class RequestShare:
 
     def __init__(self, budget: RequestBudget, clock: Clock) -> None:
         self._budget = budget
-        self._clock = clock
+        self._clock = liveness(clock)
         self._small, self._large = budget.small.share(), budget.large.share()
         #: The size of the request that is being received, if there is capacity for it.
         self.arriving = 0

@@ -9,6 +9,7 @@ from typing import Generic, Protocol, TypeVar
 
 from weir.model.errors import ConnectionLostError, NetworkError, TooManyError, WeirError
 from weir.runtime.interfaces import Connection, Listener, Runtime
+from weir.runtime.movable import liveness
 from weir.runtime.tasks import TaskScope
 
 log = logging.getLogger(__name__)
@@ -153,7 +154,7 @@ class Server(Generic[S]):
             log.error("%s failed", task.get_name(), exc_info=task.exception())
 
     async def _sweep(self) -> None:
-        clock = self._runtime.clock
+        clock = liveness(self._runtime.clock)
         while True:
             await clock.sleep(self._settings.sweep_interval_s)
             now = clock.monotonic()

@@ -32,6 +32,7 @@ from weir.model.errors import NotAuthenticatedError, WeirError
 from weir.model.load import BrokerLoad
 from weir.model.registry import STANDALONE
 from weir.runtime.interfaces import Disk, Runtime
+from weir.runtime.movable import unmoved
 from weir.runtime.request_budget import RequestBudget
 from weir.server import config_parts as parts
 from weir.server.addresses import Address
@@ -52,6 +53,7 @@ from weir.server.open_listeners import log_open
 from weir.server.peer_metrics import peer_families
 from weir.server.storage import BrokerStorage, LocalStorage
 from weir.server.storage_metrics import damage_families, space_families
+from weir.stream.holding.settings import HoldingSettings
 from weir.wire.peer.administration import AdminCall
 from weir.wire.peer.node import ReportLoad
 
@@ -84,20 +86,23 @@ class BrokerNode(Node):
         adjust_kafka: Callable[[KafkaSettings], KafkaSettings] = lambda settings: settings,
         adjust_amqp: Callable[[AmqpSettings], AmqpSettings] = lambda settings: settings,
         request_budget: RequestBudget | None = None,
+        holding: HoldingSettings | None = None,
     ) -> None:
         """`on_locked` is called when the data folder is known to be nobody else's; `accept_loss`: go on without
         what was acknowledged and is gone from it; `storage`: what to stand on instead of that folder;
-        `adjust_*`: change the settings of each listener, and `request_budget` what all may receive, beyond what
-        the configuration offers."""
+        `adjust_*`: change the settings of each listener, and `request_budget` what all may receive, and
+        `holding` how delayed messages wait, beyond what the configuration offers."""
         self._net = BoundNetwork(runtime.net)
         self._runtime = replace(runtime, net=self._net)
         self._config = config
+        steady = replace(self._runtime, clock=unmoved(runtime.clock))  # leases are renewed by it
         folder = parts.storage_settings(config, accept_loss=accept_loss)
-        self._storage = storage or LocalStorage(self._runtime, folder, on_locked=on_locked)
+        self._storage = storage or LocalStorage(steady, folder, on_locked=on_locked)
         super().__init__()
         self._bound: dict[str, Address] = {}
         self._peers: PeerLinks | None = None
         self._storage_admin: StorageAdministration | None = None
+        self._holding = holding or HoldingSettings()
         self._adjust_pulsar = adjust_pulsar
         self._adjust_kafka = adjust_kafka
         self._adjust_amqp = adjust_amqp
@@ -200,6 +205,7 @@ class BrokerNode(Node):
             streams=parts.stream_settings(config),
             broker=parts.broker_settings(config),
             groups=parts.group_settings(config),
+            holding=self._holding,
             tail_bytes=config.storage.cache_bytes,
             rack=config.cluster.rack,
             peers=self._peers,

@@ -76,6 +76,7 @@ from weir.model.policies import Policies
 from weir.model.registry import BrokerInfo
 from weir.runtime.byte_budget import ByteBudget
 from weir.runtime.interfaces import Clock, Runtime
+from weir.runtime.movable import unmoved
 from weir.runtime.request_budget import RequestBudget
 from weir.server.balance import ClusterBalance, compose_balance
 from weir.server.queues import compose_queues
@@ -278,7 +279,8 @@ async def compose_broker(
         return ownership.brokers()
 
     peers = _peers(runtime, how, peer_handlers, peer_metrics, brokers=brokers, stack=stack)
-    bundles = None if how.owner is not None else await _own(runtime, meta, how, registry, stack)
+    steady = replace(runtime, clock=unmoved(runtime.clock))  # leases are renewed by it
+    bundles = None if how.owner is not None else await _own(steady, meta, how, registry, stack)
     ownership = how.owner or (ports.SoleOwner() if bundles is None else bundles.ownership)
     features = EveryFeature() if bundles is None else FeatureGate(lambda: bundles.ownership.registration.live)
     authoriser = Authoriser(registry, how.security)

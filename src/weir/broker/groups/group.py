@@ -29,6 +29,7 @@ from weir.model.errors import (
 from weir.model.owned_names import full_name
 from weir.model.topics import TopicName
 from weir.runtime.interfaces import Clock
+from weir.runtime.movable import liveness
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +63,8 @@ class Group:
         #: Since when it has had no members, in milliseconds since 1970.
         self.empty_since_ms = clock.wall_ms()
         self._clock = clock
+        #: Whether members live is asked of this one.
+        self._living = liveness(clock)
         self._settings = settings
         self._store = store
         self._changed = changed
@@ -69,7 +72,7 @@ class Group:
         #: When members that have not asked for their share are given up.
         self._sync_by = NEVER
         self._dividing = -1  # the generation whose shares are being made durable
-        self._alarm = Alarm(clock, self._tick)
+        self._alarm = Alarm(self._living, self._tick)
 
     # --- joining ----------------------------------------------------------------------------------------
 
@@ -88,7 +91,7 @@ class Group:
         self._check_room()
         member_id = make_id()
         if request.id_first and request.instance_id is None:
-            self.members.given[member_id] = self._clock.monotonic() + request.session_s
+            self.members.given[member_id] = self._living.monotonic() + request.session_s
             self._alarm.at(self.members.given[member_id])
             raise MemberIdRequiredError(f"join again as {member_id}", member_id=member_id)
         return self._add(member_id, request)
@@ -126,7 +129,7 @@ class Group:
             role=request.role,
             topics=tuple(request.topics),
         )
-        member.deadline = self._clock.monotonic() + self._settings.new_member_s
+        member.deadline = self._living.monotonic() + self._settings.new_member_s
         self._alarm.at(member.deadline)
         if not self.members:
             self.protocol_type = request.protocol_type
@@ -199,7 +202,7 @@ class Group:
 
     def _await_all(self, *, delay_s: float | None = None) -> None:
         wait_s = max((m.rebalance_s for m in self.members), default=0.0)
-        self._gathering.begin(self._clock.monotonic(), wait_s, delay_s=delay_s)
+        self._gathering.begin(self._living.monotonic(), wait_s, delay_s=delay_s)
         self._alarm.at(self._gathering.by)
 
     def _gather(self) -> None:
@@ -228,7 +231,7 @@ class Group:
             self.members.leader = here[0].id
         self.protocol = chosen(list(self.members))
         self._move(GroupEvent.GATHERED)
-        self._sync_by = self._clock.monotonic() + max(m.rebalance_s for m in self.members)
+        self._sync_by = self._living.monotonic() + max(m.rebalance_s for m in self.members)
         self._alarm.at(self._sync_by)
         for member in here:
             member.new = False
@@ -414,11 +417,11 @@ class Group:
     def _touch(self, member: Member) -> None:
         """It has said something."""
         if not member.new:
-            member.deadline = self._clock.monotonic() + member.session_s
+            member.deadline = self._living.monotonic() + member.session_s
             self._alarm.at(member.deadline)
 
     def _tick(self) -> None:
-        now = self._clock.monotonic()
+        now = self._living.monotonic()
         for member_id in [member_id for member_id, until in self.members.given.items() if now >= until]:
             del self.members.given[member_id]
         silent = [m for m in self.members if m.silent(now)]

@@ -11,6 +11,7 @@ from weir.gateway.pulsar.errors import FINAL, code_of, text_of
 from weir.model.batch import BatchFormat
 from weir.model.errors import NotAllowedError, WeirError, WireError
 from weir.model.topics import TopicName
+from weir.runtime.movable import clients_behind_ms
 from weir.runtime.waiters import Waiters
 from weir.wire.pulsar.frames import encode_command
 from weir.wire.pulsar.hot import Receipts
@@ -61,7 +62,9 @@ class ProducerLink:
         if not self.ready:
             raise NotAllowedError("the producer waits for its topic and may not send yet")
         try:
-            outgoing = _outgoing(command, message, self._session.limits.max_batch_messages)
+            outgoing = _outgoing(
+                command, message, self._session.limits.max_batch_messages, clients_behind_ms(self._session.clock)
+            )
         except WeirError as bad:
             self.publish()
             self._refuse_in_turn(command.sequence_id, bad)
@@ -210,8 +213,9 @@ class ProducerLink:
         await self._idle.wait_until(lambda: not self._in_flight)
 
 
-def _outgoing(command: api.CommandSend, message: memoryview, max_count: int) -> Outgoing:
-    """What the broker needs to know of a send. The bytes are copied out of the receive buffer, once: kept as a
+def _outgoing(command: api.CommandSend, message: memoryview, max_count: int, behind_ms: int) -> Outgoing:
+    """What the broker needs to know of a send. `behind_ms`: what the client's clock is behind the broker's, if
+    that is known. The bytes are copied out of the receive buffer, once: kept as a
     slice, a small message would pin a large buffer for as long as it stays in the tail cache."""
     if command.HasField("txnid_least_bits"):
         raise NotAllowedError("transactions are not enabled")
@@ -230,6 +234,6 @@ def _outgoing(command: api.CommandSend, message: memoryview, max_count: int) -> 
         BatchFormat.PULSAR,
         sequence,
         highest if highest > sequence >= 0 else sequence,
-        metadata.deliver_at_time or None,
+        metadata.deliver_at_time + behind_ms if metadata.deliver_at_time else None,
         command.is_chunk or metadata.num_chunks_from_msg > 1,
     )

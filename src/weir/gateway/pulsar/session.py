@@ -39,6 +39,7 @@ from weir.model.topics import TopicName
 from weir.runtime.byte_budget import ByteBudget
 from weir.runtime.interfaces import Clock, Connection
 from weir.runtime.log_context import log_about
+from weir.runtime.movable import liveness
 from weir.runtime.outbox import Outbox
 from weir.runtime.request_budget import RequestBudget, RequestShare
 from weir.runtime.tasks import TaskScope
@@ -104,7 +105,8 @@ class Session:
         self.sender: ProducerLink | None = None
         self._connection = connection
         self._splitter = splitter(limits.max_connect_bytes)
-        self._heard_at = clock.monotonic()
+        self._living = liveness(clock)
+        self._heard_at = self._living.monotonic()
         self._pinged = False
         self._held_back = False  # by its load, or by a producer that must rest
         self._farewell: WeirError | None = None
@@ -242,7 +244,7 @@ class Session:
     async def _receive(self) -> None:
         try:
             while data := await self._connection.receive():
-                self._heard_at = self.clock.monotonic()
+                self._heard_at = self._living.monotonic()
                 self._pinged = False
                 if self.state in READING:
                     await self._take(data)
@@ -324,7 +326,7 @@ class Session:
         except TooManyError as crowded:
             self.end(crowded)
         self._held_back = False
-        self._heard_at = self.clock.monotonic()
+        self._heard_at = self._living.monotonic()
 
     async def _hold_back(self) -> None:
         self._publish()
@@ -332,7 +334,7 @@ class Session:
         self.outbox.flush()
         await self.load.wait_capacity()
         self._held_back = False
-        self._heard_at = self.clock.monotonic()
+        self._heard_at = self._living.monotonic()
 
     async def _let_rest(self) -> None:
         """Wait for each producer that quota, rate or memory say should send no more for now."""
@@ -341,7 +343,7 @@ class Session:
         for sender in senders:
             await sender.wait_capacity()
         self._held_back = False
-        self._heard_at = self.clock.monotonic()
+        self._heard_at = self._living.monotonic()
 
     def _on_frame(self, body: memoryview) -> Coroutine[Any, Any, None] | None:
         try:

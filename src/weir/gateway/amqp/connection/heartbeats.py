@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from weir.runtime.interfaces import Clock, Connection
+from weir.runtime.movable import liveness
 from weir.wire.amqp.frames import HEARTBEAT_FRAME
 
 #: Who says nothing for so many intervals is taken for dead.
@@ -11,12 +12,12 @@ _MISSED = 2.5
 
 class Heartbeats:
     def __init__(self, clock: Clock, transport: Connection, say: Callable[[bytes], None]) -> None:
-        self._clock = clock
+        self._clock = liveness(clock)
         self._transport = transport
         self._say = say
         #: As negotiated, in seconds; 0: none.
         self.interval_s = 0
-        self.heard_at = clock.monotonic()
+        self.heard_at = self._clock.monotonic()
         self._said_at = self.heard_at
 
     def heard(self) -> None:

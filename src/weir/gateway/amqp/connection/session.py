@@ -37,6 +37,7 @@ from weir.model.errors import (
 from weir.runtime.byte_budget import ByteBudget
 from weir.runtime.interfaces import Connection
 from weir.runtime.log_context import log_about
+from weir.runtime.movable import liveness
 from weir.runtime.outbox import Outbox
 from weir.runtime.request_budget import RequestBudget
 from weir.runtime.tasks import TaskScope
@@ -102,7 +103,7 @@ class Session:
         self._releases: dict[asyncio.Task[None], None] = {}
         #: By number, what was let go of where a new channel may be opened.
         self._releasing: dict[int, asyncio.Task[None]] = {}
-        self._came_at = clock.monotonic()
+        self._came_at = liveness(clock).monotonic()
         self._listed: ListedSession | None = None
         self._farewell: Refusal | None = None
         self._ended = asyncio.Event()

@@ -42,6 +42,7 @@ from weir.model.ids import Buffer
 from weir.runtime.byte_budget import ByteBudget
 from weir.runtime.interfaces import Clock, Connection
 from weir.runtime.log_context import log_about
+from weir.runtime.movable import liveness
 from weir.runtime.outbox import Outbox
 from weir.runtime.request_budget import RequestBudget, RequestShare
 from weir.runtime.tasks import TaskScope
@@ -106,7 +107,8 @@ class Session:
         self._ahead = LoadsAhead(self)
         self._current: Slot | None = None
         self._work_to_do = Waiters()
-        self._came_at = self.heard_at = services.clock.monotonic()
+        self._living = liveness(services.clock)
+        self._came_at = self.heard_at = self._living.monotonic()
         self._held_back = False
         self._unheard = False
         self._farewell: WeirError | None = None
@@ -219,7 +221,7 @@ class Session:
         first = True
         try:
             while data := await self._connection.receive():
-                self.heard_at = self.clock.monotonic()
+                self.heard_at = self._living.monotonic()
                 if first:
                     first = False
                     self._greet(data)
@@ -274,14 +276,14 @@ class Session:
             self._metrics.refused += 1
             self.end(crowded)
         self._held_back = False
-        self.heard_at = self.clock.monotonic()
+        self.heard_at = self._living.monotonic()
 
     async def _hold_back(self) -> None:
         self._held_back = True
         self.outbox.flush()
         await self.load.wait_capacity()
         self._held_back = False
-        self.heard_at = self.clock.monotonic()
+        self.heard_at = self._living.monotonic()
 
     def _on_frame(self, frame: memoryview) -> None:
         """Give a request its place, and begin it if nothing is before it; raises for what ends the connection."""

@@ -5,6 +5,7 @@ from weir.gateway.kafka.services import Services
 from weir.model.check import check
 from weir.runtime.byte_budget import ByteShare
 from weir.runtime.interfaces import Connection
+from weir.runtime.movable import liveness
 from weir.runtime.outbox import Outbox
 
 #: While others wait for capacity, a client reads at such a rate, looked at over `patience_s`.
@@ -24,7 +25,7 @@ class UnreadAnswers:
         #: Of what is held: bytes of requests that are answered.
         self._answered = 0
         self._sent = 0
-        self._looked_at = (services.clock.monotonic(), 0)
+        self._looked_at = (liveness(services.clock).monotonic(), 0)
         self._looks = 0
 
     async def let_read(self, outbox: Outbox) -> None:

@@ -15,6 +15,7 @@ from weir.model.errors import TooManyError, WeirError
 from weir.model.ids import Buffer
 from weir.model.registry import Action
 from weir.model.topics import TopicName
+from weir.runtime.movable import liveness
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.records import patched, with_leader_epoch
 from weir.wire.translation import kafka_records, kafka_records_in_steps, opened_size
@@ -46,7 +47,7 @@ class Fetching:
         self._min_bytes = request.min_bytes
         self._max_bytes = min(request.max_bytes, session.limits.max_fetch_bytes)
         self._max_wait_s = request.max_wait_ms / 1000
-        self._deadline = session.clock.monotonic() + self._max_wait_s
+        self._deadline = liveness(session.clock).monotonic() + self._max_wait_s
         #: Whether clients left so much unread that nothing could be read for this one in its time.
         self._starved = False
         self._size = 0
@@ -74,7 +75,7 @@ class Fetching:
             await self._session.turns.pause()
         if self._enough() or self._max_wait_s <= 0 or not len(self._parts):
             return
-        clock, pressure = self._session.clock, self._session.unread.budget.on_pressure
+        clock, pressure = liveness(self._session.clock), self._session.unread.budget.on_pressure
         while (left_s := self._deadline - clock.monotonic()) > 0:
             late = asyncio.get_running_loop().create_future()
             timer = clock.call_later(left_s, partial(_wake, late))
@@ -197,7 +198,7 @@ class Fetching:
 
     async def _reserve(self, size: int) -> bool:
         """Whether there is capacity for so much, within the time that the client waits."""
-        budget, left_s = self._session.unread.budget, self._deadline - self._session.clock.monotonic()
+        budget, left_s = self._session.unread.budget, self._deadline - liveness(self._session.clock).monotonic()
         if budget.has_capacity(size):
             self._session.unread.acquire(size)
             return True

@@ -52,9 +52,11 @@ class Delaying:
     def __init__(self) -> None:
         self._searcher = Searcher(b"weir-", (DELIVER_AT, DELIVER_AFTER, CANCEL))
 
-    def heeded(self, outgoing: Outgoing, now_ms: int, header: BatchHeader | None = None) -> Outgoing:
+    def heeded(
+        self, outgoing: Outgoing, now_ms: int, header: BatchHeader | None = None, *, behind_ms: int = 0
+    ) -> Outgoing:
         """The batch as it is to be stored, if some of its records wish for a delay; else itself. RefusedError.
-        `header`: as it came, if that is known."""
+        `header`: as it came, if that is known; `behind_ms`: what the client's clock is behind, likewise."""
         try:
             if not self._searcher.has(outgoing.payload, header or parse_header(outgoing.payload)):
                 return outgoing
@@ -70,9 +72,9 @@ class Delaying:
         if len(runs) > MOST_PARTS:  # clients that can, cut it in two and try again
             raise RefusedError(Code.MESSAGE_TOO_LARGE, f"a batch would be stored in more than {MOST_PARTS} parts")
         if len(runs) == 1 and runs[0][0].place < 0 and not outgoing.transactional:
-            whole = replace(outgoing, deliver_at_ms=_due(runs[0][0], now_ms))
+            whole = replace(outgoing, deliver_at_ms=_due(runs[0][0], now_ms, behind_ms))
             return whole if outgoing.stamp is None else replace(outgoing, parts=(whole,))
-        return replace(outgoing, parts=tuple(_parts(outgoing, parse_header(payload), runs, now_ms)))
+        return replace(outgoing, parts=tuple(_parts(outgoing, parse_header(payload), runs, now_ms, behind_ms)))
 
 
 def _runs_of(payload: bytes) -> list[tuple[_Wish, list[Record]]]:
@@ -120,12 +122,14 @@ def _number(name: bytes, found: dict[bytes, str]) -> int | None:
     return int(text)
 
 
-def _due(wish: _Wish, now_ms: int) -> int | None:
-    return now_ms + wish.deliver_after if wish.deliver_after is not None else wish.deliver_at
+def _due(wish: _Wish, now_ms: int, behind_ms: int) -> int | None:
+    if wish.deliver_after is not None:
+        return now_ms + wish.deliver_after
+    return None if wish.deliver_at is None else wish.deliver_at + behind_ms
 
 
 def _parts(
-    outgoing: Outgoing, header: BatchHeader, runs: list[tuple[_Wish, list[Record]]], now_ms: int
+    outgoing: Outgoing, header: BatchHeader, runs: list[tuple[_Wish, list[Record]]], now_ms: int, behind_ms: int
 ) -> Iterator[Outgoing]:
     """One for each run, with the sequence numbers of its records."""
     for wish, records in runs:
@@ -144,7 +148,7 @@ def _parts(
             payload=b"" if wish.cancel is not None else _batch(header.attributes & kept, records, inner),
             count=len(records),
             stamp=stamp,
-            deliver_at_ms=_due(wish, now_ms),
+            deliver_at_ms=_due(wish, now_ms, behind_ms),
             delay_id=wish.delay_id,
             cancels=wish.cancel,
         )

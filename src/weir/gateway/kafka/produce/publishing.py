@@ -32,6 +32,7 @@ from weir.model.errors import (
 from weir.model.ids import Buffer
 from weir.model.registry import Action
 from weir.model.topics import TopicName
+from weir.runtime.movable import clients_behind_ms
 from weir.runtime.turns import LOOK_UP_UNITS, UNIT_BYTES, Work
 from weir.runtime.waiters import Waiters
 from weir.wire.kafka import messages as m
@@ -258,7 +259,9 @@ class Publishing:
             append_ms = now_ms if link.times.appended else None
             outgoing = outgoing_of(records or b"", header, append_ms)
             if link.delays:
-                outgoing = session.services.delaying.heeded(outgoing, now_ms, header)
+                outgoing = session.services.delaying.heeded(
+                    outgoing, now_ms, header, behind_ms=clients_behind_ms(session.clock)
+                )
         except WeirError as failure:
             self._refuse(part, failure, key, pending)
             self._gaps.note(key, stamp)
