@@ -147,6 +147,7 @@ class WeirBroker:
     ) -> list[Message]:
         """All messages, once there are `count` (of those for which `where` holds); NotYetError, an AssertionError,
         if there are fewer after `timeout`, which is real time. The topic need not exist yet."""
+        __tracebackhide__ = True
         left_s, wanted = seconds_of(timeout), count
         clock = _stopwatch()
         while True:
@@ -169,6 +170,7 @@ class WeirBroker:
     def wait_until_empty(self, topic: str, subscription: str | None = None, timeout: Duration = 10) -> None:
         """Wait until every message of the topic or queue is acknowledged by its subscriptions, or by that one (a
         group's name will do); there must be one. NotYetError if that is not so after `timeout`."""
+        __tracebackhide__ = True
         seconds = seconds_of(timeout)
         left = self._ask("wait_empty", wait_s=seconds, name=topic, subscription=subscription, timeout_s=seconds)
         if not left or any(left.values()):
@@ -204,6 +206,7 @@ class WeirBroker:
     # --- asking -------------------------------------------------------------------------------------------------
 
     def _ask(self, what: str, *, wait_s: float = 0.0, **more: Any) -> Any:
+        __tracebackhide__ = True
         if not self._running:
             raise BrokerFailedError("the broker is not running: start() it")
         with socket.socket(socket.AF_UNIX) as control:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -59,7 +59,13 @@ def weir(request: pytest.FixtureRequest, weir_factory: WeirFactory) -> WeirBroke
     config: dict[str, Any] = {}
     for marker in reversed(list(request.node.iter_markers("weir"))):
         config |= _config_of(marker)
-    return weir_factory(config=config)
+    from weir.pytest_plugin.errors import BrokerFailedError
+
+    try:
+        return weir_factory(config=config)
+    except BrokerFailedError as failed:
+        reason = str(failed)
+    pytest.fail(f"the test's broker did not start: {reason}", pytrace=False)
 
 
 @pytest.fixture(scope="session")
@@ -80,7 +86,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if report.failed and report.when != "teardown":
         for number, broker in enumerate(_brokers_of(item), 1):

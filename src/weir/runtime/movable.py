@@ -92,6 +92,21 @@ class MovableClock:
             finally:
                 self._arm()
 
+    async def silence(self, seconds: float, settle: Callable[[], Awaitable[None]]) -> None:
+        """Of the time that this clock was moved by, whoever is at the other end was silent for so long: the clock
+        of `liveness`, which must be movable, too, is so much later, and this one stays as it is."""
+        still = self.still
+        if not isinstance(still, MovableClock):
+            raise ValueError("this clock's liveness cannot be moved")
+        async with self._moving, still._moving:
+            still.ahead_s += seconds
+            self.ahead_s -= seconds
+            still._ring([each for each in still._waiting if each.round_ or each.due <= still.monotonic()])
+            still._drop_over()
+            await settle()
+            still._arm()
+            self._arm()
+
     async def _travel(self, target_s: float, seconds: float, settle: Callable[[], Awaitable[None]]) -> None:
         stops, last_round = 0, self.monotonic()
         while True:

@@ -7,7 +7,7 @@ import selectors
 _MOST_TURNS = 10_000
 
 
-class _IdleSelector(selectors.DefaultSelector):  # type: ignore[misc, valid-type]
+class _IdleSelector(selectors.DefaultSelector):
     """Asked to wait, it is the loop's way to say that nothing is ready. (The selector is the documented parameter
     of asyncio's loop, so this holds for every version of Python.)"""
 

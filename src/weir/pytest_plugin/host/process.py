@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from weir.model.errors import WeirError
+from weir.model.errors import ConfigError, WeirError
 from weir.pytest_plugin.host.idle_loop import IdleLoop
 from weir.pytest_plugin.host.looking import Looking
 from weir.pytest_plugin.host.scratch_disk import ScratchDisk
@@ -52,7 +52,10 @@ class Spec:
     def load(self) -> Config:
         """ConfigError. The environment has no say: a test is the same on every machine."""
         listeners = {f"listeners.{name}": f"127.0.0.1:{port}" for name, port in self.ports.items()}
-        return load(options={**_DEFAULTS, **listeners, **self.config, "data": f"{self.folder}/data"}).config
+        try:
+            return load(options={**_DEFAULTS, **listeners, **self.config, "data": f"{self.folder}/data"}).config
+        except ConfigError as wrong:  # they are no options of a command here
+            raise ConfigError(wrong.what.removeprefix("--"), hint=wrong.hint) from None
 
 
 def run_broker(spec: Spec, tell: Callable[[dict[str, Any]], None], lifeline: int) -> None:
@@ -82,7 +85,7 @@ class _Broker:
     async def try_all(self) -> None:
         await self._start()
         try:
-            message = {"key": None, "value": "", "headers": []}
+            message: dict[str, Any] = {"key": None, "value": "", "headers": []}
             await self._looking.produce("warm-up", [message])
             await self._looking.messages("warm-up")
             await self._advance(10.0, silent_clients=False)
@@ -131,6 +134,7 @@ class _Broker:
             "backlogs": look.backlogs,
             "messages": look.messages,
             "now": self._now,
+            "pid": self._pid,
             "produce": look.produce,
             "stop": self._stop,
             "topics": look.topics,
@@ -147,13 +151,15 @@ class _Broker:
             "silent_s": self._silence.ahead_s,
         }
 
+    async def _pid(self) -> int:
+        return os.getpid()
+
     async def _advance(self, seconds: float, *, silent_clients: bool) -> dict[str, float]:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, IdleLoop)
-        if silent_clients:
-            await self._silence.advance(seconds, loop.settled)
-            seconds = 0.0
         await self._clock.advance(seconds, loop.settled)
+        if silent_clients:
+            await self._clock.silence(seconds, loop.settled)
         return await self._now()
 
     async def _stop(self) -> None:

@@ -65,4 +65,4 @@ class ScratchDisk(RealDisk):
         await self._call(directory, partial(os.makedirs, directory, 0o750, exist_ok=True))
 
     async def sync_dir(self, directory: str) -> None:
-        """As for files."""
+        await self._call(directory, partial(os.stat, directory))  # as for files, but it must be there

@@ -11,7 +11,7 @@ of `drivers()`.
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from weir.runtime.interfaces import Runtime
@@ -78,9 +78,25 @@ def _on_real(
         runner.run(main())
 
 
+def on_scratch(test: ConformanceTest, folder: str) -> None:
+    """Run the test on what brokers of the pytest plug-in run on."""
+    from weir.pytest_plugin.host.idle_loop import IdleLoop
+    from weir.pytest_plugin.host.scratch_disk import ScratchDisk
+    from weir.runtime.movable import MovableClock
+    from weir.runtime.real import RealClock, real_runtime
+
+    async def main() -> None:
+        runtime = replace(real_runtime(), clock=MovableClock(RealClock(), ahead_s=3600.0), disk=ScratchDisk())
+        async with asyncio.timeout(_HANG_S):
+            await test(ConformanceSite(runtime, "127.0.0.1", folder))
+
+    with asyncio.Runner(loop_factory=IdleLoop) as runner:
+        runner.run(main())
+
+
 def drivers() -> dict[str, Driver]:
     """Every runtime that can run here, by name."""
-    found: dict[str, Driver] = {"simulated": on_simulation, "asyncio": on_asyncio}
+    found: dict[str, Driver] = {"simulated": on_simulation, "asyncio": on_asyncio, "scratch": on_scratch}
     try:
         import uvloop  # noqa: F401
     except ImportError:
