@@ -279,8 +279,7 @@ async def compose_broker(
         return ownership.brokers()
 
     peers = _peers(runtime, how, peer_handlers, peer_metrics, brokers=brokers, stack=stack)
-    steady = replace(runtime, clock=unmoved(runtime.clock))  # leases are renewed by it
-    bundles = None if how.owner is not None else await _own(steady, meta, how, registry, stack)
+    bundles = None if how.owner is not None else await _own(runtime, meta, how, registry, stack)
     ownership = how.owner or (ports.SoleOwner() if bundles is None else bundles.ownership)
     features = EveryFeature() if bundles is None else FeatureGate(lambda: bundles.ownership.registration.live)
     authoriser = Authoriser(registry, how.security)
@@ -502,6 +501,7 @@ def _number_of(broker: Broker, name: str) -> int:
 async def _own(
     runtime: Runtime, meta: MetaStore, how: Composition, registry: Registry, stack: AsyncExitStack
 ) -> BundleMoves:
+    runtime = replace(runtime, clock=unmoved(runtime.clock))  # leases are renewed by it
     number = await number_of(meta, runtime, how.name)
     instance = f"{runtime.rng.getrandbits(64):016x}"
     info = BrokerInfo(how.name, instance, how.listeners, number, rack=how.rack, features=how.features)
