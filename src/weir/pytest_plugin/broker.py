@@ -28,12 +28,13 @@ class WeirBroker:
 
     def __init__(self, processes: BrokerProcesses, config: Mapping[str, Any]) -> None:
         self._processes = processes
-        self._config = dict(_flat(config))
+        #: Its settings, by their full names.
+        self.config = flat_settings(config)
         self._folder = processes.new_folder()
         self._held: dict[str, socket.socket] = {}
         self._addresses: dict[str, str] = {}
         self._log_from = 0
-        self._running = False
+        self._running = self._prepared = False
         self.clock = BrokerClock(self._ask)
         #: The same helpers for tests that are coroutines: `await weir.aio.wait_for("orders")`.
         self.aio = AsyncHelpers(self)
@@ -78,17 +79,26 @@ class WeirBroker:
         """After `stop` or `kill`: with the same data, addresses and clock."""
         if self._running:
             return
+        self.prepare()
+        self._prepared = False
+        told = self._processes.ask("ready", self._folder)
+        self._addresses = dict(told["addresses"])
+        self._running = True
+
+    def prepare(self) -> None:
+        """Have it start, without waiting for that."""
+        if self._prepared or self._running:
+            return
         ports = {name: self._port(name) for name in _LISTENERS}
         spec = {
             "folder": self._folder,
-            "config": self._config,
+            "config": self.config,
             "ports": ports,
             "ahead_s": self.clock.ahead_s,
             "silent_s": self.clock.silent_s,
         }
-        told = self._processes.ask("start", self._folder, spec=spec)
-        self._addresses = dict(told["addresses"])
-        self._running = True
+        self._processes.ask("start", self._folder, spec=spec)
+        self._prepared = True
 
     def stop(self) -> None:
         """In order: what was accepted is stored, and clients are told."""
@@ -111,7 +121,7 @@ class WeirBroker:
     def close(self) -> None:
         """For good: nothing of it is left."""
         self._processes.ask("kill", self._folder)
-        self._running = False
+        self._running = self._prepared = False
         for each in self._held.values():
             each.close()
         self._held.clear()
@@ -245,8 +255,12 @@ class WeirBroker:
             os.unlink(f"{self._folder}/control")
 
 
-def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
+def flat_settings(config: Mapping[str, Any]) -> dict[str, str]:
     """Settings by their full names, from names with dots or from sections; values as `--set` takes them."""
+    return dict(_flat(config))
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
     for name, value in config.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{name}.")

@@ -10,6 +10,7 @@ import pytest
 if TYPE_CHECKING:
     from weir.pytest_plugin.broker import WeirBroker
     from weir.pytest_plugin.processes import BrokerProcesses
+    from weir.pytest_plugin.spares import SpareBrokers
 
     #: Makes one more broker: `weir_factory(config={...})`.
     WeirFactory = Callable[..., WeirBroker]
@@ -36,15 +37,25 @@ def _weir_processes() -> Iterator[BrokerProcesses]:
     processes.close()
 
 
+@pytest.fixture(scope="session")
+def _weir_spares(_weir_processes: BrokerProcesses) -> Iterator[SpareBrokers]:
+    from weir.pytest_plugin.spares import SpareBrokers
+
+    spares = SpareBrokers(_weir_processes)
+    yield spares
+    spares.close()
+
+
 @pytest.fixture
-def weir_factory(request: pytest.FixtureRequest, _weir_processes: BrokerProcesses) -> Iterator[WeirFactory]:
+def weir_factory(request: pytest.FixtureRequest, _weir_spares: SpareBrokers) -> Iterator[WeirFactory]:
     """Makes brokers: `weir_factory(config={"defaults.message_ttl": "1h"})`. They end with the test."""
     made: list[WeirBroker] = request.node.stash.setdefault(_BROKERS, [])
 
     def make(config: Mapping[str, Any] | None = None) -> WeirBroker:
-        broker = _broker(request.config, _weir_processes, config or {})
+        broker = _weir_spares.take(_settings(request.config, config or {}))
         made.append(broker)
         broker.start()
+        _weir_spares.prepare(broker.config)
         return broker
 
     yield make
@@ -71,7 +82,9 @@ def weir(request: pytest.FixtureRequest, weir_factory: WeirFactory) -> WeirBroke
 @pytest.fixture(scope="session")
 def weir_session(request: pytest.FixtureRequest, _weir_processes: BrokerProcesses) -> Iterator[WeirBroker]:
     """One Weir for all tests of the session (of each worker, with pytest-xdist): choose other topics in each."""
-    broker = _broker(request.config, _weir_processes, {})
+    from weir.pytest_plugin.broker import WeirBroker
+
+    broker = WeirBroker(_weir_processes, _settings(request.config, {}))
     request.config.stash[_OF_SESSION] = broker
     broker.start()
     yield broker
@@ -104,16 +117,15 @@ def _brokers_of(item: pytest.Item) -> list[WeirBroker]:
     return brokers
 
 
-def _broker(config: pytest.Config, processes: BrokerProcesses, settings: Mapping[str, Any]) -> WeirBroker:
-    from weir.pytest_plugin.broker import WeirBroker
-
+def _settings(config: pytest.Config, own: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Those of a broker: its own win."""
     everywhere: dict[str, Any] = {}
     for line in config.getini("weir_config"):
         name, equals, value = line.partition("=")
         if not equals:
             raise pytest.UsageError(f"weir_config: {line!r} is no assignment: write key=value")
         everywhere[name.strip()] = value.strip()
-    return WeirBroker(processes, {**everywhere, **settings})
+    return {**everywhere, **own}
 
 
 def _config_of(marker: pytest.Mark) -> Mapping[str, Any]:

@@ -17,6 +17,7 @@ from weir.meta.interfaces import ABSENT, MetaStore
 from weir.model.check import check
 from weir.model.errors import MetaConflictError
 from weir.runtime.interfaces import Runtime
+from weir.runtime.movable import unmoved
 from weir.runtime.tasks import TaskScope
 from weir.server.config_parts import TokenSettings
 
@@ -29,7 +30,7 @@ class ConsoleService:
     def __init__(self, context: AdminContext, parts: ConsoleParts) -> None:
         self._context = context
         self._parts = parts
-        self.sampler = Sampler(context.clock, context.broker)
+        self.sampler = Sampler(unmoved(context.clock), context.broker)
         self._tasks = TaskScope("console")
 
     def start(self, stack: AsyncExitStack) -> None:

@@ -32,6 +32,8 @@ class ForkServer:
         self._answers = answers
         self._parent = os.getppid()
         self._brokers: dict[str, int] = {}
+        #: Where each that was not asked for yet says that it serves.
+        self._starting: dict[str, int] = {}
         #: Held open by this process alone: brokers see its end.
         self._alive, self._life = os.pipe()
 
@@ -61,6 +63,8 @@ class ForkServer:
         match request["do"]:
             case "start":
                 return self._start(name, Spec(**request["spec"]))
+            case "ready":
+                return self._ready(name)
             case "kill":
                 return self._kill(name)
             case "wait":
@@ -75,7 +79,12 @@ class ForkServer:
             self._become_broker(spec, said)
         os.close(said)
         self._brokers[name] = pid
-        with os.fdopen(heard, "rb") as stream:
+        self._starting[name] = heard
+        return {"started": pid}
+
+    def _ready(self, name: str) -> dict[str, Any]:
+        """Wait until it serves; where, or why not."""
+        with os.fdopen(self._starting.pop(name), "rb") as stream:
             told = stream.read()
         return (
             json.loads(told)
@@ -89,6 +98,8 @@ class ForkServer:
             os.close(self._life)
             os.close(self._requests)
             os.close(self._answers)
+            for other in self._starting.values():
+                os.close(other)
             log = os.open(f"{spec.folder}/log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640)
             os.dup2(log, 1)
             os.dup2(log, 2)
@@ -117,6 +128,9 @@ class ForkServer:
     def _wait(self, name: str) -> dict[str, Any]:
         """For its end, however that comes."""
         pid = self._brokers.pop(name, None)
+        starting = self._starting.pop(name, None)
+        if starting is not None:
+            os.close(starting)
         if pid is None:
             return {"ended": "before"}
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
