@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from weir.pytest_plugin import BrokerFailedError, NotYetError
 from weir.pytest_plugin.durations import seconds_of
-from weir.pytest_plugin.errors import BrokerFailedError, NotYetError
 
 pytestmark = pytest.mark.process
 

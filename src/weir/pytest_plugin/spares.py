@@ -1,9 +1,11 @@
 """The next test's broker: started while this test runs, so that the next one need not wait for it."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from weir.pytest_plugin.broker import WeirBroker, flat_settings
+from weir.pytest_plugin.errors import BrokerFailedError
 from weir.pytest_plugin.processes import BrokerProcesses
 
 
@@ -26,8 +28,9 @@ class SpareBrokers:
     def prepare(self, config: Mapping[str, Any]) -> None:
         """Have one with these settings ready."""
         if self._spare is None:
-            self._spare = WeirBroker(self._processes, config)
-            self._spare.prepare()
+            with suppress(BrokerFailedError):  # whoever asks for it next is told
+                self._spare = WeirBroker(self._processes, config)
+                self._spare.prepare()
 
     def close(self) -> None:
         if self._spare is not None:
