@@ -10,8 +10,8 @@ from shutil import disk_usage
 import click
 
 from weir.cli.doctor_running import descriptors, folder, running
+from weir.cli.found import DEFAULT_URL
 from weir.cli.output import print_json, print_table
-from weir.cli.remote import DEFAULT_URL
 from weir.model.diagnosis import Check, State
 
 _OLDEST_PYTHON = (3, 11)

@@ -117,9 +117,9 @@ async def _up(
     def on_ready() -> None:
         settle()
         _say_up(node, config)
-        warning = node.storage_warning()
-        if warning:
-            click.echo(f"weir: {warning}", err=True)
+        full = broker.storage_warning()
+        if full:
+            click.echo(f"warning: {full}", err=True)
 
     with LoopWatch(runtime.loop_holds):
         await serve_until_signal(
