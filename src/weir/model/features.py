@@ -13,11 +13,14 @@ from weir.model.registry import BrokerInfo
 DEFLATED_STATE = "state/2"
 #: Topics are found by their ids, and by being deleted, without looking at all of them.
 TOPIC_INDEX = "topic-index/1"
+#: Messages of queues that are in memory only have offsets, and the log has gaps in their places (`memory/end`).
+UNWRITTEN = "unwritten/1"
 #: Ownership by bundle, with epochs; calls between brokers; coordinators in shards; transactions over brokers.
 FEATURES: tuple[str, ...] = (
     *("bundles/1", "peer/1", "coordinators/1", "transactions/1"),
     DEFLATED_STATE,
     TOPIC_INDEX,
+    UNWRITTEN,
 )
 
 

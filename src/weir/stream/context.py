@@ -6,9 +6,12 @@ from weir.ledger.client import LedgerClient
 from weir.meta.interfaces import MetaStore
 from weir.model.features import EveryFeature, FeaturesInUse
 from weir.runtime import Runtime
+from weir.runtime.byte_budget import ByteBudget
 from weir.stream.ahead import AheadBudget
 from weir.stream.settings import StreamSettings
 from weir.stream.tail import TailCache
+
+_MEMORY_BYTES = 256 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,8 @@ class StreamContext:
     settings: StreamSettings
     #: What whoever opens a stream next can read.
     features: FeaturesInUse = field(default_factory=EveryFeature)
+    #: For what is in memory and not in the log.
+    memory: ByteBudget = field(default_factory=lambda: ByteBudget(_MEMORY_BYTES))
     ahead: AheadBudget = field(init=False)
 
     def __post_init__(self) -> None:

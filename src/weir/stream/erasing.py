@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 
 from weir.model.errors import LedgerNotFoundError, StreamNotFoundError
 from weir.model.ids import LedgerId
-from weir.stream import compaction
+from weir.stream import carried, compaction
 from weir.stream.context import StreamContext
 from weir.stream.holding import ledger as holding_ledger
 from weir.stream.log import Stream
@@ -34,6 +34,10 @@ async def _named_by_the_state(stream: Stream) -> tuple[LedgerId, ...]:
     except LedgerNotFoundError:
         return ()  # nothing can be known of them any more
     try:
-        return (*holding_ledger.ledgers_in(state), *compaction.ledgers_in(state))
+        return (
+            *holding_ledger.ledgers_in(state),
+            *compaction.ledgers_in(state),
+            *carried.ledgers_in(state),
+        )
     finally:
         await state.close()

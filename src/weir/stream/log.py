@@ -27,6 +27,7 @@ from weir.stream.context import StreamContext
 from weir.stream.held_chain import HeldChain
 from weir.stream.history import History
 from weir.stream.state import StateLog
+from weir.stream.unwritten import Unwritten, gaps
 
 _OPEN_ATTEMPTS = 5
 
@@ -39,7 +40,10 @@ class Stream:
         self._context = context
         self._chain = chain
         self._tail = context.tails.tail()
-        self._appender = Appender(context, name, chain, self._tail)
+        self._appender = Appender(context, name, chain, self._tail, self._keep)
+        #: What is in memory and not in the log; None while nothing ever was.
+        self.unwritten: Unwritten | None = None
+        self._forgotten: Callable[[int, int], None] = lambda first, end: None
         self._history = History(context.ledgers, context.settings.readers, self._appender.written)
         self._ahead = ReadAhead(name, context.ahead, context.settings.ahead_bytes, self._read_old)
 
@@ -112,11 +116,11 @@ class Stream:
     @property
     def roll_limits(self) -> tuple[int, float]:
         """The bytes and the seconds at which it begins a new ledger."""
-        return self._appender.roll_bytes, self._appender.roll_s
+        return self._appender.roll.bytes, self._appender.roll.s
 
     def roll_when(self, size_bytes: int, age_s: float) -> None:
         """Begin new ledgers sooner than the settings say; 0 means as they say."""
-        self._appender.roll_when(size_bytes, age_s)
+        self._appender.roll.set(size_bytes, age_s)
 
     @property
     def tail_reads(self) -> tuple[int, int]:
@@ -135,15 +139,43 @@ class Stream:
 
     # --- appending and reading --------------------------------------------------------------------------
 
-    def append(self, batch: Batch) -> "asyncio.Future[int]":
+    def append(self, batch: Batch, *, in_memory: bool = False) -> "asyncio.Future[int]":
         """Append a batch (its `base_offset` and `append_ms` are set here); done, with its first offset, when it is
-        acknowledged. Decides at once: a refusal is an already failed future."""
-        return self._appender.append(batch)
+        acknowledged. Decides at once: a refusal is an already failed future. `in_memory`: it is read as any other,
+        and never written; it is gone with this holder of the stream, or when it is forgotten (`unwritten`)."""
+        return self._appender.append((batch,), in_memory=in_memory)
 
-    def append_all(self, batches: Sequence[Batch]) -> "asyncio.Future[int]":
+    def append_all(self, batches: Sequence[Batch], *, in_memory: bool = False) -> "asyncio.Future[int]":
         """Append batches one after the other, into one ledger: all are stored, or none is told of. Done with the
         first one's offset."""
-        return self._appender.append_all(batches)
+        return self._appender.append(batches, in_memory=in_memory)
+
+    def _keep(self, batches: Sequence[Batch], *, carried: bool = False) -> None:
+        if self.unwritten is None:
+            self.unwritten = Unwritten(self._context.memory.share(), self._forgotten)
+        self.unwritten.add(batches, carried=carried)
+
+    def begin_at(self, end_offset: int, carried: Sequence[Batch] = ()) -> None:
+        """Before anything is appended: a former holder gave out offsets before this one that it never wrote, and
+        wrote these batches down elsewhere."""
+        self._appender.begin_at(end_offset)
+        if carried:
+            self._keep(carried, carried=True)
+
+    def on_forgotten(self, callback: Callable[[int, int], None]) -> None:
+        """Call a plain function with offsets, [first, end), that were in memory only, when nobody wants them any
+        more. Before anything is in memory."""
+        self._forgotten = callback
+
+    @property
+    def written_to(self) -> int:
+        """The offset after the last that is written; what is behind it is in memory only."""
+        return self._appender.written_to
+
+    def write_gap(self) -> "asyncio.Future[int]":
+        """Have the log say that what is in memory up to now is not in it; done when it does, and all that was
+        appended before is acknowledged."""
+        return self._appender.write_gap()
 
     def prepare(self) -> None:
         """Open a ledger now, before there is something to append."""
@@ -181,7 +213,12 @@ class Stream:
         if offset < self.start_offset:
             return None
         cached = self._tail.read(offset, max_bytes)
-        return self._ahead.cached(offset, max_bytes) if cached is None else cached
+        if cached is not None:
+            return cached
+        if offset >= self._appender.written_to:
+            return self._read_unwritten(offset, max_bytes)
+        found = self._ahead.cached(offset, max_bytes)
+        return self._merged(found, offset, max_bytes) if found else found
 
     async def read(self, offset: int, max_bytes: int) -> list[Batch]:
         """Acknowledged batches from the one that holds `offset` on, at least one; none only at the end.
@@ -191,13 +228,26 @@ class Stream:
         if offset < self.start_offset:
             raise self._trimmed(offset)
         while True:
-            found = self._tail.read(offset, max_bytes) or await self._ahead.read(offset, max_bytes)
+            found = self._tail.read(offset, max_bytes)
+            if not found and offset >= self.written_to:
+                return self._read_unwritten(offset, max_bytes)
+            if not found and (found := await self._ahead.read(offset, max_bytes)):
+                found = self._merged(found, offset, max_bytes)
             if found or offset >= self.end_offset:
                 return found
 
+    def _read_unwritten(self, offset: int, max_bytes: int) -> list[Batch]:
+        """Behind all that is written."""
+        if self.unwritten is None:
+            return gaps(offset, self.end_offset, self.last_ms)
+        return self.unwritten.between(offset, self.end_offset, max_bytes, self.last_ms)
+
+    def _merged(self, batches: list[Batch], offset: int, max_bytes: int) -> list[Batch]:
+        return self.unwritten.merged(batches, offset, max_bytes) if self.unwritten else batches
+
     async def _read_old(self, offset: int, max_bytes: int) -> list[Batch]:
         """Batches from the ledgers; none where the tail has them, or at the end."""
-        if offset >= self.end_offset or self._tail.holds(offset):
+        if offset >= self.written_to or self._tail.holds(offset):
             return []
         while True:
             chain = self.chain
@@ -216,13 +266,17 @@ class Stream:
 
     async def offset_at(self, moment_ms: int) -> int:
         """The first offset appended at or after the moment; the end if there is none."""
+        offset = self.written_to
         for span in self.chain.spans:
             if span.closed and span.last_ms < moment_ms:
                 continue
             found = await self._history.offset_at(span, moment_ms)
             if found is not None:
-                return max(found, self.start_offset)
-        return self.end_offset
+                offset = max(found, self.start_offset)
+                break
+        if self.unwritten:
+            offset = self.unwritten.older_than(moment_ms, offset)
+        return offset
 
     async def open_state(self) -> StateLog:
         """The stream's small state, as its former holder left it."""
@@ -232,7 +286,7 @@ class Stream:
 
     async def trim(self, start_offset: int) -> None:
         """Forget everything before the offset; ledgers that lie wholly before it are deleted."""
-        start_offset = min(start_offset, self.end_offset)
+        start_offset = min(start_offset, self.written_to)
         if start_offset <= self.start_offset:
             return
         before = self.chain.spans
@@ -246,12 +300,14 @@ class Stream:
 
     async def roll(self) -> None:
         """Close the open ledger now, so that it can be trimmed; the next append opens another."""
-        await self._appender.roll()
+        await self._appender.close_ledger()
 
     async def terminate(self) -> int:
         """Take no more messages, for good; answers the offset after the last."""
         if self.chain.terminated_at is None:
+            gap = self.write_gap()
             await self._appender.finish(StreamTerminatedError(f"stream {self.name} is terminated"))
+            await gap
             await self._chain.change(lambda chain: replace(chain, terminated_at=chain.end_offset))
         return self.end_offset
 
@@ -265,6 +321,8 @@ class Stream:
         await self._ahead.close()
         await self._history.close()
         self._tail.clear()
+        if self.unwritten is not None:
+            self.unwritten.close()
 
     async def delete(self, also: tuple[LedgerId, ...] = ()) -> None:
         """Close, and forget the stream with everything in it, and with ledgers that only its state names.

@@ -56,6 +56,7 @@ class StateLog:
         self._failure: WeirError | None = None
         self._said = ""
         self._on_failure: Callable[[WeirError], None] = lambda failure: None
+        self._beside: dict[str, Callable[[], bytes | None]] = {}
         self._tasks = TaskScope(f"state of {name}", on_failure=self._failed)
         self._flusher: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
@@ -92,6 +93,11 @@ class StateLog:
     def mark(self, key: str, source: Source) -> None:
         """The key has changed; `source` is asked for its bytes when they are written, however often it changes."""
         self._note(key, source)
+
+    def with_each_write(self, key: str, source: Callable[[], bytes | None]) -> None:
+        """Whatever else is written from now on, this key is written with it, in one: as its source says then; None
+        for no such key."""
+        self._beside[key] = source
 
     def delete(self, key: str) -> None:
         if self._values.pop(key, None) is not None or key in self._changed:
@@ -167,6 +173,10 @@ class StateLog:
     async def _write(self) -> None:
         """On failure everything stays to be written again, into a new ledger."""
         changed, self._changed, noted = self._changed, {}, self._noted
+        for key, source in self._beside.items():
+            value = source()
+            if value != self._values.get(key):
+                changed[key] = value
         _apply(self._values, changes := {key: _bytes_of(change) for key, change in changed.items()})
         try:
             payload = self._encoded(changes)

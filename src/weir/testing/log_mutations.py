@@ -49,8 +49,8 @@ def receipt_before_stored() -> Iterator[None]:
     """A producer gets its receipt when the batch is sent on, not when it is stored."""
     append = Publisher.append
 
-    def at_once(self: Publisher, batch: Batch, receipt: Any, answer: Any = None) -> Any:
-        stored = append(self, batch, receipt, answer)
+    def at_once(self: Publisher, batch: Batch, receipt: Any, answer: Any = None, **more: Any) -> Any:
+        stored = append(self, batch, receipt, answer, **more)
         if not receipt.done():
             receipt.set_result(Receipt(-1, (-1, -1)))
         return stored

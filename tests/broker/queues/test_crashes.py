@@ -72,8 +72,10 @@ class History:
             self.level[text] = self.dice.randrange(LEVELS + 1)
             headers = [("weir-priority", b"%d" % self.level[text])]
             encoded.append(encode_message(Message(None, text.encode(), headers)))
-        await queue.publish(QueueMessages(encoded))
-        self.confirmed.update(dict.fromkeys(texts))
+        persistent = self.dice.random() < 0.6  # others may be gone with their broker, and have their places if not
+        await queue.publish(QueueMessages(encoded, persistent=persistent))
+        if persistent:
+            self.confirmed.update(dict.fromkeys(texts))
 
     def take(self, deliveries: list[Any]) -> list[tuple[int, str]]:
         found = []

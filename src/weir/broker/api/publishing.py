@@ -61,6 +61,8 @@ class Outgoing:
     #: What is stored in its place, in order, where its messages are not all treated alike: each as if it had been
     #: sent alone, and all have one receipt.
     parts: "tuple[Outgoing, ...]" = ()
+    #: It need not outlive the broker: it is kept in memory.
+    in_memory: bool = False
     #: The name under which it can be cancelled while it is held.
     delay_id: str | None = None
     #: It is not stored, and what is held under this name is cancelled.

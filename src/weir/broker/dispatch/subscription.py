@@ -25,6 +25,7 @@ from weir.broker.settings import BrokerSettings
 from weir.broker.topic.meters import Histogram, Meter
 from weir.broker.transactions.decided_log import DecidedLog
 from weir.model.batch import Batch
+from weir.model.bits import Run
 from weir.model.errors import NotAllowedError, SubscriptionBusyError
 from weir.model.policies import Rate
 from weir.model.queues import QUEUE_SUBSCRIPTION
@@ -80,6 +81,9 @@ class SubscriptionParts:
     levels_of: LevelsOf = lambda batch: None
     #: Counts what its subscriptions give out.
     given: Callable[[], Meter] | None = None
+    #: Told that a cursor has moved, and what is acknowledged by that (None: anything); whether it must be written
+    #: down, for whoever has the log next.
+    moved: "Callable[[Subscription, Sequence[Run] | None], bool]" = lambda subscription, runs: True
 
 
 class Subscription:
@@ -317,7 +321,7 @@ class Subscription:
         if self._counts:
             for first, end in new:
                 self._forget_counts(first, end)
-        self._note()
+        self._note(new)
         if self._dispatcher is not None and self._dispatcher.settled(consumer, new):
             self.pump()
 
@@ -467,8 +471,8 @@ class Subscription:
         if self.durable:
             await self._around.state.flush()
 
-    def _note(self) -> None:
-        if self.durable:
+    def _note(self, runs: Sequence[Run] | None = None) -> None:
+        if self._around.moved(self, runs) and self.durable:
             self._around.state.mark(cursor_key(self.name), self.cursor.to_bytes)
 
     def set_properties(self, properties: Mapping[str, str]) -> None:

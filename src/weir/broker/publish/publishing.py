@@ -128,6 +128,8 @@ class Publisher:
             origin = Origin(producer.name, highest)
         batch = Batch(-1, outgoing.count, outgoing.format, 0, outgoing.payload, BatchFlags.NONE, origin)
         self.count(producer, outgoing)
+        if outgoing.in_memory:
+            return not self.append(batch, receipt, in_memory=True).done()
         return self._send_on(batch, outgoing.deliver_at_ms, receipt)
 
     def publish_all(
@@ -158,7 +160,7 @@ class Publisher:
             receipt.set_exception(refusal)
             return producer.receipts.behind(receipt)
         note = partial(self._note_latency, self._clock.monotonic(), len(batches))
-        stored = self._stream.append_all(batches)
+        stored = self._stream.append_all(batches, in_memory=outgoings[0].in_memory)
         stored.add_done_callback(partial(self._all_stored, receipt, count, size, note))
         self._note_counts(producer, count, size)
         return producer.receipts.behind(receipt) if stored.done() else producer.receipts.appended(receipt)
@@ -255,9 +257,14 @@ class Publisher:
         return not stored.done()  # else it was refused at once
 
     def append(
-        self, batch: Batch, receipt: "asyncio.Future[Receipt]", answer: "asyncio.Future[int] | None" = None
+        self,
+        batch: Batch,
+        receipt: "asyncio.Future[Receipt]",
+        answer: "asyncio.Future[int] | None" = None,
+        *,
+        in_memory: bool = False,
     ) -> "asyncio.Future[int]":
-        stored = self._stream.append(batch)
+        stored = self._stream.append(batch, in_memory=in_memory)
         if answer is not None:  # told first: whoever looks at what is under way next must see it done
             stored.add_done_callback(partial(mirror, answer))
         stored.add_done_callback(

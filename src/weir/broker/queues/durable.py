@@ -27,7 +27,7 @@ from weir.model.errors import (
     WeirError,
 )
 from weir.model.ids import Buffer
-from weir.model.queues import QUEUE_SUBSCRIPTION, QueueDeclaration, QueueRules
+from weir.model.queues import QUEUE_SUBSCRIPTION, QueueDeclaration, QueueKind, QueueRules
 from weir.runtime import Runtime
 from weir.runtime.byte_budget import ByteShare
 from weir.runtime.tasks import TaskScope
@@ -79,6 +79,10 @@ class DurableQueue(LocalQueue):
         topic.on_growth(lambda: keeper.grown(topic.stable_offset))
         topic.on_death(keeper.close)
 
+    def declared(self) -> None:
+        """It is a queue that somebody declared, and not any topic."""
+        self.topic.transient.allow()
+
     @property
     def rules(self) -> QueueRules:
         return self.topic.queue_rules
@@ -127,7 +131,7 @@ class DurableQueue(LocalQueue):
             self.keeper.length.sent(messages.encoded, answer)
         if receipts:
             self._accepted = receipts[-1]
-        if not messages.persistent or not receipts:
+        if not (messages.persistent or self._replicated) or not receipts:
             return self._answer_at_once(receipts, answer, refused)
         self._last = answer
         left = len(receipts)
@@ -160,8 +164,15 @@ class DurableQueue(LocalQueue):
         entries = self._entries(messages.encoded)
         if messages.stamp is not None:
             return self._send_stamped(producer, entries, messages.stamp)
+        in_memory = self._stays_in_memory(messages)
         outgoings = [
-            Outgoing(join_messages(entry), len(entry), BatchFormat.MESSAGES, deliver_at_ms=messages.deliver_at_ms)
+            Outgoing(
+                join_messages(entry),
+                len(entry),
+                BatchFormat.MESSAGES,
+                deliver_at_ms=messages.deliver_at_ms,
+                in_memory=in_memory,
+            )
             for entry in entries
         ]
         if len(outgoings) > 1:
@@ -169,6 +180,17 @@ class DurableQueue(LocalQueue):
             if together is not None:
                 return [together]
         return [producer.publish(outgoing) for outgoing in outgoings]
+
+    @property
+    def _replicated(self) -> bool:
+        """As in RabbitMQ, all that is in a quorum queue is persistent."""
+        return self.topic.queue_rules.kind is QueueKind.QUORUM
+
+    def _stays_in_memory(self, messages: QueueMessages) -> bool:
+        """What is delayed waits where it survives, whatever it is."""
+        if messages.persistent or messages.deliver_at_ms is not None or self._replicated:
+            return False
+        return self.topic.transient.takes(sum(map(len, messages.encoded)))
 
     def _send_stamped(
         self, producer: BrokerProducer, entries: Sequence[Sequence[Buffer]], stamp: Stamp

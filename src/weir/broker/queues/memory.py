@@ -14,7 +14,7 @@ from weir.broker.queues.durable import taken_of
 from weir.broker.queues.keeping.dead_letters import DeadLetters
 from weir.broker.queues.keeping.keeper import QueueKeeper
 from weir.broker.queues.local import LocalQueue, QueueOwner
-from weir.broker.queues.memory_log import OVERHEAD_BYTES, MemoryLog
+from weir.broker.queues.memory_log import MemoryLog
 from weir.broker.topic.meters import Histogram, Meter
 from weir.broker.transactions.decided_log import DecidedLog
 from weir.model.batch import Batch, BatchFormat, Stamp
@@ -27,6 +27,7 @@ from weir.runtime.byte_budget import ByteShare
 from weir.runtime.interfaces import Timer
 from weir.runtime.tasks import TaskScope
 from weir.stream.cursor import Cursor
+from weir.stream.memory_batches import OVERHEAD_BYTES
 from weir.wire.messages import join_messages
 
 #: Queues whose dead letters come here, of which the last parcel is remembered.

@@ -1,37 +1,24 @@
 """The log of a queue in memory: batches with offsets, forgotten as soon as they are acknowledged."""
 
-from bisect import bisect_right
-
 from weir.broker.transactions.index import TransactionIndex
 from weir.model.batch import Batch
 from weir.runtime.byte_budget import ByteShare
 from weir.stream.cursor import Cursor
-from weir.stream.tail import MOST_BATCHES
-
-#: What a batch costs besides its payload, roughly.
-OVERHEAD_BYTES = 300
-#: Forgotten places at the front of the list before the list is cut.
-_CUT_AT = 256
-#: Batches behind one that is not acknowledged are looked through when so many more are there than last time.
-_LOOK_AT = 256
+from weir.stream.memory_batches import MemoryBatches
 
 
 class MemoryLog:
     """Fills `feed.Source` and `decided_log.Decisions`: there are no transactions. `share`: what it may take."""
 
     def __init__(self, share: ByteShare) -> None:
-        self._share = share
-        self._bases: list[int] = []
-        self._batches: list[Batch | None] = []
-        self._head = 0
-        self._live = 0
-        self._look_from = _LOOK_AT
+        self._batches = MemoryBatches(share)
         self.end_offset = 0
         self.index = TransactionIndex()
 
     @property
     def start_offset(self) -> int:
-        return self._bases[self._head] if self._head < len(self._bases) else self.end_offset
+        first = self._batches.first
+        return self.end_offset if first is None else first
 
     @property
     def stable_offset(self) -> int:
@@ -39,67 +26,22 @@ class MemoryLog:
 
     def append(self, batch: Batch) -> None:
         """One that begins at the end."""
-        self._bases.append(batch.base_offset)
         self._batches.append(batch)
-        self._live += 1
         self.end_offset = batch.end_offset
-        self._share.acquire(len(batch.payload) + OVERHEAD_BYTES)
 
     def read_cached(self, offset: int, max_bytes: int) -> list[Batch] | None:
-        at = max(self._head, bisect_right(self._bases, offset, lo=self._head) - 1)
-        found: list[Batch] = []
-        size = 0
-        for place in range(at, len(self._batches)):
-            batch = self._batches[place]
-            if batch is None or batch.end_offset <= offset:
-                continue
-            if (found and size + len(batch) > max_bytes) or len(found) == MOST_BATCHES:
-                break
-            found.append(batch)
-            size += len(batch)
-        return found
+        return self._batches.read(offset, max_bytes)
 
     async def read(self, offset: int, max_bytes: int) -> list[Batch]:
-        return self.read_cached(offset, max_bytes) or []
+        return self._batches.read(offset, max_bytes)
 
     def forget(self, cursor: Cursor) -> None:
-        """What is acknowledged goes: at the front at once, behind one that stays once there is much of it."""
-        acknowledged = cursor.mark_delete + 1
-        batches = self._batches
-        while self._head < len(batches):
-            batch = batches[self._head]
-            if batch is not None:
-                if batch.end_offset > acknowledged and not cursor.all_acked(batch.base_offset, batch.end_offset):
-                    break
-                self._drop(self._head, batch)
-            self._head += 1
-        if self._head >= _CUT_AT and self._head * 2 >= len(batches):
-            del self._bases[: self._head], batches[: self._head]
-            self._head = 0
-        if cursor.holes and self._live >= self._look_from:
-            self._look_through(cursor)
-
-    def _look_through(self, cursor: Cursor) -> None:
-        for place in range(self._head, len(self._batches)):
-            batch = self._batches[place]
-            if batch is not None and cursor.all_acked(batch.base_offset, batch.end_offset):
-                self._drop(place, batch)
-        kept = [(base, batch) for base, batch in zip(self._bases, self._batches, strict=True) if batch is not None]
-        self._bases = [base for base, _ in kept]
-        self._batches = [batch for _, batch in kept]
-        self._head = 0
-        self._look_from = max(_LOOK_AT, 2 * self._live)
-
-    def _drop(self, place: int, batch: Batch) -> None:
-        self._batches[place] = None
-        self._live -= 1
-        self._share.release(len(batch.payload) + OVERHEAD_BYTES)
+        self._batches.forget(cursor)
 
     def close(self) -> None:
         """The queue is gone, and all of it."""
-        self._bases, self._batches, self._head, self._live = [], [], 0, 0
-        self._share.close()
+        self._batches.close()
 
     def __len__(self) -> int:
         """Batches that are kept."""
-        return self._live
+        return len(self._batches)

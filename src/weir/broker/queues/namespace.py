@@ -155,6 +155,7 @@ class LocalQueues:
         if kind is DurableQueue:
             queue.keep(self._context.runtime)
             if declared is not None:
+                queue.declared()
                 await queue.ensure_subscription()
         return queue
 

@@ -9,6 +9,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from pyroaring import BitMap64
+
 from weir.broker.api import Outgoing, ProducerInfo
 from weir.broker.context import BrokerContext
 from weir.broker.publish.producer_state import Pending, ProducerStates
@@ -28,6 +30,7 @@ from weir.model.topics import TopicName
 from weir.runtime.tasks import TaskScope
 from weir.stream.log import Stream
 from weir.stream.state import StateLog
+from weir.stream.unwritten import is_gap
 
 log = logging.getLogger(__name__)
 
@@ -110,6 +113,8 @@ class ProducerStateManager:
         for key in self._state.keys(_PIECE_KEY):
             self._index.load_piece(self._state.get(key) or b"")
         self._index.trim(self._stream.start_offset)
+        if self._stream.unwritten:
+            self._index.hidden -= self._stream.unwritten.offsets
         self.armed = True
         self._follow()
         await self.catch_up()
@@ -202,6 +207,8 @@ class ProducerStateManager:
                 self._index.delays.released(batch)
                 if batch.flags & BatchFlags.LOST:
                     self._lost()
+                elif is_gap(batch):
+                    self._index.hide(batch.base_offset, batch.end_offset)
             return
         if batch.flags & BatchFlags.RELEASED:  # its sequence numbers are long used up, as far as that is known
             self.states.catch_up(batch.stamp, batch.count, batch.append_ms)
@@ -271,7 +278,8 @@ class ProducerStateManager:
             self._state.delete(_DELAYS_KEY)
         else:
             self._state.put(_DELAYS_KEY, delays)
-        for piece, data in self._index.changed_pieces().items():
+        in_memory = self._stream.unwritten.offsets if self._stream.unwritten else BitMap64()
+        for piece, data in self._index.changed_pieces(in_memory).items():
             self._state.put(_key_of(piece), data)
 
     def trimmed(self) -> None:
@@ -292,6 +300,10 @@ class ProducerStateManager:
         forgot = self.states.forget_idle(now_ms, self._index.is_open)
         if forgot or (log_bytes >= self._every_bytes and self._saved_to != self._known_to):
             self._save()
+
+    def forgotten(self, first: int, end: int) -> None:
+        """The messages in [first, end) were in memory only, and nobody wants them any more."""
+        self._index.hide(first, end)
 
     @property
     def saved_to(self) -> int:

@@ -1,6 +1,6 @@
 """The subscriptions of one topic: found, made and deleted, and the limits that its policies set them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from weir.broker.api import (
     StartAt,
@@ -17,9 +17,10 @@ from weir.broker.publish.limits import RateLimit
 from weir.broker.topic.meters import Histogram, Meter
 from weir.broker.topic.producer_state_manager import ProducerStateManager
 from weir.broker.transactions.decided_log import DecidedLog
+from weir.model.bits import Run
 from weir.model.errors import SubscriptionBusyError, SubscriptionNotFoundError, TooManyError
 from weir.model.policies import Policies, Rate
-from weir.model.queues import QueueRules
+from weir.model.queues import QUEUE_SUBSCRIPTION, QueueRules
 from weir.model.topics import TopicName
 from weir.runtime.byte_budget import ByteShare
 from weir.runtime.tasks import TaskScope
@@ -43,7 +44,9 @@ class Subscriptions:
         view: CompactedView,
         producer_state: ProducerStateManager,
         tasks: TaskScope,
+        moved: Callable[[Subscription, Sequence[Run] | None], bool],
     ) -> None:
+        """`moved`: see `SubscriptionParts`."""
         self._topic = topic
         self._policies = policies
         self._streams = context.streams
@@ -71,9 +74,12 @@ class Subscriptions:
             self.queue_side,
             levels_in(context.formats),
             lambda: Meter(clock, context.flows.given, topic),
+            moved,
         )
         #: What policies are about to delete unread.
         self.unread: tuple[UnreadWarning, ...] = ()
+        #: Consumers that are no queue's own.
+        self._others: list[BrokerConsumer] = []
         self.by_name: dict[str, Subscription] = load_subscriptions(self._around, state)
 
     def get(self, name: str) -> Subscription:
@@ -85,6 +91,13 @@ class Subscriptions:
     @property
     def consumer_count(self) -> int:
         return sum(len(subscription.consumers) for subscription in self.by_name.values())
+
+    @property
+    def only_the_queue(self) -> bool:
+        """Whether nobody but consumers of the queue waits for messages."""
+        if self._others:
+            self._others = [consumer for consumer in self._others if consumer.open]
+        return not self._others and len(self.by_name) == 1 and QUEUE_SUBSCRIPTION in self.by_name
 
     # --- policies ---------------------------------------------------------------------------------------
 
@@ -118,6 +131,8 @@ class Subscriptions:
     async def subscribe(self, request: SubscribeRequest, delivery_share: ByteShare | None) -> BrokerConsumer:
         """Let a consumer in; a subscription that is made for it is stored before this returns."""
         self._check_consumers()
+        if not request.per_message and self._stream.end_offset > self._stream.written_to:
+            await self._stream.write_gap()  # what it gets has a place in the log
         subscription = self.by_name.get(request.subscription)
         fresh = subscription is None
         if subscription is None:
@@ -128,6 +143,8 @@ class Subscriptions:
             if not subscription.durable and not subscription.consumers:
                 subscription.end("its first consumer was not let in")
             raise
+        if not request.per_message:
+            self._others.append(consumer)
         if fresh and subscription.durable:
             try:
                 await self._state.flush()

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 
 from weir.broker.api import (
@@ -34,10 +34,12 @@ from weir.broker.topic.stats import topic_stats
 from weir.broker.topic.stored import BrokerStoredTopic
 from weir.broker.topic.subscriptions import Subscriptions
 from weir.broker.topic.traffic import Traffic, traffic_of
+from weir.broker.topic.transient import TransientMessages
 from weir.broker.topic.trimming import Trimming
 from weir.broker.transactions.delayed_moves import DelayedMoves
 from weir.broker.transactions.lost_markers import LostMarkers
 from weir.model.batch import Batch, Stamp
+from weir.model.bits import Run
 from weir.model.errors import (
     NotAllowedError,
     TooManyError,
@@ -131,6 +133,10 @@ class BrokerTopic:
             view=view,
             producer_state=self.producer_state,
             tasks=self._tasks,
+            moved=self._cursor_moved,
+        )
+        self.transient = TransientMessages(
+            context, stream, state, self._subscriptions, self.producer_state, tasks=self._tasks
         )
         self.compaction = Compaction(
             name,
@@ -176,6 +182,7 @@ class BrokerTopic:
             state = await stream.open_state()
             view = await CompactedView.open(context.streams, stream, state)
             topic = cls(context, name, policies, stream=stream, state=state, view=view)
+            await topic.transient.open()
             await topic.producer_state.open()
             await topic._open_holding()
             await topic.publisher.split.open()
@@ -217,6 +224,7 @@ class BrokerTopic:
         return self._subscriptions.by_name
 
     def reader(self) -> LogReader:
+        self.transient.read_by_offset()
         return reader_of(self, self.stream, self.view, self._policies, self._reads)
 
     def traffic(self) -> Traffic:
@@ -234,6 +242,7 @@ class BrokerTopic:
     async def apply(self, policies: Policies) -> None:
         """These policies hold from now on."""
         self._policies = policies
+        self.transient.apply(policies)
         self.publisher.policies = policies
         self.publisher.rate.set(policies.publish_rate or Rate())
         self._subscriptions.apply(policies)
@@ -446,6 +455,9 @@ class BrokerTopic:
     def _messages_lost(self) -> None:
         self._lost_markers.look_soon()
 
+    def _cursor_moved(self, subscription: Subscription, runs: Sequence[Run] | None) -> bool:
+        return self.transient.moved(subscription, runs)
+
     def _delays_committed(self) -> None:
         self._moves.wake()
 
@@ -483,6 +495,7 @@ class BrokerTopic:
             last.push_async_callback(self.view.close)
             last.push_async_callback(self._tasks.close)
             last.callback(self._mark_all)
+            last.push_async_callback(self.transient.close)
             if self.publisher.holding is not None:
                 last.push_async_callback(self.publisher.holding.close)
 

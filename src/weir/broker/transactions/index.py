@@ -52,6 +52,7 @@ class TransactionIndex:
         self._stable = array("q")
         #: Pieces that have changed since they were kept.
         self._dirty: dict[int, None] = {}
+        self._runs_since = 0
 
     # --- learning -----------------------------------------------------------------------------------------------
 
@@ -98,6 +99,19 @@ class TransactionIndex:
                 offset = int(offsets.next_set_bit((piece + 1) * PIECE))
             except ValueError:
                 offset = None
+
+    def hide(self, first: int, end: int) -> None:
+        """Nobody will see the messages in [first, end): they are in no log."""
+        self.hidden.add_range(first, end)
+        self._touch(first, end)
+        self._runs_since += end - first
+        if self._runs_since >= PIECE:  # neighbours that were added one by one take as little as a range
+            self._runs_since = 0
+            self.hidden.run_optimize()
+
+    def _touch(self, first: int, end: int) -> None:
+        for piece in range(first // PIECE, (end - 1) // PIECE + 1):
+            self._dirty[piece] = None
 
     def trim(self, start_offset: int) -> None:
         """Forget what lies before the offset."""
@@ -165,16 +179,24 @@ class TransactionIndex:
             transaction = self._open[producer_id] = _Open(first)
             transaction.offsets = offsets
 
-    def changed_pieces(self) -> dict[int, bytes]:
-        """What is decided, in pieces: those that have changed since the last time."""
+    def changed_pieces(self, passing: BitMap64) -> dict[int, bytes]:
+        """What is decided, in pieces: those that have changed since the last time. `passing`: what is seen now, and
+        is hidden from whoever loads the pieces."""
+        if passing:
+            self._touch(int(passing.min()), int(passing.max()) + 1)
         dirty, self._dirty = self._dirty, {}
-        return {piece: self._piece_bytes(piece) for piece in dirty}
+        return {piece: self._piece_bytes(piece, passing) for piece in dirty}
 
-    def _piece_bytes(self, piece: int) -> bytes:
+    def _piece_bytes(self, piece: int, passing: BitMap64) -> bytes:
         low, high = piece * PIECE, (piece + 1) * PIECE
         rows = range(bisect_left(self._last, low), bisect_left(self._last, high))
         aborted = (Aborted(self._producer[n], self._first[n], self._last[n], self._stable[n]) for n in rows)
-        return encode_piece(Piece(tuple(aborted), self.hidden & BitMap64(range(low, high))))
+        hidden = (self.hidden | passing) if passing else self.hidden
+        within = BitMap64()
+        within.add_range(low, high)
+        within &= hidden
+        within.run_optimize()
+        return encode_piece(Piece(tuple(aborted), within))
 
     def load_piece(self, data: bytes) -> None:
         """What was kept, piece after piece."""

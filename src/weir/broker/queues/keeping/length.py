@@ -15,7 +15,7 @@ from pyroaring import BitMap64
 from weir.broker.dispatch.subscription import Subscription
 from weir.broker.queues.keeping.expiry import KeptQueue
 from weir.broker.queues.keeping.heads import oldest_ready
-from weir.model.batch import Batch
+from weir.model.batch import Batch, BatchFlags
 from weir.model.errors import WeirError
 from weir.model.ids import Buffer
 from weir.model.queues import Overflow, QueueRules
@@ -177,6 +177,9 @@ class Length:
         self._unlearned_bytes = 0
 
     async def _note(self, batch: Batch) -> None:
+        if batch.flags & BatchFlags.UNSEEN:  # it may stand for millions
+            self._known_to = batch.end_offset
+            return
         messages = await self._turns.through(opening(batch))
         sizes = array("I", [len(message.value or b"") for message in messages])
         if len(sizes) != batch.count:  # one stands for all

@@ -5,6 +5,7 @@ import logging
 from pyroaring import BitMap64
 
 from weir.broker.dispatch.feed import Source
+from weir.model.batch import BatchFlags
 from weir.model.errors import OffsetTrimmedError, WireError
 from weir.model.message import Message
 from weir.runtime.interfaces import Clock
@@ -90,7 +91,7 @@ class LetterMaker:
         except OffsetTrimmedError:
             return None
         batch = batches[0] if batches else None
-        if batch is None or not batch.base_offset <= offset < batch.end_offset:
+        if batch is None or not batch.base_offset <= offset < batch.end_offset or batch.flags & BatchFlags.UNSEEN:
             return None
         messages = await self._turns.through(opening(batch))
         if len(messages) != batch.count:  # one stands for all: it cannot be opened

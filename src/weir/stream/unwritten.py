@@ -1,0 +1,138 @@
+"""Batches of a stream that are in memory and not in its log, which has gaps in their places.
+
+They have offsets like all others, and readers find them where they are. A gap is a batch that carries nothing for
+consumers: the log has one written for what was not, as soon as something behind it is written, and readers get one
+for whatever is not in memory any more. So offsets stay dense, whoever reads.
+"""
+
+from collections.abc import Callable, Sequence
+
+from pyroaring import BitMap64
+
+from weir.model.batch import Batch, BatchFlags, BatchFormat
+from weir.model.bits import Run
+from weir.runtime.byte_budget import ByteShare
+from weir.stream.cursor import Cursor
+from weir.stream.memory_batches import MemoryBatches
+from weir.stream.tail import MOST_BATCHES
+from weir.wire.batch import MAX_COUNT
+
+
+def gaps(first: int, end: int, append_ms: int) -> list[Batch]:
+    """As few batches as may be for the offsets in [first, end)."""
+    return [
+        Batch(base, min(MAX_COUNT, end - base), BatchFormat.MESSAGES, append_ms, b"", BatchFlags.CONTROL)
+        for base in range(first, end, MAX_COUNT)
+    ]
+
+
+def is_gap(batch: Batch) -> bool:
+    """Whether these offsets were never written, or are lost."""
+    return bool(batch.flags & BatchFlags.CONTROL) and batch.stamp is None and not len(batch.payload)
+
+
+class Unwritten:
+    """Of one stream. `forgotten` is called with offsets, [first, end), that nobody will see any more."""
+
+    def __init__(self, share: ByteShare, forgotten: Callable[[int, int], None]) -> None:
+        self._batches = MemoryBatches(share, self._gone)
+        self._forgotten = forgotten
+        #: Of all batches here.
+        self.offsets = BitMap64()
+        #: Of those that a former holder of the stream wrote down: acknowledging them has to be.
+        self._carried = BitMap64()
+
+    def __bool__(self) -> bool:
+        return bool(len(self._batches))
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def all(self) -> list[Batch]:
+        return list(self._batches)
+
+    def add(self, batches: Sequence[Batch], *, carried: bool = False) -> None:
+        """They are behind all that are here."""
+        for batch in batches:
+            self._batches.append(batch)
+            self.offsets.add_range(batch.base_offset, batch.end_offset)
+            if carried:
+                self._carried.add_range(batch.base_offset, batch.end_offset)
+
+    # --- reading ----------------------------------------------------------------------------------------
+
+    def between(self, offset: int, end: int, max_bytes: int, append_ms: int) -> list[Batch]:
+        """What is here of [offset, end), and gaps for the rest: at least one batch, no more than fit."""
+        found: list[Batch] = []
+        size = 0
+        for batch in self._batches.read(offset, max_bytes):
+            if batch.base_offset >= end or (found and size + len(batch) > max_bytes):
+                break
+            if batch.base_offset > offset:
+                found += gaps(offset, batch.base_offset, batch.append_ms)
+            found.append(batch)
+            size += len(batch)
+            offset = batch.end_offset
+        following = self._next_behind(offset, end)
+        if offset < following and len(found) < MOST_BATCHES:
+            found += gaps(offset, following, append_ms)
+        return found
+
+    def _next_behind(self, offset: int, end: int) -> int:
+        """Where the next batch begins, or the end."""
+        rank = self.offsets.rank(offset - 1) if offset else 0
+        return min(end, int(self.offsets[rank])) if rank < len(self.offsets) else end
+
+    def merged(self, batches: list[Batch], offset: int, max_bytes: int) -> list[Batch]:
+        """What was read from the log, from the batch that holds the offset on, with what is here in its gaps."""
+        if not self.offsets.range_cardinality(batches[0].base_offset, batches[-1].end_offset):
+            return batches
+        found: list[Batch] = []
+        size = 0
+        for batch in batches:
+            if not is_gap(batch):
+                some, end = [batch], batch.end_offset
+            else:
+                first = max(offset, batch.base_offset)
+                some, end = self.between(first, batch.end_offset, max_bytes, batch.append_ms), batch.end_offset
+            found += some
+            size += sum(map(len, some))
+            if some[-1].end_offset < end or size >= max_bytes or len(found) >= MOST_BATCHES:
+                break  # whoever wants more reads on from there
+        return found
+
+    def older_than(self, moment_ms: int, offset: int) -> int:
+        """The offset behind those, from this one on, that were appended before the moment."""
+        return self._batches.older_than(moment_ms, offset)
+
+    # --- acknowledging ----------------------------------------------------------------------------------
+
+    def only_here(self, runs: Sequence[Run]) -> bool:
+        """Whether all of these would be gone with this holder of the stream, acknowledged or not."""
+        return all(
+            self.offsets.contains_range(first, end) and not self._carried.range_cardinality(first, end)
+            for first, end in runs
+        )
+
+    def forget(self, cursor: Cursor) -> None:
+        """What is acknowledged goes."""
+        self._batches.forget(cursor)
+
+    @property
+    def has_carried(self) -> bool:
+        """Whether anything that was written down is still wanted."""
+        return bool(self._carried)
+
+    @property
+    def all_carried(self) -> bool:
+        return len(self._carried) == len(self.offsets)
+
+    def _gone(self, batch: Batch) -> None:
+        self.offsets.remove_range(batch.base_offset, batch.end_offset)
+        self._carried.remove_range(batch.base_offset, batch.end_offset)
+        self._forgotten(batch.base_offset, batch.end_offset)
+
+    def close(self) -> None:
+        self._batches.close()
+        self.offsets.clear()
+        self._carried.clear()
