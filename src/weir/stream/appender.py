@@ -30,6 +30,7 @@ from weir.stream.placing import Append, Placed, pieces_of, place
 from weir.stream.recovery import closed, recover
 from weir.stream.tail import StreamTail
 from weir.stream.turnover import RollLimits, Turnover
+from weir.stream.unwritten import without
 
 log = logging.getLogger(__name__)
 
@@ -318,7 +319,7 @@ class Appender:
         batches = placed.batches
         if batches:
             check(batches[0].base_offset == self._end_offset, "offsets are acknowledged in order, without gaps")
-            self._tail.push(batches)
+            self._tail.push(without(batches, placed.unwritten))
             self._end_offset = batches[-1].end_offset
             if self._on_stored is not None:
                 self._on_stored(batches)
@@ -370,7 +371,8 @@ class Appender:
             await self._chain.change(lambda chain: chain.with_opened(writer.ledger_id, now_ms))
         except StreamFencedError:
             await writer.abandon()
-            await self._context.ledgers.delete(writer.ledger_id)
+            if not await self._chain.may_name(writer.ledger_id):
+                await self._context.ledgers.delete(writer.ledger_id)
             raise
         self._writer, self._stored_entries = writer, 0
         self._writer_opened_at = self._clock.monotonic()

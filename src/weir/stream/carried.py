@@ -88,7 +88,7 @@ class Carried:
             if self._stream.end_offset > self._stream.written_to:  # what is on its way is in memory then
                 await self._stream.write_gap()
             if self._stream.unwritten and not self._stream.unwritten.all_carried:
-                await self._replace(await self._write(self._stream.unwritten.all()))
+                await self._replace(await self._write(self._stream.unwritten.carry()))
         except WeirError as failed:
             log.warning("transient messages of %s stay behind: %s", self._stream.name, failed)
 

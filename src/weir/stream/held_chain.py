@@ -8,7 +8,13 @@ from dataclasses import replace
 from weir.meta import keys
 from weir.meta.update import Codec, VersionedValue, create, read, update
 from weir.model.check import check
-from weir.model.errors import MetaConflictError, MetaKeyMissingError, StreamFencedError, StreamNotFoundError
+from weir.model.errors import (
+    MetaConflictError,
+    MetaError,
+    MetaKeyMissingError,
+    StreamFencedError,
+    StreamNotFoundError,
+)
 from weir.model.ids import LedgerId
 from weir.model.stream import Chain
 from weir.stream.context import StreamContext
@@ -58,6 +64,15 @@ class HeldChain:
     @property
     def key(self) -> str:
         return self._record.key
+
+    async def may_name(self, ledger_id: LedgerId) -> bool:
+        """Whether the chain in the store has this ledger, whoever holds it: a change whose answer was lost may be
+        made, and the next holder then has it. Asked by one that is fenced and changes nothing any more."""
+        try:
+            record = await read(self._context.meta, self.key, CHAIN)
+        except MetaError:
+            return True
+        return record is not None and record.value.span_of(ledger_id) is not None
 
     async def change(self, transform: Callable[[Chain], Chain]) -> None:
         """Replace the chain by `transform` of it, if this holder's is still the one in the store. Once begun it

@@ -212,13 +212,12 @@ class Stream:
             return []
         if offset < self.start_offset:
             return None
-        cached = self._tail.read(offset, max_bytes)
-        if cached is not None:
-            return cached
         if offset >= self._appender.written_to:
             return self._read_unwritten(offset, max_bytes)
-        found = self._ahead.cached(offset, max_bytes)
-        return self._merged(found, offset, max_bytes) if found else found
+        cached = self._tail.read(offset, max_bytes)
+        if cached is None:
+            cached = self._ahead.cached(offset, max_bytes)
+        return self._merged(cached, offset, max_bytes) if cached else cached
 
     async def read(self, offset: int, max_bytes: int) -> list[Batch]:
         """Acknowledged batches from the one that holds `offset` on, at least one; none only at the end.
@@ -228,13 +227,11 @@ class Stream:
         if offset < self.start_offset:
             raise self._trimmed(offset)
         while True:
-            found = self._tail.read(offset, max_bytes)
-            if not found and offset >= self.written_to:
+            if offset >= self.written_to:
                 return self._read_unwritten(offset, max_bytes)
-            if not found and (found := await self._ahead.read(offset, max_bytes)):
-                found = self._merged(found, offset, max_bytes)
+            found = self._tail.read(offset, max_bytes) or await self._ahead.read(offset, max_bytes)
             if found or offset >= self.end_offset:
-                return found
+                return self._merged(found, offset, max_bytes)
 
     def _read_unwritten(self, offset: int, max_bytes: int) -> list[Batch]:
         """Behind all that is written."""
@@ -243,7 +240,7 @@ class Stream:
         return self.unwritten.between(offset, self.end_offset, max_bytes, self.last_ms)
 
     def _merged(self, batches: list[Batch], offset: int, max_bytes: int) -> list[Batch]:
-        return self.unwritten.merged(batches, offset, max_bytes) if self.unwritten else batches
+        return self.unwritten.merged(batches, offset, max_bytes) if batches and self.unwritten else batches
 
     async def _read_old(self, offset: int, max_bytes: int) -> list[Batch]:
         """Batches from the ledgers; none where the tail has them, or at the end."""

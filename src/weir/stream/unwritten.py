@@ -18,6 +18,19 @@ from weir.stream.tail import MOST_BATCHES
 from weir.wire.batch import MAX_COUNT
 
 
+def without(batches: Sequence[Batch], unwritten: Sequence[Batch]) -> Sequence[Batch]:
+    """Consecutive batches, with gaps in the places of those that are not written."""
+    if not unwritten:
+        return batches
+    if len(unwritten) == len(batches):
+        return gaps(batches[0].base_offset, batches[-1].end_offset, batches[-1].append_ms)
+    passing = {batch.base_offset: None for batch in unwritten}
+    return [
+        gaps(batch.base_offset, batch.end_offset, batch.append_ms)[0] if batch.base_offset in passing else batch
+        for batch in batches
+    ]
+
+
 def gaps(first: int, end: int, append_ms: int) -> list[Batch]:
     """As few batches as may be for the offsets in [first, end)."""
     return [
@@ -47,9 +60,6 @@ class Unwritten:
 
     def __len__(self) -> int:
         return len(self._batches)
-
-    def all(self) -> list[Batch]:
-        return list(self._batches)
 
     def add(self, batches: Sequence[Batch], *, carried: bool = False) -> None:
         """They are behind all that are here."""
@@ -122,6 +132,11 @@ class Unwritten:
     def has_carried(self) -> bool:
         """Whether anything that was written down is still wanted."""
         return bool(self._carried)
+
+    def carry(self) -> list[Batch]:
+        """All of them, which are being written down: from now on acknowledging them has to be, too."""
+        self._carried |= self.offsets
+        return list(self._batches)
 
     @property
     def all_carried(self) -> bool:

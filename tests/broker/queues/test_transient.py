@@ -6,9 +6,9 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-
 from tests.broker.queues.conftest import ANN, Stage
 from tests.broker.queues.test_crashes import Cluster
+
 from weir.broker.api import ConsumeRequest, StartAt, SubscribeRequest, SubscriptionType
 from weir.model.batch import BatchFlags
 from weir.model.policies import Policies, Retention
@@ -58,7 +58,8 @@ def test_nothing_is_written_for_them_nor_for_their_acknowledgements(run: Run) ->
             await publish(stage, queue, "abc")
             assert await stage.counts(queue) == (3, 0, 0)
             assert await drained(stage, queue, 3) == "abc"
-        assert topic.stream.chain.spans == () and topic.stream.written_to == 0 and topic.end_offset == 9
+        assert topic.stream.chain.spans == ()
+        assert (topic.stream.written_to, topic.end_offset) == (0, 9)
         assert topic.state._noted == noted
         assert stage.broker.context.queue_budget.used_bytes == 0
 
@@ -71,7 +72,7 @@ def test_they_keep_their_places_between_persistent_ones_wherever_they_are_read_f
         await ready(stage, queue)
         await publish(stage, queue, "aBcdEFgh")
         topic = await stage.topic()
-        assert topic.stream.size_bytes < 600 and topic.stream.written_to == 6
+        assert topic.stream.written_to == 6
         untail(topic)
         consumer = await stage.consumer(queue)
         found = await stage.receive(consumer, 8)

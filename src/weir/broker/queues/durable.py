@@ -234,6 +234,8 @@ class DurableQueue(LocalQueue):
         last = self._last
 
         def say(_: object = None) -> None:
+            if answer.done():  # nobody waits any more
+                return
             if failed is not None:
                 answer.set_exception(failed)
             else:

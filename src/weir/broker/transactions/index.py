@@ -180,8 +180,8 @@ class TransactionIndex:
             transaction.offsets = offsets
 
     def changed_pieces(self, passing: BitMap64) -> dict[int, bytes]:
-        """What is decided, in pieces: those that have changed since the last time. `passing`: what is seen now, and
-        is hidden from whoever loads the pieces."""
+        """What is decided, in pieces: those that have changed since the last time. `passing`: what is seen now,
+        and is hidden from whoever loads the pieces."""
         if passing:
             self._touch(int(passing.min()), int(passing.max()) + 1)
         dirty, self._dirty = self._dirty, {}

@@ -1,7 +1,8 @@
 """What queues promise, as pure functions from a history to the places where a promise was broken.
 
 What counts as what, exactly:
-- A publish that failed or was never answered may be in its queue or not, also later. Every message is sent once.
+- A publish that failed or was never answered may be in its queue or not, also later; so may a transient one,
+  whatever was answered. Every message is sent once, and is in its queue at the most once.
 - An acknowledgement binds once it is durable; from then on the message is nowhere, and comes to no consumer that
   begins later. One that nobody heard of again may count or not.
 - A message that was rejected, or whose time is over, is a dead letter, or, after a crash, in its queue again; once
@@ -37,7 +38,8 @@ def confirmed_is_never_lost(ops: Sequence[QueueOp]) -> list[Violation]:
     found = []
     for op in of(ops, QueueOpKind.PUBLISH):
         letters = _LETTERS[op.queue]
-        if not op.ok or op.queue not in drained or letters not in drained or (op.queue, op.number) in acked:
+        known = op.queue in drained and letters in drained
+        if not op.ok or op.transient or not known or (op.queue, op.number) in acked:
             continue
         if (op.queue, op.number) not in there and (letters, op.number) not in there:
             sentence = f"{op.number} was confirmed, and is neither in {op.queue} nor in {letters}"
@@ -53,6 +55,28 @@ def a_dead_letter_exists_once(ops: Sequence[QueueOp]) -> list[Violation]:
     for (queue, number), same in grouped(letters, lambda op: (op.queue, op.number)).items():
         if len(same) > 1:
             found.append(Violation(promise, f"{number} is in {queue} {len(same)} times", tuple(same)))
+    return found
+
+
+def a_message_is_there_once(ops: Sequence[QueueOp]) -> list[Violation]:
+    """Wherever it was: in memory, in the log, or carried from one broker to the next."""
+    promise = "a message is in its queue once, in the place in which it was published"
+    content = [op for op in of(ops, QueueOpKind.CONTENT) if op.queue in _LETTERS]
+    found = []
+    for (queue, number), same in grouped(content, lambda op: (op.queue, op.number)).items():
+        if len(same) > 1:
+            found.append(Violation(promise, f"{number} is in {queue} {len(same)} times", tuple(same)))
+    publisher = {(op.queue, op.number): op.client for op in of(ops, QueueOpKind.PUBLISH) if op.ok}
+    last: dict[tuple[str, str], QueueOp] = {}
+    for op in content:
+        client = publisher.get((op.queue, op.number))
+        if client is None:  # nobody knows when it came
+            continue
+        before = last.get((op.queue, client))
+        if before is not None and before.number > op.number:
+            sentence = f"{client} published {op.number} to {op.queue} before {before.number}: it came behind it"
+            found.append(Violation(promise, sentence, (before, op)))
+        last[op.queue, client] = op
     return found
 
 
@@ -128,6 +152,7 @@ CHECKERS: tuple[Checker, ...] = (
     all_is_available,
     confirmed_is_never_lost,
     a_dead_letter_exists_once,
+    a_message_is_there_once,
     a_message_has_one_fate,
     acknowledged_comes_no_more,
     nothing_comes_from_nowhere,

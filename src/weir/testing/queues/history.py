@@ -30,6 +30,8 @@ class QueueOp(Operation):
     queue: str = ""
     #: Of one publisher the later ones are greater.
     number: int = 0
+    #: PUBLISH: it may be gone with its broker.
+    transient: bool = False
     #: CONSUME: nobody else consumes the queue meanwhile, and nothing in it expires.
     alone: bool = False
 

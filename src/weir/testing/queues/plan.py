@@ -34,12 +34,15 @@ class QueuePlan:
     requeues: float
     ttl_ms: int
     moves: bool
+    #: Of a message, how likely it is transient: gone with its broker, and else where it was published.
+    transient: float
     streams: StreamSettings
     broker: BrokerSettings
 
     def __str__(self) -> str:
         faults = ", ".join(fault.value for fault in self.storage.faults) or "no faults"
         moves = ", moves" if self.moves else ""
+        moves += f", {self.transient:.0%} transient" if self.transient else ""
         return (
             f"{self.brokers} brokers, {self.storage.bookies} bookies, {self.messages} messages, "
             f"{self.rejects:.0%} rejected, {self.ttl_ms} ms to live{moves}; {faults}"
@@ -57,6 +60,7 @@ def make_queue_plan(rng: Random) -> QueuePlan:
         requeues=rng.choice((0.0, 0.1, 0.3)),
         ttl_ms=rng.choice((0, 100, 400)),
         moves=rng.random() < 0.4,
+        transient=rng.choice((0.0, 0.3, 0.8)),
         streams=StreamSettings(
             quorum=quorum,
             roll_entries=rng.choice((15, 1000)),

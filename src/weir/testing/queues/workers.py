@@ -84,8 +84,13 @@ class Worker:
 
     def _send(self, queue: Queue, queue_name: str) -> "asyncio.Task[None]":
         number = self._numbers[queue_name] = self._numbers.get(queue_name, 0) + 1
-        pending = self._story.begin(self._name, QueueOpKind.PUBLISH, queue=queue_name, number=number)
-        answer = queue.publish(QueueMessages([encode_message(Message(None, b"%d" % number))]))
+        transient = self._rng.random() < self._plan.transient
+        pending = self._story.begin(
+            self._name, QueueOpKind.PUBLISH, queue=queue_name, number=number, transient=transient
+        )
+        encoded = [encode_message(Message(None, b"%d" % number))]
+        answer = queue.publish(QueueMessages(encoded, persistent=not transient))
+        answer.add_done_callback(lambda done: done.cancelled() or done.exception())
 
         async def wait() -> None:
             try:
