@@ -1,7 +1,7 @@
 """Transient messages in durable queues, by RabbitMQ's, Kafka's and Pulsar's own clients: no disk, no surprise."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -126,26 +126,14 @@ def test_those_who_come_late_see_what_is_in_the_log_and_stop_at_no_gap(
     assert list(kafka_reads(weir, name, 3)) == ["C", "E", "g"]
 
 
-def test_a_server_that_is_killed_loses_them_and_nothing_else_one_that_is_stopped_loses_nothing(
-    weir: UpProcess, name: str, until: Callable[[Callable[[], Any]], Any]
-) -> None:
-    connection = connected(weir)
-    channel = connection.channel()
-    channel.confirm_delivery()
-    channel.queue_declare(name, durable=True)
-    publish(channel, name, "A", "b", "C", "d")
-    weir.stop()
-    weir.start()
+def test_a_server_that_is_killed_loses_them_and_nothing_else(weir: UpProcess, name: str) -> None:
     channel = connected(weir).channel()
     channel.confirm_delivery()
-    assert channel.queue_declare(name, passive=True).method.message_count == 4
-    publish(channel, name, "e", "F", "g")
-    method, _, body = channel.basic_get(name, auto_ack=True)
-    assert (body, method.message_count) == (b"A", 6)
+    channel.queue_declare(name, durable=True)
+    publish(channel, name, "a", "B", "c", "D", "e")
+    assert channel.queue_declare(name, passive=True).method.message_count == 5
     weir.kill()
     weir.start()
     channel = connected(weir).channel()
-    left = channel.queue_declare(name, passive=True).method.message_count
-    found = taken(channel, name, left).removeprefix("A")
-    assert found.replace("b", "").replace("d", "") == "CF"
-    assert not {"e", "g"} & set(found)
+    assert channel.queue_declare(name, passive=True).method.message_count == 2
+    assert taken(channel, name, 2) == "BD"
