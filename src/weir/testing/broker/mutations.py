@@ -208,7 +208,7 @@ def _seek_not_persisted() -> Iterator[None]:
     seek = Subscription.seek
 
     async def forgetful(self: Subscription, offset: int) -> None:
-        self._note = lambda: None  # type: ignore[method-assign]
+        self._note = lambda runs=None: None  # type: ignore[method-assign]
         try:
             await seek(self, offset)
         finally:
