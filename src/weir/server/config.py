@@ -104,8 +104,8 @@ class BrokerConfig:
     queue_memory: int = setting(
         SIZE,
         256 * MIB,
-        "Messages of AMQP's queues in memory, over all of them; above it their publishers wait. Transient messages "
-        "of durable queues have three quarters of it; above that they are written.",
+        "Messages of AMQP's queues in memory, over all of them; above it their publishers wait. Transient "
+        "messages of durable queues have three quarters of it; above that they are written.",
     )
     delivery_bytes: int = setting(SIZE, MIB, "The most that one consumer gets in one go.")
     look_ahead: int = setting(
