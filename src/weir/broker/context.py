@@ -52,8 +52,6 @@ class BrokerContext:
     #: Who has which partition, of the consumer groups that this broker coordinates.
     members: GroupMembers = field(default_factory=GroupMembers)
 
-    #: Messages of queues in memory.
-    queue_budget: ByteBudget = field(default_factory=lambda: ByteBudget(BrokerSettings().queue_memory_bytes))
     #: Called when a topic that was declared as a queue is being deleted, whoever does so.
     queue_deleted: Callable[[TopicName], Awaitable[None]] = _nothing_else
     #: What is declared of topics that are queues.
@@ -62,6 +60,11 @@ class BrokerContext:
     transactions: TransactionGate = field(default_factory=TransactionGate)
     #: What passes through all topics together.
     flows: BrokerFlows = field(default_factory=BrokerFlows)
+
+    @property
+    def queue_budget(self) -> ByteBudget:
+        """For messages of queues in memory."""
+        return self.streams.memory
 
     def keys_of(self, batch: Batch) -> Keys:
         """The keys of a batch; one that nobody can open has none."""

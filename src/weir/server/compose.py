@@ -288,7 +288,6 @@ async def compose_broker(
     cluster = None if bundles is None or how.peers is None else _cluster(bundles.ownership)
     exchanges = ExchangeService(meta, runtime, registry, ExchangeAccess(authoriser), cluster=cluster)
     stack.push_async_callback(exchanges.close)
-    queue_budget = ByteBudget(how.broker.queue_memory_bytes)
     context = BrokerContext(
         runtime,
         StreamContext(
@@ -298,7 +297,7 @@ async def compose_broker(
             TailCache(how.tail_bytes),
             how.streams,
             features,
-            queue_budget,
+            ByteBudget(how.broker.queue_memory_bytes),
         ),
         how.broker,
         ByteBudget(how.broker.in_flight_bytes),
@@ -307,7 +306,6 @@ async def compose_broker(
         open_holding=partial(_open_holding, how.holding),
         queue_rules=DeclaredRules(registry),
         queue_deleted=partial(forget_bindings, exchanges),
-        queue_budget=queue_budget,
     )
     authenticator = how.authenticator or Authenticator(
         runtime.clock, how.security, tokens=how.tokens, users=registry.users
