@@ -88,3 +88,16 @@ def test_what_happens_is_pushed(visitor: Visitor, client: pulsar.Client, unique:
         told += line
     assert b"event: overview" in told
     connection.close()
+
+
+def test_a_weir_that_stops_does_not_wait_for_those_who_look(start_weir) -> None:  # type: ignore[no-untyped-def]
+    import http.client
+
+    weir = start_weir("limits.drain_timeout=1h")
+    address = weir.up.addresses["http"]
+    connection = http.client.HTTPConnection(address.host, address.port, timeout=60)
+    connection.request("GET", "/console/live/overview", headers={"accept": "text/event-stream"})
+    response = connection.getresponse()
+    assert response.readline() == b"retry: 3000\n"
+    weir.run(weir.up.close)
+    assert response.read() is not None, "the stream comes to its end"

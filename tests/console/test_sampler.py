@@ -23,6 +23,7 @@ class CountedTopic:
     name: TopicName
     backlog: int = 0
     asked: int = 0
+    stored: Any = None
 
     def stats(self) -> Any:
         self.asked += 1
@@ -113,6 +114,23 @@ def test_rates_are_what_passed_since_the_tick_before() -> None:
     ticked(sampler, clock, 1)
     point = sampler.points[-1]
     assert (point.messages_in, point.messages_out, point.bytes_in, point.bytes_out) == (5.0, 2.0, 500.0, 200.0)
+
+
+async def test_what_topics_hold_for_later_is_counted() -> None:
+    broker, clock = broker_of(3), Clock()
+    sampler = Sampler(clock, broker)  # type: ignore[arg-type]
+
+    async def count() -> Any:
+        return SimpleNamespace(messages=4)
+
+    holder = next(iter(broker.topics.values()))
+    holder.stored = SimpleNamespace(held=SimpleNamespace(count=count))
+    ticked(sampler, clock, 1)
+    await sampler.count_held()
+    assert sampler.held == 4
+    del broker.topics[holder.name]
+    await sampler.count_held()
+    assert sampler.held == 0
 
 
 async def test_what_ten_look_at_is_rendered_once() -> None:

@@ -32,6 +32,8 @@ class RatesAnswer(Struct, rename="camel"):
     #: Topics in use there.
     loaded: int
     connections: dict[str, int]
+    #: Messages that wait for their moment.
+    held: int
     points: list[RatePoint]
 
 
@@ -74,7 +76,10 @@ class History:
     async def _rates(self, call: Call) -> RatesAnswer:
         now = self._context.clock.monotonic()
         points = [rate_point(point, now) for point in self._sampler.points]
-        return RatesAnswer(self._context.broker_id, self._sampler.loaded, dict(self._connections()), points)
+        sampler = self._sampler
+        return RatesAnswer(
+            self._context.broker_id, sampler.loaded, dict(self._connections()), sampler.held, points
+        )
 
     def _of_domain(self, domain: Domain) -> Any:
         async def get(call: Call) -> HistoryAnswer:

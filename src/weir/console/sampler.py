@@ -29,6 +29,8 @@ _SUBSCRIPTIONS = 50
 _BUSY, _TURN = 100, 50
 #: Topics of which somebody asked for the history are sampled at each tick for so long, at most so many.
 _ASKED_S, _ASKED = 30.0, 200
+#: Topics of which is known how much they hold for later.
+_HOLDERS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,8 @@ class Sampler:
         self._turn: Iterator[TopicName] = iter(())
         self._backlogs: dict[TopicName, int] = {}
         self._backlog = 0
+        #: Topics that hold messages for later, and how many each held when it was last asked.
+        self._held: dict[TopicName, int] = {}
         self._seen: tuple[float, int, int, int, int] | None = None
         self._changed = Waiters()
         self._sooner = Waiters()
@@ -113,9 +117,25 @@ class Sampler:
             await self._changed.wait()
         return self.revision
 
+    @property
+    def held(self) -> int:
+        """Messages that wait for their moment."""
+        return sum(self._held.values())
+
+    async def count_held(self) -> None:
+        """Ask those that hold something; few topics ever do, and what they know is in memory."""
+        for name in list(self._held)[:_HOLDERS]:
+            topic = self._broker.served_now(name)
+            area = None if topic is None or topic.stored is None else topic.stored.held
+            if area is None:
+                del self._held[name]
+            else:
+                self._held[name] = (await area.count()).messages
+
     async def run(self) -> None:
         while True:
             try:
+                await self.count_held()
                 self.tick()
             except Exception:
                 log.exception("the console's sampler failed, and goes on")
@@ -174,6 +194,8 @@ class Sampler:
         stats = topic.stats()
         backlog = sum(each.backlog for each in stats.subscriptions if each.placed and each.durable)
         self._note_backlog(topic.name, backlog)
+        if topic.stored is not None and topic.stored.held is not None and len(self._held) < _HOLDERS:
+            self._held.setdefault(topic.name, 0)
         history = self.topics.pop(topic.name, None) or TopicHistory()
         self.topics[topic.name] = history
         if len(self.topics) > _HISTORIES:

@@ -67,6 +67,7 @@ async def _values(view: View) -> dict[str, Any]:
         "last": points[-1] if points else rate_point(Point(now), now),
         "topics": await context.registry.topics.count(),
         "loaded": sampler.loaded + sum(one.loaded for one in others),
+        "held": sampler.held + sum(one.held for one in others),
         "connections": list(connections.items()),
         "disk": await console.parts.disk(),
         "brokers": context.broker.brokers(),
