@@ -167,3 +167,11 @@ def _link(name: str, libraries: Path) -> None:
         top = file.parts[0]
         if top not in ("..", "__pycache__") and not (libraries / top).exists():
             (libraries / top).symlink_to(Path(str(distribution(name).locate_file(top))))
+
+
+def test_pytest_finds_the_plug_in_of_the_wheel(built: Path) -> None:
+    with zipfile.ZipFile(_wheel(built)) as wheel:
+        names = wheel.namelist()
+        [points] = [name for name in names if name.endswith(".dist-info/entry_points.txt")]
+        assert "[pytest11]\nweir = weir.pytest_plugin.plugin" in wheel.read(points).decode()
+    assert "weir/pytest_plugin/host/forkserver.py" in names
