@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from weir.cli.lazy import Lazy, LazyGroup
+from weir.cli.output import Output
 from weir.cli.remote import Remote, remote_options
 from weir.cli.spark_side import need_spark
 from weir.cli.sql_session import Session, hello_of, open_session
@@ -80,7 +81,7 @@ def sql(
     no_server: bool,
     debug: bool,
     remote: Remote,
-    as_json: bool,
+    out: Output,
 ) -> None:
     """Query topics, and define streams, with SQL on Spark. Statements end with semicolons."""
     if ctx.invoked_subcommand is not None:
@@ -90,14 +91,14 @@ def sql(
     asked = not given and sys.stdin.isatty()
     hello = hello_of(
         remote,
-        as_json=as_json,
+        as_json=out.json,
         limit=limit or (_PROMPT_ROWS if asked else None),
         start=start,
         kafka=kafka,
         checkpoints=checkpoints,
         no_runner=no_runner,
     )
-    printer = Printer(as_json=as_json)
+    printer = Printer(out)
     wait = printer.spinner
     session = open_session(
         hello,

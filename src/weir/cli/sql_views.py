@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
+from weir.cli.output import Format, Output
+
 if TYPE_CHECKING:
     from rich.status import Status
 
@@ -46,9 +48,10 @@ class Spinner:
 class Printer:
     """Takes what a session says, and prints it."""
 
-    def __init__(self, *, as_json: bool, csv: bool = False) -> None:
-        self._as_json = as_json
-        self._csv = csv
+    def __init__(self, out: Output) -> None:
+        self._out = out
+        self._as_json = out.json
+        self._csv = out.format is Format.CSV
         self.spinner = Spinner()
         self._head: m.Head | None = None
         self._rows: list[Any] = []
@@ -113,12 +116,8 @@ class Printer:
             from weir.spark.serving.cells import json_array
 
             click.echo(json_array(bytes(row) for row in self._rows).decode())
-        elif self._csv:
-            click.echo(_csv([head.columns, *(json.loads(bytes(row)) for row in self._rows)]))
         else:
-            from weir.cli.output import print_table
-
-            print_table(head.columns, (json.loads(bytes(row)) for row in self._rows))
+            self._out.table(head.columns, [json.loads(bytes(row)) for row in self._rows])
 
     def _watched(self, head: "m.Head") -> None:
         if self._as_json:
@@ -137,31 +136,29 @@ class Printer:
             _remark(f"{word.took_ms / 1000:.2f} s")
 
 
-def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, as_json: bool) -> None:
+def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Any]], out: Output) -> None:
     """One result."""
     from weir.spark.serving.cells import as_object, json_array, names_of, shown
 
-    if as_json:
+    if out.json:
         names = names_of(columns)
         click.echo(json_array(as_object(names, row) for row in rows).decode())
     else:
-        from weir.cli.output import print_table
-
-        print_table(columns, ([shown(cell) for cell in row] for row in rows))
+        out.table(columns, [[shown(cell) for cell in row] for row in rows])
 
 
-def print_watched(tables: Generator[Result], *, as_json: bool) -> None:
+def print_watched(tables: Generator[Result], out: Output) -> None:
     """The same table again and again, in place on a terminal, until it is interrupted: with JSON, a line each."""
     from weir.spark.serving.cells import as_object, names_of
 
     with closing(tables):
         for found in tables:
-            if as_json:
+            if out.json:
                 names = names_of(found.columns)
                 click.echo(f"[{','.join(as_object(names, row).decode() for row in found.rows)}]")
             else:
                 click.clear()
-                print_rows(found.columns, found.rows, as_json=False)
+                print_rows(found.columns, found.rows, out)
                 click.echo(f"{datetime.now().astimezone():%H:%M:%S}; Ctrl-C ends it")
             sys.stdout.flush()
 

@@ -100,7 +100,7 @@ def _show(what: "ShowStreams | DescribeStream", remote: Remote, *, watch: bool, 
     console = Console(_no_spark, place_of(remote, "unused:0"))
     if watch:
         try:
-            print_watched(console.watch(Watch(what)), as_json=out.json)
+            print_watched(console.watch(Watch(what)), out)
         except KeyboardInterrupt:
             click.echo("", err=True)
         except BrokenPipeError:  # whoever reads has seen enough
@@ -110,7 +110,7 @@ def _show(what: "ShowStreams | DescribeStream", remote: Remote, *, watch: bool, 
     if not isinstance(found, Rows):
         return
     if out.json:
-        print_rows(found.columns, found.rows, as_json=True)
+        print_rows(found.columns, found.rows, out)
     elif isinstance(what, DescribeStream):
         out.fields([(str(name), value) for name, value in found.rows])
     else:
