@@ -40,6 +40,13 @@ class Column:
     name: str
     wide: bool = False
     cut: str = ""
+    #: Whether the name is the user's own word, which is never written in capitals.
+    verbatim: bool = False
+
+    @property
+    def heading(self) -> str:
+        """Over a column in a pipe or file."""
+        return self.name if self.verbatim else self.name.upper()
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +237,7 @@ def _print_table(columns: list[Column], rows: list[list[object]], title: str | N
     room = screen.width - 3 * len(columns) - 1
     # Who asks for all of it gets all of it, however long the lines are.
     if not sys.stdout.isatty() or (wide and sum(widths) > room):
-        _print_plain([column.name for column in columns], lines, widths, right, title)
+        _print_plain([column.heading for column in columns], lines, widths, right, title)
         return
     widths = fitted(columns, widths, room)
     from rich.markup import escape
@@ -247,12 +254,12 @@ def _print_table(columns: list[Column], rows: list[list[object]], title: str | N
 
 
 def _print_plain(
-    names: list[str], lines: list[list[str]], widths: list[int], right: list[bool], title: str | None
+    headings: list[str], lines: list[list[str]], widths: list[int], right: list[bool], title: str | None
 ) -> None:
     """For pipes and files: everything in full, one line per row, and nothing but text."""
     if title is not None:
         click.echo(f"{title}:")
-    for line in [[name.upper() for name in names], *lines]:
+    for line in [headings, *lines]:
         cells = zip(line, widths, right, strict=True)
         texts = [
             " " * (width - cell_len(text)) + text if r else set_cell_size(text, width) for text, width, r in cells

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
-from weir.cli.output import Format, Output
+from weir.cli.output import Column, Format, Output
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -117,7 +117,7 @@ class Printer:
 
             click.echo(json_array(bytes(row) for row in self._rows).decode())
         else:
-            self._out.table(head.columns, [json.loads(bytes(row)) for row in self._rows])
+            self._out.table(_columns(head.columns), [json.loads(bytes(row)) for row in self._rows])
 
     def _watched(self, head: "m.Head") -> None:
         if self._as_json:
@@ -144,7 +144,7 @@ def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Any]], out: Outpu
         names = names_of(columns)
         click.echo(json_array(as_object(names, row) for row in rows).decode())
     else:
-        out.table(columns, [[shown(cell) for cell in row] for row in rows])
+        out.table(_columns(columns), [[shown(cell) for cell in row] for row in rows])
 
 
 def print_watched(tables: Generator[Result], out: Output) -> None:
@@ -161,6 +161,11 @@ def print_watched(tables: Generator[Result], out: Output) -> None:
                 print_rows(found.columns, found.rows, out)
                 click.echo(f"{datetime.now().astimezone():%H:%M:%S}; Ctrl-C ends it")
             sys.stdout.flush()
+
+
+def _columns(names: Sequence[str]) -> list[Column]:
+    """As the statement calls them."""
+    return [Column(name, verbatim=True) for name in names]
 
 
 def _remark(text: str) -> None:
