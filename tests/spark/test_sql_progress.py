@@ -4,7 +4,7 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
-from weir.spark.sql.progress import Meter
+from weir.spark.sql.progress import Meter, told
 
 
 class Query:
@@ -31,11 +31,11 @@ def test_rows_after_an_idle_time_are_counted() -> None:
     query.batch(0, 6)
     assert meter.look(query, "s", 10.0).rows == 6  # type: ignore[arg-type]
     query.idle(1)
-    told = meter.look(query, "s", 20.0)  # type: ignore[arg-type]
-    assert (told.rows, told.batch, told.rows_per_second) == (6, 0, 0.0)
+    found = meter.look(query, "s", 20.0)  # type: ignore[arg-type]
+    assert (found.rows, found.batch, found.rows_per_second) == (6, 0, 0.0)
     query.batch(1, 8)
-    told = meter.look(query, "s", 24.0)  # type: ignore[arg-type]
-    assert (told.rows, told.batch, told.rows_per_second) == (14, 1, 2.0)
+    found = meter.look(query, "s", 24.0)  # type: ignore[arg-type]
+    assert (found.rows, found.batch, found.rows_per_second) == (14, 1, 2.0)
 
 
 def test_a_stream_that_is_started_again_goes_on_counting() -> None:
@@ -44,5 +44,14 @@ def test_a_stream_that_is_started_again_goes_on_counting() -> None:
     meter.look(query, "s", 10.0)  # type: ignore[arg-type]
     again, other = meter.again(0), Query()
     other.batch(1, 4)
-    told = again.look(other, "s", 30.0)  # type: ignore[arg-type]
-    assert (told.rows, told.batch) == (10, 1)
+    found = again.look(other, "s", 30.0)  # type: ignore[arg-type]
+    assert (found.rows, found.batch) == (10, 1)
+
+
+def test_what_spark_says_is_a_sentence_without_codes() -> None:
+    wrong = ValueError("[UNRESOLVED] `no` cannot be resolved. SQLSTATE: 42703; line 2 pos 7;\n'Project ['no]")
+    assert told(wrong) == "`no` cannot be resolved (line 2, column 8)"
+    assert told(ValueError("[P] Syntax error. SQLSTATE: 42601 (line 1, pos 0)\n\n== SQL ==")) == (
+        "Syntax error (line 1, column 1)"
+    )
+    assert told(ValueError("[DIVIDE] Division by zero. SQLSTATE: 22012")) == "Division by zero"

@@ -1,6 +1,7 @@
 """How far a running query is, in a few numbers; and what a failed one died of, in a line."""
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -9,6 +10,7 @@ from weir.model.errors import WeirError
 from weir.model.sql_streams import StreamProgress
 
 _OWN_ERRORS = "weir.model.errors."
+_CODES = re.compile(r"\.? SQLSTATE: \w+(?:;? ?\(?line (\d+),? pos (\d+)\)?)?;?$")
 
 
 class HasProgress(Protocol):
@@ -70,5 +72,6 @@ def told(failure: BaseException) -> str:
     if own and own[-1]:
         return own[-1]
     first = lines[0] if lines else type(failure).__name__
-    # Spark's error classes stand in brackets before what it says.
-    return first.partition("] ")[2] or first if first.startswith("[") else first
+    # Spark's error classes stand in brackets before what it says, and codes for programs behind it.
+    said = first.partition("] ")[2] or first if first.startswith("[") else first
+    return _CODES.sub(lambda found: f" (line {found[1]}, column {int(found[2]) + 1})" if found[1] else "", said)
