@@ -265,3 +265,18 @@ def test_a_topic_is_emptied_and_deleted(visitor: Visitor, client: pulsar.Client,
     consumer.close()
     assert f"{topic} is deleted." in visitor.post(url(topic, "delete"), force="yes").words
     assert visitor.get(url(topic)).status == 404
+
+
+def test_who_looks_at_a_topic_that_is_deleted_is_shown_no_more(visitor: Visitor, weir: Weir, topic: str) -> None:
+    import http.client
+
+    address = weir.up.addresses["http"]
+    connection = http.client.HTTPConnection(address.host, address.port, timeout=60)
+    live = url(topic).replace("/console/", "/console/live/", 1)
+    connection.request("GET", live, headers={"accept": "text/event-stream"})
+    response = connection.getresponse()
+    while response.readline() != b"event: topic\n":
+        pass
+    weir.do("DELETE", f"persistent/public/default/{topic}?force=true")
+    assert response.read() is not None, "the stream comes to its end"
+    assert visitor.get(live).status == 404

@@ -1,11 +1,14 @@
 """Pushes to browsers: after each tick of the sampler, what changed, rendered once for all who may see the same."""
 
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
 from weir.admin.http import Response
 from weir.admin.routing import RefusedError
 from weir.console.view import SECURITY_HEADERS, View
-from weir.model.errors import NotAuthenticatedError
+from weir.model.errors import NotAuthenticatedError, WeirError
+
+log = logging.getLogger(__name__)
 
 EVENTS = "text/event-stream"
 #: Who look at the same time; more are told to come again.
@@ -40,7 +43,12 @@ class Live:
                 seen = await sampler.next(seen)
                 if not await self._still(view):
                     return
-                yield encode_event(event, await self._piece(view, key, seen, render))
+                try:
+                    piece = await self._piece(view, key, seen, render)
+                except WeirError as gone:  # deleted, or not this role's to see any more
+                    log.info("the console's viewer %s sees no more of %s: %s", view.role, key, gone)
+                    return
+                yield encode_event(event, piece)
 
     async def _piece(self, view: View, key: str, revision: int, render: Render) -> str:
         kept = self._kept.get((key, view.role))
@@ -54,7 +62,9 @@ class Live:
         return piece
 
     async def _still(self, view: View) -> bool:
-        """Whether the credentials still hold, for the same role."""
+        """Whether session and credentials still hold, for the same role."""
+        if view.signed_in and view.console.sessions.open(view.call.request) is None:
+            return False
         try:
             return await view.console.role_of(view.session, view.call.request) == view.role
         except NotAuthenticatedError:
