@@ -14,6 +14,7 @@ from weir.admin.metrics import (
     UP_SECONDS,
     render,
 )
+from weir.admin.stream_metrics import stream_families
 from weir.bookie.damage import Damages
 from weir.broker.api import BOUNDS_S, Flow, Latency, QueryProgress, SubscriptionStats, SubscriptionType, TopicStats
 from weir.broker.peers.metrics import PeerMetrics
@@ -28,6 +29,7 @@ from weir.server.cluster_metrics import cluster_families
 from weir.server.gateway_metrics import GatewayMetrics, gateway_families
 from weir.server.loop_metrics import loop_families
 from weir.server.peer_metrics import peer_families
+from weir.server.process_metrics import process_families
 from weir.server.storage_metrics import damage_families
 
 
@@ -92,6 +94,7 @@ def test_the_documentation_names_every_family_as_it_is() -> None:
     page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
     told = re.findall(r"^\| `(\w+)` \| (\w+) \| (.+) \|$", page, re.MULTILINE)
     gateways = [
+        *process_families(real_runtime().resources, 0.0),
         *loop_families(LoopHolds()),
         *budget_families(RequestBudget(1), ByteBudget(1), ByteBudget(1), real_runtime().net),
         *damage_families(Damages(), skipped_entries=0),
@@ -99,6 +102,7 @@ def test_the_documentation_names_every_family_as_it_is() -> None:
         *amqp_families(AmqpMetrics()),
         *peer_families(PeerMetrics()),
         *cluster_families(1, [], "b", draining=False),
+        *stream_families([], runner=False),
     ]
     families = (*PROCESS_FAMILIES, *gateways, *TOPIC_FAMILIES, *SUBSCRIPTION_FAMILIES)
     kinds = [(f.name, f.kind, f.help) for f in families]

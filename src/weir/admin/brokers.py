@@ -7,7 +7,9 @@ from weir.admin.context import AdminContext
 from weir.admin.http import Response
 from weir.admin.names import BAD_NAME, V2
 from weir.admin.routing import TEXT, Call, RefusedError, Route
+from weir.admin.stream_metrics import stream_families
 from weir.broker.api import TopicStats
+from weir.model.errors import MetaError
 from weir.model.registry import STANDALONE, BrokerInfo
 from weir.model.topics import check_entity_name
 
@@ -121,10 +123,20 @@ class Brokers:
             metrics.TOPICS_WITHOUT_SERIES: len(topics) - len(shown),
         }
         parts: list[str] = []
-        for part in metrics.render(found, process, self._context.gateways()):
+        families = [*self._context.gateways(), *await self._streams()]
+        for part in metrics.render(found, process, families):
             parts.append(part)
             await self._context.clock.sleep(0)
         return "".join(parts)
+
+    async def _streams(self) -> list[metrics.GatewayFamily]:
+        streams = self._context.sql_streams
+        if streams is None:
+            return []
+        try:
+            return stream_families(await streams.list(), runner=await streams.runner() is not None)
+        except MetaError:  # all else is told without it
+            return []
 
 
 def broker_named(context: AdminContext, name: str) -> BrokerInfo:

@@ -71,6 +71,7 @@ TOPIC_FAMILIES = (
         "Messages that somebody has not read and that a policy is about to delete.",
         lambda t: t.unread_messages,
     ),
+    TopicFamily("weir_topic_held_messages", "gauge", "Messages that wait for their moment.", lambda t: t.held),
     TopicFamily("weir_topic_producers", "gauge", "Connected producers.", lambda t: len(t.producers)),
     TopicFamily("weir_topic_subscriptions", "gauge", "Subscriptions.", lambda t: len(t.subscriptions)),
     TopicFamily(

@@ -200,6 +200,9 @@ class Resources(Protocol):
     def memory_limit_bytes(self) -> int:
         """What it may have: that of its container, else of the machine."""
 
+    def open_files(self) -> tuple[int, int]:
+        """Files and connections that are open, and how many may be; 0 where nobody can say."""
+
 
 @dataclass(slots=True)
 class LoopHolds:

@@ -51,6 +51,7 @@ from weir.server.loop_metrics import loop_families
 from weir.server.node import Node
 from weir.server.open_listeners import log_open
 from weir.server.peer_metrics import peer_families
+from weir.server.process_metrics import process_families
 from weir.server.storage import BrokerStorage, LocalStorage
 from weir.server.storage_metrics import damage_families, space_families
 from weir.stream.holding.settings import HoldingSettings
@@ -113,6 +114,7 @@ class BrokerNode(Node):
         self.kafka_servers: dict[str, KafkaServer] = {}
         self.amqp_servers: dict[str, AmqpServer] = {}
         self._metrics = GatewayMetrics.empty()
+        self._started_ms = runtime.clock.wall_ms()
         self._request_budget = request_budget or RequestBudget(config.limits.received_bytes)
         self._unread_budget = unread_budget_of(adjust_kafka(KafkaSettings()))
 
@@ -319,6 +321,7 @@ class BrokerNode(Node):
             self._urls(),
             probe=self._probe,
             gateways=lambda: [
+                *process_families(self._runtime.resources, self._started_ms / 1000),
                 *loop_families(self._runtime.loop_holds),
                 *budget_families(
                     self._request_budget, self._unread_budget, composed.context.queue_budget, self._net

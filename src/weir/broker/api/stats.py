@@ -159,6 +159,8 @@ class TopicStats:
     dropped: int = 0
     epoch: int | None = None
     lost: tuple[LostEntries, ...] = ()
+    #: Messages that wait for their moment.
+    held: int = 0
     #: What policies are about to delete unread.
     unread: tuple[UnreadWarning, ...] = ()
 

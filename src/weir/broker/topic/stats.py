@@ -32,6 +32,7 @@ def topic_stats(
     subscriptions: Subscriptions,
     *,
     members: GroupMembers,
+    held: int,
     now_ms: int,
 ) -> TopicStats:
     hits, misses = stream.tail_reads
@@ -62,6 +63,7 @@ def topic_stats(
             ),
         ),
         epoch=producers.epoch,
+        held=held,
     )
 
 

@@ -122,6 +122,12 @@ class BrokerStoredTopic:
         return holding.area if isinstance(holding, LazyHolding) else holding
 
     @property
+    def held_messages(self) -> int:
+        """About how many wait for their moment."""
+        area = self.area
+        return area.held_messages if isinstance(area, HoldingArea) else 0
+
+    @property
     def held(self) -> HeldMessages | None:
         area = self.area
         return HeldInTopic(area, self._producer_state.save_moves) if isinstance(area, HoldingArea) else None

@@ -442,6 +442,7 @@ class BrokerTopic:
             self.producers,
             self._subscriptions,
             members=self._context.members,
+            held=self.stored.held_messages,
             now_ms=self._clock.wall_ms(),
         )
 

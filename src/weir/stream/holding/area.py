@@ -147,6 +147,11 @@ class HoldingArea:
 
     # --- what is held -----------------------------------------------------------------------------------
 
+    @property
+    def held_messages(self) -> int:
+        """About how many are held: of a ledger whose writer is gone, as many as was written down of it."""
+        return sum(ledger.held_messages for ledger in self._shelf)
+
     async def count(self) -> HeldCount:
         """How much is held, what is being released right now included."""
         await self._settled()

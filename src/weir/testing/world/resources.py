@@ -25,5 +25,8 @@ class SimResources:
     def memory_bytes(self) -> int:
         return self.used_bytes
 
+    def open_files(self) -> tuple[int, int]:
+        return 0, 0
+
     def memory_limit_bytes(self) -> int:
         return self.limit_bytes
