@@ -47,6 +47,7 @@ FAILED, MISUSED = 1, 2
         "tenants": Lazy("weir.cli.tenants:tenants", "List, create, change and delete tenants."),
         "tls": Lazy("weir.cli.tls:tls", "Make certificates for TLS, and look after them."),
         "token": Lazy("weir.cli.token:token", "Make keys and tokens, and look into tokens."),
+        "top": Lazy("weir.cli.top:top", "Watch a broker: rates, what waits, the busiest topics."),
         "topics": Lazy("weir.cli.topics:topics", "List, create, look into, and delete topics."),
         "up": Lazy("weir.server.up_command:up", "Run a whole Weir on this machine."),
         "verify": Lazy("weir.cli.verify:verify", "Check every checksum in a data folder, and say what is lost."),

@@ -120,6 +120,10 @@ class AdminClient:
         """The same for what Pulsar has no path for, below `/admin/weir/v1/`."""
         return _decoded(await self._ask(method, f"/admin/weir/v1/{path}", body))
 
+    async def metrics(self) -> str:
+        """What `/metrics` says, in Prometheus' text format."""
+        return (await self._ask("GET", "/metrics", None)).body.decode()
+
     async def broker_url(self, topic: TopicName, *, secure: bool) -> str:
         """Where the topic is served over the binary protocol."""
         found = _decoded(await self._ask("GET", f"/lookup/v2/topic/{topic_path(topic)}", None))

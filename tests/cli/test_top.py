@@ -1,0 +1,89 @@
+"""`weir top`: what two scrapes say, and the command on a broker that is used."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from weir.cli.scrape import overview, read_scrape
+from weir.cli.top import bars, duration, screen, short, size
+
+BEFORE = """\
+# HELP weir_up_seconds Since the broker started.
+# TYPE weir_up_seconds gauge
+weir_up_seconds 90000
+weir_topic_published_messages_total{topic="a"} 10
+weir_topic_delivered_messages_total{topic="a"} 0
+process_cpu_seconds_total 5
+"""
+NOW = """\
+weir_up_seconds 90002
+weir_topics 3
+weir_topics_loaded 2
+process_cpu_seconds_total 6
+process_resident_memory_bytes 104857600
+weir_disk_free_bytes 1073741824
+weir_gateway_connections{protocol="kafka"} 2
+weir_gateway_connections{protocol="amqp"} 1
+weir_stream_lag_messages{stream="s"} 7
+weir_topic_published_messages_total{topic="a"} 30
+weir_topic_published_messages_total{topic="b \\"quoted\\" \\\\"} 4
+weir_topic_end_offset{topic="a"} 30
+weir_topic_end_offset{topic="b \\"quoted\\" \\\\"} 4
+weir_subscription_backlog_messages{topic="a",subscription="s"} 5
+weir_subscription_backlog_messages{topic="a",subscription="t"} 6
+"""
+
+
+def test_rates_are_what_happened_between_two_scrapes() -> None:
+    seen = overview(read_scrape(BEFORE, 100.0), read_scrape(NOW, 102.0))
+    assert (seen.messages_in, seen.backlog, seen.cpu) == (12.0, 11, 0.5)
+    assert (seen.topics, seen.loaded, seen.memory_bytes, seen.disk_free_bytes) == (3, 2, 100 << 20, 1 << 30)
+    assert (seen.connections, seen.streams) == ({"amqp": 1, "kafka": 2}, {"s": 7})
+    assert [(line.topic, line.messages_in, line.backlog) for line in seen.busiest] == [
+        ("a", 10.0, 11),
+        ('b "quoted" \\', 2.0, 0),
+    ]
+
+
+def test_a_broker_that_began_anew_has_no_negative_rates() -> None:
+    seen = overview(read_scrape(NOW, 100.0), read_scrape(BEFORE, 102.0))
+    assert (seen.messages_in, seen.cpu) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(("sort", "first"), [("in", "a"), ("backlog", "a"), ("name", "a"), ("size", "a")])
+def test_topics_come_in_the_order_that_was_asked_for(sort: str, first: str) -> None:
+    seen = overview(read_scrape(BEFORE, 0.0), read_scrape(NOW, 1.0), sort=sort, most=1)
+    assert [line.topic for line in seen.busiest] == [first]
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_a_screen_fits_the_terminal_whatever_topics_are_called(width: int) -> None:
+    long = NOW.replace('topic="a"', f'topic="persistent://public/default/{"x" * 300}[red]"')
+    console = Console(width=width, height=24, record=True, file=Path("/dev/null").open("w"))  # noqa: SIM115
+    console.print(screen(overview(read_scrape(BEFORE, 0.0), read_scrape(long, 1.0)), [1.0, 2.0], "http://h:1"))
+    lines = console.export_text().splitlines()
+    assert max(map(len, lines)) <= width
+    assert sum("xxx" in line for line in lines) == 1
+    assert any("kafka 2" in line for line in lines)
+
+
+def test_numbers_are_short() -> None:
+    assert [short(n) for n in (0, 0.25, 12, 999, 1_234, 123_456, 5_000_000)] == [
+        "0", "0.2", "12", "999", "1.2k", "123k", "5.0M",
+    ]  # fmt: skip
+    assert [size(n) for n in (0, 1_023, 1_536, 1 << 30)] == ["0 B", "1023 B", "1.5 KiB", "1.0 GiB"]
+    assert (duration(59), duration(90_061)) == ("00:00:59", "1d 01:01:01")
+    assert bars([0.0, 5.0, 10.0]) == " ▄█"
+
+
+@pytest.mark.process
+def test_it_shows_a_broker_that_is_used(weir: Any, weir_up: Any) -> None:
+    weir("produce", "watched", "one", "two")
+    once = ("top", "--url", weir_up.http_url, "--count", "1", "--interval", "0.1")
+    seen = json.loads(weir(*once, "--json").out)
+    (line,) = [each for each in seen["busiest"] if each["topic"].endswith("/watched")]
+    assert line["stored_bytes"] > 0
+    assert "watched" in weir(*once).out
