@@ -16,6 +16,7 @@ from weir.broker.ports import (
     TransactionGate,
 )
 from weir.broker.settings import BrokerSettings
+from weir.broker.tracing import Tracing
 from weir.model.batch import Batch, BatchFormat
 from weir.model.topics import TopicName
 from weir.runtime import Runtime
@@ -56,6 +57,9 @@ class BrokerContext:
     queue_deleted: Callable[[TopicName], Awaitable[None]] = _nothing_else
     #: What is declared of topics that are queues.
     queue_rules: QueueRulesSource = field(default_factory=NoQueueRules)
+
+    #: Who hears of messages that carry a trace; None: nobody.
+    tracing: Tracing | None = None
 
     transactions: TransactionGate = field(default_factory=TransactionGate)
     #: What passes through all topics together.

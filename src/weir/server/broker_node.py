@@ -1,5 +1,6 @@
 """A broker's process: storage or the way to it, broker and gateways, ended in the opposite order of starting."""
 
+import asyncio
 import base64
 import binascii
 import logging
@@ -20,6 +21,7 @@ from weir.broker.peers.credentials import check_known, load_credentials
 from weir.broker.peers.settings import LISTENER as PEER
 from weir.broker.peers.settings import PeerLinks
 from weir.broker.registry.sql_streams import SqlStreams
+from weir.broker.tracing import Tracing
 from weir.console.parts import ConsoleParts
 from weir.gateway.amqp.connection.server import AmqpServer
 from weir.gateway.amqp.connection.settings import AmqpSettings
@@ -54,6 +56,7 @@ from weir.server.peer_metrics import peer_families
 from weir.server.process_metrics import process_families
 from weir.server.storage import BrokerStorage, LocalStorage
 from weir.server.storage_metrics import damage_families, space_families
+from weir.server.telemetry import Telemetry
 from weir.stream.holding.settings import HoldingSettings
 from weir.wire.peer.administration import AdminCall
 from weir.wire.peer.node import ReportLoad
@@ -139,8 +142,9 @@ class BrokerNode(Node):
         log_open(config, self._bound)
         await self._storage.start()
         self._started.push_async_callback(self._storage.close)
+        how = replace(self._composition(tokens), tracing=self._start_telemetry())
         self.composed = await compose_broker(
-            self._runtime, self._storage.meta, self._storage.ledgers, self._composition(tokens), self._started
+            self._runtime, self._storage.meta, self._storage.ledgers, how, self._started
         )
         self._storage_admin = StorageAdministration(self._runtime, self._storage.meta, self._storage.ledgers)
         self._started.push_async_callback(self._storage_admin.close)
@@ -195,6 +199,14 @@ class BrokerNode(Node):
         """How many each protocol has."""
         gateways = (("Pulsar", self.pulsar_servers), ("Kafka", self.kafka_servers), ("AMQP", self.amqp_servers))
         return [(name, sum(len(one.sessions) for one in servers.values())) for name, servers in gateways]
+
+    def _start_telemetry(self) -> Tracing | None:
+        settings = self._config.telemetry
+        if not settings.endpoint:
+            return None
+        telemetry = Telemetry(settings, self._runtime.clock, node=parts.broker_name(self._config))
+        self._started.push_async_callback(asyncio.to_thread, telemetry.close)
+        return telemetry.tracing
 
     def _composition(self, tokens: TokenVerifier | None) -> Composition:
         config = self._config

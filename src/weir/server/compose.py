@@ -49,6 +49,7 @@ from weir.broker.registry.registry import Registry
 from weir.broker.registry.topics import TopicLimits
 from weir.broker.schemas.registry import SchemaRegistry
 from weir.broker.settings import BrokerSettings
+from weir.broker.tracing import Tracing
 from weir.broker.transactions.coordinator import Transactions
 from weir.broker.transactions.elsewhere import Elsewhere, TransactionsService
 from weir.broker.transactions.model import TransactionSettings
@@ -127,6 +128,8 @@ class Composition:
     features: tuple[str, ...] = FEATURES
     #: Its part in balance, if it speaks with other brokers; None: it is measured by nobody and leads nobody.
     balance: BalanceSettings | None = None
+    #: Who hears of messages that carry a trace.
+    tracing: Tracing | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,6 +309,7 @@ async def compose_broker(
         open_holding=partial(_open_holding, how.holding),
         queue_rules=DeclaredRules(registry),
         queue_deleted=partial(forget_bindings, exchanges),
+        tracing=how.tracing,
     )
     authenticator = how.authenticator or Authenticator(
         runtime.clock, how.security, tokens=how.tokens, users=registry.users

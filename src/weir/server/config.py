@@ -313,6 +313,16 @@ class Log:
 
 
 @dataclass(frozen=True, slots=True)
+class TelemetryConfig:
+    """OpenTelemetry, where its SDK is installed."""
+
+    endpoint: str = setting(TEXT, "", "Where a collector takes OTLP over HTTP, such as http://127.0.0.1:4318.")
+    traces: bool = setting(FLAG, True, "Whether messages with a traceparent get spans when stored and delivered.")
+    logs: bool = setting(FLAG, True, "Whether what is logged is sent there, too.")
+    service: str = setting(TEXT, "weir", "The name of the service, as traces and logs have it.")
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """The whole tree."""
 
@@ -330,6 +340,7 @@ class Config:
     console: ConsoleConfig = field(default_factory=ConsoleConfig)
     streams: Streams = field(default_factory=Streams)
     log: Log = field(default_factory=Log)
+    telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
 
 
 #: Every setting by its name.

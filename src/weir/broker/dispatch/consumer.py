@@ -1,7 +1,7 @@
 """A consumer of a subscription: its demand, what was handed to it, and what it has not acknowledged yet."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from pyroaring import BitMap64
@@ -66,8 +66,10 @@ class BrokerConsumer:
         batch_bytes: int,
         latency: Histogram,
         delivery_share: ByteShare | None = None,
+        note_delivered: Callable[[str, Sequence[Delivery]], None] | None = None,
     ) -> None:
-        """`delivery_share`: what it and others of its connection may have in hand together."""
+        """`delivery_share`: what it and others of its connection may have in hand together. `note_delivered`: told
+        of all that it gets, by the subscription's name."""
         self._owner = owner
         self.request = request
         self.denied: NotAuthorisedError | None = None
@@ -88,6 +90,7 @@ class BrokerConsumer:
         self._batch_bytes = batch_bytes
         self._share = delivery_share
         self._latency = latency
+        self._note_delivered = note_delivered
         self._demand = 0
         self._inbox: list[Delivery] = []
         self._inbox_bytes = 0
@@ -223,6 +226,8 @@ class BrokerConsumer:
         self.meter.count(messages, size)
         self._owner.meter.count(messages, size)
         self._latency.note((self._clock.wall_ms() - taken[-1].batch.append_ms) / 1000)
+        if self._note_delivered is not None:
+            self._note_delivered(self._owner.name, taken)
         return taken
 
     async def _arrival(self) -> None:

@@ -84,6 +84,8 @@ class SubscriptionParts:
     #: Told that a cursor has moved, and what is acknowledged by that (None: anything); whether it must be written
     #: down, for whoever has the log next.
     moved: "Callable[[Subscription, Sequence[Run] | None], bool]" = lambda subscription, runs: True
+    #: Told of all that is delivered, by the name of the subscription.
+    note_delivered: Callable[[str, Sequence[Delivery]], None] | None = None
 
 
 class Subscription:
@@ -212,6 +214,7 @@ class Subscription:
             batch_bytes=around.settings.delivery_bytes,
             latency=around.latency,
             delivery_share=delivery_share,
+            note_delivered=around.note_delivered,
         )
         self._dispatcher.join(consumer)
         return consumer

@@ -18,6 +18,7 @@ from weir.broker.publish.split_batches import SplitPublisher
 from weir.broker.publish.stamped import StampedPublishing
 from weir.broker.topic.meters import Histogram, Meter
 from weir.broker.topic.producer_state_manager import ProducerStateManager
+from weir.broker.tracing import note_stored
 from weir.model.batch import Batch, BatchFlags, HeldId, Origin
 from weir.model.check import check
 from weir.model.errors import (
@@ -61,6 +62,7 @@ class Publisher:
         self._clock = context.runtime.clock
         self._budget = context.publish_budget.share()
         self._loop = asyncio.get_running_loop()
+        self._topic = topic
         self._stream = stream
         self._shut_all = shut_all
         self.dedup_switch = DedupSwitch(context, stream, state, lambda: self.holding)
@@ -159,7 +161,7 @@ class Publisher:
         if refusal is not None:
             receipt.set_exception(refusal)
             return producer.receipts.behind(receipt)
-        note = partial(self._note_latency, self._clock.monotonic(), len(batches))
+        note = partial(self._note_stored, self._clock.monotonic(), batches)
         stored = self._stream.append_all(batches, in_memory=outgoings[0].in_memory)
         stored.add_done_callback(partial(self._all_stored, receipt, count, size, note))
         self._note_counts(producer, count, size)
@@ -170,7 +172,7 @@ class Publisher:
         receipt: "asyncio.Future[Receipt]",
         count: int,
         size: int,
-        note: Callable[[], None],
+        note: Callable[[int], None],
         done: "asyncio.Future[int]",
     ) -> None:
         self._budget.release(size)
@@ -181,12 +183,16 @@ class Publisher:
         offset = done.result()
         if self.dedup is not None:  # turned on meanwhile
             self.dedup.passed(offset + count)
-        note()
+        note(offset)
         if not receipt.done():
             receipt.set_result(Receipt(offset, self._stream.position_of(offset) or _NOWHERE))
 
-    def _note_latency(self, started: float, batches: int) -> None:
-        self.latency.note(self._clock.monotonic() - started, batches)
+    def _note_stored(self, started: float, batches: Sequence[Batch], offset: int) -> None:
+        seconds = self._clock.monotonic() - started
+        self.latency.note(seconds, len(batches))
+        tracing = self._context.tracing
+        if tracing is not None and self._topic is not None:
+            note_stored(tracing, self._topic, batches, offset, seconds)
 
     def _not_stored(self, failure: BaseException, receipt: "asyncio.Future[Receipt]") -> None:
         if not receipt.done():
@@ -367,7 +373,7 @@ class Publisher:
                 dedup.stored(origin.producer, origin.sequence, offset + batch.count)
             else:
                 dedup.passed(offset + batch.count)
-        self.latency.note(self._clock.monotonic() - started)
+        self._note_stored(started, (batch,), offset)
         if not receipt.done():
             receipt.set_result(Receipt(offset, self._stream.position_of(offset) or _NOWHERE))
 

@@ -1,6 +1,7 @@
 """The subscriptions of one topic: found, made and deleted, and the limits that its policies set them."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from weir.broker.api import (
     StartAt,
@@ -16,6 +17,7 @@ from weir.broker.dispatch.subscription import Subscription, SubscriptionParts, l
 from weir.broker.publish.limits import RateLimit
 from weir.broker.topic.meters import Histogram, Meter
 from weir.broker.topic.producer_state_manager import ProducerStateManager
+from weir.broker.tracing import note_delivered
 from weir.broker.transactions.decided_log import DecidedLog
 from weir.model.bits import Run
 from weir.model.errors import SubscriptionBusyError, SubscriptionNotFoundError, TooManyError
@@ -75,6 +77,7 @@ class Subscriptions:
             levels_in(context.formats),
             lambda: Meter(clock, context.flows.given, topic),
             moved,
+            None if context.tracing is None else partial(note_delivered, context.tracing, topic),
         )
         #: What policies are about to delete unread.
         self.unread: tuple[UnreadWarning, ...] = ()

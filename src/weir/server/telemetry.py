@@ -1,0 +1,142 @@
+"""OpenTelemetry, where its SDK is installed and `telemetry.endpoint` is set: logs, and spans of traced messages.
+
+A message that a producer has given a `traceparent` gets a span when it is stored and one for each delivery, in the
+producer's trace. Exporting is the SDK's business, in threads of its own and in batches; what cannot be exported is
+dropped by it.
+"""
+
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+from warnings import catch_warnings, simplefilter
+
+from weir.broker.api import Delivery
+from weir.broker.tracing import Tracing
+from weir.model.batch import Batch
+from weir.model.errors import ConfigError
+from weir.model.installation import install_command
+from weir.model.message import Message
+from weir.model.topics import TopicName
+from weir.runtime.interfaces import Clock
+from weir.server.config import TelemetryConfig
+from weir.wire.formats import messages_of
+
+_HEADERS = ("traceparent", "tracestate")
+_OF_THE_EXPORTER = ("opentelemetry", "urllib3", "requests")
+#: Messages of one batch that get spans: one that is larger was not made by hand.
+_MOST_OF_A_BATCH = 100
+
+
+class Telemetry:
+    """Starts exporting; `close` sends what is left."""
+
+    def __init__(self, settings: TelemetryConfig, clock: Clock, *, node: str) -> None:
+        """ConfigError if the SDK is not there."""
+        try:
+            from opentelemetry.sdk.resources import Resource
+        except ImportError:
+            raise ConfigError(
+                "telemetry.endpoint is set, and OpenTelemetry is missing", hint=install_command("otel")
+            ) from None
+        self._endpoint = settings.endpoint.rstrip("/")
+        self._resource = Resource.create(
+            {"service.name": settings.service, "service.instance.id": node, "service.namespace": "weir"}
+        )
+        self._closers: list[Any] = []
+        self._handler: logging.Handler | None = None
+        self.tracing: Tracing | None = self._traces(clock) if settings.traces else None
+        if settings.logs:
+            self._logs()
+
+    def _traces(self, clock: Clock) -> Tracing:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+        provider = TracerProvider(resource=self._resource, shutdown_on_exit=False)
+        provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(f"{self._endpoint}/v1/traces")))
+        self._closers.append(provider)
+        return MessageSpans(provider.get_tracer("weir"), clock)
+
+    def _logs(self) -> None:
+        from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
+        from opentelemetry.sdk._logs import LoggerProvider, LoggingHandler
+        from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
+
+        provider = LoggerProvider(resource=self._resource, shutdown_on_exit=False)
+        provider.add_log_record_processor(BatchLogRecordProcessor(OTLPLogExporter(f"{self._endpoint}/v1/logs")))
+        self._closers.append(provider)
+        with catch_warnings():  # it is to move to another package one day
+            simplefilter("ignore", DeprecationWarning)
+            self._handler = LoggingHandler(logger_provider=provider)
+        # What the exporter itself says, and what it speaks through, must not be exported in turn.
+        self._handler.addFilter(lambda record: not record.name.startswith(_OF_THE_EXPORTER))
+        logging.getLogger().addHandler(self._handler)
+
+    def close(self) -> None:
+        """Send what is left; may take a while where nobody answers, so not on the loop."""
+        if self._handler is not None:
+            logging.getLogger().removeHandler(self._handler)
+        for provider in self._closers:
+            with suppress(Exception):
+                provider.shutdown()
+
+
+class MessageSpans:
+    """Fills `Tracing`."""
+
+    def __init__(self, tracer: Any, clock: Clock) -> None:
+        from opentelemetry.trace import SpanKind
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        self._tracer = tracer
+        self._clock = clock
+        self._read = TraceContextTextMapPropagator()
+        self._kind = SpanKind.SERVER
+
+    def stored(self, topic: TopicName, batch: Batch, offset: int, seconds: float) -> None:
+        now_ns = self._clock.wall_ms() * 1_000_000
+        for place, message in self._traced(batch, None):
+            span = self._begin("store", topic, message, now_ns - int(seconds * 1e9))
+            span.set_attribute("messaging.message.id", str(offset + place))
+            span.set_attribute("messaging.batch.message_count", batch.count)
+            span.end(now_ns)
+
+    def delivered(self, topic: TopicName, subscription: str, delivery: Delivery) -> None:
+        now_ns = self._clock.wall_ms() * 1_000_000
+        batch = delivery.batch
+        for place, message in self._traced(batch, delivery.wanted):
+            span = self._begin("deliver", topic, message, min(batch.append_ms * 1_000_000 or now_ns, now_ns))
+            span.set_attribute("messaging.message.id", str(batch.base_offset + place))
+            span.set_attribute("messaging.consumer.group.name", subscription)
+            span.set_attribute("weir.redelivered", delivery.redelivered)
+            span.end(now_ns)
+
+    def _traced(self, batch: Batch, wanted: int | None) -> list[tuple[int, Message]]:
+        messages: Sequence[Message] = messages_of(batch)
+        return [
+            (place, message)
+            for place, message in enumerate(messages)
+            if (wanted is None or wanted >> place & 1) and any(name == _HEADERS[0] for name, _ in message.headers)
+        ][:_MOST_OF_A_BATCH]
+
+    def _begin(self, what: str, topic: TopicName, message: Message, start_ns: int) -> Any:
+        said = {
+            name: value.decode("ascii", "replace")
+            for name, value in message.headers
+            if name in _HEADERS and value is not None
+        }
+        attributes = {
+            "messaging.system": "weir",
+            "messaging.operation.name": what,
+            "messaging.destination.name": str(topic),
+            "messaging.message.body.size": 0 if message.value is None else len(message.value),
+        }
+        return self._tracer.start_span(
+            f"{what} {topic.local}",
+            context=self._read.extract(said),
+            kind=self._kind,
+            attributes=attributes,
+            start_time=start_ns,
+        )
