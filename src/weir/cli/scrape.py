@@ -1,7 +1,7 @@
 """Two scrapes of `/metrics`, and what happened between them: what `weir top` shows."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 _LINE = re.compile(r"(\w+)(?:\{(.*)\})? (\S+)")
@@ -147,7 +147,7 @@ def _lines(before: Scrape, now: Scrape, passed: float, sort: str) -> tuple[Topic
         )
         for topic in of("weir_topic_end_offset")
     ]
-    weights = {
+    weights: dict[str, Callable[[TopicLine], tuple[float, ...]]] = {
         "in": lambda line: (-line.messages_in, -line.messages_out, -line.backlog),
         "out": lambda line: (-line.messages_out, -line.messages_in, -line.backlog),
         "backlog": lambda line: (-line.backlog, -line.messages_in),
