@@ -82,6 +82,18 @@ def test_every_link_leads_somewhere(page: Page) -> None:
     assert broken == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_pip_is_asked_for_what_there_is(page: Page) -> None:
+    """Weir comes from a checkout or a wheel, since no index has it yet, and only with extras that it has."""
+    asked = re.findall(r"pip install ([^`\n]*)", page.text)
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for arguments in asked:
+        if page.name.startswith("docs/adr/"):
+            continue  # they tell what was
+        assert not re.search(r"(?<![/\w-])weir(-broker)?(\[|\s|'|$)", arguments), arguments
+        assert set(re.findall(r"\.\[([\w,]+)\]", arguments)) <= set(extras), arguments
+
+
 def test_every_page_of_the_documentation_is_found_from_its_first() -> None:
     found = {ROOT / "docs" / "README.md"}
     waiting = list(found)
