@@ -135,6 +135,7 @@ FIRST_SEED = {
         "letters-without-stamps": 0,
         "parcels-not-written": 0,
         "requeued-behind": 0,
+        "stored-twice": 0,
         "stuck": 0,
     },
 }

@@ -40,7 +40,8 @@ def untail(topic: Any) -> None:
 
 async def drained(stage: Stage, queue: Any, count: int) -> str:
     consumer = await stage.consumer(queue)
-    found = await stage.receive(consumer, count)
+    async with asyncio.timeout(60):
+        found = await stage.receive(consumer, count)
     consumer.ack([(offset, offset + 1) for offset, _, _ in found])
     assert await stage.counts(queue) == (0, 0, 1)
     await consumer.close()

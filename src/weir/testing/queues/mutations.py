@@ -7,6 +7,7 @@ from unittest.mock import patch
 from weir.broker.api import QueueMessages
 from weir.broker.dispatch.per_message import PerMessage
 from weir.broker.dispatch.subscription import Subscription
+from weir.broker.queues.durable import DurableQueue
 from weir.broker.queues.keeping import dead_letters
 from weir.broker.queues.keeping.dead_letters import DeadLetters
 from weir.broker.queues.keeping.keeper import QueueKeeper
@@ -97,6 +98,20 @@ def _given_back_is_given_up() -> Iterator[None]:
         return offsets
 
     with patch.object(QueueKeeper, "returned", gone):
+        yield
+
+
+@_mutation("stored-twice", checkers.a_message_is_there_once, rejects=0.0, requeues=0.9, messages=80)
+def _stored_twice() -> Iterator[None]:
+    """What is published is in the queue two times."""
+    send = DurableQueue._send
+
+    def twice(self: DurableQueue, producer: Any, messages: QueueMessages) -> Any:
+        for receipt in send(self, producer, messages):
+            receipt.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return send(self, producer, messages)
+
+    with patch.object(DurableQueue, "_send", twice):
         yield
 
 
