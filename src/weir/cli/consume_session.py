@@ -188,7 +188,8 @@ def _after(failure: WeirError, count: int) -> WeirError:
     """The same, saying how much came before it."""
     if not count:
         return failure
-    return type(failure)(f"{failure.what}; {count} messages came before", hint=failure.hint)
+    came = "1 message" if count == 1 else f"{count} messages"
+    return type(failure)(f"{failure.what}; {came} came before", hint=failure.hint)
 
 
 async def _close(consumer: Consumer) -> None:
