@@ -92,6 +92,9 @@ def describe(*, name: str, watch: bool, remote: Remote, out: Output) -> None:
     _show(DescribeStream(parse_name(name)), remote, watch=watch, out=out)
 
 
+streams.add_command(describe, "status")
+
+
 def _show(what: "ShowStreams | DescribeStream", remote: Remote, *, watch: bool, out: Output) -> None:
     from weir.spark.sql.console import Console
     from weir.spark.sql.results import Rows
