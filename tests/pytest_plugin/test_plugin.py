@@ -114,7 +114,9 @@ def test_hang(weir):
     Path("told.new").rename("told.json")
     time.sleep(600)
 """)
-    running = subprocess.Popen(_pytest(tmp_path), cwd=tmp_path, stdout=subprocess.DEVNULL)
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", PLUGIN, "-c", "/dev/null", "."]
+    alone = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # other plug-ins take seconds to load
+    running = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, env=alone)
     try:
         told = _wait_for(lambda: json.loads((tmp_path / "told.json").read_text()))
     finally:
