@@ -280,3 +280,9 @@ def test_who_looks_at_a_topic_that_is_deleted_is_shown_no_more(visitor: Visitor,
     weir.do("DELETE", f"persistent/public/default/{topic}?force=true")
     assert response.read() is not None, "the stream comes to its end"
     assert visitor.get(live).status == 404
+
+
+def test_a_message_that_cannot_be_written_is_a_bad_request(weir: Weir, topic: str) -> None:
+    path = f"/admin/weir/v1/messages/persistent/public/default/{topic}"
+    for body in ({"value": "no base64"}, {"value": "eA==", "headers": [["n" * 70_000, None]]}):
+        assert weir.ask("POST", path, body).status == 400

@@ -12,7 +12,7 @@ from weir.admin.names import ABOUT_ONE_TOPIC, CONFLICT, topic_of
 from weir.admin.routing import BadRequestError, Call, Natural, Query, Route
 from weir.broker.api import LogReader, Outgoing, ProducerRequest, SchemaData, Topic
 from weir.model.batch import Batch, BatchFlags, BatchFormat
-from weir.model.errors import SchemaNotFoundError
+from weir.model.errors import SchemaNotFoundError, WireError
 from weir.model.ids import Buffer
 from weir.model.message import Message
 from weir.model.registry import Action
@@ -177,6 +177,10 @@ class Browse:
         body, now_ms = call.body, self._context.clock.wall_ms()
         headers = [(header, _bytes(value)) for header, value in body.headers]
         message = Message(_bytes(body.key), _bytes(body.value), headers, event_ms=body.event_ms, publish_ms=now_ms)
+        try:
+            payload = encode_messages([message])
+        except (WireError, UnicodeEncodeError) as bad:
+            raise BadRequestError(f"the message cannot be written: {bad}") from bad
         producer = await topic.produce(
             ProducerRequest(call.role, schema=await self._schema(name), address="HTTP", client_version="admin API")
         )
@@ -184,7 +188,7 @@ class Browse:
             later = body.deliver_at_ms is not None and body.deliver_at_ms > now_ms
             receipt = await producer.publish(
                 Outgoing(
-                    encode_messages([message]),
+                    payload,
                     1,
                     BatchFormat.MESSAGES,
                     deliver_at_ms=body.deliver_at_ms if later else None,
