@@ -302,6 +302,20 @@ def test_without_any_metadata_messages_become_topics_of_their_own(filled: Folder
     assert [found[name] for name in names] == [list(range(COUNT))] * 3
 
 
+def test_without_salvage_a_cut_entry_log_costs_what_was_cut_and_readers_go_on(
+    filled: Folders, tmp_path: Path
+) -> None:
+    source = tmp_path / "data"
+    shutil.copytree(filled.ended, source)
+    a_cut_log(source)
+    told = asyncio.run(verify_folder(real_runtime(), str(source)))
+    found = asyncio.run(_left(source))
+    for topic in TOPICS:
+        lost = set(_lost(told, topic))
+        assert found[topic] == [n for n in range(COUNT) if n not in lost], "not a word is waited for that is gone"
+    assert set(_lost(told, "b")) >= set(range(17, COUNT))
+
+
 def test_a_folder_that_is_in_use_is_left_alone(filled: Folders, tmp_path: Path) -> None:
     source = tmp_path / "data"
     shutil.copytree(filled.ended, source)

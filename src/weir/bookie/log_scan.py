@@ -41,9 +41,17 @@ _NO_ROW = Row(EntryId(0), 0, 0)
 
 async def load_log(disk: Disk, layout: Layout, log_id: int) -> WrittenLog:
     """The log as its index describes it; an index that is missing, or whose head is damaged, is made anew from the
-    log. FileMissingError if the log itself is gone."""
+    log. FileMissingError if the log itself is gone. Of a log that was cut its index still says what was in it, so
+    that what is gone is told as damaged, and never denied."""
+    async with _opened(disk, layout.log_file(log_id)) as data:
+        size = await data.size()
     try:
-        header, runs = await read_index(disk, layout, log_id)
+        header, runs = await read_own_index(disk, layout, log_id)
+        if header.log_bytes > size:
+            path = layout.log_file(log_id)
+            log.error("%s has %d bytes left of %d: entries at its end are lost", path, size, header.log_bytes)
+        elif header.log_bytes < size:
+            raise WireError(f"an index for a log of {header.log_bytes} bytes, which has {size}")
         return WrittenLog(log_id, header.log_bytes, runs, header.pages_offset)
     except (WireError, FileMissingError) as bad:
         log.error("%s: %s; making it anew from the log", layout.index_file(log_id), bad)

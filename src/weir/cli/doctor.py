@@ -10,7 +10,7 @@ from shutil import disk_usage
 import click
 
 from weir.cli.doctor_running import descriptors, folder, running
-from weir.cli.found import DEFAULT_URL
+from weir.cli.found import DEFAULT_URL, url_of_folder
 from weir.cli.output import print_json, print_table
 from weir.model.diagnosis import Check, State
 
@@ -35,16 +35,14 @@ Examples:
 )
 @click.option(
     "--url",
-    default=DEFAULT_URL,
-    show_default=True,
     envvar="WEIR_URL",
-    help="A Weir that may be running; it is asked.",
+    help="A Weir that may be running, and is asked; by default the one that serves the folder.",
 )
 @click.option("--start-spark", is_flag=True, help="Really start a Spark session (some seconds).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
-def doctor(data: str, start_spark: bool, as_json: bool, url: str) -> int:
+def doctor(data: str, start_spark: bool, as_json: bool, url: str | None) -> int:
     """Check Python, Java, Spark, ports and disk, and a Weir that runs here, and say what to do."""
-    found = list(_checks(Path(data), start_spark, url))
+    found = list(_checks(Path(data), start_spark, url or url_of_folder(Path(data)) or DEFAULT_URL))
     if as_json:
         print_json([{"name": c.name, "state": c.state.value, "found": c.found, "hint": c.hint} for c in found])
     else:

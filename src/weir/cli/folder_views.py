@@ -77,6 +77,7 @@ def _more(count: int) -> None:
 def byte_progress(what: str, *, hidden: bool = False) -> Iterator[Callable[[int, int], None]]:
     """A progress bar in bytes, on the error stream, for as long as the block runs."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), disable=hidden, transient=True) as bar:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, disable=hidden or not console.is_terminal, transient=True) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

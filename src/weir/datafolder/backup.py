@@ -23,7 +23,8 @@ MANIFEST = "backup.json"
 _FORMAT = 1
 _CHUNK_BYTES = 4 * 1024 * 1024
 _NEW = ".new"
-_SKIPPED = (LOCK_NAME, "lock", MANIFEST, "run", FROZEN)
+#: What belongs to a process, not to the data.
+_SKIPPED = (LOCK_NAME, "lock", MANIFEST, "run", "listening.json", FROZEN)
 _LOGS = "bookie/logs/"
 
 

@@ -52,7 +52,8 @@ class JournalCorruptError(BookieError):
 
     hint = (
         "bring the file back; or with replicas wipe this bookie, start it under a new id, and let auto-recovery"
-        " copy its ledgers; or start once with --accept-loss to go on without what is missing"
+        " copy its ledgers; or save what can be read: weir salvage DATA --into NEW; or start once with"
+        " --accept-loss to go on without what is missing"
     )
 
 
@@ -60,7 +61,8 @@ class EntryLogMissingError(BookieError):
     """An entry log that the bookie's checkpoint names is gone; the bookie may not start without it."""
 
     hint = (
-        "bring the file back, or wipe this bookie, start it under a new id, and let auto-recovery copy its ledgers"
+        "bring the file back; or save what can be read: weir salvage DATA --into NEW; or with replicas wipe this"
+        " bookie, start it under a new id, and let auto-recovery copy its ledgers"
     )
 
 

@@ -28,7 +28,10 @@ class MetaKeyMissingError(MetaError):
 class MetaCorruptError(MetaError):
     """The embedded store lost acknowledged bytes; it may not start on what is left."""
 
-    hint = "restore the folder from a copy; or start once with --accept-loss to go on without what is missing"
+    hint = (
+        "restore the folder from a copy (weir restore); or save what can be read: weir salvage DATA --into NEW; or"
+        " start once with --accept-loss to go on without what is missing"
+    )
 
 
 class MetaHistoryLostError(MetaError):
