@@ -1,10 +1,8 @@
 """The queues of one namespace on one broker: found, declared, deleted, and let go of with their connections."""
 
-import asyncio
 import logging
 from base64 import urlsafe_b64encode
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 
 from weir.broker.api import NamespaceExchanges, Queue, Queues
@@ -48,6 +46,7 @@ from weir.model.queues import (
 from weir.model.registry import TopicRecord
 from weir.model.topics import NamespaceName, TopicName
 from weir.runtime.byte_budget import ByteBudget
+from weir.runtime.named_locks import NamedLocks
 from weir.runtime.tasks import TaskScope
 from weir.wire.queues import encode_declaration
 
@@ -84,7 +83,8 @@ class LocalQueues:
         self._policies = NamespacePolicies(namespace, registry, context.guard)
         self._open: dict[str, DurableQueue] = {}
         self._in_memory: dict[str, MemoryQueue] = {}
-        self._changing: dict[str, tuple[asyncio.Lock, int]] = {}
+        #: One at a time changes what has a name here.
+        self._alone = NamedLocks()
         self._everywhere = everywhere
         self._applied: PolicyTable | None = None
         self.apply_changed()
@@ -202,7 +202,7 @@ class LocalQueues:
         name = wanted.name
         topic = self._topic_of(name)
         self._check_configure(role, topic)
-        async with self._alone(name):
+        async with self._alone.of(name):
             for _ in range(_ATTEMPTS):
                 try:
                     return await self._declare(wanted, topic, connection)
@@ -290,28 +290,13 @@ class LocalQueues:
     def _check_configure(self, role: str, topic: TopicName) -> None:
         self._context.guard.check_configure(role, topic)
 
-    @asynccontextmanager
-    async def _alone(self, name: str) -> AsyncIterator[None]:
-        """One at a time changes what has this name here."""
-        lock, waiting = self._changing.get(name) or (asyncio.Lock(), 0)
-        self._changing[name] = (lock, waiting + 1)
-        try:
-            async with lock:
-                yield
-        finally:
-            lock, waiting = self._changing[name]
-            if waiting == 1:
-                del self._changing[name]
-            else:
-                self._changing[name] = (lock, waiting - 1)
-
     # --- deleting ---------------------------------------------------------------------------------------
 
     async def delete(
         self, role: str, name: str, *, if_unused: bool = False, if_empty: bool = False, connection: str = ""
     ) -> int:
         self._check_configure(role, self._topic_of(name))
-        async with self._alone(name):
+        async with self._alone.of(name):
             try:
                 queue = await self.look(name)
             except QueueNotFoundError:
@@ -354,7 +339,7 @@ class LocalQueues:
         self._tasks.spawn(self._end_unused(queue, "nobody used it for long"), f"expiry of {queue.name}")
 
     async def _end_unused(self, queue: LocalQueue, reason: str = "its last consumer has gone") -> None:
-        async with self._alone(queue.name):
+        async with self._alone.of(queue.name):
             if not queue.gone and queue.alive and not queue.consumer_count:
                 try:
                     await self._end(queue, reason)
