@@ -62,22 +62,24 @@ def services(file: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("unit", UNITS, ids=named)
 def test_a_unit_runs_a_command_that_weir_has(unit: Path) -> None:
     text = re.sub(r"\\\n\s*", " ", unit.read_text())
-    program, *said = shlex.split(re.findall(r"^ExecStart=(.+)$", text, re.MULTILINE)[0])
-    assert program == "/opt/weir/bin/weir"
-    check_command(said)
+    for command in re.findall(r"^ExecStart(?:Post)?=(.+)$", text, re.MULTILINE):
+        program, *said = shlex.split(command)
+        assert program == "/opt/weir/bin/weir"
+        check_command(said)
     variables = set(re.findall(r"\$\{(\w+)\}", text))
     if variables:
         assert variables == set(re.findall(r"^(\w+)=", (DEPLOY / "bookie.env").read_text(), re.MULTILINE))
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("unit", UNITS, ids=named)
+@pytest.mark.parametrize("unit", [*UNITS, *sorted(DEPLOY.glob("*.timer"))], ids=named)
 def test_systemd_finds_nothing_wrong_with_a_unit(unit: Path, tmp_path: Path) -> None:
     verify = shutil.which("systemd-analyze")
     if verify is None:
         pytest.skip("there is no systemd-analyze on this machine")
     there = tmp_path / unit.name  # a program that is there: whether Weir is installed is not the unit's fault
-    there.write_text(unit.read_text().replace("/opt/weir/bin/weir", "/bin/true"))
+    for file in DEPLOY.glob(f"{unit.stem}.*"):  # a timer and what it starts
+        (tmp_path / file.name).write_text(file.read_text().replace("/opt/weir/bin/weir", "/bin/true"))
     done = subprocess.run([verify, "verify", str(there)], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, unit.stem in done.stderr) == (0, False), done.stderr
 
