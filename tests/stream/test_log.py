@@ -15,6 +15,7 @@ from weir.model.errors import (
     StreamTerminatedError,
     WeirError,
 )
+from weir.stream.held_chain import HeldChain
 from weir.stream.log import Stream
 
 
@@ -265,5 +266,26 @@ def test_a_ledger_that_is_opened_ahead_is_used_and_goes_if_it_is_not(run: Callab
         assert [ledger.ledger_id for ledger in await context.ledgers.list()] == [opened.ledger_id]
         again = await Stream.open(context, "s")
         assert (again.end_offset, await bench.texts(again)) == (1, ["m0"])
+
+    run(scenario)
+
+
+def test_a_ledger_that_the_next_holder_found_in_the_chain_is_not_deleted(run: Callable) -> None:
+    """The change that names it was made, its answer was lost, and somebody took the stream over meanwhile."""
+
+    async def scenario(bench) -> None:
+        first = await Stream.open(await bench.broker(), "s", create_missing=True)
+        chain, change = first._chain, first._chain.change
+
+        async def answer_is_lost(transform) -> None:
+            await change(transform)
+            await HeldChain.take(await bench.broker(), "s", create_missing=False)
+            raise StreamFencedError("it was taken over")
+
+        chain.change = answer_is_lost
+        with pytest.raises(WeirError):
+            await first.append(bench.draft("lost"))
+        second = await Stream.open(await bench.broker(), "s")
+        assert await second.append(bench.draft("kept")) == 0
 
     run(scenario)
