@@ -50,9 +50,9 @@ def test_an_endless_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.process
 def test_names_come_from_the_running_server(run_here: Any) -> None:
     assert run_here("topics", "create", "completed-whole").code == 0
-    assert run_here("topics", "create", "completed-parts", "-p", "2").code == 0
+    assert run_here("topics", "create", "completed-divided", "-p", "2").code == 0
     assert run_here("subscriptions", "create", "completed-whole", "sub").code == 0
-    assert completed("topics", "stats", "completed-") == ["completed-parts", "completed-whole"]
+    assert completed("topics", "stats", "completed-") == ["completed-divided", "completed-whole"]
     assert completed("consume", "public/default/completed-w") == ["public/default/completed-whole"]
     assert completed("peek", "completed-whole", "") == ["sub"]
     assert completed("topics", "list", "public/d") == ["public/default"]
