@@ -18,7 +18,14 @@ from dataclasses import replace
 from weir.ledger.reader import LedgerReader
 from weir.ledger.writer import LedgerWriter
 from weir.model.check import check
-from weir.model.errors import EntryLostError, StreamClosedError, StreamFencedError, WeirError, WriterFencedError
+from weir.model.errors import (
+    EntryLostError,
+    StorageFullError,
+    StreamClosedError,
+    StreamFencedError,
+    WeirError,
+    WriterFencedError,
+)
 from weir.model.features import DEFLATED_STATE
 from weir.model.ids import EntryId
 from weir.runtime.tasks import TaskScope
@@ -55,6 +62,7 @@ class StateLog:
         self._noted = self._durable = 0
         self._failure: WeirError | None = None
         self._said = ""
+        self._full: StorageFullError | None = None
         self._on_failure: Callable[[WeirError], None] = lambda failure: None
         self._beside: dict[str, Callable[[], bytes | None]] = {}
         self._tasks = TaskScope(f"state of {name}", on_failure=self._failed)
@@ -117,10 +125,13 @@ class StateLog:
         """Call a plain function once somebody else turns out to hold the state."""
         self._on_failure = callback
 
-    async def flush(self) -> None:
-        """Make everything set so far durable now; others may go on setting."""
+    async def flush(self, *, unless_full: bool = False) -> None:
+        """Make everything set so far durable now; others may go on setting. `unless_full`: a full disk is not
+        waited for, but raised."""
         wanted = self._noted
         while self._durable < wanted:
+            if unless_full and self._full is not None:
+                raise self._full
             if self._failure is not None:
                 raise self._failure
             self._schedule()
@@ -134,7 +145,7 @@ class StateLog:
         """Flush and let go; a state that cannot be flushed is left to the next holder as it was last written."""
         try:
             if self._failure is None:
-                await self.flush()
+                await self.flush(unless_full=True)
                 if self._writer is not None:
                     await self._writer.close()
         except WeirError as failed:
@@ -185,11 +196,12 @@ class StateLog:
             else:
                 await self._append(self._writer, payload)
             check(noted >= self._durable, "what is durable of a state stays durable")
-            self._durable, self._said = noted, ""
+            self._durable, self._said, self._full = noted, "", None
         except (StreamFencedError, WriterFencedError) as fenced:
             self._failure = StreamFencedError(f"the state of {self._name} is held by another broker")
             raise self._failure from fenced
         except WeirError as failed:
+            self._full = failed if isinstance(failed, StorageFullError) else None
             if failed.what != self._said:  # once, however often it is tried
                 self._said = failed.what
                 log.warning("the state of %s could not be written, trying again: %s", self._name, failed)
