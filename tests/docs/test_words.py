@@ -1,6 +1,7 @@
 """Words that hold: every command, setting, and link that a page names is there."""
 
 import re
+import shlex
 import tomllib
 from pathlib import Path
 
@@ -41,7 +42,8 @@ def test_every_command_in_a_sentence_is_one(page: Page) -> None:
         if not span.startswith("weir ") or "..." in span:
             continue
         first, *rest = span.split("|")  # `weir bookie serve|inspect|verify` names three
-        said = [word for word in first.split()[1:] if not re.match(r"^[\[A-Z]", word)]
+        quoted = shlex.split(first) if first.count("'") % 2 == first.count('"') % 2 == 0 else first.split()
+        said = [word for word in quoted[1:] if not re.match(r"^[\[A-Z]", word)]
         try:
             for last in [said[-1:], *([name.strip()] for name in rest)]:
                 check_command([*said[:-1], *last], whole=False)
