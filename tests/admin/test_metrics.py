@@ -26,8 +26,10 @@ from weir.runtime.request_budget import RequestBudget
 from weir.server.amqp_metrics import amqp_families
 from weir.server.budget_metrics import budget_families
 from weir.server.cluster_metrics import cluster_families
+from weir.server.config import Config
 from weir.server.gateway_metrics import GatewayMetrics, gateway_families
 from weir.server.loop_metrics import loop_families
+from weir.server.open_listeners import open_families
 from weir.server.peer_metrics import peer_families
 from weir.server.process_metrics import process_families
 from weir.server.storage_metrics import damage_families
@@ -95,6 +97,7 @@ def test_the_documentation_names_every_family_as_it_is() -> None:
     told = re.findall(r"^\| `(\w+)` \| (\w+) \| (.+) \|$", page, re.MULTILINE)
     gateways = [
         *process_families(real_runtime().resources, 0.0),
+        *open_families(Config(), {}),
         *loop_families(LoopHolds()),
         *budget_families(RequestBudget(1), ByteBudget(1), ByteBudget(1), real_runtime().net),
         *damage_families(Damages(), skipped_entries=0),

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from weir.cli import doctor as module
 from weir.cli.doctor import disk, doctor, free_port, python
-from weir.cli.doctor_running import clock, damage, folder, running
+from weir.cli.doctor_running import clock, damage, folder, listeners, running
 from weir.model.diagnosis import State
 from weir.model.errors import SparkSetupError
 from weir.model.installation import install_command
@@ -91,6 +91,11 @@ def test_a_pandas_that_is_too_new_is_named(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_weir_that_runs_is_asked_for_its_damage_its_clock_and_whether_it_is_ready() -> None:
     assert [c.state for c in damage({"weir_damaged_entries": 2.0, "weir_skipped_entries": 1.0})] == [State.WARNING]
     assert [c.state for c in damage({})] == [State.GOOD]
+
+
+def test_a_weir_that_asks_nobody_who_they_are_is_told_of() -> None:
+    assert [(c.name, c.state) for c in listeners({"weir_open_listeners": 2.0})] == [("listeners", State.WARNING)]
+    assert list(listeners({"weir_open_listeners": 0.0})) == []
     assert [c.state for c in clock("Mon, 01 Jan 2001 00:00:00 GMT")] == [State.WARNING]
     assert list(clock("")) == []
     (found,) = running("http://127.0.0.1:1")

@@ -64,6 +64,7 @@ def running(url: str, token: str | None = None) -> Iterator[Check]:
         return
     values = {name: float(value) for name, value in _SAMPLE.findall(metrics.text)}
     yield from damage(values)
+    yield from listeners(values)
     yield from streams(ask(url, "/admin/weir/v1/streams", token))
     status = ask(url, "/admin/weir/v1/cluster", token)
     yield from replicas(status)
@@ -100,6 +101,15 @@ def damage(values: dict[str, float]) -> Iterator[Check]:
         yield Check("damage", State.WARNING, found, hint)
     else:
         yield Check("damage", State.GOOD, "none has been met")
+
+
+def listeners(values: dict[str, float]) -> Iterator[Check]:
+    """Whether it asks those who come over a network who they are."""
+    count = int(values.get("weir_open_listeners", 0))
+    if count:
+        found = f"{count} listeners let in everybody who reaches them over a network"
+        hint = "docs/security.md has the steps: keys, tokens, grants, TLS; or listen on 127.0.0.1"
+        yield Check("listeners", State.WARNING, found, hint)
 
 
 def streams(answer: Answer) -> Iterator[Check]:

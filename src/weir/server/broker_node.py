@@ -51,7 +51,7 @@ from weir.server.gateway_metrics import GatewayMetrics, gateway_families
 from weir.server.listening import BoundNetwork
 from weir.server.loop_metrics import loop_families
 from weir.server.node import Node
-from weir.server.open_listeners import log_open
+from weir.server.open_listeners import log_open, open_families
 from weir.server.peer_metrics import peer_families
 from weir.server.process_metrics import process_families
 from weir.server.storage import BrokerStorage, LocalStorage
@@ -334,6 +334,7 @@ class BrokerNode(Node):
             probe=self._probe,
             gateways=lambda: [
                 *process_families(self._runtime.resources, self._started_ms / 1000),
+                *open_families(self._config, self._bound),
                 *loop_families(self._runtime.loop_holds),
                 *budget_families(
                     self._request_budget, self._unread_budget, composed.context.queue_budget, self._net

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Mapping
 from ipaddress import ip_address
 
+from weir.admin.metrics import GatewayFamily
 from weir.server.addresses import Address
 from weir.server.config import Config
 
@@ -36,6 +37,12 @@ def warning(config: Config, addresses: Mapping[str, Address]) -> str | None:
         f"everybody who reaches {where} may read, write and delete everything: nobody is asked who they are "
         "(set auth.authenticate and auth.authorise, docs/security.md says how; or listen on 127.0.0.1)"
     )
+
+
+def open_families(config: Config, addresses: Mapping[str, Address]) -> list[GatewayFamily]:
+    """The same, as a family of the metrics page: what `weir doctor` and alerts look at."""
+    text = "Listeners that let in everybody who reaches them over a network."
+    return [GatewayFamily("weir_open_listeners", "gauge", text, [({}, len(open_listeners(config, addresses)))])]
 
 
 def log_open(config: Config, addresses: Mapping[str, Address]) -> None:
