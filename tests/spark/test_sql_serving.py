@@ -231,3 +231,11 @@ def test_no_bytes_make_the_reader_of_frames_fail_in_another_way(data: bytes) -> 
             m.receive_request(ours)
         except WireError:
             return
+
+
+def test_the_stack_of_java_that_spark_keeps_beside_an_exception_is_part_of_what_it_said() -> None:
+    below = ValueError("no such column")
+    below._stackTrace = "org.apache.spark.sql.AnalysisException: no\n\tat org.apache.spark.X\n"  # type: ignore[attr-defined]
+    wrong = SqlError("no such column")
+    wrong.__cause__ = below
+    assert trace_of(wrong).endswith("\n\tat org.apache.spark.X")

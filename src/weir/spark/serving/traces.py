@@ -10,4 +10,9 @@ def trace_of(wrong: BaseException) -> str:
     below = wrong.__cause__
     if isinstance(below, BelowError):
         return str(below)
-    return "" if below is None else "".join(traceback.format_exception(below)).rstrip()
+    if below is None:
+        return ""
+    told = "".join(traceback.format_exception(below)).rstrip()
+    # Spark's exceptions have Java's stack beside them, and do not print it.
+    java = getattr(below, "_stackTrace", None)
+    return f"{told}\n\nJVM stacktrace:\n{java.rstrip()}" if isinstance(java, str) and java.strip() else told
