@@ -14,6 +14,7 @@ from weir.broker.groups.offsets import GroupOffsets
 from weir.broker.groups.query_progress import parse_progress, progress_of_commit
 from weir.broker.parts.local import LocalParts
 from weir.broker.upkeep.topic import maintain
+from weir.cli.output import Rate
 from weir.cli.topic_views import subscription_rows
 from weir.model.policies import Retention
 from weir.model.topics import TopicName
@@ -66,7 +67,7 @@ def test_a_querys_last_batch_shows_in_the_stats_and_survives_the_broker(run: Cal
         assert both.subscriptions["report"].query.batch == 3
         shown = {"subscriptions": {"report": {"query": {"batch": 3, "rows": 10, "rowsPerSecond": 2.5, "lost": 4}}}}
         ((name, *_, rate, _, last),) = subscription_rows(shown)
-        assert (name, rate, last) == ("report", 2.5, "batch 3: 10 rows, 4 lost")
+        assert (name, rate, last) == ("report", Rate(2.5), "batch 3: 10 rows, 4 lost")
 
     run(scenario)
 

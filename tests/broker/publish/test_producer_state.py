@@ -452,9 +452,9 @@ def test_what_waits_behind_a_first_batch_that_waited_for_longer_is_not_stored_wi
         flushed = asyncio.Event()
         flush = states.flush
 
-        async def late() -> None:
+        async def late(**how: bool) -> None:
             await flushed.wait()
-            await flush()
+            await flush(**how)
 
         states.flush = late
         first = producer.publish(bench.out("a", stamp=Stamp(P, 0, 0)))
