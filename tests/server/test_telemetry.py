@@ -114,7 +114,8 @@ def test_a_traced_message_has_spans_where_it_is_stored_and_delivered(
 
 
 @pytest.mark.slow
-def test_what_is_logged_is_exported(collector: Collector) -> None:
+def test_what_is_logged_is_exported(collector: Collector, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "weir.somewhere")  # whatever other tests have set
     telemetry = Telemetry(TelemetryConfig(collector.url), real_runtime().clock, node="n")
     logging.getLogger("weir.somewhere").warning("the disk of %s is slow", "n")
     telemetry.close()
