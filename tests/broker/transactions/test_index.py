@@ -7,6 +7,7 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyroaring import BitMap64
 
 from weir.broker.api import AbortedTransaction, Position, StartAt, SubscriptionType
 from weir.broker.settings import BrokerSettings
@@ -110,7 +111,7 @@ def test_it_agrees_with_a_model_and_comes_back_from_what_was_kept(seed: int, siz
     split = dice.randrange(size + 1)
     for number, batch in enumerate(batches):
         if number == split:
-            kept.update(index.changed_pieces())
+            kept.update(index.changed_pieces(BitMap64()))
             before = index.open_bytes()
             index = TransactionIndex()
             index.load_open(before)
@@ -151,7 +152,8 @@ def test_it_agrees_with_a_model_and_comes_back_from_what_was_kept(seed: int, siz
 @given(st.binary(max_size=60))
 def test_malformed_bytes_are_named_so(junk: bytes) -> None:
     whole = learnt(data(0, 1), data(1, 2), end(2, 2, abort=True))
-    for sample in (junk, whole.open_bytes()[: len(junk)], whole.changed_pieces().get(0, b"")[: len(junk)]):
+    pieces = whole.changed_pieces(BitMap64())
+    for sample in (junk, whole.open_bytes()[: len(junk)], pieces.get(0, b"")[: len(junk)]):
         for load in (TransactionIndex().load_open, TransactionIndex().load_piece):
             try:
                 load(sample)
