@@ -62,6 +62,12 @@ def pytest_configure(config: pytest.Config) -> None:
     subprocess.Popen.__init__ = start_outside_of_tests  # type: ignore[method-assign]
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """What others have left goes before a test listens to the log: that it goes may be a line of it."""
+    if "caplog" in getattr(item, "fixturenames", ()):
+        gc.collect()
+
+
 def pytest_collection_finish() -> None:
     """What has been imported and collected stays to the end, and the collector need not walk through it again:
     thousands of tests weigh more than all that a simulation makes, and it collects often."""
