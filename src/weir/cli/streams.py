@@ -78,6 +78,7 @@ def list_streams(*, watch: bool, remote: Remote, out: Output) -> None:
 Examples:
   weir streams describe big
   weir streams describe sales.by_hour --watch
+  weir streams status revenue            the same
 """
 )
 @click.argument("name")
