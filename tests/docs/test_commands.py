@@ -84,9 +84,10 @@ class Reader:
         self.said += done.stdout
 
     def _look_at(self, line: str) -> None:
-        """Of a command that goes on for ever: it shows what comes meanwhile."""
+        """Of a command that goes on for ever: it shows what comes meanwhile. Whoever runs the tests in the background
+        has them ignore interrupts, and that would be inherited."""
         with subprocess.Popen(
-            ["bash", "-ec", f"exec {line}"],
+            ["env", "--default-signal=INT", "bash", "-ec", f"exec {line}"],
             cwd=self._folder,
             env=self.variables,
             stdout=subprocess.PIPE,
