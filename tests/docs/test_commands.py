@@ -84,8 +84,8 @@ class Reader:
         self.said += done.stdout
 
     def _look_at(self, line: str) -> None:
-        """Of a command that goes on for ever: it shows what comes meanwhile. Whoever runs the tests in the background
-        has them ignore interrupts, and that would be inherited."""
+        """Of a command that goes on for ever: it shows what comes meanwhile. Whoever runs the tests in the
+        background has them ignore interrupts, and that would be inherited."""
         with subprocess.Popen(
             ["env", "--default-signal=INT", "bash", "-ec", f"exec {line}"],
             cwd=self._folder,
