@@ -103,7 +103,7 @@ FIRST_SEED = {
         "renamed-before-its-markers": 0,
         "repeated-end-is-always-right": 1,
         "rows-moved": 0,
-        "seen-before-stored": 2,
+        "seen-before-stored": 5,
         "stable-offset-ignores-open": 0,
         "stale-subscription": 0,
         "static-member-is-new": 0,

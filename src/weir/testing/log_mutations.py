@@ -16,15 +16,23 @@ _LOOK_AGAIN_S = 0.05
 
 def seen_before_stored() -> Iterator[None]:
     """A batch is in the tail, and so can be read, as soon as it is sent to the bookies."""
-    send, push, read_old = Appender._send, StreamTail.push, Stream._read_old
+    send, answered = Appender._send, Appender._answered
+    push, read_old = StreamTail.push, Stream._read_old
 
     def show_at_once(self: Appender, writer: Any) -> None:
         sent = list(self._queue)
         send(self, writer)
         for append in sent:
             push(self._tail, append.batches)
-        self._end_offset = self._next_offset
+        self._end_offset = self._written_to = self._next_offset
         self._changed()
+
+    def answer_shown(self: Appender, placed: Any) -> None:
+        shown = self._end_offset
+        if placed.batches:
+            self._end_offset = placed.batches[0].base_offset
+        answered(self, placed)
+        self._end_offset = self._written_to = max(self._end_offset, shown)
 
     def push_new(self: StreamTail, batches: Sequence[Batch]) -> None:
         last = self._bases[-1] if self._bases else -1
@@ -39,6 +47,7 @@ def seen_before_stored() -> Iterator[None]:
 
     with (
         patch.object(Appender, "_send", show_at_once),
+        patch.object(Appender, "_answered", answer_shown),
         patch.object(StreamTail, "push", push_new),
         patch.object(Stream, "_read_old", read_later),
     ):

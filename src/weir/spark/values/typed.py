@@ -153,8 +153,8 @@ class ValueSchema:
 
     def _unfit(self, batch: Any, row: int) -> WireError:
         where = f"{self.topic}-{batch.column('partition')[0]} at offset {batch.column('offset')[row]}"
-        if self._is_later(batch, row):
-            version = _version_of(batch, row)
+        version = _version_of(batch, row) if self.versions else _LATEST
+        if version != _LATEST and version not in dict(self.versions):
             return WireError(
                 f"the {self.column} of {where} is by version {version} of the topic's schema, which was not "
                 "there when the query began",
