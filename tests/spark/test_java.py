@@ -83,7 +83,7 @@ def test_a_shim_of_another_java_is_replaced(bare: Path) -> None:
 
 def test_with_neither_the_error_says_what_to_install(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java, "find_spec", lambda name: None)
-    with pytest.raises(SparkSetupError, match=r"weir\[spark\]"):
+    with pytest.raises(SparkSetupError, match=r"\[spark\]"):
         java.find_java(bare / "cache")
 
 
