@@ -282,7 +282,7 @@ def test_the_overview_moves_by_itself(browser: Browser) -> None:
     browser.shot("overview")
 
 
-def test_the_first_page_is_painted_within_a_second(browser: Browser) -> None:
+def test_the_browser_says_when_the_first_page_was_painted(browser: Browser) -> None:
     browser.open("/")
     script = "return performance.getEntriesByName('first-contentful-paint').map(entry => entry.startTime)"
     assert browser.wait(lambda driver: driver.execute_script(script))

@@ -3,7 +3,6 @@ or late."""
 
 import json
 import os
-import re
 import resource
 import urllib.error
 import urllib.request
@@ -14,6 +13,7 @@ from pathlib import Path
 from time import time
 from typing import NamedTuple
 
+from weir.cli.scrape import read_scrape
 from weir.model.diagnosis import Check, State
 
 _TIMEOUT_S = 5.0
@@ -21,7 +21,6 @@ _TIMEOUT_S = 5.0
 _FEW_DESCRIPTORS = 4096
 #: Clocks that differ by more make delays and time-outs surprising.
 _CLOCK_S = 5.0
-_SAMPLE = re.compile(r"^([a-z_]+)(?:\{[^}]*\})? ([0-9.e+-]+)$", re.MULTILINE)
 
 
 class Answer(NamedTuple):
@@ -62,7 +61,8 @@ def running(url: str, token: str | None = None) -> Iterator[Check]:
         hint = "give doctor a superuser's token: WEIR_TOKEN" if metrics.status in (401, 403) else "see its log"
         yield Check("weir metrics", State.WARNING, f"not told (status {metrics.status})", hint)
         return
-    values = {name: float(value) for name, value in _SAMPLE.findall(metrics.text)}
+    scrape = read_scrape(metrics.text, 0.0)
+    values = {name: scrape.sum(name) for name in scrape.values}
     yield from damage(values)
     yield from listeners(values)
     yield from streams(ask(url, "/admin/weir/v1/streams", token))

@@ -209,7 +209,7 @@ def plain(value: object) -> Any:
     return value
 
 
-def human_bytes(count: int) -> str:
+def human_bytes(count: float) -> str:
     """`512 B`, `1.4 KiB`, `20 MiB`: at most four digits."""
     size, unit = float(count), 0
     while size >= 1023.5 and unit < len(_BINARY) - 1:

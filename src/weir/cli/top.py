@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from weir.cli.output import print_json
+from weir.cli.output import human_bytes, human_number, print_json
 from weir.cli.remote import Remote, remote_options
 from weir.cli.scrape import SORTS, Overview, Scrape, overview, read_scrape
 from weir.client.admin import AdminClient
@@ -94,16 +94,16 @@ def screen(seen: Overview, rates: list[float], url: str) -> RenderableType:
     )
     facts = Table.grid(padding=(0, 3))
     facts.add_row(
-        f"in [bold]{short(seen.messages_in)}/s[/] {size(seen.bytes_in)}/s",
-        f"out [bold]{short(seen.messages_out)}/s[/] {size(seen.bytes_out)}/s",
-        f"wait [bold]{short(seen.backlog)}[/]",
-        f"held {short(seen.held)}",
-        f"topics {short(seen.topics)} ({short(seen.loaded)} loaded)",
+        f"in [bold]{human_number(seen.messages_in)}/s[/] {human_bytes(seen.bytes_in)}/s",
+        f"out [bold]{human_number(seen.messages_out)}/s[/] {human_bytes(seen.bytes_out)}/s",
+        f"wait [bold]{human_number(seen.backlog)}[/]",
+        f"held {human_number(seen.held)}",
+        f"topics {human_number(seen.topics)} ({human_number(seen.loaded)} loaded)",
     )
     connections = "  ".join(f"{protocol} {number}" for protocol, number in seen.connections.items())
     machine = Table.grid(padding=(0, 3))
-    free = "" if seen.disk_free_bytes is None else f"disk {size(seen.disk_free_bytes)} free"
-    memory = f"memory {size(seen.memory_bytes)}"
+    free = "" if seen.disk_free_bytes is None else f"disk {human_bytes(seen.disk_free_bytes)} free"
+    memory = f"memory {human_bytes(seen.memory_bytes)}"
     machine.add_row(f"cpu {seen.cpu:.0%}", memory, free, f"connections: {connections}")
     warnings = [
         *(["[bold red]read-only: the disks are full, nothing is taken[/]"] if seen.read_only else []),
@@ -121,11 +121,11 @@ def _topics(seen: Overview) -> Table:
     for line in seen.busiest:
         table.add_row(
             escape(line.topic.removeprefix("persistent://")),
-            short(line.messages_in),
-            short(line.messages_out),
-            size(line.bytes_in),
-            short(line.backlog),
-            size(line.stored_bytes),
+            human_number(line.messages_in),
+            human_number(line.messages_out),
+            human_bytes(line.bytes_in),
+            human_number(line.backlog),
+            human_bytes(line.stored_bytes),
             str(line.producers),
             str(line.consumers),
         )
@@ -134,32 +134,12 @@ def _topics(seen: Overview) -> Table:
 
 def lagging(streams: dict[str, int]) -> str:
     worst = sorted(streams.items(), key=lambda each: -each[1])[:3]
-    return ", ".join(f"{escape(name)} {short(lag)}" for name, lag in worst if lag)
+    return ", ".join(f"{escape(name)} {human_number(lag)}" for name, lag in worst if lag)
 
 
 def bars(values: list[float]) -> str:
     most = max(values, default=0.0) or 1.0
     return "".join(_BARS[round(value / most * (len(_BARS) - 1))] for value in values)
-
-
-def short(number: float) -> str:
-    """1234567 as 1.2M."""
-    if number < 10 and number != int(number):
-        return f"{number:.1f}"
-    for unit in ("", "k", "M", "G"):
-        if number < 1_000:
-            return f"{number:.0f}{unit}" if not unit or number >= 100 else f"{number:.1f}{unit}"
-        number /= 1_000
-    return f"{number:.1f}T"
-
-
-def size(number: float) -> str:
-    """Bytes, in units of 1,024."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if number < 1_024:
-            return f"{number:.0f} {unit}" if unit == "B" or number >= 100 else f"{number:.1f} {unit}"
-        number /= 1_024
-    return f"{number:.1f} TiB"
 
 
 def duration(seconds: float) -> str:
