@@ -27,6 +27,7 @@ from weir.model.policies import (
     Roll,
     SchemaCompatibility,
 )
+from weir.model.priority import Priority
 from weir.model.registry import (
     Action,
     BrokerInfo,
@@ -37,6 +38,7 @@ from weir.model.registry import (
     Tenant,
     TopicRecord,
 )
+from weir.model.retry import Backoff, FixedDelays, RetryPolicy
 from weir.model.sql_streams import RunnerLease, SqlStream, StreamProgress, Wanted
 from weir.model.topics import DEFAULT_NAMESPACE, Domain, NamespaceName, TopicName
 from weir.testing.kinds import rounds
@@ -75,6 +77,15 @@ policies = st.builds(
     retention=st.none() | st.builds(Retention, numbers, numbers, st.none() | numbers, st.none() | numbers),
     log_compaction=st.none() | st.builds(LogCompaction, st.sampled_from(Cleanup), *[numbers] * 4),
     roll=st.none() | st.builds(Roll, numbers, numbers),
+    retry=st.none()
+    | st.builds(
+        RetryPolicy,
+        st.none() | st.just(FixedDelays((1000, 60_000))) | st.just(Backoff(1000, 60_000, 3.5)),
+        st.none() | st.integers(0, 1000),
+        st.none() | st.sampled_from(["", "dead", "persistent://a/b/dead"]),
+    ),
+    priority=st.none()
+    | st.builds(Priority, st.integers(0, 255), st.integers(0, 1 << 31), st.integers(0, 1 << 31)),
     isolation=st.none() | st.builds(Isolation, patterns, patterns, numbers, patterns),
     backlog_quota=st.none() | st.builds(BacklogQuota, numbers, numbers, st.sampled_from(BacklogAction)),
     publish_rate=st.none() | rates,

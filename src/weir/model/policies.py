@@ -8,6 +8,8 @@ from dataclasses import dataclass, fields
 from enum import Enum
 
 from weir.model.errors import InvalidNameError
+from weir.model.priority import Priority
+from weir.model.retry import RetryPolicy
 
 
 class BacklogAction(Enum):
@@ -218,15 +220,19 @@ class Policies:
     roll: Roll | None = None
     #: Of a namespace alone: which brokers serve it.
     isolation: Isolation | None = None
+    #: What becomes of messages that consumers of shared subscriptions fail at, where a subscription says nothing.
+    retry: RetryPolicy | None = None
+    priority: Priority | None = None
 
     def over(self, below: "Policies") -> "Policies":
-        """This level's values where it has any, else those of the level below."""
-        return Policies(
-            **{
-                field.name: mine if (mine := getattr(self, field.name)) is not None else getattr(below, field.name)
-                for field in fields(self)
-            }
-        )
+        """This level's values where it has any, else those of the level below; of retry each part by itself."""
+        values = {
+            field.name: mine if (mine := getattr(self, field.name)) is not None else getattr(below, field.name)
+            for field in fields(self)
+        }
+        if self.retry is not None:
+            values["retry"] = self.retry.over(below.retry)
+        return Policies(**values)
 
 
 #: Nothing vanishes by default, whichever protocol made the topic: a week, however much that is, as in Kafka.
@@ -258,4 +264,6 @@ DEFAULT_POLICIES = Policies(
     log_compaction=LogCompaction(),
     roll=Roll(),
     isolation=Isolation(),
+    retry=RetryPolicy(),
+    priority=Priority(),
 )

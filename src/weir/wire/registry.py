@@ -10,7 +10,7 @@ from dataclasses import asdict, fields
 from enum import Enum
 from typing import Any, TypeVar
 
-from weir.model.errors import InvalidNameError, WireError
+from weir.model.errors import InvalidNameError, NotAllowedError, WireError
 from weir.model.policies import (
     AutoTopicCreation,
     BacklogAction,
@@ -25,6 +25,7 @@ from weir.model.policies import (
     Roll,
     SchemaCompatibility,
 )
+from weir.model.priority import Priority
 from weir.model.registry import (
     Action,
     BrokerInfo,
@@ -36,6 +37,7 @@ from weir.model.registry import (
     Tenant,
     TopicRecord,
 )
+from weir.model.retry import Backoff, FixedDelays, RetryPolicy, parse_schedule
 from weir.model.topics import NamespaceName, TopicName
 from weir.model.users import PasswordHashing, User
 from weir.wire.metadata import dump_fields, load_fields
@@ -47,7 +49,15 @@ def _decode(data: bytes, what: str, build: Callable[[dict[str, Any]], T]) -> T:
     found = load_fields(data, what)
     try:
         return build(found)
-    except (KeyError, ValueError, TypeError, AttributeError, OverflowError, InvalidNameError) as bad:
+    except (
+        KeyError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        InvalidNameError,
+        NotAllowedError,
+    ) as bad:
         raise WireError(f"{what} is malformed: {bad!r}") from bad
 
 
@@ -210,8 +220,10 @@ _POLICY_NAMES = tuple(field.name for field in fields(Policies))
 def _plain(value: Any) -> Any:
     if isinstance(value, Enum):
         return value.value
-    if isinstance(value, bool | int):
+    if isinstance(value, bool | int | str):
         return value
+    if isinstance(value, FixedDelays | Backoff):
+        return str(value)
     if isinstance(value, tuple):
         return list(value)
     return {
@@ -258,6 +270,19 @@ def _isolation_policy(f: Any) -> IsolationPolicy:
     )
 
 
+def _retry(f: Any) -> RetryPolicy:
+    schedule = _optional_text(f.get("schedule"))
+    return RetryPolicy(
+        None if schedule is None else parse_schedule(schedule),
+        _optional_number(f.get("max_deliveries")),
+        _optional_text(f.get("dead_letter_topic")),
+    )
+
+
+def _priority(f: Any) -> Priority:
+    return Priority(_number(f["levels"]), _number(f["passed"]), _number(f["longest_ms"]))
+
+
 def _backlog_quota(f: Any) -> BacklogQuota:
     return BacklogQuota(_number(f["bytes"]), _number(f["seconds"]), BacklogAction(f["action"]))
 
@@ -288,6 +313,8 @@ _POLICIES: Mapping[str, Callable[[Any], Any]] = {
     "log_compaction": _log_compaction,
     "roll": _roll,
     "isolation": _isolation,
+    "retry": _retry,
+    "priority": _priority,
 }
 
 

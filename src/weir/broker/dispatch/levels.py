@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from weir.broker.dispatch.queue_side import LevelsOf
 from weir.model.batch import Batch, BatchFormat
 from weir.model.errors import WeirError
-from weir.wire.amqp.message import PRIORITY
+from weir.model.priority import PRIORITY
 from weir.wire.formats import Format
 from weir.wire.kafka import records
 from weir.wire.pulsar.compression import Compression

@@ -9,6 +9,7 @@ others say and AMQP does not is in fields under `weir-`, and read back from them
 from weir.model.errors import WireError
 from weir.model.ids import Buffer
 from weir.model.message import Message
+from weir.model.priority import PRIORITY
 from weir.wire.amqp.methods import basic
 from weir.wire.amqp.native import native_of, outgoing_native
 from weir.wire.amqp.outgoing import Outgoing, envelope, outgoing
@@ -27,7 +28,6 @@ NULL_VALUE = "weir-null-value"
 LONG_HEADERS = "weir-long-headers"
 #: How many headers had no room in a frame.
 OMITTED = "weir-headers-omitted"
-PRIORITY = "weir-priority"
 #: The fields of the headers table that are more than text.
 TYPED = "amqp-headers"
 
