@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from weir.meta.interfaces import Change, Lease
+from weir.meta.local import Feed
 from weir.meta.memory import MemoryCore, MemoryMeta
 from weir.meta.state import KeySpace
 from weir.model.errors import MetaUnavailableError
@@ -152,6 +153,26 @@ def test_a_watch_that_begins_after_the_history_was_lost_learns_of_deletions_sinc
         watch = store.watch("/k/", since=listing.revision)
         seen = [await anext(watch), await anext(watch)]
         assert seen == [Change("/k/new", b"1", version), Change("/k/gone", None, version)]
+
+    simulate(1, scenario)
+
+
+def test_a_watch_is_not_run_for_what_others_watch_and_misses_nothing_by_it() -> None:
+    async def scenario(world: World) -> None:
+        core = MemoryCore(world.node("meta").runtime.clock, KeySpace(history=8))
+        feed = Feed(core, "/k/", core.state.revision, None)  # of nobody who could make up for lost history
+        changes = feed.changes()
+        first = asyncio.ensure_future(anext(changes))
+        await world.sleep(1)
+        store = MemoryMeta(core, world.node("n").runtime)
+        steps = world.loop.steps
+        for n in range(50):
+            await store.put("/elsewhere", b"%d" % n)
+        await world.sleep(1)
+        assert world.loop.steps - steps < 50
+        version = await store.put("/k/new", b"1")
+        assert await first == Change("/k/new", b"1", version)
+        await changes.aclose()
 
     simulate(1, scenario)
 

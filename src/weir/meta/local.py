@@ -244,8 +244,15 @@ class Feed:
         self._tracker = WatchTracker(since, known)
         self._woken = asyncio.Event()
         self._closed = asyncio.Event()
+        self._waiting = False
 
     def wake(self) -> None:
+        """More became durable. A watch that waits is not run for what others watch: there may be thousands."""
+        if self._waiting:
+            durable = self._core.log.durable
+            if self._core.state.changes(self._prefix, after=self._tracker.position, upto=durable) == []:
+                self._tracker.settle(durable)
+                return
         self._woken.set()
 
     def close(self) -> None:
@@ -262,7 +269,9 @@ class Feed:
                     yield change
                     if self._closed.is_set():
                         return
+                self._waiting = True
                 await self._woken.wait()
+                self._waiting = False
         finally:
             self._core.remove_feed(self)
 

@@ -13,7 +13,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
-from contextvars import Context
+from contextvars import Context, copy_context
 from heapq import heapify, heappop, heappush
 from types import CoroutineType
 from typing import Any, NoReturn, TypeVar, TypeVarTuple
@@ -35,6 +35,43 @@ _COLLECT_EVERY = 500_000
 #: processor: no machine is so slow that what is done in turns takes this long.
 HELD_LIMIT_S = 2.0
 _LOOK_EVERY_S = 0.05
+
+
+class _Call(asyncio.Handle):
+    """A handle made without what only a debugging loop asks for: a run makes tens of thousands."""
+
+    __slots__ = ()
+
+    def __init__(
+        self, callback: Callable[..., object], args: tuple[Any, ...], loop: "SimLoop", context: Context | None
+    ) -> None:
+        self._context = copy_context() if context is None else context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._repr = self._source_traceback = None
+
+
+class _TimedCall(asyncio.TimerHandle):
+    __slots__ = ()
+
+    def __init__(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        loop: "SimLoop",
+        context: Context | None,
+    ) -> None:
+        self._when = when
+        self._scheduled = False
+        self._context = copy_context() if context is None else context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._repr = self._source_traceback = None
 
 
 class SimLoop(asyncio.BaseEventLoop):
@@ -80,7 +117,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def call_soon(
         self, callback: Callable[[*_Ts], object], *args: *_Ts, context: Context | None = None
     ) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)
+        handle = _Call(callback, args, self, context)
         if not self.burying:
             self._queue.append(handle)
         return handle
@@ -97,7 +134,12 @@ class SimLoop(asyncio.BaseEventLoop):
         *args: *_Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        return self.call_at(self._now + delay, callback, *args, context=context)
+        when = self._now + delay
+        handle = _TimedCall(when, callback, args, self, context)
+        if not self.burying:
+            self._timer_count += 1
+            heappush(self._timers, (when, self._timer_count, handle))
+        return handle
 
     def call_at(
         self,
@@ -106,7 +148,7 @@ class SimLoop(asyncio.BaseEventLoop):
         *args: *_Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        handle = _TimedCall(when, callback, args, self, context)
         if not self.burying:
             self._timer_count += 1
             heappush(self._timers, (when, self._timer_count, handle))
