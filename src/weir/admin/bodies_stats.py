@@ -53,6 +53,8 @@ class SubscriptionStatsBody(Struct):
     msgRateRedeliver: float = 0.0
     msgRateExpired: float = 0.0
     totalMsgExpired: int = 0
+    #: What its filter left out, since the topic was loaded.
+    filterRejectedMsgCount: int = 0
     msgBacklog: int = 0
     msgBacklogNoDelayed: int = 0
     backlogSize: int = 0

@@ -140,6 +140,12 @@ SUBSCRIPTION_FAMILIES = (
         lambda s: s.expired,
     ),
     SubscriptionFamily(
+        "weir_subscription_filtered_messages_total",
+        "counter",
+        "Messages that its filter left out.",
+        lambda s: s.filtered,
+    ),
+    SubscriptionFamily(
         "weir_subscription_query_batches_total",
         "counter",
         "Batches that a query has done.",

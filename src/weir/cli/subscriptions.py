@@ -12,6 +12,7 @@ from weir.cli.remote import Remote, remote_options
 from weir.cli.values import parse_moment_ms, parse_span_ms
 from weir.client.admin import AdminClient, topic_path
 from weir.model.errors import ConfigError, WireError
+from weir.model.filters import MessageFilter, with_filter
 from weir.model.topics import TopicName
 from weir.runtime.real import RealClock
 from weir.wire.pulsar.ids import EARLIEST, LATEST, MessageId, parse_id
@@ -26,6 +27,7 @@ Examples:
   weir subscriptions create orders billing --from earliest
   weir subscriptions reset orders billing --to -1h
   weir subscriptions skip orders billing -n 10
+  weir subscriptions filter orders billing --set "amount > 1000"
 """
 )
 def subscriptions() -> None:
@@ -56,14 +58,24 @@ def list_(*, topic: str, each: bool, remote: Remote, out: Output) -> None:
         out.table(views.SUBSCRIPTION_COLUMNS, rows, data=views.with_parts(found))
 
 
-@subscriptions.command(epilog=examples("weir subscriptions create orders billing --from earliest"))
+@subscriptions.command(
+    epilog=examples(
+        "weir subscriptions create orders billing --from earliest",
+        "weir subscriptions create orders large --filter \"amount > 1000 AND country IN ('DE', 'FR')\"",
+    )
+)
 @click.argument("topic", shell_complete=complete_topic)
 @click.argument("subscription", shell_complete=complete_subscription)
 @click.option("--from", "start", default="latest", show_default=True, help="earliest, latest, or a message id.")
+@click.option("--filter", "sql", metavar="SQL", help="Only messages that this condition is true of.")
+@click.option("--tags", metavar="TAGS", help="Only messages with one of these tags: 'a || b'.")
 @remote_options
-def create(topic: str, subscription: str, start: str, remote: Remote, as_json: bool) -> None:
+def create(
+    *, topic: str, subscription: str, start: str, sql: str | None, tags: str | None, remote: Remote, as_json: bool
+) -> None:
     """Create a subscription, before its first consumer comes."""
-    body = _position(_parse_start(start))
+    properties = with_filter({}, MessageFilter(sql or "", tags or ""))
+    body: dict[str, object] = {**_position(_parse_start(start)), "properties": properties}
     remote.admin(lambda admin: admin.put(_path(topic, subscription), body))
     done(f"subscription {subscription} created", as_json=as_json)
 
@@ -138,6 +150,48 @@ def reset(topic: str, subscription: str, to: str, remote: Remote, as_json: bool)
 
     remote.admin(work)
     done(f"subscription {subscription} moved to {to}", as_json=as_json)
+
+
+@subscriptions.command(
+    "filter",
+    epilog=examples(
+        "weir subscriptions filter orders large",
+        "weir subscriptions filter orders large --set \"amount > 1000 AND country IN ('DE', 'FR')\"",
+        "weir subscriptions filter orders large --tags 'paid || shipped'",
+        "weir subscriptions filter orders large --clear",
+    ),
+)
+@click.argument("topic", shell_complete=complete_topic)
+@click.argument("subscription", shell_complete=complete_subscription)
+@click.option("--set", "sql", metavar="SQL", help="A condition over properties and keys.")
+@click.option("--tags", metavar="TAGS", help="One of these tags: 'a || b'.")
+@click.option("--clear", is_flag=True, help="No filter any more.")
+@remote_options
+def filter_(
+    *,
+    topic: str,
+    subscription: str,
+    sql: str | None,
+    tags: str | None,
+    clear: bool,
+    remote: Remote,
+    as_json: bool,
+) -> None:
+    """Show, set or clear the filter of a subscription; it holds at once, for all of its consumers."""
+    named = sql is not None or tags is not None
+    if named and clear:
+        raise ConfigError("a filter is either set or cleared", hint="give --set and --tags, or --clear")
+    path = _path(topic, subscription, "properties")
+
+    async def work(admin: AdminClient) -> dict[str, str]:
+        properties: dict[str, str] = await admin.get(path)
+        if named or clear:
+            properties = with_filter(properties, MessageFilter(sql or "", tags or ""))
+            await admin.put(path, properties)
+        return properties
+
+    said = views.filter_said(remote.admin(work))
+    done(f"subscription {subscription}: {said or 'no filter'}", as_json=as_json)
 
 
 def _path(topic: str, subscription: str, *rest: str | int) -> str:

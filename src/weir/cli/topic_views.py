@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from weir.cli.output import Bytes, Column, Rate, human_bytes, human_number
+from weir.model.filters import filter_in
 
 _PARTITION = re.compile(r"(.+)-partition-\d+")
 
@@ -29,6 +30,8 @@ SUBSCRIPTION_COLUMNS = (
     "unacked",
     "out /s",
     Column("redelivered /s", wide=True),
+    Column("filtered", wide=True),
+    Column("filter", wide=True, cut="end"),
     Column("query", cut="end"),
 )
 PARTITION_COLUMNS = (
@@ -138,8 +141,18 @@ def subscription_rows(stats: dict[str, Any]) -> Iterator[tuple[object, ...]]:
             subscription.get("unackedMessages", 0),
             Rate(query.get("rowsPerSecond") or subscription.get("msgRateOut", 0)),
             Rate(subscription.get("msgRateRedeliver", 0)),
+            subscription.get("filterRejectedMsgCount", 0),
+            filter_said(subscription.get("subscriptionProperties") or {}),
             _query(query),
         )
+
+
+def filter_said(properties: dict[str, str]) -> str:
+    """A subscription's filter, as people would say it."""
+    wanted = filter_in(properties)
+    if not wanted:
+        return ""
+    return " and ".join(part for part in (f"tags {wanted.tags}" if wanted.tags else "", wanted.sql) if part)
 
 
 def _query(query: dict[str, Any]) -> str:

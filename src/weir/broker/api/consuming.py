@@ -8,6 +8,7 @@ from typing import Protocol
 from weir.broker.api.schemas import SchemaData
 from weir.model.batch import Batch
 from weir.model.errors import NotAuthorisedError
+from weir.model.filters import MessageFilter
 from weir.model.value import value
 
 
@@ -59,6 +60,10 @@ class SubscribeRequest:
     alone: bool = False
     #: Whether it counts as a consumer; one that does not gets only what it takes itself.
     counted: bool = True
+    #: Which messages it wants; None: as the subscription has it. Another filter than the subscription's other
+    #: consumers have is refused (SubscriptionBusyError); where there are none, it holds from now on. Of a queue's
+    #: consumers each has its own. A wrong one is a FilterError.
+    filter: MessageFilter | None = None
 
 
 @value

@@ -98,6 +98,8 @@ class SubscriptionStats:
     flow: Flow
     redelivered: int
     expired: int
+    #: Messages that its filter left out since the topic was loaded; they count as acknowledged.
+    filtered: int = 0
     consumers: tuple[ConsumerStats, ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
     #: Of a query that keeps its position here.

@@ -42,6 +42,9 @@ class DispatchParts:
     limits: UnackedLimits = field(default_factory=UnackedLimits)
     #: The partition of the topic, where it has any.
     partition: int | None = None
+    #: Acknowledges what no consumer of this subscription will ever see of a batch; None: there is nothing but what
+    #: `visible` says.
+    settle: Callable[[Batch], None] | None = None
 
 
 class Dispatcher(Protocol):
@@ -96,6 +99,9 @@ def wanted_of(desk: DispatchParts, batch: Batch) -> int | None:
 def ack_invisible(desk: DispatchParts, batch: Batch) -> None:
     """Acknowledge what no consumer will ever see, or the cursor would wait for it for ever."""
     base = batch.base_offset
+    if desk.settle is not None:
+        desk.settle(batch)
+        return
     if batch.flags is not _PLAIN and batch.flags & BatchFlags.UNSEEN:
         desk.cursor.ack(base, batch.end_offset)
         return

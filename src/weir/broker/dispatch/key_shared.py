@@ -143,8 +143,9 @@ class KeyShared:
         for batch in batches:
             wanted = wanted_of(desk, batch)
             self.read_at = batch.end_offset
-            if wanted == 0:
+            if wanted is not None:
                 ack_invisible(desk, batch)
+            if wanted == 0:
                 continue
             given: dict[BrokerConsumer, list[Piece]] = {}
             for key_hash, at in split_by_hash(self._keys_of(batch), wanted):

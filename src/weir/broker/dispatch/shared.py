@@ -83,10 +83,10 @@ class Shared:
             end = batch.end_offset
             left -= batch.count
             wanted = wanted_of(desk, batch)
+            if wanted is not None:
+                ack_invisible(desk, batch)
             if wanted != 0:
                 found.append((batch, Piece(batch.base_offset, batch.count, wanted)))
-            else:
-                ack_invisible(desk, batch)
         given = self._share(found, seats)
         self.read_at = found[given][0].base_offset if given < len(found) else end
         return True

@@ -1,6 +1,7 @@
 """A subscription: a cursor, the consumers that share it, and the dispatcher that serves them."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -10,7 +11,7 @@ from pyroaring import BitMap64
 from weir.broker.api import Delivery, QueryProgress, SubscribeRequest, SubscriptionType
 from weir.broker.dispatch.consumer import BrokerConsumer
 from weir.broker.dispatch.dispatcher import Dispatcher, DispatchParts, UnackedLimits
-from weir.broker.dispatch.feed import Feed, Source
+from weir.broker.dispatch.feed import Source
 from weir.broker.dispatch.key_ranges import KeysOf
 from weir.broker.dispatch.key_shared import KeyShared
 from weir.broker.dispatch.per_message import PerMessage
@@ -19,6 +20,9 @@ from weir.broker.dispatch.redeliveries import Redeliveries
 from weir.broker.dispatch.shared import Shared
 from weir.broker.dispatch.single import SingleActive
 from weir.broker.dispatch.waiting import waiting_messages
+from weir.broker.filters.compiled import CompiledFilter, compiled
+from weir.broker.filters.masks import Masks
+from weir.broker.filters.screen import Screen, ScreenedFeed
 from weir.broker.groups.query_progress import progress_of_commit
 from weir.broker.publish.limits import Brake, RateLimit
 from weir.broker.settings import BrokerSettings
@@ -26,7 +30,8 @@ from weir.broker.topic.meters import Histogram, Meter
 from weir.broker.transactions.decided_log import DecidedLog
 from weir.model.batch import Batch
 from weir.model.bits import Run
-from weir.model.errors import NotAllowedError, SubscriptionBusyError
+from weir.model.errors import FilterError, NotAllowedError, SubscriptionBusyError
+from weir.model.filters import MessageFilter, filter_in, with_filter
 from weir.model.policies import Rate
 from weir.model.queues import QUEUE_SUBSCRIPTION
 from weir.runtime.byte_budget import ByteShare
@@ -35,6 +40,8 @@ from weir.runtime.tasks import TaskScope
 from weir.stream.cursor import Cursor
 from weir.stream.state import StateLog
 from weir.wire.snapshots.subscriptions import decode_subscription, encode_subscription
+
+log = logging.getLogger(__name__)
 
 _INDIVIDUAL = (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)
 #: A property: "false" if what the subscription has not acknowledged may be trimmed, expires for others only, and
@@ -84,6 +91,8 @@ class SubscriptionParts:
     #: Told that a cursor has moved, and what is acknowledged by that (None: anything); whether it must be written
     #: down, for whoever has the log next.
     moved: "Callable[[Subscription, Sequence[Run] | None], bool]" = lambda subscription, runs: True
+    #: What passes which filter.
+    masks: Masks = field(default_factory=Masks)
     #: Told of all that is delivered, by the name of the subscription.
     note_delivered: Callable[[str, Sequence[Delivery]], None] | None = None
 
@@ -119,6 +128,8 @@ class Subscription:
         self._log = around.log
         self._counts: dict[int, int] = {}
         self._redeliveries = Redeliveries()
+        self._screen = Screen(around.masks, cursor, around.source.visible, self._note)
+        self._screen.filter = _stored_filter(name, self.properties)
         self._dispatcher: Dispatcher | None = None
         self._consumer_count = 0
         self._moved_at = 0  # consumers up to this number had their messages before the last seek
@@ -135,6 +146,11 @@ class Subscription:
     def retains(self) -> bool:
         """Whether messages stay for it until it has acknowledged them."""
         return self.properties.get(RETAINS) != "false"
+
+    @property
+    def filtered(self) -> int:
+        """How many messages its filter has left out; they count as acknowledged."""
+        return self._screen.filtered
 
     @property
     def query(self) -> QueryProgress | None:
@@ -189,6 +205,7 @@ class Subscription:
             raise SubscriptionBusyError(f"subscription {self.name!r} is being removed")
         if request.read_compacted and request.type in _INDIVIDUAL:
             raise NotAllowedError("a compacted view is for exclusive and failover subscriptions")
+        self._agree_on_filter(request)
         per_message = self._is_per_message(request)
         same = (
             self.type is request.type
@@ -219,6 +236,22 @@ class Subscription:
         self._dispatcher.join(consumer)
         return consumer
 
+    def _agree_on_filter(self, request: SubscribeRequest) -> None:
+        """One filter for all consumers, whoever names it first; of a queue's consumers each has its own."""
+        named = wanted_filter(request)
+        if named is None or self.name == QUEUE_SUBSCRIPTION:
+            return
+        wanted = compiled(named)
+        if wanted is self._screen.filter:
+            return
+        if self.consumers:
+            has = self._screen.filter
+            raise SubscriptionBusyError(
+                f"subscription {self.name!r} has consumers with another filter: {'none' if has is None else has}",
+                hint="name the same filter, or none; or change the subscription's properties, for all of them",
+            )
+        self.set_properties(with_filter(self.properties, named))
+
     def _is_per_message(self, request: SubscribeRequest) -> bool:
         """Shared ones of queues, of topics that have levels, and for those who ask for it."""
         exact = self.name == QUEUE_SUBSCRIPTION or request.per_message or self._around.side.levels > 0
@@ -234,15 +267,17 @@ class Subscription:
     def _make_dispatcher(self, kind: SubscriptionType, per_message: bool) -> Dispatcher:
         around = self._around
         source = around.view if self.compacted else around.source
+        screen = self._screen = self._screen.over(source.visible)
         parts = DispatchParts(
             self.cursor,
             around.settings,
-            lambda wake: Feed(source, around.clock, around.settings, around.tasks, wake),
+            lambda wake: ScreenedFeed(source, around.clock, around.settings, around.tasks, wake, screen=screen),
             lambda wake: Brake(around.clock, (around.topic_rate, self.rate), wake),
-            source.visible,
+            screen.visible,
             self._counts,
             self.limits,
             around.partition,
+            screen.settle,
         )
         match kind:
             case SubscriptionType.SHARED if per_message:
@@ -479,6 +514,8 @@ class Subscription:
             self._around.state.mark(cursor_key(self.name), self.cursor.to_bytes)
 
     def set_properties(self, properties: Mapping[str, str]) -> None:
+        """A filter among them holds at once. FilterError."""
+        self._screen.filter = compiled(filter_in(properties))
         self.properties = dict(properties)
         self.save()
 
@@ -487,6 +524,20 @@ class Subscription:
         if self.durable:
             self._around.state.put(record_key(self.name), encode_subscription(self.properties))
             self._note()
+
+
+def wanted_filter(request: SubscribeRequest) -> MessageFilter | None:
+    """The filter that a consumer names; None if it names none."""
+    return filter_in(request.subscription_properties) if request.filter is None else request.filter
+
+
+def _stored_filter(name: str, properties: Mapping[str, str]) -> CompiledFilter | None:
+    """Of a subscription as it was stored; one that a newer Weir took leaves nothing out."""
+    try:
+        return compiled(filter_in(properties))
+    except FilterError as wrong:
+        log.error("subscription %r gets all messages: %s", name, wrong)
+        return None
 
 
 _SEEK_GRACE_S = 30.0

@@ -23,6 +23,9 @@ from weir.broker.dispatch.consumer import BrokerConsumer
 from weir.broker.dispatch.decisions import Seat, pick_active, share_out
 from weir.broker.dispatch.key_ranges import Ranges, Ring, split_by_hash
 from weir.broker.dispatch.key_shared import map_of
+from weir.broker.dispatch.subscription import wanted_filter
+from weir.broker.filters.compiled import CompiledFilter, compiled
+from weir.broker.filters.masks import Masks
 from weir.broker.publish.limits import RateLimit
 from weir.broker.publish.producers import BrokerProducer, Producers
 from weir.broker.topic.meters import Histogram, Meter
@@ -54,7 +57,6 @@ class PassingSubscription:
     """Consumers that share what passes. It remembers nothing, so acknowledgements mean nothing."""
 
     durable = False
-    properties: Mapping[str, str] = {}
 
     def __init__(self, topic: "NonPersistentTopic", name: str, kind: SubscriptionType) -> None:
         self.name = name
@@ -63,6 +65,9 @@ class PassingSubscription:
         self.meter = Meter(topic.clock, topic.flows.given, topic.name)
         self.dropped = 0
         self.redelivered = 0
+        self.filtered = 0
+        self.properties: Mapping[str, str] = {}
+        self._filter: CompiledFilter | None = None
         self._topic = topic
         self._consumers: dict[int, BrokerConsumer] = {}
         self._count = 0
@@ -87,6 +92,13 @@ class PassingSubscription:
             raise SubscriptionBusyError(f"subscription {self.name!r} has consumers of type {self.type.value}")
         if self._consumers and self.type is SubscriptionType.EXCLUSIVE:
             raise SubscriptionBusyError(f"subscription {self.name!r} has an exclusive consumer already")
+        named = wanted_filter(request)
+        wanted = compiled(named)
+        if named is not None and self._consumers and wanted is not self._filter:
+            raise SubscriptionBusyError(f"subscription {self.name!r} has consumers with another filter")
+        if not self._consumers:
+            self._filter = wanted
+            self.properties = dict(request.subscription_properties)
         self.type = request.type
         self._count += 1
         clock = self._topic.clock
@@ -130,27 +142,33 @@ class PassingSubscription:
         """To whoever has credit for it now; else it is dropped."""
         if not self._consumers:
             return
+        passing = None if self._filter is None else self._topic.masks.mask(self._filter, batch)
+        if passing is not None:
+            self.filtered += batch.count - passing.bit_count()
+            if not passing:
+                return
         match self.type:
             case SubscriptionType.SHARED:
                 there = self.consumers
                 seats = [Seat(c.name, c.priority, c.capacity) for c in there]
-                chosen, self._turn = share_out([batch.count], seats, self._turn)
-                self._give(there[chosen[0]] if chosen else None, batch, None)
+                cost = batch.count if passing is None else passing.bit_count()
+                chosen, self._turn = share_out([cost], seats, self._turn)
+                self._give(there[chosen[0]] if chosen else None, batch, passing)
             case SubscriptionType.KEY_SHARED:
-                for owner, mask in self._shares(batch).items():
+                for owner, mask in self._shares(batch, passing).items():
                     self._give(None if owner is None else self._consumers[owner], batch, mask)
             case SubscriptionType.FAILOVER:
-                self._give(self._active, batch, None)
+                self._give(self._active, batch, passing)
             case _:
-                self._give(next(iter(self._consumers.values())), batch, None)
+                self._give(next(iter(self._consumers.values())), batch, passing)
 
-    def _shares(self, batch: Batch) -> dict[int | None, int | None]:
+    def _shares(self, batch: Batch, wanted: int | None) -> dict[int | None, int | None]:
         """Which messages of a batch, as bits, are for which consumer; None for all of them."""
         shares: dict[int | None, list[int]] = {}
-        for key_hash, at in split_by_hash(self._topic.keys_of(batch), None):
+        for key_hash, at in split_by_hash(self._topic.keys_of(batch), wanted):
             number = self._map.owner(key_hash)
             if at is None:
-                return {number: None}
+                return {number: wanted}
             shares.setdefault(number, []).extend(at)
         return {
             number: None if len(at) == batch.count else bits_at(at, batch.count) for number, at in shares.items()
@@ -216,6 +234,8 @@ class NonPersistentTopic:
         self._end = 0
         self._name_count = 0
         self._growth = Waiters()
+        #: What passes which filter.
+        self.masks = Masks()
         self._dead: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     @property

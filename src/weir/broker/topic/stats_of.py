@@ -20,6 +20,9 @@ class AnySubscription(Protocol):
     redelivered: int
 
     @property
+    def filtered(self) -> int: ...
+
+    @property
     def type(self) -> SubscriptionType | None: ...
 
     @property
@@ -128,6 +131,7 @@ def subscription_stats(
         flow=flow_of(subscription.meter),
         redelivered=subscription.redelivered + sum(c.redelivered for c in consumers),
         expired=expired,
+        filtered=subscription.filtered,
         consumers=consumers,
         properties=subscription.properties,
         query=query,

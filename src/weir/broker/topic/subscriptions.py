@@ -13,7 +13,13 @@ from weir.broker.context import BrokerContext
 from weir.broker.dispatch.consumer import BrokerConsumer
 from weir.broker.dispatch.levels import levels_in
 from weir.broker.dispatch.queue_side import QueueSide
-from weir.broker.dispatch.subscription import Subscription, SubscriptionParts, load_subscriptions
+from weir.broker.dispatch.subscription import (
+    Subscription,
+    SubscriptionParts,
+    load_subscriptions,
+    wanted_filter,
+)
+from weir.broker.filters.compiled import compiled
 from weir.broker.publish.limits import RateLimit
 from weir.broker.topic.meters import Histogram, Meter
 from weir.broker.topic.producer_state_manager import ProducerStateManager
@@ -21,6 +27,7 @@ from weir.broker.tracing import note_delivered
 from weir.broker.transactions.decided_log import DecidedLog
 from weir.model.bits import Run
 from weir.model.errors import SubscriptionBusyError, SubscriptionNotFoundError, TooManyError
+from weir.model.filters import filter_in, with_filter
 from weir.model.policies import Policies, Rate
 from weir.model.queues import QUEUE_SUBSCRIPTION, QueueRules
 from weir.model.topics import TopicName
@@ -77,7 +84,7 @@ class Subscriptions:
             levels_in(context.formats),
             lambda: Meter(clock, context.flows.given, topic),
             moved,
-            None if context.tracing is None else partial(note_delivered, context.tracing, topic),
+            note_delivered=None if context.tracing is None else partial(note_delivered, context.tracing, topic),
         )
         #: What policies are about to delete unread.
         self.unread: tuple[UnreadWarning, ...] = ()
@@ -134,6 +141,7 @@ class Subscriptions:
     async def subscribe(self, request: SubscribeRequest, delivery_share: ByteShare | None) -> BrokerConsumer:
         """Let a consumer in; a subscription that is made for it is stored before this returns."""
         self._check_consumers()
+        compiled(wanted_filter(request))  # before a subscription is made for it
         if not request.per_message and self._stream.end_offset > self._stream.written_to:
             await self._stream.write_gap()  # what it gets has a place in the log
         subscription = self.by_name.get(request.subscription)
@@ -159,7 +167,8 @@ class Subscriptions:
     async def create(
         self, name: str, start: StartAt, *, properties: Mapping[str, str] | None = None
     ) -> Subscription:
-        """A durable one without consumers."""
+        """A durable one without consumers. FilterError."""
+        compiled(filter_in(properties or {}))
         subscription = self._add(name, start, durable=True, properties=properties)
         await self._state.flush()
         return subscription
@@ -187,7 +196,11 @@ class Subscriptions:
             request.start,
             compacted=request.read_compacted,
             durable=request.durable,
-            properties=request.subscription_properties,
+            properties=(
+                request.subscription_properties
+                if request.filter is None
+                else with_filter(request.subscription_properties, request.filter)
+            ),
         )
 
     def _check_made(self, name: str) -> None:

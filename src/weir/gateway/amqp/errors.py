@@ -50,6 +50,7 @@ CODES: dict[type[BaseException], ReplyCode] = {
     errors.QueueInUseError: _C.PRECONDITION_FAILED,
     errors.InequivalentQueueError: _C.PRECONDITION_FAILED,
     errors.QueueArgumentError: _C.PRECONDITION_FAILED,
+    errors.FilterError: _C.PRECONDITION_FAILED,
     errors.QueueRefusedError: _C.ACCESS_REFUSED,
 }
 

@@ -46,6 +46,7 @@ CODES: dict[type[BaseException], Code] = {
     errors.SubscriptionExistsError: _E.NotAllowedError,
     errors.SubscriptionBusyError: _E.ConsumerBusy,
     errors.ConsumerClosedError: _E.ConsumerNotFound,
+    errors.FilterError: _E.NotAllowedError,
     errors.HashRangesError: _E.ConsumerAssignError,
     errors.TenantNotFoundError: _E.TopicNotFound,
     errors.NamespaceNotFoundError: _E.TopicNotFound,

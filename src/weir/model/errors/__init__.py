@@ -126,6 +126,7 @@ from weir.model.errors.stream import (
 from weir.model.errors.topics import (
     ConsumerClosedError,
     DuplicateInDoubtError,
+    FilterError,
     HashRangesError,
     MessageTooLargeError,
     NotOwnerError,
@@ -193,6 +194,7 @@ __all__ = [
     "ExchangeRefusedError",
     "FileLockedError",
     "FileMissingError",
+    "FilterError",
     "FrameTooLargeError",
     "GroupFullError",
     "GroupNotEmptyError",

@@ -85,5 +85,16 @@ class ConsumerClosedError(BrokerError):
     """The consumer is closed."""
 
 
+class FilterError(BrokerError):
+    """A filter of a subscription cannot be understood. `position`: where in it, from 1; None: nowhere in
+    particular."""
+
+    hint = "see docs/filters.md for what can be said"
+
+    def __init__(self, what: str, *, hint: str | None = None, position: int | None = None) -> None:
+        super().__init__(what, hint=hint)
+        self.position = position
+
+
 class HashRangesError(BrokerError):
     """The hash ranges that a consumer asked for are malformed or taken."""

@@ -1,0 +1,1 @@
+"""Filters on the server: parsed and compiled once, evaluated without opening payloads (docs/filters.md)."""

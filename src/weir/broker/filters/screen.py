@@ -1,0 +1,147 @@
+"""A subscription's filter at work: what it leaves out counts as acknowledged, and is counted as filtered.
+
+Looking into batches takes time, and a filter may leave out everything that a topic has: a subscription looks at so
+many messages in one turn of the loop, and at a large batch in steps of its own.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from weir.broker.dispatch.feed import Feed, Source
+from weir.broker.filters.compiled import CompiledFilter
+from weir.broker.filters.masks import Masks
+from weir.broker.settings import BrokerSettings
+from weir.model.batch import Batch, BatchFlags
+from weir.model.bits import Run, runs_of
+from weir.runtime.interfaces import Clock
+from weir.runtime.tasks import TaskScope
+from weir.stream.cursor import Cursor
+
+#: Messages that one subscription looks at in one turn of the loop; a batch counts as so many at least.
+_A_TURN = 512
+_A_BATCH = 4
+#: A batch of more messages is looked at in steps.
+_LARGE = 1024
+#: Nearly every batch: an identity is cheaper than arithmetic on flags.
+_PLAIN = BatchFlags.NONE
+
+
+class Screen:
+    """`visible`: what there is to see at all. `note`: told of what was left out, which is acknowledged then."""
+
+    def __init__(
+        self,
+        masks: Masks,
+        cursor: Cursor,
+        visible: Callable[[Batch], int | None],
+        note: Callable[[Sequence[Run]], None],
+    ) -> None:
+        self.filter: CompiledFilter | None = None
+        #: How many messages were left out.
+        self.filtered = 0
+        self._masks = masks
+        self._cursor = cursor
+        self._visible = visible
+        self._note = note
+        self._spent = 0
+
+    def over(self, visible: Callable[[Batch], int | None]) -> "Screen":
+        """The same, of what another source has to show."""
+        self._visible = visible
+        return self
+
+    def visible(self, batch: Batch) -> int | None:
+        """Messages that a consumer may see; None for all of them."""
+        shown = self._visible(batch)
+        if self.filter is None or shown == 0 or (batch.flags is not _PLAIN and batch.flags & BatchFlags.UNSEEN):
+            return shown
+        taken = self._masks.mask(self.filter, batch)
+        return taken if shown is None else shown if taken is None else shown & taken
+
+    def settle(self, batch: Batch) -> None:
+        """Acknowledge what no consumer will ever see, or the cursor would wait for it for ever."""
+        cursor, base = self._cursor, batch.base_offset
+        shown = self._visible(batch)
+        if shown == 0 or (batch.flags is not _PLAIN and batch.flags & BatchFlags.UNSEEN):
+            cursor.ack(base, batch.end_offset)
+            return
+        whole = (1 << batch.count) - 1
+        if shown is not None:
+            for first, end in runs_of(whole & ~shown, base):
+                cursor.ack(first, end)
+        taken = None if self.filter is None else self._masks.mask(self.filter, batch)
+        if taken is None:
+            return
+        left_out = cursor.unacked_mask(base, batch.count) & ~taken
+        if left_out:
+            runs = runs_of(left_out, base)
+            for first, end in runs:
+                cursor.ack(first, end)
+            self.filtered += left_out.bit_count()
+            self._note(runs)
+
+    def ready(
+        self, batches: list[Batch], tasks: TaskScope, clock: Clock, wake: Callable[[], None]
+    ) -> list[Batch] | None:
+        """Of these batches as many, from the first on, as were looked at; None: `wake` is called when one was."""
+        if self.filter is None:
+            return batches
+        for place, batch in enumerate(batches):
+            if self._masks.known(self.filter, batch):
+                continue
+            if batch.count > _LARGE:
+                if place == 0:
+                    tasks.spawn(self._look(self.filter, batch, clock, wake), "filter")
+                return batches[:place] or None
+            if self._spent >= _A_TURN:
+                if place == 0:
+                    asyncio.get_running_loop().call_soon(wake)
+                return batches[:place] or None
+            self._spend(max(batch.count, _A_BATCH))
+            self._masks.mask(self.filter, batch)
+        return batches
+
+    def _spend(self, messages: int) -> None:
+        if not self._spent:
+            asyncio.get_running_loop().call_soon(self._new_turn)
+        self._spent += messages
+
+    def _new_turn(self) -> None:
+        self._spent = 0
+
+    async def _look(self, wanted: CompiledFilter, batch: Batch, clock: Clock, wake: Callable[[], None]) -> None:
+        for _ in self._masks.looking(wanted, batch):
+            await clock.sleep(0)
+        wake()
+
+
+class ScreenedFeed(Feed):
+    """A feed whose batches were looked at before they are handed out."""
+
+    def __init__(
+        self,
+        source: Source,
+        clock: Clock,
+        settings: BrokerSettings,
+        tasks: TaskScope,
+        wake: Callable[[], None],
+        *,
+        screen: Screen,
+    ) -> None:
+        super().__init__(source, clock, settings, tasks, wake)
+        self._screen = screen
+        self._looking = False
+
+    def get(self, offset: int, credit: int) -> list[Batch] | None:
+        if self._looking:
+            return None
+        found = super().get(offset, credit)
+        if not found:
+            return found
+        ready = self._screen.ready(found, self._tasks, self._clock, self._looked)
+        self._looking = ready is None
+        return ready
+
+    def _looked(self) -> None:
+        self._looking = False
+        self._wake()
