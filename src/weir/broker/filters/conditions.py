@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from math import isfinite
+from typing import Any
 
 from re2 import Options, escape
 from re2 import compile as compile_pattern
@@ -31,7 +32,7 @@ _NUMBER = re.compile(rb"[+-]?(?:\d+(\.\d*)?|(\.\d+))([eE][+-]?\d+)?")
 _MOST_DIGITS = 64
 _TRUTH = {b"true": True, b"false": False}
 
-COMPARISONS: dict[str, Callable[[object, object], bool]] = {
+COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,
     "<>": operator.ne,
     "!=": operator.ne,

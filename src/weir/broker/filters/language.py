@@ -112,16 +112,14 @@ def compile_sql(expression: str) -> Condition:
     from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken, VisitError
 
     try:
-        made: _Made = _parser().parse(expression)  # type: ignore[assignment]
+        made: _Made = _parser().parse(expression)
     except VisitError as wrapped:
         raise wrapped.orig_exc from None
     except UnexpectedInput as bad:
         at = bad.pos_in_stream
         expected: set[str] = set()
-        if isinstance(bad, UnexpectedToken):
-            expected = set(bad.accepts or bad.expected)
-        elif isinstance(bad, UnexpectedCharacters):
-            expected = set(bad.allowed or ())
+        if isinstance(bad, UnexpectedToken | UnexpectedCharacters):
+            expected = set(getattr(bad, "accepts", None) or getattr(bad, "allowed", None) or ())
         ended = at is None or at < 0 or at >= len(expression) or getattr(bad, "token", "?") == ""
         _refuse(expression, len(expression) if ended or at is None else at, expected=expected)
     return made.condition
