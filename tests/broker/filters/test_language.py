@@ -1,6 +1,7 @@
 """The language of filters, against SQLite's three-valued logic, and what it refuses."""
 
 import sqlite3
+from contextlib import suppress
 
 import pytest
 from hypothesis import given, settings
@@ -152,7 +153,7 @@ def test_expressions_are_bounded_in_size_depth_and_number_of_terms() -> None:
         f"a IN ({','.join(['1'] * (MAX_TERMS + 1))})",
         " OR ".join(["a"] * (MAX_TERMS + 1)),
     ):
-        with pytest.raises(FilterError, match="allowed|more than"):
+        with pytest.raises(FilterError, match=r"allowed|more than"):
             compiled(MessageFilter(expression))
     assert compile_sql("(" * 1000 + "a" + ")" * 1000)({"a": b"true"}) is True
 
@@ -160,10 +161,8 @@ def test_expressions_are_bounded_in_size_depth_and_number_of_terms() -> None:
 @given(st.text(max_size=60) | st.text("abc='<>() ANDORNOTLIKE%_1.", max_size=60))
 @settings(max_examples=150, deadline=None)
 def test_any_text_is_a_filter_or_an_error_that_says_so(text: str) -> None:
-    try:
+    with suppress(FilterError):
         compile_sql(text)({})
-    except FilterError:
-        pass
 
 
 @pytest.mark.parametrize(

@@ -109,19 +109,18 @@ def compile_sql(expression: str) -> Condition:
             f"a filter has {len(expression)} characters, {MAX_CHARACTERS} are allowed",
             hint="say less, or give messages a property that says it",
         )
-    from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken, VisitError
+    from lark.exceptions import UnexpectedInput, VisitError
 
     try:
         made: _Made = _parser().parse(expression)
     except VisitError as wrapped:
         raise wrapped.orig_exc from None
     except UnexpectedInput as bad:
-        at = bad.pos_in_stream
-        expected: set[str] = set()
-        if isinstance(bad, UnexpectedToken | UnexpectedCharacters):
-            expected = set(getattr(bad, "accepts", None) or getattr(bad, "allowed", None) or ())
-        ended = at is None or at < 0 or at >= len(expression) or getattr(bad, "token", "?") == ""
-        _refuse(expression, len(expression) if ended or at is None else at, expected=expected)
+        found: Any = bad
+        at = found.pos_in_stream
+        expected = set(getattr(found, "accepts", None) or getattr(found, "allowed", None) or ())
+        ended = at is None or not 0 <= at < len(expression) or getattr(found, "token", "?") == ""
+        _refuse(expression, len(expression) if ended else at, expected=expected)
     return made.condition
 
 
