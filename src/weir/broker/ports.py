@@ -39,6 +39,9 @@ class Holding(Protocol):
 
     def hold(self, batch: Batch, due_ms: int) -> "asyncio.Future[HeldId]": ...
 
+    @property
+    def has_capacity(self) -> bool: ...
+
     async def wait_capacity(self) -> None: ...
 
     def positions(self) -> dict[int, int]:

@@ -35,6 +35,7 @@ from weir.model.errors import (
 from weir.model.ids import BookieId, Buffer, EntryId, LedgerId
 from weir.model.ledger import Fragment, LedgerMetadata
 from weir.runtime.interfaces import Timer
+from weir.runtime.prompt import PromptFuture
 from weir.runtime.tasks import TaskScope
 from weir.runtime.waiters import Waiters
 from weir.wire.entry import HEADER_BYTES, MAX_PAYLOAD_BYTES, encode_entry
@@ -149,7 +150,7 @@ class LedgerWriter:
         """`append_many` for payloads in two pieces each, sent at once: whoever calls has gathered what a turn
         brought. Also answers the second pieces, as they are kept until they are stored: whoever keeps them, too,
         needs no copy then. Small ones are given back as they came."""
-        future: asyncio.Future[EntryId] = self._loop.create_future()
+        future: asyncio.Future[EntryId] = PromptFuture(loop=self._loop)
         largest = max([len(head) + len(body) for head, body in pieces], default=0)
         if not pieces or self._refusal is not None or largest > MAX_PAYLOAD_BYTES or self._over(_HARD_FACTOR):
             if not pieces:

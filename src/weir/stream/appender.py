@@ -22,6 +22,7 @@ from weir.model.errors import (
     WriterFencedError,
 )
 from weir.model.ids import LedgerId
+from weir.runtime.prompt import PromptFuture, tell_promptly
 from weir.runtime.waiters import Waiters
 from weir.stream.context import StreamContext
 from weir.stream.gaps import End
@@ -124,7 +125,7 @@ class Appender:
         """Append batches (`base_offset` and `append_ms` are set here) one after the other, into one ledger or, if
         `in_memory`, none: all are stored, or none is told of. Done, with the first one's offset, when they are
         acknowledged. Decides at once: a refusal is an already failed future."""
-        done: asyncio.Future[int] = self._loop.create_future()
+        done: asyncio.Future[int] = PromptFuture(loop=self._loop)
         refusal = self._refusal()
         if refusal is not None:
             done.set_exception(refusal)
@@ -148,6 +149,11 @@ class Appender:
         """Open a ledger now, before there is something to append; if nothing is, it goes when it is closed."""
         if self._writer is None and not self._turnover and self._refusal() is None:
             self._turnover.start(self._open_ledger)
+
+    @property
+    def has_capacity(self) -> bool:
+        """Whether `wait_capacity` neither waits nor raises."""
+        return self._failure is None and self._waiting_bytes <= self._settings.window_bytes
 
     async def wait_capacity(self) -> None:
         """Wait until an append may be made without growing memory beyond the window."""
@@ -290,7 +296,7 @@ class Appender:
         if not done.done():  # what the ledger refuses at once has used up no entry, and uses up no offset
             self._next_offset, self._next_written = placed.end, placed.written_to
         self._in_flight += 1
-        done.add_done_callback(partial(self._sent, placed))
+        tell_promptly(done, partial(self._sent, placed))
 
     def _sent(self, placed: Placed, done: "asyncio.Future[Any]") -> None:
         """In the order of sending, since the ledger acknowledges in order."""

@@ -181,6 +181,10 @@ class Stream:
         """Open a ledger now, before there is something to append."""
         self._appender.prepare()
 
+    @property
+    def has_capacity(self) -> bool:
+        return self._appender.has_capacity
+
     async def wait_capacity(self) -> None:
         """Wait until an append may be made without growing memory beyond the window."""
         await self._appender.wait_capacity()

@@ -22,7 +22,8 @@ def play(story: Callable[[Confirms], None]) -> list[basic.Ack | basic.Nack]:
 
     async def turn() -> list[bytes]:
         frames: list[bytes] = []
-        story(Confirms(1, frames.append))
+        loop = asyncio.get_running_loop()
+        story(Confirms(1, frames.append, loop.call_soon))
         await asyncio.sleep(0)
         return frames
 

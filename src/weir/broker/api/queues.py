@@ -118,6 +118,10 @@ class Queue(Protocol):
         """Put messages in. Decides at once; done when they are as durable as they want to be, in the order of the
         calls. Answers which were refused because the queue is full, as bits: 0 for none."""
 
+    @property
+    def has_capacity(self) -> bool:
+        """Whether `wait_capacity` would certainly not wait."""
+
     async def wait_capacity(self) -> None:
         """Wait while quota, rate limit or memory say that nothing more shall come for now."""
 

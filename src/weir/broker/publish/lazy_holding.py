@@ -71,6 +71,10 @@ class LazyHolding:
             if not held.done():
                 held.set_exception(failure)
 
+    @property
+    def has_capacity(self) -> bool:
+        return self._area is None or self._area.has_capacity
+
     async def wait_capacity(self) -> None:
         if self._area is not None:
             await self._area.wait_capacity()

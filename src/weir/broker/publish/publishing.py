@@ -31,6 +31,7 @@ from weir.model.errors import (
 )
 from weir.model.policies import Policies, Rate
 from weir.model.topics import TopicName
+from weir.runtime.prompt import PromptFuture, tell_promptly
 from weir.runtime.tasks import TaskScope
 from weir.stream.log import Stream
 from weir.stream.state import StateLog
@@ -105,7 +106,7 @@ class Publisher:
         return self._duplicates + self.stamped.duplicates
 
     def publish(self, producer: BrokerProducer, outgoing: Outgoing) -> "asyncio.Future[Receipt]":
-        receipt: asyncio.Future[Receipt] = self._loop.create_future()
+        receipt: asyncio.Future[Receipt] = PromptFuture(loop=self._loop)
         appended = self._publish(producer, outgoing, receipt)
         return producer.receipts.appended(receipt) if appended else producer.receipts.behind(receipt)
 
@@ -156,14 +157,14 @@ class Publisher:
             count += outgoing.count
             size += len(payload)
             batches.append(Batch(-1, outgoing.count, outgoing.format, 0, payload))
-        receipt: asyncio.Future[Receipt] = self._loop.create_future()
+        receipt: asyncio.Future[Receipt] = PromptFuture(loop=self._loop)
         refusal = self._refusal(producer, outgoings[0])
         if refusal is not None:
             receipt.set_exception(refusal)
             return producer.receipts.behind(receipt)
         note = partial(self._note_stored, self._clock.monotonic(), batches)
         stored = self._stream.append_all(batches, in_memory=outgoings[0].in_memory)
-        stored.add_done_callback(partial(self._all_stored, receipt, count, size, note))
+        tell_promptly(stored, partial(self._all_stored, receipt, count, size, note))
         self._note_counts(producer, count, size)
         return producer.receipts.behind(receipt) if stored.done() else producer.receipts.appended(receipt)
 
@@ -220,6 +221,16 @@ class Publisher:
         """-1 of a name that stored nothing, or while deduplication is off."""
         return -1 if self.dedup is None else self.dedup.last_stored(producer)
 
+    @property
+    def has_capacity(self) -> bool:
+        """Whether `wait_capacity` would certainly not wait."""
+        return (
+            self._stream.has_capacity
+            and not self._budget.exhausted
+            and not self.rate.limits
+            and (self.holding is None or self.holding.has_capacity)
+        )
+
     async def wait_capacity(self) -> None:
         """Wait while the budget, the stream's window or the publish rate say so."""
         if self._budget.exhausted:
@@ -272,10 +283,8 @@ class Publisher:
     ) -> "asyncio.Future[int]":
         stored = self._stream.append(batch, in_memory=in_memory)
         if answer is not None:  # told first: whoever looks at what is under way next must see it done
-            stored.add_done_callback(partial(mirror, answer))
-        stored.add_done_callback(
-            partial(self._stored, receipt, batch, len(batch.payload), self._clock.monotonic())
-        )
+            tell_promptly(stored, partial(mirror, answer))
+        tell_promptly(stored, partial(self._stored, receipt, batch, len(batch.payload), self._clock.monotonic()))
         return stored
 
     def hold(

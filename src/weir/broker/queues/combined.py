@@ -56,6 +56,10 @@ class CombinedQueue:
         self._turn = (self._turn + 1) % len(self.parts)
         return self.parts[self._turn].publish(messages)
 
+    @property
+    def has_capacity(self) -> bool:
+        return all(part.has_capacity for part in self.parts)
+
     async def wait_capacity(self) -> None:
         for part in self.parts:
             await part.wait_capacity()

@@ -30,6 +30,7 @@ from weir.model.ids import Buffer
 from weir.model.queues import QUEUE_SUBSCRIPTION, QueueDeclaration, QueueKind, QueueRules
 from weir.runtime import Runtime
 from weir.runtime.byte_budget import ByteShare
+from weir.runtime.prompt import PromptFuture, tell_promptly
 from weir.runtime.tasks import TaskScope
 from weir.wire.messages import join_messages
 
@@ -118,7 +119,7 @@ class DurableQueue(LocalQueue):
     # --- publishing -------------------------------------------------------------------------------------
 
     def publish(self, messages: QueueMessages) -> "asyncio.Future[int]":
-        answer: asyncio.Future[int] = self._loop.create_future()
+        answer: asyncio.Future[int] = PromptFuture(loop=self._loop)
         producer = self._ready_producer()
         if isinstance(producer, WeirError):
             answer.set_exception(producer)
@@ -147,7 +148,7 @@ class DurableQueue(LocalQueue):
                 answer.set_result(refused)
 
         for receipt in receipts:
-            receipt.add_done_callback(stored)
+            tell_promptly(receipt, stored)
         return answer
 
     async def accepted(self) -> None:
@@ -275,6 +276,10 @@ class DurableQueue(LocalQueue):
                 await self.topic.settled()
         finally:
             self._settling = False
+
+    @property
+    def has_capacity(self) -> bool:
+        return self.topic.publisher.has_capacity
 
     async def wait_capacity(self) -> None:
         await self.topic.publisher.wait_capacity()

@@ -87,6 +87,10 @@ class LocalQueue(ABC):
 
     @property
     @abstractmethod
+    def has_capacity(self) -> bool: ...
+
+    @property
+    @abstractmethod
     def subscription(self) -> Subscription | None:
         """The one that its consumers share; None as long as nobody consumed a topic that nobody declared."""
 

@@ -204,6 +204,10 @@ class MemoryQueue(LocalQueue):
     async def accepted(self) -> None:
         """It always can."""
 
+    @property
+    def has_capacity(self) -> bool:
+        return not self._share.exhausted
+
     async def wait_capacity(self) -> None:
         await self._share.wait_capacity()
 

@@ -315,6 +315,10 @@ class RemoteQueue:
             self._sending = self._link.tasks.spawn(self._send(), "relay publish")
         return done
 
+    @property
+    def has_capacity(self) -> bool:
+        return self._unsent_bytes <= _UNSENT_BYTES
+
     async def wait_capacity(self) -> None:
         while self._unsent_bytes > _UNSENT_BYTES:
             await self._room.wait()

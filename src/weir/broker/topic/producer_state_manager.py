@@ -173,7 +173,7 @@ class ProducerStateManager:
     @property
     def stable_offset(self) -> int:
         end = self._stream.end_offset
-        if not self._following:
+        if not self._following or (self._known_to >= end and not self._index.any_open):
             return end
         return max(self._index.stable(min(end, self._known_to)), self._stream.start_offset)
 

@@ -127,6 +127,10 @@ class TransactionIndex:
 
     # --- asking -------------------------------------------------------------------------------------------------
 
+    @property
+    def any_open(self) -> bool:
+        return bool(self._open)
+
     def stable(self, end_offset: int) -> int:
         """Before it everything is decided, in a log that ends there."""
         for transaction in self._open.values():

@@ -124,6 +124,10 @@ class HoldingArea:
         payload = encode_held(due_ms, drafted)
         return self._shelf.hold(window, payload, due_ms, batch.count)
 
+    @property
+    def has_capacity(self) -> bool:
+        return self._shelf.has_capacity
+
     async def wait_capacity(self) -> None:
         """Wait until a batch may be held without growing memory beyond the window."""
         await self._shelf.wait_capacity()

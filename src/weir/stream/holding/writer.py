@@ -143,6 +143,11 @@ class HoldingWriter:
             self._send(bucket, ledger, hold)
         return done
 
+    @property
+    def has_capacity(self) -> bool:
+        """Whether `wait_capacity` neither waits nor raises."""
+        return self._refusal is None and not self._over(1)
+
     async def wait_capacity(self) -> None:
         """Wait until a message may be held without growing memory beyond the window."""
         while self._refusal is None and self._over(1):

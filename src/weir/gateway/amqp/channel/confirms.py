@@ -4,18 +4,20 @@ Publishes are numbered from 1. Those that are safe and have no unsafe one before
 `multiple`; others one by one. What becomes known within one turn of the loop is told at once.
 """
 
-import asyncio
 from collections.abc import Callable
 
 from weir.wire.amqp.methods import basic, encode_method
 
 
 class Confirms:
-    """`say`: where frames go."""
+    """`say`: where frames go; `say_last`: who calls back at the end of the turn."""
 
-    def __init__(self, channel: int, say: Callable[[bytes], None]) -> None:
+    def __init__(
+        self, channel: int, say: Callable[[bytes], None], say_last: Callable[[Callable[[], None]], None]
+    ) -> None:
         self._channel = channel
         self._say = say
+        self._say_last = say_last
         #: The number of the next publish, and of the first that nothing is told about.
         self.next = 1
         self._low = 1
@@ -72,7 +74,7 @@ class Confirms:
     def _note(self, first: int, end: int, stored: bool) -> None:
         fresh = self._fresh
         if not fresh:
-            asyncio.get_running_loop().call_soon(self.tell)
+            self._say_last(self.tell)
         elif fresh[-1][1] == first and fresh[-1][2] is stored:
             fresh[-1] = (fresh[-1][0], end, stored)
             return

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from weir.gateway.amqp.connection.handshake import start
-from weir.gateway.amqp.connection.states import READING, Event, State
+from weir.gateway.amqp.connection.states import Event, State
 from weir.model.errors import AmqpError, AmqpHeaderError, NetworkError, TooManyError, WeirError
 from weir.model.ids import Buffer
 from weir.runtime.interfaces import Connection
@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 
 #: Publishes like the last one that cost as much as a unit of work.
 _PLAIN_PER_UNIT = 4
+#: A buffer that is smaller was all that there was to read.
+_MUCH_BYTES = 4096
 #: What a channel's number may be.
 MAX_CHANNEL = (1 << 16) - 1
 
@@ -65,7 +67,7 @@ class Receiving:
         try:
             while data := await self._transport.receive():
                 self._session.heartbeats.heard()
-                if self._session.state in READING:
+                if self._session.reads:
                     await self._take(data)
                 elif self._session.state is State.CLOSING:
                     self._look_for_agreement(data)
@@ -78,22 +80,24 @@ class Receiving:
 
     async def _take(self, data: Buffer) -> None:
         """Take the commands in a receive buffer, as fast as the limits allow."""
-        turns = self._session.turns
-        self._session.services.metrics.bytes_in += len(data)
-        self._session.received_bytes += len(data)
-        turns.begin()
+        session, reader, size = self._session, self._reader, len(data)
+        session.services.metrics.bytes_in += size
+        session.received_bytes += size
+        session.turns.begin()
         try:
-            if (self._reader.has_plain or self._session.acknowledges) and self._session.state is State.SERVING:
-                begun, data = self._reader.resume(data)
-                if not await self._take_all(begun):
+            if (reader.has_plain or session.acknowledges) and session.state is State.SERVING:
+                begun, data = reader.resume(data)
+                if begun and not await self._take_all(begun):
                     return
-                data = await self._take_acks(data)
-                data = await self._take_plain(data)
-            if not await self._take_all(self._reader.feed(data)):
+                if begins_with_ack(data):
+                    data = await self._take_acks(data)
+                if data and reader.has_plain:
+                    data = await self._take_plain(data)
+            if data and not await self._take_all(reader.feed(data)):
                 return
-            if self._session.state is State.HEADER and self._reader.begun:
-                self._session.move(Event.GREETED)
-                self._session.say(start(self._session))
+            if session.state is State.HEADER and reader.begun:
+                session.move(Event.GREETED)
+                session.say(start(session))
         except AmqpHeaderError as other:
             self._session.outbox.say(PROTOCOL_HEADER)
             self._session.hang_up(other)
@@ -102,13 +106,20 @@ class Receiving:
             self._session.fail(bad)
             return
         finally:
-            self._session.flush()
+            session.flush()
+        await self._have_capacity(size)
+
+    async def _have_capacity(self, size: int) -> None:
+        """A buffer of so many bytes is taken: wait until another one may come."""
+        session = self._session
         if self._request_share.arriving and not self._reader.announced:
             self._request_share.arrived()
-        if self._session.publishing.touched:
+        if session.publishing.touched:
             await self._let_rest()
-        await self._session.outbox.drain()
-        await self._session.clock.sleep(0)  # the next buffer may be here already
+        if not session.outbox.is_clear:
+            await session.outbox.drain()
+        if size >= _MUCH_BYTES:
+            await session.clock.sleep(0)  # the next buffer may be here already
 
     async def _take_all(self, commands: Iterable[Command]) -> bool:
         """Take commands; whether more may come."""
@@ -120,7 +131,7 @@ class Receiving:
             else:
                 await self._session.on_opening(command)
             self._session.received_frames += 1
-            if self._session.state not in READING:
+            if not self._session.reads:
                 return False
             if self._session.load.full:
                 await self._hold_back()
@@ -128,7 +139,7 @@ class Receiving:
             if turns.spend(1 if body is None else 1 + len(body) // UNIT_BYTES):
                 self._session.flush()
                 await turns.next()
-        return self._session.state in READING
+        return self._session.reads
 
     async def _take_acks(self, data: memoryview) -> memoryview:
         """Take the acknowledgements of single messages that the buffer begins with; what is left of it."""
@@ -145,7 +156,7 @@ class Receiving:
             if turns.spend(1 + len(tags) // _PLAIN_PER_UNIT):
                 self._session.flush()
                 await turns.next()
-        return data if self._session.state in READING else data[:0]
+        return data if self._session.reads else data[:0]
 
     async def _take_plain(self, data: Buffer) -> memoryview:
         """Take the publishes that the buffer begins with and that are like the last one; what is left of it."""
@@ -172,7 +183,7 @@ class Receiving:
             if turns.spend(1 + len(bodies) // _PLAIN_PER_UNIT + (at - before) // UNIT_BYTES):
                 self._session.flush()
                 await turns.next()
-        return view[at:] if self._session.state in READING else view[:0]
+        return view[at:] if self._session.reads else view[:0]
 
     def _look_for_agreement(self, data: Buffer) -> None:
         """This side closes: all that counts is the client's word that it knows."""
@@ -211,7 +222,10 @@ class Receiving:
 
     async def _let_rest(self) -> None:
         """Wait for each queue that quota, rate or memory say should get no more for now."""
-        queues, self._session.publishing.touched = self._session.publishing.touched, {}
+        touched, self._session.publishing.touched = self._session.publishing.touched, {}
+        queues = [queue for queue in touched if queue.alive and not queue.has_capacity]
+        if not queues:
+            return
         self.held_back = True
         with self._session.blocking:
             for queue in queues:

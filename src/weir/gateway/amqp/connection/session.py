@@ -76,6 +76,8 @@ class Session:
         self.secure = secure
         self.received_bytes = self.received_frames = 0
         self.state = State.HEADER
+        #: Whether it takes commands.
+        self.reads = True
         #: Whose exclusive queues are whose: no other connection has the same.
         self.id = f"{transport.peer}#{services.runtime.rng.getrandbits(64):016x}"
         self.vhost: VirtualHost
@@ -185,7 +187,8 @@ class Session:
 
     def move(self, event: Event) -> None:
         self.state = NEXT[self.state][event]
-        if self.state not in READING:
+        self.reads = self.state in READING
+        if not self.reads:
             self._ended.set()
 
     def tuned(self, frame_max: int, channel_max: int, heartbeat_s: int) -> None:

@@ -94,7 +94,9 @@ class ConsumerLink(Taken):
                     for delivery in deliveries:
                         await self._say(delivery, await self._messages(delivery))
                     deliveries.clear()  # not while it waits for a client that does not read
-                    await outbox.drain()
+                    outbox.flush()
+                    if not outbox.is_clear:
+                        await outbox.drain()
                 finally:
                     self._session.delivery_share.release(size)
                 if turns.spend(1 + count + size // UNIT_BYTES):

@@ -14,7 +14,7 @@ def confirm_select(channel: Channel, method: confirm.Select) -> Method | None:
     if channel.transaction is not None:
         raise precondition_failed("cannot switch from tx to confirm mode")
     if channel.confirms is None:
-        channel.confirms = Confirms(channel.number, channel.session.outbox.say)
+        channel.confirms = Confirms(channel.number, channel.session.outbox.say, channel.session.outbox.say_last)
     return None if method.no_wait else confirm.SelectOk()
 
 

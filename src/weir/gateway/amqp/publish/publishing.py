@@ -19,6 +19,7 @@ from weir.model.exchanges import DEFAULT_EXCHANGE, Exchange
 from weir.model.ids import Buffer
 from weir.model.queues import topic_of_queue
 from weir.model.registry import Action
+from weir.runtime.prompt import tell_promptly
 from weir.wire.amqp.codes import ReplyCode
 from weir.wire.amqp.incoming import Command
 from weir.wire.amqp.message import message_of
@@ -322,7 +323,7 @@ class Publishing:
             return
         self.touched[queue] = None
         self._last[queue] = stored
-        stored.add_done_callback(partial(self._stored, batch))
+        tell_promptly(stored, partial(self._stored, batch))
 
     def _stored(self, batch: _Batch, done: "asyncio.Future[int]") -> None:
         if self._last.get(batch.queue) is done:
