@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.model.batch import Batch, BatchFlags, BatchFormat, HeldId, MovedFrom, Origin, Stamp
+from weir.model.batch import Batch, BatchFlags, BatchFormat, HeldId, MovedFrom, Origin, Prepared, Stamp
 from weir.model.errors import InvariantError, WireError
 from weir.wire.batch import MAX_COUNT, decode_batch, encode_batch
 
@@ -23,7 +23,8 @@ batches = st.builds(
     flags=st.sampled_from([BatchFlags.NONE, BatchFlags.RELEASED, BatchFlags.CONTROL]),
     origin=st.none()
     | st.builds(Origin, st.text(max_size=40) | st.just(" moved"), i64)
-    | st.builds(MovedFrom, st.integers(0, 2**62)),
+    | st.builds(MovedFrom, st.integers(0, 2**62))
+    | st.builds(Prepared, st.text(max_size=20), st.integers(0, 2**62), st.integers(0, 2**62)),
     held=st.none() | st.builds(HeldId, u64, u64),
 )
 
@@ -62,7 +63,7 @@ def test_a_stamped_batch_keeps_the_checksum_of_what_was_sent(checksum: int) -> N
 
 
 def test_a_name_of_any_length_is_not_taken_for_what_was_moved() -> None:
-    for length in (0, 0xFFFE):
+    for length in (0, 0xFFFD):
         batch = Batch(3, 1, BatchFormat.PULSAR, 0, b"x", origin=Origin("n" * length, 7))
         assert decode_batch(b"".join(encode_batch(batch))) == batch
     with pytest.raises(InvariantError):

@@ -34,6 +34,7 @@ _STATUSES: list[tuple[type[errors.WeirError], int]] = [
     (errors.IncompatibleSchemaError, 409),
     (errors.MetaConflictError, 409),
     (errors.TransactionStateError, 409),
+    (errors.HalfDecidedError, 409),
     (errors.StaleEpochError, 409),
     (errors.UnknownProducerError, 409),
     (errors.InvalidSchemaError, 422),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from weir.broker.access.revoking import Revoking
-from weir.broker.api import BrokerFlows, Bundles, Identity, Owner
+from weir.broker.api import BrokerFlows, Bundles, HalfCheckers, Identity, Owner
 from weir.broker.bundles.sole import SoleBundles
 from weir.broker.context import BrokerContext
 from weir.broker.ports import Authenticator, Claim, NothingElsewhere, Ownership, PartsElsewhere, Registry
@@ -100,6 +100,10 @@ class Broker:
     @property
     def flows(self) -> BrokerFlows:
         return self._context.flows
+
+    @property
+    def half_checkers(self) -> HalfCheckers:
+        return self._context.half_checkers
 
     def served_now(self, name: TopicName) -> AnyTopic | None:
         task = self._topics.get(name)

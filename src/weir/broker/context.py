@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from weir.broker.api import BrokerFlows, Guard
 from weir.broker.groups.assigned import GroupMembers
+from weir.broker.half.checkers import LiveCheckers
 from weir.broker.ports import (
     Holding,
     NoQueueRules,
@@ -61,6 +62,8 @@ class BrokerContext:
     #: Who hears of messages that carry a trace; None: nobody.
     tracing: Tracing | None = None
 
+    #: Who can be asked what became of half messages.
+    half_checkers: LiveCheckers = field(default_factory=LiveCheckers)
     transactions: TransactionGate = field(default_factory=TransactionGate)
     #: What passes through all topics together.
     flows: BrokerFlows = field(default_factory=BrokerFlows)

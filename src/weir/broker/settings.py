@@ -1,6 +1,8 @@
 """What can be set about a broker."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from weir.broker.half.settings import HalfSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +41,4 @@ class BrokerSettings:
     rate_burst_s: float = 1.0
     #: Messages of queues in memory, over all of them: above it publishers wait that use more than an equal share.
     queue_memory_bytes: int = 256 * 1024 * 1024
+    half: HalfSettings = field(default_factory=HalfSettings)

@@ -60,6 +60,16 @@ class MovedFrom:
 
 
 @value
+class Prepared:
+    """Instead of a producer, a half message in the holding area: who can be asked what became of it, when it was
+    prepared, and for how long nobody is."""
+
+    group: str
+    prepared_ms: int
+    recovery_ms: int
+
+
+@value
 class Stamp:
     """An idempotent producer's mark: its id, which of its lives (`epoch`) sent the batch, and the sequence number
     of the first message (-1: none, as in a marker)."""
@@ -90,7 +100,7 @@ class Batch:
     append_ms: int
     payload: Buffer
     flags: BatchFlags = BatchFlags.NONE
-    origin: Origin | MovedFrom | None = None
+    origin: Origin | MovedFrom | Prepared | None = None
     held: HeldId | None = None
     stamp: Stamp | None = None
 

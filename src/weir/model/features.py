@@ -15,12 +15,15 @@ DEFLATED_STATE = "state/2"
 TOPIC_INDEX = "topic-index/1"
 #: Messages of queues that are in memory only have offsets, and the log has gaps in their places (`memory/end`).
 UNWRITTEN = "unwritten/1"
+#: Half messages in the holding area (`Batch.origin` is `Prepared`).
+HALF_MESSAGES = "half-messages/1"
 #: Ownership by bundle, with epochs; calls between brokers; coordinators in shards; transactions over brokers.
 FEATURES: tuple[str, ...] = (
     *("bundles/1", "peer/1", "coordinators/1", "transactions/1"),
     DEFLATED_STATE,
     TOPIC_INDEX,
     UNWRITTEN,
+    HALF_MESSAGES,
 )
 
 

@@ -7,12 +7,15 @@
 The entry around it has the checksum, so the batch needs none of its own. Fields that a flag bit
 leaves out are not stored. What is stamped has no origin: in its place, of length 4, stands the checksum (u32) of
 what the producer sent, if it is known. An origin length of 0xFFFF says that the batch was not sent but moved: no
-name follows, and the sequence is the offset that it was moved from.
+name follows, and the sequence is the offset that it was moved from. One of 0xFFFE says that it is a half message:
+the sequence is when it was prepared (ms), and in the name's place stand
+
+    group length u16 | recovery ms u64 | producer group (utf-8)
 """
 
 from struct import Struct
 
-from weir.model.batch import Batch, BatchFlags, BatchFormat, HeldId, MovedFrom, Origin, Stamp
+from weir.model.batch import Batch, BatchFlags, BatchFormat, HeldId, MovedFrom, Origin, Prepared, Stamp
 from weir.model.check import check
 from weir.model.errors import WireError
 from weir.model.ids import Buffer
@@ -31,6 +34,8 @@ _MODEL_FLAGS = 0x1F
 
 #: Instead of a name's length.
 _MOVED = 0xFFFF
+_HALF = 0xFFFE
+_PREPARED = Struct("<HQ")
 #: What stood there before, as a name that a producer could have as well. Only transactions have batches moved,
 #: which only Kafka's clients had, whose batches never name who sent them: a batch of Kafka's with this name was
 #: moved, and one of Pulsar's was sent by somebody.
@@ -57,9 +62,15 @@ def encode_head(batch: Batch, base_offset: int, append_ms: int) -> bytes:
     if isinstance(origin, Origin):
         name = origin.producer.encode()
         name_bytes = len(name)
-        check(name_bytes < _MOVED, "a producer's name has a length that can be stored")
+        check(name_bytes < _HALF, "a producer's name has a length that can be stored")
         layout_flags |= _HAS_ORIGIN
         tail = _SEQUENCE.pack(origin.sequence)
+    elif isinstance(origin, Prepared):
+        group = origin.group.encode()
+        name = _PREPARED.pack(len(group), origin.recovery_ms) + group
+        name_bytes = _HALF
+        layout_flags |= _HAS_ORIGIN
+        tail = _SEQUENCE.pack(origin.prepared_ms)
     elif origin is not None:
         name_bytes = _MOVED
         layout_flags |= _HAS_ORIGIN
@@ -89,6 +100,8 @@ def decode_batch(data: Buffer) -> Batch:
     place, sequence = _optional(view, place, _SEQUENCE, bool(layout_flags & _HAS_ORIGIN))
     place, held = _optional(view, place, _HELD, bool(layout_flags & _HAS_HELD))
     place, stamp = _optional(view, place, _STAMP, bool(layout_flags & _HAS_STAMP))
+    if sequence is not None and name_bytes == _HALF:
+        return _decode_half(view, place, held, stamp)
     is_moved = sequence is not None and name_bytes == _MOVED
     if is_moved:
         name_bytes = 0
@@ -114,6 +127,33 @@ def decode_batch(data: Buffer) -> Batch:
         origin=None if sequence is None else MovedFrom(sequence[0]) if is_moved else Origin(name, sequence[0]),
         held=None if held is None else HeldId(*held),
         stamp=None if stamp is None else Stamp(stamp[0], stamp[1], stamp[2], checksum),
+    )
+
+
+def _decode_half(
+    view: memoryview, place: int, held: tuple[int, ...] | None, stamp: tuple[int, ...] | None
+) -> Batch:
+    """A half message, whose origin begins at this place."""
+    tag, layout_flags, _, count, base_offset, append_ms = _FIXED.unpack_from(view)
+    (prepared_ms,) = _SEQUENCE.unpack_from(view, _FIXED.size)
+    place, sizes = _optional(view, place, _PREPARED, True)
+    group_bytes, recovery_ms = sizes or (0, 0)
+    if place + group_bytes > len(view):
+        raise WireError("a half message ends within its group's name")
+    try:
+        group, known = str(view[place : place + group_bytes], "utf-8"), BatchFormat(tag)
+    except ValueError as bad:
+        raise WireError(f"a half message is malformed: {bad}") from bad
+    return Batch(
+        base_offset=base_offset,
+        count=count,
+        format=known,
+        append_ms=append_ms,
+        payload=view[place + group_bytes :],
+        flags=BatchFlags(layout_flags & _MODEL_FLAGS),
+        origin=Prepared(group, prepared_ms, recovery_ms),
+        held=None if held is None else HeldId(*held),
+        stamp=None if stamp is None else Stamp(*stamp),
     )
 
 

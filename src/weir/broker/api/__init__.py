@@ -38,6 +38,7 @@ from weir.broker.api.groups import (
     Synced,
     SyncRequest,
 )
+from weir.broker.api.half_messages import HalfCheck, HalfChecker, HalfCheckers, HalfMessages
 from weir.broker.api.patterns import Pattern
 from weir.broker.api.publishing import AccessMode, Outgoing, Producer, ProducerRequest, Receipt
 from weir.broker.api.queues import (
@@ -134,6 +135,10 @@ __all__ = [
     "GroupState",
     "Groups",
     "Guard",
+    "HalfCheck",
+    "HalfChecker",
+    "HalfCheckers",
+    "HalfMessages",
     "HeldMessages",
     "Identity",
     "InternalStats",

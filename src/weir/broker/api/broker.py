@@ -7,6 +7,7 @@ from typing import Protocol
 from weir.broker.api.access import Identity
 from weir.broker.api.cluster import Bundles
 from weir.broker.api.flows import BrokerFlows
+from weir.broker.api.half_messages import HalfCheckers
 from weir.broker.api.topics import Topic
 from weir.model.registry import BrokerInfo
 from weir.model.topics import TopicName
@@ -68,6 +69,10 @@ class Broker(Protocol):
     @property
     def flows(self) -> BrokerFlows:
         """What passes through all topics of this broker together."""
+
+    @property
+    def half_checkers(self) -> HalfCheckers:
+        """Who can be asked what became of half messages."""
 
     def served_now(self, name: TopicName) -> Topic | None:
         """The topic, if this broker serves it now; nothing is loaded."""

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from weir.broker.api.schemas import SchemaData
 from weir.model.batch import BatchFormat, Stamp
+from weir.model.half import Preparation
 from weir.model.ids import Buffer
 from weir.model.value import value
 
@@ -67,6 +68,8 @@ class Outgoing:
     delay_id: str | None = None
     #: It is not stored, and what is held under this name is cancelled.
     cancels: str | None = None
+    #: It is a half message: seen by nobody before it is committed (`api.half_messages`).
+    half: Preparation | None = None
 
 
 @value

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from weir.broker.api.consuming import Consumer, StartAt, SubscribeRequest
+from weir.broker.api.half_messages import HalfMessages
 from weir.broker.api.publishing import Producer, ProducerRequest
 from weir.broker.api.stats import CompactionStatus, InternalStats, TopicStats
 from weir.model.batch import Batch, HeldId
@@ -252,6 +253,10 @@ class StoredTopic(Protocol):
     @property
     def held(self) -> HeldMessages | None:
         """What waits for its moment; None while nothing ever did."""
+
+    @property
+    def half(self) -> HalfMessages:
+        """Those that wait to be committed or rolled back."""
 
     async def terminate(self) -> Position:
         """Take no more messages, for good; answers the position of the last one."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import aclosing
 
 from weir.broker.ports import Holding
-from weir.model.batch import Batch, HeldId
+from weir.model.batch import Batch, HeldId, Prepared
 from weir.model.errors import NotHeldError
 
 #: Names that are remembered per topic.
@@ -70,6 +70,8 @@ class HeldNames:
         try:
             async with aclosing(holding.held_since({})) as all_held:
                 async for place, batch in all_held:
+                    if isinstance(batch.origin, Prepared):
+                        continue  # a half message is decided, not cancelled
                     name = self._name_of(batch)
                     if name == wanted:
                         found.append(place)

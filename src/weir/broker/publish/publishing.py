@@ -7,6 +7,7 @@ from typing import Any
 
 from weir.broker.api import Outgoing, Receipt
 from weir.broker.context import BrokerContext
+from weir.broker.half.messages import TopicHalfMessages
 from weir.broker.ports import Holding
 from weir.broker.publish.dedup_switch import DedupSwitch
 from weir.broker.publish.held_names import HeldNames
@@ -29,6 +30,8 @@ from weir.model.errors import (
     StreamTerminatedError,
     WeirError,
 )
+from weir.model.half import Preparation
+from weir.model.held import FOREVER_MS
 from weir.model.policies import Policies, Rate
 from weir.model.topics import TopicName
 from weir.runtime.prompt import PromptFuture, tell_promptly
@@ -58,6 +61,7 @@ class Publisher:
         policies: Policies,
         shut_all: Callable[[str], None],
         topic: TopicName | None = None,
+        half: TopicHalfMessages | None = None,
     ) -> None:
         self._context = context
         self._clock = context.runtime.clock
@@ -66,6 +70,7 @@ class Publisher:
         self._topic = topic
         self._stream = stream
         self._shut_all = shut_all
+        self._half = half
         self.dedup_switch = DedupSwitch(context, stream, state, lambda: self.holding)
         self.holding: Holding | None = None
         self.meter = Meter(self._clock, context.flows.taken, topic)
@@ -110,12 +115,16 @@ class Publisher:
         appended = self._publish(producer, outgoing, receipt)
         return producer.receipts.appended(receipt) if appended else producer.receipts.behind(receipt)
 
-    def _publish(self, producer: BrokerProducer, outgoing: Outgoing, receipt: "asyncio.Future[Receipt]") -> bool:
+    def _publish(  # noqa: PLR0911 (one per way that a batch takes)
+        self, producer: BrokerProducer, outgoing: Outgoing, receipt: "asyncio.Future[Receipt]"
+    ) -> bool:
         """Answers whether it is being appended to the log, which ends in the order of the calls."""
         refusal = self._refusal(producer, outgoing)
         if refusal is not None:
             receipt.set_exception(refusal)
             return False
+        if outgoing.half is not None:
+            return self._prepare(producer, outgoing, outgoing.half, receipt)
         if outgoing.parts:
             self.split.publish(producer, outgoing, receipt)
             return False
@@ -149,6 +158,7 @@ class Publisher:
             payload = outgoing.payload
             if (
                 outgoing.stamp is not None
+                or outgoing.half is not None
                 or outgoing.deliver_at_ms is not None
                 or outgoing.parts
                 or 0 < limit < len(payload)
@@ -300,6 +310,24 @@ class Publisher:
             held.add_done_callback(partial(mirror, answer))
         held.add_done_callback(partial(self._held, receipt, batch, len(batch.payload)))
         return held
+
+    def _prepare(
+        self, producer: BrokerProducer, outgoing: Outgoing, half: Preparation, receipt: "asyncio.Future[Receipt]"
+    ) -> bool:
+        """Hold a half message. Deduplication leaves it alone: what is prepared twice is decided twice."""
+        messages = self._half
+        if messages is None or self.holding is None:
+            receipt.set_exception(NotAllowedError("there is no holding area for half messages"))
+            return False
+        refusal = messages.refusal(outgoing, half)
+        if refusal is not None:
+            receipt.set_exception(refusal)
+            return False
+        origin = messages.origin(half)
+        batch = Batch(-1, outgoing.count, outgoing.format, 0, outgoing.payload, BatchFlags.NONE, origin)
+        self.count(producer, outgoing)
+        messages.preparing(batch, self.hold(batch, FOREVER_MS, receipt))
+        return False
 
     def _take_turn(
         self, origin: Origin, batch: Batch, due_ms: int | None, receipt: "asyncio.Future[Receipt]"

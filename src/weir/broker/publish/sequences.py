@@ -11,7 +11,7 @@ from enum import Enum, auto
 from typing import Any, Protocol
 
 from weir.broker.api import Receipt
-from weir.model.batch import Batch, BatchFlags, HeldId, MovedFrom, Origin
+from weir.model.batch import Batch, BatchFlags, HeldId, Origin
 from weir.model.errors import DuplicateInDoubtError
 from weir.wire.snapshots.producers import DedupSnapshot, decode_dedup, encode_dedup
 
@@ -178,7 +178,7 @@ class Deduplication:
             self._learn(origin, now_ms)
         self.known_held = positions
 
-    def _learn(self, origin: Origin | MovedFrom | None, now_ms: int) -> None:
+    def _learn(self, origin: object, now_ms: int) -> None:
         if not isinstance(origin, Origin) or origin.sequence < 0:
             return
         known = self._names.get(origin.producer)

@@ -294,6 +294,8 @@ class NonPersistentTopic:
             refusal = ProducerClosedError(f"producer {producer.name!r} is closed, or may not send yet")
         elif 0 < limit < len(outgoing.payload):
             refusal = MessageTooLargeError(f"a message has {len(outgoing.payload)} bytes, {limit} are allowed")
+        elif outgoing.half is not None:
+            refusal = NotAllowedError("a topic that stores nothing has no half messages")
         if refusal is not None:
             receipt.set_exception(refusal)
             return receipt

@@ -13,7 +13,7 @@ from weir.broker.api import (
 )
 from weir.broker.dispatch.subscription import Subscription
 from weir.broker.groups.assigned import GroupMembers
-from weir.broker.ports import Holding
+from weir.broker.half.messages import TopicHalfMessages
 from weir.broker.publish.lazy_holding import LazyHolding
 from weir.broker.publish.producers import Producers
 from weir.broker.publish.publishing import Publisher
@@ -47,6 +47,7 @@ class BrokerStoredTopic:
         members: GroupMembers,
         compaction: Compaction,
         trimming: Trimming,
+        half: TopicHalfMessages,
     ) -> None:
         self.topic = topic
         self._stream = stream
@@ -58,6 +59,7 @@ class BrokerStoredTopic:
         self._members = members
         self._compaction = compaction
         self._trimming = trimming
+        self.half = half
 
     # --- what it takes ----------------------------------------------------------------------------------
 
@@ -116,21 +118,21 @@ class BrokerStoredTopic:
     # --- messages ---------------------------------------------------------------------------------------
 
     @property
-    def area(self) -> Holding | None:
+    def area(self) -> HoldingArea | None:
         """Where messages wait that may not be seen yet; None while none ever did."""
         holding = self._publisher.holding
-        return holding.area if isinstance(holding, LazyHolding) else holding
+        area = holding.area if isinstance(holding, LazyHolding) else holding
+        return area if isinstance(area, HoldingArea) else None
 
     @property
     def held_messages(self) -> int:
         """About how many wait for their moment."""
-        area = self.area
-        return area.held_messages if isinstance(area, HoldingArea) else 0
+        return 0 if self.area is None else max(0, self.area.held_messages - self.half.counts_held.messages)
 
     @property
     def held(self) -> HeldMessages | None:
         area = self.area
-        return HeldInTopic(area, self._producer_state.save_moves) if isinstance(area, HoldingArea) else None
+        return None if area is None else HeldInTopic(area, self.half, self._producer_state.save_moves)
 
     async def terminate(self) -> Position:
         """Producers are closed: coming back, each is told why."""

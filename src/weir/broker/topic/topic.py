@@ -20,6 +20,7 @@ from weir.broker.context import BrokerContext
 from weir.broker.dispatch.consumer import BrokerConsumer
 from weir.broker.dispatch.queue_side import QueueSide
 from weir.broker.dispatch.subscription import Subscription
+from weir.broker.half.messages import TopicHalfMessages
 from weir.broker.publish.lazy_holding import open_lazily
 from weir.broker.publish.producers import BrokerProducer, Producers
 from weir.broker.publish.publishing import Publisher
@@ -53,6 +54,7 @@ from weir.model.topics import TopicName
 from weir.runtime.byte_budget import ByteShare
 from weir.runtime.tasks import TaskScope
 from weir.stream.compaction import CompactedView
+from weir.stream.holding.area import HoldingArea
 from weir.stream.log import Stream
 from weir.stream.state import StateLog
 
@@ -100,6 +102,7 @@ class BrokerTopic:
             committed=self._delays_committed,
             lost=self._messages_lost,
         )
+        self.half = TopicHalfMessages(context, name, state, self._tasks, self._area)
         self.publisher = Publisher(
             context,
             stream,
@@ -109,6 +112,7 @@ class BrokerTopic:
             policies=policies,
             shut_all=self.producers.close,
             topic=name,
+            half=self.half,
         )
         self._moves = DelayedMoves(
             stream,
@@ -160,6 +164,7 @@ class BrokerTopic:
             members=context.members,
             compaction=self.compaction,
             trimming=self.trimming,
+            half=self.half,
         )
         self._queue_rules = QueueRules()
         self._name_count = 0
@@ -186,6 +191,7 @@ class BrokerTopic:
             await topic.producer_state.open()
             await topic._open_holding()
             await topic.publisher.split.open()
+            topic.half.open()
             topic._moves.open()
             topic._lost_markers.open()
             await topic.apply(policies)
@@ -200,6 +206,9 @@ class BrokerTopic:
         self.publisher.holding = await open_lazily(
             self._context, str(self._name), self.stream, self.state, before_cancel=self.producer_state.save_moves
         )
+
+    def _area(self) -> HoldingArea | None:
+        return self.stored.area
 
     # --- what it is -------------------------------------------------------------------------------------
 

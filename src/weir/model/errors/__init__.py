@@ -114,6 +114,7 @@ from weir.model.errors.spark import (
     SqlStreamNotFoundError,
 )
 from weir.model.errors.stream import (
+    HalfDecidedError,
     NotHeldError,
     OffsetTrimmedError,
     StreamBusyError,
@@ -199,6 +200,7 @@ __all__ = [
     "GroupFullError",
     "GroupNotEmptyError",
     "GroupSubscribedError",
+    "HalfDecidedError",
     "HashRangesError",
     "IllegalGenerationError",
     "IncompatibleSchemaError",

@@ -33,3 +33,7 @@ class OffsetTrimmedError(StreamError):
 
 class NotHeldError(StreamError):
     """No message waits under this id: it was released, is being released, was cancelled, or never was held."""
+
+
+class HalfDecidedError(StreamError):
+    """The half message was decided before, and otherwise."""

@@ -9,7 +9,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
-from weir.model.batch import Batch, BatchFlags, HeldId
+from weir.model.batch import Batch, BatchFlags, HeldId, Prepared
 from weir.model.errors import InvariantError, WeirError
 from weir.runtime.waiters import Waiters
 from weir.stream.holding.context import HoldingContext
@@ -84,7 +84,7 @@ class Releases:
 
     def append(self, release: Release) -> None:
         """Append the batch as a released one. It keeps its origin, so that deduplication finds it in the stream
-        after its holding ledger is gone."""
+        after its holding ledger is gone; but a half message's has done its work."""
         release.floor = self._stream.end_offset
         self._flying[release] = None
         held = release.batch
@@ -95,7 +95,7 @@ class Releases:
             0,
             held.payload,
             held.flags | BatchFlags.RELEASED,
-            held.origin,
+            None if isinstance(held.origin, Prepared) else held.origin,
             release.held,
             held.stamp,
         )

@@ -60,7 +60,10 @@ class HoldingArea:
         self._reads = HeldReads(context.ledgers, settings.readers)
         self._shelf = HoldingWriter(self._context, self._stored, self._beginning)
         self._loader = Loader(self._context, self._shelf, self._reads)
-        self._releaser = Releaser(self._context, self._shelf, self._loader, self._reads)
+        self._releaser = Releaser(self._context, self._shelf, self._loader, self._reads, self._released)
+        #: Told of each entry that is released and had no moment; before somebody asks to be, they are kept.
+        self._tell: Callable[[HeldId], None] | None = None
+        self._untold: list[HeldId] = []
         self._written_covered = 0
 
     @classmethod
@@ -95,6 +98,7 @@ class HoldingArea:
                 home = self._shelf.with_id(held.ledger)
                 if home is not None and home.finish(held.entry, batch.count):
                     self._shelf.touch(home)
+                    self._released(home, held.entry)
         self._written_covered = start
 
     @property
@@ -196,11 +200,14 @@ class HoldingArea:
         due_ms, batch = decode_held(payload)
         return due_ms, batch
 
-    async def cancel(self, held: HeldId) -> None:
-        """Forget a held batch, durably; NotHeldError if it is too late."""
+    async def cancel(self, held: HeldId, cancelled: Callable[[], None] | None = None) -> None:
+        """Forget a held batch, durably; NotHeldError if it is too late. `cancelled` is called at the moment when
+        it is decided: what it puts into the state is written with it."""
         _, batch = await self.get(held)
         ledger = self._free(held)
         ledger.finish(held.entry, batch.count)
+        if cancelled is not None:
+            cancelled()
         self._shelf.touch(ledger)
         self._write_down()
         await self._context.write_state()
@@ -211,6 +218,46 @@ class HoldingArea:
         due_ms, batch = await self.get(held)
         ledger = self._free(held)
         return await self._releaser.release_now(ledger, ledger.place(due_ms, held.entry), batch)
+
+    # --- what waits for a decision ----------------------------------------------------------------------
+
+    @property
+    def undated_ledgers(self) -> list[int]:
+        """Those of what is due at no moment, whether or not anything in them still waits."""
+        return [ledger.ledger_id for ledger in self._shelf if not ledger.window.dated]
+
+    async def undated(self) -> AsyncGenerator[tuple[HeldId, Batch], None]:
+        """What is due at no moment, and held or being released; nothing else is read."""
+        await self._settled()
+        for ledger in self._shelf:
+            if ledger.window.dated:
+                continue
+            waiting = sorted(set(range(ledger.entries)).difference(ledger.done))
+            for first in range(0, len(waiting), self._settings.group_entries):
+                some = waiting[first : first + self._settings.group_entries]
+                for entry, payload in sorted((await self._reads.fetch(ledger, some)).items()):
+                    if entry not in ledger.done:
+                        yield HeldId(ledger.ledger_id, entry), decode_held(payload)[1]
+
+    def on_undated_release(self, told: Callable[[HeldId], None]) -> None:
+        """Call a plain function for each entry without a moment that is in the stream: before the state says that
+        it is released, and at once for those that a former holder had released so late."""
+        self._tell = told
+        untold, self._untold = self._untold, []
+        for held in untold:
+            told(held)
+
+    def _released(self, ledger: HeldLedger, entry: int) -> None:
+        if not ledger.window.dated:
+            held = HeldId(ledger.ledger_id, entry)
+            if self._tell is None:
+                self._untold.append(held)
+            else:
+                self._tell(held)
+
+    async def write_state(self) -> None:
+        """What is cancelled is durable, and this is still the area that counts."""
+        await self._context.write_state()
 
     async def _settled(self) -> None:
         """Know what every ledger holds; raises if this is no longer the area that counts."""

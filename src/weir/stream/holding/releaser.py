@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
 from weir.model.batch import Batch
@@ -23,13 +23,22 @@ log = logging.getLogger(__name__)
 class Releaser:
     """One per holding area; `run` it in the background."""
 
-    def __init__(self, context: HoldingContext, shelf: HoldingWriter, loader: Loader, reads: HeldReads) -> None:
+    def __init__(
+        self,
+        context: HoldingContext,
+        shelf: HoldingWriter,
+        loader: Loader,
+        reads: HeldReads,
+        released: Callable[[HeldLedger, int], None],
+    ) -> None:
+        """`released` is told of each entry that is in the stream, at the moment when that is known."""
         self._stream = context.stream
         self._clock = context.clock
         self._settings = context.settings
         self._shelf = shelf
         self._loader = loader
         self._reads = reads
+        self._released = released
         self._releases = Releases(context, finished=self._finished, returned=self._returned)
         #: Places to look at again, by monotonic time: what the stream did not take. As few as are in flight.
         self._later: list[tuple[float, DuePosition]] = []
@@ -165,6 +174,7 @@ class Releaser:
     def _finished(self, release: Release) -> None:
         release.ledger.finish(release.entry, release.batch.count)
         self._shelf.touch(release.ledger)
+        self._released(release.ledger, release.entry)
 
     def _returned(self, release: Release, failure: BaseException) -> None:
         """It is not in the stream: try again soon, unless the stream takes nothing more."""

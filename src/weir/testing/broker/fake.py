@@ -28,6 +28,7 @@ from weir.broker.api import (
     TopicStats,
 )
 from weir.broker.bundles.sole import SoleBundles
+from weir.broker.half.checkers import LiveCheckers
 from weir.broker.topic.readable import WholeLog
 from weir.model.batch import Batch
 from weir.model.errors import (
@@ -331,6 +332,7 @@ class FakeBroker:
         self._bundles = SoleBundles("fake")
         self.served: dict[TopicName, FakeTopic] = {}
         self.flows = BrokerFlows()
+        self.half_checkers = LiveCheckers()
         self.partitioned: dict[TopicName, int] = {}
         #: Topics that other brokers serve, and who these are.
         self.elsewhere: dict[TopicName, Owner] = {}

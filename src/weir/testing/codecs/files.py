@@ -5,7 +5,7 @@ from base64 import b64encode
 from random import Random
 from struct import pack_into
 
-from weir.model.batch import Batch, BatchFlags, BatchFormat, HeldId, MovedFrom, Origin, Stamp
+from weir.model.batch import Batch, BatchFlags, BatchFormat, HeldId, MovedFrom, Origin, Prepared, Stamp
 from weir.model.ids import LedgerId
 from weir.model.message import Message
 from weir.model.stream import Chain, Span
@@ -161,7 +161,7 @@ def sample_batch(dice: Random) -> bytes:
         append_ms=dice.getrandbits(40),
         payload=dice.randbytes(20),
         flags=dice.choice((BatchFlags.NONE, BatchFlags.RELEASED, _STORED_FLAGS)),
-        origin=dice.choice((None, Origin("producer-ö", 5), MovedFrom(6))),
+        origin=dice.choice((None, Origin("producer-ö", 5), MovedFrom(6), Prepared("group-ö", 7, 8))),
         held=dice.choice((None, HeldId(3, 4))),
         stamp=dice.choice((None, Stamp(1 << 40, 7, 9))),
     )
