@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from weir.broker.api.consuming import Delivery
 from weir.model.batch import Stamp
+from weir.model.filters import MessageFilter
 from weir.model.ids import Buffer
 from weir.model.queues import QueueDeclaration, QueuePolicy, QueueRules
 from weir.model.topics import NamespaceName
@@ -62,6 +63,8 @@ class ConsumeRequest:
     address: str = ""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     stream_offset: Any = None
+    #: Which messages it takes; others stay for other consumers. FilterError.
+    filter: MessageFilter | None = None
 
 
 class QueueConsumer(Protocol):

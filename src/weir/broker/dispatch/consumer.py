@@ -8,6 +8,7 @@ from pyroaring import BitMap64
 
 from weir.broker.api import Delivery, SubscribeRequest
 from weir.broker.dispatch.pieces import Pieces
+from weir.broker.filters.compiled import CompiledFilter
 from weir.broker.topic.meters import Histogram, Meter
 from weir.model.errors import ConsumerClosedError, NotAllowedError, NotAuthorisedError
 from weir.runtime.byte_budget import ByteShare
@@ -81,6 +82,8 @@ class BrokerConsumer:
         self.parked = Pieces()
         #: Delivered per message: what it has, by offsets.
         self.offsets = BitMap64()
+        #: Of a queue's consumers: which messages it takes; None: all.
+        self.filter: CompiledFilter | None = None
         #: It gets nothing more; what it has stays with it.
         self.retired = False
         self.meter = Meter(clock)

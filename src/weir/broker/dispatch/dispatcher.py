@@ -8,6 +8,7 @@ from weir.broker.api import Delivery
 from weir.broker.dispatch.consumer import BrokerConsumer
 from weir.broker.dispatch.feed import Feed
 from weir.broker.dispatch.pieces import Piece, Pieces
+from weir.broker.filters.screen import Screen
 from weir.broker.publish.limits import Brake
 from weir.broker.settings import BrokerSettings
 from weir.model.batch import Batch, BatchFlags
@@ -42,9 +43,8 @@ class DispatchParts:
     limits: UnackedLimits = field(default_factory=UnackedLimits)
     #: The partition of the topic, where it has any.
     partition: int | None = None
-    #: Acknowledges what no consumer of this subscription will ever see of a batch; None: there is nothing but what
-    #: `visible` says.
-    settle: Callable[[Batch], None] | None = None
+    #: Its filters; None: there is nothing but what `visible` says.
+    screen: Screen | None = None
 
 
 class Dispatcher(Protocol):
@@ -99,8 +99,8 @@ def wanted_of(desk: DispatchParts, batch: Batch) -> int | None:
 def ack_invisible(desk: DispatchParts, batch: Batch) -> None:
     """Acknowledge what no consumer will ever see, or the cursor would wait for it for ever."""
     base = batch.base_offset
-    if desk.settle is not None:
-        desk.settle(batch)
+    if desk.screen is not None:
+        desk.screen.settle(batch)
         return
     if batch.flags is not _PLAIN and batch.flags & BatchFlags.UNSEEN:
         desk.cursor.ack(base, batch.end_offset)

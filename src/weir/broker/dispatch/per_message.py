@@ -16,6 +16,7 @@ from weir.broker.dispatch.dispatcher import DispatchParts, ack_invisible, wanted
 from weir.broker.dispatch.queue_side import LevelsOf, QueueSide
 from weir.broker.dispatch.ready import Levelled, Ready, Returned, hold
 from weir.broker.dispatch.redeliveries import Redeliveries
+from weir.broker.dispatch.selecting import Selecting
 from weir.model.batch import Batch, BatchFlags
 from weir.model.bits import Run, bits_at, indices_of
 from weir.model.errors import SubscriptionBusyError
@@ -52,6 +53,7 @@ class PerMessage:
         self._levels = Levelled(side.levels) if side.levels else None
         self._ready: Ready = Returned() if self._levels is None else self._levels
         self._aside = BitMap64()
+        self._selecting = Selecting(desk.screen)
         self._counts = counts
         self._turn = 0
         self._capped = False  # a limit on unacknowledged messages held someone back
@@ -86,6 +88,7 @@ class PerMessage:
             if self._served and (consumer.request.alone or self._served[0].request.alone):
                 raise SubscriptionBusyError("there is another consumer, and one wants to be alone")
             self._served.append(consumer)
+            self._ready.add(self._selecting.joined(consumer, consumer.filter))
         self._consumers.append(consumer)
         self._choose()
 
@@ -108,6 +111,7 @@ class PerMessage:
     def _stop_serving(self, consumer: BrokerConsumer) -> None:
         if consumer in self._served:
             self._served.remove(consumer)
+            self._ready.add(self._selecting.left(consumer))
             self._choose()
 
     def _choose(self) -> None:
@@ -123,10 +127,12 @@ class PerMessage:
             return
         self._pumping = True
         try:
-            while self._ready or self.read_at < self._feed.end_offset:
+            while self._ready or self.read_at < self._feed.end_offset or self._selecting.waits:
                 credit_of = self._credits()
                 if not any(credit_of) or not self._brake.free():
                     return
+                if self._selecting:
+                    self._ready.add(self._selecting.due(zip(self._served, credit_of, strict=True)))
                 if not self._serve(self._served, credit_of):
                     return
         finally:
@@ -137,6 +143,8 @@ class PerMessage:
         not known yet: `looked` tells when."""
         self._look_until = max(self._look_until, self._feed.end_offset)
         self._reading = False
+        if self._selecting:
+            self._ready.add(self._selecting.oldest())
         consumer.charge(-1)
         try:
             while self._serve([consumer], [1]):
@@ -260,6 +268,12 @@ class PerMessage:
                 hold(self._aside, batch.base_offset, gone)
                 taken = dict.fromkeys(gone)
                 kept = [index for index in indices if index not in taken]
+        if self._selecting and kept:
+            taken_by, self._turn = self._selecting.deal(batch, kept, who, credit_of, self._turn)
+            for place, mine in taken_by.items():
+                self._give(who[place], batch, mine)
+                credit_of[place] = min(credit_of[place] - len(mine), who[place].capacity)
+            return len(indices)
         if len(who) == 1:
             if kept:
                 self._give(who[0], batch, kept)
@@ -372,6 +386,7 @@ class PerMessage:
             found -= self._aside
             for first, end in ranges:
                 self._ready.drop(first, end)
+                self._selecting.drop(first, end)
         self._aside |= found
         return found
 
@@ -386,6 +401,7 @@ class PerMessage:
         """All that is ready before `end` is done with: the caller acknowledges it. Answers what is not ready."""
         kept = self.unready()
         self._ready.empty(kept)
+        self._selecting.clear()
         self._counts.keep(kept)
         self.read_at = max(self.read_at, end)
         return kept
@@ -408,6 +424,7 @@ class PerMessage:
                 other.offsets.remove_range(first, end)
             self._aside.remove_range(first, end)
             self._ready.drop(first, end)
+            self._selecting.drop(first, end)
         if self._counts:
             for first, end in ranges:
                 self._counts.forget(first, end)
@@ -418,6 +435,7 @@ class PerMessage:
             consumer.take_inbox()
             consumer.offsets.clear()
         self._ready.clear()
+        self._selecting.clear()
         self._aside.clear()
         self._counts.clear()
         self.read_at = self._desk.cursor.mark_delete + 1

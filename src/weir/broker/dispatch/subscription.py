@@ -233,6 +233,8 @@ class Subscription:
             delivery_share=delivery_share,
             note_delivered=around.note_delivered,
         )
+        if self.name == QUEUE_SUBSCRIPTION:
+            consumer.filter = compiled(request.filter)
         self._dispatcher.join(consumer)
         return consumer
 
@@ -277,7 +279,7 @@ class Subscription:
             self._counts,
             self.limits,
             around.partition,
-            screen.settle,
+            screen,
         )
         match kind:
             case SubscriptionType.SHARED if per_message:
@@ -527,8 +529,12 @@ class Subscription:
 
 
 def wanted_filter(request: SubscribeRequest) -> MessageFilter | None:
-    """The filter that a consumer names; None if it names none."""
-    return filter_in(request.subscription_properties) if request.filter is None else request.filter
+    """The filter that a consumer names; None if it names none. Its own properties count where it says nothing of
+    the subscription's: not every client can."""
+    if request.filter is not None:
+        return request.filter
+    named = filter_in(request.subscription_properties)
+    return filter_in(request.properties) if named is None else named
 
 
 def _stored_filter(name: str, properties: Mapping[str, str]) -> CompiledFilter | None:

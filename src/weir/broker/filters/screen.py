@@ -37,6 +37,8 @@ class Screen:
         note: Callable[[Sequence[Run]], None],
     ) -> None:
         self.filter: CompiledFilter | None = None
+        #: Filters of single consumers, which leave nothing out for others.
+        self.others: tuple[CompiledFilter, ...] = ()
         #: How many messages were left out.
         self.filtered = 0
         self._masks = masks
@@ -57,6 +59,10 @@ class Screen:
             return shown
         taken = self._masks.mask(self.filter, batch)
         return taken if shown is None else shown if taken is None else shown & taken
+
+    def mask(self, wanted: CompiledFilter, batch: Batch) -> int | None:
+        """The messages that pass, as bits; None for all of them."""
+        return self._masks.mask(wanted, batch)
 
     def settle(self, batch: Batch) -> None:
         """Acknowledge what no consumer will ever see, or the cursor would wait for it for ever."""
@@ -84,21 +90,24 @@ class Screen:
         self, batches: list[Batch], tasks: TaskScope, clock: Clock, wake: Callable[[], None]
     ) -> list[Batch] | None:
         """Of these batches as many, from the first on, as were looked at; None: `wake` is called when one was."""
-        if self.filter is None:
+        if self.filter is None and not self.others:
             return batches
+        filters = self.others if self.filter is None else (self.filter, *self.others)
         for place, batch in enumerate(batches):
-            if self._masks.known(self.filter, batch):
+            unknown = [one for one in filters if not self._masks.known(one, batch)]
+            if not unknown:
                 continue
             if batch.count > _LARGE:
                 if place == 0:
-                    tasks.spawn(self._look(self.filter, batch, clock, wake), "filter")
+                    tasks.spawn(self._look(unknown, batch, clock, wake), "filter")
                 return batches[:place] or None
             if self._spent >= _A_TURN:
                 if place == 0:
                     asyncio.get_running_loop().call_soon(wake)
                 return batches[:place] or None
             self._spend(max(batch.count, _A_BATCH))
-            self._masks.mask(self.filter, batch)
+            for one in unknown:
+                self._masks.mask(one, batch)
         return batches
 
     def _spend(self, messages: int) -> None:
@@ -109,9 +118,12 @@ class Screen:
     def _new_turn(self) -> None:
         self._spent = 0
 
-    async def _look(self, wanted: CompiledFilter, batch: Batch, clock: Clock, wake: Callable[[], None]) -> None:
-        for _ in self._masks.looking(wanted, batch):
-            await clock.sleep(0)
+    async def _look(
+        self, filters: Sequence[CompiledFilter], batch: Batch, clock: Clock, wake: Callable[[], None]
+    ) -> None:
+        for one in filters:
+            for _ in self._masks.looking(one, batch):
+                await clock.sleep(0)
         wake()
 
 

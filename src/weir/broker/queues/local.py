@@ -119,6 +119,7 @@ class LocalQueue(ABC):
                 address=request.address,
                 per_message=True,
                 alone=request.exclusive,
+                filter=request.filter,
             ),
             share,
         )

@@ -16,6 +16,7 @@ from weir.broker.api import (
     QueueCounts,
     QueueMessages,
 )
+from weir.broker.filters.compiled import compiled
 from weir.broker.parts.routed import PASSING
 from weir.broker.peers.calls import PeerCalls
 from weir.model.batch import Batch
@@ -88,6 +89,8 @@ class RelayLink:
                 prefetch=request.prefetch,
                 address=request.address,
                 stream_offset="" if offset is None else encode_argument(offset),
+                filter_sql="" if request.filter is None else request.filter.sql,
+                filter_tags="" if request.filter is None else request.filter.tags,
             )
         consumer = RemoteConsumer(self, number, share)
         self._consumers[number] = consumer
@@ -300,6 +303,7 @@ class RemoteQueue:
         return (await self._ask(request)).messages
 
     async def consume(self, request: ConsumeRequest, *, share: ByteShare | None = None) -> QueueConsumer:
+        compiled(request.filter)  # what is wrong with it is said here
         return await self._noting(self._link.consume(self._at, request.role, request, share))
 
     async def getter(self, role: str) -> QueueConsumer:

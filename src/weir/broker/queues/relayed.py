@@ -12,6 +12,7 @@ from weir.broker.api import ConsumeRequest, Delivery, Queue, QueueConsumer, Queu
 from weir.broker.peers.calls import PeerHandlers
 from weir.model.batch import Stamp
 from weir.model.errors import ConsumerClosedError, PeerFailedError
+from weir.model.filters import MessageFilter
 from weir.runtime.interfaces import Clock
 from weir.runtime.tasks import TaskScope
 from weir.wire.peer import queues as wire
@@ -215,6 +216,7 @@ class RelayedQueues:
                     request.prefetch,
                     request.address,
                     stream_offset=decode_argument(request.stream_offset) if request.stream_offset else None,
+                    filter=MessageFilter(request.filter_sql, request.filter_tags) or None,
                 )
             )
         asker = self._askers.setdefault(request.asker, _Asker(self._clock))

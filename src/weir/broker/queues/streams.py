@@ -68,6 +68,7 @@ class StreamQueue(DurableQueue):
                     start=StartAt(offset=start),
                     address=request.address,
                     per_message=True,
+                    filter=request.filter,
                 ),
                 share,
             )

@@ -27,7 +27,7 @@ from weir.broker.tracing import note_delivered
 from weir.broker.transactions.decided_log import DecidedLog
 from weir.model.bits import Run
 from weir.model.errors import SubscriptionBusyError, SubscriptionNotFoundError, TooManyError
-from weir.model.filters import filter_in, with_filter
+from weir.model.filters import MessageFilter, filter_in, with_filter
 from weir.model.policies import Policies, Rate
 from weir.model.queues import QUEUE_SUBSCRIPTION, QueueRules
 from weir.model.topics import TopicName
@@ -196,11 +196,7 @@ class Subscriptions:
             request.start,
             compacted=request.read_compacted,
             durable=request.durable,
-            properties=(
-                request.subscription_properties
-                if request.filter is None
-                else with_filter(request.subscription_properties, request.filter)
-            ),
+            properties=with_filter(request.subscription_properties, wanted_filter(request) or MessageFilter()),
         )
 
     def _check_made(self, name: str) -> None:

@@ -110,6 +110,8 @@ class ConsumeQueue(PeerRequest["Consuming"]):
     prefetch: int = 0
     address: str = ""
     stream_offset: str = ""
+    filter_sql: str = ""
+    filter_tags: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Class basic, what concerns consumers: prefetch, consume, cancel, get, recover."""
 
 import base64
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from weir.broker.api import ConsumeRequest
@@ -18,6 +18,7 @@ from weir.gateway.amqp.publish.reply_to import REPLY_TO
 from weir.gateway.amqp.registry import handles
 from weir.model.bits import runs_of
 from weir.model.errors import ConsumerClosedError, TooManyError
+from weir.model.filters import MessageFilter
 from weir.model.queues import QueueKind, queue_in_vhost
 from weir.wire.amqp.codes import ReplyCode
 from weir.wire.amqp.methods import Method, basic
@@ -27,6 +28,7 @@ from weir.wire.amqp.plain import plain_fields
 _Later = Coroutine[Any, Any, Method | None]
 _TAG_BYTES = 16
 _PRIORITY, _STREAM_OFFSET = "x-priority", "x-stream-offset"
+_FILTER, _TAGS = "x-weir-filter", "x-weir-filter-tags"
 
 
 @handles(basic.Qos)
@@ -74,8 +76,22 @@ def consume(channel: Channel, method: basic.Consume) -> Method | _Later | None:
         session.peer,
         arguments,
         arguments.get(_STREAM_OFFSET),
+        _filter_in(arguments, name, session.vhost.name),
     )
     return _consume(channel, name, request, method.no_wait)
+
+
+def _filter_in(arguments: Mapping[str, Any], queue: str, vhost: str) -> MessageFilter | None:
+    """What the arguments say of messages that the consumer takes."""
+    said: list[str] = []
+    for name in (_FILTER, _TAGS):
+        text = arguments.get(name, "")
+        if not isinstance(text, str):
+            raise precondition_failed(
+                f"invalid arg '{name}' for {queue_in_vhost(queue, vhost)}: expected a string"
+            )
+        said.append(text)
+    return MessageFilter(*said) or None
 
 
 async def _consume(channel: Channel, name: str, request: ConsumeRequest, no_wait: bool) -> Method | None:
