@@ -71,6 +71,7 @@ class WeirBroker(_Process):
             f"listeners.http=127.0.0.1:{http}",
             "listeners.kafka=",
             "listeners.amqp=",
+            "listeners.rocketmq=",
         ]
         chosen.append(f"storage.cache_bytes={apache.CACHE_MIB}MiB")
         settings = [part for value in chosen for part in ("--set", value)]
@@ -102,6 +103,7 @@ class WeirKafka(_Process):
             f"listeners.pulsar=127.0.0.1:{pulsar}",
             f"listeners.http=127.0.0.1:{http}",
             "listeners.amqp=",
+            "listeners.rocketmq=",
             *([] if sync else ["storage.sync=periodic:1000"]),
         ]
         settings = [part for value in chosen for part in ("--set", value)]

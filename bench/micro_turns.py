@@ -71,6 +71,7 @@ class Broker:
             "listeners.pulsar=127.0.0.1:0",
             "listeners.kafka=127.0.0.1:0",
             "listeners.amqp=",
+            "listeners.rocketmq=",
             "listeners.http=127.0.0.1:0",
             "storage.low_water_bytes=0",
             "storage.high_water_bytes=0",

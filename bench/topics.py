@@ -209,7 +209,7 @@ class _Node:
         ready.unlink(missing_ok=True)
         weir = str(Path(sys.executable).parent / "weir")
         command = [weir, "up", "--data", f"{self._folder}/data", "--ready-file", f"{ready}"]
-        ports = [f"--set=listeners.{name}=127.0.0.1:0" for name in ("kafka", "pulsar", "amqp", "http")]
+        ports = [f"--set=listeners.{name}=127.0.0.1:0" for name in ("kafka", "pulsar", "amqp", "rocketmq", "http")]
         started = time.perf_counter()
         with (Path(self._folder) / "log").open("ab") as log:
             self._process = subprocess.Popen([*command, *ports], stdout=log, stderr=log)

@@ -91,6 +91,7 @@ class Weir:
                 "listeners.pulsar=127.0.0.1:0",
                 "listeners.kafka=",
                 "listeners.amqp=",
+                "listeners.rocketmq=",
                 "listeners.http=127.0.0.1:0",
                 "storage.low_water_bytes=0",
                 *settings,

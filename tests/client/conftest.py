@@ -28,6 +28,7 @@ async def start_weir(runtime: Runtime, tmp_path: Path) -> AsyncIterator[StartWei
             "listeners.pulsar=127.0.0.1:0",
             "listeners.kafka=",
             "listeners.amqp=",
+            "listeners.rocketmq=",
             "listeners.http=127.0.0.1:0",
         ]
         common += ["storage.low_water_bytes=0", "storage.high_water_bytes=0", f"data={tmp_path}/data"]

@@ -23,7 +23,13 @@ COUNT, ACKED = 60, 25
 
 def _weir(folder: Path) -> BrokerNode:
     settings = [f"listeners.{name}=127.0.0.1:0" for name in ("pulsar", "http")]
-    settings += ["listeners.kafka=", "listeners.amqp=", f"data={folder}", "storage.journal_file_bytes=1048576"]
+    settings += [
+        "listeners.kafka=",
+        "listeners.amqp=",
+        "listeners.rocketmq=",
+        f"data={folder}",
+        "storage.journal_file_bytes=1048576",
+    ]
     settings += ["storage.low_water_bytes=0", "storage.high_water_bytes=0"]
     return BrokerNode(real_runtime(), load(assignments=settings).config)
 

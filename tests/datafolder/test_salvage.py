@@ -30,7 +30,12 @@ NAME = "persistent://public/default/"
 def _weir(folder: Path) -> BrokerNode:
     settings = [f"listeners.{name}=127.0.0.1:0" for name in ("pulsar", "http")]
     settings += [f"data={folder}", "storage.low_water_bytes=0", "storage.high_water_bytes=0"]
-    settings += ["listeners.kafka=", "listeners.amqp=", "storage.journal_file_bytes=1048576"]
+    settings += [
+        "listeners.kafka=",
+        "listeners.amqp=",
+        "listeners.rocketmq=",
+        "storage.journal_file_bytes=1048576",
+    ]
     return BrokerNode(real_runtime(), load(assignments=settings).config)
 
 

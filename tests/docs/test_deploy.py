@@ -101,7 +101,7 @@ def test_the_image_runs_weir_with_settings_that_load() -> None:
     config = load(environment=image_settings()).config
     exposed = {int(port) for port in found["EXPOSE"][0].split()}
     listeners = config.listeners
-    bound = (listeners.pulsar, listeners.kafka, listeners.amqp, listeners.http)
+    bound = (listeners.pulsar, listeners.kafka, listeners.amqp, listeners.rocketmq, listeners.http)
     assert {address.port for address in bound if address is not None} == exposed
     for copied in found["COPY"]:
         for name in copied.split()[:-1]:
@@ -139,7 +139,7 @@ def test_the_cluster_of_containers_gives_no_port_to_two_brokers() -> None:
         for service in services(DEPLOY / "compose" / "cluster.yaml").values()
         for port in service.get("ports", ())
     ]
-    assert len(set(published)) == len(published) == 12
+    assert len(set(published)) == len(published) == 15
 
 
 @pytest.mark.soak

@@ -31,7 +31,7 @@ def test_a_cluster_serves_official_clients_goes_on_without_a_broker_and_stops_in
     cluster: ClusterProcess,
 ) -> None:
     ready = cluster.ready
-    assert list(ready) == ["kafka", "pulsar", "amqp", "http", "nodes"]
+    assert list(ready) == ["kafka", "pulsar", "amqp", "rocketmq", "http", "nodes"]
     assert all(len(ready[name].split(",")) == 3 for name in ("kafka", "pulsar", "http"))
     assert [(node["name"], node["role"]) for node in ready["nodes"]] == [
         ("etcd-1", "etcd"),

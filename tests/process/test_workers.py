@@ -46,7 +46,7 @@ def _wait(condition: object, what: str) -> None:
 
 
 def test_clients_of_both_protocols_lose_nothing_when_a_worker_is_killed(up: UpProcess) -> None:
-    assert set(up.addresses) == {"pulsar", "kafka", "amqp", "http"}
+    assert set(up.addresses) == {"pulsar", "kafka", "amqp", "rocketmq", "http"}
     workers = _workers(up)
     assert sorted(workers) == ["worker-0", "worker-1"]
     kafka = Kafka(up.kafka)

@@ -49,7 +49,7 @@ def runtime() -> Runtime:
 
 
 def config(folder: Path, *settings: str) -> Config:
-    listeners = [f"listeners.{name}=127.0.0.1:0" for name in ("pulsar", "kafka", "amqp", "http")]
+    listeners = [f"listeners.{name}=127.0.0.1:0" for name in ("pulsar", "kafka", "amqp", "rocketmq", "http")]
     common = [*listeners, f"data={folder}/data"]
     return load(assignments=[*common, "storage.low_water_bytes=0", "storage.high_water_bytes=0", *settings]).config
 

@@ -19,7 +19,7 @@ TOPICS, COUNT = ("a", "b", "c"), 40
 
 
 def _weir(folder: Path) -> BrokerNode:
-    settings = [f"listeners.{name}=127.0.0.1:0" for name in ("pulsar", "kafka", "amqp", "http")]
+    settings = [f"listeners.{name}=127.0.0.1:0" for name in ("pulsar", "kafka", "amqp", "rocketmq", "http")]
     settings += [f"data={folder}", "storage.low_water_bytes=0", "storage.high_water_bytes=0"]
     return BrokerNode(real_runtime(), load(assignments=settings).config)
 

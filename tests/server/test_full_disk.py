@@ -24,7 +24,7 @@ FULL = ("storage.low_water_bytes=100TiB", "storage.high_water_bytes=101TiB")
 
 def _weir(folder: Path, *settings: str) -> BrokerNode:
     listeners = [f"listeners.{name}=127.0.0.1:0" for name in ("pulsar", "http")]
-    listeners += ["listeners.kafka=", "listeners.amqp="]
+    listeners += ["listeners.kafka=", "listeners.amqp=", "listeners.rocketmq="]
     return BrokerNode(real_runtime(), load(assignments=[*listeners, f"data={folder}", *settings]).config)
 
 

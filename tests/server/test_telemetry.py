@@ -71,7 +71,7 @@ def collector() -> Iterator[Collector]:
 @pytest.fixture
 def node(tmp_path: Path, collector: Collector) -> Iterator[BrokerNode]:
     loop = LoopThread()
-    listeners = [f"listeners.{name}=127.0.0.1:0" for name in ("pulsar", "kafka", "http", "amqp")]
+    listeners = [f"listeners.{name}=127.0.0.1:0" for name in ("pulsar", "kafka", "http", "amqp", "rocketmq")]
     settings = [f"data={tmp_path / 'data'}", "storage.low_water_bytes=0", f"telemetry.endpoint={collector.url}"]
     found = BrokerNode(real_runtime(), load(assignments=[*listeners, *settings]).config)
     loop.call(found.start, TIMEOUT_S)

@@ -36,7 +36,7 @@ def refused(*command: str) -> tuple[int, str]:
 
 def test_it_says_where_it_listens_and_ends_cleanly_when_told(up: UpProcess) -> None:
     up.start()
-    assert set(up.addresses) == {"pulsar", "kafka", "amqp", "http"}
+    assert set(up.addresses) == {"pulsar", "kafka", "amqp", "rocketmq", "http"}
     for address in up.addresses.values():
         host, _, port = address.rpartition(":")
         socket.create_connection((host, int(port)), timeout=60).close()

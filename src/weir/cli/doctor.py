@@ -15,7 +15,7 @@ from weir.cli.output import print_json, print_table
 from weir.model.diagnosis import Check, State
 
 _OLDEST_PYTHON = (3, 11)
-_PORTS = {"pulsar": 6650, "kafka": 9092, "amqp": 5672, "http": 8080}
+_PORTS = {"pulsar": 6650, "kafka": 9092, "amqp": 5672, "rocketmq": 8081, "http": 8080}
 #: `weir up` takes nothing new below the first; the second leaves room for a while.
 _LEAST_BYTES, _GOOD_BYTES = 512 * 1024**2, 5 * 1024**3
 

@@ -287,10 +287,12 @@ def _server_lines(folder: Path, hosts: tuple[str, ...]) -> str:
 pulsar_tls = "{listen}:6651"
 kafka_tls = "{listen}:9093"
 amqps = "{listen}:5671"
+rocketmq_tls = "{listen}:8081"
 https = "{listen}:8443"
 pulsar = ""                # nothing in the clear; leave a line out to serve both
 kafka = ""
 amqp = ""
+rocketmq = ""
 http = ""
 {reached}
 [tls]

@@ -17,7 +17,7 @@ from weir.pytest_plugin.processes import BrokerProcesses
 
 _LOOPBACK = "127.0.0.1"
 #: What it listens on, unless the settings say something else.
-_LISTENERS = ("kafka", "pulsar", "amqp", "http")
+_LISTENERS = ("kafka", "pulsar", "amqp", "rocketmq", "http")
 _LOG_BYTES = 64 * 1024
 #: Past what was to be waited for, before the broker counts as dead.
 _GRACE_S = 30.0
@@ -55,6 +55,11 @@ class WeirBroker:
     def amqp(self) -> str:
         """The URL of RabbitMQ's clients, and the broker URL of Celery."""
         return f"amqp://guest:guest@{self.address('amqp')}/%2F"
+
+    @property
+    def rocketmq(self) -> str:
+        """The endpoint of RocketMQ's clients."""
+        return self.address("rocketmq")
 
     @property
     def http(self) -> str:

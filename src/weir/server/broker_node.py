@@ -29,6 +29,8 @@ from weir.gateway.kafka.connection.server import KafkaServer, unread_budget_of
 from weir.gateway.kafka.connection.settings import KafkaSettings
 from weir.gateway.pulsar.server import PulsarServer
 from weir.gateway.pulsar.settings import PulsarSettings
+from weir.gateway.rocketmq.connection.server import RocketmqServer
+from weir.gateway.rocketmq.connection.settings import RocketmqSettings
 from weir.meta import keys
 from weir.model.errors import NotAuthenticatedError, WeirError
 from weir.model.load import BrokerLoad
@@ -54,6 +56,7 @@ from weir.server.node import Node
 from weir.server.open_listeners import log_open, open_families
 from weir.server.peer_metrics import peer_families
 from weir.server.process_metrics import process_families
+from weir.server.rocketmq_metrics import rocketmq_families
 from weir.server.storage import BrokerStorage, LocalStorage
 from weir.server.storage_metrics import damage_families, space_families
 from weir.server.telemetry import Telemetry
@@ -89,6 +92,7 @@ class BrokerNode(Node):
         adjust_pulsar: Callable[[PulsarSettings], PulsarSettings] = lambda settings: settings,
         adjust_kafka: Callable[[KafkaSettings], KafkaSettings] = lambda settings: settings,
         adjust_amqp: Callable[[AmqpSettings], AmqpSettings] = lambda settings: settings,
+        adjust_rocketmq: Callable[[RocketmqSettings], RocketmqSettings] = lambda settings: settings,
         request_budget: RequestBudget | None = None,
         holding: HoldingSettings | None = None,
     ) -> None:
@@ -110,12 +114,14 @@ class BrokerNode(Node):
         self._adjust_pulsar = adjust_pulsar
         self._adjust_kafka = adjust_kafka
         self._adjust_amqp = adjust_amqp
+        self._adjust_rocketmq = adjust_rocketmq
         #: The broker with its parts, from the start on.
         self.composed: ComposedBroker
         #: The gateways' servers that are started, by the name of their listener.
         self.pulsar_servers: dict[str, PulsarServer] = {}
         self.kafka_servers: dict[str, KafkaServer] = {}
         self.amqp_servers: dict[str, AmqpServer] = {}
+        self.rocketmq_servers: dict[str, RocketmqServer] = {}
         self._metrics = GatewayMetrics.empty()
         self._started_ms = runtime.clock.wall_ms()
         self._request_budget = request_budget or RequestBudget(config.limits.received_bytes)
@@ -160,6 +166,7 @@ class BrokerNode(Node):
         await self._serve_pulsar(tls)
         await self._serve_kafka(tls)
         await self._serve_amqp(tls)
+        await self._serve_rocketmq(tls)
         await self._serve_http(tls, routes, console)
 
     async def _console(self, context: AdminContext) -> ConsoleService | None:
@@ -193,11 +200,21 @@ class BrokerNode(Node):
                 for server in self.amqp_servers.values()
                 for one in server.sessions
             ),
+            *(
+                ConnectionBody(name, "RocketMQ", one.peer, one.role, one.client_id)
+                for server in self.rocketmq_servers.values()
+                for one in server.sessions
+            ),
         ]
 
     def _connections(self) -> list[tuple[str, int]]:
         """How many each protocol has."""
-        gateways = (("Pulsar", self.pulsar_servers), ("Kafka", self.kafka_servers), ("AMQP", self.amqp_servers))
+        gateways = (
+            ("Pulsar", self.pulsar_servers),
+            ("Kafka", self.kafka_servers),
+            ("AMQP", self.amqp_servers),
+            ("RocketMQ", self.rocketmq_servers),
+        )
         return [(name, sum(len(one.sessions) for one in servers.values())) for name, servers in gateways]
 
     def _start_telemetry(self) -> Tracing | None:
@@ -236,6 +253,8 @@ class BrokerNode(Node):
             ("kafka_tls", listeners.kafka_tls),
             ("amqp", listeners.amqp),
             ("amqps", listeners.amqps),
+            ("rocketmq", listeners.rocketmq),
+            ("rocketmq_tls", listeners.rocketmq_tls),
             ("http", listeners.http),
             ("https", listeners.https),
             (PEER, listeners.peer),
@@ -322,6 +341,18 @@ class BrokerNode(Node):
                 request_budget=self._request_budget,
             )
 
+    async def _serve_rocketmq(self, tls: SSLContext | None) -> None:
+        for name in ("rocketmq", "rocketmq_tls"):
+            bound = self._bound.get(name)
+            if bound is None:
+                continue
+            self.rocketmq_servers[name] = await self.composed.serve_rocketmq(
+                self._adjust_rocketmq(parts.rocketmq_settings(self._config, bound, name)),
+                metrics=self._metrics.rocketmq,
+                tls=tls if _secure(name) else None,
+                request_budget=self._request_budget,
+            )
+
     def _admin(self) -> AdminContext:
         composed = self.composed
         return AdminContext(
@@ -343,6 +374,7 @@ class BrokerNode(Node):
                 *space_families(self._storage.space, writable=self._is_writable()),
                 *gateway_families(self._metrics),
                 *amqp_families(self._metrics.amqp),
+                *rocketmq_families(self._metrics.rocketmq),
                 *peer_families(composed.peer_metrics),
                 *cluster_families(
                     len(composed.broker.brokers()),
@@ -435,4 +467,4 @@ async def _verifier(disk: Disk, settings: TokenSettings) -> TokenVerifier | None
 
 
 def _secure(name: str) -> bool:
-    return name in ("pulsar_tls", "kafka_tls", "amqps", "https")
+    return name in ("pulsar_tls", "kafka_tls", "amqps", "rocketmq_tls", "https")

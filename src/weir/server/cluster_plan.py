@@ -3,14 +3,14 @@
 import json
 import os
 import secrets
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from weir.model.errors import ConfigError
 from weir.server.etcd_bundle import EtcdMember
 from weir.server.free_ports import HeldPorts
 
-_FIRST = {"kafka": 9092, "pulsar": 6650, "http": 8080, "amqp": 5672}
+_FIRST = {"kafka": 9092, "pulsar": 6650, "http": 8080, "amqp": 5672, "rocketmq": 8091}
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +22,9 @@ class BrokerPlan:
     pulsar: int
     http: int
     peer: int
-    #: 0 in a folder of a Weir that had none.
+    #: 0 in a folder of a Weir that had none. (RocketMQ: 8091 and on, since 8081 is the second HTTP port.)
     amqp: int = 0
+    rocketmq: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +115,18 @@ def _brokers(known: list[BrokerPlan], count: int, held: HeldPorts) -> list[Broke
         )
         for at, n in enumerate(new)
     ]
-    return [*_with_amqp(known[:count], held), *made]
+    return [*_with_new(known[:count], held), *made]
 
 
-def _with_amqp(known: list[BrokerPlan], held: HeldPorts) -> list[BrokerPlan]:
-    """Those that were planned without a port for AMQP get one."""
-    ports = held.choose(_FIRST["amqp"] + n for n, broker in enumerate(known) if not broker.amqp)
-    return [broker if broker.amqp else replace(broker, amqp=ports.pop(0)) for broker in known]
+def _with_new(known: list[BrokerPlan], held: HeldPorts) -> list[BrokerPlan]:
+    """Those that were planned by a Weir that knew fewer protocols get ports for the new ones."""
+    for name in ("amqp", "rocketmq"):
+        ports = held.choose(_FIRST[name] + n for n, broker in enumerate(known) if not getattr(broker, name))
+        known = [
+            broker if getattr(broker, name) else BrokerPlan(**(asdict(broker) | {name: ports.pop(0)}))
+            for broker in known
+        ]
+    return known
 
 
 def _bookies(known: list[BookiePlan], count: int, held: HeldPorts) -> list[BookiePlan]:

@@ -16,7 +16,7 @@ from weir.server.supervisor import ChildSpec, Supervisor, settings, weir_command
 from weir.server.unregistering import Unregistering
 
 _LOOPBACK = "127.0.0.1"
-PROTOCOLS = ("kafka", "pulsar", "amqp", "http")
+PROTOCOLS = ("kafka", "pulsar", "amqp", "rocketmq", "http")
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,6 +68,11 @@ from weir.gateway.kafka.services import Services as KafkaServices
 from weir.gateway.pulsar.metrics import PulsarMetrics
 from weir.gateway.pulsar.server import PulsarServer
 from weir.gateway.pulsar.settings import PulsarSettings
+from weir.gateway.rocketmq.connection.server import RocketmqServer
+from weir.gateway.rocketmq.connection.settings import RocketmqSettings
+from weir.gateway.rocketmq.consume.groups import ConsumerGroups
+from weir.gateway.rocketmq.metrics import RocketmqMetrics
+from weir.gateway.rocketmq.services import Services as RocketmqServices
 from weir.ledger.client import LedgerClient
 from weir.ledger.idblocks import IdBlocks
 from weir.meta import keys
@@ -167,6 +172,8 @@ class ComposedBroker:
     _kafka: KafkaServices
     #: What all listeners for AMQP share.
     _amqp: AmqpServices
+    #: What all listeners for RocketMQ share.
+    _rocketmq: RocketmqServices
 
     @property
     def catalog(self) -> Catalog:
@@ -258,6 +265,22 @@ class ComposedBroker:
         """One more listener for RabbitMQ's clients."""
         services = self._amqp if metrics is None else replace(self._amqp, metrics=metrics)
         server = AmqpServer(services, settings, tls=tls, request_budget=request_budget)
+        await server.start()
+        self.stack.push_async_callback(server.close)
+        self.stack.push_async_callback(self.leave)
+        return server
+
+    async def serve_rocketmq(
+        self,
+        settings: RocketmqSettings,
+        *,
+        metrics: RocketmqMetrics | None = None,
+        tls: SSLContext | None = None,
+        request_budget: RequestBudget | None = None,
+    ) -> RocketmqServer:
+        """One more listener for RocketMQ's clients."""
+        services = self._rocketmq if metrics is None else replace(self._rocketmq, metrics=metrics)
+        server = RocketmqServer(services, settings, tls=tls, request_budget=request_budget)
         await server.start()
         self.stack.push_async_callback(server.close)
         self.stack.push_async_callback(self.leave)
@@ -411,7 +434,18 @@ async def compose_broker(
         how.peers or PeerLinks(),
         kafka,
         AmqpServices(runtime, broker, exchanges, queues, guard, replies, connections),
+        _rocketmq(runtime, broker, guard, registry, name=how.name, stack=stack),
     )
+
+
+def _rocketmq(
+    runtime: Runtime, broker: Broker, guard: TopicGuard, registry: Registry, *, name: str, stack: AsyncExitStack
+) -> RocketmqServices:
+    groups = ConsumerGroups(runtime, broker)
+    stack.push_async_callback(groups.close)
+    services = RocketmqServices(runtime, broker, guard, registry, groups, name)
+    services.clients.on_gone.append(groups.client_gone)
+    return services
 
 
 def compose_parts(broker: Broker, clock: Clock, peers: PeerCalls | None, handlers: PeerHandlers | None) -> Parts:

@@ -46,6 +46,10 @@ class Listeners:
         OPTIONAL_ADDRESS, Address(_LOCAL, 5672), "AMQP 0-9-1, RabbitMQ's protocol; empty: not served in the clear."
     )
     amqps: Address | None = setting(OPTIONAL_ADDRESS, None, "AMQP 0-9-1 over TLS; RabbitMQ's port is 5671.")
+    rocketmq: Address | None = setting(
+        OPTIONAL_ADDRESS, Address(_LOCAL, 8081), "RocketMQ 5's gRPC protocol; empty: not served in the clear."
+    )
+    rocketmq_tls: Address | None = setting(OPTIONAL_ADDRESS, None, "RocketMQ 5's gRPC protocol over TLS.")
     http: Address | None = setting(
         OPTIONAL_ADDRESS, Address(_LOCAL, 8080), "Admin REST, lookup, metrics and health; empty: not in the clear."
     )

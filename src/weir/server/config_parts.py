@@ -21,6 +21,8 @@ from weir.gateway.amqp.connection.settings import SessionLimits as AmqpLimits
 from weir.gateway.kafka.connection.settings import KafkaSettings
 from weir.gateway.kafka.connection.settings import SessionLimits as KafkaLimits
 from weir.gateway.pulsar.settings import PulsarSettings, SessionLimits
+from weir.gateway.rocketmq.connection.settings import RocketmqSettings
+from weir.gateway.rocketmq.connection.settings import SessionLimits as RocketmqLimits
 from weir.model.errors import ConfigError
 from weir.model.ids import BookieId
 from weir.model.ledger import Quorum
@@ -256,6 +258,27 @@ def amqp_settings(config: Config, bound: Address) -> AmqpSettings:
     )
 
 
+def rocketmq_settings(config: Config, bound: Address, name: str) -> RocketmqSettings:
+    limits = config.limits
+    told = reachable(config, bound)
+    return RocketmqSettings(
+        host=bound.host,
+        port=bound.port,
+        name=name,
+        advertised_host=told.host,
+        advertised_port=told.port,
+        max_connections=limits.connections,
+        max_received_bytes=limits.received_bytes,
+        limits=RocketmqLimits(
+            max_body_bytes=min(limits.message_bytes, RocketmqLimits().max_body_bytes),
+            max_send_bytes=limits.connection_bytes,
+            idle_timeout_s=limits.idle,
+        ),
+        cluster_name=broker_name(config),
+        close_grace_s=limits.drain_timeout,
+    )
+
+
 def http_settings(config: Config, bound: Address) -> HttpSettings:
     limits = config.limits
     return HttpSettings(
@@ -285,7 +308,7 @@ def reachable(config: Config, bound: Address) -> Address:
 def tls_context(config: Config) -> ssl.SSLContext | None:
     """For the listeners that want TLS; None if none does."""
     listeners, tls = config.listeners, config.tls
-    secure = (listeners.pulsar_tls, listeners.kafka_tls, listeners.amqps, listeners.https)
+    secure = (listeners.pulsar_tls, listeners.kafka_tls, listeners.amqps, listeners.rocketmq_tls, listeners.https)
     if not any(secure):
         return None
     if not tls.certificate or not tls.key:

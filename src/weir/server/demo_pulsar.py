@@ -33,7 +33,9 @@ async def pulsar_tour(runtime: Runtime, folder: str, did: Did) -> None:
     """Produce, stop, start, consume: with the unmodified client, over its own protocol."""
     any_port = Address("127.0.0.1", 0)
     config = Config(data=folder)
-    listeners = replace(config.listeners, pulsar=any_port, kafka=any_port, amqp=any_port, http=any_port)
+    listeners = replace(
+        config.listeners, pulsar=any_port, kafka=any_port, amqp=any_port, rocketmq=any_port, http=any_port
+    )
     config = replace(config, listeners=listeners)
     for story, step in ((_produce, "produce"), (_consume, "consume")):
         weir = BrokerNode(runtime, config)

@@ -125,7 +125,7 @@ def weir_up(folder: Path) -> Iterator[dict[str, str]]:
     ready = folder / "ready.json"
     command = [sys.executable, "-m", "weir.cli.main", "-q", "up", "--data", str(folder / "weir")]
     command += ["--ready-file", str(ready)]
-    for name in ("pulsar", "kafka", "amqp", "http"):
+    for name in ("pulsar", "kafka", "amqp", "rocketmq", "http"):
         command += ["--set", f"listeners.{name}=127.0.0.1:0"]
     with (folder / "weir.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)

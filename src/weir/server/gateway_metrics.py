@@ -8,6 +8,7 @@ from weir.admin.metrics import GatewayFamily
 from weir.gateway.amqp.metrics import AmqpMetrics
 from weir.gateway.kafka.connection.metrics import KafkaMetrics
 from weir.gateway.pulsar.metrics import PulsarMetrics
+from weir.gateway.rocketmq.metrics import RocketmqMetrics
 from weir.wire.kafka.apis import API, ApiKey
 from weir.wire.pulsar.commands import COMMANDS
 
@@ -26,14 +27,20 @@ class GatewayMetrics:
     pulsar: PulsarMetrics
     kafka: KafkaMetrics
     amqp: AmqpMetrics
+    rocketmq: RocketmqMetrics
 
     @classmethod
     def empty(cls) -> "GatewayMetrics":
-        return cls(PulsarMetrics(), KafkaMetrics(), AmqpMetrics())
+        return cls(PulsarMetrics(), KafkaMetrics(), AmqpMetrics(), RocketmqMetrics())
 
 
 def gateway_families(metrics: GatewayMetrics) -> list[GatewayFamily]:
-    counts: dict[str, _Counts] = {"pulsar": metrics.pulsar, "kafka": metrics.kafka, "amqp": metrics.amqp}
+    counts: dict[str, _Counts] = {
+        "pulsar": metrics.pulsar,
+        "kafka": metrics.kafka,
+        "amqp": metrics.amqp,
+        "rocketmq": metrics.rocketmq,
+    }
     requests = [
         ({"protocol": protocol, "api": api}, count)
         for protocol, counted in _requests(metrics).items()
@@ -61,4 +68,5 @@ def _requests(metrics: GatewayMetrics) -> dict[str, Mapping[str, int]]:
         "pulsar": {COMMANDS[number].name: count for number, count in metrics.pulsar.requests.items()},
         "kafka": {API[ApiKey(key)].name: count for key, count in metrics.kafka.requests.items()},
         "amqp": metrics.amqp.requests,
+        "rocketmq": metrics.rocketmq.requests,
     }

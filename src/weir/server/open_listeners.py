@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 #: The listener for other brokers has credentials of its own, and does not start without.
 _NOT_FOR_CLIENTS = "peer"
-_SECURE = ("pulsar_tls", "kafka_tls", "amqps", "https")
+_SECURE = ("pulsar_tls", "kafka_tls", "amqps", "rocketmq_tls", "https")
 
 
 def open_listeners(config: Config, addresses: Mapping[str, Address]) -> dict[str, Address]:

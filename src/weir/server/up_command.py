@@ -22,7 +22,8 @@ from weir.server.workers import WorkerOptions, Workers
     epilog="""
 \b
 Examples:
-  weir up                                     data in ./weir-data; Pulsar 6650, Kafka 9092, AMQP 5672, HTTP 8080
+  weir up                                     data in ./weir-data; Pulsar 6650, Kafka 9092, AMQP 5672,
+                                              RocketMQ 8081, HTTP 8080
   weir up --data /var/lib/weir --config weir.toml
   weir up --streams                           and SQL's streams run beside it, after each start
   weir up --workers 3                         the same folder, served by three broker processes

@@ -16,7 +16,18 @@ from weir.server.supervisor import ChildSpec, Supervisor, settings, weir_command
 from weir.server.unregistering import Unregistering
 
 _LOOPBACK = "127.0.0.1"
-_LISTENERS = ("pulsar", "pulsar_tls", "kafka", "kafka_tls", "amqp", "amqps", "http", "https")
+_LISTENERS = (
+    "pulsar",
+    "pulsar_tls",
+    "kafka",
+    "kafka_tls",
+    "amqp",
+    "amqps",
+    "rocketmq",
+    "rocketmq_tls",
+    "http",
+    "https",
+)
 #: Worker n's own ports are this much times n + 1 above the one for newcomers.
 PORT_STEP = 10
 

@@ -58,6 +58,7 @@ class Node:
                 f"listeners.pulsar={self._address}",
                 "listeners.kafka=",
                 "listeners.amqp=",
+                "listeners.rocketmq=",
                 "listeners.http=127.0.0.1:0",
                 "storage.low_water_bytes=0",
                 *self._settings,

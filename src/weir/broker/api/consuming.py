@@ -103,6 +103,9 @@ class Consumer(Protocol):
         """Wait for deliveries that cost at most `credit` messages (a whole batch may exceed it by its size; the
         caller's credit then goes negative). Cancelling loses nothing."""
 
+    def take(self, credit: int) -> list[Delivery]:
+        """`next`, without waiting: nothing, if nothing is at hand. Not while a `next` waits."""
+
     def ack(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Acknowledge offsets, each range [first, end)."""
 

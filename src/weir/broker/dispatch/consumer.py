@@ -223,6 +223,19 @@ class BrokerConsumer:
             if not self._inbox:
                 await self._arrival()
         self._demand = 0
+        return self._taken()
+
+    def take(self, credit: int) -> list[Delivery]:
+        if self._waiter is not None:
+            raise NotAllowedError("one next() at a time")
+        self._check_open()
+        self._demand = credit
+        self._owner.demanded()
+        self._demand = 0
+        return self._taken() if self._inbox else []
+
+    def _taken(self) -> list[Delivery]:
+        """All that is in its hands, counted."""
         taken = self._empty_inbox()
         messages = sum(d.batch.count if d.wanted is None else d.wanted.bit_count() for d in taken)
         size = sum(len(d.batch.payload) for d in taken)

@@ -153,7 +153,7 @@ def _teller(said: int) -> Callable[[dict[str, Any]], None]:
 def warm_up(root: str) -> None:
     """Start a broker once, here: whatever is loaded or compiled when it is first needed, every fork has then."""
     folder = tempfile.mkdtemp(prefix="warm-up-", dir=root)
-    try_broker(Spec(folder, {}, dict.fromkeys(("kafka", "pulsar", "amqp", "http"), 0)))
+    try_broker(Spec(folder, {}, dict.fromkeys(("kafka", "pulsar", "amqp", "rocketmq", "http"), 0)))
     shutil.rmtree(folder)
     gc.collect()
     gc.freeze()

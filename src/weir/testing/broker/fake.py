@@ -136,20 +136,23 @@ class FakeConsumer:
         return self.topic.end_offset - self.topic.cursors[self.subscription]
 
     async def next(self, credit: int) -> list[Delivery]:
-        while True:
-            if self._closed.done():
-                raise ConsumerClosedError(f"closed: {self._closed.result()}")
-            found: list[Delivery] = []
-            for batch in self.topic.batches:
-                if batch.base_offset >= self.topic.cursors[self.subscription] and credit > 0:
-                    found.append(Delivery(batch))
-                    credit -= batch.count
-            if found:
-                self.topic.cursors[self.subscription] = found[-1].batch.end_offset
-                if self._share is not None:
-                    self._share.acquire(sum(len(delivery.batch.payload) for delivery in found))
-                return found
+        while not (found := self.take(credit)):
             await self.topic.change()
+        return found
+
+    def take(self, credit: int) -> list[Delivery]:
+        if self._closed.done():
+            raise ConsumerClosedError(f"closed: {self._closed.result()}")
+        found: list[Delivery] = []
+        for batch in self.topic.batches:
+            if batch.base_offset >= self.topic.cursors[self.subscription] and credit > 0:
+                found.append(Delivery(batch))
+                credit -= batch.count
+        if found:
+            self.topic.cursors[self.subscription] = found[-1].batch.end_offset
+            if self._share is not None:
+                self._share.acquire(sum(len(delivery.batch.payload) for delivery in found))
+        return found
 
     def ack(self, ranges: Sequence[tuple[int, int]]) -> None:
         self.acked += ranges

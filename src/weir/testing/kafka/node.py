@@ -54,6 +54,7 @@ class KafkaNode:
             "listeners.kafka=127.0.0.1:0",
             "listeners.http=",
             "listeners.amqp=",
+            "listeners.rocketmq=",
             "storage.low_water_bytes=0",
             "storage.high_water_bytes=0",
             *self._settings,

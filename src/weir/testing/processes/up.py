@@ -45,6 +45,11 @@ class UpProcess:
         return self.addresses["amqp"]
 
     @property
+    def rocketmq(self) -> str:
+        """What RocketMQ's clients connect to, as host:port."""
+        return self.addresses["rocketmq"]
+
+    @property
     def http_url(self) -> str:
         return f"http://{self.addresses['http']}"
 
@@ -55,7 +60,7 @@ class UpProcess:
 
     def command(self) -> list[str]:
         """How it is started."""
-        listeners = dict.fromkeys(("pulsar", "kafka", "amqp", "http"), "127.0.0.1:0") | self._ports
+        listeners = dict.fromkeys(("pulsar", "kafka", "amqp", "rocketmq", "http"), "127.0.0.1:0") | self._ports
         settings = [f"listeners.{name}={address}" for name, address in listeners.items()]
         # A test machine may have little disk left; running low is tested where it is the subject.
         settings += ["storage.low_water_bytes=0", "storage.high_water_bytes=0", *self._settings]

@@ -1,0 +1,90 @@
+"""Clients as their telemetry streams tell of them: what they want, and how the server reaches them."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from weir.gateway.rocketmq.connection.calls import Call
+    from weir.gateway.rocketmq.connection.session import Session
+
+
+class Client:
+    """One that has said its settings. `ends`: what is to be done when it is gone."""
+
+    __slots__ = ("call", "ends", "id", "session", "settings")
+
+    def __init__(self, call: "Call", settings: Any) -> None:
+        self.id = call.client_id
+        self.session = call.session
+        self.call = call
+        self.settings = settings
+        self.ends: list[Callable[[], None]] = []
+
+    @property
+    def reachable(self) -> bool:
+        return self.call.open
+
+    def tell(self, command: Any) -> bool:
+        """A command of the server's; whether it was sent."""
+        if not self.reachable:
+            return False
+        self.call.send(command)
+        return True
+
+    def forget(self) -> None:
+        ends, self.ends = self.ends, []
+        for end in ends:
+            end()
+
+
+class Clients:
+    """Of this broker: by their ids, each on its newest stream."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, Client] = {}
+        #: Who waits for the answer of a client to a command with a nonce.
+        self.waiting: dict[tuple[str, str], Callable[[Any], None]] = {}
+        #: Called with the id of each that is gone: what it had is free.
+        self.on_gone: list[Callable[[str], None]] = []
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def all(self) -> list[Client]:
+        return list(self._by_id.values())
+
+    def find(self, client_id: str) -> Client | None:
+        return self._by_id.get(client_id)
+
+    def said(self, call: "Call", settings: Any) -> Client:
+        """The client told its settings, for the first time or again."""
+        known = self._by_id.get(call.client_id)
+        if known is not None:
+            known.forget()
+        client = self._by_id[call.client_id] = Client(call, settings)
+        return client
+
+    def answered(self, call: "Call", command: Any) -> None:
+        """The client answered a command."""
+        nonce = getattr(command, str(command.WhichOneof("command"))).nonce
+        waiting = self.waiting.pop((call.client_id, nonce), None)
+        if waiting is not None:
+            waiting(command)
+
+    def hung_up(self, call: "Call") -> None:
+        """A stream ended; its client may open another."""
+        client = self._by_id.get(call.client_id)
+        if client is not None and client.call is call:
+            client.forget()
+
+    def terminated(self, client_id: str) -> None:
+        client = self._by_id.pop(client_id, None)
+        if client is not None:
+            client.forget()
+        for gone in self.on_gone:
+            gone(client_id)
+
+    def left(self, session: "Session") -> None:
+        """A connection ended, and with it the clients that were reached by it."""
+        for client in [one for one in self._by_id.values() if one.session is session]:
+            self.terminated(client.id)

@@ -1,0 +1,126 @@
+"""One call of a client: its request, who makes it, and how it is answered."""
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from weir.gateway.rocketmq.registry import Method
+from weir.wire.http2 import grpc
+from weir.wire.http2.grpc import GrpcStatus
+from weir.wire.http2.streams import Headers
+
+if TYPE_CHECKING:
+    from weir.gateway.rocketmq.connection.session import Session
+
+CLIENT_ID, NAMESPACE, LANGUAGE, VERSION = (
+    b"x-mq-client-id",
+    b"x-mq-namespace",
+    b"x-mq-language",
+    b"x-mq-client-version",
+)
+_TIMEOUT = b"grpc-timeout"
+
+
+class Call:
+    """Of one stream."""
+
+    __slots__ = (
+        "_begun",
+        "_due",
+        "client_id",
+        "done",
+        "headers",
+        "method",
+        "reader",
+        "role",
+        "session",
+        "stream",
+        "task",
+        "whole",
+    )
+
+    def __init__(self, session: "Session", stream: int, method: Method, headers: Headers) -> None:
+        self.session = session
+        self.stream = stream
+        self.method = method
+        self.headers = headers
+        self.reader = grpc.MessageReader(
+            session.limits.max_request_bytes, headers.get(b"grpc-encoding", b"identity")
+        )
+        #: The messages of its request that have come, of one that is no conversation.
+        self.whole: list[Any] = []
+        self.role = ""
+        self.client_id = headers.get(CLIENT_ID, b"").decode("utf-8", "replace")
+        self.task: asyncio.Task[Any] | None = None
+        self.done = False
+        self._begun = False
+        limit_s = grpc.timeout_s(headers.get(_TIMEOUT, b""))
+        self._due = None if limit_s is None else session.clock.monotonic() + limit_s
+
+    @property
+    def remaining_s(self) -> float | None:
+        """How long the client waits for the answer; None if it did not say."""
+        return None if self._due is None else max(0.0, self._due - self.session.clock.monotonic())
+
+    @property
+    def open(self) -> bool:
+        return not self.done
+
+    def answer(self, response: Any) -> None:
+        """The one message of an answer that has one."""
+        if self.done:
+            return
+        self._end()
+        body = grpc.message(response.SerializeToString())
+        self.session.http2.answer(self.stream, grpc.HEAD, body, grpc.TRAILERS_OK)
+        self.session.emit()
+
+    def send(self, *responses: Any) -> None:
+        """Messages of an answer that may have many."""
+        if self.done:
+            return
+        http2 = self.session.http2
+        if not self._begun:
+            self._begun = True
+            http2.begin(self.stream, grpc.HEAD)
+        http2.send(self.stream, b"".join([grpc.message(one.SerializeToString()) for one in responses]))
+        self.session.emit()
+
+    def finish(self) -> None:
+        """The end of such an answer."""
+        if self.done:
+            return
+        if not self._begun:
+            self._begun = True
+            self.session.http2.begin(self.stream, grpc.HEAD)
+        self._end()
+        self.session.http2.finish(self.stream, grpc.TRAILERS_OK)
+        self.session.emit()
+
+    def fail(self, status: GrpcStatus, text: str) -> None:
+        """No answer but a status of gRPC: what RocketMQ has no code for."""
+        if self.done:
+            return
+        self._end()
+        block = grpc.trailers(status, text) if self._begun else grpc.trailers_only(status, text)
+        self.session.http2.finish(self.stream, block)
+        self.session.emit()
+
+    def refuse(self, status: Any) -> None:
+        """An answer that has nothing but a status of RocketMQ."""
+        response = self.method.response(status=status)
+        if self.method.streams:
+            self.send(response)
+            if not self.method.converses:
+                self.finish()
+        else:
+            self.answer(response)
+
+    def gone(self) -> None:
+        """The client does not want to know any more."""
+        self._end()
+        if self.task is not None:
+            self.task.cancel()
+
+    def _end(self) -> None:
+        self.done = True
+        self.session.forget(self)

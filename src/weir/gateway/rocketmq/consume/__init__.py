@@ -1,0 +1,1 @@
+"""What is received: by group and topic, with the time until which each message is invisible."""

@@ -1,0 +1,58 @@
+"""Consumer groups of RocketMQ at this broker: a subscription of each topic that they receive from."""
+
+from weir.broker.api import Broker
+from weir.gateway.rocketmq.consume.deadlines import Deadlines
+from weir.gateway.rocketmq.consume.receiving import GroupTopic
+from weir.model.topics import TopicName
+from weir.runtime.interfaces import Clock, Runtime
+from weir.runtime.tasks import TaskScope
+
+#: A group that receives nothing for so long, and has nothing, lets go of its topic.
+_IDLE_S = 60.0
+_SWEEP_S = 15.0
+
+
+class ConsumerGroups:
+    """All listeners' clients of one broker share them: who receives gets what is next of the group's."""
+
+    def __init__(self, runtime: Runtime, broker: Broker) -> None:
+        self._clock: Clock = runtime.clock
+        self._broker = broker
+        self.deadlines = Deadlines(runtime.clock)
+        self._tasks = TaskScope("rocketmq groups")
+        self._found: dict[tuple[TopicName, str], GroupTopic] = {}
+        self._sweeping = False
+
+    def find(self, topic: TopicName, group: str) -> GroupTopic | None:
+        return self._found.get((topic, group))
+
+    def of(self, topic: TopicName, group: str) -> GroupTopic:
+        found = self._found.get((topic, group))
+        if found is None:
+            found = GroupTopic(self._broker, self._clock, self._tasks, self.deadlines, topic=topic, group=group)
+            self._found[(topic, group)] = found
+            if not self._sweeping:
+                self._sweeping = True
+                self._tasks.spawn(self._sweep(), "sweep")
+        return found
+
+    def client_gone(self, client: str) -> None:
+        for found in self._found.values():
+            found.free(client)
+
+    async def _sweep(self) -> None:
+        while self._found:
+            await self._clock.sleep(_SWEEP_S)
+            before = self._clock.monotonic() - _IDLE_S
+            for key, found in list(self._found.items()):
+                if found.idle_since(before):
+                    del self._found[key]
+                    await found.close()
+        self._sweeping = False
+
+    async def close(self) -> None:
+        await self._tasks.close()
+        self.deadlines.close()
+        found, self._found = list(self._found.values()), {}
+        for one in found:
+            await one.close()

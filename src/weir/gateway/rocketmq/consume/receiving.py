@@ -1,0 +1,263 @@
+"""A consumer group at one topic: whoever receives gets what is ready in any partition of it that this broker has.
+
+Receivers that find nothing wait in a line. While there are any, every partition is asked for the first one's sake;
+what comes ends its wait.
+"""
+
+import asyncio
+from collections import deque
+
+from weir.broker.api import Broker, Delivery, StartAt, SubscribeRequest, SubscriptionType
+from weir.gateway.rocketmq.consume.deadlines import Deadlines
+from weir.gateway.rocketmq.consume.links import Link, Received
+from weir.model.bits import bits_at, indices_of
+from weir.model.errors import ConsumerClosedError, NotOwnerError, WeirError
+from weir.model.topics import TopicName
+from weir.runtime.interfaces import Clock
+from weir.runtime.tasks import TaskScope
+
+_Found = list[tuple[Link, list[Delivery]]]
+
+
+class _Receiver:
+    __slots__ = ("future", "wanted")
+
+    def __init__(self, wanted: int) -> None:
+        self.wanted = wanted
+        self.future: asyncio.Future[_Found] = asyncio.get_running_loop().create_future()
+
+
+class GroupTopic:
+    """`receive` opens what is to be opened."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        clock: Clock,
+        tasks: TaskScope,
+        deadlines: Deadlines,
+        *,
+        topic: TopicName,
+        group: str,
+    ) -> None:
+        self.topic = topic
+        self.group = group
+        self._broker = broker
+        self._clock = clock
+        self._tasks = tasks
+        self._deadlines = deadlines
+        self.links: dict[int, Link] = {}
+        self._count = -1
+        self._line: deque[_Receiver] = deque()
+        self._woken = asyncio.Event()
+        self._serving = False
+        self._opening = asyncio.Lock()
+        self._turn = 0
+        self._used_at = clock.monotonic()
+
+    # --- receiving ---------------------------------------------------------------------------------------
+
+    async def receive(
+        self, role: str, wanted: int, wait_s: float, invisible_ms: int, client: str
+    ) -> list[Received]:
+        """Up to so many messages, as soon as there are any; none after the wait. `client`: who holds them for as
+        long as it lives, "" for a time of `invisible_ms`."""
+        self._used_at = self._clock.monotonic()
+        await self.open(role)
+        found = [] if self._serving else self._at_hand(wanted)
+        if not found and wait_s > 0:
+            found = await self._wait(wanted, wait_s)
+        self._used_at = self._clock.monotonic()
+        return [one for link, deliveries in found for one in link.hand_out(deliveries, invisible_ms, client)]
+
+    def _at_hand(self, wanted: int) -> _Found:
+        found: _Found = []
+        links = list(self.links.values())
+        self._turn += 1
+        for at in range(len(links)):
+            link = links[(self._turn + at) % len(links)]
+            try:
+                deliveries = link.take(wanted)
+            except ConsumerClosedError:
+                continue
+            if deliveries:
+                mine, rest, left = _split(deliveries, wanted)
+                link.spare += rest
+                found.append((link, mine))
+                wanted = left
+                if wanted <= 0:
+                    break
+        return found
+
+    async def _wait(self, wanted: int, wait_s: float) -> _Found:
+        receiver = _Receiver(wanted)
+        self._line.append(receiver)
+        if not self._serving:
+            self._serving = True
+            self._tasks.spawn(self._serve(), f"{self.group} at {self.topic}")
+        timer = self._clock.call_later(wait_s, lambda: self._give(receiver, []))
+        try:
+            return await receiver.future
+        except asyncio.CancelledError:
+            self._leave_line(receiver)
+            if receiver.future.done() and not receiver.future.cancelled():
+                for link, deliveries in receiver.future.result():
+                    link.spare += deliveries
+            raise
+        finally:
+            timer.cancel()
+
+    def _give(self, receiver: _Receiver, found: _Found) -> None:
+        self._leave_line(receiver)
+        if not receiver.future.done():
+            receiver.future.set_result(found)
+
+    def _leave_line(self, receiver: _Receiver) -> None:
+        if receiver in self._line:
+            self._line.remove(receiver)
+            if not self._line:
+                self._woken.set()
+
+    async def _serve(self) -> None:
+        """While anybody waits."""
+        try:
+            while self._line:
+                await self._round(self._line[0])
+        finally:
+            self._serving = False
+            while self._line:
+                self._give(self._line[0], [])
+
+    async def _round(self, first: _Receiver) -> None:
+        loop = asyncio.get_running_loop()
+        self._woken.clear()
+        spare = [(link, link.take_spare()) for link in self.links.values() if link.spare]
+        if spare:
+            self._hand_on(spare)
+            return
+        asked = {
+            loop.create_task(link.consumer.next(first.wanted)): link for link in self.links.values() if link.alive
+        }
+        if not asked:
+            self._give(first, [])
+            return
+        woken = loop.create_task(self._woken.wait())
+        try:
+            await asyncio.wait([*asked, woken], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (*asked, woken):
+                task.cancel()
+            await asyncio.gather(*asked, woken, return_exceptions=True)
+            came: _Found = []
+            for task, link in asked.items():
+                if task.cancelled():
+                    continue
+                if task.exception() is None:
+                    came.append((link, task.result()))
+                else:
+                    self._close_soon(link)
+            self._hand_on(came)
+
+    def _hand_on(self, came: _Found) -> None:
+        """To those who wait, in their order; what is left of it is at hand for the next."""
+        while came and self._line:
+            receiver = self._line[0]
+            found: _Found = []
+            left = receiver.wanted
+            while came and left > 0:
+                link, deliveries = came.pop(0)
+                mine, rest, left = _split(deliveries, left)
+                found.append((link, mine))
+                if rest:
+                    came.insert(0, (link, rest))
+            self._give(receiver, found)
+        for link, deliveries in came:
+            link.spare += deliveries
+
+    def _close_soon(self, link: Link) -> None:
+        """Its consumer was closed by the broker: whoever receives next opens another."""
+        if self.links.get(link.partition) is link:
+            del self.links[link.partition]
+            self._tasks.spawn(link.close(), "close")
+        if not self.links:
+            while self._line:
+                self._give(self._line[0], [])
+
+    # --- what it stands on -------------------------------------------------------------------------------
+
+    async def open(self, role: str) -> None:
+        """Subscribe to each partition that this broker has and that is not subscribed to yet."""
+        if self.links and len(self.links) == self._count and all(link.alive for link in self.links.values()):
+            return
+        async with self._opening:
+            await self._open(role)
+
+    async def _open(self, role: str) -> None:
+        for link in [link for link in self.links.values() if not link.alive]:
+            self._close_soon(link)
+        partitions = await self._broker.partitions(self.topic, role=role)
+        mine = 0
+        elsewhere: WeirError | None = None
+        for number in range(max(1, partitions)):
+            name = self.topic.at(number) if partitions else self.topic
+            if number in self.links:
+                mine += 1
+                continue
+            owner = await self._broker.owner(name, role=role)
+            if not owner.here:
+                elsewhere = NotOwnerError(f"{name} is served by another broker")
+                continue
+            try:
+                await self._subscribe(role, number, name)
+                mine += 1
+            except NotOwnerError as moved:
+                elsewhere = moved
+        self._count = mine
+        self._woken.set()
+        if not mine:
+            raise elsewhere or NotOwnerError(f"{self.topic} is served by another broker")
+
+    async def _subscribe(self, role: str, number: int, name: TopicName) -> None:
+        topic = await self._broker.topic(name, role=role)
+        consumer = await topic.subscribe(
+            SubscribeRequest(
+                role,
+                self.group,
+                SubscriptionType.SHARED,
+                consumer_name=f"rocketmq-{self.group}",
+                start=StartAt(0),
+                per_message=True,
+                client_version="rocketmq",
+            )
+        )
+        self.links[number] = Link(number, topic, consumer, self._deadlines)
+
+    def free(self, client: str) -> None:
+        for link in self.links.values():
+            link.free(client)
+
+    def idle_since(self, moment: float) -> bool:
+        return self._used_at < moment and not self._line and not any(link.pending for link in self.links.values())
+
+    async def close(self) -> None:
+        links, self.links = list(self.links.values()), {}
+        for link in links:
+            await link.close()
+
+
+def _split(deliveries: list[Delivery], wanted: int) -> tuple[list[Delivery], list[Delivery], int]:
+    """The first `wanted` messages, the others, and how many more could have been had."""
+    mine: list[Delivery] = []
+    for at, delivery in enumerate(deliveries):
+        count = delivery.batch.count if delivery.wanted is None else delivery.wanted.bit_count()
+        if count > wanted:
+            indices = list(range(delivery.batch.count) if delivery.wanted is None else indices_of(delivery.wanted))
+            rest = Delivery(delivery.batch, bits_at(indices[wanted:], delivery.batch.count), delivery.redelivered)
+            if wanted:
+                mine.append(
+                    Delivery(delivery.batch, bits_at(indices[:wanted], delivery.batch.count), delivery.redelivered)
+                )
+            return mine, [rest, *deliveries[at + 1 :]], 0
+        mine.append(delivery)
+        wanted -= count
+    return mine, [], wanted

@@ -1,0 +1,93 @@
+"""ReceiveMessage: what is ready for a group, or comes while the client waits."""
+
+from typing import Any
+
+from weir.gateway.rocketmq.connection.calls import Call
+from weir.gateway.rocketmq.consume.links import Received
+from weir.gateway.rocketmq.errors import Refused, ok
+from weir.gateway.rocketmq.names import group_of, topic_of
+from weir.gateway.rocketmq.registry import calls
+from weir.model.registry import Action
+from weir.wire.rocketmq.message import outgoing_of
+from weir.wire.rocketmq.proto import api, ms_of, set_ms
+
+#: What a poll waits for if the client does not say; and so much earlier than the client gives up it is answered.
+_LONG_POLLING_S = 20.0
+_MARGIN_S = 0.2
+#: Of what a client holds while it lives: what it is told.
+_RENEWED_MS = 60_000
+_MAX_INVISIBLE_MS = 12 * 3_600_000
+
+
+@calls("ReceiveMessage", api.ReceiveMessageRequest, api.ReceiveMessageResponse, streams=True)
+async def receive_message(call: Call, request: Any) -> None:
+    topic, group = topic_of(request.message_queue.topic), group_of(request.group)
+    if request.batch_size <= 0:
+        raise Refused(api.Code.BAD_REQUEST, "the batch size must be positive")
+    services = call.session.services
+    services.guard.check(call.role, topic, Action.CONSUME, subscription=group)
+    invisible_ms, client = _invisible(call, request)
+    if call.session.http2.unsent_bytes > call.session.limits.http2.max_unsent_bytes:
+        raise Refused(api.Code.TOO_MANY_REQUESTS, "messages that were sent before are not read")
+    wanted = min(request.batch_size, call.session.limits.max_receive_messages)
+    found = await services.groups.of(topic, group).receive(
+        call.role, wanted, _wait_s(call, request), invisible_ms, client
+    )
+    services.metrics.received += len(found)
+    if not found:
+        call.send(
+            api.ReceiveMessageResponse(
+                status=api.Status(code=api.Code.MESSAGE_NOT_FOUND, message="no new message")
+            )
+        )
+    else:
+        answers = [api.ReceiveMessageResponse(status=ok())]
+        for one in found:
+            message = delivered(one, request.message_queue.topic, invisible_ms)
+            answers.append(api.ReceiveMessageResponse(message=message))
+        call.send(*answers)
+    last = api.ReceiveMessageResponse()
+    set_ms(last.delivery_timestamp, call.session.clock.wall_ms())
+    call.send(last)
+    call.finish()
+
+
+def delivered(one: Received, topic: Any, invisible_ms: int) -> Any:
+    """With what is said of one delivery."""
+    message = outgoing_of(one.message, topic, partition=one.partition, offset=one.offset)
+    said = message.system_properties
+    said.receipt_handle = one.handle.encode()
+    said.delivery_attempt = one.attempt
+    set_ms(said.invisible_duration, invisible_ms)
+    set_ms(said.store_timestamp, one.stored_ms)
+    return message
+
+
+def _invisible(call: Call, request: Any) -> tuple[int, str]:
+    """How long, and whether it is the client that holds what it gets."""
+    if request.auto_renew:
+        return _RENEWED_MS, call.client_id
+    invisible_ms = ms_of(request.invisible_duration)
+    if invisible_ms <= 0:
+        raise Refused(api.Code.ILLEGAL_INVISIBLE_TIME, "the invisibleTime is too small. min is 1")
+    if invisible_ms > _MAX_INVISIBLE_MS:
+        raise Refused(
+            api.Code.ILLEGAL_INVISIBLE_TIME, f"the invisibleTime is too large. max is {_MAX_INVISIBLE_MS}"
+        )
+    return invisible_ms, ""
+
+
+def _wait_s(call: Call, request: Any) -> float:
+    """How long the poll may take: as the client wants it, and less than its deadline."""
+    wait_s = _LONG_POLLING_S
+    if request.HasField("long_polling_timeout"):
+        wait_s = min(wait_s, ms_of(request.long_polling_timeout) / 1000)
+    remaining_s = call.remaining_s
+    if remaining_s is not None:
+        if remaining_s < _MARGIN_S:
+            raise Refused(
+                api.Code.ILLEGAL_POLLING_TIME,
+                "The deadline time remaining is not enough for polling, please check network condition",
+            )
+        wait_s = min(wait_s, remaining_s - _MARGIN_S)
+    return wait_s

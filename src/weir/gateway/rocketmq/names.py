@@ -1,0 +1,54 @@
+"""Resources of RocketMQ as names of Weir: namespaces, topics and consumer groups."""
+
+import re
+from typing import Any
+
+from weir.gateway.rocketmq.errors import Refused
+from weir.model.errors import InvalidNameError
+from weir.model.topics import DEFAULT_NAMESPACE, NamespaceName, TopicName
+from weir.wire.rocketmq.proto import api
+
+_NAME = re.compile(r"[%|.a-zA-Z0-9_-]+")
+_MOST_TOPIC, _MOST_GROUP = 127, 255
+DLQ_PREFIX = "%DLQ%"
+
+
+def namespace_of(name: str) -> NamespaceName:
+    """Nothing is public/default, `a/b` that namespace, any other name one of the tenant public."""
+    if not name:
+        return DEFAULT_NAMESPACE
+    return NamespaceName.parse(name if "/" in name else f"{DEFAULT_NAMESPACE.tenant}/{name}")
+
+
+def topic_of(resource: Any) -> TopicName:
+    name = str(resource.name)
+    if not name.strip():
+        raise Refused(api.Code.ILLEGAL_TOPIC, "the topic name cannot be blank")
+    if len(name) > _MOST_TOPIC:
+        raise Refused(api.Code.ILLEGAL_TOPIC, f"the topic name is longer than {_MOST_TOPIC} characters")
+    if not _NAME.fullmatch(name):
+        raise Refused(
+            api.Code.ILLEGAL_TOPIC, "the topic name has characters other than letters, digits and % | . _ -"
+        )
+    try:
+        namespace = namespace_of(str(resource.resource_namespace))
+        return TopicName.parse(f"persistent://{namespace}/{name}")
+    except InvalidNameError as bad:
+        raise Refused(api.Code.ILLEGAL_TOPIC, bad.what) from None
+
+
+def group_of(resource: Any) -> str:
+    """The subscription that a consumer group is."""
+    name = str(resource.name)
+    if not name.strip():
+        raise Refused(api.Code.ILLEGAL_CONSUMER_GROUP, "the consumer group cannot be blank")
+    if len(name) > _MOST_GROUP:
+        raise Refused(
+            api.Code.ILLEGAL_CONSUMER_GROUP, f"the consumer group is longer than {_MOST_GROUP} characters"
+        )
+    if not _NAME.fullmatch(name):
+        raise Refused(
+            api.Code.ILLEGAL_CONSUMER_GROUP,
+            "the consumer group has characters other than letters, digits and % | . _ -",
+        )
+    return name

@@ -1,0 +1,1 @@
+"""What is sent: checked, encoded, and handed to the partitions of a topic."""

@@ -1,0 +1,128 @@
+"""What is wrong with a message before anybody stores it: with RocketMQ's codes, bounds and order of questions."""
+
+from typing import Any
+
+from weir.gateway.rocketmq.connection.settings import SessionLimits
+from weir.gateway.rocketmq.errors import Refused
+from weir.model.errors import WireError
+from weir.model.ids import Buffer
+from weir.wire.http2.grpc import TooLong, gunzip
+from weir.wire.rocketmq.proto import api, ms_of
+
+_C, _T = api.Code, api.MessageType
+MAX_GROUP_CHARACTERS = 64
+MAX_PROPERTIES = 128
+MAX_PROPERTIES_BYTES = 16 * 1024
+_MAX_LITE_CHARACTERS = 64
+_MAX_RECOVERY_MS = 3_600_000
+_CONTROL = {chr(code) for code in range(32)} | {"\x7f"}
+#: Names that the broker has for its own properties of messages.
+_RESERVED = frozenset(("TRACE_ON", "MSG_REGION", "KEYS", "TAGS", "DELAY", "RETRY_TOPIC", "REAL_TOPIC", "UNIQ_KEY"))
+
+
+def check_message(message: Any, limits: SessionLimits) -> None:
+    said = message.system_properties
+    if len(message.body) > limits.max_body_bytes:
+        raise Refused(_C.MESSAGE_BODY_TOO_LARGE, f"message body cannot exceed the max {limits.max_body_bytes}")
+    if not message.body:
+        raise Refused(_C.MESSAGE_BODY_EMPTY, "message body cannot be empty")
+    if not said.message_id:
+        raise Refused(_C.ILLEGAL_MESSAGE_ID, "message id cannot be null or empty")
+    if said.HasField("tag"):
+        _check_tag(said.tag)
+    for key in said.keys:
+        if not key.strip() or _has_control(key):
+            raise Refused(_C.ILLEGAL_MESSAGE_KEY, "key cannot be blank or contain control characters")
+    if said.message_group:
+        _check_group(said.message_group)
+    _check_properties(message.user_properties)
+    _check_type(said)
+
+
+def _check_tag(tag: str) -> None:
+    if not tag.strip():
+        raise Refused(_C.ILLEGAL_MESSAGE_TAG, "tag cannot be the char sequence of whitespace")
+    if "|" in tag:
+        raise Refused(_C.ILLEGAL_MESSAGE_TAG, "tag cannot contain '|'")
+    if _has_control(tag):
+        raise Refused(_C.ILLEGAL_MESSAGE_TAG, "tag cannot contain control character")
+
+
+def _check_group(group: str) -> None:
+    if not group.strip():
+        raise Refused(_C.ILLEGAL_MESSAGE_GROUP, "message group cannot be the char sequence of whitespace")
+    if len(group) > MAX_GROUP_CHARACTERS:
+        raise Refused(_C.ILLEGAL_MESSAGE_GROUP, f"message group exceed the max size {MAX_GROUP_CHARACTERS}")
+    if _has_control(group):
+        raise Refused(_C.ILLEGAL_MESSAGE_GROUP, "message group cannot contain control character")
+
+
+def _check_properties(properties: Any) -> None:
+    if len(properties) > MAX_PROPERTIES:
+        raise Refused(_C.MESSAGE_PROPERTIES_TOO_LARGE, f"too many user properties, max is {MAX_PROPERTIES}")
+    size = 0
+    for name, text in properties.items():
+        if not name.strip() or name in _RESERVED or _has_control(name):
+            raise Refused(_C.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property is used by system: {name[:80]}")
+        if _has_control(text):
+            raise Refused(_C.ILLEGAL_MESSAGE_PROPERTY_KEY, "property value contains control character")
+        size += len(name.encode()) + len(text.encode())
+    if size > MAX_PROPERTIES_BYTES:
+        raise Refused(
+            _C.MESSAGE_PROPERTIES_TOO_LARGE,
+            f"the total size of user property is too large, max={MAX_PROPERTIES_BYTES}",
+        )
+
+
+def _check_type(said: Any) -> None:
+    kind = said.message_type
+    delayed = said.HasField("delivery_timestamp")
+    told = {
+        _T.FIFO: bool(said.message_group),
+        _T.DELAY: delayed,
+        _T.LITE: bool(said.lite_topic),
+        _T.PRIORITY: said.HasField("priority"),
+    }
+    if kind in told and not told[kind]:
+        raise Refused(_C.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "the message lacks what its type is about")
+    if any(is_told for other, is_told in told.items() if other != kind):
+        raise Refused(_C.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "the message says what its type has no word for")
+    if kind not in (_T.NORMAL, _T.FIFO, _T.DELAY, _T.TRANSACTION, _T.LITE, _T.PRIORITY):
+        raise Refused(_C.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "message type is not known")
+    if delayed and ms_of(said.delivery_timestamp) <= 0:
+        raise Refused(_C.ILLEGAL_DELIVERY_TIME, "the delivery timestamp is illegal")
+    if kind == _T.TRANSACTION and said.HasField("orphaned_transaction_recovery_duration"):
+        recovery_ms = ms_of(said.orphaned_transaction_recovery_duration)
+        if not 0 < recovery_ms <= _MAX_RECOVERY_MS:
+            raise Refused(_C.BAD_REQUEST, "the orphaned transaction recovery duration is out of its bounds")
+    if kind == _T.PRIORITY and said.priority < 0:
+        raise Refused(_C.BAD_REQUEST, "priority cannot be negative")
+    if said.lite_topic:
+        check_lite_topic(said.lite_topic)
+
+
+def check_lite_topic(name: str) -> None:
+    if not name.strip() or len(name) > _MAX_LITE_CHARACTERS or _has_control(name):
+        raise Refused(
+            _C.ILLEGAL_LITE_TOPIC, f"a lite topic has 1 to {_MAX_LITE_CHARACTERS} characters, none for control"
+        )
+
+
+def body_of(message: Any, limits: SessionLimits) -> Buffer:
+    """Without compression: other protocols read it too."""
+    said = message.system_properties
+    body: bytes = message.body
+    if said.body_encoding != api.Encoding.GZIP:
+        return body
+    try:
+        return gunzip(body, limits.max_body_bytes)
+    except TooLong:
+        raise Refused(
+            _C.MESSAGE_BODY_TOO_LARGE, f"message body cannot exceed the max {limits.max_body_bytes}"
+        ) from None
+    except WireError as bad:
+        raise Refused(_C.MESSAGE_CORRUPTED, bad.what) from None
+
+
+def _has_control(text: str) -> bool:
+    return not _CONTROL.isdisjoint(text)

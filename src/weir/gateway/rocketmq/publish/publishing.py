@@ -1,0 +1,144 @@
+"""What the calls of one connection send: those of one receive buffer and partition are one entry.
+
+A send is answered when its messages are stored. Those that wait for a moment or a decision go alone: each has a
+place of its own.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from weir.broker.api import Outgoing, Producer, Receipt
+from weir.gateway.rocketmq.publish.partitions import PublishedTopic
+from weir.model.batch import BatchFormat
+from weir.model.errors import WeirError
+from weir.model.ids import Buffer
+from weir.model.topics import TopicName
+from weir.runtime.waiters import Waiters
+from weir.wire.messages import join_messages
+
+if TYPE_CHECKING:
+    from weir.gateway.rocketmq.connection.session import Session
+
+#: Who wants to know: where the first of its messages went, or why not.
+Stored = Callable[[Receipt | WeirError, int], None]
+_BATCH_BYTES = 1024 * 1024
+_BATCH_MESSAGES = 4096
+
+
+class _Batch:
+    """Messages for one partition, and who sent which of them."""
+
+    __slots__ = ("encoded", "size", "wanting")
+
+    def __init__(self) -> None:
+        self.encoded: list[Buffer] = []
+        self.size = 0
+        #: Where each one's messages begin.
+        self.wanting: list[tuple[int, Stored]] = []
+
+
+class Publishing:
+    """Of one session. `flush` ends what came together."""
+
+    def __init__(self, session: "Session") -> None:
+        self._session = session
+        self._batches: dict[Producer, _Batch] = {}
+        self._topics: dict[tuple[str, TopicName], PublishedTopic] = {}
+        self._touched: dict[Producer, None] = {}
+        self._under_way = 0
+        self._under_way_bytes = 0
+        self._change = Waiters()
+
+    def topic_now(self, role: str, name: TopicName) -> PublishedTopic | None:
+        """One that can be sent to without waiting."""
+        found = self._topics.get((role, name))
+        return found if found is not None and found.ready else None
+
+    async def topic(self, role: str, name: TopicName) -> PublishedTopic:
+        """TopicNotFoundError, NotAuthorisedError."""
+        key = (role, name)
+        found = self._topics.get(key)
+        if found is None:
+            found = self._topics[key] = PublishedTopic(self._session, role, name)
+        await found.open()
+        return found
+
+    # --- handing over ------------------------------------------------------------------------------------
+
+    def add(self, producer: Producer, encoded: Sequence[Buffer], stored: Stored) -> None:
+        """Messages that are seen at once. `stored` is called with the receipt of their entry, and how many of its
+        messages come before them."""
+        batch = self._batches.get(producer)
+        if batch is None:
+            batch = self._batches[producer] = _Batch()
+        batch.wanting.append((len(batch.encoded), stored))
+        batch.encoded += encoded
+        batch.size += sum(map(len, encoded))
+        if batch.size >= _BATCH_BYTES or len(batch.encoded) >= _BATCH_MESSAGES:
+            del self._batches[producer]
+            self._hand_over(producer, batch)
+
+    def put(self, producer: Producer, outgoing: Outgoing, stored: Stored) -> None:
+        """A message that goes alone."""
+        self._publish(producer, outgoing, [(0, stored)])
+
+    def flush(self) -> None:
+        batches, self._batches = self._batches, {}
+        for producer, batch in batches.items():
+            self._hand_over(producer, batch)
+
+    def _hand_over(self, producer: Producer, batch: _Batch) -> None:
+        payload = join_messages(batch.encoded)
+        self._publish(producer, Outgoing(payload, len(batch.encoded), BatchFormat.MESSAGES), batch.wanting)
+
+    def _publish(self, producer: Producer, outgoing: Outgoing, wanting: list[tuple[int, Stored]]) -> None:
+        self._touched[producer] = None
+        self._under_way += outgoing.count
+        self._under_way_bytes += len(outgoing.payload)
+        done = producer.publish(outgoing)
+        done.add_done_callback(partial(self._stored, outgoing, wanting))
+
+    def _stored(
+        self, outgoing: Outgoing, wanting: list[tuple[int, Stored]], done: "asyncio.Future[Receipt]"
+    ) -> None:
+        self._under_way -= outgoing.count
+        self._under_way_bytes -= len(outgoing.payload)
+        self._change.wake()
+        result: Receipt | WeirError
+        if done.cancelled():
+            result = WeirError("the broker is closing")
+        else:
+            failure = done.exception()
+            if failure is None:
+                result = done.result()
+                self._session.services.metrics.sent += outgoing.count
+            else:
+                result = failure if isinstance(failure, WeirError) else WeirError("it could not be stored")
+        for before, stored in wanting:
+            stored(result, before)
+
+    # --- waiting -----------------------------------------------------------------------------------------
+
+    async def wait_capacity(self) -> None:
+        """Wait while too much is under way, and for each topic that shall get no more for now."""
+        limits = self._session.limits
+        while self._under_way > limits.max_sends or self._under_way_bytes > limits.max_send_bytes:
+            await self._change.wait()
+        touched, self._touched = self._touched, {}
+        for producer in touched:
+            try:
+                await producer.wait_capacity()
+            except WeirError:
+                continue  # whoever sends next learns of it
+
+    async def settled(self) -> None:
+        """Wait until everything is stored, or refused."""
+        self.flush()
+        while self._under_way:
+            await self._change.wait()
+
+    async def close(self) -> None:
+        for topic in self._topics.values():
+            await topic.close()

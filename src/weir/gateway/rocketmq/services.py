@@ -1,0 +1,23 @@
+"""What stands behind every RocketMQ session."""
+
+from dataclasses import dataclass, field
+
+from weir.broker.api import Broker, Guard, Registry
+from weir.gateway.rocketmq.clients import Clients
+from weir.gateway.rocketmq.consume.groups import ConsumerGroups
+from weir.gateway.rocketmq.metrics import RocketmqMetrics
+from weir.runtime.interfaces import Runtime
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """Shared by all listeners."""
+
+    runtime: Runtime
+    broker: Broker
+    guard: Guard
+    registry: Registry
+    groups: ConsumerGroups
+    broker_name: str = "weir"
+    clients: Clients = field(default_factory=Clients)
+    metrics: RocketmqMetrics = field(default_factory=RocketmqMetrics)

@@ -1,0 +1,151 @@
+"""RocketMQ's messages as messages of every protocol, and such as RocketMQ's.
+
+The first of a message's keys is its key, its message group the ordering key, its user properties are headers. The
+tag, all keys where there are several, and the priority are headers of the names that filters know. What nobody
+else can say (ids, hosts, the type) is kept as it came: SystemProperties without what the broker says anew.
+"""
+
+from base64 import b64encode
+from typing import Any
+from zlib import crc32
+
+from weir.model.errors import WireError
+from weir.model.ids import Buffer
+from weir.model.message import Message
+from weir.wire.pulsar.proto import api as pulsar
+from weir.wire.pulsar.translation import BASE64_HEADERS, NULL_HEADERS, headers_of, properties_of
+from weir.wire.rocketmq.proto import api, ms_of, parse, set_ms
+
+PROTOCOL = "rocketmq"
+_VERSION = b"\x01"
+#: Headers that filters, queues and other protocols know by these names.
+TAG, KEYS, PRIORITY = "TAGS", "KEYS", "weir-priority"
+_NULL_VALUE = "weir-null-value"
+_OURS = (TAG, KEYS, PRIORITY)
+_MAX_PRIORITY = (1 << 31) - 1
+
+
+# --- from RocketMQ --------------------------------------------------------------------------------------------
+
+
+def message_of(sent: Any, body: Buffer, publish_ms: int) -> Message:
+    """What was sent, as it is stored; `body`: without any compression."""
+    said = sent.system_properties
+    headers = _headers(sent.user_properties)
+    if said.tag:
+        headers.append((TAG, said.tag.encode()))
+    keys = said.keys
+    if len(keys) > 1:
+        headers.append((KEYS, " ".join(keys).encode()))
+    if said.HasField("priority"):
+        headers.append((PRIORITY, b"%d" % said.priority))
+    born_ms = ms_of(said.born_timestamp) if said.HasField("born_timestamp") else None
+    return Message(
+        keys[0].encode() if keys else None,
+        body,
+        headers,
+        born_ms,
+        publish_ms,
+        said.message_group.encode() if said.message_group else None,
+        (PROTOCOL, _VERSION + _kept(said)),
+    )
+
+
+def _headers(properties: Any) -> list[tuple[str, bytes | None]]:
+    if BASE64_HEADERS in properties or NULL_HEADERS in properties:
+        pairs = [pulsar.KeyValue(key=name, value=text) for name, text in properties.items() if name not in _OURS]
+        return headers_of(pairs)
+    return [(name, text.encode()) for name, text in properties.items() if name not in _OURS]
+
+
+def _kept(said: Any) -> bytes:
+    """What others cannot say, and a consumer of RocketMQ gets back."""
+    kept = api.SystemProperties(
+        message_id=said.message_id,
+        message_type=said.message_type,
+        born_host=said.born_host,
+    )
+    if len(said.keys) > 1:
+        kept.keys.extend(said.keys)
+    if said.HasField("delivery_timestamp"):
+        kept.delivery_timestamp.CopyFrom(said.delivery_timestamp)
+    if said.HasField("trace_context"):
+        kept.trace_context = said.trace_context
+    if said.HasField("lite_topic"):
+        kept.lite_topic = said.lite_topic
+    data: bytes = kept.SerializeToString()
+    return data
+
+
+# --- to RocketMQ ----------------------------------------------------------------------------------------------
+
+
+def outgoing_of(message: Message, topic: Any, *, partition: int, offset: int) -> Any:
+    """The message as it lies at an offset of a queue; what is said with a delivery is added by whoever delivers
+    it. `topic`: the Resource that the consumer asked for."""
+    out = api.Message()
+    out.topic.CopyFrom(topic)
+    said = out.system_properties
+    native = message.native
+    if native is not None and native[0] == PROTOCOL and native[1][:1] == _VERSION:
+        try:
+            said.CopyFrom(parse(api.SystemProperties, native[1][1:]))
+        except WireError:
+            native = None
+    else:
+        native = None
+    if native is None:
+        said.message_id = message_id_of(str(topic.name), partition, offset)
+        said.message_type = api.MessageType.NORMAL if message.ordering_key is None else api.MessageType.FIFO
+    if not said.keys and message.key is not None:
+        said.keys.append(_text(message.key))
+    if message.ordering_key is not None:
+        said.message_group = _text(message.ordering_key)
+    _add_headers(out, message)
+    value: Buffer = b"" if message.value is None else message.value
+    if message.value is None:
+        out.user_properties[_NULL_VALUE] = "true"
+    out.body = bytes(value)
+    said.body_encoding = api.Encoding.IDENTITY
+    said.body_digest.type = api.DigestType.CRC32
+    said.body_digest.checksum = f"{crc32(value):08X}"
+    set_ms(said.born_timestamp, message.publish_ms if message.event_ms is None else message.event_ms)
+    said.queue_id = partition
+    said.queue_offset = offset
+    return out
+
+
+def _add_headers(out: Any, message: Message) -> None:
+    said = out.system_properties
+    others: list[tuple[str, bytes | None]] = []
+    for name, value in message.headers:
+        if name == TAG and value is not None and not said.HasField("tag"):
+            said.tag = _text(value)
+        elif name == KEYS and len(said.keys) > 1:
+            continue  # they are there already
+        elif name == KEYS and value is not None:
+            del said.keys[:]
+            said.keys.extend(_text(value).split())
+        elif name == PRIORITY and _is_priority(value):
+            said.priority = int(value or b"0")
+        else:
+            others.append((name, value))
+    for name, text in properties_of(others):
+        out.user_properties[name] = text
+
+
+def message_id_of(topic: str, partition: int, offset: int) -> str:
+    """Of a message that came by another protocol: as long as RocketMQ's own, and the same each time."""
+    return f"01{crc32(topic.encode()):08X}{partition & 0xFFFFFF:08X}{offset:016X}"
+
+
+def _is_priority(value: bytes | None) -> bool:
+    return value is not None and value.isdigit() and len(value) < 11 and int(value) <= _MAX_PRIORITY
+
+
+def _text(data: bytes) -> str:
+    """Bytes that are no UTF-8 are base64: RocketMQ has texts only."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return b64encode(data).decode()

@@ -1,0 +1,111 @@
+"""`weir up` for RocketMQ's own Python client."""
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+# The client writes its log below the home of whoever imports it.
+_home = os.environ.get("HOME")
+os.environ["HOME"] = tempfile.mkdtemp(prefix="rocketmq-client-")
+from rocketmq import (  # noqa: E402
+    ClientConfiguration,
+    Credentials,
+    FilterExpression,
+    Message,
+    Producer,
+    SimpleConsumer,
+)
+
+from weir.testing.processes.up import UpProcess  # noqa: E402
+
+if _home is not None:
+    os.environ["HOME"] = _home
+
+TIMEOUT_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def weir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpProcess]:
+    """One `weir up` for all tests of a module."""
+    up = UpProcess(tmp_path_factory.mktemp("weir"))
+    up.start()
+    yield up
+    up.close()
+
+
+@pytest.fixture
+def name() -> str:
+    """A name that no other test uses."""
+    return f"n-{uuid4().hex}"
+
+
+class Clients:
+    """Makes clients, and shuts them down in the end."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.endpoint = endpoint
+        self._made: list[Any] = []
+
+    def configuration(self, *, credentials: Credentials | None = None, namespace: str = "") -> ClientConfiguration:
+        return ClientConfiguration(self.endpoint, credentials or Credentials(), namespace, request_timeout=30)
+
+    def producer(self, *topics: str, checker: Any = None, **how: Any) -> Producer:
+        return self._started(Producer(self.configuration(**how), topics, checker))
+
+    def consumer(
+        self, group: str, topic: str, *, wait_s: int = 20, expression: FilterExpression | None = None, **how: Any
+    ) -> SimpleConsumer:
+        wanted = {topic: expression or FilterExpression()}
+        return self._started(SimpleConsumer(self.configuration(**how), group, wanted, wait_s))
+
+    def _started(self, client: Any) -> Any:
+        client.startup()
+        self._made.append(client)
+        return client
+
+    def close(self) -> None:
+        for client in self._made:
+            client.shutdown()
+
+
+@pytest.fixture(scope="module")
+def clients(weir: UpProcess) -> Iterator[Clients]:
+    found = Clients(weir.rocketmq)
+    yield found
+    found.close()
+
+
+def message(topic: str, body: bytes = b"hello", **fields: Any) -> Message:
+    made = Message()
+    made.topic, made.body = topic, body
+    for field, value in fields.items():
+        if field == "properties":
+            for key, text in value.items():
+                made.add_property(key, text)
+        else:
+            setattr(made, field, value)
+    return made
+
+
+@pytest.fixture(scope="session")
+def make() -> Callable[..., Message]:
+    return message
+
+
+@pytest.fixture(scope="session")
+def until() -> Callable[[Callable[[], Any]], Any]:
+    """Waits for something, however slow the machine is; not for ever."""
+
+    def wait(true: Callable[[], Any]) -> Any:
+        deadline = time.monotonic() + TIMEOUT_S
+        while not (found := true()):
+            assert time.monotonic() < deadline, "it did not come true"
+            time.sleep(0.005)
+        return found
+
+    return wait
