@@ -58,6 +58,10 @@ def test_isolated(weir, weir_session, number):
     weir_session.produce(f"shared-{number}", "ours")
     seen.append((weir.kafka, weir.pulsar, weir.amqp, weir.http))
 
+def test_modules_of_weir_are_not_compiled_anew():
+    import weir.model.errors
+    assert type(weir.model.errors.__spec__.loader).__name__ == "SourceFileLoader"
+
 def test_own_addresses():
     assert not set(seen[0]) & set(seen[1])
 
@@ -82,7 +86,12 @@ def output(tmp_path_factory):
 
 
 def test_every_test_has_a_broker_of_its_own(output):
-    assert output.count("PASSED test_shop.py") == 3, output
+    assert output.count("PASSED test_shop.py::test_isolated") == 2, output
+    assert "PASSED test_shop.py::test_own_addresses" in output
+
+
+def test_pytest_does_not_compile_all_of_weir_anew(output):
+    assert "PASSED test_shop.py::test_modules_of_weir_are_not_compiled_anew" in output
 
 
 def test_every_example_of_the_docs_holds(output):

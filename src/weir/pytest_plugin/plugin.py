@@ -20,8 +20,19 @@ _OF_SESSION: pytest.StashKey[WeirBroker] = pytest.StashKey()
 _MARKER = "weir(config=None): settings of the test's broker (the `weir` fixture), by their names as in weir.toml"
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+    _keep_weir_as_compiled(pluginmanager)
     parser.addini("weir_config", "Settings of every broker of the weir fixtures, as key=value", "linelist", [])
+
+
+def _keep_weir_as_compiled(pluginmanager: pytest.PytestPluginManager) -> None:
+    """pytest compiles every module of a plug-in's distribution anew, to explain its assertions. Weir has a thousand
+    modules and no assertions that a test would want explained; and nothing but the mark to say so by."""
+    hook = getattr(pluginmanager, "rewrite_hook", None)
+    marked = getattr(hook, "_must_rewrite", None)
+    if hook is not None and isinstance(marked, set):
+        marked.discard("weir")
+        hook.mark_rewrite()  # what it remembers of names is forgotten
 
 
 def pytest_configure(config: pytest.Config) -> None:
