@@ -26,8 +26,8 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
 
 
 def _keep_weir_as_compiled(pluginmanager: pytest.PytestPluginManager) -> None:
-    """pytest compiles every module of a plug-in's distribution anew, to explain its assertions. Weir has a thousand
-    modules and no assertions that a test would want explained; and nothing but the mark to say so by."""
+    """pytest compiles every module of a plug-in's distribution anew, to explain its assertions. Weir has thousands
+    of files and no assertions that a test would want explained; there is no other way to say so."""
     hook = getattr(pluginmanager, "rewrite_hook", None)
     marked = getattr(hook, "_must_rewrite", None)
     if hook is not None and isinstance(marked, set):
