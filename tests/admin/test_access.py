@@ -72,7 +72,7 @@ RULES = [
     ("consume", r".* /admin/weir/v1/backlog/.*"),
     ("consume", r".* /admin/weir/v1/(offsets|waiting|groups)/.*"),
     ("consume", r"GET /admin/weir/v1/held/.*"),
-    ("produce", r".*/admin/weir/v1/held/.*"),
+    ("produce", r".*/admin/weir/v1/(held|half)/.*"),
 ]
 PATH = {
     "tenant": "acme",
@@ -80,6 +80,7 @@ PATH = {
     "topic": "none",
     "cluster": "standalone",
     "held": "1:1",
+    "half": "1:1",
     "bundle": "0x00000000_0x40000000",
     "broker": "standalone",
     "vhost": "acme%2Forders",

@@ -314,6 +314,19 @@ def test_every_route_is_served(start_weir, tmp_path) -> None:
             ("GET", f"{area}/count", None, {"batches": 0, "messages": 0}),
         ]
     )
+    half = f"/admin/weir/v1/half/{T}"
+    first, second = (weir.do("POST", half, {"group": "g", "payload": text})["id"] for text in "ab")
+    walk(
+        [
+            ("POST", half, {"group": "g", "payload": "c"}, ANY),
+            ("GET", f"{half}?group=other", None, {"half": [], "next": None}),
+            ("GET", f"{half}/count", None, ANY),
+            ("GET", f"{half}/{first}", None, ANY),
+            ("POST", f"{half}/{first}/rollback", None, {"decision": "rollback", "offset": -1, "again": False}),
+            ("POST", f"{half}/{second}/commit", None, ANY),
+            ("POST", f"{half}/{second}/commit", None, {"decision": "commit", "offset": -1, "again": True}),
+        ]
+    )
     offsets, waiting = f"/admin/weir/v1/offsets/{T}", f"/admin/weir/v1/waiting/{T}/s"
     groups = "/admin/weir/v1/groups"
     walk(

@@ -151,6 +151,13 @@ def refusing(start_weir) -> Any:
         ("DELETE", f"/admin/weir/v1/held/{T}/x", None, 400),
         ("GET", f"/admin/weir/v1/held/{T}?limit=0", None, 400),
         ("GET", f"/admin/weir/v1/held/{T}?after=1:2", None, 400),
+        ("GET", f"/admin/weir/v1/half/{T}/1:1", None, 404),
+        ("POST", f"/admin/weir/v1/half/{T}/1:1/commit", None, 404),
+        ("POST", f"/admin/weir/v1/half/{T}/x/rollback", None, 400),
+        ("GET", f"/admin/weir/v1/half/{T}?after=1:2", None, 400),
+        ("POST", f"/admin/weir/v1/half/{T}", {"group": ""}, 412),
+        ("POST", f"/admin/weir/v1/half/{T}", {"group": "g", "payload": "?", "base64": True}, 400),
+        ("POST", f"/admin/weir/v1/half/{P}", {"group": "g"}, 405),
         ("PATCH", T, None, 405),
     ],
 )

@@ -309,6 +309,35 @@ def test_ids_are_those_that_the_client_got(weir, client, path: str, topic: str) 
     )
 
 
+def test_a_prepared_message_is_seen_by_a_consumer_once_it_is_committed(
+    weir, client, unique: str, topic: str
+) -> None:
+    half = f"/admin/weir/v1/half/persistent/public/default/{unique}"
+    consumer = client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Shared)
+    producer = client.create_producer(topic)
+    body = {"group": "shop", "payload": "prepared", "key": "k", "properties": {"a": "b"}, "recoveryMs": 3_600_000}
+    first, second = (weir.do("POST", half, body)["id"] for _ in range(2))
+    producer.send(b"whole")
+    message = consumer.receive(10_000)
+    assert message.data() == b"whole"
+    consumer.acknowledge(message)
+    page = weir.do("GET", f"{half}?limit=1&group=shop")
+    rest = weir.do("GET", f"{half}?limit=1&group=shop&after={page['next']}")
+    assert [item["id"] for item in (*page["half"], *rest["half"])] == [first, second]
+    assert rest["next"] is None
+    shown = weir.do("GET", f"{half}/{first}")
+    assert (shown["half"]["group"], shown["content"][0]["headers"]) == ("shop", [["a", "Yg=="]])
+    assert not weir.do("POST", f"{half}/{first}/rollback")["again"]
+    assert weir.do("POST", f"{half}/{second}/commit") == {"decision": "commit", "offset": 1, "again": False}
+    message = consumer.receive(10_000)
+    assert (message.data(), message.partition_key(), message.properties()) == (b"prepared", "k", {"a": "b"})
+    assert weir.do("POST", f"{half}/{second}/commit")["again"]
+    assert weir.ask("POST", f"{half}/{second}/rollback").status == 409
+    assert weir.ask("POST", f"{half}/{first}/commit").status == 409
+    counts = weir.do("GET", f"{half}/count")
+    assert (counts["waiting"], counts["committed"], counts["rolledBack"]) == (0, 1, 1)
+
+
 def test_held_messages_can_be_listed_cancelled_and_released(weir, client, unique: str, topic: str) -> None:
     held = f"/admin/weir/v1/held/persistent/public/default/{unique}"
     consumer = client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Shared)

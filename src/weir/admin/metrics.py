@@ -72,6 +72,30 @@ TOPIC_FAMILIES = (
         lambda t: t.unread_messages,
     ),
     TopicFamily("weir_topic_held_messages", "gauge", "Messages that wait for their moment.", lambda t: t.held),
+    TopicFamily(
+        "weir_topic_half_messages",
+        "gauge",
+        "Half messages that are neither committed nor rolled back.",
+        lambda t: t.half.waiting,
+    ),
+    TopicFamily(
+        "weir_topic_half_committed_total", "counter", "Half messages committed.", lambda t: t.half.committed
+    ),
+    TopicFamily(
+        "weir_topic_half_rolled_back_total", "counter", "Half messages rolled back.", lambda t: t.half.rolled_back
+    ),
+    TopicFamily(
+        "weir_topic_half_given_up_total",
+        "counter",
+        "Half messages rolled back because nothing was heard of them.",
+        lambda t: t.half.given_up,
+    ),
+    TopicFamily(
+        "weir_topic_half_checks_total",
+        "counter",
+        "Times that a producer was asked what became of a half message.",
+        lambda t: t.half.checked,
+    ),
     TopicFamily("weir_topic_producers", "gauge", "Connected producers.", lambda t: len(t.producers)),
     TopicFamily("weir_topic_subscriptions", "gauge", "Subscriptions.", lambda t: len(t.subscriptions)),
     TopicFamily(

@@ -9,6 +9,7 @@ from weir.admin.bundles import Bundles
 from weir.admin.cluster import ClusterRoutes
 from weir.admin.context import AdminContext, AdminSettings, ServiceUrls
 from weir.admin.groups import GroupRoutes
+from weir.admin.half import Half
 from weir.admin.held import Held
 from weir.admin.isolation import IsolationPolicies
 from weir.admin.lookup import Lookup
@@ -53,6 +54,7 @@ def admin_routes(context: AdminContext) -> list[Route]:
         *Schemas(context).routes(),
         *(route for domain in Domain for route in Lookup(context, domain).routes()),
         *Held(context).routes(),
+        *Half(context).routes(),
         *Offsets(context).routes(),
         *Waiting(context).routes(),
         *GroupRoutes(context).routes(),

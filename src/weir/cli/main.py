@@ -26,6 +26,7 @@ FAILED, MISUSED = 1, 2
         "demo": Lazy("weir.server.demo:demo", "Show what Weir does, on this machine."),
         "doctor": Lazy("weir.cli.doctor:doctor", "Check what Weir and Spark need on this machine."),
         "groups": Lazy("weir.cli.groups:groups", "List, describe and reset consumer groups and subscriptions."),
+        "half": Lazy("weir.cli.half:half", "Commit and roll back messages that are prepared."),
         "held": Lazy("weir.cli.held:held", "List and cancel messages that wait for their moment."),
         "ledger": Lazy("weir.cli.ledger:ledger", "Look at replicated ledgers, read, check and repair them."),
         "namespaces": Lazy(

@@ -123,6 +123,21 @@ class BrokerConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class Half:
+    """Half messages: prepared, then committed or rolled back."""
+
+    recovery: float = setting(
+        SECONDS, 6.0, "Nobody is asked what became of one for so long, unless its producer says otherwise,"
+    )
+    check_interval: float = setting(SECONDS, 30.0, "then a live producer of its group is asked so often,")
+    max_checks: int = setting(COUNT, 15, "and so many times; if nothing is heard by then, it is rolled back.")
+    max_waiting: int = setting(COUNT, 100_000, "Half messages of a topic that are not decided, at the most.")
+    remember: float = setting(
+        SECONDS, 86_400.0, "How they were decided is remembered for so long after their ledger has gone."
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Groups:
     """Consumer groups."""
 
@@ -334,6 +349,7 @@ class Config:
     listeners: Listeners = field(default_factory=Listeners)
     storage: Storage = field(default_factory=Storage)
     broker: BrokerConfig = field(default_factory=BrokerConfig)
+    half: Half = field(default_factory=Half)
     groups: Groups = field(default_factory=Groups)
     auth: Auth = field(default_factory=Auth)
     tls: Tls = field(default_factory=Tls)

@@ -12,6 +12,7 @@ from weir.broker.access.tokens import TokenRules
 from weir.broker.balance.balancer import BalanceSettings
 from weir.broker.balance.limits import BalanceLimits
 from weir.broker.groups.model import GroupSettings
+from weir.broker.half.settings import HalfSettings
 from weir.broker.peers.credentials import ClusterCredentialSettings
 from weir.broker.peers.settings import PeerServerSettings
 from weir.broker.registry.topics import TopicLimits
@@ -119,6 +120,13 @@ def broker_settings(config: Config) -> BrokerSettings:
         dedup_snapshot_every=broker.dedup_snapshot_every,
         dedup_forget_s=broker.dedup_forget,
         maintenance_s=broker.maintenance_interval,
+        half=HalfSettings(
+            recovery_s=config.half.recovery,
+            interval_s=config.half.check_interval,
+            checks=config.half.max_checks,
+            most=config.half.max_waiting,
+            remember_s=config.half.remember,
+        ),
     )
 
 

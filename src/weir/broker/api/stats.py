@@ -6,6 +6,7 @@ from enum import Enum
 
 from weir.broker.api.consuming import SubscriptionType
 from weir.broker.api.publishing import AccessMode
+from weir.model.half import HalfCounts
 
 #: Upper bounds of a histogram's classes, in seconds; one more class takes the rest.
 BOUNDS_S = (0.0005, 0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 1.0, 5.0)
@@ -163,6 +164,8 @@ class TopicStats:
     lost: tuple[LostEntries, ...] = ()
     #: Messages that wait for their moment.
     held: int = 0
+    #: Those that wait to be committed or rolled back, and what became of others.
+    half: HalfCounts = field(default_factory=HalfCounts)
     #: What policies are about to delete unread.
     unread: tuple[UnreadWarning, ...] = ()
 

@@ -18,6 +18,7 @@ from weir.broker.publish.producers import Producers
 from weir.broker.publish.publishing import Publisher
 from weir.broker.topic.stats_of import flow_of, producer_stats, subscription_stats, unplaced
 from weir.broker.topic.subscriptions import Subscriptions
+from weir.model.half import HalfCounts
 from weir.model.stream import Span
 from weir.model.topics import TopicName
 from weir.stream.log import Stream
@@ -33,6 +34,7 @@ def topic_stats(
     *,
     members: GroupMembers,
     held: int,
+    half: HalfCounts,
     now_ms: int,
 ) -> TopicStats:
     hits, misses = stream.tail_reads
@@ -64,6 +66,7 @@ def topic_stats(
         ),
         epoch=producers.epoch,
         held=held,
+        half=half,
     )
 
 

@@ -452,6 +452,7 @@ class BrokerTopic:
             self._subscriptions,
             members=self._context.members,
             held=self.stored.held_messages,
+            half=self.half.counts,
             now_ms=self._clock.wall_ms(),
         )
 

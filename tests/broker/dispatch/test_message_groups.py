@@ -1,0 +1,99 @@
+"""Messages by their groups: against a model that keeps plain lists."""
+
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+from pyroaring import BitMap64
+
+from weir.broker.dispatch.message_groups import MessageGroups
+
+NOBODY = BitMap64()
+
+
+def all_ready(groups: MessageGroups) -> Sequence[int]:
+    return list(groups.within(1 << 40, 1 << 20)) if groups else []
+
+
+def test_of_each_group_the_first_is_ready_and_what_has_none_waits_for_nobody() -> None:
+    groups = MessageGroups(10, 100)
+    groups.note(0, range(6), [b"a", b"b", b"a", None, b"a", b"b"], NOBODY)
+    assert all_ready(groups) == [0, 1, 3]
+    groups.remove([0, 1, 3])
+    assert not groups
+    assert groups.settled(0, 1)
+    assert all_ready(groups) == [2]
+    groups.add(BitMap64([1]))  # given back: it is still before 5
+    assert all_ready(groups) == [1, 2]
+    assert not groups.settled(3, 4)
+    assert groups.settled(1, 3)
+    assert all_ready(groups) == [4, 5]
+
+
+def test_what_is_out_when_it_is_noted_holds_up_its_group() -> None:
+    groups = MessageGroups(10, 100)
+    groups.note(10, range(3), b"a", BitMap64([10]))
+    assert not groups
+    groups.add(BitMap64([10]))
+    assert all_ready(groups) == [10]
+
+
+def test_it_is_full_when_too_many_wait_or_there_are_too_many_groups() -> None:
+    groups = MessageGroups(2, 3)
+    groups.note(0, range(3), b"a", NOBODY)
+    assert not groups.is_full
+    groups.note(3, range(1), b"a", NOBODY)
+    assert groups.is_full
+    groups.settled(0, 4)
+    assert not groups.is_full
+    groups.note(4, range(2), [b"a", b"b"], NOBODY)
+    assert groups.is_full
+
+
+keys = st.sampled_from([None, b"a", b"b", b"c"])
+steps = st.one_of(
+    st.tuples(st.just("note"), st.lists(keys, min_size=1, max_size=6)),
+    st.tuples(st.sampled_from(["give", "back"]), st.integers(0, 5)),
+    st.tuples(st.just("settle"), st.tuples(st.integers(0, 40), st.integers(1, 5))),
+    st.tuples(st.just("empty"), st.none()),
+)
+
+
+@given(st.lists(steps, max_size=40))
+def test_it_is_what_a_list_of_each_group_says(script: list) -> None:
+    groups, alive, out, end = MessageGroups(1000, 1000), {}, BitMap64(), 0
+
+    def expected() -> list[int]:
+        seen: set[bytes] = set()
+        ready = []
+        for offset, key in alive.items():
+            if (key is None or key not in seen) and offset not in out:
+                ready.append(offset)
+            if key is not None:
+                seen.add(key)
+        return ready
+
+    for step, value in script:
+        if step == "note":
+            groups.note(end, range(len(value)), value, NOBODY)
+            alive |= {end + index: key for index, key in enumerate(value)}
+            end += len(value)
+        elif step == "give" and expected():
+            offset = expected()[value % len(expected())]
+            groups.remove([offset])
+            out.add(offset)
+        elif step == "back" and out:
+            offset = list(out)[value % len(out)]
+            groups.add(BitMap64([offset]))
+            out.remove(offset)
+        elif step == "settle":
+            first, count = value
+            before = expected()
+            for offset in range(first, first + count):
+                alive.pop(offset, None)
+                out.discard(offset)
+            assert groups.settled(first, first + count) == bool(set(expected()) - set(before))
+        elif step == "empty":
+            groups.empty(out)
+            alive = {offset: key for offset, key in alive.items() if offset in out}
+        assert all_ready(groups) == expected()
