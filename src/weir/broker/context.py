@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from weir.broker.api import BrokerFlows, Guard
+from weir.broker.dead_letters.routes import LetterGate
 from weir.broker.groups.assigned import GroupMembers
 from weir.broker.half.checkers import LiveCheckers
 from weir.broker.ports import (
@@ -58,6 +59,9 @@ class BrokerContext:
     queue_deleted: Callable[[TopicName], Awaitable[None]] = _nothing_else
     #: What is declared of topics that are queues.
     queue_rules: QueueRulesSource = field(default_factory=NoQueueRules)
+
+    #: Where dead letters go.
+    letters: LetterGate = field(default_factory=LetterGate)
 
     #: Who hears of messages that carry a trace; None: nobody.
     tracing: Tracing | None = None

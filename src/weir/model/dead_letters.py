@@ -19,10 +19,6 @@ STORED_MS = "weir-dead-stored-ms"
 DIED_MS = "weir-dead-died-ms"
 NAMES = (REASON, DELIVERIES, TOPIC, PARTITION, OFFSET, SUBSCRIPTION, STORED_MS, DIED_MS)
 
-#: Reasons: it failed as often as its subscription allows; whoever had it said so.
-MAX_DELIVERIES_REASON = "max-deliveries"
-REJECTED_REASON = "rejected"
-
 
 @dataclass(frozen=True, slots=True)
 class Death:

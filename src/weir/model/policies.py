@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from enum import Enum
 
 from weir.model.errors import InvalidNameError
-from weir.model.priority import Priority
+from weir.model.priority import NO_LEVELS, Priority
 from weir.model.retry import RetryPolicy
 
 
@@ -265,5 +265,5 @@ DEFAULT_POLICIES = Policies(
     roll=Roll(),
     isolation=Isolation(),
     retry=RetryPolicy(),
-    priority=Priority(),
+    priority=NO_LEVELS,
 )

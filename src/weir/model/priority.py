@@ -26,3 +26,7 @@ class Priority:
             raise NotAllowedError(f"a topic has 0 to {MOST_LEVELS} levels of priority, and not {self.levels}")
         if self.passed < 0 or self.longest_ms < 0:
             raise NotAllowedError("how long lower levels wait is 0 (no bound) or more")
+
+
+#: Of a topic of which nobody has said anything: where a queue's declaration gives it levels, they are strict.
+NO_LEVELS = Priority(0, 0, 0)

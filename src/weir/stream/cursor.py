@@ -86,6 +86,12 @@ class Cursor:
         acked = self._above & _range(first + below, first + count)
         return full >> below << below & ~bits_at((offset - first for offset in acked), count)
 
+    def unacked_of(self, offsets: BitMap64) -> BitMap64:
+        """Those of them that are not acknowledged."""
+        found = offsets - self._above
+        found.remove_range(0, self._mark_delete + 1)
+        return found
+
     def next_unacked(self, offset: int) -> int:
         """The first offset at or after this one that is not acknowledged."""
         offset = max(offset, self._mark_delete + 1)

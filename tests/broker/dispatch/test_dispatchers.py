@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from weir.broker.api import Delivery, KeyShared, SubscribeRequest, SubscriptionType
 from weir.broker.dispatch.consumer import BrokerConsumer
 from weir.broker.dispatch.queue_side import QueueSide
-from weir.broker.dispatch.subscription import Subscription, SubscriptionParts
+from weir.broker.dispatch.subscription import Subscription
+from weir.broker.dispatch.subscription_parts import SubscriptionParts
 from weir.broker.publish.limits import RateLimit
 from weir.broker.settings import BrokerSettings
 from weir.broker.topic.meters import Histogram
@@ -26,6 +27,7 @@ from weir.broker.transactions.index import TransactionIndex
 from weir.model.batch import Batch, BatchFlags, BatchFormat
 from weir.model.errors import ConsumerClosedError
 from weir.model.policies import Rate
+from weir.model.priority import Priority
 from weir.runtime.tasks import TaskScope
 from weir.stream.cursor import Cursor
 from weir.testing.kinds import rounds
@@ -126,7 +128,7 @@ class Model:
             Histogram(),
             None,
             lambda subscription: None,
-            QueueSide(levels or 0),
+            QueueSide(Priority(levels or 0, 0)),
             levels_of,
         )
         self.name = "queue" if self.exact else "s"

@@ -112,8 +112,18 @@ class Consumer(Protocol):
     def ack_up_to(self, offset: int) -> None:
         """Acknowledge everything up to and with the offset; not for shared and key-shared ones."""
 
-    def redeliver(self, ranges: Sequence[tuple[int, int]] | None = None) -> None:
-        """Give back unacknowledged offsets, or all of this consumer's, for delivery anew."""
+    def redeliver(self, ranges: Sequence[tuple[int, int]] | None = None, *, delay_ms: int | None = None) -> None:
+        """They failed: give back unacknowledged offsets, or all of this consumer's, for delivery anew: when the
+        subscription's retry policy says, or, where messages are dealt one by one, after `delay_ms`. One that was
+        delivered as often as the policy allows is a dead letter instead."""
+
+    def lease(self, ranges: Sequence[tuple[int, int]], span_ms: int) -> None:
+        """Of messages that are dealt one by one: these are this consumer's no more, but nobody else gets them for
+        so long. Unless they are acknowledged until then they have failed, and are ready at once, or dead letters.
+        Also for what was leased before, by any consumer: so long from now on."""
+
+    def reject(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """They are dead letters, however often they were delivered; what was leased, too."""
 
     async def seek(self, offset: int) -> None:
         """Move the subscription; its consumers are closed, as they must connect anew."""
@@ -130,4 +140,6 @@ class Consumer(Protocol):
     async def closed(self) -> str:
         """Wait until the broker closes it; answers why."""
 
-    async def close(self) -> None: ...
+    async def close(self, *, failed: bool = False) -> None:
+        """What it has goes to others, at once. `failed`: its client is gone without a word, so where a policy
+        counts failures this is one of each message that it had."""

@@ -37,6 +37,8 @@ class QueueMessages:
     #: Of the broker's own: what was taken in under this stamp, or under a higher epoch of its id, is not taken in
     #: again.
     stamp: Stamp | None = None
+    #: Of dead letters: they stay for consumers of the queue, whether it has had any or not.
+    kept: bool = False
 
 
 @dataclass(frozen=True, slots=True)

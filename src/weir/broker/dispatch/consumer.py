@@ -43,7 +43,13 @@ class Owner(Protocol):
 
     def ack_up_to(self, consumer: "BrokerConsumer", offset: int) -> None: ...
 
-    def redeliver(self, consumer: "BrokerConsumer", ranges: Sequence[tuple[int, int]] | None) -> None: ...
+    def redeliver(
+        self, consumer: "BrokerConsumer", ranges: Sequence[tuple[int, int]] | None, *, delay_ms: int | None = None
+    ) -> None: ...
+
+    def lease(self, consumer: "BrokerConsumer", ranges: Sequence[tuple[int, int]], span_ms: int) -> None: ...
+
+    def reject(self, consumer: "BrokerConsumer", ranges: Sequence[tuple[int, int]]) -> None: ...
 
     async def seek(self, offset: int) -> None: ...
 
@@ -51,7 +57,7 @@ class Owner(Protocol):
 
     async def unsubscribe(self, consumer: "BrokerConsumer", *, force: bool) -> None: ...
 
-    async def leave(self, consumer: "BrokerConsumer") -> None: ...
+    async def leave(self, consumer: "BrokerConsumer", *, failed: bool = False) -> None: ...
 
 
 class BrokerConsumer:
@@ -268,10 +274,18 @@ class BrokerConsumer:
     def ack_up_to(self, offset: int) -> None:
         self._owner.ack_up_to(self, offset)
 
-    def redeliver(self, ranges: Sequence[tuple[int, int]] | None = None) -> None:
+    def redeliver(self, ranges: Sequence[tuple[int, int]] | None = None, *, delay_ms: int | None = None) -> None:
         if not self.retired:
             self._check_open()
-        self._owner.redeliver(self, ranges)
+        self._owner.redeliver(self, ranges, delay_ms=delay_ms)
+
+    def lease(self, ranges: Sequence[tuple[int, int]], span_ms: int) -> None:
+        self._check_open()
+        self._owner.lease(self, ranges, span_ms)
+
+    def reject(self, ranges: Sequence[tuple[int, int]]) -> None:
+        self._check_open()
+        self._owner.reject(self, ranges)
 
     async def seek(self, offset: int) -> None:
         self._check_open()
@@ -300,8 +314,8 @@ class BrokerConsumer:
     async def closed(self) -> str:
         return await asyncio.shield(self._closed)
 
-    async def close(self) -> None:
-        await self._owner.leave(self)
+    async def close(self, *, failed: bool = False) -> None:
+        await self._owner.leave(self, failed=failed)
 
     def _check_open(self) -> None:
         if self._closed.done():

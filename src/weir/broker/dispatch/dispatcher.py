@@ -45,6 +45,7 @@ class DispatchParts:
     partition: int | None = None
     #: Its filters; None: there is nothing but what `visible` says.
     screen: Screen | None = None
+    now_ms: Callable[[], int] = int
 
 
 class Dispatcher(Protocol):
@@ -60,8 +61,8 @@ class Dispatcher(Protocol):
     def join(self, consumer: BrokerConsumer) -> None:
         """Raises if it does not fit to those that are there."""
 
-    def leave(self, consumer: BrokerConsumer) -> None:
-        """What it has goes to others."""
+    def leave(self, consumer: BrokerConsumer, *, failed: bool = True) -> None:
+        """What it has goes to others. `failed`: it has gone without a word."""
 
     def pump(self) -> None:
         """Deliver whatever can be delivered now."""
@@ -69,7 +70,10 @@ class Dispatcher(Protocol):
     def give_back(self, consumer: BrokerConsumer, deliveries: list[Delivery]) -> None:
         """The consumer never saw these."""
 
-    def redeliver(self, consumer: BrokerConsumer, ranges: Sequence[tuple[int, int]] | None) -> None: ...
+    def redeliver(
+        self, consumer: BrokerConsumer, ranges: Sequence[Run] | None, *, delay_ms: int | None = None
+    ) -> None:
+        """`delay_ms`: where messages are dealt one by one, how long they wait, whatever the policy says."""
 
     def settled(self, consumer: BrokerConsumer | None, ranges: Sequence[Run]) -> bool:
         """These offsets were acknowledged, by this consumer if by any. Answers whether something else may be

@@ -62,7 +62,7 @@ class KeyShared:
         self._remap(mapped)
         self.pump()
 
-    def leave(self, consumer: BrokerConsumer) -> None:
+    def leave(self, consumer: BrokerConsumer, *, failed: bool = True) -> None:
         del self._consumers[consumer.number]
         consumer.take_inbox()
         self._map = map_of(self._consumers, self._mode.sticky)
@@ -217,7 +217,9 @@ class KeyShared:
             for piece in self._released(consumer, back):
                 self._park(piece)
 
-    def redeliver(self, consumer: BrokerConsumer, ranges: Sequence[tuple[int, int]] | None) -> None:
+    def redeliver(
+        self, consumer: BrokerConsumer, ranges: Sequence[tuple[int, int]] | None, *, delay_ms: int | None = None
+    ) -> None:
         back = count_again(self._desk, consumer, returned(consumer, ranges, self._take_back))
         for piece in self._released(consumer, back):
             self._park(piece)

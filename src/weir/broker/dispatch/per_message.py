@@ -1,33 +1,32 @@
 """The dispatcher of queues: message by message to whoever has credit, in turn, and never more than the credit.
 
 A batch is handed out whole where one consumer has credit for all of it. What is ready: what came back, in its old
-places, then what comes next in the log; or, where there are levels of priority, all of it by level.
+places, then what comes next in the log; or, where there are levels of priority, all of it by level. What failed
+may have to wait first, and is aside meanwhile.
 """
 
-import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pyroaring import BitMap64
 
 from weir.broker.api import Delivery
 from weir.broker.dispatch.consumer import BrokerConsumer
+from weir.broker.dispatch.credits import credits_of
 from weir.broker.dispatch.decisions import Seat, deal
 from weir.broker.dispatch.dispatcher import DispatchParts, ack_invisible, wanted_of
+from weir.broker.dispatch.giving import give
+from weir.broker.dispatch.looking import LookAhead
+from weir.broker.dispatch.offsets import offsets_in, set_of
 from weir.broker.dispatch.queue_side import LevelsOf, QueueSide
 from weir.broker.dispatch.ready import Levelled, Ready, Returned, hold
 from weir.broker.dispatch.redeliveries import Redeliveries
+from weir.broker.dispatch.retries import MOST_WAITING, Retries
 from weir.broker.dispatch.selecting import Selecting
 from weir.model.batch import Batch, BatchFlags
-from weir.model.bits import Run, bits_at, indices_of
+from weir.model.bits import Run, indices_of
 from weir.model.errors import SubscriptionBusyError
 from weir.runtime.waiters import Waiters
 
-#: Messages, and batches, whose levels are looked for without a pause.
-_LOOK_MESSAGES = 512
-_LOOK_BATCHES = 32
-#: About so many messages are read at a time to look for levels.
-_LOOK_CREDIT = 100
-_A_BATCH = _LOOK_MESSAGES // _LOOK_BATCHES
 #: Nearly every batch: an identity is cheaper than arithmetic on flags.
 _PLAIN = BatchFlags.NONE
 
@@ -37,31 +36,48 @@ class PerMessage:
     ready or aside."""
 
     def __init__(
-        self, desk: DispatchParts, side: QueueSide, counts: Redeliveries, levels_of: LevelsOf, *, queue: bool
+        self,
+        desk: DispatchParts,
+        side: QueueSide,
+        counts: Redeliveries,
+        levels_of: LevelsOf,
+        *,
+        queue: bool,
+        retries: Retries,
+        dead: Callable[[], BitMap64],
     ) -> None:
-        """`queue`: whether it serves the queue itself, whose rules hold; else another subscription of it."""
+        """`queue`: whether it serves the queue itself, whose rules hold; else another subscription of it. `dead`:
+        what is given up, and not acknowledged yet."""
         self._desk = desk
         self._side = side
         self._queue = queue
-        self._levels_of = levels_of
         self._feed = desk.make_feed(self._read)
         self._ready_feed = desk.make_feed(self._read)
         self._brake = desk.make_brake(self.pump)
         self._consumers: list[BrokerConsumer] = []
         #: Of the consumers, those that get what is ready; the others only have something, or take it themselves.
         self._served: list[BrokerConsumer] = []
-        self._levels = Levelled(side.levels) if side.levels else None
+        priority = side.priority
+        self._levels = (
+            Levelled(priority.levels, priority.passed, priority.longest_ms, desk.now_ms)
+            if priority.levels
+            else None
+        )
         self._ready: Ready = Returned() if self._levels is None else self._levels
-        self._aside = BitMap64()
         self._selecting = Selecting(desk.screen)
+        self._look_ahead = (
+            None
+            if self._levels is None
+            else LookAhead(self._levels, self._feed, levels_of, self._fresh, self._read)
+        )
+        self._retries = retries
+        self._dead = dead
+        self._aside = desk.cursor.unacked_of(retries.waiting() | dead())
         self._counts = counts
         self._turn = 0
         self._capped = False  # a limit on unacknowledged messages held someone back
         self._pumping = False
         self._reading = False  # what is next must be read first
-        #: Levels: what is before it is looked through before anything is delivered.
-        self._look_until = 0
-        self._looks_again = False
         #: Woken when something was read, for those who take messages themselves.
         self.looked = Waiters()
         self.read_at = desk.cursor.mark_delete + 1
@@ -83,7 +99,7 @@ class PerMessage:
         return len(self._aside)
 
     def join(self, consumer: BrokerConsumer) -> None:
-        self._look_until = self._feed.end_offset
+        self._look_through()
         if consumer.request.counted:
             if self._served and (consumer.request.alone or self._served[0].request.alone):
                 raise SubscriptionBusyError("there is another consumer, and one wants to be alone")
@@ -92,16 +108,23 @@ class PerMessage:
         self._consumers.append(consumer)
         self._choose()
 
-    def leave(self, consumer: BrokerConsumer) -> None:
+    def _look_through(self) -> None:
+        """Levels: all that is there now is looked at before anything is delivered."""
+        if self._look_ahead is not None:
+            self._look_ahead.until = self._feed.end_offset
+
+    def leave(self, consumer: BrokerConsumer, *, failed: bool = True) -> None:
+        """`failed`: what it has seen and not acknowledged counts as delivered in vain."""
         self._consumers.remove(consumer)
         self._stop_serving(consumer)
         held, consumer.offsets = consumer.offsets, BitMap64()
-        self._put_back(held, held - _offsets_in(consumer.take_inbox()))
+        unseen = offsets_in(consumer.take_inbox())
+        self._put_back(held, held - unseen if failed or self._queue else BitMap64())
         self.pump()
 
     def retire(self, consumer: BrokerConsumer) -> None:
         """It is served no more; what it has not seen goes to others."""
-        unseen = _offsets_in(consumer.take_inbox())
+        unseen = offsets_in(consumer.take_inbox())
         consumer.retire()
         self._stop_serving(consumer)
         consumer.offsets -= unseen
@@ -127,8 +150,12 @@ class PerMessage:
             return
         self._pumping = True
         try:
-            while self._ready or self.read_at < self._feed.end_offset or self._selecting.waits:
-                credit_of = self._credits()
+            while (
+                self._ready
+                or self._selecting.waits
+                or (self.read_at < self._feed.end_offset and len(self._aside) < MOST_WAITING)
+            ):
+                credit_of, self._capped = credits_of(self._served, self._consumers, self._desk.limits)
                 if not any(credit_of) or not self._brake.free():
                     return
                 if self._selecting:
@@ -141,7 +168,7 @@ class PerMessage:
     def take(self, consumer: BrokerConsumer) -> Delivery | bool:
         """The one message that is next, for whoever takes it himself; False if nothing is ready, True if that is
         not known yet: `looked` tells when."""
-        self._look_until = max(self._look_until, self._feed.end_offset)
+        self._look_through()
         self._reading = False
         if self._selecting:
             self._ready.add(self._selecting.oldest())
@@ -158,29 +185,12 @@ class PerMessage:
         self.looked.wake()
         self.pump()
 
-    def _credits(self) -> list[int]:
-        """Of each consumer: what it asked for, as far as the limits on unacknowledged messages allow."""
-        limits = self._desk.limits
-        credit_of = [consumer.capacity if consumer.active else 0 for consumer in self._served]
-        self._capped = False
-        if not limits.subscription and not limits.consumer:
-            return credit_of
-        room = limits.subscription - sum(c.unacked for c in self._consumers) if limits.subscription else None
-        for place, consumer in enumerate(self._served):
-            wanted = credit = credit_of[place]
-            if credit > 0 and limits.consumer:
-                credit = min(credit, limits.consumer - consumer.unacked)
-            if credit > 0 and room is not None:
-                credit = min(credit, room)
-                room -= max(0, credit)
-            self._capped |= credit <= 0 < wanted
-            credit_of[place] = max(0, credit)
-        return credit_of
-
     def _serve(self, who: Sequence[BrokerConsumer], credit_of: list[int]) -> bool:
         """Hand something out to these, of whom some have credit; whether there is reason to go on."""
-        if self._levels is not None and not self._look_ahead(self._levels):
-            return False
+        if self._look_ahead is not None:
+            self.read_at, enough, self._reading = self._look_ahead.look(self.read_at)
+            if not enough:
+                return False
         if self._ready:
             return self._from_ready(who, credit_of)
         return self._levels is None and self._from_log(who, credit_of)
@@ -287,99 +297,72 @@ class PerMessage:
         return len(indices)
 
     def _give(self, consumer: BrokerConsumer, batch: Batch, indices: Sequence[int]) -> None:
-        base = batch.base_offset
-        hold(consumer.offsets, base, indices)
-        if self._counts.any_in(base + indices[0], base + indices[-1] + 1):
-            self._give_counted(consumer, batch, indices)
-        else:
-            consumer.give(Delivery(batch, _wanted(indices, batch.count)), len(indices), in_order=True)
+        give(consumer, batch, indices, self._counts)
         self._brake.spend(len(indices), len(batch.payload))
-
-    def _give_counted(self, consumer: BrokerConsumer, batch: Batch, indices: Sequence[int]) -> None:
-        """Neighbours that came equally often before are one delivery."""
-        run: list[int] = []
-        times = 0
-        for index in indices:
-            count = self._counts.of(batch.base_offset + index)
-            if run and count != times:
-                consumer.give(Delivery(batch, _wanted(run, batch.count), times), len(run), in_order=True)
-                run = []
-            run.append(index)
-            times = count
-        consumer.give(Delivery(batch, _wanted(run, batch.count), times), len(run), in_order=True)
-
-    # --- levels -----------------------------------------------------------------------------------------
-
-    def _look_ahead(self, levels: Levelled) -> bool:
-        """Find the levels of what is in the log, so much at a time; whether enough is known to deliver."""
-        left = _LOOK_MESSAGES
-        while left > 0:
-            batches = self._feed.get(self.read_at, _LOOK_CREDIT)
-            if not batches:
-                self._reading = batches is None
-                return batches is not None or self.read_at >= self._look_until
-            for batch in batches:
-                indices = self._fresh(batch)
-                if indices:
-                    levels.note(batch.base_offset, indices, self._levels_of(batch))
-                self.read_at = max(self.read_at, batch.end_offset)
-                left -= max(_A_BATCH, batch.count)
-                if left <= 0:
-                    break
-        if not self._looks_again:
-            self._looks_again = True
-            asyncio.get_running_loop().call_soon(self._look_on)
-        self._reading = self.read_at < self._look_until
-        return not self._reading
-
-    def _look_on(self) -> None:
-        self._looks_again = False
-        self._read()
 
     # --- what comes back --------------------------------------------------------------------------------
 
     def give_back(self, consumer: BrokerConsumer, deliveries: list[Delivery]) -> None:
-        unseen = _offsets_in(deliveries) & consumer.offsets
+        unseen = offsets_in(deliveries) & consumer.offsets
         consumer.offsets -= unseen
         self._ready.add(unseen)
         self.pump()
 
-    def redeliver(self, consumer: BrokerConsumer, ranges: Sequence[tuple[int, int]] | None) -> None:
+    def redeliver(
+        self, consumer: BrokerConsumer, ranges: Sequence[Run] | None, *, delay_ms: int | None = None
+    ) -> None:
         if ranges is None:
-            unseen = _offsets_in(consumer.take_inbox())
+            unseen = offsets_in(consumer.take_inbox())
             back, consumer.offsets = consumer.offsets, BitMap64()
             seen = back - unseen
         else:
-            back = BitMap64()
-            for first, end in ranges:
-                back.add_range(first, end)
-            back &= consumer.offsets
+            back = set_of(ranges) & consumer.offsets
             if consumer.inbox:  # on its way to it
-                back -= _offsets_in(consumer.inbox)
+                back -= offsets_in(consumer.inbox)
             consumer.offsets -= back
             seen = back
         consumer.redelivered += len(seen)
-        self._put_back(back, seen)
+        self._put_back(back, seen, delay_ms)
         self.pump()
 
-    def _put_back(self, offsets: BitMap64, seen: BitMap64) -> None:
+    def _put_back(self, offsets: BitMap64, seen: BitMap64, delay_ms: int | None = None) -> None:
         if seen:
             self._counts.count(seen)
             hooks = self._side.hooks
-            gone = hooks.returned(seen, self._counts) if hooks is not None and self._queue else None
+            gone = (
+                hooks.returned(seen, self._counts) if hooks is not None and self._queue else None
+            ) or BitMap64()
+            gone = gone | self._retries.failed(seen - gone, delay_ms)
             if gone:
                 self._aside |= gone
                 offsets = offsets - gone
         self._ready.add(offsets)
 
+    def lease(self, consumer: BrokerConsumer, ranges: Sequence[Run], span_ms: int) -> None:
+        """What the consumer has of these, or leased before, fails after so long, whoever is there then."""
+        found = set_of(ranges)
+        mine = found & consumer.offsets
+        consumer.offsets -= mine
+        self._aside |= mine
+        again = found - mine
+        if again:
+            again &= self._aside & self._retries.leased()
+        self._retries.lease(mine, again, span_ms)
+
+    def lease_over(self, offsets: BitMap64) -> None:
+        """These were leased: those that are not acknowledged have failed, and have waited already."""
+        failed = (offsets & self._aside) - self._dead()
+        self._aside -= failed
+        self._put_back(failed, failed, 0)
+        self.pump()
+
     def set_aside(self, consumer: BrokerConsumer | None, ranges: Sequence[Run]) -> BitMap64:
         """Take messages that the consumer has, or that are ready; answers which these were."""
-        found = BitMap64()
-        for first, end in ranges:
-            found.add_range(first, end)
+        found = set_of(ranges)
         if consumer is not None:
-            found &= consumer.offsets
+            found &= consumer.offsets | (self._aside & self._retries.leased())
             consumer.offsets -= found
+            self._counts.count(found)
         else:
             for other in self._consumers:
                 found -= other.offsets
@@ -392,7 +375,7 @@ class PerMessage:
 
     def put_back(self, offsets: BitMap64) -> None:
         """What was aside is ready again."""
-        back = offsets & self._aside
+        back = (offsets & self._aside) - self._dead()
         self._aside -= back
         self._ready.add(back)
         self.pump()
@@ -403,6 +386,7 @@ class PerMessage:
         self._ready.empty(kept)
         self._selecting.clear()
         self._counts.keep(kept)
+        self._retries.keep(kept)
         self.read_at = max(self.read_at, end)
         return kept
 
@@ -436,34 +420,13 @@ class PerMessage:
             consumer.offsets.clear()
         self._ready.clear()
         self._selecting.clear()
-        self._aside.clear()
         self._counts.clear()
+        self._retries.clear()
+        self._aside = BitMap64(self._dead())
         self.read_at = self._desk.cursor.mark_delete + 1
-        self._look_until = self._feed.end_offset
+        self._look_through()
         self.pump()
 
     def close(self) -> None:
         self._brake.close()
         self.looked.wake()
-
-
-def _wanted(indices: Sequence[int], count: int) -> int | None:
-    """Messages of a batch, in ascending order, as bits; None for all of them."""
-    size = len(indices)
-    if size == count:
-        return None
-    first = indices[0]
-    if indices[-1] - first + 1 == size:
-        return ((1 << size) - 1) << first
-    return bits_at(indices, count)
-
-
-def _offsets_in(deliveries: Sequence[Delivery]) -> BitMap64:
-    found = BitMap64()
-    for delivery in deliveries:
-        batch = delivery.batch
-        if delivery.wanted is None:
-            found.add_range(batch.base_offset, batch.end_offset)
-        else:
-            found.update([batch.base_offset + index for index in indices_of(delivery.wanted)])
-    return found

@@ -7,6 +7,7 @@ from pyroaring import BitMap64
 
 from weir.broker.dispatch.redeliveries import Redeliveries
 from weir.model.batch import Batch
+from weir.model.priority import NO_LEVELS, Priority
 
 #: The level of each message of a batch, as its producer said it; None if none of them said any.
 LevelsOf = Callable[[Batch], Sequence[int] | None]
@@ -32,11 +33,18 @@ class QueueHooks(Protocol):
 class QueueSide:
     """Changed in place when the rules of the queue change; dispatchers look at it each time."""
 
-    __slots__ = ("hooks", "levels", "single_active")
+    __slots__ = ("hooks", "priority", "single_active")
 
-    def __init__(self, levels: int = 0, *, single_active: bool = False, hooks: QueueHooks | None = None) -> None:
-        #: Levels of priority above 0; 0: none, and nothing is opened to look for any.
-        self.levels = levels
+    def __init__(
+        self, priority: Priority = NO_LEVELS, *, single_active: bool = False, hooks: QueueHooks | None = None
+    ) -> None:
+        #: Levels of priority, and how long the lower ones wait. Without levels nothing is opened to look for any.
+        self.priority = priority
         #: One consumer of the queue at a time is served, the one that came first.
         self.single_active = single_active
         self.hooks = hooks
+
+    @property
+    def levels(self) -> int:
+        """Levels of priority above 0; 0: none."""
+        return self.priority.levels

@@ -1,6 +1,6 @@
 """Messages that are ready to be delivered, as sets of offsets: those that came back, or all, by their levels."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice, takewhile
 from typing import Protocol
 
@@ -64,12 +64,24 @@ class Returned:
 
 
 class Levelled:
-    """All that is ready, by its level: the highest first, and within a level the lowest offset."""
+    """All that is ready, by its level: the highest first, and within a level the lowest offset. A lower level that
+    has something ready has its turn, for one message, when `passed` of higher ones went before it since its last
+    turn, or after `longest_ms`; 0: no such bound."""
 
-    def __init__(self, levels: int) -> None:
+    def __init__(self, levels: int, passed: int = 0, longest_ms: int = 0, now_ms: Callable[[], int] = int) -> None:
         self._ready = [BitMap64() for _ in range(levels + 1)]
         #: What has a level above 0, ready or not: it has it still when it comes back.
         self._marked = [BitMap64() for _ in range(levels + 1)]
+        self._bound = passed
+        self._longest_ms = longest_ms
+        self._now_ms = now_ms
+        #: Of each level: how many of higher ones were delivered while it had something, and since when that is.
+        self._passed = [0] * (levels + 1)
+        self._since_ms = [0] * (levels + 1)
+        #: Whose turn it is.
+        self._turn = 0
+        #: How many of it may be delivered before another is looked at; None: as many as there are.
+        self._room: int | None = None
 
     @property
     def levels(self) -> int:
@@ -78,38 +90,75 @@ class Levelled:
     def __bool__(self) -> bool:
         return any(self._ready)
 
-    def _top(self) -> BitMap64:
-        return next(offsets for offsets in reversed(self._ready) if offsets)
-
     def first(self) -> int:
-        return int(self._top().min())
+        self._choose()
+        return int(self._ready[self._turn].min())
+
+    def _choose(self) -> None:
+        ready = self._ready
+        top = next(level for level in range(len(ready) - 1, -1, -1) if ready[level])
+        self._turn, self._room = top, None
+        if not top or not (self._bound or self._longest_ms):
+            return
+        waiting = [level for level in range(top) if ready[level]]
+        if not waiting:
+            return
+        late = self._now_ms() - self._longest_ms if self._longest_ms else None
+        for level in waiting:
+            if (self._bound and self._passed[level] >= self._bound) or (
+                late is not None and self._since_ms[level] <= late
+            ):
+                self._turn, self._room = level, 1
+                return
+        if self._bound:
+            self._room = min(self._bound - self._passed[level] for level in waiting)
 
     def within(self, end: int, most: int) -> Sequence[int]:
-        return _some(self._top(), end, most)
+        most = most if self._room is None else min(most, self._room)
+        return _some(self._ready[self._turn], end, most)
+
+    def _now_waits(self, level: int) -> None:
+        """It had nothing, and is about to have something."""
+        self._passed[level] = 0
+        if self._longest_ms:
+            self._since_ms[level] = self._now_ms()
 
     def note(self, base: int, indices: Sequence[int], levels: Sequence[int] | None) -> None:
         """Messages of a batch that nobody has had yet."""
         if levels is None:
+            if not self._ready[0]:
+                self._now_waits(0)
             hold(self._ready[0], base, indices)
             return
         most = self.levels
         for index in indices:
             level = min(levels[index], most)
+            if not self._ready[level]:
+                self._now_waits(level)
             self._ready[level].add(base + index)
             if level:
                 self._marked[level].add(base + index)
 
     def add(self, offsets: BitMap64) -> None:
         rest = offsets
-        for ready, marked in zip(self._ready[1:], self._marked[1:], strict=True):
-            mine = marked & rest
+        for level in range(1, len(self._ready)):
+            mine = self._marked[level] & rest
             if mine:
-                ready |= mine
+                self._add(level, mine)
                 rest = rest - mine
-        self._ready[0] |= rest
+        self._add(0, rest)
+
+    def _add(self, level: int, offsets: BitMap64) -> None:
+        if offsets and not self._ready[level]:
+            self._now_waits(level)
+        self._ready[level] |= offsets
 
     def remove(self, offsets: Sequence[int]) -> None:
-        _remove(self._top(), offsets)
+        _remove(self._ready[self._turn], offsets)
+        if self._bound or self._longest_ms:
+            for level in range(self._turn):
+                self._passed[level] += len(offsets)
+            self._now_waits(self._turn)
 
     def unmark(self, first: int, end: int) -> None:
         """Those in [first, end), none of them ready, are done with."""

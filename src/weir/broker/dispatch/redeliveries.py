@@ -5,6 +5,7 @@ thousand times. Both are small as sets: the counts are sliced into binary digits
 messages that have it.
 """
 
+from collections.abc import Iterator, Sequence
 from functools import reduce
 
 from pyroaring import BitMap64
@@ -30,6 +31,25 @@ class Redeliveries:
         if offset not in self._any:
             return 0
         return sum(1 << place for place, having in enumerate(self._digits) if offset in having)
+
+    def groups(self, offsets: BitMap64) -> Iterator[tuple[int, BitMap64]]:
+        """These by how often each was delivered before."""
+        yield from _split(offsets, self._digits, len(self._digits) - 1, 0)
+
+    def all(self) -> BitMap64:
+        """What was delivered before."""
+        return BitMap64(self._any)
+
+    @property
+    def digits(self) -> Sequence[BitMap64]:
+        """The counts as they are kept: at place n what has the digit of 2^n."""
+        return self._digits
+
+    def restore(self, digits: Sequence[BitMap64]) -> None:
+        """As they were kept."""
+        self._digits = [BitMap64(having) for having in digits[:_DIGITS]]
+        self._any = BitMap64().union(*self._digits) if self._digits else BitMap64()
+        self._shrink()
 
     def any_in(self, first: int, end: int) -> bool:
         """Whether any of [first, end) was delivered before."""
@@ -71,3 +91,16 @@ class Redeliveries:
     def clear(self) -> None:
         self._digits.clear()
         self._any.clear()
+
+
+def _split(
+    offsets: BitMap64, digits: Sequence[BitMap64], place: int, count: int
+) -> Iterator[tuple[int, BitMap64]]:
+    if not offsets:
+        return
+    if place < 0:
+        yield count, offsets
+        return
+    having = offsets & digits[place]
+    yield from _split(offsets - having, digits, place - 1, count)
+    yield from _split(having, digits, place - 1, count | 1 << place)

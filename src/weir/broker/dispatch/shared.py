@@ -30,7 +30,7 @@ class Shared:
     def join(self, consumer: BrokerConsumer) -> None:
         self._consumers.append(consumer)
 
-    def leave(self, consumer: BrokerConsumer) -> None:
+    def leave(self, consumer: BrokerConsumer, *, failed: bool = True) -> None:
         self._consumers.remove(consumer)
         consumer.take_inbox()
         for piece in consumer.pending.clear():
@@ -134,7 +134,9 @@ class Shared:
             for piece in consumer.pending.cut_bits(delivery.batch.base_offset, delivery.wanted):
                 self._again.add(piece)
 
-    def redeliver(self, consumer: BrokerConsumer, ranges: Sequence[tuple[int, int]] | None) -> None:
+    def redeliver(
+        self, consumer: BrokerConsumer, ranges: Sequence[tuple[int, int]] | None, *, delay_ms: int | None = None
+    ) -> None:
         for piece in count_again(self._desk, consumer, returned(consumer, ranges, self._take_back)):
             self._again.add(piece)
         self.pump()

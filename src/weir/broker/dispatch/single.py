@@ -40,7 +40,7 @@ class SingleActive:
         self._choose()
         consumer.set_active(consumer is self._active)
 
-    def leave(self, consumer: BrokerConsumer) -> None:
+    def leave(self, consumer: BrokerConsumer, *, failed: bool = True) -> None:
         self._consumers.remove(consumer)
         consumer.take_inbox()
         if consumer is self._active:
@@ -97,7 +97,9 @@ class SingleActive:
         if consumer is self._active:
             self.read_at = min(self.read_at, deliveries[0].batch.base_offset)
 
-    def redeliver(self, consumer: BrokerConsumer, ranges: Sequence[tuple[int, int]] | None) -> None:
+    def redeliver(
+        self, consumer: BrokerConsumer, ranges: Sequence[tuple[int, int]] | None, *, delay_ms: int | None = None
+    ) -> None:
         """Everything that is not acknowledged, whatever was asked for: single messages would be out of order."""
         if consumer is not self._active:
             return

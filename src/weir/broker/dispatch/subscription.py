@@ -2,99 +2,52 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 from pyroaring import BitMap64
 
 from weir.broker.api import Delivery, QueryProgress, SubscribeRequest, SubscriptionType
+from weir.broker.dispatch.choosing import dispatcher_of
 from weir.broker.dispatch.consumer import BrokerConsumer
 from weir.broker.dispatch.dispatcher import Dispatcher, DispatchParts, UnackedLimits
-from weir.broker.dispatch.feed import Source
-from weir.broker.dispatch.key_ranges import KeysOf
-from weir.broker.dispatch.key_shared import KeyShared
+from weir.broker.dispatch.offsets import runs_in, set_of
 from weir.broker.dispatch.per_message import PerMessage
-from weir.broker.dispatch.queue_side import LevelsOf, QueueSide
 from weir.broker.dispatch.redeliveries import Redeliveries
-from weir.broker.dispatch.shared import Shared
-from weir.broker.dispatch.single import SingleActive
-from weir.broker.dispatch.waiting import waiting_messages
+from weir.broker.dispatch.retries import Retries
+from weir.broker.dispatch.subscription_parts import (
+    RETAINS,
+    SubscriptionParts,
+    commit_key,
+    cursor_key,
+    keys_of_subscription,
+    record_key,
+    retries_key,
+)
+from weir.broker.dispatch.waiting import waiting_batch, waiting_messages
 from weir.broker.filters.compiled import CompiledFilter, compiled
-from weir.broker.filters.masks import Masks
 from weir.broker.filters.screen import Screen, ScreenedFeed
 from weir.broker.groups.query_progress import progress_of_commit
 from weir.broker.publish.limits import Brake, RateLimit
-from weir.broker.settings import BrokerSettings
-from weir.broker.topic.meters import Histogram, Meter
+from weir.broker.topic.meters import Meter
 from weir.broker.transactions.decided_log import DecidedLog
 from weir.model.batch import Batch
 from weir.model.bits import Run
-from weir.model.errors import FilterError, NotAllowedError, SubscriptionBusyError
+from weir.model.errors import FilterError, NotAllowedError, SubscriptionBusyError, WeirError
 from weir.model.filters import MessageFilter, filter_in, with_filter
 from weir.model.policies import Rate
 from weir.model.queues import QUEUE_SUBSCRIPTION
+from weir.model.retry import RetryPolicy, retry_of
 from weir.runtime.byte_budget import ByteShare
-from weir.runtime.interfaces import Clock
-from weir.runtime.tasks import TaskScope
 from weir.stream.cursor import Cursor
 from weir.stream.state import StateLog
+from weir.wire.amqp.death import Reason
+from weir.wire.snapshots.retries import decode_retries
 from weir.wire.snapshots.subscriptions import decode_subscription, encode_subscription
 
 log = logging.getLogger(__name__)
 
 _INDIVIDUAL = (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)
-#: A property: "false" if what the subscription has not acknowledged may be trimmed, expires for others only, and
-#: counts for no quota. So it is with consumer groups, which keep their positions themselves.
-RETAINS = "weir.retains"
-
-
-class CursorStore(Protocol):
-    """What `weir.stream.state.StateLog` offers, as far as subscriptions need it."""
-
-    def get(self, key: str) -> bytes | None: ...
-
-    def put(self, key: str, value: bytes) -> None: ...
-
-    def mark(self, key: str, source: Callable[[], bytes]) -> None: ...
-
-    def delete(self, key: str) -> None: ...
-
-    async def flush(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class SubscriptionParts:
-    """What the subscriptions of one topic share."""
-
-    clock: Clock
-    settings: BrokerSettings
-    #: All that is stored, decided or not.
-    log: Source
-    #: What is decided, and of it the latest message of each key, for those who ask for that.
-    source: DecidedLog
-    view: DecidedLog
-    state: CursorStore
-    tasks: TaskScope
-    keys_of: KeysOf
-    topic_rate: RateLimit
-    #: From append to delivery.
-    latency: Histogram
-    partition: int | None
-    #: Called when a subscription is gone for good, or must go with its last consumer.
-    dropped: "Callable[[Subscription], None]"
-    #: What the topic is as a queue, and how to look for levels of priority.
-    side: QueueSide = field(default_factory=QueueSide)
-    levels_of: LevelsOf = lambda batch: None
-    #: Counts what its subscriptions give out.
-    given: Callable[[], Meter] | None = None
-    #: Told that a cursor has moved, and what is acknowledged by that (None: anything); whether it must be written
-    #: down, for whoever has the log next.
-    moved: "Callable[[Subscription, Sequence[Run] | None], bool]" = lambda subscription, runs: True
-    #: What passes which filter.
-    masks: Masks = field(default_factory=Masks)
-    #: Told of all that is delivered, by the name of the subscription.
-    note_delivered: Callable[[str, Sequence[Delivery]], None] | None = None
 
 
 class Subscription:
@@ -130,6 +83,9 @@ class Subscription:
         self._redeliveries = Redeliveries()
         self._screen = Screen(around.masks, cursor, around.source.visible, self._note)
         self._screen.filter = _stored_filter(name, self.properties)
+        self._retries: Retries | None = None
+        #: What the topic's policies say of retries, where its own properties say nothing.
+        self._retry_below: RetryPolicy | None = None
         self._dispatcher: Dispatcher | None = None
         self._consumer_count = 0
         self._moved_at = 0  # consumers up to this number had their messages before the last seek
@@ -156,6 +112,29 @@ class Subscription:
     def query(self) -> QueryProgress | None:
         """What the query said last whose position this is; None if it is no query's."""
         return progress_of_commit(self._around.state.get(commit_key(self.name))) if self.durable else None
+
+    @property
+    def retry(self) -> RetryPolicy:
+        """What becomes of messages that fail: its own words, and where these are silent the topic's."""
+        try:
+            own = retry_of(self.properties)
+        except WeirError as bad:  # a newer Weir's
+            log.warning("subscription %s: %s", self.name, bad)
+            own = None
+        return (own or RetryPolicy()).over(self._retry_below)
+
+    @property
+    def retries(self) -> Retries:
+        """Those that failed; made when there may be any."""
+        if self._retries is None:
+            self._retries = self._load_retries()
+            self._retries.policy = self.retry
+        return self._retries
+
+    @property
+    def deliveries(self) -> Redeliveries:
+        """How often messages were delivered in vain, where they are dealt one by one."""
+        return self._redeliveries
 
     @property
     def backlog(self) -> int:
@@ -256,8 +235,10 @@ class Subscription:
 
     def _is_per_message(self, request: SubscribeRequest) -> bool:
         """Shared ones of queues, of topics that have levels, and for those who ask for it."""
+        if request.type is not SubscriptionType.SHARED:
+            return False
         exact = self.name == QUEUE_SUBSCRIPTION or request.per_message or self._around.side.levels > 0
-        return exact and request.type is SubscriptionType.SHARED
+        return exact or self.retry.active
 
     def per_message(self) -> PerMessage | None:
         """The dispatcher of a subscription that is a queue; None if its consumers are of another type."""
@@ -280,26 +261,28 @@ class Subscription:
             self.limits,
             around.partition,
             screen,
+            around.clock.wall_ms,
         )
-        match kind:
-            case SubscriptionType.SHARED if per_message:
-                queue = self.name == QUEUE_SUBSCRIPTION
-                return PerMessage(parts, around.side, self._redeliveries, around.levels_of, queue=queue)
-            case SubscriptionType.SHARED:
-                return Shared(parts)
-            case SubscriptionType.KEY_SHARED:
-                return KeyShared(parts, around.keys_of)
-            case _:
-                return SingleActive(parts, failover=kind is SubscriptionType.FAILOVER)
+        if not per_message:
+            return dispatcher_of(kind, parts, around.keys_of)
+        return PerMessage(
+            parts,
+            around.side,
+            self._redeliveries,
+            around.levels_of,
+            queue=self.name == QUEUE_SUBSCRIPTION,
+            retries=self.retries,
+            dead=partial(around.given_up.dead, self),
+        )
 
-    async def leave(self, consumer: BrokerConsumer) -> None:
-        """The consumer closes itself."""
-        self.expel(consumer, "closed by the client")
+    async def leave(self, consumer: BrokerConsumer, *, failed: bool = False) -> None:
+        """The consumer closes itself. `failed`: no, its client is gone without a word."""
+        self.expel(consumer, "closed by the client", failed=failed)
 
-    def expel(self, consumer: BrokerConsumer, reason: str) -> None:
+    def expel(self, consumer: BrokerConsumer, reason: str, *, failed: bool = False) -> None:
         if self._dispatcher is None or not consumer.open:
             return
-        self._dispatcher.leave(consumer)
+        self._dispatcher.leave(consumer, failed=failed)
         self.redelivered += consumer.redelivered
         consumer.shut(reason)
         self.last_active_ms = self._around.clock.wall_ms()
@@ -326,10 +309,22 @@ class Subscription:
         self.disconnect(reason)
         if self._dispatcher is not None:
             self._dispatcher.close()
+        self.close()
+        self._around.given_up.forget(self)
         if self.durable:
-            for key in (cursor_key(self.name), record_key(self.name), commit_key(self.name)):
+            for key in keys_of_subscription(self.name):
                 self._around.state.delete(key)
         self._around.dropped(self)
+
+    def mark_retries(self) -> None:
+        """The topic is about to be closed: what failed is written down, if that has not been done yet."""
+        if self._retries is not None and self._retries.unsaved:
+            self.retries_changed()
+
+    def close(self) -> None:
+        """Nothing happens by itself any more."""
+        if self._retries is not None:
+            self._retries.close()
 
     async def unsubscribe(self, consumer: BrokerConsumer, *, force: bool) -> None:
         if len(self.consumers) > 1 and not force:
@@ -388,9 +383,75 @@ class Subscription:
             for base in [base for base in counts if first <= base < end]:
                 del counts[base]
 
-    def redeliver(self, consumer: BrokerConsumer, ranges: Sequence[tuple[int, int]] | None) -> None:
+    def redeliver(
+        self, consumer: BrokerConsumer, ranges: Sequence[Run] | None, *, delay_ms: int | None = None
+    ) -> None:
         if self._dispatcher is not None:
-            self._dispatcher.redeliver(consumer, ranges)
+            self._dispatcher.redeliver(consumer, ranges, delay_ms=delay_ms)
+
+    # --- what fails -------------------------------------------------------------------------------------
+
+    def apply_retry(self, below: RetryPolicy | None) -> None:
+        """The topic's policies say this of retries, from now on. Shared consumers may come back to a dispatcher
+        that counts."""
+        self._retry_below = below
+        self._retry_changed()
+
+    def _retry_changed(self) -> None:
+        policy = self.retry
+        if self._retries is not None:
+            self._retries.policy = policy
+            self._retries.changed()
+        if policy.active and self.type is SubscriptionType.SHARED and not isinstance(self._dispatcher, PerMessage):
+            self.renew("the subscription retries messages by a policy now")
+
+    def _load_retries(self) -> Retries:
+        data = self._around.state.get(retries_key(self.name)) if self.durable else None
+        counts, saved = self._redeliveries, None
+        if data is not None:
+            try:
+                saved = decode_retries(data)
+            except WeirError as bad:
+                log.error("subscription %s: how often messages failed is forgotten: %s", self.name, bad)
+        found = Retries(self, counts, self._around.clock, saved)
+        if saved is not None:
+            counts.keep(self.cursor.unacked_of(counts.all()))
+            found.keep(self.cursor.unacked_of(found.waiting()))
+        return found
+
+    def lease(self, consumer: BrokerConsumer, ranges: Sequence[Run], span_ms: int) -> None:
+        if not isinstance(self._dispatcher, PerMessage):
+            raise NotAllowedError(f"messages of subscription {self.name!r} are not dealt one by one")
+        self._dispatcher.lease(consumer, ranges, span_ms)
+
+    def reject(self, consumer: BrokerConsumer, ranges: Sequence[Run]) -> None:
+        """Dead letters, from now on."""
+        if isinstance(self._dispatcher, PerMessage):
+            found = self._dispatcher.set_aside(consumer, ranges)
+        else:
+            found = self.cursor.unacked_of(set_of(ranges))
+        if found:
+            self._around.given_up.take(self, found, Reason.REJECTED)
+
+    def again(self, offsets: BitMap64) -> None:
+        if isinstance(self._dispatcher, PerMessage):
+            self._dispatcher.put_back(offsets)
+
+    def lease_over(self, offsets: BitMap64) -> None:
+        dispatcher = self.per_message()
+        if dispatcher is not None:
+            dispatcher.lease_over(offsets)
+
+    def give_up(self, offsets: BitMap64, reason: Reason) -> None:
+        self._around.given_up.take(self, offsets, reason)
+
+    def ack_soon(self, offsets: BitMap64) -> None:
+        """In the next turn of the loop: they are aside until then."""
+        asyncio.get_running_loop().call_soon(self.ack, None, list(runs_in(offsets)))
+
+    def retries_changed(self) -> None:
+        if self.durable and not self._gone and self._retries is not None:
+            self._around.state.mark(retries_key(self.name), self._retries.to_bytes)
 
     def drop_ready(self) -> int:
         """Acknowledge all that no consumer has; answers how many messages that were."""
@@ -430,19 +491,7 @@ class Subscription:
 
     async def waiting_batch(self, number: int) -> Batch | None:
         """The `number`th batch, from 1 on, of which something is not acknowledged."""
-        source, offset = self._source, self._source.start_offset
-        while True:
-            offset = max(self.cursor.next_unacked(offset), source.start_offset)
-            if offset >= source.end_offset or not (batches := await source.read(offset, _LOOK_BYTES)):
-                return None
-            for batch in batches:
-                first = max(offset, batch.base_offset)
-                if source.visible(batch) == 0 or self.cursor.all_acked(first, batch.end_offset):
-                    continue
-                number -= 1
-                if number == 0:
-                    return batch
-            offset = batches[-1].end_offset
+        return await waiting_batch(self._source, self.cursor, number)
 
     async def waiting(self, count: int) -> list[tuple[Batch, int]]:
         """The first unacknowledged messages, each as its batch and its index there, as they would be delivered."""
@@ -518,8 +567,11 @@ class Subscription:
     def set_properties(self, properties: Mapping[str, str]) -> None:
         """A filter among them holds at once. FilterError."""
         self._screen.filter = compiled(filter_in(properties))
+        """NotAllowedError for what they cannot say."""
+        retry_of(properties)
         self.properties = dict(properties)
         self.save()
+        self._retry_changed()
 
     def save(self) -> None:
         """Write the record of a durable subscription, new or changed; durable with the next flush."""
@@ -547,21 +599,6 @@ def _stored_filter(name: str, properties: Mapping[str, str]) -> CompiledFilter |
 
 
 _SEEK_GRACE_S = 30.0
-#: Read at a time, to find what waits.
-_LOOK_BYTES = 1024 * 1024
-
-
-def cursor_key(name: str) -> str:
-    return f"cursor/{name}"
-
-
-def record_key(name: str) -> str:
-    return f"subscription/{name}"
-
-
-def commit_key(name: str) -> str:
-    """What a consumer group said when it last placed the cursor."""
-    return f"commit/{name}"
 
 
 def load_subscriptions(around: SubscriptionParts, state: StateLog) -> dict[str, Subscription]:

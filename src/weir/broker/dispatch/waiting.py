@@ -49,3 +49,20 @@ def _levelled(found: list[Place], levels_of: LevelsOf) -> Iterator[tuple[int, Pl
         if batch is not last:
             last, levels = batch, levels_of(batch)
         yield (0 if levels is None else levels[index]), (batch, index)
+
+
+async def waiting_batch(source: DecidedLog, cursor: Cursor, number: int) -> Batch | None:
+    """The `number`th batch, from 1 on, of which something is not acknowledged."""
+    offset = source.start_offset
+    while True:
+        offset = max(cursor.next_unacked(offset), source.start_offset)
+        if offset >= source.end_offset or not (batches := await source.read(offset, _LOOK_BYTES)):
+            return None
+        for batch in batches:
+            first = max(offset, batch.base_offset)
+            if source.visible(batch) == 0 or cursor.all_acked(first, batch.end_offset):
+                continue
+            number -= 1
+            if number == 0:
+                return batch
+        offset = batches[-1].end_offset

@@ -11,7 +11,8 @@ from dataclasses import replace
 from typing import Protocol
 
 from weir.broker.api import StartAt
-from weir.broker.dispatch.subscription import RETAINS, Subscription, commit_key
+from weir.broker.dispatch.subscription import Subscription
+from weir.broker.dispatch.subscription_parts import RETAINS, commit_key
 from weir.broker.groups.query_progress import parse_progress
 from weir.broker.topic.opening import AnyTopic
 from weir.broker.topic.topic import BrokerTopic

@@ -11,12 +11,10 @@ from weir.broker.api import Outgoing, QueueMessages, Receipt, StartAt, Subscribe
 from weir.broker.dispatch.consumer import BrokerConsumer
 from weir.broker.dispatch.subscription import Subscription
 from weir.broker.publish.producers import BrokerProducer
-from weir.broker.queues.keeping.dead_letters import DeadLetters
 from weir.broker.queues.keeping.keeper import QueueKeeper
 from weir.broker.queues.local import LocalQueue, QueueOwner
 from weir.broker.topic.topic import BrokerTopic
 from weir.model.batch import BatchFormat, Stamp
-from weir.model.bits import Run
 from weir.model.errors import (
     MessageTooLargeError,
     OutOfOrderSequenceError,
@@ -61,20 +59,7 @@ class DurableQueue(LocalQueue):
     def keep(self, runtime: Runtime) -> None:
         """Its rules are at work from now on."""
         topic = self.topic
-
-        def settle(ranges: Sequence[Run]) -> None:
-            if (found := self.subscription) is not None:
-                found.ack(None, ranges)
-
-        letters = DeadLetters(
-            self.name,
-            topic.stream,
-            self._owner,
-            settle=settle,
-            store=topic.state,
-            runtime=runtime,
-            tasks=self._tasks,
-        )
+        letters = topic.letters.of(QUEUE_SUBSCRIPTION)
         keeper = self.keeper = QueueKeeper(self, letters, topic.end_offset, runtime=runtime, tasks=self._tasks)
         topic.queue_side.hooks = keeper
         topic.on_growth(lambda: keeper.grown(topic.stable_offset))
@@ -163,6 +148,8 @@ class DurableQueue(LocalQueue):
         if not messages.encoded:
             return []
         entries = self._entries(messages.encoded)
+        if messages.kept:
+            self.topic.keep_for_queue()
         if messages.stamp is not None:
             return self._send_stamped(producer, entries, messages.stamp)
         in_memory = self._stays_in_memory(messages)

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from weir.broker.api import ConsumeRequest, QueueCounts, QueueMessages, SubscribeRequest, SubscriptionType
+from weir.broker.dead_letters.routes import LetterRoutes
 from weir.broker.dispatch.consumer import BrokerConsumer
 from weir.broker.dispatch.subscription import Subscription
 from weir.broker.queues.consumers import LocalConsumer
-from weir.broker.queues.keeping.dead_letters import LetterRoutes
 from weir.broker.queues.keeping.keeper import QueueKeeper
 from weir.model.errors import QueueLockedError, QueueNotFoundError, SubscriptionBusyError, TopicClosedError
 from weir.model.queues import (

@@ -5,13 +5,15 @@ from collections.abc import Callable
 
 from weir.broker.api import QueueMessages, SubscribeRequest
 from weir.broker.context import BrokerContext
+from weir.broker.dead_letters.letters import Origin
+from weir.broker.dead_letters.outbox import DeadLetters, Outlets
 from weir.broker.dispatch.consumer import BrokerConsumer
 from weir.broker.dispatch.levels import levels_in
 from weir.broker.dispatch.queue_side import QueueSide
-from weir.broker.dispatch.subscription import Subscription, SubscriptionParts
+from weir.broker.dispatch.subscription import Subscription
+from weir.broker.dispatch.subscription_parts import SubscriptionParts
 from weir.broker.publish.limits import RateLimit
 from weir.broker.queues.durable import taken_of
-from weir.broker.queues.keeping.dead_letters import DeadLetters
 from weir.broker.queues.keeping.keeper import QueueKeeper
 from weir.broker.queues.local import LocalQueue, QueueOwner
 from weir.broker.queues.memory_log import MemoryLog
@@ -20,6 +22,7 @@ from weir.broker.transactions.decided_log import DecidedLog
 from weir.model.batch import Batch, BatchFormat, Stamp
 from weir.model.errors import QueueNotFoundError
 from weir.model.policies import Rate
+from weir.model.priority import Priority
 from weir.model.queues import QUEUE_SUBSCRIPTION, QueueDeclaration, QueueRules
 from weir.model.registry import Action
 from weir.model.topics import TopicName
@@ -75,7 +78,7 @@ class MemoryQueue(LocalQueue):
         self.scope = scope
         self._share = share
         self._rules = owner.rules_of(declaration)
-        self.side = QueueSide(self._rules.max_priority, single_active=self._rules.single_active)
+        self.side = QueueSide(Priority(self._rules.max_priority, 0), single_active=self._rules.single_active)
         self.log = MemoryLog(share)
         self.published = Meter(self._clock)
         self._held: dict[Timer, int] = {}
@@ -102,10 +105,14 @@ class MemoryQueue(LocalQueue):
             durable=True,
         )
         letters = DeadLetters(
-            self.name,
+            Origin(self.name, None, QUEUE_SUBSCRIPTION),
             self.log,
             owner,
-            settle=lambda ranges: self._subscription.ack(None, ranges),
+            outlets=Outlets(
+                lambda ranges: self._subscription.ack(None, ranges),
+                self._subscription.again,
+                self._subscription.deliveries.of,
+            ),
             store=None,
             runtime=context.runtime,
             tasks=tasks,

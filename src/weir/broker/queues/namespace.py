@@ -3,6 +3,7 @@
 import logging
 from base64 import urlsafe_b64encode
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from weir.broker.api import NamespaceExchanges, Queue, Queues
@@ -165,9 +166,10 @@ class LocalQueues:
             said = TopicName.parse(f"persistent://{self._namespace}/{name}")
         except InvalidNameError:
             return topic_of_queue(self._namespace, name)
-        if said.partition is not None and self._registry.topics.find(said) is not None:
+        as_topic = topic_of_queue(self._namespace, name)
+        if (said.partition is not None or said != as_topic) and self._registry.topics.find(said) is not None:
             return said
-        return topic_of_queue(self._namespace, name)
+        return as_topic
 
     def _check_owner(self, queue: LocalQueue, connection: str) -> None:
         if isinstance(queue, MemoryQueue) and queue.declaration.exclusive and queue.connection != connection:
@@ -402,3 +404,15 @@ class LocalQueues:
         """Whoever's it is: dead letters are the broker's own."""
         found = self.find(name)
         return found if found is not None else await (await self._everywhere.open(self._namespace)).look(name)
+
+    async def topic(self, name: TopicName, *, create: bool) -> Queue:
+        """One that is not there is made whatever policies say of topics that clients name."""
+        queues, queue = await self._everywhere.open(name.namespace), queue_of_topic(name)
+        try:
+            return await queues.look(queue)
+        except QueueNotFoundError:
+            if not create:
+                raise
+        with suppress(TopicExistsError):  # made by another just now
+            await self._registry.topics.create(name.base)
+        return await queues.look(queue)

@@ -347,6 +347,7 @@ class RemoteQueue:
             head.deliver_at_ms,
             _expirations(group),
             () if stamp is None else (stamp.producer_id, stamp.epoch, stamp.sequence, stamp.checksum),
+            head.kept,
         )
         try:
             refused = bits_at((await self._ask(request)).places, len(encoded))

@@ -171,6 +171,7 @@ class RelayedQueues:
                 request.deliver_at_ms,
                 request.expirations_ms,
                 Stamp(*request.stamp) if request.stamp else None,
+                request.kept,
             )
         )
         return wire.Refused(tuple(place for place in range(len(request.sizes)) if refused >> place & 1))

@@ -35,6 +35,7 @@ class QueueService:
         self._namespaces: dict[NamespaceName, LocalQueues] = {}
         #: Where dead letters find their queues.
         self._everywhere: Queues = self
+        context.letters.lead_to(self)
 
     def lead_to(self, everywhere: Queues) -> None:
         """All queues that dead letters may go to: those of other brokers, and of topics with partitions, too."""

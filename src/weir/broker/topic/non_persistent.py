@@ -195,7 +195,15 @@ class PassingSubscription:
     def ack_up_to(self, consumer: BrokerConsumer, offset: int) -> None:
         pass
 
-    def redeliver(self, consumer: BrokerConsumer, ranges: Sequence[tuple[int, int]] | None) -> None:
+    def redeliver(
+        self, consumer: BrokerConsumer, ranges: Sequence[tuple[int, int]] | None, *, delay_ms: int | None = None
+    ) -> None:
+        pass
+
+    def lease(self, consumer: BrokerConsumer, ranges: Sequence[tuple[int, int]], span_ms: int) -> None:
+        raise NotAllowedError("a topic that stores nothing delivers nothing twice")
+
+    def reject(self, consumer: BrokerConsumer, ranges: Sequence[tuple[int, int]]) -> None:
         pass
 
     async def seek(self, offset: int) -> None:
@@ -210,7 +218,7 @@ class PassingSubscription:
         for other in self.consumers:
             self.expel(other, "unsubscribed")
 
-    async def leave(self, consumer: BrokerConsumer) -> None:
+    async def leave(self, consumer: BrokerConsumer, *, failed: bool = False) -> None:
         self.expel(consumer, "closed by the client")
 
 

@@ -1,6 +1,7 @@
 """The subscriptions of one topic: found, made and deleted, and the limits that its policies set them."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from weir.broker.api import (
@@ -13,14 +14,11 @@ from weir.broker.context import BrokerContext
 from weir.broker.dispatch.consumer import BrokerConsumer
 from weir.broker.dispatch.levels import levels_in
 from weir.broker.dispatch.queue_side import QueueSide
-from weir.broker.dispatch.subscription import (
-    Subscription,
-    SubscriptionParts,
-    load_subscriptions,
-    wanted_filter,
-)
+from weir.broker.dispatch.subscription import Subscription, load_subscriptions, wanted_filter
+from weir.broker.dispatch.subscription_parts import SubscriptionParts
 from weir.broker.filters.compiled import compiled
 from weir.broker.publish.limits import RateLimit
+from weir.broker.topic.dead_letters import TopicLetters
 from weir.broker.topic.meters import Histogram, Meter
 from weir.broker.topic.producer_state_manager import ProducerStateManager
 from weir.broker.tracing import note_delivered
@@ -29,7 +27,9 @@ from weir.model.bits import Run
 from weir.model.errors import SubscriptionBusyError, SubscriptionNotFoundError, TooManyError
 from weir.model.filters import MessageFilter, filter_in, with_filter
 from weir.model.policies import Policies, Rate
+from weir.model.priority import NO_LEVELS
 from weir.model.queues import QUEUE_SUBSCRIPTION, QueueRules
+from weir.model.retry import retry_of
 from weir.model.topics import TopicName
 from weir.runtime.byte_budget import ByteShare
 from weir.runtime.tasks import TaskScope
@@ -67,6 +67,17 @@ class Subscriptions:
         #: From append to delivery.
         self.latency = Histogram()
         self.queue_side = QueueSide()
+        self._queue_rules = QueueRules()
+        self.by_name: dict[str, Subscription] = {}
+        self.letters = TopicLetters(
+            context,
+            topic,
+            stream,
+            state,
+            subscriptions=lambda: self.by_name,
+            rules=lambda: self._queue_rules,
+            tasks=tasks,
+        )
         self._around = SubscriptionParts(
             clock,
             settings,
@@ -85,12 +96,13 @@ class Subscriptions:
             lambda: Meter(clock, context.flows.given, topic),
             moved,
             note_delivered=None if context.tracing is None else partial(note_delivered, context.tracing, topic),
+            given_up=self.letters,
         )
         #: What policies are about to delete unread.
         self.unread: tuple[UnreadWarning, ...] = ()
         #: Consumers that are no queue's own.
         self._others: list[BrokerConsumer] = []
-        self.by_name: dict[str, Subscription] = load_subscriptions(self._around, state)
+        self.by_name.update(load_subscriptions(self._around, state))
 
     def get(self, name: str) -> Subscription:
         found = self.by_name.get(name)
@@ -115,26 +127,43 @@ class Subscriptions:
         """These policies hold from now on."""
         self._policies = policies
         self._rate.set(policies.dispatch_rate or Rate())
-        for subscription in self.by_name.values():
+        self._apply_priority()
+        for subscription in list(self.by_name.values()):
             self._limit(subscription)
 
     def _limit(self, subscription: Subscription) -> None:
         subscription.limits.consumer = self._policies.max_unacked_per_consumer or 0
         subscription.limits.subscription = self._policies.max_unacked_per_subscription or 0
         subscription.rate.set(self._policies.subscription_dispatch_rate or Rate())
+        subscription.apply_retry(self._policies.retry)
 
     def apply_queue(self, rules: QueueRules) -> None:
-        """What the topic is as a queue from now on. Shared consumers come back to a dispatcher that knows its
-        levels."""
-        side = self.queue_side
-        side.single_active = rules.single_active
-        if side.levels != rules.max_priority:
-            side.levels = rules.max_priority
-            for subscription in list(self.by_name.values()):
-                if subscription.type is SubscriptionType.SHARED:
-                    subscription.renew("the topic has other levels of priority now")
-        if side.hooks is not None:
-            side.hooks.apply()
+        """What the topic is as a queue from now on."""
+        self._queue_rules = rules
+        self.queue_side.single_active = rules.single_active
+        self._apply_priority()
+        queue = self.by_name.get(QUEUE_SUBSCRIPTION)
+        if queue is not None:
+            self._count(queue)
+        if self.queue_side.hooks is not None:
+            self.queue_side.hooks.apply()
+
+    def _apply_priority(self) -> None:
+        """Levels are what the queue was declared with, or the policy's. Shared consumers come back to a dispatcher
+        that knows them."""
+        side, said = self.queue_side, self._policies.priority or NO_LEVELS
+        priority = replace(said, levels=self._queue_rules.max_priority or said.levels)
+        if side.priority == priority:
+            return
+        same = not side.levels and not priority.levels
+        side.priority = priority
+        for subscription in () if same else list(self.by_name.values()):
+            if subscription.type is SubscriptionType.SHARED:
+                subscription.renew("the topic has other levels of priority now")
+
+    def _count(self, queue: Subscription) -> None:
+        """As in RabbitMQ, a queue with a limit knows after a crash how often messages were delivered."""
+        queue.retries.counted = self._queue_rules.delivery_limit is not None
 
     # --- coming -----------------------------------------------------------------------------------------
 
@@ -183,6 +212,11 @@ class Subscriptions:
         self._check_made(name)
         return self._add(name, start, durable=True, properties=properties)
 
+    def ensure_queue(self) -> None:
+        """The subscription of the queue, whatever policies say, from the oldest message on."""
+        if QUEUE_SUBSCRIPTION not in self.by_name:
+            self._add(QUEUE_SUBSCRIPTION, StartAt(), durable=True)
+
     def _check_consumers(self) -> None:
         limit = self._policies.max_consumers or 0
         if 0 < limit <= self.consumer_count:
@@ -221,8 +255,11 @@ class Subscriptions:
         if full is not None:  # it could not be stored: better said than waited for
             raise full
         cursor = Cursor(self._start(start, compacted) - 1)
+        retry_of(properties or {})  # raises for what cannot be
         subscription = Subscription(self._around, name, cursor, durable=durable, properties=properties)
         self._limit(subscription)
+        if name == QUEUE_SUBSCRIPTION:
+            self._count(subscription)
         self.by_name[name] = subscription
         subscription.save()
         return subscription
@@ -259,6 +296,16 @@ class Subscriptions:
             raise SubscriptionBusyError(f"subscription {name!r} has consumers")
         subscription.end("the subscription is deleted")
         await self._state.flush()
+
+    def mark(self) -> None:
+        """What must be in the state before it is closed."""
+        for subscription in self.by_name.values():
+            subscription.mark_retries()
+
+    def close(self) -> None:
+        """Nothing happens by itself any more."""
+        for subscription in self.by_name.values():
+            subscription.close()
 
     def _dropped(self, subscription: Subscription) -> None:
         if self.by_name.get(subscription.name) is subscription:

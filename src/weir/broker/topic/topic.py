@@ -27,6 +27,7 @@ from weir.broker.publish.publishing import Publisher
 from weir.broker.publish.topic_epoch import TopicEpoch
 from weir.broker.topic import positions
 from weir.broker.topic.compaction import Compaction, compaction_rules
+from weir.broker.topic.dead_letters import TopicLetters
 from weir.broker.topic.growth import GrowthListeners
 from weir.broker.topic.meters import Meter
 from weir.broker.topic.producer_state_manager import ProducerStateManager
@@ -195,6 +196,7 @@ class BrokerTopic:
             topic._moves.open()
             topic._lost_markers.open()
             await topic.apply(policies)
+            topic.letters.open()
         except BaseException:
             if state is not None:
                 await state.close()
@@ -263,6 +265,11 @@ class BrokerTopic:
     def queue_side(self) -> QueueSide:
         """What dispatchers know of it as a queue."""
         return self._subscriptions.queue_side
+
+    @property
+    def letters(self) -> TopicLetters:
+        """Dead letters of its subscriptions."""
+        return self._subscriptions.letters
 
     @property
     def queue_rules(self) -> QueueRules:
@@ -381,6 +388,10 @@ class BrokerTopic:
         self._check_alive()
         return self._subscriptions.ensure(name, start, properties=properties)
 
+    def keep_for_queue(self) -> None:
+        """What is in it stays until consumers of the queue have taken it."""
+        self._subscriptions.ensure_queue()
+
     # --- offsets and positions --------------------------------------------------------------------------
 
     @property
@@ -490,6 +501,7 @@ class BrokerTopic:
             log.info("%s is no longer served here: %s", self._name, failure)
         self._dead.set_result(failure.what)
         self._disconnect(failure.what)
+        self._subscriptions.close()
 
     def _disconnect(self, reason: str) -> None:
         self.producers.close(reason)
@@ -505,6 +517,7 @@ class BrokerTopic:
             last.push_async_callback(self._close_logs)
             last.push_async_callback(self.view.close)
             last.push_async_callback(self._tasks.close)
+            last.callback(self._subscriptions.close)
             last.callback(self._mark_all)
             last.push_async_callback(self.transient.close)
             if self.publisher.holding is not None:
@@ -527,5 +540,6 @@ class BrokerTopic:
     def _mark_all(self) -> None:
         """What must be in the state before it is closed."""
         self._dedup.mark()
+        self._subscriptions.mark()
         self.producer_state.save()
         self.publisher.split.save()

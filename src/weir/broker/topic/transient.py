@@ -8,7 +8,8 @@ offset (within the last hour); when its policies keep messages for later; when t
 from collections.abc import Sequence
 
 from weir.broker.context import BrokerContext
-from weir.broker.dispatch.subscription import Subscription, cursor_key
+from weir.broker.dispatch.subscription import Subscription
+from weir.broker.dispatch.subscription_parts import cursor_key
 from weir.broker.topic.producer_state_manager import ProducerStateManager
 from weir.broker.topic.subscriptions import Subscriptions
 from weir.model.bits import Run

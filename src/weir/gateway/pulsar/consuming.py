@@ -214,10 +214,11 @@ class ConsumerLink:
             self._session.tell_closed(said, self.topic.name)
             await self.close()
 
-    async def close(self) -> None:
-        """Stop, and let the subscription go. What was delivered and not acknowledged goes to others."""
+    async def close(self, *, lost: bool = False) -> None:
+        """Stop, and let the subscription go. What was delivered and not acknowledged goes to others. `lost`: the
+        client said nothing, its connection is gone."""
         self.stop()
-        await self.consumer.close()
+        await self.consumer.close(failed=lost)
 
     def stop(self) -> None:
         """Push no more."""

@@ -211,7 +211,8 @@ class Session:
     async def _let_go(self) -> None:
         """Close everything that the client had opened."""
         closing: list[Coroutine[Any, Any, None]] = [link.close() for link in self.producers.clear()]
-        closing += [link.close() for link in self.consumers.clear()]
+        lost = self._farewell is None  # else it is the broker that ends it
+        closing += [link.close(lost=lost) for link in self.consumers.clear()]
         for failed in await asyncio.gather(*closing, return_exceptions=True):
             if isinstance(failed, Exception):
                 log.warning("a producer or consumer of %s did not close: %s", self.peer, failed)

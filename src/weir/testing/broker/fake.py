@@ -101,7 +101,7 @@ class FakeProducer:
     async def closed(self) -> str:
         return await asyncio.shield(self._closed)
 
-    async def close(self) -> None:
+    async def close(self, *, failed: bool = False) -> None:
         self.shut("closed by the client")
 
 
@@ -160,8 +160,14 @@ class FakeConsumer:
     def ack_up_to(self, offset: int) -> None:
         self.acked_up_to.append(offset)
 
-    def redeliver(self, ranges: Sequence[tuple[int, int]] | None = None) -> None:
+    def redeliver(self, ranges: Sequence[tuple[int, int]] | None = None, *, delay_ms: int | None = None) -> None:
         self.redelivered.append(ranges)
+
+    def lease(self, ranges: Sequence[tuple[int, int]], span_ms: int) -> None:
+        raise NotImplementedError
+
+    def reject(self, ranges: Sequence[tuple[int, int]]) -> None:
+        self.ack(ranges)
 
     async def seek(self, offset: int) -> None:
         self.topic.cursors[self.subscription] = offset

@@ -9,7 +9,15 @@ from weir.model.producers import Stored
 from weir.model.topics import TopicName
 from weir.model.transactions import TransactionState
 from weir.testing.codecs.fuzzing import Codec
-from weir.wire.snapshots import groups, positions, producers, subscriptions, transaction_index, transactions
+from weir.wire.snapshots import (
+    groups,
+    positions,
+    producers,
+    retries,
+    subscriptions,
+    transaction_index,
+    transactions,
+)
 
 
 def _bitmap(dice: Random, first: int = 0) -> BitMap64:
@@ -152,6 +160,14 @@ def sample_held_stamps(dice: Random) -> bytes:
     return producers.encode_held_stamps(producers.HeldStampsRecord(last, _entries(dice)))
 
 
+def sample_retries(dice: Random) -> bytes:
+    def due() -> dict[int, BitMap64]:
+        return {dice.randrange(1 << 50): _bitmap(dice, 0) for _ in range(dice.randrange(3))}
+
+    digits = [_bitmap(dice, 0) for _ in range(dice.randrange(4))]
+    return retries.encode_retries(retries.RetryState(digits, due(), due()))
+
+
 def sample_cursor(dice: Random) -> bytes:
     mark_delete = dice.randrange(-1, 1 << 30)
     return subscriptions.encode_cursor(mark_delete, _bitmap(dice, mark_delete + 2))
@@ -181,4 +197,5 @@ SNAPSHOT_CODECS: list[Codec] = [
         subscriptions.decode_subscription,
     ),
     Codec("cursor", sample_cursor, subscriptions.decode_cursor),
+    Codec("retries", sample_retries, retries.decode_retries),
 ]

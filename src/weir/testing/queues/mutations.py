@@ -5,11 +5,11 @@ from typing import Any
 from unittest.mock import patch
 
 from weir.broker.api import QueueMessages
+from weir.broker.dead_letters import outbox
+from weir.broker.dead_letters.outbox import DeadLetters
 from weir.broker.dispatch.per_message import PerMessage
 from weir.broker.dispatch.subscription import Subscription
 from weir.broker.queues.durable import DurableQueue
-from weir.broker.queues.keeping import dead_letters
-from weir.broker.queues.keeping.dead_letters import DeadLetters
 from weir.broker.queues.keeping.keeper import QueueKeeper
 from weir.model.ledger import Quorum
 from weir.stream.settings import StreamSettings
@@ -28,12 +28,12 @@ _CRASHES = {"storage": often(Fault.CRASH_CLIENT), "streams": _SLOW_STATE, "moves
 @_mutation("letters-without-stamps", checkers.a_dead_letter_exists_once, **_CRASHES, rejects=0.9, messages=80)
 def _letters_without_stamps() -> Iterator[None]:
     """A parcel that is sent again is not known where it arrives."""
-    made = dead_letters._messages
+    made = outbox._messages
 
     def plain(letters: Any, encoded: Any, stamp: Any) -> QueueMessages:
         return made(letters, encoded, None)
 
-    with patch.object(dead_letters, "_messages", plain):
+    with patch.object(outbox, "_messages", plain):
         yield
 
 
@@ -52,15 +52,15 @@ def _parcels_not_written() -> Iterator[None]:
 @_mutation("acknowledged-before-sent", checkers.confirmed_is_never_lost, **_CRASHES, rejects=0.9, messages=80)
 def _acknowledged_before_sent() -> Iterator[None]:
     """A message is acknowledged as soon as its letter is on its way."""
-    deliver, arrived = DeadLetters._deliver, dead_letters._all_in
+    deliver, arrived = DeadLetters._deliver, outbox._all_in
 
-    async def too_early(self: DeadLetters, letters: Any, targets: Any, stamp: Any) -> None:
+    async def too_early(self: DeadLetters, letters: Any, parcel: Any, stamp: Any) -> Any:
         if stamp is not None:
-            self._arrived(arrived(targets))
+            self._arrived(arrived(parcel.targets))
             if self._store is not None:
                 await self._store.flush()
             await self._clock.sleep(0.5)
-        await deliver(self, letters, targets, stamp)
+        return await deliver(self, letters, parcel, stamp)
 
     with patch.object(DeadLetters, "_deliver", too_early):
         yield

@@ -7,7 +7,7 @@ Deaths of the same queue and reason are one entry, which moves to the front and 
 types, is RabbitMQ's. A message of another protocol has the same in headers, and stays what it is otherwise.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 from typing import Any
@@ -39,6 +39,8 @@ class Reason(Enum):
     EXPIRED = "expired"
     MAX_LENGTH = "maxlen"
     DELIVERY_LIMIT = "delivery_limit"
+    #: None of them: a dead letter that is put back where it came from.
+    REDRIVEN = "redriven"
 
 
 @value
@@ -160,3 +162,39 @@ def _foreign(message: Message, made: Message, said: Properties, onward: basic.Pu
         if len(properties) <= _MOST_NATIVE_BYTES and OMITTED not in told:
             native = native_of(envelope(onward.exchange, onward.routing_key), properties)
     return replace(message, headers=headers, native=native)
+
+
+# --- dead letters of subscriptions, and the way back -----------------------------------------------------------
+
+
+def with_fields(message: Message, headers: Sequence[tuple[str, bytes | None]]) -> Message:
+    """A message with more headers, which consumers of AMQP see, too. WireError if what was stored is damaged."""
+    native = split_native(message)
+    if native is not None:
+        said = decode_properties(native[1])
+        table = (NO_FIELDS if said.headers is None else said.headers).without(*(name for name, _ in headers))
+        more = [(name, Field("S", (value or b"").decode(errors="replace"))) for name, value in headers]
+        told = replace(said, headers=Table.of([*table.fields, *more]))
+        message = replace(message, native=native_of(native[0], encode_properties(told)))
+    return replace(message, headers=[*message.headers, *headers])
+
+
+def revived(message: Message, *gone: str) -> Message:
+    """A dead letter as it was published, by the exchange and key of that time, without the headers `gone`; what
+    `x-death` tells stays. WireError if what was stored is damaged."""
+    native = split_native(message)
+    headers = [header for header in message.headers if header[0] not in gone]
+    if native is None:
+        return replace(message, headers=headers)
+    came_by = native[0]
+    said = decode_properties(native[1])
+    table = NO_FIELDS if said.headers is None else said.headers
+    deaths = table.get(DEATHS)
+    last = deaths[0].value if isinstance(deaths, tuple) and deaths and isinstance(deaths[0], Field) else None
+    if isinstance(last, Table):
+        exchange, keys = last.get("exchange"), last.get("routing-keys")
+        first = keys[0].value if isinstance(keys, tuple) and keys and isinstance(keys[0], Field) else None
+        if isinstance(exchange, str) and isinstance(first, str):
+            came_by = envelope(exchange, first)
+    said = replace(said, headers=table.without(*gone) if said.headers is not None else None)
+    return replace(message, headers=headers, native=native_of(came_by, encode_properties(said)))

@@ -50,6 +50,8 @@ class PublishToQueue(PeerRequest["Refused"]):
     expirations_ms: Mapping[int, int] = field(default_factory=dict)
     #: Producer id, epoch, sequence and checksum, if the broker itself sends it; none else.
     stamp: tuple[int, ...] = ()
+    #: The topic keeps them for consumers of the queue, though it may have had none.
+    kept: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,12 @@ from typing import Protocol
 from pyroaring import BitMap64
 
 from weir.broker.api import QueueMessages
+from weir.broker.dead_letters.outbox import DeadLetters
+from weir.broker.dead_letters.parcels import Destination
 from weir.broker.dispatch.consumer import BrokerConsumer
+from weir.broker.dispatch.offsets import runs_in
 from weir.broker.dispatch.redeliveries import Redeliveries
 from weir.broker.dispatch.subscription import Subscription
-from weir.broker.queues.keeping.dead_letters import DeadLetters, runs_in
 from weir.broker.queues.keeping.expiry import Expiry
 from weir.broker.queues.keeping.length import Length
 from weir.broker.queues.keeping.unused import UnusedQueue
@@ -83,7 +85,8 @@ class QueueKeeper:
         refused = self.length.refused(messages.encoded)
         if refused and self._queue.rules.overflow is Overflow.REJECT_PUBLISH_DLX:
             self.letters.refuse(
-                [one for place, one in enumerate(messages.encoded) if refused >> place & 1], self._queue.rules
+                [one for place, one in enumerate(messages.encoded) if refused >> place & 1],
+                _destination(self._queue.rules),
             )
         return refused
 
@@ -123,7 +126,10 @@ class QueueKeeper:
         limit = self._queue.rules.delivery_limit
         if limit is None:
             return None
-        gone = BitMap64([offset for offset in offsets if counts.of(offset) > limit])
+        gone = BitMap64()
+        for count, some in counts.groups(offsets):
+            if count > limit:
+                gone |= some
         if gone:
             self._take(gone, Reason.DELIVERY_LIMIT)
         return gone
@@ -158,4 +164,10 @@ class QueueKeeper:
             self.expired += len(offsets)
         elif reason is Reason.MAX_LENGTH:
             self.too_many += len(offsets)
-        self.letters.take(offsets, reason, self._queue.rules)
+        self.letters.take(offsets, reason, _destination(self._queue.rules))
+
+
+def _destination(rules: QueueRules) -> Destination | None:
+    if rules.dead_letter_exchange is None:
+        return None
+    return Destination(rules.dead_letter_exchange, rules.dead_letter_key)

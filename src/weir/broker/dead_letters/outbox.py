@@ -1,23 +1,27 @@
-"""Dead letters of a queue: what it gives up goes to the dead letter exchange, and is then acknowledged.
+"""Dead letters of a subscription: what it gives up goes to an exchange or a topic, and is then acknowledged.
 
-What is to die is decided, routed and, if the queue is durable, written to its state before anything is sent: after
+What is to die is decided, routed and, if the log is durable, written to its state before anything is sent: after
 a crash the same letters go to the same queues, which know the parcel if they have it. So a dead letter exists
-once, and a message that has become one is never delivered again (docs/adr/0030).
+once, and a message that has become one is never delivered again (docs/adr/0030). Dead letters that are put back
+where they came from take the same way.
 """
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from pyroaring import BitMap64
 
 from weir.broker.api import NamespaceExchanges, Queue, QueueMessages
+from weir.broker.dead_letters.letters import Deaths, Letter, LetterMaker, Origin
+from weir.broker.dead_letters.parcels import FIRST_ID, ID_BITS, Destination, Parcel, Sent, parcel_key
+from weir.broker.dead_letters.routes import LetterRoutes
 from weir.broker.dispatch.feed import Source
-from weir.broker.queues.keeping.letters import Deaths, LetterMaker
-from weir.broker.queues.keeping.parcels import FIRST_ID, ID_BITS, PARCEL_KEY, Parcel, Sent
+from weir.broker.dispatch.offsets import runs_in
 from weir.model.batch import Stamp
 from weir.model.bits import Run
 from weir.model.errors import (
@@ -30,11 +34,12 @@ from weir.model.errors import (
     WireError,
 )
 from weir.model.ids import Buffer
-from weir.model.queues import QueueRules
+from weir.model.topics import TopicName
 from weir.runtime import Runtime
 from weir.runtime.tasks import TaskScope
 from weir.runtime.turns import Turns
-from weir.wire.amqp.death import DeadLetter, Reason
+from weir.runtime.waiters import Waiters
+from weir.wire.amqp.death import Reason
 from weir.wire.messages import decode_messages, encode_message, join_messages
 
 log = logging.getLogger(__name__)
@@ -43,15 +48,6 @@ log = logging.getLogger(__name__)
 _MOST_LETTERS = 500
 _PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 10.0
-
-
-class LetterRoutes(Protocol):
-    """Where letters can go: the exchanges and queues of the namespace."""
-
-    async def exchanges(self) -> NamespaceExchanges: ...
-
-    async def target(self, name: str) -> Queue:
-        """Whoever has it. QueueNotFoundError."""
 
 
 class ParcelStore(Protocol):
@@ -64,24 +60,34 @@ class ParcelStore(Protocol):
     async def flush(self) -> None: ...
 
 
+class Outlets(NamedTuple):
+    """What becomes of messages that are given up, besides their letters. `settle`: acknowledge them; `give_back`:
+    they are ready again; `deliveries_of`: how often one was delivered."""
+
+    settle: Callable[[Sequence[Run]], None]
+    give_back: Callable[[BitMap64], None]
+    deliveries_of: Callable[[int], int]
+
+
 class DeadLetters:
-    """Of one queue. `settle`: acknowledge messages; `store`: None if the queue is gone with its broker anyway."""
+    """Of one subscription. `store`: None if it is gone with its broker anyway."""
 
     def __init__(
         self,
-        queue: str,
+        origin: Origin,
         source: Source,
         routes: LetterRoutes,
         *,
-        settle: Callable[[Sequence[Run]], None],
+        outlets: Outlets,
         store: ParcelStore | None,
         runtime: Runtime,
         tasks: TaskScope,
     ) -> None:
-        self._queue = queue
-        self._maker = LetterMaker(queue, source, runtime.clock)
+        self._said = origin.queue
+        self._key = parcel_key(origin.subscription)
+        self._maker = LetterMaker(origin, source, runtime.clock)
         self._routes = routes
-        self._settle = settle
+        self._outlets = outlets
         self._store = store
         self._clock = runtime.clock
         self._rng = runtime.rng
@@ -93,6 +99,8 @@ class DeadLetters:
         self._dropped = BitMap64()
         self._sent: Sent | None = None
         self._worker: asyncio.Task[None] | None = None
+        #: Woken when a parcel has arrived, or some message is none of ours any more.
+        self.arrived = Waiters()
         #: How many messages became letters, and how many were dropped: there was no place for them.
         self.moved = 0
         self.dropped = 0
@@ -111,13 +119,13 @@ class DeadLetters:
 
     def _load(self) -> None:
         """What the former broker was about to send is sent first."""
-        data = None if self._store is None else self._store.get(PARCEL_KEY)
+        data = None if self._store is None else self._store.get(self._key)
         if data is None:
             return
         try:
             self._sent = Sent.decode(data)
         except WireError as bad:
-            log.error("queue %s: dead letters under way are lost sight of: %s", self._queue, bad)
+            log.error("%s: dead letters under way are lost sight of: %s", self._said, bad)
             return
         if self._sent.parcel is not None:
             for runs in self._sent.parcel.targets.values():
@@ -125,19 +133,18 @@ class DeadLetters:
                     self._offsets.add_range(first, end)
             self._wake()
 
-    def take(self, offsets: BitMap64, reason: Reason, rules: QueueRules) -> None:
-        """These are given up; they are aside, or will be once the caller has returned."""
+    def take(self, offsets: BitMap64, reason: Reason, to: Destination | None) -> None:
+        """These are given up; they are aside, or will be once the caller has returned. `to`: None for nowhere."""
         offsets = offsets - self._offsets
         if not offsets:
             return
         self._offsets |= offsets
-        if rules.dead_letter_exchange is None:
+        if to is None:
             if not self._dropped:
                 asyncio.get_running_loop().call_soon(self._drop)
             self._dropped |= offsets
             return
-        now_ms = self._clock.wall_ms()
-        deaths = Deaths(offsets, reason, rules.dead_letter_exchange, rules.dead_letter_key, now_ms)
+        deaths = Deaths(offsets, reason, to, self._clock.wall_ms())
         if self._waiting and self._waiting[-1].like(deaths):
             self._waiting[-1].offsets |= offsets
         else:
@@ -151,11 +158,28 @@ class DeadLetters:
 
     def _done(self, offsets: BitMap64) -> None:
         self._offsets -= offsets
-        self._settle(list(runs_in(offsets)))
+        self._outlets.settle(list(runs_in(offsets)))
+        self.arrived.wake()
+
+    def _return(self, offsets: BitMap64) -> None:
+        """There is nobody to whom these could go back: they stay where they are."""
+        if offsets:
+            self._offsets -= offsets
+            self._outlets.give_back(offsets)
+            self.arrived.wake()
 
     def _wake(self) -> None:
         if self._worker is None:
             self._worker = self._tasks.spawn(self._run(), "dead letters")
+
+    def close(self) -> None:
+        """Its subscription is no more: what is not sent yet is not sent."""
+        self._store = None
+        self._waiting.clear()
+        self._sent = None
+        if self._worker is not None:
+            self._worker.cancel()
+        self.arrived.wake()
 
     async def _run(self) -> None:
         pause_s = _PAUSE_S
@@ -167,7 +191,7 @@ class DeadLetters:
                 except (StreamClosedError, StreamFencedError):
                     return  # the next broker goes on
                 except WeirError as failed:
-                    log.warning("queue %s: dead letters wait: %s", self._queue, failed)
+                    log.warning("%s: dead letters wait: %s", self._said, failed)
                     await self._clock.sleep(pause_s)
                     pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         finally:
@@ -184,34 +208,45 @@ class DeadLetters:
             return  # there was no place for any of them
         if self._store is not None:
             await self._store.flush()
-        await self._deliver(letters, sent.parcel.targets, sent.stamp)
-        self._arrived(_all_in(sent.parcel.targets))
+        gone = await self._deliver(letters, sent.parcel, sent.stamp)
+        if gone and sent.parcel.to.is_back:
+            stay = _all_in({name: runs for name, runs in sent.parcel.targets.items() if name in gone})
+            self._arrived(_all_in(sent.parcel.targets) - stay)
+            self._return(stay)
+        else:
+            self._arrived(_all_in(sent.parcel.targets))
 
-    async def _decide(self) -> "Mapping[int, DeadLetter | None]":
+    async def _decide(self) -> "Mapping[int, Letter | None]":
         """Which die next, and where they go: from here on these letters go there, whatever happens."""
         deaths = self._waiting[0]
-        letters = await self._maker.letters(BitMap64(islice(deaths.offsets, _MOST_LETTERS)), deaths)
-        targets = await self._routed(letters, deaths.exchange)
+        chosen = BitMap64(islice(deaths.offsets, _MOST_LETTERS))
+        count = self._outlets.deliveries_of
+        deaths.deliveries = {offset: times for offset in chosen if (times := count(offset))}
+        letters = await self._maker.letters(chosen, deaths)
+        targets = await self._routed(letters, deaths.to)
         if targets:
             before = self._sent or Sent(FIRST_ID + self._rng.getrandbits(ID_BITS), 0)
-            parcel = Parcel(deaths.reason, deaths.exchange, deaths.key, deaths.at_ms, targets)
+            counted = {offset: times for offset, times in deaths.deliveries.items() if offset in letters}
+            parcel = Parcel(deaths.reason, deaths.to, deaths.at_ms, targets, counted)
             self._sent = Sent(before.sender, before.number + 1, parcel)
             if self._store is not None:
-                self._store.put(PARCEL_KEY, self._sent.encode())
+                self._store.put(self._key, self._sent.encode())
         looked_at = BitMap64(letters)
         deaths.offsets -= looked_at
         if not deaths.offsets:
             self._waiting.popleft()
         lost = looked_at - _all_in(targets)
-        if lost:
+        if lost and deaths.to.is_back:
+            self._return(lost)
+        elif lost:
             self.dropped += len(lost)
             self._done(lost)
         return letters
 
-    async def _made_again(self, parcel: Parcel) -> "Mapping[int, DeadLetter | None]":
+    async def _made_again(self, parcel: Parcel) -> "Mapping[int, Letter | None]":
         going = _all_in(parcel.targets)
-        deaths = Deaths(going, parcel.reason, parcel.exchange, parcel.key, parcel.at_ms)
-        letters: dict[int, DeadLetter | None] = {}
+        deaths = Deaths(going, parcel.reason, parcel.to, parcel.at_ms, parcel.deliveries)
+        letters: dict[int, Letter | None] = {}
         while left := going - BitMap64(letters):
             letters |= await self._maker.letters(left, deaths)
         return letters
@@ -221,43 +256,57 @@ class DeadLetters:
         if self._sent is not None:
             self._sent = Sent(self._sent.sender, self._sent.number)
             if self._store is not None:
-                self._store.put(PARCEL_KEY, self._sent.encode())
+                self._store.put(self._key, self._sent.encode())
         self.moved += len(offsets)
         self._done(offsets)
 
     # --- sending them -------------------------------------------------------------------------------------------
 
-    async def _routed(self, letters: "Mapping[int, DeadLetter | None]", exchange: str) -> dict[str, list[Run]]:
-        """Which go to which queue, of those that there are."""
-        exchanges = await self._routes.exchanges()
+    async def _routed(self, letters: "Mapping[int, Letter | None]", to: Destination) -> dict[str, list[Run]]:
+        """Which go to which queue or topic, of those that there are."""
         going: dict[str, BitMap64] = {}
+        exchanges = None if to.exchange is None else await self._routes.exchanges()
         for offset, letter in letters.items():
-            for name in () if letter is None else self._queues_of(letter, exchange, exchanges):
+            for name in () if letter is None else self._names_of(letter, to, exchanges):
                 going.setdefault(name, BitMap64()).add(offset)
         for name in list(going):
             try:
-                await self._routes.target(name)
+                await self._target(name, to)
             except (QueueNotFoundError, InvalidNameError):
                 del going[name]
         return {name: list(runs_in(offsets)) for name, offsets in going.items()}
 
-    def _queues_of(self, letter: DeadLetter, exchange: str, exchanges: NamespaceExchanges) -> list[str]:
+    def _names_of(self, letter: Letter, to: Destination, exchanges: NamespaceExchanges | None) -> Sequence[str]:
+        if to.topic is not None:
+            return (to.topic,)
+        if letter.back is not None:
+            return (str(letter.back),)
+        routed = letter.routed
+        if to.exchange is None or exchanges is None or routed is None:
+            return ()
         try:
-            routed = exchanges.route(exchange, letter.keys, letter.headers)
+            found = exchanges.route(to.exchange, routed.keys, routed.headers)
         except ExchangeNotFoundError:
-            return []
-        cycles = [name for name in routed.queues if letter.cycles(name)]
+            return ()
+        cycles = [name for name in found.queues if routed.cycles(name)]
         if cycles:
-            log.info("queue %s: a message goes in circles, and not to %s again", self._queue, ", ".join(cycles))
-        return [name for name in routed.queues if name not in cycles]
+            log.info("%s: a message goes in circles, and not to %s again", self._said, ", ".join(cycles))
+        return [name for name in found.queues if name not in cycles]
+
+    async def _target(self, name: str, to: Destination) -> Queue:
+        """QueueNotFoundError."""
+        if to.exchange is not None:
+            return await self._routes.target(name)
+        return await self._routes.topic(TopicName.parse(name), create=to.topic is not None)
 
     async def _deliver(
-        self, letters: "Mapping[int, DeadLetter | None]", targets: Mapping[str, Sequence[Run]], stamp: Stamp | None
-    ) -> None:
-        """To all targets; raises if one of them has not got them. Those that have do not take them again."""
+        self, letters: "Mapping[int, Letter | None]", parcel: Parcel, stamp: Stamp | None
+    ) -> frozenset[str]:
+        """To all targets; raises if one of them has not got them. Those that have do not take them again. Answers
+        which targets are not there any more."""
         encoded: dict[int, bytes] = {}
-        handing: list[Coroutine[Any, Any, None]] = []
-        for name, runs in targets.items():
+        handing: dict[str, Coroutine[Any, Any, bool]] = {}
+        for name, runs in parcel.targets.items():
             there = [
                 (offset, letter)
                 for first, end in runs
@@ -268,69 +317,60 @@ class DeadLetters:
                 if offset not in encoded:
                     encoded[offset] = encode_message(letter.message)
             messages = _messages([letter for _, letter in there], [encoded[offset] for offset, _ in there], stamp)
+            if parcel.to.topic is not None:
+                messages = replace(messages, kept=True)
             if there:
-                handing.append(self._hand_over(name, messages))
+                handing[name] = self._hand_over(name, parcel.to, messages)
             await self._turns.next()
-        for ended in await asyncio.gather(*handing, return_exceptions=True):
+        gone = []
+        for name, ended in zip(
+            handing, await asyncio.gather(*handing.values(), return_exceptions=True), strict=True
+        ):
             if isinstance(ended, BaseException):
                 raise ended
+            if not ended:
+                gone.append(name)
+        return frozenset(gone)
 
-    async def _hand_over(self, name: str, messages: QueueMessages) -> None:
-        """What the queue refuses because it is full is gone: it said so itself."""
+    async def _hand_over(self, name: str, to: Destination, messages: QueueMessages) -> bool:
+        """Whether there is such a queue. What it refuses because it is full is gone: it said so itself."""
         try:
-            queue = await self._routes.target(name)
+            queue = await self._target(name, to)
             await queue.wait_capacity()
             await queue.publish(messages)
         except QueueNotFoundError:
-            log.info("queue %s: dead letters found queue %s gone", self._queue, name)
+            log.info("%s: dead letters found %s gone", self._said, name)
+            return False
+        return True
 
     # --- what never was in the queue ----------------------------------------------------------------------------
 
-    def refuse(self, encoded: Sequence[Buffer], rules: QueueRules) -> None:
+    def refuse(self, encoded: Sequence[Buffer], to: Destination | None) -> None:
         """Messages that the queue had no room for, and that go to the dead letter exchange instead. Their
         publisher is told that they were refused: nobody counts on them."""
-        if rules.dead_letter_exchange is None:
+        if to is None:
             self.dropped += len(encoded)
         else:
-            deaths = Deaths(
-                BitMap64(),
-                Reason.MAX_LENGTH,
-                rules.dead_letter_exchange,
-                rules.dead_letter_key,
-                self._clock.wall_ms(),
-            )
+            deaths = Deaths(BitMap64(), Reason.MAX_LENGTH, to, self._clock.wall_ms())
             self._tasks.spawn(self._send_refused(list(encoded), deaths), "refused messages")
 
     async def _send_refused(self, encoded: Sequence[Buffer], deaths: Deaths) -> None:
         try:
             messages = decode_messages(join_messages(encoded))
             letters = {place: self._maker.letter(message, deaths) for place, message in enumerate(messages)}
-            targets = await self._routed(letters, deaths.exchange)
-            await self._deliver(letters, targets, None)
+            targets = await self._routed(letters, deaths.to)
+            await self._deliver(letters, Parcel(deaths.reason, deaths.to, deaths.at_ms, targets), None)
             self.moved += len(_all_in(targets))
         except WeirError as failed:
-            log.warning("queue %s: refused messages are not dead letters: %s", self._queue, failed)
+            log.warning("%s: refused messages are not dead letters: %s", self._said, failed)
 
 
-def _messages(letters: Sequence[DeadLetter], encoded: Sequence[bytes], stamp: Stamp | None) -> QueueMessages:
+def _messages(letters: Sequence[Letter], encoded: Sequence[bytes], stamp: Stamp | None) -> QueueMessages:
     return QueueMessages(
         encoded,
         persistent=any(letter.persistent for letter in letters),
         stamp=stamp,
     )
-
-
-def runs_in(offsets: BitMap64) -> Iterator[Run]:
-    """Neighbours as [first, end), ascending."""
-    first = end = -1
-    for offset in offsets:
-        if offset != end:
-            if end >= 0:
-                yield first, end
-            first = offset
-        end = offset + 1
-    if end >= 0:
-        yield first, end
 
 
 def _all_in(targets: Mapping[str, Sequence[Run]]) -> BitMap64:
