@@ -17,6 +17,8 @@ log = logging.getLogger(__name__)
 SERVER_VERSION = "Weir"
 #: What clients understand as "give me what you would send in a new connect".
 _REFRESH = b"PulsarAuthRefresh"
+#: A name and a password with a colon between them, as Pulsar's clients say it.
+_BASIC = "basic"
 
 
 class Credentials:
@@ -34,7 +36,10 @@ class Credentials:
     async def prove(self, method: str, data: bytes) -> None:
         """Take credentials, the first ones or newer ones of the same role; NotAuthenticatedError."""
         session = self._session
-        identity = await session.broker.authenticate(method, data, certificate=session.certificate)
+        known_as, credentials = method, data
+        if method == _BASIC:
+            known_as, credentials = "password", data.replace(b":", b"\0", 1)
+        identity = await session.broker.authenticate(known_as, credentials, certificate=session.certificate)
         if self._identity is not None and identity.role != self._identity.role:
             raise NotAuthenticatedError("a connection's role does not change; make a new one")
         self._identity = identity

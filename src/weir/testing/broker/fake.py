@@ -416,6 +416,8 @@ class FakeBroker:
     async def authenticate(self, method: str, credentials: bytes, *, certificate: bytes | None = None) -> Identity:
         if self.identities is None:
             return Identity("anonymous")
+        if method == "password":  # whatever the name
+            credentials = credentials.partition(b"\0")[2]
         if credentials not in self.identities:
             raise NotAuthenticatedError("nobody is known by these credentials")
         return self.identities[credentials]

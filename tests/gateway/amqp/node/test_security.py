@@ -7,14 +7,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import confluent_kafka
 import pika
 import pika.credentials
+import pulsar
 import pytest
 from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker, ProbableAuthenticationError
 
 from weir.broker.access.tokens import create_secret, create_token
 from weir.model.registry import Action
 from weir.model.topics import DEFAULT_NAMESPACE
+from weir.model.users import User
 from weir.testing.certificates import make_certificate
 
 from .conftest import Node, until
@@ -36,7 +39,7 @@ def token(role: str, seconds: float | None = None) -> str:
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     folder = tmp_path_factory.mktemp("guarded")
-    node = Node(folder, *AUTH)
+    node = Node(folder, *AUTH, "listeners.kafka=127.0.0.1:0", "listeners.pulsar=127.0.0.1:0")
     node.start()
     yield node
     node.stop()
@@ -65,6 +68,38 @@ def test_without_a_good_token_nobody_comes_in(guarded: Node, password: str) -> N
         ProbableAuthenticationError, match="Login was refused using authentication mechanism PLAIN"
     ):
         guarded.connect(password=password)
+
+
+def test_one_user_comes_in_by_every_protocol_with_one_password(guarded: Node, name: str) -> None:
+    registry = guarded.up.composed.registry
+
+    async def make() -> None:
+        await registry.users.put(User("shop", registry.users.hashed("correct horse")))
+        await registry.grants.grant(DEFAULT_NAMESPACE, "shop", [Action.PRODUCE, Action.CONSUME])
+
+    guarded.call(make)
+    amqp = guarded.connect(user="shop", password="correct horse")
+    channel = amqp.channel()
+    channel.queue_declare(name, durable=True)
+
+    said = {"sasl.mechanism": "PLAIN", "sasl.username": "shop", "sasl.password": "correct horse"}
+    servers = {"bootstrap.servers": str(guarded.up.addresses["kafka"]), "security.protocol": "SASL_PLAINTEXT"}
+    kafka = confluent_kafka.Producer(servers | said)
+    kafka.produce(name, b"by Kafka")
+    assert kafka.flush(60) == 0
+
+    url = f"pulsar://{guarded.up.addresses['pulsar']}"
+    client = pulsar.Client(url, authentication=pulsar.AuthenticationBasic("shop", "correct horse"))
+    client.create_producer(f"persistent://public/default/{name}").send(b"by Pulsar")
+    client.close()
+    got = [until(lambda: channel.basic_get(name, auto_ack=True)[2]) for _ in range(2)]
+    assert got == [b"by Kafka", b"by Pulsar"]
+    amqp.close()
+
+    refused: list[Any] = []
+    wrong = confluent_kafka.Producer(servers | said | {"sasl.password": "wrong", "error_cb": refused.append})
+    until(lambda: wrong.poll(0.01) or refused)
+    assert refused[0].code() == confluent_kafka.KafkaError._AUTHENTICATION
 
 
 def test_who_has_no_grant_is_refused(guarded: Node, name: str) -> None:

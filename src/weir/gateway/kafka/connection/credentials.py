@@ -1,4 +1,4 @@
-"""Who a session's client is, and for how long: by SASL PLAIN, whose password is a Weir token."""
+"""Who a session's client is, and for how long: by SASL PLAIN, with a user's password or a token in its place."""
 
 import logging
 
@@ -10,7 +10,7 @@ from weir.runtime.interfaces import Clock, Timer
 log = logging.getLogger(__name__)
 
 MECHANISMS = ("PLAIN",)
-_METHOD = "token"
+_METHOD = "password"
 _PLAIN_PARTS = 3
 
 
@@ -46,7 +46,7 @@ class Credentials:
     async def prove(self, message: Buffer) -> int:
         """Take a PLAIN message, the first one or a newer one of the same role; answers for how many milliseconds
         it is good (0: for ever). NotAuthenticatedError."""
-        identity = await self._broker.authenticate(_METHOD, _password(message))
+        identity = await self._broker.authenticate(_METHOD, _login(message))
         if self._proven and identity.role != self.role:
             raise NotAuthenticatedError("a connection's role does not change; make a new one")
         self.forget()
@@ -68,10 +68,10 @@ class Credentials:
         self.valid = False
 
 
-def _password(message: Buffer) -> bytes:
-    """Out of `authorization id NUL user NUL password`. The token itself names the role, so the user may be
-    anything."""
+def _login(message: Buffer) -> bytes:
+    """`user NUL password`, out of `authorization id NUL user NUL password`. A token in the password's place itself
+    names the role, so the user may be anything then."""
     parts = bytes(message).split(b"\0")
     if len(parts) != _PLAIN_PARTS or not parts[2]:
-        raise NotAuthenticatedError("not a PLAIN message", hint="give the token as the password")
-    return parts[2]
+        raise NotAuthenticatedError("not a PLAIN message", hint="give a user's name and password, or a token as the password")
+    return parts[1] + b"\0" + parts[2]

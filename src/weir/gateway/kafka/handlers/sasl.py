@@ -1,4 +1,4 @@
-"""SaslHandshake and SaslAuthenticate: PLAIN, whose password is a Weir token."""
+"""SaslHandshake and SaslAuthenticate: PLAIN, with a user's password or a token in its place."""
 
 from weir.gateway.kafka.connection.credentials import MECHANISMS
 from weir.gateway.kafka.connection.session import Session
