@@ -38,7 +38,7 @@ MANAGEMENT_RULES = [
     ("anyone", rf"GET /api/({_OWN}|{_LISTS}|{_NOTHING}|{_OF_USERS})"),
     ("anyone", r"DELETE /api/connections/{name}"),
     ("superuser", r"DELETE /api/connections/username/.*"),
-    ("superuser", r"PUT /api/(cluster-name|.*parameters.*|.*-limits.*)"),
+    ("superuser", r"PUT /api/(cluster-name|.*parameters.*|user-limits.*)"),
     ("superuser", r".* /api/(nodes.*|users.*|definitions(-import)?)"),
     ("consume", r"(POST|DELETE) /api/queues/{vhost}/{name}/(get|contents)"),
     ("produce", r"POST /api/exchanges/{vhost}/{name}/publish"),

@@ -19,6 +19,9 @@ QUEUE_SUBSCRIPTION = "queue"
 #: with no arguments.
 QUEUE_PROPERTY = "weir.queue"
 RESERVED_PREFIX = "amq."
+#: The property of a namespace that has its limits, as JSON by RabbitMQ's names for them.
+LIMITS_PROPERTY = "weir.limits"
+MAX_CONNECTIONS, MAX_QUEUES = "max-connections", "max-queues"
 
 
 class QueueKind(Enum):
@@ -52,6 +55,14 @@ class QueueDeclaration:
     def in_memory(self) -> bool:
         """Whether it lives in the memory of one broker, and no disk has to do with it."""
         return not self.durable or self.exclusive
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLimits:
+    """How many connections and queues a namespace may have; None: no limit."""
+
+    connections: int | None = None
+    queues: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

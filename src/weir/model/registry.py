@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TypeVar
 
@@ -141,12 +141,23 @@ _NO_NAME = frozenset({"", "^$"})
 
 
 @dataclass(frozen=True, slots=True)
+class KeyPatterns:
+    """Regular expressions of routing keys that a role may publish with to a topic exchange, and bind by: found
+    anywhere in the key, "" finds the empty one alone. `{username}` and `{vhost}` stand for what they say."""
+
+    write: str
+    read: str
+
+
+@dataclass(frozen=True, slots=True)
 class Grants:
     """What each role may do with a tenant, a namespace or a topic. `patterns`: of a namespace, where a role's
     grants are more than its actions say."""
 
     roles: Mapping[str, tuple[Action, ...]] = field(default_factory=dict)
     patterns: Mapping[str, NamePatterns] = field(default_factory=dict)
+    #: Of a namespace, by role and exchange: what else holds for the routing keys of topic exchanges.
+    keys: Mapping[str, Mapping[str, KeyPatterns]] = field(default_factory=dict)
 
     def allows(self, role: str, action: Action) -> bool:
         return action in self.roles.get(role, ())
@@ -164,7 +175,7 @@ class Grants:
         """With exactly these for the role, instead of what it had."""
         if self.roles.get(role) == actions and role not in self.patterns:
             return self
-        return Grants({**self.roles, role: actions}, _without(self.patterns, role))
+        return replace(self, roles={**self.roles, role: actions}, patterns=_without(self.patterns, role))
 
     def permitted(self, role: str, patterns: NamePatterns) -> "Grants":
         """With these patterns for the role. What they allow with every name is a grant like any other."""
@@ -172,13 +183,20 @@ class Grants:
         actions = (*patterns.actions, *kept)
         same = patterns == NamePatterns.of(actions)
         roles = {**self.roles, role: actions} if actions or same else _without(self.roles, role)
-        now = Grants(roles, _without(self.patterns, role) if same else {**self.patterns, role: patterns})
+        others = _without(self.patterns, role)
+        now = replace(self, roles=roles, patterns=others if same else {**others, role: patterns})
         return self if now == self else now
 
     def revoked(self, role: str) -> "Grants":
         if role not in self.roles and role not in self.patterns:
             return self
-        return Grants(_without(self.roles, role), _without(self.patterns, role))
+        return replace(self, roles=_without(self.roles, role), patterns=_without(self.patterns, role))
+
+    def with_keys(self, role: str, exchange: str, patterns: KeyPatterns | None) -> "Grants":
+        """With these for the role and the exchange; None: with none."""
+        others = _without(self.keys.get(role, {}), exchange)
+        now = others if patterns is None else {**others, exchange: patterns}
+        return replace(self, keys={**self.keys, role: now} if now else _without(self.keys, role))
 
 
 def _without(of: Mapping[str, _V], role: str) -> dict[str, _V]:

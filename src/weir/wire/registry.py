@@ -31,6 +31,7 @@ from weir.model.registry import (
     BrokerInfo,
     Cluster,
     Grants,
+    KeyPatterns,
     NamePatterns,
     Namespace,
     StoredSchema,
@@ -334,6 +335,11 @@ def encode_grants(grants: Grants) -> bytes:
         fields["patterns"] = {
             role: [said.configure, said.write, said.read] for role, said in grants.patterns.items()
         }
+    if grants.keys:
+        fields["keys"] = {
+            role: {exchange: [said.write, said.read] for exchange, said in by_exchange.items()}
+            for role, by_exchange in grants.keys.items()
+        }
     return dump_fields(fields)
 
 
@@ -344,6 +350,10 @@ def decode_grants(data: bytes) -> Grants:
         lambda f: Grants(
             {_text(role): tuple(Action(a) for a in _list(actions)) for role, actions in f["roles"].items()},
             {_text(role): NamePatterns(*_texts(said)) for role, said in f.get("patterns", {}).items()},
+            {
+                _text(role): {_text(one): KeyPatterns(*_texts(said)) for one, said in by_exchange.items()}
+                for role, by_exchange in f.get("keys", {}).items()
+            },
         ),
     )
 

@@ -22,6 +22,7 @@ def walk(api: Any, steps: list[Any]) -> list[tuple[str, str]]:
     return used
 
 
+TOPIC_PERMISSION = {"user": "ann", "vhost": "v", "exchange": "x", "write": "^a", "read": "b"}
 PERMISSION = {"user": "ann", "vhost": "v", "configure": "^a", "write": ".*", "read": ""}
 BINDING = {
     "source": "e",
@@ -111,11 +112,18 @@ STEPS = [
     ("GET", "users/bob/permissions", None, []),
     ("GET", "users/without-permissions?columns=name", None, [{"name": "bob"}]),
     ("GET", "topic-permissions", None, []),
-    ("GET", "topic-permissions/v/ann", None, []),
-    ("PUT", "topic-permissions/v/ann", {"exchange": "x", "write": "", "read": ""}, 400),
+    ("GET", "topic-permissions/v/ann", None, 404),
+    ("PUT", "topic-permissions/v/ann", {"exchange": "x", "write": "^a", "read": ""}, MADE),
+    ("PUT", "topic-permissions/v/ann", {"exchange": "x", "write": "^a", "read": "b"}, DONE),
+    ("PUT", "topic-permissions/v/ann", {"exchange": "x", "write": "(", "read": ""}, 400),
+    ("PUT", "topic-permissions/nope/ann", {"exchange": "x", "write": "", "read": ""}, 400),
+    ("GET", "topic-permissions", None, [TOPIC_PERMISSION]),
+    ("GET", "topic-permissions/v/ann", None, [TOPIC_PERMISSION]),
+    ("GET", "vhosts/v/topic-permissions", None, [TOPIC_PERMISSION]),
+    ("GET", "users/ann/topic-permissions", None, [TOPIC_PERMISSION]),
+    ("GET", "users/bob/topic-permissions", None, []),
     ("DELETE", "topic-permissions/v/ann", None, DONE),
-    ("GET", "vhosts/v/topic-permissions", None, []),
-    ("GET", "users/ann/topic-permissions", None, []),
+    ("DELETE", "topic-permissions/v/ann", None, 404),
     # --- exchanges, queues and bindings
     ("PUT", "exchanges/v/e", {"type": "topic", "durable": True}, MADE),
     ("PUT", "exchanges/v/e", {"type": "topic", "durable": True}, DONE),
@@ -235,7 +243,15 @@ STEPS = [
     ("PUT", "global-parameters/x", {"value": 1}, 400),
     ("GET", "vhost-limits", None, []),
     ("GET", "vhost-limits/v", None, []),
-    ("PUT", "vhost-limits/v/max-queues", {"value": 1}, 400),
+    ("PUT", "vhost-limits/v/max-queues", {"value": 1}, DONE),
+    ("PUT", "vhost-limits/v/max-connections", {"value": 2}, DONE),
+    ("PUT", "vhost-limits/v/max-queues", {"value": True}, 400),
+    ("PUT", "vhost-limits/nope/max-queues", {"value": 1}, 404),
+    ("GET", "vhost-limits", None, [{"vhost": "v", "value": {"max-connections": 2, "max-queues": 1}}]),
+    ("GET", "vhost-limits/v", None, [{"vhost": "v", "value": {"max-connections": 2, "max-queues": 1}}]),
+    ("DELETE", "vhost-limits/v/max-queues", None, DONE),
+    ("DELETE", "vhost-limits/v/max-connections", None, DONE),
+    ("GET", "vhost-limits/v", None, []),
     ("GET", "user-limits", None, []),
     ("GET", "user-limits/ann", None, []),
     ("PUT", "user-limits/ann/max-channels", {"value": 1}, 400),

@@ -72,6 +72,16 @@ class PermissionBody(Struct):
     read: str
 
 
+class TopicPermissionBody(Struct):
+    exchange: str
+    write: str
+    read: str
+
+
+class LimitBody(Struct):
+    value: Any
+
+
 class PolicyBody(Struct):
     pattern: str
     definition: Table

@@ -11,6 +11,7 @@ from weir.admin.amqp.importing import DefinitionsImport, Importers, ImportProgre
 from weir.admin.amqp.listing import Item, Items
 from weir.admin.amqp.permissions import permission_bodies
 from weir.admin.amqp.refusals import ManagementError, bad_request
+from weir.admin.amqp.topic_permissions import topic_permission_bodies
 from weir.admin.amqp.users import user_body
 from weir.admin.amqp.values import as_json
 from weir.admin.http import Response
@@ -55,7 +56,7 @@ class DefinitionRoutes:
         for namespace in namespaces:
             for name, items in (await self._declared(namespace)).items():
                 declared[name] += items
-            parameters += await self._operators(namespace)
+            parameters += await self._parameters(namespace)
         return {
             **_versions(),
             "users": [user_body(user) for user in users if user is not None],
@@ -63,7 +64,9 @@ class DefinitionRoutes:
             "permissions": [
                 body for namespace in namespaces for body in permission_bodies(registry.grants, namespace)
             ],
-            "topic_permissions": [],
+            "topic_permissions": [
+                body for namespace in namespaces for body in topic_permission_bodies(registry.grants, namespace)
+            ],
             "parameters": parameters,
             "global_parameters": [],
             **declared,
@@ -79,7 +82,7 @@ class DefinitionRoutes:
             if kind != "policies":
                 for item in items:
                     del item["vhost"]
-        return {"rabbit_version": VERSION, "parameters": await self._operators(name), **declared}
+        return {"rabbit_version": VERSION, "parameters": await self._parameters(name), **declared}
 
     async def _declared(self, namespace: NamespaceName) -> dict[str, Items]:
         table = await self._management.exchanges.open(namespace)
@@ -117,6 +120,9 @@ class DefinitionRoutes:
                     }
                 )
         return found
+
+    async def _parameters(self, namespace: NamespaceName) -> Items:
+        return [*await self._operators(namespace), *self._importers.limits.parameters(namespace)]
 
     async def _operators(self, namespace: NamespaceName) -> Items:
         """Operators' policies, which RabbitMQ keeps as parameters."""

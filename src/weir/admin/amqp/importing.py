@@ -9,12 +9,21 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from weir.admin.amqp.bodies import DefinitionsBody, PermissionBody, PolicyBody, Table, UserBody
+from weir.admin.amqp.bodies import (
+    DefinitionsBody,
+    PermissionBody,
+    PolicyBody,
+    Table,
+    TopicPermissionBody,
+    UserBody,
+)
 from weir.admin.amqp.context import Management
+from weir.admin.amqp.limits import LimitRoutes
 from weir.admin.amqp.listing import Item
 from weir.admin.amqp.permissions import PermissionRoutes
 from weir.admin.amqp.policies import PolicyRoutes
 from weir.admin.amqp.refusals import bad_request
+from weir.admin.amqp.topic_permissions import TopicPermissionRoutes
 from weir.admin.amqp.users import UserRoutes
 from weir.admin.amqp.values import from_json
 from weir.admin.amqp.vhosts import VhostRoutes
@@ -58,8 +67,10 @@ class Importers:
     users: UserRoutes
     vhosts: VhostRoutes
     permissions: PermissionRoutes
+    topic_permissions: TopicPermissionRoutes
     policies: PolicyRoutes
     operator_policies: PolicyRoutes
+    limits: LimitRoutes
 
 
 class DefinitionsImport:
@@ -142,9 +153,13 @@ class DefinitionsImport:
         await self._importers.permissions.put(namespace, _text(item, "user"), _as(item, PermissionBody))
 
     async def _topic_permission(self, item: Table) -> None:
-        raise bad_request("topic permissions are not kept here; permissions on the exchange count")
+        namespace = self._namespace(item)
+        await self._importers.topic_permissions.put(namespace, _text(item, "user"), _as(item, TopicPermissionBody))
 
     async def _parameter(self, item: Table) -> None:
+        if item.get("component") == "vhost-limits" and isinstance(item.get("value"), dict):
+            await self._importers.limits.put(self._namespace(item), item["value"])
+            return
         if item.get("component") != "operator_policy" or not isinstance(item.get("value"), dict):
             raise bad_request(f"no component {str(item.get('component'))[:80]!r} has parameters here")
         await self._importers.operator_policies.put(

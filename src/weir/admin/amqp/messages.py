@@ -72,6 +72,7 @@ class MessageRoutes:
         try:
             table.check_publish(call.role, name)
             exchange = table.get(name)
+            table.check_key(call.role, exchange, body.routing_key, Action.PRODUCE)
         except ExchangeNotFoundError as missing:
             where = f"no exchange '{name}' in vhost '{vhost_of(namespace)}'"
             raise bad_request(f"404 NOT_FOUND - {where}") from missing

@@ -18,9 +18,6 @@ from weir.model.queues import namespace_of_vhost, queue_of_topic, vhost_of
 from weir.model.registry import Action, NamePatterns
 from weir.model.topics import NamespaceName, TopicName
 
-_TOPIC_PERMISSIONS = "topic permissions are not kept here"
-_TOPIC_HINT = "permissions on the exchange count: who may write to it may use every routing key"
-
 
 def permission_bodies(grants: GrantRecords, namespace: NamespaceName) -> Items:
     """Of everybody who was granted anything in a namespace, by name."""
@@ -75,7 +72,6 @@ class PermissionRoutes:
     def routes(self) -> list[Route]:
         route, one = self._management.route, "/permissions/{vhost}/{user}"
         listed: Any = list[Any] | dict[str, Any]
-        topics = "/topic-permissions"
         return [
             route("GET", "/permissions", "All permissions.", self._all, answer=listed, query=LIST_QUERY),
             route(
@@ -97,12 +93,6 @@ class PermissionRoutes:
             route("GET", one, "What a user may do in a vhost.", self._get, answer=dict[str, Any]),
             route("PUT", one, "Permit.", self._put, body=PermissionBody, creates=True),
             route("DELETE", one, "Take back what a user was permitted.", self._delete),
-            route("GET", topics, "None are kept.", self._no_topics, answer=list[Any]),
-            route("GET", f"{topics}/{{vhost}}/{{user}}", "None are kept.", self._no_topics_of, answer=list[Any]),
-            route("PUT", f"{topics}/{{vhost}}/{{user}}", "Refused.", self._refuse_topics),
-            route("DELETE", f"{topics}/{{vhost}}/{{user}}", "Nothing: none are kept.", self._clear_topics),
-            route("GET", "/vhosts/{vhost}/topic-permissions", "None are kept.", self._no_topics, answer=list[Any]),
-            route("GET", "/users/{user}/topic-permissions", "None are kept.", self._no_topics, answer=list[Any]),
         ]
 
     def _namespaces(self, role: str) -> list[NamespaceName]:
@@ -169,27 +159,11 @@ class PermissionRoutes:
             for namespace in registry.namespaces.names(tenant):
                 if self._find(namespace, user) is not None:
                     await self.clear(namespace, user)
+                for exchange in list(self._grants.on(namespace).keys.get(user, ())):
+                    await self._grants.permit_keys(namespace, user, exchange, None)
 
     async def _forget_topics(self, namespace: NamespaceName, user: str) -> None:
         """Grants on single topics: a permission says all that a user may do in a vhost."""
         for topic, grants in self._grants.on_topics_of(namespace).items():
             if user in grants.roles:
                 await self._grants.revoke(TopicName.parse(topic), user)
-
-    # --- topic permissions --------------------------------------------------------------------------------------
-
-    async def _no_topics(self, call: Call) -> list[Any]:
-        if "vhost" in call.path:
-            self._administered(call)
-        return []
-
-    async def _no_topics_of(self, call: Call) -> list[Any]:
-        self._administered(call)
-        return []
-
-    async def _refuse_topics(self, call: Call) -> None:
-        self._administered(call)
-        raise bad_request(_TOPIC_PERMISSIONS, hint=_TOPIC_HINT)
-
-    async def _clear_topics(self, call: Call) -> None:
-        self._administered(call)

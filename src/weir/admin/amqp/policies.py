@@ -122,15 +122,12 @@ class ParameterRoutes:
             ("/parameters/{component}", "Parameters of a plugin: none."),
             ("/parameters/{component}/{vhost}", "Parameters of a plugin in a vhost: none."),
             ("/global-parameters", "Global parameters: none."),
-            ("/vhost-limits", "Limits of vhosts: none; see a namespace's policies."),
-            ("/vhost-limits/{vhost}", "Limits of a vhost: none; see the namespace's policies."),
             ("/user-limits", "Limits of users: none."),
             ("/user-limits/{user}", "Limits of a user: none."),
         ]
         refused = [
             ("/parameters/{component}/{vhost}/{name}", "no plugin has parameters here"),
             ("/global-parameters/{name}", "there are no global parameters here"),
-            ("/vhost-limits/{vhost}/{name}", "limits are policies of the namespace: PUT them under /admin/v2"),
             ("/user-limits/{user}/{name}", "there are no limits of users here"),
         ]
         return [

@@ -7,11 +7,13 @@ from weir.admin.amqp.context import Management
 from weir.admin.amqp.definitions import DefinitionRoutes
 from weir.admin.amqp.exchanges import ExchangeRoutes
 from weir.admin.amqp.importing import Importers
+from weir.admin.amqp.limits import LimitRoutes
 from weir.admin.amqp.messages import MessageRoutes
 from weir.admin.amqp.overview import OverviewRoutes
 from weir.admin.amqp.permissions import PermissionRoutes
 from weir.admin.amqp.policies import ParameterRoutes, PolicyRoutes
 from weir.admin.amqp.queues import QueueRoutes
+from weir.admin.amqp.topic_permissions import TopicPermissionRoutes
 from weir.admin.amqp.users import UserRoutes
 from weir.admin.amqp.vhosts import VhostRoutes
 from weir.admin.context import AdminContext
@@ -28,7 +30,10 @@ def management_routes(context: AdminContext) -> list[Route]:
     vhosts = VhostRoutes(management)
     policies = PolicyRoutes(management, operator=False)
     operator_policies = PolicyRoutes(management, operator=True)
-    importers = Importers(management, users, vhosts, permissions, policies, operator_policies)
+    topic_permissions, limits = TopicPermissionRoutes(management), LimitRoutes(management)
+    importers = Importers(
+        management, users, vhosts, permissions, topic_permissions, policies, operator_policies, limits
+    )
     return [
         *OverviewRoutes(management).routes(),
         *AlivenessRoutes(management).routes(),
@@ -40,6 +45,8 @@ def management_routes(context: AdminContext) -> list[Route]:
         *vhosts.routes(),
         *users.routes(),
         *permissions.routes(),
+        *topic_permissions.routes(),
+        *limits.routes(),
         *policies.routes(),
         *operator_policies.routes(),
         *ParameterRoutes(management).routes(),

@@ -9,7 +9,7 @@ on the tenant counts. All that maps one on the other is here.
 from weir.broker.access.security import Authoriser
 from weir.broker.api import Scope
 from weir.model.errors import InvalidNameError
-from weir.model.exchanges import DEFAULT_EXCHANGE, Binding, Exchange
+from weir.model.exchanges import DEFAULT_EXCHANGE, Binding, Exchange, ExchangeType
 from weir.model.queues import topic_of_queue
 from weir.model.registry import Action
 from weir.model.topics import NamespaceName
@@ -41,6 +41,11 @@ class ExchangeAccess:
         """For unbinding, too: write on the destination, read on the source."""
         self.check_write(role, namespace, binding.destination.name)
         self.check_read(role, namespace, binding.source)
+
+    def check_key(self, role: str, namespace: NamespaceName, exchange: Exchange, key: str, action: Action) -> None:
+        """Topic permissions, which are for topic exchanges alone."""
+        if exchange.type is ExchangeType.TOPIC:
+            self._authoriser.check_key(role, action, namespace, exchange.name, key)
 
     def check_publish(self, role: str, namespace: NamespaceName, exchange: str) -> None:
         """Write; for the default exchange nothing, since the queue is asked."""

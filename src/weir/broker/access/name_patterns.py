@@ -5,12 +5,12 @@ to Python's `re`. They are administrators' own, and names are short.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 
 from weir.broker.api.patterns import Pattern
 from weir.model.errors import NotAllowedError
-from weir.model.registry import Action, NamePatterns
+from weir.model.registry import Action, KeyPatterns, NamePatterns
 
 #: What RabbitMQ takes no pattern for: no name at all.
 _NONE = "^$"
@@ -31,6 +31,14 @@ def allows(patterns: NamePatterns, action: Action, name: str) -> bool:
 
 def allows_configure(patterns: NamePatterns, name: str) -> bool:
     return _found_in(patterns.configure)(name)
+
+
+def allows_key(patterns: KeyPatterns, action: Action, key: str, said: Mapping[str, str]) -> bool:
+    """Whether a routing key may be used. `said`: what variables of the patterns stand for."""
+    pattern = patterns.write if action is Action.PRODUCE else patterns.read
+    for name, text in said.items():
+        pattern = pattern.replace(f"{{{name}}}", re.escape(text))
+    return _found_in(pattern)(key)
 
 
 @lru_cache(1_000)

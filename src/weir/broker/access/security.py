@@ -7,14 +7,14 @@ end of a token.
 
 from dataclasses import dataclass
 
-from weir.broker.access.name_patterns import allows, allows_configure
+from weir.broker.access.name_patterns import allows, allows_configure, allows_key
 from weir.broker.access.owners import NameOwners
 from weir.broker.access.passwords import password_fits
 from weir.broker.access.tokens import TokenVerifier
 from weir.broker.api import Identity, Scope, Users
 from weir.broker.registry.registry import Registry
 from weir.model.errors import NotAuthenticatedError, NotAuthorisedError
-from weir.model.queues import queue_of_topic
+from weir.model.queues import queue_of_topic, vhost_of
 from weir.model.registry import Action
 from weir.model.topics import NamespaceName, TopicName
 from weir.runtime.interfaces import Clock
@@ -253,6 +253,18 @@ class Authoriser:
         """NotAuthorisedError unless the role may do this."""
         if not self.may(role, action, scope):
             raise _denied(role, action.value, scope)
+
+    def check_key(self, role: str, action: Action, namespace: NamespaceName, exchange: str, key: str) -> None:
+        """NotAuthorisedError if the role may not publish to a topic exchange, or bind from it, with this key."""
+        patterns = self._registry.grants.on(namespace).keys.get(role) if self._on else None
+        said = None if patterns is None else patterns.get(exchange)
+        if said is None:
+            return
+        if not allows_key(said, action, key, {"username": role, "vhost": vhost_of(namespace)}):
+            raise NotAuthorisedError(
+                f"{role!r} may not {action.value} with the routing key {key[:80]!r} of exchange {exchange[:80]!r}",
+                hint="ask for a topic permission",
+            )
 
     def check_configure(self, role: str, scope: Scope) -> None:
         """NotAuthorisedError unless the role may make and delete queues or exchanges of this name."""

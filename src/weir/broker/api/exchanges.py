@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from weir.model.exchanges import Binding, Exchange
+from weir.model.registry import Action
 from weir.model.topics import NamespaceName
 
 
@@ -68,6 +69,10 @@ class NamespaceExchanges(Protocol):
         """Whether the role may publish to it: ExchangeNotFoundError, ExchangeRefusedError if it is internal,
         NotAuthorisedError. Holds while `Guard.revision` and the exchange are the same. To the default exchange
         everybody may; what counts is whether the role may produce to the queue."""
+
+    def check_key(self, role: str, exchange: Exchange, key: str, action: Action) -> None:
+        """Whether the role may publish to an exchange with this routing key, or bind from it by it:
+        NotAuthorisedError. Says no for topic exchanges alone, where it was permitted some keys."""
 
     def route(self, exchange: str, keys: tuple[str, ...], headers: Mapping[str, Any]) -> Routed:
         """Where a message with these routing keys (its own, CC and BCC) and headers goes; ExchangeNotFoundError.

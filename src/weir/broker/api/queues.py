@@ -16,7 +16,7 @@ from weir.broker.api.consuming import Delivery
 from weir.model.batch import Stamp
 from weir.model.filters import MessageFilter
 from weir.model.ids import Buffer
-from weir.model.queues import QueueDeclaration, QueuePolicy, QueueRules
+from weir.model.queues import QueueDeclaration, QueueLimits, QueuePolicy, QueueRules
 from weir.model.topics import NamespaceName
 from weir.model.value import value
 from weir.runtime.byte_budget import ByteShare
@@ -170,6 +170,10 @@ class NamespaceQueues(Protocol):
 
     async def names(self) -> Sequence[str]:
         """Every queue, those in memory of this broker and every topic."""
+
+    @property
+    def limits(self) -> QueueLimits:
+        """Of the namespace, as they are now."""
 
     def policies(self) -> Sequence[QueuePolicy]: ...
 

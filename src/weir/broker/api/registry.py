@@ -5,7 +5,17 @@ from typing import Protocol
 
 from weir.broker.api.access import Scope
 from weir.model.policies import Policies
-from weir.model.registry import STANDALONE, Action, Cluster, Grants, NamePatterns, Namespace, Tenant, TopicRecord
+from weir.model.registry import (
+    STANDALONE,
+    Action,
+    Cluster,
+    Grants,
+    KeyPatterns,
+    NamePatterns,
+    Namespace,
+    Tenant,
+    TopicRecord,
+)
 from weir.model.topics import Domain, NamespaceName, TopicName
 from weir.model.users import User
 
@@ -118,6 +128,12 @@ class GrantRecords(Protocol):
     async def permit(self, namespace: NamespaceName, role: str, patterns: NamePatterns) -> None:
         """Let the role do what patterns of names say, instead of what it was granted on the namespace before.
         NotAllowedError for what is no pattern."""
+
+    async def permit_keys(
+        self, namespace: NamespaceName, role: str, exchange: str, patterns: KeyPatterns | None
+    ) -> None:
+        """Let the role use routing keys of a topic exchange only as patterns say, beside what it may do with the
+        exchange; None: as it likes. NotAllowedError for what is no pattern."""
 
     async def revoke(self, scope: Scope, role: str) -> None:
         """Take back what the role was granted on it; fine if that was nothing."""

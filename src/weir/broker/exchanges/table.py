@@ -33,6 +33,7 @@ from weir.model.exchanges import (
     check_not_default,
     check_publishable,
 )
+from weir.model.registry import Action
 from weir.model.topics import NamespaceName
 from weir.runtime import Runtime
 from weir.runtime.tasks import TaskScope
@@ -146,6 +147,9 @@ class ExchangeTable:
         check_publishable(found)
         self._access.check_publish(role, self._namespace, exchange)
 
+    def check_key(self, role: str, exchange: Exchange, key: str, action: Action) -> None:
+        self._access.check_key(role, self._namespace, exchange, key, action)
+
     def route(self, exchange: str, keys: tuple[str, ...], headers: Mapping[str, Any]) -> Routed:
         return self._index.route(exchange, keys, headers)
 
@@ -246,6 +250,9 @@ class ExchangeTable:
         if binding.destination.exchange:
             check_not_default(binding.destination.name)
         self._access.check_bind(role, self._namespace, binding)
+        source = self._index.find(binding.source)
+        if source is not None:
+            self.check_key(role, source, binding.routing_key, Action.CONSUME)
 
     async def _unbind(self, binding: Binding) -> None:
         if binding.identity in self._transient:

@@ -11,6 +11,7 @@ from weir.broker.broker import Broker
 from weir.broker.context import BrokerContext
 from weir.broker.queues.declared import declaration_of, kept_by
 from weir.broker.queues.durable import DurableQueue
+from weir.broker.queues.limits import limits_of
 from weir.broker.queues.local import LocalQueue
 from weir.broker.queues.memory import MemoryQueue
 from weir.broker.queues.namespace_policies import NamespacePolicies, PolicedExchanges
@@ -36,6 +37,7 @@ from weir.model.queues import (
     QUEUE_PROPERTY,
     QueueDeclaration,
     QueueKind,
+    QueueLimits,
     QueuePolicy,
     QueueRules,
     check_name,
@@ -222,6 +224,7 @@ class LocalQueues:
                 return there
         record = await self._record(topic)
         if record is None:
+            await self._check_limit(name)
             if wanted.in_memory:
                 return self._make_in_memory(wanted, topic, connection)
             await watch_namespace(self._registry, self._namespace, wanted)
@@ -233,6 +236,14 @@ class LocalQueues:
         queue = await self._opened(name, topic)
         queue.used()
         return queue
+
+    async def _check_limit(self, name: str) -> None:
+        """Whether there may be one more."""
+        most = self.limits.queues
+        if most is not None and len(await self.names()) >= most:
+            raise TooManyError(
+                f"cannot declare queue '{name}': queue limit in vhost '{self._vhost}' ({most}) is reached"
+            )
 
     async def _record(self, topic: TopicName) -> TopicRecord | None:
         """The topic's record; what is left of one that was being deleted goes first."""
@@ -361,6 +372,10 @@ class LocalQueues:
         self._open.clear()
 
     # --- policies ---------------------------------------------------------------------------------------
+
+    @property
+    def limits(self) -> QueueLimits:
+        return limits_of(self._registry, self._namespace)
 
     def policies(self) -> Sequence[QueuePolicy]:
         return self._policies.table.policies

@@ -18,7 +18,7 @@ from weir.broker.queues.rules import check_equivalent
 from weir.broker.queues.service import QueueService
 from weir.broker.registry.registry import Registry
 from weir.model.errors import NotOwnerError, QueueLockedError, QueueNotFoundError, WeirError
-from weir.model.queues import QueueDeclaration, QueuePolicy, vhost_of
+from weir.model.queues import QueueDeclaration, QueueLimits, QueuePolicy, vhost_of
 from weir.model.topics import NamespaceName
 from weir.runtime.interfaces import Runtime
 from weir.runtime.tasks import TaskScope
@@ -166,6 +166,10 @@ class RoutedNamespace:
 
     async def names(self) -> Sequence[str]:
         return await self.local.names()
+
+    @property
+    def limits(self) -> QueueLimits:
+        return self.local.limits
 
     def policies(self) -> Sequence[QueuePolicy]:
         return self.local.policies()

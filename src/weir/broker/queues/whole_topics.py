@@ -12,7 +12,7 @@ from weir.broker.queues.combined import CombinedQueue
 from weir.broker.queues.rules import check_equivalent
 from weir.broker.registry.registry import Registry
 from weir.model.errors import InvalidNameError, QueueInUseError, TopicNotFoundError
-from weir.model.queues import QueueDeclaration, QueuePolicy, queue_in_vhost, vhost_of
+from weir.model.queues import QueueDeclaration, QueueLimits, QueuePolicy, queue_in_vhost, vhost_of
 from weir.model.registry import Action, TopicRecord
 from weir.model.topics import NamespaceName, TopicName
 from weir.runtime.interfaces import Clock
@@ -124,6 +124,10 @@ class WholeTopicNamespace:
 
     async def names(self) -> Sequence[str]:
         return await self.queues.names()
+
+    @property
+    def limits(self) -> QueueLimits:
+        return self.queues.limits
 
     def policies(self) -> Sequence[QueuePolicy]:
         return self.queues.policies()

@@ -9,7 +9,7 @@ from weir.broker.registry.mirror import Mirror
 from weir.meta import keys
 from weir.meta.interfaces import MetaStore
 from weir.meta.update import Codec
-from weir.model.registry import Action, Grants, NamePatterns, check_role
+from weir.model.registry import Action, Grants, KeyPatterns, NamePatterns, check_role
 from weir.model.topics import NamespaceName
 from weir.runtime import Runtime
 from weir.wire.registry import decode_grants, encode_grants
@@ -96,6 +96,16 @@ class GrantTable:
         for pattern in (patterns.configure, patterns.write, patterns.read):
             check_pattern(pattern)
         await self._mirror.upsert(_key(namespace), lambda now: (now or _NONE).permitted(role, patterns))
+
+    async def permit_keys(
+        self, namespace: NamespaceName, role: str, exchange: str, patterns: KeyPatterns | None
+    ) -> None:
+        """Let the role use routing keys of a topic exchange only as patterns say; None: as it likes."""
+        check_role(role)
+        if patterns is not None:
+            check_pattern(patterns.write)
+            check_pattern(patterns.read)
+        await self._mirror.upsert(_key(namespace), lambda now: (now or _NONE).with_keys(role, exchange, patterns))
 
     async def revoke(self, scope: Scope, role: str) -> None:
         """Take back what the role was granted on it; fine if that was nothing."""

@@ -2,8 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from weir.gateway.amqp.errors import access_refused
+from weir.gateway.amqp.errors import access_refused, key_refused
 from weir.model.errors import InvalidNameError, NotAuthorisedError
+from weir.model.exchanges import Exchange, ExchangeType
 from weir.model.queues import topic_of_queue
 from weir.model.registry import Action
 
@@ -19,6 +20,16 @@ def check_queue(session: "Session", name: str, action: Action) -> None:
 
 def check_exchange(session: "Session", name: str, action: Action) -> None:
     _check(session, "exchange", name, action)
+
+
+def check_key(session: "Session", exchange: Exchange | None, key: str, action: Action) -> None:
+    """Topic permissions."""
+    if exchange is None or exchange.type is not ExchangeType.TOPIC:
+        return
+    try:
+        session.vhost.exchanges.check_key(session.role, exchange, key, action)
+    except NotAuthorisedError:
+        raise key_refused(key, exchange.name, session.vhost.name, session.user) from None
 
 
 def check_dead_letters(session: "Session", queue: str, arguments: dict[str, object]) -> None:

@@ -55,7 +55,7 @@ CODES: dict[type[BaseException], ReplyCode] = {
 }
 
 #: `queue 'q'` and `exchange 'x'`, as the core names them, which knows no vhosts.
-_NAMED = re.compile(r"\b(queue|exchange) '((?:[^'\\]|\\.)*)'(?! in vhost)")
+_NAMED = re.compile(r"\b(queue|exchange) '((?:[^'\\]|\\.)*)'(?! in vhost|: queue limit)")
 _INTERNAL = "an internal error; see the broker's log"
 
 
@@ -87,6 +87,11 @@ def precondition_failed(what: str) -> AmqpRefusal:
 def access_refused(kind: str, name: str, vhost: str, user: str) -> AmqpRefusal:
     """`kind`: queue or exchange."""
     return AmqpRefusal(_refused(kind, name, vhost, user), code=ReplyCode.ACCESS_REFUSED)
+
+
+def key_refused(key: str, exchange: str, vhost: str, user: str) -> AmqpRefusal:
+    what = f"access to topic '{key}' in {_refused('exchange', exchange, vhost, user).removeprefix('access to ')}"
+    return AmqpRefusal(what, code=ReplyCode.ACCESS_REFUSED)
 
 
 def _refused(kind: str, name: str, vhost: str, user: str) -> str:

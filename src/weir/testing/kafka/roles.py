@@ -13,4 +13,4 @@ class PasswordRoles:
     def authenticate(self, method: str, credentials: bytes, *, certificate: bytes | None = None) -> Identity:
         if not credentials and not self._open:
             raise NotAuthenticatedError("who are you?")
-        return Identity(credentials.decode() or "anyone")
+        return Identity(credentials.rpartition(b"\0")[2].decode() or "anyone")

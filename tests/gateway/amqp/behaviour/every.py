@@ -8,6 +8,7 @@ from tests.gateway.amqp.behaviour import (  # noqa: F401
     connections,
     consuming,
     exchanges,
+    limits,
     permissions,
     policies,
     publishing,

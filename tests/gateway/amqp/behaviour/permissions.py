@@ -147,3 +147,69 @@ def who_has_the_wrong_password_is_not_let_in(session: Session) -> Any:
         session.bare().open(user=name, password="wrong"),
         session.bare().open(user=session.name("nobody"), password="secret"),
     ]
+
+
+@scenario
+def topic_permissions_are_for_routing_keys_of_topic_exchanges(session: Session) -> Any:
+    user = Limited(session, configure=".*", write=".*", read=".*")
+    exchange, other = session.name("x"), session.name("y")
+    queue = user.everything.queue(session.name("q"))
+    user.everything.exchange(exchange, "topic")
+    user.everything.exchange(other, "direct")
+    path = f"topic-permissions/%2F/{user.name}"
+    given = [
+        session.manage("PUT", path, {"exchange": exchange, "write": "^a", "read": "^b"}),
+        session.manage("PUT", path, {"exchange": other, "write": "^a", "read": "^b"}),
+        session.manage("GET", path),
+    ]
+    found = user.may(
+        publish=lambda c: published(c, exchange, "a.1"),
+        publish_another_key=lambda c: published(c, exchange, "b.1"),
+        bind=lambda c: c.bind(queue, exchange, "b.#"),
+        bind_by_another_key=lambda c: c.bind(queue, exchange, "a.#"),
+        unbind=lambda c: c.unbind(queue, exchange, "b.#"),
+        unbind_another_key=lambda c: c.unbind(queue, exchange, "a.#"),
+        bind_exchanges=lambda c: c.bind_exchange(other, exchange, "b.1"),
+        bind_exchanges_by_another_key=lambda c: c.bind_exchange(other, exchange, "a.1"),
+        publish_to_one_that_is_no_topic=lambda c: published(c, other, "b.1"),
+        publish_to_another_topic=lambda c: published(c, "amq.topic", "b.1"),
+    )
+    cleared = session.manage("DELETE", path), session.manage("GET", path)
+    after = user.may(publish_another_key=lambda c: published(c, exchange, "b.1"))
+    user.everything.delete(queue)
+    for name in (exchange, other):
+        user.everything.delete_exchange(name)
+    return [given, found, cleared, after]
+
+
+@scenario
+def topic_permissions_know_who_asks(session: Session) -> Any:
+    user = Limited(session, configure=".*", write=".*", read=".*")
+    path = f"topic-permissions/%2F/{user.name}"
+    session.manage("PUT", path, {"exchange": "amq.topic", "write": "^{vhost}.{username}$", "read": ""})
+    queue = user.everything.queue(session.name("q"))
+    found = user.may(
+        publish=lambda c: published(c, "amq.topic", f"/.{user.name}"),
+        publish_another=lambda c: published(c, "amq.topic", "/.somebody"),
+        bind_by_the_empty_key=lambda c: c.bind(queue, "amq.topic", ""),
+        bind=lambda c: c.bind(queue, "amq.topic", "a"),
+    )
+    user.everything.delete(queue)
+    return found
+
+
+@scenario
+def what_is_no_topic_permission(session: Session) -> Any:
+    user = Limited(session, configure=".*", write=".*", read=".*")
+    path = f"topic-permissions/%2F/{user.name}"
+    return [
+        session.manage("PUT", path, {"exchange": "amq.topic", "write": "^a"})[0],
+        session.manage("PUT", path, {"write": "", "read": ""})[0],
+        session.manage(
+            "PUT",
+            f"topic-permissions/{session.name('nowhere')}/{user.name}",
+            {"exchange": "x", "write": "", "read": ""},
+        )[0],
+        session.manage("GET", path),
+        session.manage("DELETE", path)[0],
+    ]

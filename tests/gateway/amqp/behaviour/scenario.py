@@ -47,6 +47,7 @@ class Session:
         self._open: list[Any] = []
         self._policies: list[str] = []
         self._users: list[str] = []
+        self._vhosts: list[str] = []
 
     def name(self, name: str) -> str:
         """A name that nobody else uses; in answers it is `name` again."""
@@ -118,6 +119,15 @@ class Session:
         rights = {"configure": configure, "write": write, "read": read}
         self.manage("PUT", f"permissions/%2F/{name}", rights)
 
+    def vhost(self, name: str) -> str:
+        """Make a vhost that `guest` may do everything in, until the end of the scenario; its name."""
+        host = self.name(name)
+        self._vhosts.append(host)
+        self.manage("PUT", f"vhosts/{host}", {})
+        everything = {"configure": ".*", "write": ".*", "read": ".*"}
+        self.manage("PUT", f"permissions/{host}/{self.broker.user}", everything)
+        return host
+
     def close(self) -> None:
         for one in self._open:
             one.close()
@@ -125,6 +135,8 @@ class Session:
             self.manage("DELETE", f"users/{name}")
         for name in self._policies:
             self.clear_policy(name)
+        for name in self._vhosts:
+            self.manage("DELETE", f"vhosts/{name}")
 
 
 def answer(name: str, broker: Broker) -> Any:

@@ -150,6 +150,7 @@ def no_capacity(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
             await asyncio.sleep(0.005)
 
     monkeypatch.setattr(DurableQueue, "wait_capacity", wait_capacity)
+    monkeypatch.setattr(DurableQueue, "has_capacity", property(lambda _queue: free.is_set()))
     yield free
     free.set()
 

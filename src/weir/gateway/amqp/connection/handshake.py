@@ -105,6 +105,12 @@ async def _open(session: "Session", method: connection.Open) -> None:
     found = await open_vhost(method.virtual_host, services.exchanges, services.queues)
     if found is None:
         raise refuse(ReplyCode.NOT_ALLOWED, f"vhost {method.virtual_host} not found")
+    most = found.queues.limits.connections
+    if most is not None:
+        there = [one for one in services.connections.all() if one.info.namespace == found.namespace]
+        if len(there) >= most:
+            who = f"access to vhost '{method.virtual_host}' refused for user '{session.user}'"
+            raise refuse(ReplyCode.NOT_ALLOWED, f"{who}: connection limit ({most}) is reached")
     session.opened(found)
     session.move(Event.OPENED)
     session.say(connection.OpenOk())

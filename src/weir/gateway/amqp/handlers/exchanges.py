@@ -3,7 +3,7 @@
 from collections.abc import Coroutine
 from typing import Any
 
-from weir.gateway.amqp.access import check_alternate, check_exchange
+from weir.gateway.amqp.access import check_alternate, check_exchange, check_key
 from weir.gateway.amqp.channel.channel import Channel
 from weir.gateway.amqp.registry import handles
 from weir.model.errors import ExchangeNotFoundError
@@ -68,6 +68,8 @@ async def unbind(channel: Channel, method: exchange.Unbind) -> Method | None:
 def _check_binding(channel: Channel, method: exchange.Bind | exchange.Unbind) -> None:
     check_exchange(channel.session, method.destination, Action.PRODUCE)
     check_exchange(channel.session, method.source, Action.CONSUME)
+    source = channel.session.vhost.exchanges.find(method.source)
+    check_key(channel.session, source, method.routing_key, Action.CONSUME)
 
 
 def _binding(method: exchange.Bind | exchange.Unbind) -> Binding:

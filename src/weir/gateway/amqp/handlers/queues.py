@@ -1,7 +1,7 @@
 """Class queue. A queue named "" is the last one that was declared on the channel."""
 
 from weir.broker.api import Queue
-from weir.gateway.amqp.access import check_dead_letters, check_exchange, check_queue
+from weir.gateway.amqp.access import check_dead_letters, check_exchange, check_key, check_queue
 from weir.gateway.amqp.channel.channel import Channel
 from weir.gateway.amqp.consume.kinds import unsupported
 from weir.gateway.amqp.errors import refuse
@@ -66,6 +66,7 @@ async def bind(channel: Channel, method: queue.Bind) -> Method | None:
     check_queue(session, name, Action.PRODUCE)
     check_exchange(session, method.exchange, Action.CONSUME)
     key = method.routing_key if method.queue or method.routing_key else name
+    check_key(session, session.vhost.exchanges.find(method.exchange), key, Action.CONSUME)
     binding = Binding(method.exchange, Destination(name), key, plain_fields(method.arguments))
     await session.vhost.exchanges.bind(session.role, binding, durable=not found.declaration.in_memory)
     return None if method.no_wait else queue.BindOk()
@@ -80,6 +81,7 @@ async def unbind(channel: Channel, method: queue.Unbind) -> Method:
     check_queue(session, name, Action.PRODUCE)
     check_exchange(session, method.exchange, Action.CONSUME)
     key = method.routing_key if method.queue or method.routing_key else name
+    check_key(session, session.vhost.exchanges.find(method.exchange), key, Action.CONSUME)
     binding = Binding(method.exchange, Destination(name), key, plain_fields(method.arguments))
     await session.vhost.exchanges.unbind(session.role, binding)
     return queue.UnbindOk()

@@ -11,11 +11,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from weir.broker.api import Queue, QueueMessages
+from weir.gateway.amqp.access import check_key
 from weir.gateway.amqp.errors import precondition_failed, refuse
 from weir.gateway.amqp.publish.facts import Facts, facts_of, with_reply_to
 from weir.gateway.amqp.publish.reply_to import expected_name, is_reply_name
 from weir.model.errors import QueueNotFoundError, TopicNotFoundError, WeirError
-from weir.model.exchanges import DEFAULT_EXCHANGE, Exchange
+from weir.model.exchanges import DEFAULT_EXCHANGE, Exchange, ExchangeType
 from weir.model.ids import Buffer
 from weir.model.queues import topic_of_queue
 from weir.model.registry import Action
@@ -125,6 +126,8 @@ class Publishing:
         if method.immediate:
             raise refuse(ReplyCode.NOT_IMPLEMENTED, "immediate=true")
         exchange = self._checked(method.exchange)
+        if exchange.type is ExchangeType.TOPIC:
+            check_key(self._session, exchange, method.routing_key, Action.PRODUCE)
         key = (method.exchange, method.routing_key, command.header)
         facts = self._facts.get(key)
         if facts is None or facts.exchange is not exchange:
@@ -151,6 +154,8 @@ class Publishing:
         enough, and are to be taken one by one: all of them, or none."""
         method = plain.method
         exchange = self._checked(method.exchange)
+        if exchange.type is ExchangeType.TOPIC:
+            check_key(self._session, exchange, method.routing_key, Action.PRODUCE)
         facts = self._facts.get((method.exchange, method.routing_key, plain.header))
         if facts is None or facts.exchange is not exchange or facts.template is None or method.immediate:
             return bodies

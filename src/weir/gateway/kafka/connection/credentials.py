@@ -73,5 +73,5 @@ def _login(message: Buffer) -> bytes:
     names the role, so the user may be anything then."""
     parts = bytes(message).split(b"\0")
     if len(parts) != _PLAIN_PARTS or not parts[2]:
-        raise NotAuthenticatedError("not a PLAIN message", hint="give a user's name and password, or a token as the password")
+        raise NotAuthenticatedError("not a PLAIN message", hint="give a name and a password, or a token as such")
     return parts[1] + b"\0" + parts[2]
