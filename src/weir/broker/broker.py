@@ -12,6 +12,7 @@ from weir.broker.context import BrokerContext
 from weir.broker.ports import Authenticator, Claim, NothingElsewhere, Ownership, PartsElsewhere, Registry
 from weir.broker.registry.listing import check_size
 from weir.broker.topic.opening import AnyTopic, open_topic
+from weir.broker.topic.passing import LeftLedgers, PassOn
 from weir.broker.topic.topic import BrokerTopic, stream_name
 from weir.broker.upkeep.idle_topics import IdleTopics
 from weir.broker.upkeep.leftovers import Leftovers
@@ -26,12 +27,15 @@ from weir.model.errors import (
     TopicNotFoundError,
     WeirError,
 )
+from weir.model.ids import LedgerId
 from weir.model.queues import QUEUE_PROPERTY
 from weir.model.registry import SYSTEM_NAMESPACE, BrokerInfo
 from weir.model.topics import NamespaceName, TopicName
 from weir.runtime.log_context import log_about
 from weir.runtime.tasks import TaskScope
 from weir.stream.erasing import erase
+from weir.stream.left import Left
+from weir.stream.taking import take_ahead
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +74,7 @@ class Broker:
         self._ending: dict[TopicName, asyncio.Future[None]] = {}
         #: Topics as a whole that are being deleted: nothing of one is loaded before that is over.
         self._deleting: dict[TopicName, asyncio.Task[None]] = {}
+        self._left_ledgers = LeftLedgers()
         self._tasks = TaskScope("broker")
         self._closing = False
         self._authenticator = authenticator
@@ -178,9 +183,28 @@ class Broker:
         if written and isinstance(topic, BrokerTopic):
             topic.stream.prepare()
 
-    async def look_ahead(self, name: TopicName) -> None:
-        """Know of a topic that is about to be this broker's."""
+    async def look_ahead(self, name: TopicName, *, above: LedgerId | None) -> None:
+        """Know of a topic that is about to be this broker's; `above`: make a ledger for it, with a higher id."""
+        if above is not None and name.persistent:
+            await self._context.streams.coming.make_ledger(stream_name(name), above)
         await self._registry.ensure_topic(name, create=name.namespace == SYSTEM_NAMESPACE)
+
+    def was_left(self, name: TopicName, left: Left, epoch: int) -> None:
+        """Its broker has let go of it so, and this one is to serve it in this leader epoch: take it over."""
+        if not self._closing and self.served_now(name) is None:
+            take_ahead(self._context.streams, stream_name(name), left, epoch)
+
+    def all_passed(self) -> None:
+        """Nobody waits any more for what was passed on: its ledgers can be closed."""
+        self._left_ledgers.close_soon()
+
+    @property
+    def last_ledger(self) -> LedgerId:
+        """The last ledger of all topics that are served, or a later one."""
+        topics = (topic for topic in self.served if isinstance(topic, BrokerTopic))
+        return max(
+            (span.ledger_id for topic in topics for span in topic.stream.chain.spans[-1:]), default=LedgerId(0)
+        )
 
     async def write_down(self, name: TopicName) -> None:
         """Store now what is stored when a topic that is served is unloaded."""
@@ -200,7 +224,9 @@ class Broker:
         claim = self._claims[name] = await self._ownership.own(name)
         self._registry.hold_topic(name)
         try:
-            await self._confirm(name)
+            # One that was taken over from its last broker is not deleted: that takes whoever has it.
+            if not await self._context.streams.coming.is_taken(stream_name(name)):
+                await self._confirm(name)
             policies = self._registry.policies(name)
             return await open_topic(self._context, name, policies, claim.epoch, written=written)
         except BaseException:
@@ -268,22 +294,31 @@ class Broker:
                 return False
         return True
 
-    async def _forget(self, name: TopicName, loaded: "asyncio.Task[AnyTopic]", reason: str) -> None:
+    async def _forget(
+        self, name: TopicName, loaded: "asyncio.Task[AnyTopic]", reason: str, pass_on: PassOn | None = None
+    ) -> None:
         if self._topics.get(name) is loaded:
             del self._topics[name]
-            await self._end(loaded.result(), reason)
+            await self._end(loaded.result(), reason, pass_on)
 
-    async def unload(self, name: TopicName, reason: str = "the topic is unloaded") -> None:
-        """Let go of a topic; the next who asks loads it again, here or elsewhere."""
+    async def unload(
+        self, name: TopicName, reason: str = "the topic is unloaded", pass_on: PassOn | None = None
+    ) -> None:
+        """Let go of a topic; the next who asks loads it again, here or elsewhere. `pass_on` may tell that broker
+        how it was left."""
         loading = self._topics.get(name)
         if loading is not None:
             await asyncio.shield(loading)
-            await self._forget(name, loading, reason)
+            await self._forget(name, loading, reason, pass_on)
 
-    async def _end(self, topic: AnyTopic, reason: str) -> None:
+    async def _end(self, topic: AnyTopic, reason: str, pass_on: PassOn | None = None) -> None:
         ending = self._ending[topic.name] = asyncio.get_running_loop().create_future()
         try:
-            await topic.close(reason)
+            if isinstance(topic, BrokerTopic):
+                await topic.close(reason, pass_on)
+                self._left_ledgers.add(topic.left_open)
+            else:
+                await topic.close(reason)
         except WeirError as failed:
             log.warning("%s did not close cleanly: %s", topic.name, failed)
         finally:
@@ -446,6 +481,8 @@ class Broker:
         names = list(self._topics)
         for first in range(0, len(names), _CLOSED_AT_ONCE):
             await asyncio.gather(*map(self._unload_quietly, names[first : first + _CLOSED_AT_ONCE]))
+        await self._left_ledgers.close()
+        await self._context.streams.coming.close()
         await self._tasks.close()
 
     async def _end_deletions(self) -> None:

@@ -339,7 +339,7 @@ async def compose_broker(
     )
     broker = Broker(context, registry, ownership, authenticator, bundles)
     if bundles is not None:
-        bundles.serve(broker, PeerSuccessor(peers, peer_handlers, bundles.expect))
+        bundles.serve(broker, PeerSuccessor(peers, peer_handlers, bundles))
         bundles.ownership.silent.reach = PeerReach(peers, runtime.clock)
         broker.elsewhere = PeerParts(runtime.clock, peers, peer_handlers, broker)
     broker.start()

@@ -27,6 +27,7 @@ from weir.runtime.waiters import Waiters
 from weir.stream.context import StreamContext
 from weir.stream.gaps import End
 from weir.stream.held_chain import HeldChain
+from weir.stream.left import LedgerEnd
 from weir.stream.placing import Append, Placed, pieces_of, place
 from weir.stream.recovery import closed, recover
 from weir.stream.tail import StreamTail
@@ -203,10 +204,42 @@ class Appender:
 
     async def finish(self, reason: WeirError) -> None:
         """Refuse new appends, acknowledge or fail what is under way, and close the ledger."""
+        await self._finish_appends(reason)
+        await self.close_ledger()
+
+    async def _finish_appends(self, reason: WeirError) -> None:
         self._finished = reason
         while self._failure is None and (self._queue or self._in_flight):
             await self._growth.wait()
-        await self.close_ledger()
+
+    async def end(self, reason: WeirError) -> bool:
+        """Refuse new appends, and acknowledge or fail what is under way. Whether `ledger_end` tells where the
+        stream ends: not if its ledger failed, and one that is empty is to go."""
+        await self._finish_appends(reason)
+        await self._turnover.quiet()
+        if self._failure is not None or self._written_to != self._end_offset:
+            return False
+        chain, writer = self._chain.value, self._writer
+        if writer is None:
+            return not chain.spans or chain.spans[-1].closed
+        return writer.failure is None and self._written_to > chain.spans[-1].first_offset
+
+    @property
+    def ledger_end(self) -> LedgerEnd | None:
+        """How far the open ledger is written; None if none is open."""
+        writer = self._writer
+        return None if writer is None else LedgerEnd(self._written_to, writer.length, self._last_ms)
+
+    async def release(self, reason: WeirError) -> LedgerWriter | None:
+        """Let go of what the next holder has already; answers the writer of the ledger, which is to be closed."""
+        self.die(reason)
+        await self._turnover.close()
+        return self._writer
+
+    def adopt(self, writer: LedgerWriter) -> None:
+        """Write to this ledger, which the chain names."""
+        self._writer, self._stored_entries = writer, 0
+        self._writer_opened_at = self._clock.monotonic()
 
     async def close(self, reason: WeirError) -> None:
         """Finish and let go. Closing twice is fine."""
@@ -366,7 +399,9 @@ class Appender:
         spans = self._chain.value.spans
         # Message ids begin with the ledger's; clients count on ids that grow along the stream.
         above = spans[-1].ledger_id if spans else None
-        writer = await self._context.ledgers.create(self._settings.quorum, above=above)
+        writer = await self._context.coming.ledger(self._name, above)
+        if writer is None:
+            writer = await self._context.ledgers.create(self._settings.quorum, above=above)
         now_ms = max(self._last_ms, self._clock.wall_ms())
         check(above is None or writer.ledger_id > above, "ids of ledgers grow along a stream")
         check(
@@ -380,8 +415,7 @@ class Appender:
             if not await self._chain.may_name(writer.ledger_id):
                 await self._context.ledgers.delete(writer.ledger_id)
             raise
-        self._writer, self._stored_entries = writer, 0
-        self._writer_opened_at = self._clock.monotonic()
+        self.adopt(writer)
 
     async def _roll_ledger(self) -> None:
         await self._close_ledger()

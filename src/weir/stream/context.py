@@ -8,6 +8,7 @@ from weir.model.features import EveryFeature, FeaturesInUse
 from weir.runtime import Runtime
 from weir.runtime.byte_budget import ByteBudget
 from weir.stream.ahead import AheadBudget
+from weir.stream.coming import ComingStreams
 from weir.stream.settings import StreamSettings
 from weir.stream.tail import TailCache
 
@@ -28,7 +29,10 @@ class StreamContext:
     #: For what is in memory and not in the log.
     memory: ByteBudget = field(default_factory=lambda: ByteBudget(_MEMORY_BYTES))
     ahead: AheadBudget = field(init=False)
+    coming: ComingStreams = field(init=False)
 
     def __post_init__(self) -> None:
         ahead = AheadBudget(self.runtime.clock, self.settings.ahead_limit_bytes)
         object.__setattr__(self, "ahead", ahead)
+        coming = ComingStreams(self.runtime.clock, self.ledgers, self.settings.quorum)
+        object.__setattr__(self, "coming", coming)

@@ -18,6 +18,7 @@ from weir.model.errors import (
 from weir.model.ids import LedgerId
 from weir.model.stream import Chain
 from weir.stream.context import StreamContext
+from weir.stream.left import Left
 from weir.wire.stream import decode_chain, encode_chain
 
 CHAIN: Codec[Chain] = Codec(encode_chain, decode_chain)
@@ -57,22 +58,32 @@ class HeldChain:
         await held.change(lambda _: wanted)
         return held
 
+    @classmethod
+    async def take_as_left(
+        cls, context: StreamContext, name: str, left: Left, *, leader: int, opened: LedgerId | None, now_ms: int
+    ) -> "HeldChain":
+        """`take`, in one step: the ledger of who left it is closed, and `opened` is the next one.
+        StreamFencedError if somebody has changed it since."""
+        held = cls(context, name, VersionedValue(keys.stream(name), left.chain, left.version))
+        wanted = left.taken(leader, opened, now_ms)
+        await held.change(lambda _: wanted)
+        return held
+
     @property
     def value(self) -> Chain:
         return self._record.value
+
+    @property
+    def version(self) -> int:
+        """Of the chain, in the metadata."""
+        return self._record.version
 
     @property
     def key(self) -> str:
         return self._record.key
 
     async def may_name(self, ledger_id: LedgerId) -> bool:
-        """Whether the chain in the store has this ledger, whoever holds it: a change whose answer was lost may be
-        made, and the next holder then has it. Asked by one that is fenced and changes nothing any more."""
-        try:
-            record = await read(self._context.meta, self.key, CHAIN)
-        except MetaError:
-            return True
-        return record is not None and record.value.span_of(ledger_id) is not None
+        return await may_name(self._context, self._name, ledger_id)
 
     async def change(self, transform: Callable[[Chain], Chain]) -> None:
         """Replace the chain by `transform` of it, if this holder's is still the one in the store. Once begun it
@@ -119,6 +130,16 @@ class HeldChain:
             )
         except MetaKeyMissingError as missing:
             raise StreamFencedError(f"stream {self._name} was deleted by another broker") from missing
+
+
+async def may_name(context: StreamContext, name: str, ledger_id: LedgerId) -> bool:
+    """Whether the stream's chain in the store has this ledger, whoever holds it: a change whose answer was lost
+    may be made, and the next holder then has it. Asked by one that is fenced and changes nothing any more."""
+    try:
+        record = await read(context.meta, keys.stream(name), CHAIN)
+    except MetaError:
+        return True
+    return record is not None and record.value.span_of(ledger_id) is not None
 
 
 async def _sweep(context: StreamContext, deleted: VersionedValue[Chain]) -> None:

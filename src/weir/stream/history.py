@@ -89,6 +89,9 @@ class History:
             if known is not None:  # it has not heard yet where the ledger ends
                 await self._readers.pop(ledger_id).close()
             reader = await self._ledgers.open(ledger_id, recover=False)
+            if span.closed and not reader.closed:  # who wrote it has not come to say so itself
+                await reader.close()
+                reader = await self._ledgers.open(ledger_id, recover=True)
             if ledger_id not in self._readers:
                 break
             await reader.close()  # somebody else was faster

@@ -5,10 +5,12 @@ acknowledge nothing more; it learns so from its own failing appends and is dead 
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from weir.ledger.losses import LostRun
+from weir.ledger.writer import LedgerWriter
 from weir.model.batch import Batch
 from weir.model.check import check
 from weir.model.errors import (
@@ -23,11 +25,15 @@ from weir.model.ids import LedgerId
 from weir.model.stream import Chain
 from weir.stream.ahead import ReadAhead
 from weir.stream.appender import Appender
+from weir.stream.coming import Taken
 from weir.stream.context import StreamContext
 from weir.stream.held_chain import HeldChain
 from weir.stream.history import History
+from weir.stream.left import Left
 from weir.stream.state import StateLog
 from weir.stream.unwritten import Unwritten, gaps
+
+log = logging.getLogger(__name__)
 
 _OPEN_ATTEMPTS = 5
 
@@ -46,6 +52,8 @@ class Stream:
         self._forgotten: Callable[[int, int], None] = lambda first, end: None
         self._history = History(context.ledgers, context.settings.readers, self._appender.written)
         self._ahead = ReadAhead(name, context.ahead, context.settings.ahead_bytes, self._read_old)
+        #: How its former holder left it, until its state is opened.
+        self._left: Left | None = None
 
     @classmethod
     async def open(
@@ -53,6 +61,12 @@ class Stream:
     ) -> "Stream":
         """Take the stream over: fence its former holder, find its end, be its one writer from now on, in this
         leader epoch."""
+        taken = await context.coming.taken(name)
+        if taken is not None:
+            try:
+                return await cls._open_taken(context, name, taken, leader)
+            except StreamFencedError:
+                log.info("stream %s was taken over ahead, and is another broker's since", name)
         for attempt in range(1, _OPEN_ATTEMPTS + 1):
             try:
                 chain = await HeldChain.take(context, name, create_missing=create_missing, leader=leader)
@@ -65,6 +79,23 @@ class Stream:
             else:
                 return stream
         raise StreamFencedError(f"stream {name} is being opened by others all the time")
+
+    @classmethod
+    async def _open_taken(cls, context: StreamContext, name: str, taken: Taken, leader: int) -> "Stream":
+        """One that is this broker's already. Who left it foretold the leader epoch."""
+        chain = taken.chain
+        try:
+            if chain.value.leader < leader:
+                await chain.change(lambda now: replace(now, leader=leader))
+        except StreamFencedError:
+            if taken.writer is not None:
+                await taken.writer.abandon()
+            raise
+        stream = cls(context, name, chain)
+        stream._left = taken.left
+        if taken.writer is not None:
+            stream._appender.adopt(taken.writer)
+        return stream
 
     # --- what it is -------------------------------------------------------------------------------------
 
@@ -281,7 +312,10 @@ class Stream:
 
     async def open_state(self) -> StateLog:
         """The stream's small state, as its former holder left it."""
-        return await StateLog.open(self._context, self.name, self._chain)
+        left, self._left = self._left, None
+        if left is None:
+            return await StateLog.open(self._context, self.name, self._chain)
+        return StateLog.given(self._context, self.name, self._chain, left.state, unsaved=left.unsaved)
 
     # --- changing the chain -----------------------------------------------------------------------------
 
@@ -316,9 +350,29 @@ class Stream:
         """Replace the stream's own key-value pairs."""
         await self._chain.change(lambda chain: replace(chain, properties=dict(properties)))
 
+    async def end(self) -> bool:
+        """Take no more appends, and acknowledge or fail what is under way. Whether `leave` may tell the next
+        holder how it ends; only `close` ends it else."""
+        ended = await self._appender.end(StreamClosedError(f"stream {self.name} is closed"))
+        return ended and self.unwritten is None and self.chain.doomed is None
+
+    def leave(self, state: dict[str, bytes], *, unsaved: bool) -> Left:
+        """What the next holder shall know, after `end`, with this state. Nothing may be changed from here on."""
+        return Left(self.chain, self._chain.version, self._appender.ledger_end, state, unsaved)
+
+    async def release(self) -> LedgerWriter | None:
+        """Let go of it, where the next holder knows how it was left. The ledger's writer is to be closed, some
+        time: whoever reads the ledger waits for that, or does so itself."""
+        writer = await self._appender.release(StreamClosedError(f"stream {self.name} is closed"))
+        await self._let_go()
+        return writer
+
     async def close(self) -> None:
         """Acknowledge what is under way, close the ledger, let go. Closing twice is fine."""
         await self._appender.close(StreamClosedError(f"stream {self.name} is closed"))
+        await self._let_go()
+
+    async def _let_go(self) -> None:
         await self._ahead.close()
         await self._history.close()
         self._tail.clear()

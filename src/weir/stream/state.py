@@ -68,6 +68,19 @@ class StateLog:
         self._tasks = TaskScope(f"state of {name}", on_failure=self._failed)
         self._flusher: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
+        #: Who waits until something is written.
+        self._waiting = 0
+        self._left = False
+
+    @classmethod
+    def given(
+        cls, context: StreamContext, name: str, chain: HeldChain, values: Mapping[str, bytes], *, unsaved: bool
+    ) -> "StateLog":
+        """As the former holder left it; `unsaved`: all of it is to be written."""
+        state = cls(context, name, chain, dict(values))
+        if unsaved:
+            state._note("", None)  # no key: a new ledger begins with all of them
+        return state
 
     @classmethod
     async def open(cls, context: StreamContext, name: str, chain: HeldChain) -> "StateLog":
@@ -129,7 +142,16 @@ class StateLog:
         """Make everything set so far durable now; others may go on setting. `unless_full`: a full disk is not
         waited for, but raised."""
         wanted = self._noted
+        self._waiting += 1
+        try:
+            await self._flushed(wanted, unless_full=unless_full)
+        finally:
+            self._waiting -= 1
+
+    async def _flushed(self, wanted: int, *, unless_full: bool) -> None:
         while self._durable < wanted:
+            if self._left:
+                raise StreamClosedError(f"the state of {self._name} goes to another broker")
             if unless_full and self._full is not None:
                 raise self._full
             if self._failure is not None:
@@ -141,8 +163,35 @@ class StateLog:
         if self._failure is not None:
             raise self._failure
 
+    async def leave(self) -> None:
+        """Write no more, for the next holder to go on from here (`contents`). What was set is written before, if
+        that is one entry, or if somebody waits for it; what is not is as if this holder had died."""
+        try:
+            if self._failure is None and (self._writer is not None or self._waiting):
+                await self.flush(unless_full=True)
+        except WeirError as failed:
+            log.info("the last state of %s is not written yet: %s", self._name, failed)
+        self._left = True
+        self._hurry.set()
+        while self._flusher is not None:
+            await asyncio.wait([self._flusher])
+
+    def contents(self) -> tuple[dict[str, bytes], bool]:
+        """All of it, as it would be written now, and whether some of it is not written."""
+        self._changed = {key: _bytes_of(change) for key, change in self._changed.items()}
+        values = dict(self._values)
+        _apply(values, {key: _bytes_of(change) for key, change in self._changed.items()})
+        return values, bool(self._changed) or self._durable < self._noted
+
+    async def release(self) -> LedgerWriter | None:
+        """Let go of it, where the next holder has its contents; the writer of its ledger is to be closed."""
+        self._failure = self._failure or StreamClosedError(f"the state of {self._name} is closed")
+        await self._tasks.close()
+        return self._writer if self._writer is not None and self._writer.failure is None else None
+
     async def close(self) -> None:
         """Flush and let go; a state that cannot be flushed is left to the next holder as it was last written."""
+        self._left = False
         try:
             if self._failure is None:
                 await self.flush(unless_full=True)
@@ -163,7 +212,7 @@ class StateLog:
         self._schedule()
 
     def _schedule(self) -> None:
-        if self._flusher is None and self._failure is None:
+        if self._flusher is None and self._failure is None and not self._left:
             self._flusher = self._tasks.spawn(self._flush_soon(), "flush")
 
     async def _flush_soon(self) -> None:
@@ -175,7 +224,8 @@ class StateLog:
             except TimeoutError:
                 pass
             self._hurry.clear()
-            await self._write()
+            if not self._left:
+                await self._write()
         finally:
             self._flusher = None
             if self._changed:

@@ -10,13 +10,18 @@ from weir.broker.bundles.moving import BundleMoves
 from weir.broker.bundles.numbers import number_of
 from weir.broker.bundles.ownership import BundleOwnership
 from weir.broker.bundles.settings import OwnershipSettings
+from weir.broker.topic.passing import PassOn
 from weir.meta.memory import MemoryCore, MemoryMeta
 from weir.model.bundles import Boundaries, BundleName
+from weir.model.errors import PeerUnavailableError
 from weir.model.features import FEATURES
+from weir.model.ids import LedgerId
 from weir.model.policies import Isolation
 from weir.model.registry import BrokerInfo
+from weir.model.stream import Chain
 from weir.model.topics import NamespaceName, TopicName
 from weir.runtime import Runtime
+from weir.stream.left import Left
 from weir.testing.world.meta import FaultyMeta
 from weir.testing.world.world import World, simulate
 
@@ -37,6 +42,10 @@ class Names:
     prepared: list[TopicName] = field(default_factory=list)
     looked_at: list[TopicName] = field(default_factory=list)
     written_down: list[TopicName] = field(default_factory=list)
+    made_ledgers: list[tuple[TopicName, LedgerId]] = field(default_factory=list)
+    left: list[tuple[TopicName, int]] = field(default_factory=list)
+    passed: int = 0
+    passed_on: dict[TopicName, bool] = field(default_factory=dict)
 
     async def load(self, name: TopicName, *, create: bool = True) -> object:
         claim = self.claims[name] = await self.ownership.own(name)
@@ -48,8 +57,20 @@ class Names:
     def written(self) -> list[TopicName]:
         return self.names[:1]
 
-    async def look_ahead(self, name: TopicName) -> None:
+    @property
+    def last_ledger(self) -> LedgerId:
+        return LedgerId(7)
+
+    async def look_ahead(self, name: TopicName, *, above: LedgerId | None) -> None:
         self.looked_at.append(name)
+        if above is not None:
+            self.made_ledgers.append((name, above))
+
+    def was_left(self, name: TopicName, left: Left, epoch: int) -> None:
+        self.left.append((name, epoch))
+
+    def all_passed(self) -> None:
+        self.passed += 1
 
     async def load_ahead(self, name: TopicName, *, written: bool) -> None:
         await self.load(name, create=False)
@@ -59,8 +80,10 @@ class Names:
     async def write_down(self, name: TopicName) -> None:
         self.written_down.append(name)
 
-    async def unload(self, name: TopicName, reason: str = "") -> None:
+    async def unload(self, name: TopicName, reason: str = "", pass_on: PassOn | None = None) -> None:
         await self.ownership.clock.sleep(self.closing_s)
+        if pass_on is not None:
+            self.passed_on[name] = await pass_on(Left(Chain(), 1, None, {}))
         self.reasons.append(reason)
         if name in self.names:
             self.names.remove(name)
@@ -120,10 +143,20 @@ class Cluster:
         return made
 
     async def get_ready(
-        self, broker_id: str, bundle: BundleName, topics: Sequence[TopicName], written: Sequence[TopicName]
+        self,
+        broker_id: str,
+        bundle: BundleName,
+        topics: Sequence[TopicName],
+        written: Sequence[TopicName],
+        last_ledger: LedgerId,
     ) -> None:
         self.told.append((broker_id, bundle, topics))
-        await self.members[broker_id].moves.expect(bundle, topics, written)
+        await self.members[broker_id].moves.expect(bundle, topics, written, last_ledger)
+
+    async def pass_on(self, broker_id: str, topic: TopicName, left: Left, epoch: int) -> None:
+        if broker_id in self.gone:
+            raise PeerUnavailableError(f"{broker_id} does not listen")
+        await self.members[broker_id].moves.was_left(topic, left, epoch)
 
     async def settle(self) -> None:
         """Until watches have told everything."""

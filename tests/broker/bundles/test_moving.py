@@ -7,6 +7,7 @@ from contextlib import suppress
 import pytest
 from tests.broker.bundles.conftest import BUNDLES, SPACE, TTL_S, Cluster, Member, topic_in
 
+from weir.broker.topic.passing import PassOn
 from weir.meta import keys
 from weir.meta.interfaces import Versioned
 from weir.meta.leases import usable_lease
@@ -87,10 +88,10 @@ def test_a_bundle_that_comes_while_it_is_looked_who_has_it_is_not_waited_for(in_
                 )  # the successor's watch has told of the claim, and nobody waits for that yet
             return found
 
-        async def slow_unload(name: TopicName, reason: str = "") -> None:
+        async def slow_unload(name: TopicName, reason: str = "", pass_on: PassOn | None = None) -> None:
             closing.set()
             await asked.wait()
-            await unload(name, reason)
+            await unload(name, reason, pass_on)
 
         other.meta.get = slow_get  # type: ignore[method-assign]
         one.topics.unload = slow_unload  # type: ignore[method-assign]

@@ -13,10 +13,13 @@ from weir.broker.bundles.ownership import BundleOwnership
 from weir.broker.bundles.shared_work import SharedWork, gathered
 from weir.broker.bundles.splitting import Splitting
 from weir.broker.bundles.successor import NoTopics, Successor, Topics, UntoldSuccessor
+from weir.broker.topic.passing import PassOn
 from weir.meta import keys
 from weir.model.bundles import Boundaries, BundleClaim, BundleName
 from weir.model.errors import InvalidNameError, NotAllowedError, NotOwnerError, WeirError
+from weir.model.ids import LedgerId
 from weir.model.topics import NamespaceName, TopicName
+from weir.stream.left import Left
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +44,7 @@ class BundleMoves:
         ownership.on_arrival = self._arrived
         ownership.on_stray = self._put_straight
         ownership.end_split = self._end_split
+        ownership.is_expected = self._expected.__contains__
 
     def serve(self, topics: Topics, successor: Successor | None = None) -> None:
         """These are the topics that go with the bundles, and this is how another broker is told to expect them."""
@@ -132,10 +136,11 @@ class BundleMoves:
         reason = f"the topic moves to broker {to}" if to else "the bundle is unloaded"
         try:
             async with asyncio.timeout(self._settings.put_down_s):
-                await self._put_down(held.name, reason)
+                await self._put_down(held, reason, to)
         except TimeoutError:
             log.warning("topics of %s did not close in time; the next owner fences them", held.name)
         await self._pass(held, to)
+        self._topics.all_passed()
 
     def _put_straight(self, held: HeldBundle) -> None:
         """A hand-over of which nobody knows whether it had begun does not go on: nobody is to have it next."""
@@ -169,7 +174,7 @@ class BundleMoves:
         self, bundle: BundleName, to: str, names: Sequence[TopicName], written: Sequence[TopicName]
     ) -> None:
         try:
-            await self._successor.get_ready(to, bundle, names, written)
+            await self._successor.get_ready(to, bundle, names, written, self._topics.last_ledger)
         except WeirError as failed:
             log.info("broker %s could not be told to expect %s: %s", to, bundle, failed)
 
@@ -179,16 +184,28 @@ class BundleMoves:
         except WeirError as failed:
             log.info("%s is written down when it is unloaded: %s", name, failed)
 
-    async def _put_down(self, bundle: BundleName, reason: str) -> None:
+    async def _put_down(self, held: HeldBundle, reason: str, to: str) -> None:
         """Until nothing of it is loaded: what was being loaded when it began comes, and goes, too."""
-        while names := [name for name in self._topics.names if bundle.holds(name)]:
-            await gathered((self._unload(name, reason) for name in names), _TOPICS_AT_ONCE)
+        while names := [name for name in self._topics.names if held.name.holds(name)]:
+            passing = ((name, self._passing(name, to, held.next_epoch) if to else None) for name in names)
+            await gathered((self._unload(name, reason, pass_on) for name, pass_on in passing), _TOPICS_AT_ONCE)
 
-    async def _unload(self, name: TopicName, reason: str) -> None:
+    async def _unload(self, name: TopicName, reason: str, pass_on: PassOn | None) -> None:
         try:
-            await self._topics.unload(name, reason)
+            await self._topics.unload(name, reason, pass_on)
         except WeirError as failed:
             log.info("%s was not unloaded: %s", name, failed)
+
+    def _passing(self, name: TopicName, to: str, epoch: int) -> PassOn:
+        async def pass_on(left: Left) -> bool:
+            try:
+                await self._successor.pass_on(to, name, left, epoch)
+            except WeirError as failed:
+                log.info("%s is closed, since broker %s does not know how it was left: %s", name, to, failed)
+                return False
+            return True
+
+        return pass_on
 
     async def _pass(self, held: HeldBundle, to: str) -> None:
         """Tried for as long as the lease lasts: without the claim it is nobody's before that."""
@@ -224,20 +241,31 @@ class BundleMoves:
     # --- being handed over to -----------------------------------------------------------------------------------
 
     async def expect(
-        self, bundle: BundleName, topics: Sequence[TopicName], written: Sequence[TopicName] = ()
+        self,
+        bundle: BundleName,
+        topics: Sequence[TopicName],
+        written: Sequence[TopicName] = (),
+        last_ledger: LedgerId = LedgerId(0),  # noqa: B008
     ) -> None:
-        """Another broker is about to give this one a bundle with these topics, some of which are written to."""
+        """Another broker is about to give this one a bundle with these topics, some of which are written to; done
+        when this one is ready for them."""
         held = self.ownership.held.get(bundle)
         self._expected[bundle] = dict.fromkeys(topics, False) | dict.fromkeys(written, True)
         if held is not None and held.held:
             self._arrived(held)
         else:
-            looks = (self._look_ahead(name) for name in topics)
-            self.ownership.tasks.spawn(gathered(looks, _TOPICS_AT_ONCE), f"look at {bundle}")
+            above = dict.fromkeys(topics, None) | dict.fromkeys(written, last_ledger)
+            looks = (self._look_ahead(name, ledger) for name, ledger in above.items())
+            looking = self.ownership.tasks.spawn(gathered(looks, _TOPICS_AT_ONCE), f"look at {bundle}")
+            await asyncio.wait([looking])  # it goes on, should the other broker not wait any more
 
-    async def _look_ahead(self, name: TopicName) -> None:
+    async def was_left(self, topic: TopicName, left: Left, epoch: int) -> None:
+        """Another broker has let go of a topic so, and is about to give this one its bundle, in this epoch."""
+        self._topics.was_left(topic, left, epoch)
+
+    async def _look_ahead(self, name: TopicName, above: LedgerId | None) -> None:
         try:
-            await self._topics.look_ahead(name)
+            await self._topics.look_ahead(name, above=above)
         except WeirError as failed:
             log.info("nothing is known of %s ahead: %s", name, failed)
 

@@ -73,6 +73,8 @@ class BundleOwnership:
         self.on_arrival: Callable[[HeldBundle], None] = lambda bundle: None
         self.on_stray: Callable[[HeldBundle], None] = lambda bundle: None
         self.end_split: Callable[[BundleName, BundleClaim], None] = lambda bundle, claim: None
+        #: Whether its owner said that it is about to give it to this broker.
+        self.is_expected: Callable[[BundleName], bool] = lambda bundle: False
         self.clock = runtime.clock
         #: How long the lease of a broker that is gone may last, and is waited for.
         self._lease_ends_s = self.settings.ttl_s + _LEASE_GRACE_S
@@ -147,6 +149,9 @@ class BundleOwnership:
             lease = self.registration.lease
             if lease is None:
                 raise NotOwnerError(f"this broker is not registered, so it cannot take {bundle}", hint="try again")
+            given = self._given_now(bundle)
+            if given is not None:
+                return self._holds(bundle, given, lease)
             try:
                 found, there = await self._look(bundle)
                 claim = await self._claimed(bundle, found, waited)
@@ -165,7 +170,7 @@ class BundleOwnership:
                 self.end_split(bundle, claim.value)
                 await self._change_of(bundle, claim.value, None, self.settings.arrival_s)
                 return None
-            return self._holds(bundle, claim, lease)
+            return self._holds(bundle, claim.value, lease)
         raise NotOwnerError(f"the metadata store did not let this broker take {bundle}", hint="try again")
 
     async def _look(self, bundle: BundleName) -> tuple[VersionedValue[BundleClaim] | None, bool | None]:
@@ -232,13 +237,21 @@ class BundleOwnership:
         """It was split while it was taken: there is no such bundle any more."""
         await self.claims.delete(claim.key, expect=claim.version)
 
-    def _holds(self, bundle: BundleName, claim: VersionedValue[BundleClaim], lease: Lease) -> None:
+    def _given_now(self, bundle: BundleName) -> BundleClaim | None:
+        """The claim that its last owner gave to this broker, as the watch tells. That one foretold it, so it had
+        the bundle when it gave it, and nobody but an owner gives or splits one."""
+        claim = self.claims.get(keys.claim(bundle))
+        if claim is None or not self.registration.is_mine(claim) or claim.next or claim.split:
+            return None
+        return claim if self.is_expected(bundle) and self.boundaries.has(bundle) else None
+
+    def _holds(self, bundle: BundleName, claim: BundleClaim, lease: Lease) -> None:
         if lease is not self.registration.lease:
             raise NotOwnerError(f"this broker lost its lease while it took {bundle}", hint="try again")
-        now = self.claims.get(claim.key)
+        now = self.claims.get(keys.claim(bundle))
         if now is not None and not self.registration.is_mine(now):
             return  # lost already
-        self.hold(HeldBundle(bundle, claim.value.epoch, lease))
+        self.hold(HeldBundle(bundle, claim.epoch, lease))
 
     def hold(self, bundle: HeldBundle) -> None:
         """This broker has it from now on."""

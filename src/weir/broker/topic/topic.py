@@ -30,6 +30,7 @@ from weir.broker.topic.compaction import Compaction, compaction_rules
 from weir.broker.topic.dead_letters import TopicLetters
 from weir.broker.topic.growth import GrowthListeners
 from weir.broker.topic.meters import Meter
+from weir.broker.topic.passing import PassOn
 from weir.broker.topic.producer_state_manager import ProducerStateManager
 from weir.broker.topic.readable import reader_of
 from weir.broker.topic.stats import topic_stats
@@ -40,6 +41,7 @@ from weir.broker.topic.transient import TransientMessages
 from weir.broker.topic.trimming import Trimming
 from weir.broker.transactions.delayed_moves import DelayedMoves
 from weir.broker.transactions.lost_markers import LostMarkers
+from weir.ledger.writer import LedgerWriter
 from weir.model.batch import Batch, Stamp
 from weir.model.bits import Run
 from weir.model.errors import (
@@ -171,6 +173,8 @@ class BrokerTopic:
         self._name_count = 0
         self._reads = Meter(self._clock, context.flows.given, name)
         self._growth = GrowthListeners()
+        #: Ledgers of a topic that was passed on.
+        self.left_open: list[LedgerWriter] = []
         stream.listen(self._stream_changed)
         state.on_failure(self._die)
 
@@ -507,27 +511,48 @@ class BrokerTopic:
         self.producers.close(reason)
         self._subscriptions.disconnect(reason)
 
-    async def close(self, reason: str = "the topic is unloaded") -> None:
-        """Let go of the topic: everyone is disconnected, what is under way is stored. Closing twice is fine."""
+    async def close(self, reason: str = "the topic is unloaded", pass_on: PassOn | None = None) -> None:
+        """Let go of the topic: everyone is disconnected, what is under way is stored. Closing twice is fine.
+        `pass_on` may tell the next broker how it was left: `left_open` are to be closed then."""
         self._closing = True
         self._disconnect(reason)
         # From the last step to the first; each is taken whatever the others say.
         async with AsyncExitStack() as last:
             last.callback(self._growth.tell)  # whoever watches looks for the topic anew
-            last.push_async_callback(self._close_logs)
+            last.push_async_callback(self._end_logs, pass_on)
             last.push_async_callback(self.view.close)
             last.push_async_callback(self._tasks.close)
             last.callback(self._subscriptions.close)
-            last.callback(self._mark_all)
+            if pass_on is None:
+                last.callback(self._mark_all)
             last.push_async_callback(self.transient.close)
             if self.publisher.holding is not None:
                 last.push_async_callback(self.publisher.holding.close)
 
     async def write_down(self) -> None:
-        """Store now what would be stored when it is closed: what comes in between is little then."""
+        """Store now what is set and not stored yet: what comes until it is closed is one more entry then."""
         if self.alive:
-            self._mark_all()
             await self.state.flush()
+
+    async def _end_logs(self, pass_on: PassOn | None) -> None:
+        if pass_on is not None:
+            if await self._passed_on(pass_on):
+                return
+            self._mark_all()
+        await self._close_logs()
+
+    async def _passed_on(self, pass_on: PassOn) -> bool:
+        """Whether the next broker knows all that it needs: nothing is left to write but the ends of ledgers."""
+        _, ended = await asyncio.gather(self.state.leave(), self.stream.end())
+        if not ended or self.state.damaged or self.state.failure is not None:
+            return False
+        self._mark_all()  # with all that was acknowledged: the log is not read for it
+        values, unsaved = self.state.contents()
+        if not await pass_on(self.stream.leave(values, unsaved=unsaved)):
+            return False
+        writers = await asyncio.gather(self.state.release(), self.stream.release())
+        self.left_open = [writer for writer in writers if writer is not None]
+        return True
 
     async def _close_logs(self) -> None:
         """Both at once: who comes next waits for them. What is acknowledged after the state was written is read

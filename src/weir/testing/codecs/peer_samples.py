@@ -10,7 +10,7 @@ from weir.testing.codecs.fuzzing import Codec, reseal_rest
 from weir.wire.frames import PREFIX_BYTES
 from weir.wire.peer import hello, messages
 from weir.wire.peer.administration import AdminAnswer, AdminCall
-from weir.wire.peer.bundles import CheckUnused, ErasePart, GetReady, HandOver, SplitBundle
+from weir.wire.peer.bundles import CheckUnused, ErasePart, GetReady, HandOver, SplitBundle, TakeTopic
 from weir.wire.peer.calls import (
     CALLS,
     call_named,
@@ -36,11 +36,12 @@ def _request_value(dice: Random) -> PeerRequest[object]:
     values: tuple[PeerRequest[object], ...] = (
         Ping(),  # type: ignore[assignment]
         ReportLoad(),
-        GetReady(_bundle(dice), topics, topics[:1]),
+        GetReady(_bundle(dice), topics, topics[:1], 9),
         HandOver(_bundle(dice), "b2"),
         SplitBundle(_bundle(dice)),
         CheckUnused(TopicName.parse("t")),
         ErasePart(TopicName.parse("t-partition-3")),
+        TakeTopic(TopicName.parse("t"), 7, dice.randbytes(9), dice.getrandbits(40), b"ab", True, (1, 2, 3)),
         AdminCall("rôle", "POST", "/admin/v2/x", "a=b", dice.randbytes(9), {"accept": "*/*"}),
     )
     return dice.choice(values)
