@@ -120,6 +120,7 @@ FIRST_SEED = {
         "half-not-claimed": 0,
         "handed-over-before-closed": 0,
         "late-marker-taken": 2,
+        "left-before-its-end": 0,
         "log-not-read-to-its-end": 0,
         "marked-here-alone": 0,
         "marker-tried-once": 4,

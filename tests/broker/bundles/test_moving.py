@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from tests.broker.bundles.conftest import BUNDLES, SPACE, TTL_S, Cluster, Member, topic_in
@@ -13,6 +14,7 @@ from weir.meta.interfaces import Versioned
 from weir.meta.leases import usable_lease
 from weir.model.bundles import BundleClaim
 from weir.model.errors import MetaUnavailableError, NotAllowedError, NotOwnerError
+from weir.model.ids import LedgerId
 from weir.model.policies import Isolation
 from weir.model.topics import NamespaceName, TopicName
 from weir.testing.leading import Led, claims_told, going_back
@@ -48,6 +50,71 @@ def test_a_bundle_goes_to_a_named_broker_with_its_topics(in_cluster: Callable) -
         assert other.moves.info(BUNDLE).owner == other.name
         with pytest.raises(NotOwnerError):
             await one.ownership.own(T)
+
+    in_cluster(scenario)
+
+
+def test_topics_are_passed_on_to_a_broker_that_is_ready_for_them(in_cluster: Callable) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        one, other = await loaded(cluster)
+        steps: list[str] = []
+        passed, unload, look, put = one.topics.all_passed, one.topics.unload, other.topics.look_ahead, one.meta.put
+
+        async def told_look(name: TopicName, *, above: LedgerId | None) -> None:
+            await look(name, above=above)
+            steps.append("ready")
+
+        async def told_unload(name: TopicName, reason: str = "", pass_on: PassOn | None = None) -> None:
+            await unload(name, reason, pass_on)
+            steps.append("left")
+
+        async def told_put(key: str, value: bytes, **more: Any) -> int:
+            steps.append("claim")
+            return await put(key, value, **more)
+
+        def told_passed() -> None:
+            passed()
+            steps.append("ledgers")
+
+        one.topics.all_passed, one.topics.unload = told_passed, told_unload  # type: ignore[method-assign]
+        other.topics.look_ahead, one.meta.put = told_look, told_put  # type: ignore[method-assign]
+        await one.moves.hand_over(BUNDLE, other.name)
+        # All that takes time is done before clients wait, or when they do not any more.
+        assert steps == ["claim", "ready", "ready", "left", "left", "claim", "ledgers"]
+        assert one.topics.passed_on == {T: True, U: True}
+        assert other.topics.left == [(T, 1), (U, 1)]
+        assert other.topics.made_ledgers == [(T, 7)]
+
+    in_cluster(scenario)
+
+
+def test_the_successor_reads_nothing_before_it_holds_what_it_was_told_of(in_cluster: Callable) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        one, other = await loaded(cluster)
+        asked: list[str] = []
+        get = other.meta.get
+
+        async def told_get(key: str) -> Versioned | None:
+            asked.append(key)
+            return await get(key)
+
+        other.meta.get = told_get  # type: ignore[method-assign]
+        await one.moves.hand_over(BUNDLE, other.name)
+        await cluster.settle()
+        assert other.held == [BUNDLE]
+        assert asked == []
+
+    in_cluster(scenario)
+
+
+def test_topics_are_closed_for_a_successor_that_cannot_be_told(in_cluster: Callable) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        one, other = await loaded(cluster)
+        cluster.gone[other.name] = None
+        await one.moves.hand_over(BUNDLE, other.name)
+        await cluster.settle()
+        assert one.topics.passed_on == {T: False, U: False}
+        assert other.held == [BUNDLE]
 
     in_cluster(scenario)
 

@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 #: Topics of a bundle that are closed, or loaded, at the same time.
 _TOPICS_AT_ONCE = 64
+_NO_LEDGER = LedgerId(0)
 
 
 class BundleMoves:
@@ -245,7 +246,7 @@ class BundleMoves:
         bundle: BundleName,
         topics: Sequence[TopicName],
         written: Sequence[TopicName] = (),
-        last_ledger: LedgerId = LedgerId(0),  # noqa: B008
+        last_ledger: LedgerId = _NO_LEDGER,
     ) -> None:
         """Another broker is about to give this one a bundle with these topics, some of which are written to; done
         when this one is ready for them."""

@@ -11,14 +11,16 @@ from weir.broker.bundles.moving import BundleMoves
 from weir.broker.bundles.ownership import BundleOwnership
 from weir.broker.bundles.splitting import Splitting
 from weir.broker.topic.growth import GrowthListeners
+from weir.broker.topic.passing import PassOn
 from weir.broker.topic.topic import BrokerTopic
 from weir.gateway.kafka.errors import Code
 from weir.gateway.kafka.produce import publishing, refusals
 from weir.meta import keys
 from weir.meta.local import LocalMeta
 from weir.model.bundles import BundleClaim, BundleName
-from weir.model.errors import StreamClosedError, TopicClosedError
+from weir.model.errors import StreamClosedError, TopicClosedError, WeirError
 from weir.stream import held_chain
+from weir.stream.appender import Appender
 from weir.testing import log_checkers as logs
 from weir.testing.kafka.mutations.entered import NOBODY, WRITERS
 from weir.testing.multibroker.checkers import (
@@ -61,9 +63,8 @@ _mutation(
 def _handed_over_before_closed() -> Iterator[None]:
     """A bundle is passed on before its topics are closed, and its next owner takes their ledgers for closed."""
 
-    async def nothing(self: BundleMoves, bundle: BundleName, reason: str) -> None:
-        if bundle in self.ownership.held:
-            self.ownership.held[bundle].closing = False
+    async def nothing(self: BundleMoves, held: HeldBundle, reason: str, to: str) -> None:
+        held.closing = False
 
     def forget_later(self: BundleOwnership, held: HeldBundle) -> None:
         self.clock.call_later(0.3, partial(forget, self, held))
@@ -79,6 +80,17 @@ def _handed_over_before_closed() -> Iterator[None]:
             yield
     finally:
         next(trusted, None)
+
+
+@_mutation("left-before-its-end", logs.acknowledged_is_stored, storage=quick(), **MOVES, **_PRODUCERS)
+def _left_before_its_end() -> Iterator[None]:
+    """The next broker is told how a topic was left while messages are on their way to its ledger."""
+
+    async def at_once(self: Appender, reason: WeirError) -> bool:
+        return self._writer is not None and self._writer.failure is None and not self._turnover
+
+    with patch.object(Appender, "end", at_once):
+        yield
 
 
 @_mutation("acknowledged-when-given-away", logs.acknowledged_is_stored, storage=quick(), **MOVES, **_PRODUCERS)
@@ -183,9 +195,9 @@ def _moved_not_told() -> Iterator[None]:
     """A fetch session is not told of a partition that this broker leads no longer."""
     close = BrokerTopic.close
 
-    async def silent(self: BrokerTopic, reason: str = "") -> None:
+    async def silent(self: BrokerTopic, reason: str = "", pass_on: PassOn | None = None) -> None:
         self._growth = GrowthListeners()
-        await close(self, reason)
+        await close(self, reason, pass_on)
 
     with patch.object(BrokerTopic, "close", silent):
         yield
