@@ -1,8 +1,8 @@
 """Bodies of policies, with Pulsar's field names."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from weir.admin.bodies import BundlesData, Permissions
 from weir.admin.routing import Int, Long
@@ -57,6 +57,10 @@ class DelayedDeliveryPolicies(Struct):
     active: bool = True
     tickTime: Long = 1
     maxDeliveryDelayInMillis: Long = 0
+
+
+#: Of so many messages it is written down what becomes of them: 1 is all, 0.01 one of a hundred.
+TraceRate = Annotated[float, Meta(ge=0, le=1)]
 
 
 class AutoTopicCreationOverride(Struct):

@@ -80,6 +80,8 @@ POLICIES = (
     _bound("max_consumers", "maxConsumersPerTopic", "maxConsumers"),
     _bound("max_subscriptions", "maxSubscriptionsPerTopic", "maxSubscriptionsPerTopic"),
     _bound("max_message_bytes", None, "maxMessageSize"),
+    _both("key_index", bool, "keyIndex"),
+    _both("trace_ppm", b.TraceRate, "traceRate", of=to.ppm_of, shown=to.rate_of_ppm),
     _bound("subscription_expiry_min", "subscriptionExpirationTime", None),
     Policy(
         "schema_compatibility",

@@ -117,6 +117,15 @@ def natural(value: int) -> int:
     return value
 
 
+def ppm_of(rate: float) -> int:
+    """Of a million; what is above 0 at all is one of them at least."""
+    return max(1, round(rate * 1_000_000)) if rate > 0 else 0
+
+
+def rate_of_ppm(ppm: int) -> float:
+    return ppm / 1_000_000
+
+
 def same(value: Any) -> Any:
     return value
 

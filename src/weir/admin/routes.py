@@ -8,6 +8,7 @@ from weir.admin.browse import Browse
 from weir.admin.bundles import Bundles
 from weir.admin.cluster import ClusterRoutes
 from weir.admin.context import AdminContext, AdminSettings, ServiceUrls
+from weir.admin.found import Found
 from weir.admin.groups import GroupRoutes
 from weir.admin.half import Half
 from weir.admin.held import Held
@@ -57,6 +58,7 @@ def admin_routes(context: AdminContext) -> list[Route]:
         *Half(context).routes(),
         *Offsets(context).routes(),
         *Waiting(context).routes(),
+        *Found(context).routes(),
         *GroupRoutes(context).routes(),
         *Sinks(context).routes(),
         *Streams(context).routes(),

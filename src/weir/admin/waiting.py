@@ -63,10 +63,12 @@ class Waiting:
         if wanted in stored.groups and wanted not in stored.subscriptions:
             # A group that has committed nothing here has acknowledged nothing.
             places = await _from_start(stored, call.query["limit"])
-            return WaitingAnswer(_shown(stored, places), stored.topic.end_offset - stored.topic.start_offset)
+            return WaitingAnswer(
+                shown_messages(stored, places), stored.topic.end_offset - stored.topic.start_offset
+            )
         subscription = stored.subscription(wanted)
         places = await subscription.waiting(call.query["limit"])
-        return WaitingAnswer(_shown(stored, places), subscription.backlog)
+        return WaitingAnswer(shown_messages(stored, places), subscription.backlog)
 
 
 async def _from_start(stored: StoredTopic, count: int) -> list[tuple[Batch, int]]:
@@ -80,7 +82,7 @@ async def _from_start(stored: StoredTopic, count: int) -> list[tuple[Batch, int]
     return found[:count]
 
 
-def _shown(stored: StoredTopic, places: list[tuple[Batch, int]]) -> list[WaitingMessage]:
+def shown_messages(stored: StoredTopic, places: list[tuple[Batch, int]]) -> list[WaitingMessage]:
     """Opened batch by batch, and no more than fit into an answer."""
     found: list[WaitingMessage] = []
     opened: dict[int, list[Message]] = {}

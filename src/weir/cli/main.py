@@ -29,6 +29,7 @@ FAILED, MISUSED = 1, 2
         "half": Lazy("weir.cli.half:half", "Commit and roll back messages that are prepared."),
         "held": Lazy("weir.cli.held:held", "List and cancel messages that wait for their moment."),
         "ledger": Lazy("weir.cli.ledger:ledger", "Look at replicated ledgers, read, check and repair them."),
+        "messages": Lazy("weir.cli.messages:messages", "Find stored messages by their key."),
         "namespaces": Lazy(
             "weir.cli.namespaces:namespaces", "List, create and delete namespaces, and set their policies."
         ),

@@ -45,7 +45,7 @@ def peek(topic: str, subscription: str, count: int, remote: Remote, out: Output)
     found = remote.admin(lambda admin: _waiting(admin, name, subscription, count))
     if out.json:
         for message in found:
-            click.echo(json.dumps(_json(message), ensure_ascii=False))
+            click.echo(json.dumps(shown_json(message), ensure_ascii=False))
         return
     if not found and out.format is not Format.CSV:
         click.echo(f"{subscription} has acknowledged everything on {name.local_with_partition}", err=True)
@@ -60,7 +60,7 @@ def peek(topic: str, subscription: str, count: int, remote: Remote, out: Output)
         Column("headers", wide=True, cut="end"),
         Column("payload", cut="end"),
     )
-    out.table(columns, [_row(message) for message in found])
+    out.table(columns, [shown_row(message) for message in found])
 
 
 async def _waiting(admin: AdminClient, name: TopicName, subscription: str, count: int) -> list[dict[str, Any]]:
@@ -91,7 +91,7 @@ async def _of_part(admin: AdminClient, part: TopicName, subscription: str, count
     return [{**message, "topic": part} for message in answer["messages"]]
 
 
-def _json(message: dict[str, Any]) -> dict[str, Any]:
+def shown_json(message: dict[str, Any]) -> dict[str, Any]:
     """Headers as text: bytes of others are replaced, since JSON has none."""
     shown = message_json(
         at=message["id"],
@@ -105,7 +105,7 @@ def _json(message: dict[str, Any]) -> dict[str, Any]:
     return {**shown, "offset": message["offset"]}
 
 
-def _row(message: dict[str, Any]) -> tuple[object, ...]:
+def shown_row(message: dict[str, Any]) -> tuple[object, ...]:
     shown = message_json(at="", payload=b"", publish_ms=message["publishMs"])
     return (
         message["topic"].partition,

@@ -75,7 +75,10 @@ def create(
 ) -> None:
     """Create a subscription, before its first consumer comes."""
     properties = with_filter({}, MessageFilter(sql or "", tags or ""))
-    body: dict[str, object] = {**_position(_parse_start(start)), "properties": properties}
+    body: dict[str, object] = {
+        **_position(_parse_start(start)),
+        **({"properties": properties} if properties else {}),
+    }
     remote.admin(lambda admin: admin.put(_path(topic, subscription), body))
     done(f"subscription {subscription} created", as_json=as_json)
 

@@ -12,12 +12,14 @@ from weir.model.ledger import LedgerMetadata
 from weir.model.stream import Chain, Span
 from weir.model.topics import NamespaceName, TopicName
 from weir.stream.compacted import Compacted
+from weir.wire.key_index import decode_state
 from weir.wire.metadata import decode_ledger
 from weir.wire.state import decode_changes
 from weir.wire.stream import decode_chain
 
 _HELD = "holding/"
 _COMPACTED = "compacted"
+_KEY_INDEX = "key-index"
 
 
 class Role(Enum):
@@ -27,6 +29,7 @@ class Role(Enum):
     STATE = "subscriptions and their positions"
     HELD = "delayed messages"
     COMPACTED = "the compacted view"
+    KEYS = "an index of keys"
     UNUSED = "nothing"
 
 
@@ -97,6 +100,8 @@ class Chart:
                 self._use(LedgerUse(LedgerId(int(key[len(_HELD) :])), stream, Role.HELD))
             elif key == _COMPACTED:
                 self._learn_compacted(stream, value)
+            elif key == _KEY_INDEX:
+                self._learn_index(stream, value)
 
     def _learn_compacted(self, stream: str, value: bytes) -> None:
         try:
@@ -105,6 +110,14 @@ class Chart:
             return
         if ledger_id is not None:
             self._use(LedgerUse(ledger_id, stream, Role.COMPACTED))
+
+    def _learn_index(self, stream: str, value: bytes) -> None:
+        try:
+            runs, _ = decode_state(value)
+        except WireError:
+            return
+        for run in runs:
+            self._use(LedgerUse(LedgerId(run.ledger), stream, Role.KEYS))
 
 
 def topic_of_stream(stream: str) -> TopicName | None:

@@ -223,6 +223,10 @@ class Policies:
     #: What becomes of messages that consumers of shared subscriptions fail at, where a subscription says nothing.
     retry: RetryPolicy | None = None
     priority: Priority | None = None
+    #: Whether there is an index of keys, to find messages by.
+    key_index: bool | None = None
+    #: Of so many messages in a million it is written down what becomes of them; 0: of none.
+    trace_ppm: int | None = None
 
     def over(self, below: "Policies") -> "Policies":
         """This level's values where it has any, else those of the level below; of retry each part by itself."""
@@ -265,5 +269,11 @@ DEFAULT_POLICIES = Policies(
     roll=Roll(),
     isolation=Isolation(),
     retry=RetryPolicy(),
+<<<<<<< HEAD
     priority=NO_LEVELS,
+=======
+    priority=Priority(),
+    key_index=False,
+    trace_ppm=0,
+>>>>>>> 27bb8daa (Find by key: an index of keys behind sealed ledgers, weir messages find, REST)
 )

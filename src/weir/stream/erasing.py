@@ -7,6 +7,7 @@ from weir.model.ids import LedgerId
 from weir.stream import carried, compaction
 from weir.stream.context import StreamContext
 from weir.stream.holding import ledger as holding_ledger
+from weir.stream.key_index import index as key_index
 from weir.stream.log import Stream
 
 
@@ -38,6 +39,7 @@ async def _named_by_the_state(stream: Stream) -> tuple[LedgerId, ...]:
             *holding_ledger.ledgers_in(state),
             *compaction.ledgers_in(state),
             *carried.ledgers_in(state),
+            *key_index.ledgers_in(state),
         )
     finally:
         await state.close()

@@ -316,6 +316,7 @@ _POLICIES: Mapping[str, Callable[[Any], Any]] = {
     "isolation": _isolation,
     "retry": _retry,
     "priority": _priority,
+    "key_index": _flag,
 }
 
 

@@ -121,3 +121,22 @@ def test_a_command_sets_and_shows_a_filter(weir: UpProcess, client: pulsar.Clien
     for color in ("blue", "red"):
         producer.send(color.encode(), {"color": color})
     assert consumer.receive(TIMEOUT_MS).data() == b"red"
+
+
+def test_a_command_finds_messages_of_every_protocol_by_their_key(
+    weir: UpProcess, client: pulsar.Client, channel: Any, name: str
+) -> None:
+    def command(*words: str) -> Any:
+        return CliRunner().invoke(cli, ["messages", *words, "--url", weir.http_url])
+
+    producer = client.create_producer(name)
+    producer.send(b"by pulsar", partition_key="o-17")
+    refused = command("find", name, "--key", "o-17")
+    assert f"weir messages index {name} --on" in str(refused.exception)
+    assert ": on" in command("index", name, "--on").output
+    producer.send(b"another", partition_key="o-18", properties={"KEYS": "o-17 o-19"})
+    channel.confirm_delivery()
+    channel.basic_publish("", name, b"by amqp", pika.BasicProperties(headers={"key": "o-17"}))
+    found = [json.loads(line) for line in command("find", name, "--key", "o-17", "-o", "json").output.splitlines()]
+    assert [one["payload"] for one in found] == ["by amqp", "another", "by pulsar"]
+    assert "another" in command("find", name, "--key", "o-19").output

@@ -258,6 +258,10 @@ class StoredTopic(Protocol):
     def half(self) -> HalfMessages:
         """Those that wait to be committed or rolled back."""
 
+    async def find(self, key: bytes, limit: int) -> list[tuple[Batch, int]]:
+        """The latest messages of a key, each as its batch and its index there, the latest first. NotAllowedError
+        where the topic has no index of keys."""
+
     async def terminate(self) -> Position:
         """Take no more messages, for good; answers the position of the last one."""
 

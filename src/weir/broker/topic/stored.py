@@ -19,10 +19,12 @@ from weir.broker.publish.producers import Producers
 from weir.broker.publish.publishing import Publisher
 from weir.broker.topic.compaction import Compaction
 from weir.broker.topic.held import HeldInTopic
+from weir.broker.topic.key_index import TopicKeyIndex
 from weir.broker.topic.producer_state_manager import ProducerStateManager
 from weir.broker.topic.stats import internal_stats
 from weir.broker.topic.subscriptions import Subscriptions
 from weir.broker.topic.trimming import Trimming
+from weir.model.batch import Batch
 from weir.model.errors import SubscriptionBusyError
 from weir.model.ids import LedgerId
 from weir.stream.compaction import CompactedView
@@ -48,6 +50,7 @@ class BrokerStoredTopic:
         compaction: Compaction,
         trimming: Trimming,
         half: TopicHalfMessages,
+        key_index: TopicKeyIndex,
     ) -> None:
         self.topic = topic
         self._stream = stream
@@ -60,6 +63,7 @@ class BrokerStoredTopic:
         self._compaction = compaction
         self._trimming = trimming
         self.half = half
+        self._key_index = key_index
 
     # --- what it takes ----------------------------------------------------------------------------------
 
@@ -133,6 +137,9 @@ class BrokerStoredTopic:
     def held(self) -> HeldMessages | None:
         area = self.area
         return None if area is None else HeldInTopic(area, self.half, self._producer_state.save_moves)
+
+    async def find(self, key: bytes, limit: int) -> list[tuple[Batch, int]]:
+        return await self._key_index.find(key, limit)
 
     async def terminate(self) -> Position:
         """Producers are closed: coming back, each is told why."""

@@ -29,6 +29,7 @@ from weir.broker.topic import positions
 from weir.broker.topic.compaction import Compaction, compaction_rules
 from weir.broker.topic.dead_letters import TopicLetters
 from weir.broker.topic.growth import GrowthListeners
+from weir.broker.topic.key_index import TopicKeyIndex
 from weir.broker.topic.meters import Meter
 from weir.broker.topic.passing import PassOn
 from weir.broker.topic.producer_state_manager import ProducerStateManager
@@ -39,6 +40,7 @@ from weir.broker.topic.subscriptions import Subscriptions
 from weir.broker.topic.traffic import Traffic, traffic_of
 from weir.broker.topic.transient import TransientMessages
 from weir.broker.topic.trimming import Trimming
+from weir.broker.transactions.decided_log import DecidedLog
 from weir.broker.transactions.delayed_moves import DelayedMoves
 from weir.broker.transactions.lost_markers import LostMarkers
 from weir.ledger.writer import LedgerWriter
@@ -58,6 +60,7 @@ from weir.runtime.byte_budget import ByteShare
 from weir.runtime.tasks import TaskScope
 from weir.stream.compaction import CompactedView
 from weir.stream.holding.area import HoldingArea
+from weir.stream.key_index.index import KeyIndex
 from weir.stream.log import Stream
 from weir.stream.state import StateLog
 
@@ -156,6 +159,13 @@ class BrokerTopic:
         self.trimming = Trimming(
             stream, state, publisher=self.publisher, producer_state=self.producer_state, moves=self._moves
         )
+        self.key_index = TopicKeyIndex(
+            name,
+            KeyIndex(context.streams, stream, state, known_to=lambda: self.producer_state.stable_offset),
+            self._tasks,
+            shared=context.compactions,
+            visible=DecidedLog(stream, self.producer_state).visible,
+        )
         self.stored = BrokerStoredTopic(
             self,
             stream,
@@ -168,6 +178,7 @@ class BrokerTopic:
             compaction=self.compaction,
             trimming=self.trimming,
             half=self.half,
+            key_index=self.key_index,
         )
         self._queue_rules = QueueRules()
         self._name_count = 0
@@ -263,6 +274,7 @@ class BrokerTopic:
         self._subscriptions.apply(policies)
         roll = policies.roll or Roll()
         self.stream.roll_when(roll.bytes, roll.ms / 1000)
+        self.key_index.apply(policies)
         await self._dedup.turn(bool(policies.deduplication))
 
     @property
@@ -496,6 +508,8 @@ class BrokerTopic:
             if self.producer_state.behind:
                 self.producer_state.catch_up_soon()
             self._subscriptions.pump()
+            if self.key_index.on:
+                self.key_index.grown(len(self.stream.chain.spans))
         self._growth.tell()
 
     def _die(self, failure: WeirError) -> None:
@@ -521,6 +535,7 @@ class BrokerTopic:
             last.callback(self._growth.tell)  # whoever watches looks for the topic anew
             last.push_async_callback(self._end_logs, pass_on)
             last.push_async_callback(self.view.close)
+            last.push_async_callback(self.key_index.close)
             last.push_async_callback(self._tasks.close)
             last.callback(self._subscriptions.close)
             if pass_on is None:

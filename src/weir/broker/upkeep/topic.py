@@ -23,6 +23,7 @@ async def maintain(topic: BrokerTopic, now_ms: int) -> None:
     warn_of_unread(topic, now_ms)
     _compact(topic, policies, now_ms)
     await trim(topic, policies.retention or Retention(), now_ms)
+    topic.key_index.look()
     dedup = topic.publisher.dedup
     if dedup is not None:
         dedup.forget_idle(now_ms, topic.producers.has)
