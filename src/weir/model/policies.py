@@ -269,11 +269,7 @@ DEFAULT_POLICIES = Policies(
     roll=Roll(),
     isolation=Isolation(),
     retry=RetryPolicy(),
-<<<<<<< HEAD
     priority=NO_LEVELS,
-=======
-    priority=Priority(),
     key_index=False,
     trace_ppm=0,
->>>>>>> 27bb8daa (Find by key: an index of keys behind sealed ledgers, weir messages find, REST)
 )
