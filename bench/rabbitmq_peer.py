@@ -41,10 +41,19 @@ TITLE = f"RabbitMQ {version()}".strip()
 class RabbitMq:
     """One node, started by hand. `amqp` is `host:port`, `management` a URL."""
 
-    def __init__(self, folder: Path, *, plugins: tuple[str, ...] = ("rabbitmq_management",)) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        plugins: tuple[str, ...] = ("rabbitmq_management",),
+        certificates: Path | None = None,
+    ) -> None:
+        """`certificates`: where `localhost.pem` and its key are; then it serves TLS, too, and knows clients by the
+        common names of certificates that this one signed."""
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        port, http, distribution, epmd = _free_ports(4)
+        port, http, distribution, epmd, secure = _free_ports(5)
+        self.amqps = f"127.0.0.1:{secure}"
         self.amqp = f"127.0.0.1:{port}"
         self.url = f"amqp://{USER}:{PASSWORD}@{self.amqp}/%2F"
         self.management = f"http://127.0.0.1:{http}"
@@ -57,6 +66,16 @@ class RabbitMq:
             if "rabbitmq_management" in plugins
             else f"listeners.tcp.1 = {self.amqp}\n"
         )
+        if certificates is not None:
+            with (folder / "rabbitmq.conf").open("a") as settings:
+                settings.write(
+                    f"listeners.ssl.1 = {self.amqps}\nssl_options.cacertfile = {certificates}/localhost.pem\n"
+                    f"ssl_options.certfile = {certificates}/localhost.pem\n"
+                    f"ssl_options.keyfile = {certificates}/localhost-key.pem\n"
+                    "ssl_options.verify = verify_peer\nssl_options.fail_if_no_peer_cert = false\n"
+                    "auth_mechanisms.1 = PLAIN\nauth_mechanisms.2 = AMQPLAIN\nauth_mechanisms.3 = EXTERNAL\n"
+                    "ssl_cert_login_from = common_name\n"
+                )
         self._environment = os.environ | {
             "HOME": str(folder),
             "ERL_EPMD_PORT": str(epmd),

@@ -15,9 +15,21 @@ import time
 from pathlib import Path
 
 from tests.gateway.amqp.behaviour import every
-from tests.gateway.amqp.behaviour.scenario import SCENARIOS, Broker, answers
+from tests.gateway.amqp.behaviour.scenario import AUTHORITY, SCENARIOS, Broker, answers
 
 MISSING = 77
+
+
+def make_certificates(folder: Path) -> None:
+    """An authority, which is the server, too, and clients."""
+    from tests.gateway.amqp.behaviour.certificates import NAMES
+
+    from weir.testing.certificates import make_certificate
+
+    folder.mkdir()
+    server = make_certificate(folder, AUTHORITY)
+    for name in NAMES:
+        make_certificate(folder, name, server)
 
 
 def main() -> int:
@@ -42,11 +54,18 @@ def record(names: list[str]) -> int:
         print(why)
         return MISSING
     with tempfile.TemporaryDirectory() as folder:
-        peer = rabbitmq_peer.RabbitMq(Path(folder))
+        certificates = Path(folder) / "certificates"
+        make_certificates(certificates)
+        peer = rabbitmq_peer.RabbitMq(
+            Path(folder),
+            plugins=("rabbitmq_management", "rabbitmq_auth_mechanism_ssl"),
+            certificates=certificates,
+        )
         peer.start()
         try:
             peer.wait()
-            return written(names, Broker(peer.amqp, peer.management))
+            there = Broker(peer.amqp, peer.management, amqps=peer.amqps, certificates=certificates, ctl=peer.ctl)
+            return written(names, there)
         finally:
             peer.stop()
 

@@ -31,6 +31,10 @@ DIFFERENCES: dict[str, dict[str, Any]] = {
     "permissions.a_user_without_permissions_is_not_let_into_the_vhost": {
         "": {"on": 0, "is": "connection.open-ok"}
     },
+    # What would be refused is not offered.
+    "certificates.without_a_certificate_it_is_not_offered": {"": [["AMQPLAIN", "PLAIN"], "closed"]},
+    # A role need not be a user: whom the authority knows is let in, and may do what the role was granted.
+    "certificates.who_is_not_known_is_refused": {"": "connection.tune"},
     # What is given back goes to its old place, in all kinds of queues.
     "rules.a_quorum_queue_gives_back_to_the_old_place": {"": ["1*", "2*", "4"]},
     "rules.a_quorum_queue_counts_deliveries": {

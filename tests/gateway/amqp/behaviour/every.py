@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.gateway.amqp.behaviour import (  # noqa: F401
+    blocking,
+    certificates,
     connections,
     consuming,
     exchanges,

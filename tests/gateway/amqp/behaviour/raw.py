@@ -1,6 +1,7 @@
 """A client that hides nothing: sends methods, contents and plain bytes, and writes down whatever comes."""
 
 import socket
+import ssl
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -31,12 +32,14 @@ _FRAME_MAX = 131_072
 class Raw:
     """One connection, and what came on it that nobody has asked for yet."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, tls: ssl.SSLContext | None = None) -> None:
         url = urlsplit(f"//{address}")
         assert url.hostname is not None
         assert url.port is not None
         self._socket = socket.create_connection((url.hostname, url.port), TIMEOUT_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls is not None:
+            self._socket = tls.wrap_socket(self._socket, server_hostname="localhost")
         self._reader = CommandReader(Role.CLIENT, frame_max=1 << 24, max_body=1 << 30, max_held=1 << 30)
         self._came: list[Command] = []
         self.frame_max = _FRAME_MAX

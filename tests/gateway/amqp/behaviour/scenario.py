@@ -2,13 +2,16 @@
 
 import base64
 import json
+import ssl
 import traceback
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -17,6 +20,10 @@ from tests.gateway.amqp.behaviour.talk import Channel, Talk, plain, until
 
 Scenario = Callable[["Session"], Any]
 SCENARIOS: dict[str, Scenario] = {}
+#: Who signed the certificates.
+AUTHORITY = "localhost"
+#: Scenarios that concern all of a broker.
+ALONE = "blocking."
 #: Most of the time they wait.
 _AT_ONCE = 4
 
@@ -29,6 +36,11 @@ class Broker:
     management: str = ""
     user: str = "guest"
     password: str = "guest"
+    #: AMQP over TLS, as `host:port`, and the folder with the authority's certificate and those of clients.
+    amqps: str = ""
+    certificates: Path | None = None
+    #: RabbitMQ's own command line, if it is one.
+    ctl: Callable[..., str] | None = None
 
 
 def scenario(function: Scenario) -> Scenario:
@@ -73,6 +85,35 @@ class Session:
         raw = Raw(self.broker.amqp)
         self._open.append(raw)
         return raw
+
+    def secure(self, name: str | None) -> Raw:
+        """A client over TLS that shows the certificate of this name; None: none."""
+        folder = self.broker.certificates
+        assert folder is not None
+        context = ssl.create_default_context(cafile=str(folder / f"{AUTHORITY}.pem"))
+        if name is not None:
+            context.load_cert_chain(folder / f"{name}.pem", folder / f"{name}-key.pem")
+        raw = Raw(self.broker.amqps, context)
+        self._open.append(raw)
+        return raw
+
+    @contextmanager
+    def without_room(self, vhost: str) -> Iterator[None]:
+        """The broker wants nothing more to be published, in this vhost at least: a RabbitMQ is out of memory, a
+        Weir has a low rate."""
+        if self.broker.ctl is not None:
+            self.broker.ctl("set_vm_memory_high_watermark", "0.000001")
+            try:
+                yield
+            finally:
+                self.broker.ctl("set_vm_memory_high_watermark", "0.4")
+            return
+        rate = {"publishThrottlingRateInMsg": 100, "publishThrottlingRateInByte": 1 << 20}
+        path = f"{self.broker.management}/admin/v2/namespaces/public/{vhost}/publishRate"
+        request = urllib.request.Request(path, json.dumps(rate).encode(), method="POST")
+        request.add_header("Content-Type", "application/json")
+        urllib.request.urlopen(request, timeout=30).close()
+        yield
 
     def manage(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
         """Ask the management API: status and answer. `path` begins behind `/api/`."""
@@ -159,4 +200,6 @@ def answer(name: str, broker: Broker) -> Any:
 def answers(names: list[str], broker: Broker) -> dict[str, Any]:
     """Those of several scenarios, a few at a time."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return dict(zip(names, pool.map(lambda name: answer(name, broker), names), strict=True))
+        shared = [name for name in names if not name.startswith(ALONE)]
+        found = dict(zip(shared, pool.map(lambda name: answer(name, broker), shared), strict=True))
+    return found | {name: answer(name, broker) for name in names if name not in found}
