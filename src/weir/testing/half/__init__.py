@@ -1,0 +1,1 @@
+"""Half messages, recalled messages and message groups, in simulation."""

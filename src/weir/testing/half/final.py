@@ -1,0 +1,87 @@
+"""Who reads everything back, once all is healed: what was decided, what is in the topics, what consumers still get."""
+
+import asyncio
+
+from weir.broker.api import Broker, SubscriptionType, Topic
+from weir.model.errors import InvariantError, WeirError
+from weir.model.half import Decision
+from weir.model.message import Message
+from weir.model.topics import TopicName
+from weir.runtime.interfaces import Clock
+from weir.testing.half.history import HalfOpKind
+from weir.testing.half.workers import GROUPS, HALF, ROLE, TOPICS, Known, stored_of, subscribe, whole
+from weir.testing.operations import FINAL
+from weir.wire.formats import messages_of
+
+_PATIENCE_S = 30.0
+_PAUSE_S = 0.2
+_QUIET_S = 2.0
+
+
+async def read_back(broker: Broker, known: Known, clock: Clock) -> None:
+    for name in TOPICS:
+        until = clock.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                topic = await whole(broker, name)
+                if topic is not None:
+                    await _read(topic, name, known)
+                break
+            except InvariantError:
+                raise
+            except WeirError as failure:
+                if clock.monotonic() > until:
+                    known.story.begin(FINAL, HalfOpKind.MISSING, topic=name.local).failed(failure)
+                    break
+                await clock.sleep(_PAUSE_S)
+
+
+async def _read(topic: Topic, name: TopicName, known: Known) -> None:
+    if name == HALF:
+        await _decide_all(topic, known)
+    if name == GROUPS:
+        await _empty(topic, known)
+    offset = topic.start_offset
+    content: list[Message] = []
+    while batches := await topic.read(offset, 1 << 20):
+        content += [message for batch in batches for message in messages_of(batch)]
+        offset = batches[-1].end_offset
+    for message in content:
+        number, group = int(bytes(message.value or b"0")), (message.key or b"").decode()
+        known.story.note(FINAL, HalfOpKind.CONTENT, topic=name.local, number=number, group=group)
+
+
+async def _decide_all(topic: Topic, known: Known) -> None:
+    """Commit everything that can be committed."""
+    half = stored_of(topic).half
+    for number, half_id in known.ids.items():
+        pending = known.story.begin(FINAL, HalfOpKind.COMMIT, topic="half", number=number)
+        try:
+            decided = await half.decide(half_id, Decision.COMMIT, role=ROLE)
+        except WeirError as failure:
+            pending.failed(failure)
+            if isinstance(failure, InvariantError):
+                raise
+        else:
+            pending.ok(again=decided.again)
+
+
+async def _empty(topic: Topic, known: Known) -> None:
+    consumer = await subscribe(topic, SubscriptionType.SHARED)
+    try:
+        while True:
+            try:
+                async with asyncio.timeout(_QUIET_S):
+                    deliveries = await consumer.next(50)
+            except TimeoutError:
+                return
+            for delivery in deliveries:
+                for index, message in enumerate(messages_of(delivery.batch)):
+                    if delivery.wanted is None or delivery.wanted >> index & 1:
+                        facts = {"number": int(bytes(message.value or b"0")), "group": (message.key or b"").decode()}
+                        for kind in (HalfOpKind.SEEN, HalfOpKind.ACK):
+                            known.story.note(f"{FINAL}/1", kind, topic="groups", **facts)
+                        offset = delivery.batch.base_offset + index
+                        consumer.ack([(offset, offset + 1)])
+    finally:
+        await consumer.close()
