@@ -57,10 +57,11 @@ class MessageGroups(Returned):
             if fresh:
                 hold(self._offsets, base, fresh)
             return
+        all_keys: Sequence[bytes | None] | None = None if isinstance(keys, bytes) else keys
         one = keys if isinstance(keys, bytes) else None
         for index in indices:
             offset = base + index
-            key = one if one is not None else keys[index]  # type: ignore[index]
+            key = one if all_keys is None else all_keys[index]
             group = None if key is None else self._groups.get(key)
             if group is not None:
                 if offset not in out:

@@ -1,8 +1,8 @@
 """The dispatcher of queues: message by message to whoever has credit, in turn, and never more than the credit.
 
 A batch is handed out whole where one consumer has credit for all of it. What is ready: what came back, in its old
-places, then what comes next in the log; or, where there are levels of priority, all of it by level. What failed
-may have to wait first, and is aside meanwhile.
+places, then what comes next in the log; or, where there are levels of priority, all of it by level; or of each
+message group the first. What failed may have to wait first, and is aside meanwhile.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,8 +14,11 @@ from weir.broker.dispatch.consumer import BrokerConsumer
 from weir.broker.dispatch.credits import credits_of
 from weir.broker.dispatch.decisions import Seat, deal
 from weir.broker.dispatch.dispatcher import DispatchParts, ack_invisible, wanted_of
+from weir.broker.dispatch.gathering import Gathering
 from weir.broker.dispatch.giving import give
+from weir.broker.dispatch.key_ranges import KeysOf
 from weir.broker.dispatch.looking import LookAhead
+from weir.broker.dispatch.message_groups import MessageGroups
 from weir.broker.dispatch.offsets import offsets_in, set_of
 from weir.broker.dispatch.queue_side import LevelsOf, QueueSide
 from weir.broker.dispatch.ready import Levelled, Ready, Returned, hold
@@ -29,6 +32,8 @@ from weir.runtime.waiters import Waiters
 
 #: Nearly every batch: an identity is cheaper than arithmetic on flags.
 _PLAIN = BatchFlags.NONE
+#: Messages that may wait behind others of their groups, for each group that may be looked at.
+_WAITING_PER_GROUP = 64
 
 
 class PerMessage:
@@ -45,9 +50,11 @@ class PerMessage:
         queue: bool,
         retries: Retries,
         dead: Callable[[], BitMap64],
+        groups_of: KeysOf | None = None,
     ) -> None:
         """`queue`: whether it serves the queue itself, whose rules hold; else another subscription of it. `dead`:
-        what is given up, and not acknowledged yet."""
+        what is given up, and not acknowledged yet. `groups_of`: messages of a group are delivered one after the
+        other; levels of priority do not count then."""
         self._desk = desk
         self._side = side
         self._queue = queue
@@ -60,10 +67,16 @@ class PerMessage:
         priority = side.priority
         self._levels = (
             Levelled(priority.levels, priority.passed, priority.longest_ms, desk.now_ms)
-            if priority.levels
+            if priority.levels and groups_of is None
             else None
         )
+        self._groups: MessageGroups | None = None
+        self._gathering: Gathering | None = None
         self._ready: Ready = Returned() if self._levels is None else self._levels
+        if groups_of is not None:
+            most = desk.settings.look_ahead
+            self._ready = self._groups = MessageGroups(most, _WAITING_PER_GROUP * most)
+            self._gathering = Gathering(self._groups, self._feed, groups_of, self._fresh)
         self._selecting = Selecting(desk.screen)
         self._look_ahead = (
             None
@@ -187,6 +200,9 @@ class PerMessage:
 
     def _serve(self, who: Sequence[BrokerConsumer], credit_of: list[int]) -> bool:
         """Hand something out to these, of whom some have credit; whether there is reason to go on."""
+        if self._gathering is not None:
+            self.read_at, self._reading = self._gathering.look(self.read_at, sum(credit_of), self._aside)
+            return bool(self._ready) and self._from_ready(who, credit_of)
         if self._look_ahead is not None:
             self.read_at, enough, self._reading = self._look_ahead.look(self.read_at)
             if not enough:
@@ -403,6 +419,8 @@ class PerMessage:
                 consumer.offsets.remove_range(first, end)
                 if self._levels is not None:
                     self._levels.unmark(first, end)
+                if self._groups is not None:
+                    self._groups.settled(first, end)
                 continue
             for other in self._consumers:
                 other.offsets.remove_range(first, end)
@@ -412,7 +430,7 @@ class PerMessage:
         if self._counts:
             for first, end in ranges:
                 self._counts.forget(first, end)
-        return self._capped
+        return self._capped or self._groups is not None
 
     def rewind(self) -> None:
         for consumer in self._consumers:

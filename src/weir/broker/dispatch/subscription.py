@@ -34,6 +34,7 @@ from weir.broker.transactions.decided_log import DecidedLog
 from weir.model.batch import Batch
 from weir.model.bits import Run
 from weir.model.errors import FilterError, NotAllowedError, SubscriptionBusyError, WeirError
+from weir.model.fifo import FIFO_PROPERTY, FIFO_RETRY, is_fifo
 from weir.model.filters import MessageFilter, filter_in, with_filter
 from weir.model.policies import Rate
 from weir.model.queues import QUEUE_SUBSCRIPTION
@@ -121,7 +122,8 @@ class Subscription:
         except WeirError as bad:  # a newer Weir's
             log.warning("subscription %s: %s", self.name, bad)
             own = None
-        return (own or RetryPolicy()).over(self._retry_below)
+        told = (own or RetryPolicy()).over(self._retry_below)
+        return told.over(FIFO_RETRY) if is_fifo(self.properties) else told
 
     @property
     def retries(self) -> Retries:
@@ -185,6 +187,7 @@ class Subscription:
         if request.read_compacted and request.type in _INDIVIDUAL:
             raise NotAllowedError("a compacted view is for exclusive and failover subscriptions")
         self._agree_on_filter(request)
+        self._agree_on_order(request)
         per_message = self._is_per_message(request)
         same = (
             self.type is request.type
@@ -233,6 +236,18 @@ class Subscription:
             )
         self.set_properties(with_filter(self.properties, named))
 
+    def _agree_on_order(self, request: SubscribeRequest) -> None:
+        """Order by message group for all consumers or for none, whoever names it first."""
+        wanted = wanted_order(request)
+        if wanted is None or wanted == is_fifo(self.properties):
+            return
+        if self.consumers:
+            raise SubscriptionBusyError(
+                f"subscription {self.name!r} has consumers that get messages in another order",
+                hint=f"say the same of {FIFO_PROPERTY}, or nothing",
+            )
+        self.set_properties({**self.properties, FIFO_PROPERTY: str(wanted).lower()})
+
     def _is_per_message(self, request: SubscribeRequest) -> bool:
         """Shared ones of queues, of topics that have levels, and for those who ask for it."""
         if request.type is not SubscriptionType.SHARED:
@@ -273,6 +288,7 @@ class Subscription:
             queue=self.name == QUEUE_SUBSCRIPTION,
             retries=self.retries,
             dead=partial(around.given_up.dead, self),
+            groups_of=around.groups_of if is_fifo(self.properties) else None,
         )
 
     async def leave(self, consumer: BrokerConsumer, *, failed: bool = False) -> None:
@@ -569,8 +585,11 @@ class Subscription:
         self._screen.filter = compiled(filter_in(properties))
         """NotAllowedError for what they cannot say."""
         retry_of(properties)
+        reordered = is_fifo(properties) != is_fifo(self.properties)
         self.properties = dict(properties)
         self.save()
+        if reordered and isinstance(self._dispatcher, PerMessage):
+            self.renew("the subscription gets messages in another order now")
         self._retry_changed()
 
     def save(self) -> None:
@@ -587,6 +606,14 @@ def wanted_filter(request: SubscribeRequest) -> MessageFilter | None:
         return request.filter
     named = filter_in(request.subscription_properties)
     return filter_in(request.properties) if named is None else named
+
+
+def wanted_order(request: SubscribeRequest) -> bool | None:
+    """Whether a consumer wants order by message group; None if it says nothing of it."""
+    for properties in (request.subscription_properties, request.properties):
+        if FIFO_PROPERTY in properties:
+            return is_fifo(properties)
+    return None
 
 
 def _stored_filter(name: str, properties: Mapping[str, str]) -> CompiledFilter | None:

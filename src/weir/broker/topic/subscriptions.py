@@ -12,6 +12,7 @@ from weir.broker.api import (
 )
 from weir.broker.context import BrokerContext
 from weir.broker.dispatch.consumer import BrokerConsumer
+from weir.broker.dispatch.gathering import groups_in
 from weir.broker.dispatch.levels import levels_in
 from weir.broker.dispatch.queue_side import QueueSide
 from weir.broker.dispatch.subscription import Subscription, load_subscriptions, wanted_filter
@@ -97,6 +98,7 @@ class Subscriptions:
             moved,
             note_delivered=None if context.tracing is None else partial(note_delivered, context.tracing, topic),
             given_up=self.letters,
+            groups_of=groups_in(context.formats),
         )
         #: What policies are about to delete unread.
         self.unread: tuple[UnreadWarning, ...] = ()

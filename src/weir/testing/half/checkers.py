@@ -1,9 +1,9 @@
 """What is promised of half, delayed and grouped messages, as pure functions from a history.
 
 What counts as what, exactly:
-- A prepare, a hold or a send that failed or was never answered may be stored or not; nobody tries it again, so it is
-  there at the most once. A decision or a cancellation that failed may have been made or not.
-- A roll-back binds from its answer on, a commit from its answer on, whoever asked, and of one message only one of them.
+- A prepare, a hold or a send that failed or was never answered may be stored or not; nobody tries it again, so
+  it is there at the most once. A decision or a cancellation that failed may have been made or not.
+- A roll-back and a commit bind from their answer on, whoever asked, and of one message only one of them.
 - A message of a group is out from the moment that a consumer gets it until that acknowledges it, gives it back or
   leaves. What stands before it in the log is acknowledged first, by whomever.
 """
@@ -33,11 +33,11 @@ def a_half_message_is_not_seen_early(ops: Sequence[HalfOp]) -> list[Violation]:
     first: dict[int, HalfOp] = {}
     for op in of(ops, HalfOpKind.COMMIT):
         first.setdefault(op.number, op)
-    found = []
-    for op in of(ops, HalfOpKind.SEEN, HalfOpKind.CONTENT):
-        if op.topic == "half" and (op.number not in first or first[op.number].began > op.began):
-            found.append(Violation(promise, f"{op.number} was seen before", (op,)))
-    return found
+    return [
+        Violation(promise, f"{op.number} was seen before", (op,))
+        for op in of(ops, HalfOpKind.SEEN, HalfOpKind.CONTENT)
+        if op.topic == "half" and (op.number not in first or first[op.number].began > op.began)
+    ]
 
 
 def a_half_message_is_never_lost(ops: Sequence[HalfOp]) -> list[Violation]:
@@ -80,7 +80,9 @@ def a_half_message_is_decided_once(ops: Sequence[HalfOp]) -> list[Violation]:
         if len(kinds) > 1:
             found.append(Violation(promise, f"{number} was decided in both ways", tuple(kinds.values())))
         elif HalfOpKind.ROLL_BACK in kinds and number in content:
-            found.append(Violation(promise, f"{number} was rolled back, and is there", (answers[0], *content[number])))
+            found.append(
+                Violation(promise, f"{number} was rolled back, and is there", (answers[0], *content[number]))
+            )
         elif HalfOpKind.COMMIT in kinds and number not in content and drained:
             found.append(Violation(promise, f"{number} was committed, and is not there", tuple(answers[:1])))
     return found
@@ -104,10 +106,12 @@ def a_recall_or_a_release(ops: Sequence[HalfOp]) -> list[Violation]:
         elif op.ok and not there and not missing and all(one.error.startswith(_NOT_HELD) for one in tried):
             found.append(Violation(promise, f"{op.number} was held, and is not there", (op, *tried)))
     due = {op.number: op for op in of(ops, HalfOpKind.HOLD)}
-    for op in of(ops, HalfOpKind.SEEN):
-        if op.topic == "recall" and op.moment_ms < due[op.number].moment_ms:
-            found.append(Violation(promise, f"{op.number} was seen before its moment", (due[op.number], op)))
-    return found
+    early = [
+        Violation(promise, f"{op.number} was seen before its moment", (due[op.number], op))
+        for op in of(ops, HalfOpKind.SEEN)
+        if op.topic == "recall" and op.moment_ms < due[op.number].moment_ms
+    ]
+    return found + early
 
 
 def a_group_is_in_order(ops: Sequence[HalfOp]) -> list[Violation]:

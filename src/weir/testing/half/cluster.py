@@ -43,6 +43,7 @@ class HalfCluster(Cluster):
         self.ids: dict[int, HeldId] = {}
         self.fates: dict[int, Decision | None] = {}
         self.numbers: dict[str, int] = {}
+        self.unread = dict.fromkeys(TOPICS)
         self.read = asyncio.Event()
         self._calm = False
         self._final = False
@@ -111,9 +112,8 @@ class HalfCluster(Cluster):
         await workers.close()
         while not self._final:
             await runtime.clock.sleep(_PAUSE_S)
-        if name == self.broker_names[0]:
-            await read_back(composed.broker, self, runtime.clock)
-            self.read.set()
+        await read_back(composed.broker, self, runtime.clock)
+        self.read.set()
 
     async def _unload(self, runtime: Runtime, composed: ComposedBroker) -> None:
         """Now and then a topic is closed in order, for whoever asks next."""

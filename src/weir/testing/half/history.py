@@ -1,4 +1,4 @@
-"""What producers and consumers of half, delayed and grouped messages asked and were told, and what was there in the end."""
+"""What users of half, delayed and grouped messages asked and were told, and what was there in the end."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -45,7 +45,8 @@ class _Run(SeedRun[HalfPlan, HalfCluster]):
             async with asyncio.timeout(_PATIENCE_S):
                 await self.cluster.read.wait()
         except TimeoutError as late:
-            self.cluster.story.begin(FINAL, HalfOpKind.MISSING, topic="all").failed(late)
+            for topic in self.cluster.unread:
+                self.cluster.story.begin(FINAL, HalfOpKind.MISSING, topic=topic.local).failed(late)
 
 
 HALF = Scenario("half", "half", make_half_plan, _Run, CHECKERS, HALF_MUTATIONS)

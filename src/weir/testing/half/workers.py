@@ -23,6 +23,7 @@ from weir.model.errors import InvariantError, TopicNotFoundError, WeirError
 from weir.model.fifo import FIFO_PROPERTY
 from weir.model.half import Decision, Preparation
 from weir.model.message import Message
+from weir.model.retry import MAX_DELIVERIES, SCHEDULE
 from weir.model.topics import TopicName
 from weir.runtime.interfaces import Clock
 from weir.runtime.tasks import TaskScope
@@ -50,6 +51,8 @@ class Known(Protocol):
     ids: dict[int, HeldId]
     fates: dict[int, Decision | None]
     numbers: dict[str, int]
+    #: Topics that are to be read back.
+    unread: dict[TopicName, None]
 
 
 def failed(pending: Pending, failure: WeirError) -> None:
@@ -178,9 +181,7 @@ class Worker:
     async def _hold(self, producer: Any) -> None:
         number = self._next("recall")
         due_ms = self._clock.wall_ms() + self._rng.choice((50, 200, 800))
-        pending = self._story.begin(
-            self._life, HalfOpKind.HOLD, topic="recall", number=number, moment_ms=due_ms
-        )
+        pending = self._story.begin(self._life, HalfOpKind.HOLD, topic="recall", number=number, moment_ms=due_ms)
         try:
             receipt = await producer.publish(outgoing(number, deliver_at_ms=due_ms))
         except WeirError as failure:
@@ -189,9 +190,7 @@ class Worker:
         pending.ok()
         if receipt.held and self._rng.random() < self._plan.cancels:
             left_s = max(0, due_ms - self._clock.wall_ms()) / 1000
-            self._tasks.spawn(
-                self._cancel(number, HeldId(*receipt.position), left_s), f"cancel {number}"
-            )
+            self._tasks.spawn(self._cancel(number, HeldId(*receipt.position), left_s), f"cancel {number}")
 
     async def _cancel(self, number: int, held: HeldId, left_s: float) -> None:
         """About when it is due."""
@@ -280,7 +279,8 @@ class Worker:
 
 
 async def subscribe(topic: Topic, kind: SubscriptionType) -> Consumer:
-    fifo = {FIFO_PROPERTY: "true"} if kind is SubscriptionType.SHARED else {}
+    shared = kind is SubscriptionType.SHARED
+    fifo = {FIFO_PROPERTY: "true", SCHEDULE: "0s", MAX_DELIVERIES: "0"} if shared else {}
     start = StartAt(offset=0)
     return await topic.subscribe(
         SubscribeRequest(ROLE, SUBSCRIPTION, kind, start=start, subscription_properties=fifo)
