@@ -75,8 +75,9 @@ def _release_not_found_again() -> Iterator[None]:
     """What the log says of releases is not read when a topic is opened."""
 
     async def none(stream: object, offset: int) -> AsyncGenerator[tuple[HeldId, Batch], None]:
-        for nothing in ():
-            yield nothing
+        found: list[tuple[HeldId, Batch]] = []
+        for one in found:
+            yield one
 
     with patch.object(area, "released_since", none):
         yield
