@@ -434,16 +434,23 @@ async def compose_broker(
         how.peers or PeerLinks(),
         kafka,
         AmqpServices(runtime, broker, exchanges, queues, guard, replies, connections),
-        _rocketmq(runtime, broker, guard, registry, name=how.name, stack=stack),
+        _rocketmq(runtime, broker, guard, registry, positions=group_access, name=how.name, stack=stack),
     )
 
 
 def _rocketmq(
-    runtime: Runtime, broker: Broker, guard: TopicGuard, registry: Registry, *, name: str, stack: AsyncExitStack
+    runtime: Runtime,
+    broker: Broker,
+    guard: TopicGuard,
+    registry: Registry,
+    *,
+    positions: GroupAccess,
+    name: str,
+    stack: AsyncExitStack,
 ) -> RocketmqServices:
     groups = ConsumerGroups(runtime, broker)
     stack.push_async_callback(groups.close)
-    services = RocketmqServices(runtime, broker, guard, registry, groups, name)
+    services = RocketmqServices(runtime, broker, guard, registry, groups, positions, name)
     services.clients.on_gone.append(groups.client_gone)
     return services
 

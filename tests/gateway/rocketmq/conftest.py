@@ -55,15 +55,15 @@ class Clients:
         return ClientConfiguration(self.endpoint, credentials or Credentials(), namespace, request_timeout=30)
 
     def producer(self, *topics: str, checker: Any = None, **how: Any) -> Producer:
-        return self._started(Producer(self.configuration(**how), topics, checker))
+        return self.started(Producer(self.configuration(**how), topics, checker))
 
     def consumer(
         self, group: str, topic: str, *, wait_s: int = 20, expression: FilterExpression | None = None, **how: Any
     ) -> SimpleConsumer:
         wanted = {topic: expression or FilterExpression()}
-        return self._started(SimpleConsumer(self.configuration(**how), group, wanted, wait_s))
+        return self.started(SimpleConsumer(self.configuration(**how), group, wanted, wait_s))
 
-    def _started(self, client: Any) -> Any:
+    def started(self, client: Any) -> Any:
         client.startup()
         self._made.append(client)
         return client

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from weir.model.topics import TopicName
+
 if TYPE_CHECKING:
     from weir.gateway.rocketmq.connection.calls import Call
     from weir.gateway.rocketmq.connection.session import Session
@@ -11,7 +13,7 @@ if TYPE_CHECKING:
 class Client:
     """One that has said its settings. `ends`: what is to be done when it is gone."""
 
-    __slots__ = ("call", "ends", "id", "session", "settings")
+    __slots__ = ("call", "checked", "ends", "id", "session", "settings")
 
     def __init__(self, call: "Call", settings: Any) -> None:
         self.id = call.client_id
@@ -19,6 +21,8 @@ class Client:
         self.call = call
         self.settings = settings
         self.ends: list[Callable[[], None]] = []
+        #: The topics about whose half messages it can be asked.
+        self.checked: set[TopicName] = set()
 
     @property
     def reachable(self) -> bool:
@@ -33,6 +37,7 @@ class Client:
 
     def forget(self) -> None:
         ends, self.ends = self.ends, []
+        self.checked.clear()
         for end in ends:
             end()
 
@@ -44,6 +49,8 @@ class Clients:
         self._by_id: dict[str, Client] = {}
         #: Who waits for the answer of a client to a command with a nonce.
         self.waiting: dict[tuple[str, str], Callable[[Any], None]] = {}
+        #: By client, topic and group: what it wants of the topic.
+        self._lite: dict[tuple[str, TopicName, str], set[str]] = {}
         #: Called with the id of each that is gone: what it had is free.
         self.on_gone: list[Callable[[str], None]] = []
 
@@ -77,10 +84,21 @@ class Clients:
         if client is not None and client.call is call:
             client.forget()
 
+    def lite_topics(self, client_id: str, topic: TopicName, group: str) -> set[str]:
+        return self._lite.get((client_id, topic, group), set())
+
+    def set_lite_topics(self, client_id: str, topic: TopicName, group: str, wanted: set[str]) -> None:
+        if wanted:
+            self._lite[(client_id, topic, group)] = wanted
+        else:
+            self._lite.pop((client_id, topic, group), None)
+
     def terminated(self, client_id: str) -> None:
         client = self._by_id.pop(client_id, None)
         if client is not None:
             client.forget()
+        for key in [key for key in self._lite if key[0] == client_id]:
+            del self._lite[key]
         for gone in self.on_gone:
             gone(client_id)
 

@@ -32,6 +32,8 @@ CODES: dict[type[BaseException], Any] = {
     errors.StreamClosedError: _C.HA_NOT_AVAILABLE,
     errors.StreamFencedError: _C.HA_NOT_AVAILABLE,
     errors.NotHeldError: _C.BAD_REQUEST,
+    errors.FilterError: _C.ILLEGAL_FILTER_EXPRESSION,
+    errors.UnknownGroupError: _C.CONSUMER_GROUP_NOT_FOUND,
 }
 _INTERNAL = "an internal error; see the broker's log"
 

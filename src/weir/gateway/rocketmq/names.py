@@ -2,6 +2,7 @@
 
 import re
 from typing import Any
+from urllib.parse import quote
 
 from weir.gateway.rocketmq.errors import Refused
 from weir.model.errors import InvalidNameError
@@ -11,6 +12,7 @@ from weir.wire.rocketmq.proto import api
 _NAME = re.compile(r"[%|.a-zA-Z0-9_-]+")
 _MOST_TOPIC, _MOST_GROUP = 127, 255
 DLQ_PREFIX = "%DLQ%"
+LITE_INFIX = "%LITE%"
 
 
 def namespace_of(name: str) -> NamespaceName:
@@ -35,6 +37,21 @@ def topic_of(resource: Any) -> TopicName:
         return TopicName.parse(f"persistent://{namespace}/{name}")
     except InvalidNameError as bad:
         raise Refused(api.Code.ILLEGAL_TOPIC, bad.what) from None
+
+
+def resource_of(topic: TopicName) -> Any:
+    """The topic as RocketMQ's clients name it."""
+    namespace = topic.namespace
+    if namespace == DEFAULT_NAMESPACE:
+        said = ""
+    else:
+        said = namespace.name if namespace.tenant == DEFAULT_NAMESPACE.tenant else str(namespace)
+    return api.Resource(resource_namespace=said, name=topic.local)
+
+
+def lite_topic_of(topic: TopicName, lite: str) -> TopicName:
+    """A lite topic is a topic of its own, named after both."""
+    return TopicName.parse(f"persistent://{topic.namespace}/{topic.local}{LITE_INFIX}{quote(lite, safe='')}")
 
 
 def group_of(resource: Any) -> str:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from weir.broker.api import Broker, Guard, Registry
+from weir.broker.api import Broker, Guard, Registry, RoleGroups
 from weir.gateway.rocketmq.clients import Clients
 from weir.gateway.rocketmq.consume.groups import ConsumerGroups
 from weir.gateway.rocketmq.metrics import RocketmqMetrics
@@ -18,6 +18,8 @@ class Services:
     guard: Guard
     registry: Registry
     groups: ConsumerGroups
+    #: How far groups are, whatever protocol moves them.
+    positions: RoleGroups
     broker_name: str = "weir"
     clients: Clients = field(default_factory=Clients)
     metrics: RocketmqMetrics = field(default_factory=RocketmqMetrics)

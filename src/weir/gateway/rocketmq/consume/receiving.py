@@ -6,17 +6,33 @@ what comes ends its wait.
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 
 from weir.broker.api import Broker, Delivery, StartAt, SubscribeRequest, SubscriptionType
 from weir.gateway.rocketmq.consume.deadlines import Deadlines
 from weir.gateway.rocketmq.consume.links import Link, Received
 from weir.model.bits import bits_at, indices_of
 from weir.model.errors import ConsumerClosedError, NotOwnerError, WeirError
+from weir.model.filters import MessageFilter
 from weir.model.topics import TopicName
+from weir.model.value import value
 from weir.runtime.interfaces import Clock
 from weir.runtime.tasks import TaskScope
 
 _Found = list[tuple[Link, list[Delivery]]]
+EVERYTHING = MessageFilter()
+
+
+@value
+class Want:
+    """What somebody wants to receive. `client`: who holds it for as long as it lives, "" for a time of
+    `invisible_ms`."""
+
+    role: str
+    count: int
+    invisible_ms: int
+    client: str = ""
+    filter: MessageFilter = EVERYTHING
 
 
 class _Receiver:
@@ -48,6 +64,7 @@ class GroupTopic:
         self._deadlines = deadlines
         self.links: dict[int, Link] = {}
         self._count = -1
+        self._filter = EVERYTHING
         self._line: deque[_Receiver] = deque()
         self._woken = asyncio.Event()
         self._serving = False
@@ -57,18 +74,17 @@ class GroupTopic:
 
     # --- receiving ---------------------------------------------------------------------------------------
 
-    async def receive(
-        self, role: str, wanted: int, wait_s: float, invisible_ms: int, client: str
-    ) -> list[Received]:
-        """Up to so many messages, as soon as there are any; none after the wait. `client`: who holds them for as
-        long as it lives, "" for a time of `invisible_ms`."""
+    async def receive(self, want: "Want", wait_s: float) -> list[Received]:
+        """Up to so many messages, as soon as there are any; none after the wait."""
         self._used_at = self._clock.monotonic()
-        await self.open(role)
-        found = [] if self._serving else self._at_hand(wanted)
+        await self.open(want.role, want.filter)
+        found = [] if self._serving else self._at_hand(want.count)
         if not found and wait_s > 0:
-            found = await self._wait(wanted, wait_s)
+            found = await self._wait(want.count, wait_s)
         self._used_at = self._clock.monotonic()
-        return [one for link, deliveries in found for one in link.hand_out(deliveries, invisible_ms, client)]
+        return [
+            one for link, deliveries in found for one in link.hand_out(deliveries, want.invisible_ms, want.client)
+        ]
 
     def _at_hand(self, wanted: int) -> _Found:
         found: _Found = []
@@ -185,8 +201,13 @@ class GroupTopic:
 
     # --- what it stands on -------------------------------------------------------------------------------
 
-    async def open(self, role: str) -> None:
-        """Subscribe to each partition that this broker has and that is not subscribed to yet."""
+    async def open(self, role: str, wanted: MessageFilter | None = None) -> None:
+        """Subscribe to each partition that this broker has and that is not subscribed to yet. `wanted`: the filter
+        of who receives; the last one that was said holds for the group, as in RocketMQ."""
+        if wanted is not None and wanted != self._filter:
+            async with self._opening:
+                self._filter = wanted
+                await self.close()
         if self.links and len(self.links) == self._count and all(link.alive for link in self.links.values()):
             return
         async with self._opening:
@@ -227,6 +248,7 @@ class GroupTopic:
                 consumer_name=f"rocketmq-{self.group}",
                 start=StartAt(0),
                 per_message=True,
+                filter=self._filter,
                 client_version="rocketmq",
             )
         )
@@ -243,6 +265,28 @@ class GroupTopic:
         links, self.links = list(self.links.values()), {}
         for link in links:
             await link.close()
+
+
+async def receive_any(topics: Sequence[GroupTopic], want: Want, wait_s: float, clock: Clock) -> list[Received]:
+    """From whichever of several has something first."""
+    for topic in topics:
+        if found := await topic.receive(want, 0):
+            return found
+    if not topics:
+        await clock.sleep(wait_s)
+        return []
+    loop = asyncio.get_running_loop()
+    tasks = [loop.create_task(topic.receive(want, wait_s)) for topic in topics]
+    try:
+        done = {task for task in tasks if task.done()}
+        while not any(task.exception() is None and task.result() for task in done) and len(done) < len(tasks):
+            waiting = [task for task in tasks if task not in done]
+            done |= (await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED))[0]
+    finally:
+        for task in tasks:
+            task.cancel()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+    return [one for found in ended if isinstance(found, list) for one in found]
 
 
 def _split(deliveries: list[Delivery], wanted: int) -> tuple[list[Delivery], list[Delivery], int]:

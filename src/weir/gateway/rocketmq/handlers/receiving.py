@@ -4,10 +4,13 @@ from typing import Any
 
 from weir.gateway.rocketmq.connection.calls import Call
 from weir.gateway.rocketmq.consume.links import Received
+from weir.gateway.rocketmq.consume.receiving import Want, receive_any
 from weir.gateway.rocketmq.errors import Refused, ok
-from weir.gateway.rocketmq.names import group_of, topic_of
+from weir.gateway.rocketmq.names import group_of, lite_topic_of, topic_of
 from weir.gateway.rocketmq.registry import calls
+from weir.model.filters import ALL_TAGS, MessageFilter
 from weir.model.registry import Action
+from weir.model.topics import TopicName
 from weir.wire.rocketmq.message import outgoing_of
 from weir.wire.rocketmq.proto import api, ms_of, set_ms
 
@@ -17,6 +20,7 @@ _MARGIN_S = 0.2
 #: Of what a client holds while it lives: what it is told.
 _RENEWED_MS = 60_000
 _MAX_INVISIBLE_MS = 12 * 3_600_000
+_LITE = (api.ClientType.LITE_PUSH_CONSUMER, api.ClientType.LITE_SIMPLE_CONSUMER)
 
 
 @calls("ReceiveMessage", api.ReceiveMessageRequest, api.ReceiveMessageResponse, streams=True)
@@ -30,9 +34,8 @@ async def receive_message(call: Call, request: Any) -> None:
     if call.session.http2.unsent_bytes > call.session.limits.http2.max_unsent_bytes:
         raise Refused(api.Code.TOO_MANY_REQUESTS, "messages that were sent before are not read")
     wanted = min(request.batch_size, call.session.limits.max_receive_messages)
-    found = await services.groups.of(topic, group).receive(
-        call.role, wanted, _wait_s(call, request), invisible_ms, client
-    )
+    want = Want(call.role, wanted, invisible_ms, client, _filter(request))
+    found = await _found(call, topic, group, want, _wait_s(call, request))
     services.metrics.received += len(found)
     if not found:
         call.send(
@@ -50,6 +53,26 @@ async def receive_message(call: Call, request: Any) -> None:
     set_ms(last.delivery_timestamp, call.session.clock.wall_ms())
     call.send(last)
     call.finish()
+
+
+async def _found(call: Call, topic: TopicName, group: str, want: Want, wait_s: float) -> list[Received]:
+    groups = call.session.services.groups
+    names = call.session.services.clients.lite_topics(call.client_id, topic, group)
+    known = call.session.services.clients.find(call.client_id)
+    if not names and (known is None or known.settings.client_type not in _LITE):
+        return await groups.of(topic, group).receive(want, wait_s)
+    topics = [groups.of(lite_topic_of(topic, name), group) for name in sorted(names)]
+    return await receive_any(topics, want, wait_s, call.session.clock)
+
+
+def _filter(request: Any) -> MessageFilter:
+    """Nothing, and `*`, is everything."""
+    expression = request.filter_expression
+    match expression.type:
+        case api.FilterType.SQL:
+            return MessageFilter(sql=expression.expression)
+        case _:
+            return MessageFilter(tags=expression.expression or ALL_TAGS)
 
 
 def delivered(one: Received, topic: Any, invisible_ms: int) -> Any:

@@ -8,10 +8,11 @@ from weir.broker.api import Outgoing, Producer, Receipt
 from weir.gateway.rocketmq.connection.calls import Call
 from weir.gateway.rocketmq.errors import Refused, ok, status_of
 from weir.gateway.rocketmq.message_types import accepted_types, name_of
-from weir.gateway.rocketmq.names import topic_of
+from weir.gateway.rocketmq.names import lite_topic_of, topic_of
 from weir.gateway.rocketmq.publish.checks import body_of, check_message
 from weir.gateway.rocketmq.publish.partitions import PublishedTopic
 from weir.gateway.rocketmq.registry import calls
+from weir.gateway.rocketmq.transactions.checking import may_be_asked
 from weir.gateway.rocketmq.transactions.preparing import preparation_of
 from weir.model.batch import BatchFormat, HeldId
 from weir.model.errors import NotHeldError, WeirError, WireError
@@ -31,10 +32,15 @@ def send_message(call: Call, request: Any) -> Any:
     if not messages:
         raise Refused(api.Code.MESSAGE_CORRUPTED, "no message to send")
     topic = topic_of(messages[0].topic)
+    lite = messages[0].system_properties.lite_topic
+    if lite:
+        topic = lite_topic_of(topic, lite)
     for message in messages:
         check_message(message, call.session.limits)
         if len(messages) > 1 and message.topic != messages[0].topic:
             raise Refused(api.Code.MESSAGE_CORRUPTED, "different message topic")
+        if message.system_properties.lite_topic != lite:
+            raise Refused(api.Code.MESSAGE_CORRUPTED, "different lite topic")
     known = call.session.publishing.topic_now(call.role, topic)
     if known is None:
         return _open_and_send(call, topic, messages)
@@ -80,7 +86,8 @@ def _alone(call: Call, topic: TopicName, message: Any, encoded: bytes, now_ms: i
     """A message that waits for its moment or a decision; None of one that is seen at once."""
     said = message.system_properties
     if said.message_type == _T.TRANSACTION:
-        return Outgoing(join_messages([encoded]), preparation_of(topic, said), BatchFormat.MESSAGES)
+        may_be_asked(call, topic)
+        return Outgoing(join_messages([encoded]), 1, BatchFormat.MESSAGES, half=preparation_of(topic, said))
     if not said.HasField("delivery_timestamp"):
         return None
     moment_ms = ms_of(said.delivery_timestamp)

@@ -1,0 +1,130 @@
+"""Kinds of messages by RocketMQ's own Python client: delayed and recalled, in a transaction, FIFO, filtered, lite."""
+
+import threading
+import time
+from typing import Any
+
+import pytest
+from rocketmq import FilterExpression, LiteSimpleConsumer, TransactionChecker, TransactionResolution
+from rocketmq.grpc_protocol import FilterType
+from rocketmq.v5.exception import BadRequestException, LiteSubscriptionQuotaExceededException
+
+pytestmark = pytest.mark.process
+
+
+class Checker(TransactionChecker):
+    """Answers what it is told to, and remembers what it was asked."""
+
+    def __init__(self, answer: int = TransactionResolution.COMMIT) -> None:
+        self.answer = answer
+        self.asked: list[Any] = []
+        self.was_asked = threading.Event()
+
+    def check(self, message: Any) -> int:
+        self.asked.append(message)
+        self.was_asked.set()
+        return self.answer
+
+
+def test_a_delayed_message_comes_at_its_moment_and_not_before(clients: Any, name: str, make: Any) -> None:
+    producer, consumer = clients.producer(name), clients.consumer("g", name)
+    moment = int(time.time()) + 2
+    receipt = producer.send(make(name, b"later", delivery_timestamp=moment))
+    producer.send(make(name, b"now"))
+    assert receipt.recall_handle
+    assert [one.body for one in consumer.receive(16, 60)] == [b"now"]
+    (found,) = consumer.receive(16, 60)
+    assert (found.body, found.message_id) == (b"later", receipt.message_id)
+    assert time.time() >= moment
+
+
+def test_a_delayed_message_that_is_recalled_never_comes(clients: Any, name: str, make: Any) -> None:
+    producer, consumer = clients.producer(name), clients.consumer("g", name)
+    receipt = producer.send(make(name, b"no", delivery_timestamp=int(time.time()) + 3600))
+    assert producer.recall_message(name, receipt.recall_handle) == receipt.message_id
+    with pytest.raises(BadRequestException):
+        producer.recall_message(name, receipt.recall_handle)
+    with pytest.raises(BadRequestException):
+        producer.recall_message(name, "no handle")
+    producer.send(make(name, b"yes"))
+    assert [one.body for one in consumer.receive(16, 60)] == [b"yes"]
+
+
+def test_a_transaction_is_seen_when_it_is_committed_and_never_when_it_is_rolled_back(
+    clients: Any, name: str, make: Any
+) -> None:
+    producer, consumer = clients.producer(name, checker=Checker()), clients.consumer("g", name)
+    committed, rolled_back = producer.begin_transaction(), producer.begin_transaction()
+    producer.send(make(name, b"yes"), committed)
+    producer.send(make(name, b"no"), rolled_back)
+    producer.send(make(name, b"plain"))
+    assert [one.body for one in consumer.receive(16, 60)] == [b"plain"]
+    rolled_back.rollback()
+    committed.commit()
+    assert [one.body for one in consumer.receive(16, 60)] == [b"yes"]
+    with pytest.raises(Exception, match="roll|commit|decided"):
+        rolled_back.commit()
+
+
+def test_messages_of_a_group_come_in_their_order(clients: Any, name: str, make: Any) -> None:
+    producer, consumer = clients.producer(name), clients.consumer("g", name)
+    for number in range(10):
+        producer.send(make(name, b"%d" % number, message_group=f"group-{number % 2}"))
+    found: list[Any] = []
+    while len(found) < 10:
+        found += consumer.receive(16, 60)
+    for group in ("group-0", "group-1"):
+        bodies = [int(one.body) for one in found if one.message_group == group]
+        assert bodies == sorted(bodies)
+        assert len(bodies) == 5
+
+
+def test_a_filter_by_tags_lets_its_tags_through(clients: Any, name: str, make: Any) -> None:
+    producer = clients.producer(name)
+    for tag in ("a", "b", "c"):
+        producer.send(make(name, tag.encode(), tag=tag))
+    consumer = clients.consumer("g", name, expression=FilterExpression("a || c"))
+    assert [one.body for one in consumer.receive(16, 60)] == [b"a", b"c"]
+
+
+def test_a_filter_by_sql_looks_at_properties(clients: Any, name: str, make: Any) -> None:
+    producer = clients.producer(name)
+    for number in range(5):
+        producer.send(make(name, b"%d" % number, properties={"number": str(number), "colour": "red"}))
+    wanted = FilterExpression("colour = 'red' AND number BETWEEN 2 AND 3", FilterType.SQL)
+    consumer = clients.consumer("g", name, expression=wanted)
+    assert [one.body for one in consumer.receive(16, 60)] == [b"2", b"3"]
+
+
+def test_a_wrong_filter_is_refused(clients: Any, name: str) -> None:
+    wrong = FilterExpression("number >", FilterType.SQL)
+    with pytest.raises(BadRequestException) as refused:
+        clients.consumer("g", name, expression=wrong).receive(16, 60)
+    assert refused.value.code == 40010
+
+
+def test_a_lite_consumer_gets_the_lite_topics_that_it_wants(
+    clients: Any, name: str, make: Any, until: Any
+) -> None:
+    producer = clients.producer(name)
+    consumer = clients.started(LiteSimpleConsumer(name, clients.configuration(), "g", 20))
+
+    def subscribed() -> bool:
+        """It refuses until the server's settings have come."""
+        try:
+            consumer.subscribe_lite("one")
+        except LiteSubscriptionQuotaExceededException:
+            return False
+        return True
+
+    until(subscribed)
+    consumer.subscribe_lite_all()  # 5.1.2 sends the letters of one name, and whole names only here
+    for lite in ("one", "two"):
+        producer.send(make(name, lite.encode(), lite_topic=lite))
+    (found,) = consumer.receive(16, 60)
+    assert (found.body, found.lite_topic) == (b"one", "one")
+    consumer.ack(found)
+    consumer.subscribe_lite("two")
+    consumer.unsubscribe_lite("one")
+    consumer.subscribe_lite_all()
+    assert [one.body for one in consumer.receive(16, 60)] == [b"two"]
