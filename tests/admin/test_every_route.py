@@ -343,6 +343,18 @@ def test_every_route_is_served(start_weir, tmp_path) -> None:
             ("GET", f"{groups}/g", None, ANY),
         ]
     )
+    settings, types = f"/admin/weir/v1/group-settings/{NS}", f"/admin/weir/v1/message-types/{T}"
+    said = {"name": "g", "fifo": True, "maxAttempts": 3, "schedule": "1s 1m"}
+    walk(
+        [
+            ("PUT", f"{settings}/g", {"fifo": True, "maxAttempts": 3, "schedule": "1s 1m"}, said),
+            ("GET", f"{settings}/g", None, said),
+            ("GET", settings, None, [said]),
+            ("DELETE", f"{settings}/g", None, None),
+            ("PUT", types, {"types": ["fifo", "normal"]}, {"types": ["normal", "fifo"]}),
+            ("GET", types, None, {"types": ["normal", "fifo"]}),
+        ]
+    )
     sink = "/admin/weir/v1/sinks/copy"
     walk(
         [

@@ -7,6 +7,7 @@ import click
 from weir.cli.completing import complete_namespace, complete_topic
 from weir.cli.group_find import Found, Part, all_groups, find_group
 from weir.cli.group_reset import Target, move, planned
+from weir.cli.group_settings import group_settings
 from weir.cli.output import Column, Output
 from weir.cli.remote import Remote, remote_options
 from weir.client.admin import AdminClient
@@ -24,6 +25,7 @@ Examples:
   weir groups describe billing
   weir groups reset billing --to earliest --dry-run
   weir groups reset billing --to -1h --topic orders
+  weir groups settings billing --fifo --max-attempts 5
 
 A consumer group of Kafka, a subscription of Pulsar and a queue of AMQP are the same here: a name, who reads, and
 how far that is on each partition.
@@ -206,3 +208,6 @@ def _part(part: Part) -> dict[str, Any]:
         "lag": part.lag,
         "members": [{"name": who.name, "client": who.client, "host": who.host} for who in part.members],
     }
+
+
+groups.add_command(group_settings)

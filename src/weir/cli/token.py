@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from weir.broker.access.access_keys import access_key_secret
 from weir.broker.access.tokens import (
     create_key_pair,
     create_secret,
@@ -74,6 +75,20 @@ def create(
         audience=audience,
     )
     click.echo(signed)
+
+
+@token.command(
+    "access-key",
+    epilog=examples("weir token access-key alice --secret file:secret.key     for RocketMQ's clients"),
+)
+@click.argument("role")
+@click.option("--secret", required=True, metavar="KEY", help="The shared secret: file:/path or base64.")
+def access_key(*, role: str, secret: str) -> None:
+    """Print the access key and the secret key by which RocketMQ's clients are ROLE."""
+    source = _with_folder(secret)
+    data = run(lambda runtime: read_key(source, runtime.disk))
+    click.echo(f"access key: {role}")
+    click.echo(f"secret key: {access_key_secret(load_secret(data), role)}")
 
 
 @token.command(epilog=examples("weir token secret > secret.key"))

@@ -8,6 +8,7 @@ import click
 from weir.cli import topic_views as views
 from weir.cli.completing import complete_namespace, complete_topic
 from weir.cli.examples import examples
+from weir.cli.group_settings import message_types
 from weir.cli.output import Column, Format, Output, done, print_json
 from weir.cli.remote import Remote, remote_options
 from weir.cli.retention import retention_body, retention_options, retention_text
@@ -283,3 +284,6 @@ def revoke(topic: str, role: str, remote: Remote, as_json: bool) -> None:
     name = TopicName.parse(topic)
     remote.admin(lambda admin: admin.delete(topic_path(name, "permissions", role)))
     done(f"{role} has no grant on {name}", as_json=as_json)
+
+
+topics.add_command(message_types)

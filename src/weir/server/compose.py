@@ -448,7 +448,7 @@ def _rocketmq(
     name: str,
     stack: AsyncExitStack,
 ) -> RocketmqServices:
-    groups = ConsumerGroups(runtime, broker)
+    groups = ConsumerGroups(runtime, broker, registry)
     stack.push_async_callback(groups.close)
     services = RocketmqServices(runtime, broker, guard, registry, groups, positions, name)
     services.clients.on_gone.append(groups.client_gone)

@@ -1,8 +1,10 @@
 """`weir up` for RocketMQ's own Python client."""
 
+import json
 import os
 import tempfile
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import uuid4
@@ -67,6 +69,11 @@ class Clients:
         client.startup()
         self._made.append(client)
         return client
+
+    def ask(self, weir: UpProcess, path: str) -> Any:
+        """What the admin API says."""
+        with urllib.request.urlopen(weir.http_url + path, timeout=TIMEOUT_S) as answer:
+            return json.load(answer)
 
     def close(self) -> None:
         for client in self._made:

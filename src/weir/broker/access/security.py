@@ -5,8 +5,10 @@ Both questions are answered from memory. A grant taken back and a token run out 
 end of a token.
 """
 
+import hmac
 from dataclasses import dataclass
 
+from weir.broker.access.access_keys import access_key_secret, is_recent, sign
 from weir.broker.access.name_patterns import allows, allows_configure, allows_key
 from weir.broker.access.owners import NameOwners
 from weir.broker.access.passwords import password_fits
@@ -80,11 +82,10 @@ class Authenticator:
             return Identity(self._settings.anonymous_role)
         if len(credentials) > _MAX_CREDENTIALS_BYTES:
             raise NotAuthenticatedError("the credentials are too long")
+        ways = {"token": self._by_token, "password": self._by_password, "signature": self._by_signature}
+        if method in ways:
+            return ways[method](credentials)
         match method:
-            case "token":
-                return self._by_token(credentials)
-            case "password":
-                return self._by_password(credentials)
             case "tls":
                 return self._by_certificate(certificate)
             case "" | "none":
@@ -102,6 +103,20 @@ class Authenticator:
             raise NotAuthenticatedError("this broker takes no tokens", hint="configure a key for them")
         speaker = self._tokens.verify(credentials, now_ms=self._clock.wall_ms())
         return Identity(speaker.role, speaker.expires_ms)
+
+    def _by_signature(self, credentials: bytes) -> Identity:
+        """An access key (a role), the moment that was signed, and the signature: zero bytes between them."""
+        if self._tokens is None or (secret := self._tokens.secret) is None:
+            raise NotAuthenticatedError(
+                "this broker takes no signatures", hint="set auth.token_secret: access keys are made with it"
+            )
+        role, moment, signature = [*credentials.split(b"\0"), b"", b""][:3]
+        wanted = sign(access_key_secret(secret, role.decode("utf-8", "replace")), moment)
+        if not role or not hmac.compare_digest(wanted.encode(), signature):
+            raise NotAuthenticatedError("the access key or the signature is wrong")
+        if not is_recent(moment.decode("ascii", "replace"), self._clock.wall_ms()):
+            raise NotAuthenticatedError("the signature is of another day", hint="is the client's clock right?")
+        return Identity(role.decode("utf-8", "replace"))
 
     def _by_password(self, credentials: bytes) -> Identity:
         name, _, password = credentials.partition(b"\0")

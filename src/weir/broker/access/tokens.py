@@ -57,6 +57,11 @@ class TokenVerifier:
         self._algorithms = _algorithms_of(key)
         self._rules = rules or TokenRules()
 
+    @property
+    def secret(self) -> bytes | None:
+        """What tokens are signed with; None if only a public key is known here."""
+        return self._key if isinstance(self._key, bytes) else None
+
     def verify(self, token: bytes | str, *, now_ms: int) -> Speaker:
         """Whom the token speaks for; NotAuthenticatedError."""
         import jwt

@@ -93,4 +93,5 @@ class Broker(Protocol):
 
     async def authenticate(self, method: str, credentials: bytes, *, certificate: bytes | None = None) -> Identity:
         """Who is behind the credentials; NotAuthenticatedError. Methods: `token`, `password` (a name, a zero byte,
-        and a user's password or a token), `tls`, and `none`."""
+        and a user's password or a token), `signature` (an access key, the moment that it signed and the signature,
+        zero bytes between), `tls`, and `none`."""

@@ -1,27 +1,20 @@
-"""Which types of messages a topic takes: a property of it; a topic without takes all of them."""
+"""Which types of messages a topic takes, in RocketMQ's numbers."""
 
 from collections.abc import Sequence
 
+from weir.model.consumer_groups import MESSAGE_TYPES, types_in
 from weir.model.registry import TopicRecord
 from weir.wire.rocketmq.proto import api
 
-PROPERTY = "weir.message-types"
-TYPES: dict[str, int] = {
-    "normal": api.MessageType.NORMAL,
-    "fifo": api.MessageType.FIFO,
-    "delay": api.MessageType.DELAY,
-    "transaction": api.MessageType.TRANSACTION,
-    "lite": api.MessageType.LITE,
-    "priority": api.MessageType.PRIORITY,
-}
-ALL = tuple(TYPES.values())
+_NUMBERS: dict[str, int] = {name: api.MessageType.Value(name.upper()) for name in MESSAGE_TYPES}
+_ALL = tuple(_NUMBERS.values())
 
 
 def accepted_types(topic: TopicRecord | None) -> Sequence[int]:
-    said = "" if topic is None else dict(topic.properties).get(PROPERTY, "")
-    found = [TYPES[name] for part in said.split(",") if (name := part.strip().lower()) in TYPES]
-    return found or ALL
+    if topic is None or not topic.properties:
+        return _ALL
+    return [_NUMBERS[name] for name in types_in(topic.properties)]
 
 
 def name_of(kind: int) -> str:
-    return next((name.upper() for name, number in TYPES.items() if number == kind), str(kind))
+    return next((name.upper() for name, number in _NUMBERS.items() if number == kind), str(kind))

@@ -1,9 +1,12 @@
 """Consumer groups of RocketMQ at this broker: a subscription of each topic that they receive from."""
 
-from weir.broker.api import Broker
+from functools import partial
+
+from weir.broker.api import Broker, Registry
 from weir.gateway.rocketmq.consume.deadlines import Deadlines
 from weir.gateway.rocketmq.consume.receiving import GroupTopic
-from weir.model.topics import TopicName
+from weir.model.consumer_groups import GroupSettings, settings_in
+from weir.model.topics import NamespaceName, TopicName
 from weir.runtime.interfaces import Clock, Runtime
 from weir.runtime.tasks import TaskScope
 
@@ -15,7 +18,8 @@ _SWEEP_S = 15.0
 class ConsumerGroups:
     """All listeners' clients of one broker share them: who receives gets what is next of the group's."""
 
-    def __init__(self, runtime: Runtime, broker: Broker) -> None:
+    def __init__(self, runtime: Runtime, broker: Broker, registry: Registry) -> None:
+        self._registry = registry
         self._clock: Clock = runtime.clock
         self._broker = broker
         self.deadlines = Deadlines(runtime.clock)
@@ -29,12 +33,25 @@ class ConsumerGroups:
     def of(self, topic: TopicName, group: str) -> GroupTopic:
         found = self._found.get((topic, group))
         if found is None:
-            found = GroupTopic(self._broker, self._clock, self._tasks, self.deadlines, topic=topic, group=group)
+            found = GroupTopic(
+                self._broker,
+                self._clock,
+                self._tasks,
+                self.deadlines,
+                topic=topic,
+                group=group,
+                settings=partial(self.settings, topic.namespace, group),
+            )
             self._found[(topic, group)] = found
             if not self._sweeping:
                 self._sweeping = True
                 self._tasks.spawn(self._sweep(), "sweep")
         return found
+
+    def settings(self, namespace: NamespaceName, group: str) -> GroupSettings:
+        """What holds for a group."""
+        found = self._registry.namespaces.find(namespace)
+        return (None if found is None else settings_in(found.properties, group)) or GroupSettings()
 
     def client_gone(self, client: str) -> None:
         for found in self._found.values():

@@ -92,6 +92,11 @@ class Link:
         self.pending.pop(offset, None)
         self.consumer.ack([(offset, offset + 1)])
 
+    def reject(self, offset: int) -> None:
+        """It is a dead letter."""
+        self.pending.pop(offset, None)
+        self.consumer.reject([(offset, offset + 1)])
+
     def prolong(self, handle: ReceiptHandle, pending: Pending, invisible_ms: int) -> ReceiptHandle:
         """From now on; the old handle holds no more."""
         return self._hold(handle.offset, pending.attempt, self._deadlines.now_ms() + invisible_ms, "")
@@ -99,7 +104,7 @@ class Link:
     def reappear(self, offset: int) -> None:
         """It is visible again."""
         if self.pending.pop(offset, None) is not None:
-            self.consumer.redeliver([(offset, offset + 1)])
+            self.consumer.redeliver([(offset, offset + 1)], delay_ms=0)
 
     def expire(self, offset: int, delivery: int) -> bool:
         """Its time is over, unless it was settled or prolonged; whether it was."""

@@ -6,14 +6,16 @@ what comes ends its wait.
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from weir.broker.api import Broker, Delivery, StartAt, SubscribeRequest, SubscriptionType
+from weir.broker.api import Broker, Delivery, StartAt, SubscribeRequest, SubscriptionType, Topic
 from weir.gateway.rocketmq.consume.deadlines import Deadlines
 from weir.gateway.rocketmq.consume.links import Link, Received
 from weir.model.bits import bits_at, indices_of
+from weir.model.consumer_groups import GroupSettings
 from weir.model.errors import ConsumerClosedError, NotOwnerError, WeirError
 from weir.model.filters import MessageFilter
+from weir.model.retry import RetryPolicy, with_retry
 from weir.model.topics import TopicName
 from weir.model.value import value
 from weir.runtime.interfaces import Clock
@@ -55,9 +57,11 @@ class GroupTopic:
         *,
         topic: TopicName,
         group: str,
+        settings: Callable[[], GroupSettings],
     ) -> None:
         self.topic = topic
         self.group = group
+        self._settings = settings
         self._broker = broker
         self._clock = clock
         self._tasks = tasks
@@ -240,6 +244,7 @@ class GroupTopic:
 
     async def _subscribe(self, role: str, number: int, name: TopicName) -> None:
         topic = await self._broker.topic(name, role=role)
+        retry = self._settings().retry(self.group)
         consumer = await topic.subscribe(
             SubscribeRequest(
                 role,
@@ -250,9 +255,24 @@ class GroupTopic:
                 per_message=True,
                 filter=self._filter,
                 client_version="rocketmq",
+                subscription_properties=with_retry({}, retry),
             )
         )
+        self._say(topic, retry)
         self.links[number] = Link(number, topic, consumer, self._deadlines)
+
+    def _say(self, topic: Topic, retry: RetryPolicy) -> None:
+        """What holds for the group holds for its subscription, which may be older."""
+        control = None if topic.stored is None else topic.stored.subscriptions.get(self.group)
+        if control is not None:
+            wanted = with_retry(control.properties, retry)
+            if wanted != control.properties:
+                control.set_properties(wanted)
+
+    def settings_changed(self) -> None:
+        retry = self._settings().retry(self.group)
+        for link in self.links.values():
+            self._say(link.topic, retry)
 
     def free(self, client: str) -> None:
         for link in self.links.values():

@@ -4,7 +4,7 @@ from typing import Any
 
 from weir.gateway.rocketmq.clients import Client
 from weir.gateway.rocketmq.connection.calls import Call
-from weir.gateway.rocketmq.consume.policy import group_policy
+from weir.gateway.rocketmq.consume.policy import settings_of, tell
 from weir.gateway.rocketmq.errors import Refused, ok, status_of
 from weir.gateway.rocketmq.names import group_of, topic_of
 from weir.gateway.rocketmq.registry import calls
@@ -76,8 +76,8 @@ def _settings(call: Call, said: Any) -> Any:
 
 def _subscription(call: Call, group: str, answer: Any) -> None:
     subscription = answer.subscription
-    policy = group_policy(call.session.services, subscription.group, group)
-    subscription.fifo = policy.fifo
+    settings = settings_of(call.session.services, subscription.group, group)
+    subscription.fifo = settings.fifo
     if not subscription.receive_batch_size:
         subscription.receive_batch_size = _RECEIVE_BATCH
     if not subscription.HasField("long_polling_timeout"):
@@ -86,7 +86,7 @@ def _subscription(call: Call, group: str, answer: Any) -> None:
         subscription.lite_subscription_quota = LITE_QUOTA
         subscription.max_lite_topic_size = LITE_NAME_CHARACTERS
     answer.ClearField("backoff_policy")
-    policy.tell(answer.backoff_policy)
+    tell(settings, answer.backoff_policy)
 
 
 @calls("Heartbeat", api.HeartbeatRequest, api.HeartbeatResponse)

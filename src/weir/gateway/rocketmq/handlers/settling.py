@@ -5,7 +5,7 @@ from typing import Any
 from weir.gateway.rocketmq.connection.calls import Call
 from weir.gateway.rocketmq.consume.links import Link, Pending
 from weir.gateway.rocketmq.errors import Refused, ok, status_of
-from weir.gateway.rocketmq.names import group_of, topic_of
+from weir.gateway.rocketmq.names import group_of, lite_topic_of, topic_of
 from weir.gateway.rocketmq.registry import calls
 from weir.model.errors import WeirError, WireError
 from weir.model.registry import Action
@@ -18,9 +18,12 @@ _MAX_INVISIBLE_MS = 12 * 3_600_000
 
 @calls("AckMessage", api.AckMessageRequest, api.AckMessageResponse)
 def ack_message(call: Call, request: Any) -> Any:
-    topic, group = _checked(call, request)
     if not request.entries:
         raise Refused(api.Code.BAD_REQUEST, "no message to acknowledge")
+    lites = {entry.lite_topic for entry in request.entries}
+    if len(lites) > 1:
+        raise Refused(api.Code.BAD_REQUEST, "messages of several lite topics are acknowledged one by one")
+    topic, group = _checked(call, request, lites.pop())
     known = call.session.services.groups.find(topic, group)
     if known is None or not known.links:
         return _open_and_ack(call, topic, group, request)
@@ -58,7 +61,7 @@ def _ack(call: Call, topic: TopicName, group: str, handle: ReceiptHandle) -> Non
 
 @calls("ChangeInvisibleDuration", api.ChangeInvisibleDurationRequest, api.ChangeInvisibleDurationResponse)
 async def change_invisible_duration(call: Call, request: Any) -> Any:
-    topic, group = _checked(call, request)
+    topic, group = _checked(call, request, request.lite_topic)
     invisible_ms = ms_of(request.invisible_duration)
     if invisible_ms <= 0:
         raise Refused(api.Code.ILLEGAL_INVISIBLE_TIME, "the invisibleTime is too small. min is 1")
@@ -75,8 +78,24 @@ async def change_invisible_duration(call: Call, request: Any) -> Any:
     return api.ChangeInvisibleDurationResponse(status=ok(), receipt_handle=changed.encode())
 
 
-def _checked(call: Call, request: Any) -> tuple[TopicName, str]:
+@calls(
+    "ForwardMessageToDeadLetterQueue",
+    api.ForwardMessageToDeadLetterQueueRequest,
+    api.ForwardMessageToDeadLetterQueueResponse,
+)
+async def forward_message_to_dead_letter_queue(call: Call, request: Any) -> Any:
+    topic, group = _checked(call, request, request.lite_topic)
+    handle = _handle(request.receipt_handle)
+    await call.session.services.groups.of(topic, group).open(call.role)
+    link, _ = _held(call, topic, group, handle)
+    link.reject(handle.offset)
+    return api.ForwardMessageToDeadLetterQueueResponse(status=ok())
+
+
+def _checked(call: Call, request: Any, lite: str = "") -> tuple[TopicName, str]:
     topic, group = topic_of(request.topic), group_of(request.group)
+    if lite:
+        topic = lite_topic_of(topic, lite)
     call.session.services.guard.check(call.role, topic, Action.CONSUME, subscription=group)
     return topic, group
 

@@ -1,0 +1,76 @@
+"""Consumer groups: pushed to, with attempts and dead letters; settings and message types by `weir` and REST."""
+
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import pytest
+from rocketmq import ConsumeResult, FilterExpression, MessageListener, PushConsumer
+from rocketmq.v5.exception import IllegalArgumentException
+
+from weir.testing.processes.up import UpProcess
+
+pytestmark = pytest.mark.process
+
+
+class Listener(MessageListener):
+    """Says of each message what it is told to, and remembers it."""
+
+    def __init__(self, result: int = ConsumeResult.SUCCESS) -> None:
+        self.result = result
+        self.found: list[Any] = []
+        self.changed = threading.Event()
+
+    def consume(self, message: Any) -> int:
+        self.found.append(message)
+        self.changed.set()
+        return self.result
+
+
+def weir_command(weir: UpProcess, *words: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "weir.cli.main", *words, "--url", weir.http_url],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_a_push_consumer_gets_messages_and_acknowledges_them(
+    weir: UpProcess, clients: Any, name: str, make: Any, until: Any
+) -> None:
+    listener = Listener()
+    clients.producer(name).send(make(name, b"pushed"))
+    clients.started(PushConsumer(clients.configuration(), name, listener, {name: FilterExpression()}))
+    until(lambda: [one.body for one in listener.found] == [b"pushed"])
+    stats = f"/admin/v2/persistent/public/default/{name}/stats"
+    until(lambda: clients.ask(weir, stats)["subscriptions"][name]["msgBacklog"] == 0)
+
+
+def test_a_message_that_fails_as_often_as_its_group_allows_is_a_dead_letter(
+    weir: UpProcess, clients: Any, name: str, make: Any
+) -> None:
+    assert "no" in weir_command(weir, "groups", "settings", name, "--max-attempts", "2")
+    clients.producer(name).send(make(name, b"poison"))
+    consumer = clients.consumer(name, name, wait_s=3)
+    for attempt in (1, 2):
+        (found,) = consumer.receive(16, 1)
+        assert found.delivery_attempt == attempt
+    (dead,) = clients.consumer("undertaker", f"%DLQ%{name}").receive(16, 60)
+    assert dead.body == b"poison"
+    assert consumer.receive(16, 60) == []
+
+
+def test_a_topic_takes_the_types_of_messages_that_it_is_for(
+    weir: UpProcess, clients: Any, name: str, make: Any
+) -> None:
+    weir_command(weir, "topics", "create", name)
+    assert "fifo" in weir_command(weir, "topics", "types", name, "fifo")
+    producer = clients.producer(name)
+    producer.send(make(name, message_group="g"))
+    with pytest.raises(IllegalArgumentException, match="type"):
+        producer.send(make(name))
+    assert "normal" not in weir_command(weir, "topics", "types", name)
