@@ -2,8 +2,8 @@
 
     python -m bench.micro_grpc
 
-All serve the same request, with the headers that RocketMQ's Python client sends, and answer 100 bytes, over a socket
-to a grpcio client in another process; the CPU time of the server's process is taken per call (`os.times`).
+All serve the same request, with the headers that RocketMQ's Python client sends, and answer 100 bytes, over a
+socket to a grpcio client in another process; the CPU time of the server's process is taken per call (`os.times`).
 """
 
 import asyncio

@@ -8,11 +8,8 @@ from weir.admin.browse import Browse
 from weir.admin.bundles import Bundles
 from weir.admin.cluster import ClusterRoutes
 from weir.admin.context import AdminContext, AdminSettings, ServiceUrls
-<<<<<<< HEAD
 from weir.admin.found import Found
-=======
 from weir.admin.group_settings import GroupSettingsRoutes
->>>>>>> 3fb204b6 (RocketMQ: groups' settings, message types, dead letters, access keys, docs, ADR 0039 with its measurement)
 from weir.admin.groups import GroupRoutes
 from weir.admin.half import Half
 from weir.admin.held import Held

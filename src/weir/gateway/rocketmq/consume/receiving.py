@@ -6,7 +6,7 @@ what comes ends its wait.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from weir.broker.api import Broker, Delivery, StartAt, SubscribeRequest, SubscriptionType, Topic
 from weir.gateway.rocketmq.consume.deadlines import Deadlines
@@ -14,8 +14,9 @@ from weir.gateway.rocketmq.consume.links import Link, Received
 from weir.model.bits import bits_at, indices_of
 from weir.model.consumer_groups import GroupSettings
 from weir.model.errors import ConsumerClosedError, NotOwnerError, WeirError
+from weir.model.fifo import FIFO_PROPERTY
 from weir.model.filters import MessageFilter
-from weir.model.retry import RetryPolicy, with_retry
+from weir.model.retry import with_retry
 from weir.model.topics import TopicName
 from weir.model.value import value
 from weir.runtime.interfaces import Clock
@@ -244,7 +245,7 @@ class GroupTopic:
 
     async def _subscribe(self, role: str, number: int, name: TopicName) -> None:
         topic = await self._broker.topic(name, role=role)
-        retry = self._settings().retry(self.group)
+        said = self._said({})
         consumer = await topic.subscribe(
             SubscribeRequest(
                 role,
@@ -255,24 +256,30 @@ class GroupTopic:
                 per_message=True,
                 filter=self._filter,
                 client_version="rocketmq",
-                subscription_properties=with_retry({}, retry),
+                subscription_properties=said,
             )
         )
-        self._say(topic, retry)
+        self._say(topic)
         self.links[number] = Link(number, topic, consumer, self._deadlines)
 
-    def _say(self, topic: Topic, retry: RetryPolicy) -> None:
+    def _said(self, before: Mapping[str, str]) -> dict[str, str]:
+        """What holds for the group, among the properties of its subscription."""
+        settings = self._settings()
+        found = with_retry(before, settings.retry(self.group))
+        found.pop(FIFO_PROPERTY, None)
+        return found | {FIFO_PROPERTY: "true"} if settings.fifo else found
+
+    def _say(self, topic: Topic) -> None:
         """What holds for the group holds for its subscription, which may be older."""
         control = None if topic.stored is None else topic.stored.subscriptions.get(self.group)
         if control is not None:
-            wanted = with_retry(control.properties, retry)
+            wanted = self._said(control.properties)
             if wanted != control.properties:
                 control.set_properties(wanted)
 
     def settings_changed(self) -> None:
-        retry = self._settings().retry(self.group)
         for link in self.links.values():
-            self._say(link.topic, retry)
+            self._say(link.topic)
 
     def free(self, client: str) -> None:
         for link in self.links.values():
