@@ -75,6 +75,17 @@ class Cluster:
         found = self.retry(lambda: self._metadata(None))
         return sorted(one.name for one in found.topics if one.name and not one.is_internal and not one.error_code)
 
+    def topic_id(self, topic: str) -> str:
+        """Which topic of this name it is: one that was deleted and made again has another."""
+
+        def ask() -> str:
+            for one in self._metadata([topic]).topics:
+                check(one.error_code, topic)
+                return one.topic_id.hex()
+            raise TopicNotFoundError(f"there is no topic {topic}")
+
+        return self.retry(ask)
+
     def _look_up(self, topics: Sequence[str], *, create: bool = False) -> list[Partition]:
         found: list[Partition] = []
         for topic in self._metadata(topics, create=create).topics:

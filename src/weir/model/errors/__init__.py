@@ -107,6 +107,8 @@ from weir.model.errors.runtime import (
 )
 from weir.model.errors.spark import (
     DataLostError,
+    LakeConflictError,
+    LakeError,
     RunnerBusyError,
     SparkSetupError,
     SqlError,
@@ -212,6 +214,8 @@ __all__ = [
     "InvalidSchemaError",
     "InvariantError",
     "JournalCorruptError",
+    "LakeConflictError",
+    "LakeError",
     "LeaseExpiredError",
     "LedgerClosedError",
     "LedgerError",

@@ -38,3 +38,13 @@ class DataLostError(WeirError):
     """Offsets that a query still wanted are no longer in the topic."""
 
     hint = "set failOnDataLoss=false to go on with what is there"
+
+
+class LakeError(WeirError):
+    """A table of the lake that cannot be written or read as it is."""
+
+
+class LakeConflictError(LakeError):
+    """Somebody else has committed to the table meanwhile; nothing was added."""
+
+    hint = "it is tried again; let one `weir lake run` export a topic"

@@ -23,6 +23,9 @@ from weir.wire.kafka.records import (
     CONTROL,
     HEADER_BYTES,
     LOG_APPEND_TIME,
+    ORIGIN_MASK,
+    ORIGIN_SHIFT,
+    ORIGINS,
     TRANSACTIONAL,
     parse_header,
 )
@@ -41,6 +44,9 @@ _HEADER_LIST = pa.list_(pa.field("element", _HEADER))
 #: What Spark expects of a batch, to the letter.
 SCHEMA = pa.schema(_FIELDS)
 SCHEMA_WITH_HEADERS = pa.schema([*_FIELDS, ("headers", _HEADER_LIST)])
+
+#: What a later Weir knows and this one does not is null.
+_PROTOCOLS = pa.array([*ORIGINS, None], pa.string())
 
 #: Opened records that become one Arrow batch: enough to hide the cost of a batch, few enough to stay in a cache.
 _PIECE_BYTES = 16 * 1024 * 1024
@@ -77,11 +83,14 @@ class Decoder:
     partition: int
     headers: bool = False
     verify: bool = True
+    #: A column more, the last: by which protocol each was written.
+    protocol: bool = False
     opener: Opener = field(default_factory=Opener, repr=False)
 
     @property
     def schema(self) -> Any:
-        return SCHEMA_WITH_HEADERS if self.headers else SCHEMA
+        found = SCHEMA_WITH_HEADERS if self.headers else SCHEMA
+        return found.append(pa.field("protocol", pa.string())) if self.protocol else found
 
     def decode(self, table: BatchTable, first: int, end: int, chosen: NDArray[np.bool_]) -> Iterator[Any]:
         """Arrow batches of the records with offsets from `first` on and below `end`, of the chosen batches."""
@@ -111,9 +120,11 @@ class Decoder:
         if bad >= 0:
             raise WireError(f"{self._where(batches[bad])} is malformed")
         append_time = (batches[:, kernels.ATTRIBUTES] & LOG_APPEND_TIME) != 0
-        return self._arrow(view, records[:, :count], np.repeat(append_time.astype(np.int32), taken))
+        origins = np.minimum((batches[:, kernels.ATTRIBUTES] >> ORIGIN_SHIFT) & ORIGIN_MASK, len(ORIGINS))
+        time_types = np.repeat(append_time.astype(np.int32), taken)
+        return self._arrow(view, records[:, :count], time_types, np.repeat(origins, taken))
 
-    def _arrow(self, view: Any, records: Ints, time_types: NDArray[np.int32]) -> Any:
+    def _arrow(self, view: Any, records: Ints, time_types: NDArray[np.int32], origins: Ints) -> Any:
         count = records.shape[1]
         times = np.clip(records[kernels.TIME], -_MOST_MS, _MOST_MS) * _US_PER_MS
         arrays = [
@@ -127,6 +138,8 @@ class Decoder:
         ]
         if self.headers:
             arrays.append(_headers(view, records[kernels.HEADERS_AT], records[kernels.HEADERS]))
+        if self.protocol:
+            arrays.append(_PROTOCOLS.take(pa.array(origins)))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _where(self, batch: Ints) -> str:

@@ -28,9 +28,11 @@ def read_range(
     wanted: Range,
     values: Mapping[str, ValueSchema] | None = None,
     losses: Losses | None = None,
+    *,
+    protocol: bool = False,
 ) -> Iterator[Any]:
     """Arrow batches of the range, in the order of their offsets; with `values`, typed by their topic's. `losses`
-    is told what is no longer there."""
+    is told what is no longer there. `protocol`: a column more, with the producers' protocol."""
     topic, versions = wanted.partition.topic, False
     typed: Callable[[Any], Any] = _as_it_is
     if values:
@@ -39,7 +41,9 @@ def read_range(
         typed, versions = schema.decoder(corrupt), schema.by_version
         if versions and not options.headers:
             typed = _without_headers(typed)
-    decoder = Decoder(topic, wanted.partition.index, headers=options.headers or versions, verify=options.verify)
+    decoder = Decoder(
+        topic, wanted.partition.index, options.headers or versions, verify=options.verify, protocol=protocol
+    )
     with Cluster(options.kafka) as cluster:
         for first, table, chosen in _tables(cluster, options, wanted, losses or Losses(options.fail_on_data_loss)):
             yield from map(typed, decoder.decode(table, first, wanted.end, chosen))

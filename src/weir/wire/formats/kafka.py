@@ -65,9 +65,22 @@ class KafkaFormat:
         if len(messages) != batch.count:
             wanted = None  # it stands for all of them
         made = yield from records_of_messages(
-            messages, base_offset=batch.base_offset, count=batch.count, wanted=wanted
+            messages,
+            base_offset=batch.base_offset,
+            count=batch.count,
+            wanted=wanted,
+            origin=_origin(batch, messages),
         )
         return Translated([made], len(messages))
+
+
+def _origin(batch: Batch, messages: Sequence[Message]) -> int:
+    """By which protocol it was written. Messages one at a time are AMQP's, unless they say otherwise."""
+    if batch.format is not BatchFormat.MESSAGES:
+        return records.ORIGINS.index("pulsar") if batch.format is BatchFormat.PULSAR else 0
+    native = messages[0].native if messages else None
+    name = "amqp" if native is None else native[0]
+    return records.ORIGINS.index(name) if name in records.ORIGINS else 0
 
 
 def _own_records(batch: Batch, wanted: int | None) -> list[Buffer]:

@@ -41,6 +41,9 @@ COMPRESSION_BITS = 0x07
 LOG_APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
+#: Bits that Kafka leaves unused: of a batch that was translated here, whose producers wrote it. 0: Kafka's.
+ORIGIN_SHIFT, ORIGIN_MASK = 8, 0x0F
+ORIGINS = ("kafka", "pulsar", "amqp", "rocketmq")
 #: The base timestamp is the moment until which tombstones are kept; only compacted logs have it.
 DELETE_HORIZON = 0x40
 

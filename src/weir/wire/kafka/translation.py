@@ -6,7 +6,7 @@ from weir.model.bits import indices_of
 from weir.model.ids import Buffer
 from weir.model.message import Message
 from weir.model.steps import STEP_MESSAGES, Steps
-from weir.wire.kafka.records import NO_STAMP, NO_TIMESTAMP, Compression, parse_header, sealed
+from weir.wire.kafka.records import NO_STAMP, NO_TIMESTAMP, ORIGIN_SHIFT, Compression, parse_header, sealed
 from weir.wire.kafka.records_build import Header, Record, encode_record
 from weir.wire.kafka.records_read import iter_records
 
@@ -58,9 +58,10 @@ def sticky_keys(batch: Buffer) -> list[bytes | None]:
 
 
 def records_of_messages(
-    messages: Sequence[Message], *, base_offset: int, count: int, wanted: int | None = None
+    messages: Sequence[Message], *, base_offset: int, count: int, wanted: int | None = None, origin: int = 0
 ) -> Steps[bytes]:
-    """A record batch on `count` offsets, with the messages whose bits are set in `wanted` (None: all)."""
+    """A record batch on `count` offsets, with the messages whose bits are set in `wanted` (None: all). `origin`:
+    the place among `records.ORIGINS` of the protocol that they were written by."""
     seen = range(len(messages)) if wanted is None else [at for at in indices_of(wanted) if at < len(messages)]
     moments = [_moment(messages[delta]) for delta in seen]
     first_ms = moments[0] if moments else NO_TIMESTAMP
@@ -72,7 +73,7 @@ def records_of_messages(
     return sealed(
         b"".join(body),
         base_offset=base_offset,
-        attributes=Compression.NONE,
+        attributes=Compression.NONE | origin << ORIGIN_SHIFT,
         last_offset_delta=count - 1,
         times=(first_ms, max(moments, default=NO_TIMESTAMP)),
         stamp=NO_STAMP,

@@ -1,0 +1,1 @@
+"""Topics as Iceberg tables in a folder or an object store (the extra `lake`): docs/lake.md, docs/adr/0043."""

@@ -1,0 +1,154 @@
+"""Which topics are in the lake, and where their tables lie: properties of their namespace, in Weir's metadata.
+
+`lake` is for all topics of the namespace, `lake.NAME` for one of them and goes before it; each is written whole, so
+that two people who change different topics do not undo each other's change.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from weir.client.admin import join, namespace_path
+from weir.client.blocking import Access, ask_v2
+from weir.model.errors import ConfigError, NotAuthorisedError, WireError
+from weir.model.topics import NamespaceName, TopicName
+
+_ALL, _ONE, _OFF = "lake", "lake.", "off"
+#: Words that a secret's option has in its name: options can be read by whoever administers the namespace.
+_SECRET = ("secret", "password", "token", "credential", "access-key", "account-key")
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """Where a topic's table lies. `catalog`: its address (`sqlite:///`, `postgresql://`, `http://`)."""
+
+    to: str
+    catalog: str
+    #: Of the catalog and of the store, by pyiceberg's names; no secrets.
+    options: Mapping[str, str] = field(default_factory=dict)
+    #: Rows older than this leave the table; None: never.
+    keep_ms: int | None = None
+
+    def text(self) -> str:
+        """As it is kept."""
+        said: dict[str, object] = {"to": self.to, "catalog": self.catalog}
+        if self.options:
+            said["options"] = dict(self.options)
+        if self.keep_ms is not None:
+            said["keepMs"] = self.keep_ms
+        return json.dumps(said, sort_keys=True)
+
+    @classmethod
+    def parse(cls, text: str) -> "Definition":
+        try:
+            said = json.loads(text)
+            return cls(said["to"], said["catalog"], said.get("options", {}), said.get("keepMs"))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise WireError(f"property lake is {text[:80]!r}", hint="set it with weir lake on") from None
+
+    def __hash__(self) -> int:
+        return hash(self.text())
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceLake:
+    """What a namespace says of the lake."""
+
+    namespace: NamespaceName
+    every: Definition | None
+    #: By the topic's local name; None: not this one.
+    topics: Mapping[str, Definition | None]
+
+    def of(self, topic: TopicName) -> Definition | None:
+        """Where the topic's table lies; None if it has none."""
+        return self.topics.get(topic.local, self.every)
+
+
+def where(to: str | None, data: str) -> str:
+    """The URL that `--to` means: as given, or the folder `lake` beside the broker's data if that is here."""
+    if to is None:
+        if not Path(data).is_dir():
+            raise ConfigError("the broker's data is not on this machine", hint="say where with --to URL")
+        to = str(Path(data) / "lake")
+    scheme = urlsplit(to).scheme
+    if not scheme:
+        return f"file://{Path(to).absolute()}"  # not quoted: pyiceberg takes it as it is
+    if scheme not in ("file", "s3", "s3a"):
+        raise ConfigError(
+            f"{to} is of a kind that is not known", hint="write a folder, file:///... or s3://bucket/..."
+        )
+    return to.rstrip("/")
+
+
+def catalog_of(catalog: str | None, to: str, data: str) -> str:
+    """The address of the catalog: as given, or a file of SQLite's beside the tables, or beside the data."""
+    if catalog is not None:
+        if urlsplit(catalog).password:
+            raise ConfigError(
+                "the catalog's address has a password, which others can read",
+                hint="leave it out, and set PGPASSWORD where weir lake runs",
+            )
+        return catalog
+    if to.startswith("file:"):
+        return f"sqlite:///{urlsplit(to).path}/catalog.db"
+    if not Path(data).is_dir():
+        raise ConfigError("the broker's data is not on this machine", hint="name a catalog with --catalog URL")
+    return f"sqlite:///{Path(data).absolute()}/lake/catalog.db"
+
+
+def check_options(options: Mapping[str, str]) -> None:
+    """ConfigError if one is a secret."""
+    for name in options:
+        if any(word in name.lower() for word in _SECRET):
+            raise ConfigError(
+                f"{name} is a secret, and others could read it",
+                hint="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY where weir lake runs",
+            )
+
+
+def turn_on(access: Access, namespace: NamespaceName, topic: str | None, wanted: Definition) -> None:
+    name = _ALL if topic is None else f"{_ONE}{topic}"
+    ask_v2(access, "PUT", namespace_path(namespace, "properties"), {name: wanted.text()})
+
+
+def turn_off(access: Access, namespace: NamespaceName, topic: str | None) -> bool:
+    """Whether it was on. What is in tables stays there."""
+    now = namespace_lake(access, namespace)
+    if topic is None:
+        _remove(access, namespace, _ALL)
+        return now.every is not None
+    if now.every is not None:
+        ask_v2(access, "PUT", namespace_path(namespace, "properties"), {f"{_ONE}{topic}": _OFF})
+    elif topic in now.topics:
+        _remove(access, namespace, f"{_ONE}{topic}")
+    return now.topics.get(topic, now.every) is not None
+
+
+def _remove(access: Access, namespace: NamespaceName, name: str) -> None:
+    ask_v2(access, "DELETE", namespace_path(namespace, "property", name))
+
+
+def namespace_lake(access: Access, namespace: NamespaceName) -> NamespaceLake:
+    told = ask_v2(access, "GET", namespace_path(namespace, "properties")) or {}
+    topics = {
+        name.removeprefix(_ONE): None if text == _OFF else Definition.parse(text)
+        for name, text in told.items()
+        if name.startswith(_ONE)
+    }
+    return NamespaceLake(namespace, Definition.parse(told[_ALL]) if _ALL in told else None, topics)
+
+
+def whole_lake(access: Access) -> dict[NamespaceName, NamespaceLake]:
+    """Of every namespace that this user administers and that says something of the lake."""
+    found = {}
+    for tenant in ask_v2(access, "GET", "tenants"):
+        for name in ask_v2(access, "GET", join("namespaces", tenant)):
+            try:
+                one = namespace_lake(access, NamespaceName.parse(name))
+            except NotAuthorisedError:
+                continue
+            if one.every is not None or one.topics:
+                found[one.namespace] = one
+    return found

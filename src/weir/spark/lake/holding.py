@@ -1,0 +1,50 @@
+"""What the lake has not exported yet stays in its topic: a subscription from the moment on that the lake is on."""
+
+from collections.abc import Iterable
+from contextlib import suppress
+
+from weir.client.admin import topic_path
+from weir.client.blocking import ask_v2
+from weir.client.kafka import positions
+from weir.client.kafka.cluster import Cluster, Partition
+from weir.client.kafka.offsets import starts
+from weir.client.registry import topic_of
+from weir.model.errors import SubscriptionNotFoundError, TopicNotFoundError
+from weir.model.topics import NamespaceName, TopicName
+from weir.spark.source.options import connection
+from weir.spark.source.progress import Progress
+from weir.spark.sql.cluster import WeirCluster, kafka_name
+
+#: The subscription whose position says what is in the lake.
+SUBSCRIPTION = "lake"
+
+
+def hold(place: WeirCluster, namespace: NamespaceName, topic: TopicName | None) -> int:
+    """Of how many topics everything stays until it is exported; TopicNotFoundError if there is none of the name."""
+    with Cluster(connection(place.options)) as cluster:
+        names = _topics(cluster, namespace) if topic is None else [topic]
+        for name in names:
+            parts = cluster.partitions([kafka_name(name)])
+            placed = positions.committed(cluster, SUBSCRIPTION, parts)
+            keep(cluster, starts(cluster, [part for part in parts if part not in placed]))
+    return len(names)
+
+
+def keep(cluster: Cluster, offsets: dict[Partition, int]) -> None:
+    """What lies before these offsets is in the lake; the rest stays."""
+    positions.commit(cluster, SUBSCRIPTION, offsets, Progress().metadata(retain=True))
+
+
+def let_go(place: WeirCluster, namespace: NamespaceName, topic: TopicName | None) -> None:
+    """The lake holds nothing back any more."""
+    names: Iterable[TopicName] = [] if topic is None else [topic]
+    if topic is None:
+        with Cluster(connection(place.options)) as cluster:
+            names = _topics(cluster, namespace)
+    for name in names:
+        with suppress(SubscriptionNotFoundError, TopicNotFoundError):
+            ask_v2(place.access, "DELETE", topic_path(name, "subscription", SUBSCRIPTION))
+
+
+def _topics(cluster: Cluster, namespace: NamespaceName) -> list[TopicName]:
+    return [name for name in map(topic_of, cluster.topics()) if name.namespace == namespace]

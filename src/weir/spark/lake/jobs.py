@@ -1,0 +1,74 @@
+"""Ranges written by Spark's tasks, or by this process."""
+
+from collections.abc import Callable, Sequence
+from threading import Event, Thread
+
+from pyspark.accumulators import Accumulator
+from pyspark.sql import SparkSession
+
+from weir.spark.lake.writing import WriteJob, Written, write_range
+from weir.spark.source.ranges import Range
+
+_LOOK_S = 0.25
+
+
+class SparkJobs:
+    """One task for each range, wherever the session's tasks run."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    def run(self, job: WriteJob, ranges: Sequence[Range], done: Callable[[int], None]) -> Sequence[Written]:
+        context = self._spark.sparkContext
+        counted, shared = context.accumulator(0), context.broadcast(job)
+
+        def write(wanted: Range) -> Written:
+            found = write_range(shared.value, wanted)
+            counted.add(wanted.size)
+            return found
+
+        watch = _Watch(counted, done)
+        watch.start()
+        try:
+            context.setJobDescription(f"lake: {ranges[0].partition.topic}")
+            return context.parallelize(list(ranges), len(ranges)).map(write).collect()
+        finally:
+            watch.close()
+            shared.destroy()
+
+
+class _Watch(Thread):
+    """Tells how much is written while the driver waits."""
+
+    def __init__(self, counted: "Accumulator[int]", done: Callable[[int], None]) -> None:
+        super().__init__(name="lake-progress", daemon=True)
+        self._counted = counted
+        self._done = done
+        self._ended = Event()
+        self._told = 0
+
+    def run(self) -> None:
+        while not self._ended.wait(_LOOK_S):
+            self._look()
+
+    def close(self) -> None:
+        self._ended.set()
+        self.join()
+        self._look()
+
+    def _look(self) -> None:
+        now = self._counted.value
+        if now > self._told:
+            self._done(now - self._told)
+            self._told = now
+
+
+class LocalJobs:
+    """In this process, one range after the other: for little."""
+
+    def run(self, job: WriteJob, ranges: Sequence[Range], done: Callable[[int], None]) -> Sequence[Written]:
+        found = []
+        for wanted in ranges:
+            found.append(write_range(job, wanted))
+            done(wanted.size)
+        return found

@@ -1,0 +1,151 @@
+"""`weir lake run`: looks at every topic of the lake now and then, and exports those that are due."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from weir.client.kafka.cluster import Cluster
+from weir.client.registry import topic_of
+from weir.model.errors import NetworkError, TopicClosedError, TopicNotFoundError, WeirError
+from weir.model.topics import TopicName
+from weir.spark.lake.definitions import Definition, whole_lake
+from weir.spark.lake.export import Exported, Exporter, Standing, Told
+from weir.spark.lake.tables import LakeTable, find_table
+from weir.spark.source.options import connection
+from weir.spark.sql.cluster import WeirCluster
+
+log = logging.getLogger(__name__)
+
+#: What a row takes in Parquet, as long as nothing is known of the topic's.
+_ROW_BYTES = 200.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 5.0, 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """A topic is exported when its oldest message that is not in the lake waits for so long, or when what waits
+    would be files of so many bytes."""
+
+    age_s: float = 300.0
+    size_bytes: int = 128 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class LakeTopic:
+    """A topic that is in the lake, or is to be."""
+
+    name: TopicName
+    definition: Definition
+
+
+@dataclass(slots=True)
+class _Seen:
+    #: Since when something waits.
+    since_s: float | None = None
+    row_bytes: float = _ROW_BYTES
+    failures: int = 0
+    again_s: float = 0.0
+    standing: list[Standing] = field(default_factory=list)
+
+
+def lake_topics(place: WeirCluster) -> list[LakeTopic]:
+    """Every topic that the lake is on for."""
+    lakes = whole_lake(place.access)
+    if not lakes:
+        return []
+    with Cluster(connection(place.options)) as cluster:
+        names = [topic_of(name) for name in cluster.topics()]
+    found = []
+    for name in names:
+        lake = lakes.get(name.namespace)
+        definition = None if lake is None else lake.of(name)
+        if definition is not None:
+            found.append(LakeTopic(name, definition))
+    return sorted(found, key=lambda one: str(one.name))
+
+
+def standings(
+    place: WeirCluster, exporter: Exporter
+) -> Iterator[tuple[LakeTopic, LakeTable | None, list[Standing]]]:
+    """How far everything is."""
+    for one in lake_topics(place):
+        table = find_table(one.name, one.definition)
+        try:
+            yield one, table, exporter.standing(one.name, table)
+        except TopicNotFoundError:  # deleted meanwhile
+            continue
+
+
+class LakeRunner:
+    """`once`, or `step` again and again."""
+
+    def __init__(
+        self,
+        place: WeirCluster,
+        exporter: Exporter,
+        trigger: Trigger,
+        *,
+        told: Told | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._place = place
+        self._exporter = exporter
+        self._trigger = trigger
+        self._told = told
+        self._now = now
+        self._seen: dict[TopicName, _Seen] = {}
+
+    def once(self) -> tuple[list[Exported], dict[TopicName, str]]:
+        """Export all that is acknowledged now. What failed is told by its topic; the others are exported."""
+        found, failed = [], {}
+        for one in lake_topics(self._place):
+            try:
+                added = self._exporter.export(one.name, one.definition, self._told)
+            except TopicNotFoundError:
+                continue
+            except WeirError as failure:
+                failed[one.name] = str(failure)
+                continue
+            if added is not None:
+                found.append(added)
+        return found, failed
+
+    def step(self) -> list[Exported]:
+        """Export what is due. One topic's failure does not hold up the others; it is tried again later."""
+        found = []
+        try:
+            topics = lake_topics(self._place)
+        except (NetworkError, TopicClosedError) as away:
+            log.warning("the broker does not answer: %s", away)
+            return []
+        for one in topics:
+            seen = self._seen.setdefault(one.name, _Seen())
+            try:
+                if self._now() >= seen.again_s and self._is_due(one, seen):
+                    added = self._exporter.export(one.name, one.definition, self._told)
+                    seen.since_s, seen.failures = None, 0
+                    if added is not None:
+                        seen.row_bytes = added.bytes / max(1, added.rows)
+                        found.append(added)
+            except TopicNotFoundError:
+                self._seen.pop(one.name, None)
+            except Exception as failure:  # Spark's, pyiceberg's and the store's are of many kinds
+                seen.failures += 1
+                pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** (seen.failures - 1))
+                seen.again_s = self._now() + pause_s
+                log.warning("%s was not exported (next try in %.0f s): %s", one.name, pause_s, failure)
+                log.debug("why:", exc_info=failure)
+        return found
+
+    def _is_due(self, one: LakeTopic, seen: _Seen) -> bool:
+        waiting = sum(part.lag for part in self._exporter.standing(one.name, find_table(one.name, one.definition)))
+        if not waiting:
+            seen.since_s = None
+            return False
+        if seen.since_s is None:
+            seen.since_s = self._now()
+        return (
+            self._now() - seen.since_s >= self._trigger.age_s
+            or waiting * seen.row_bytes >= self._trigger.size_bytes
+        )

@@ -1,0 +1,79 @@
+"""Catalogs and stores of tables, opened as their definitions say; secrets come from the environment.
+
+Nothing here asks the network for what was not named: an S3 client that is not told its region would ask for it.
+"""
+
+import os
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from weir.model.errors import LakeError
+from weir.model.installation import install_command
+from weir.spark.lake.definitions import Definition
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+#: pyiceberg's names, and the variables of AWS' own tools, the first that is set.
+_FROM_ENVIRONMENT = {
+    "s3.endpoint": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
+    "s3.region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
+    "s3.access-key-id": ("AWS_ACCESS_KEY_ID",),
+    "s3.secret-access-key": ("AWS_SECRET_ACCESS_KEY",),
+    "s3.session-token": ("AWS_SESSION_TOKEN",),
+}
+#: What every S3-compatible server takes.
+_REGION = "us-east-1"
+_CATALOG_NAME = "weir"
+#: How long a writer waits for another one's lock on SQLite's file.
+_SQLITE_PATIENCE_S = 60
+
+
+def store_options(definition: Definition) -> dict[str, str]:
+    """What a process needs to reach the store: as defined, and from this process' environment. Travels to tasks."""
+    found = {}
+    if definition.to.startswith("s3"):
+        for name, variables in _FROM_ENVIRONMENT.items():
+            said = next((os.environ[one] for one in variables if os.environ.get(one)), None)
+            if said is not None:
+                found[name] = said
+        found.setdefault("s3.region", _REGION)
+    return found | dict(definition.options)
+
+
+def open_catalog(definition: Definition) -> "Catalog":
+    """LakeError says what to install or to mend."""
+    return _opened(definition.catalog, definition.to, tuple(sorted(store_options(definition).items())))
+
+
+@lru_cache(maxsize=64)
+def _opened(address: str, warehouse: str, options: tuple[tuple[str, str], ...]) -> "Catalog":
+    try:
+        from pyiceberg.catalog import load_catalog
+    except ImportError as missing:
+        raise LakeError(
+            f"the lake needs pyiceberg, and {missing.name} is not installed",
+            hint=f"install it with {install_command('lake')}",
+        ) from None
+    found: Mapping[str, str | None]
+    if address.startswith("http"):
+        found = {"type": "rest", "uri": address}
+    else:
+        found = {"type": "sql", "uri": _sql(address)}
+    try:
+        return load_catalog(_CATALOG_NAME, **{**found, "warehouse": warehouse, **dict(options)})
+    except Exception as failure:
+        raise LakeError(
+            f"the lake's catalog {address} does not open: {failure}",
+            hint="check --catalog of weir lake on, and that it is there",
+        ) from failure
+
+
+def _sql(address: str) -> str:
+    if not address.startswith("sqlite:"):
+        return address
+    Path(urlsplit(address).path.removeprefix("/")).parent.mkdir(parents=True, exist_ok=True)
+    return f"{address}?timeout={_SQLITE_PATIENCE_S}"

@@ -1,0 +1,195 @@
+"""The Iceberg table of one topic: made, given the columns of the topic's latest schema, and asked how far it is.
+
+How far it is stands in the summaries of its snapshots, in the same commit as the files: `weir.ranges` has what that
+commit added, `weir.offsets` the first offset of each partition that is not in the table. Commits of others do not
+have it, so the nearest ancestor that does is asked; and a property of the table, if all of them have been expired.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyiceberg.exceptions import (
+    NamespaceAlreadyExistsError,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+    ValidationError,
+)
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.transforms import DayTransform, IdentityTransform
+
+from weir.model.errors import LakeError
+from weir.model.topics import TopicName
+from weir.spark.lake.columns import fits
+from weir.spark.lake.definitions import Definition
+from weir.spark.lake.stores import open_catalog
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
+    from pyiceberg.table.snapshots import Snapshot
+
+OFFSETS, RANGES, LOST = "weir.offsets", "weir.ranges", "weir.lost"
+TOPIC, TOPIC_ID = "weir.topic", "weir.topic-id"
+DAY = "day"
+_PROPERTIES = {
+    # A commit that another one came before must not be repeated over it: both may have the same offsets.
+    "commit.retry.num-retries": "0",
+    "write.parquet.compression-codec": "zstd",
+    # Old metadata files go with the commits that replace them.
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+}
+
+Offsets = dict[int, int]
+
+
+def table_name(topic: TopicName) -> tuple[str, str]:
+    """In the catalog: catalogs know one level of namespaces."""
+    return f"{topic.namespace.tenant}__{topic.namespace.name}", topic.local
+
+
+def location_of(topic: TopicName, definition: Definition) -> str:
+    return f"{definition.to}/{topic.namespace.tenant}/{topic.namespace.name}/{topic.local}"
+
+
+@dataclass(frozen=True, slots=True)
+class LakeTable:
+    """A topic's table, as it was when it was loaded."""
+
+    topic: TopicName
+    table: "Table"
+
+    @property
+    def location(self) -> str:
+        return self.table.location()
+
+    @property
+    def arrow_schema(self) -> Any:
+        """Of the files that are written next, with the ids of their fields."""
+        return schema_to_pyarrow(self.table.schema())
+
+    def offsets(self) -> Offsets:
+        """By partition the first offset that is not in the table."""
+        said = self._said(OFFSETS)
+        return {int(partition): int(offset) for partition, offset in json.loads(said or "{}").items()}
+
+    def lost(self) -> int:
+        """How many offsets had been trimmed before they were exported."""
+        return int(self._said(LOST) or 0)
+
+    def _said(self, name: str) -> str | None:
+        at: Snapshot | None = self.table.current_snapshot()
+        while at is not None:
+            found = at.summary.additional_properties.get(name) if at.summary is not None else None
+            if found is not None:
+                return found
+            at = None if at.parent_snapshot_id is None else self.table.snapshot_by_id(at.parent_snapshot_id)
+        return self.table.properties.get(name)
+
+
+def find_table(topic: TopicName, definition: Definition) -> LakeTable | None:
+    try:
+        return LakeTable(topic, open_catalog(definition).load_table(table_name(topic)))
+    except NoSuchTableError:
+        return None
+
+
+def open_table(topic: TopicName, definition: Definition, schema: Any, topic_id: str) -> LakeTable:
+    """With columns for this Arrow schema. A table of a topic of the same name that was deleted goes first."""
+    catalog, found = open_catalog(definition), find_table(topic, definition)
+    if found is not None and found.table.properties.get(TOPIC_ID, topic_id) != topic_id:
+        drop_table(found, definition)
+        found = None
+    if found is None:
+        _create(catalog, topic, location_of(topic, definition), schema, topic_id)
+        found = find_table(topic, definition)
+    if found is None:
+        raise LakeError(f"the table of {topic} was dropped as soon as it was made", hint="who else drops tables?")
+    if found.table.properties.get(TOPIC) != str(topic):
+        raise LakeError(
+            f"table {'.'.join(table_name(topic))} is of {found.table.properties.get(TOPIC, 'somebody else')}",
+            hint="name another catalog or folder with weir lake on --to",
+        )
+    _evolve(found, schema)
+    return found
+
+
+def _create(catalog: "Catalog", topic: TopicName, location: str, schema: Any, topic_id: str) -> None:
+    name = table_name(topic)
+    try:
+        catalog.create_namespace(name[0])
+    except NamespaceAlreadyExistsError:
+        pass
+    about = {TOPIC: str(topic), TOPIC_ID: topic_id}
+    try:
+        made = catalog.create_table_transaction(name, schema, location=location, properties=_PROPERTIES | about)
+        with made as transaction:
+            with transaction.update_spec() as spec:
+                spec.add_field("timestamp", DayTransform(), DAY)
+            with transaction.update_sort_order() as order:
+                order.asc("partition", IdentityTransform()).asc("offset", IdentityTransform())
+    except TableAlreadyExistsError:
+        pass  # by another process, a moment ago
+
+
+def drop_table(found: LakeTable, definition: Definition) -> None:
+    """With all its files."""
+    open_catalog(definition).purge_table(table_name(found.topic))
+
+
+def _evolve(found: LakeTable, schema: Any) -> None:
+    """Give the table what the topic's schema has more. A column whose type cannot become the new one is kept under
+    another name with what is in it, and a new one begins."""
+    table = found.table
+    if _holds(table, schema):
+        return
+    try:
+        with table.update_schema() as update:
+            update.union_by_name(schema)
+        if _holds(table, schema):
+            return
+    except (ValidationError, ValueError):
+        pass
+    there = {field.name: field.type for field in schema_to_pyarrow(table.schema())}
+    number = table.schema().schema_id
+    with table.update_schema() as update:
+        for field in schema:
+            if field.name in there and not fits(field.type, _small(there[field.name])):
+                update.rename_column(field.name, f"{field.name}_until_{number}")
+    with table.update_schema() as update:
+        update.union_by_name(schema)
+    if not _holds(table, schema):
+        raise LakeError(
+            f"the table of {found.topic} cannot have the columns of the topic's schema",
+            hint="turn the lake off for the topic, rename the table, and turn it on again",
+        )
+
+
+def _holds(table: "Table", schema: Any) -> bool:
+    there = {field.name: _small(field.type) for field in schema_to_pyarrow(table.schema())}
+    return all(field.name in there and fits(field.type, there[field.name]) for field in schema)
+
+
+def _small(kind: Any) -> Any:
+    """Without Arrow's distinction of large types."""
+    import pyarrow as pa
+
+    if kind == pa.large_string():
+        return pa.string()
+    if kind == pa.large_binary():
+        return pa.binary()
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(one.name, _small(one.type)) for one in kind])
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(pa.field("element", _small(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(_small(kind.key_type), _small(kind.item_type))
+    return kind
+
+
+def summary_of(offsets: Mapping[int, int], lost: int) -> dict[str, str]:
+    """What every commit of Weir's says, so that the next one knows where to go on."""
+    said = {OFFSETS: json.dumps({str(partition): offset for partition, offset in sorted(offsets.items())})}
+    return said | ({LOST: str(lost)} if lost else {})
