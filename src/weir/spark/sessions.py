@@ -36,6 +36,9 @@ _ALWAYS = {
     "spark.ui.showConsoleProgress": "false",
 }
 
+#: Workers of another interpreter would not find the data source, and Spark would not say so.
+_INTERPRETERS = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
+
 #: For a session within one machine: no host name is looked up. A group-by gets no 200 tasks either, see below.
 _LOCAL = {
     "spark.driver.host": "127.0.0.1",
@@ -67,11 +70,23 @@ def session(
     return builder.getOrCreate()
 
 
+def make_known() -> None:
+    """Let sessions that the user builds find `format("weir")`: those to come by the environment, which they start
+    their interpreter by unless it says otherwise, and one that runs already by registration."""
+    for name in _INTERPRETERS:
+        os.environ.setdefault(name, sys.executable)
+    loaded = sys.modules.get("pyspark.sql")
+    running = None if loaded is None else loaded.SparkSession.getActiveSession()
+    if running is not None:
+        from weir.spark.source.source import WeirSource
+
+        running.dataSource.register(WeirSource)
+
+
 def prepare() -> None:
     """Set what must be set in the environment before the JVM starts."""
     if find_spec("pyspark") is None:
         raise SparkSetupError("PySpark is not installed")
     os.environ["JAVA_HOME"] = find_java().home
-    # Workers of another interpreter would not find the data source, and Spark would not say so.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    for name in _INTERPRETERS:
+        os.environ.setdefault(name, sys.executable)

@@ -22,8 +22,8 @@ _WIDER = {
 
 
 def topic_schema(values: ValueSchema | None) -> Any:
-    """What a topic with such values has as a table: the columns of `format("weir")` without `topic`, the producer's
-    protocol, and where values are typed the bytes of those that do not fit."""
+    """What a topic with such values has as a table: the columns of `format("weir")` without `topic`, the
+    producer's protocol, and where values are typed the bytes of those that do not fit."""
     fields = [field for field in SCHEMA_WITH_HEADERS if field.name != "topic"]
     if values is not None:
         fields[1] = pa.field("value", to_arrow_type(values.type, timezone="UTC"))

@@ -1,7 +1,7 @@
 """Which topics are in the lake, and where their tables lie: properties of their namespace, in Weir's metadata.
 
-`lake` is for all topics of the namespace, `lake.NAME` for one of them and goes before it; each is written whole, so
-that two people who change different topics do not undo each other's change.
+`lake` is for all topics of the namespace, `lake.NAME` for one of them and goes before it; each is written whole,
+so that two people who change different topics do not undo each other's change.
 """
 
 import json

@@ -1,8 +1,9 @@
 """One topic's messages into its table: which offsets, written by whom, and the one commit that adds them.
 
-Where an export begins is what the table says. Files have names of their own, and are nothing until the commit, which
-says that it follows the snapshot that was read; so what dies anywhere, or comes second, adds nothing, and the next
-export begins at the same offset. Behind the commit is only what can be told again: how far the topic may be trimmed.
+Where an export begins is what the table says. Files have names of their own, and are nothing until the commit,
+which says that it follows the snapshot that was read; so what dies anywhere, or comes second, adds nothing, and
+the next export begins at the same offset. Behind the commit is only what can be told again: how far the topic may
+be trimmed.
 """
 
 import json
@@ -74,6 +75,17 @@ class Standing:
         return max(0, self.end - (self.exported or 0))
 
 
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What the commits of one export have in common."""
+
+    cluster: Cluster
+    options: SourceOptions
+    values: ValueSchema | None
+    table: LakeTable
+    definition: Definition
+
+
 class _Nobody:
     def begin(self, topic: TopicName, offsets: int) -> None: ...
 
@@ -102,37 +114,26 @@ class Exporter:
             waiting = sum(max(0, end - table.offsets().get(index, 0)) for index, end in goal.items())
             told.begin(topic, waiting)
             self._keep(cluster, topic, table)
+            work = _Work(cluster, options, values, table, definition)
             rows = files = size = lost = 0
-            while True:
-                added = self._commit(cluster, options, values, table, definition, goal, told)
-                if added is None:
-                    break
+            while (added := self._commit(work, goal, told)) is not None:
                 rows, files = rows + sum(one.rows for one in added), files + sum(len(one.files) for one in added)
                 size, lost = size + sum(one.bytes for one in added), lost + sum(one.lost for one in added)
                 self._keep(cluster, topic, table)
                 self._reached("kept")
         return Exported(topic, rows, files, size, lost, time.monotonic() - began) if rows or lost else None
 
-    # --- one commit -----------------------------------------------------------------------------------------------
+    # --- one commit ------------------------------------------------------------------------------------------
 
-    def _commit(
-        self,
-        cluster: Cluster,
-        options: SourceOptions,
-        values: ValueSchema | None,
-        table: LakeTable,
-        definition: Definition,
-        goal: Mapping[int, int],
-        told: Told,
-    ) -> Sequence[Written] | None:
+    def _commit(self, work: "_Work", goal: Mapping[int, int], told: Told) -> Sequence[Written] | None:
         """None if everything up to the goal is in the table."""
-        done = table.offsets()
-        ranges, gone = self._ranges(cluster, table.topic, done, goal)
+        table, done = work.table, work.table.offsets()
+        ranges, gone = self._ranges(work.cluster, table.topic, done, goal)
         reached = done | {one.partition.index: one.end for one in ranges}
         if reached == done:
             return None
-        export = uuid4().hex
-        job = WriteJob(export, options, values, table.table.metadata, store_options(definition))
+        store = store_options(work.definition)
+        job = WriteJob(uuid4().hex, work.options, work.values, table.table.metadata, store)
         self._reached("planned")
         pieces = split(ranges, None, TASK_OFFSETS)
         written = self._jobs.run(job, pieces, told.advance) if pieces else ()
@@ -182,11 +183,11 @@ class Exporter:
                     table.io.delete(file.file_path)
             raise LakeConflictError(f"the table of {found.topic} was changed by another process") from late
 
-    # --- around it ------------------------------------------------------------------------------------------------
+    # --- around it -------------------------------------------------------------------------------------------
 
     def _keep(self, cluster: Cluster, topic: TopicName, table: LakeTable) -> None:
-        """Tell the brokers what is in the table: the topic keeps the rest, whatever its retention says, and the lag
-        is in everybody's metrics."""
+        """Tell the brokers what is in the table: the topic keeps the rest, whatever its retention says, and the
+        lag is in everybody's metrics."""
         name = kafka_name(topic)
         there = {partition.index for partition in cluster.partitions([name])}
         done = {Partition(name, index): offset for index, offset in table.offsets().items() if index in there}

@@ -1,6 +1,5 @@
 """What the lake has not exported yet stays in its topic: a subscription from the moment on that the lake is on."""
 
-from collections.abc import Iterable
 from contextlib import suppress
 
 from weir.client.admin import topic_path
@@ -9,7 +8,7 @@ from weir.client.kafka import positions
 from weir.client.kafka.cluster import Cluster, Partition
 from weir.client.kafka.offsets import starts
 from weir.client.registry import topic_of
-from weir.model.errors import SubscriptionNotFoundError, TopicNotFoundError
+from weir.model.errors import TopicNotFoundError
 from weir.model.topics import NamespaceName, TopicName
 from weir.spark.source.options import connection
 from weir.spark.source.progress import Progress
@@ -20,7 +19,7 @@ SUBSCRIPTION = "lake"
 
 
 def hold(place: WeirCluster, namespace: NamespaceName, topic: TopicName | None) -> int:
-    """Of how many topics everything stays until it is exported; TopicNotFoundError if there is none of the name."""
+    """Of how many topics everything stays until it is exported; TopicNotFoundError if it is not there."""
     with Cluster(connection(place.options)) as cluster:
         names = _topics(cluster, namespace) if topic is None else [topic]
         for name in names:
@@ -37,13 +36,11 @@ def keep(cluster: Cluster, offsets: dict[Partition, int]) -> None:
 
 def let_go(place: WeirCluster, namespace: NamespaceName, topic: TopicName | None) -> None:
     """The lake holds nothing back any more."""
-    names: Iterable[TopicName] = [] if topic is None else [topic]
-    if topic is None:
-        with Cluster(connection(place.options)) as cluster:
-            names = _topics(cluster, namespace)
-    for name in names:
-        with suppress(SubscriptionNotFoundError, TopicNotFoundError):
-            ask_v2(place.access, "DELETE", topic_path(name, "subscription", SUBSCRIPTION))
+    with Cluster(connection(place.options)) as cluster:
+        for name in _topics(cluster, namespace) if topic is None else [topic]:
+            with suppress(TopicNotFoundError):
+                if positions.committed(cluster, SUBSCRIPTION, cluster.partitions([kafka_name(name)])):
+                    ask_v2(place.access, "DELETE", topic_path(name, "subscription", SUBSCRIPTION))
 
 
 def _topics(cluster: Cluster, namespace: NamespaceName) -> list[TopicName]:

@@ -33,7 +33,7 @@ _SQLITE_PATIENCE_S = 60
 
 
 def store_options(definition: Definition) -> dict[str, str]:
-    """What a process needs to reach the store: as defined, and from this process' environment. Travels to tasks."""
+    """What a process needs to reach the store: as defined, and by the environment. Travels to tasks."""
     found = {}
     if definition.to.startswith("s3"):
         for name, variables in _FROM_ENVIRONMENT.items():
@@ -44,9 +44,19 @@ def store_options(definition: Definition) -> dict[str, str]:
     return found | dict(definition.options)
 
 
+def suit_store(options: Mapping[str, str]) -> None:
+    """Before a process writes to the store. Servers that are not Amazon's may not know the checksums that its
+    client sends behind each upload unless told otherwise: some refuse them, others keep them as a part of the
+    file."""
+    if "s3.endpoint" in options:
+        os.environ.setdefault("AWS_REQUEST_CHECKSUM_CALCULATION", "when_required")
+
+
 def open_catalog(definition: Definition) -> "Catalog":
     """LakeError says what to install or to mend."""
-    return _opened(definition.catalog, definition.to, tuple(sorted(store_options(definition).items())))
+    options = store_options(definition)
+    suit_store(options)
+    return _opened(definition.catalog, definition.to, tuple(sorted(options.items())))
 
 
 @lru_cache(maxsize=64)

@@ -1,12 +1,13 @@
 """The Iceberg table of one topic: made, given the columns of the topic's latest schema, and asked how far it is.
 
-How far it is stands in the summaries of its snapshots, in the same commit as the files: `weir.ranges` has what that
-commit added, `weir.offsets` the first offset of each partition that is not in the table. Commits of others do not
-have it, so the nearest ancestor that does is asked; and a property of the table, if all of them have been expired.
+How far it is stands in the summaries of its snapshots, in the same commit as the files: `weir.ranges` has what
+that commit added, `weir.offsets` the first offset of each partition that is not in the table. Commits of others
+do not have it, so the nearest ancestor that does is asked; and a property of the table, if all are expired.
 """
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -118,10 +119,8 @@ def open_table(topic: TopicName, definition: Definition, schema: Any, topic_id: 
 
 def _create(catalog: "Catalog", topic: TopicName, location: str, schema: Any, topic_id: str) -> None:
     name = table_name(topic)
-    try:
+    with suppress(NamespaceAlreadyExistsError):
         catalog.create_namespace(name[0])
-    except NamespaceAlreadyExistsError:
-        pass
     about = {TOPIC: str(topic), TOPIC_ID: topic_id}
     try:
         made = catalog.create_table_transaction(name, schema, location=location, properties=_PROPERTIES | about)

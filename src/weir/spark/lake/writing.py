@@ -14,6 +14,7 @@ from pyiceberg.io.pyarrow import parquet_file_to_data_file, schema_to_pyarrow
 from pyspark import TaskContext
 
 from weir.spark.lake.columns import CORRUPT, conform
+from weir.spark.lake.stores import suit_store
 from weir.spark.source.options import Registry, SourceOptions
 from weir.spark.source.planning import Losses
 from weir.spark.source.ranges import Range
@@ -63,6 +64,7 @@ def write_range(job: WriteJob, wanted: Range) -> Written:
     losses = Losses(fail=False)
     values = None if job.values is None else {wanted.partition.topic: job.values}
     options = job.options if values is None else _with_corrupt(job.options)
+    suit_store(job.store)
     io = load_file_io(dict(job.store), job.metadata.location)
     writer = _Days(job, wanted, io, schema_to_pyarrow(job.metadata.schema()))
     try:

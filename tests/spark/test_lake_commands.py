@@ -1,0 +1,88 @@
+"""`weir lake` as its users type it; tables are written without Spark, as `--master none` does."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from weir.cli.main import cli
+from weir.client.blocking import Access
+from weir.model.topics import NamespaceName
+from weir.spark.lake.definitions import Definition, namespace_lake
+
+from .conftest import Topics
+
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("spark")]
+
+
+@pytest.fixture
+def weir(topics: Topics):  # type: ignore[no-untyped-def]
+    def run(*words: str) -> Result:
+        return CliRunner().invoke(cli, [*words, "--url", topics.up.http_url])
+
+    return run
+
+
+def done(result: Result) -> str:
+    assert result.exit_code == 0, (result.output, result.exception)
+    return result.output
+
+
+def test_a_topic_is_turned_on_exported_looked_at_and_turned_off(weir, topics: Topics, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    topic = topics.create(2)
+    topics.fill(topic, ["a", "b"], 0)
+    done(weir("lake", "on", topic, "--to", str(tmp_path / "a lake"), "--keep", "365d"))
+    before = json.loads(done(weir("lake", "status", topic, "--json")))
+    assert [(one["partition"], one["exported"], one["lag"]) for one in before] == [(0, None, 2), (1, None, 0)]
+
+    told = json.loads(done(weir("lake", "run", "--once", "--master", "none", "--json")))
+    assert [(one["topic"], one["rows"]) for one in told["exported"]] == [
+        (f"persistent://public/default/{topic}", 2)
+    ]
+    after = json.loads(done(weir("lake", "status", topic, "--json")))
+    assert [(one["partition"], one["exported"], one["end"], one["lag"]) for one in after] == [
+        (0, 2, 2, 0),
+        (1, 0, 0, 0),
+    ]
+    assert after[0]["table"] == f"file://{tmp_path}/a lake/public/default/{topic}"
+    assert "everything is in the lake" in done(weir("lake", "run", "--once", "--master", "none"))
+    assert "lake" in done(weir("subscriptions", "list", topic))
+
+    assert "no longer" in done(weir("lake", "off", topic))
+    assert json.loads(done(weir("lake", "status", topic, "--json"))) == []
+    assert "lake" not in done(weir("subscriptions", "list", topic))
+
+
+def test_a_namespace_is_on_with_topics_that_come_later_and_one_of_them_can_be_off(
+    weir,
+    topics: Topics,
+    tmp_path: Path,  # type: ignore[no-untyped-def]
+) -> None:
+    done(weir("namespaces", "create", "public/lakes"))
+    done(weir("lake", "on", "public/lakes", "--to", str(tmp_path)))
+    for name in ("one", "two"):
+        topics.create(name=f"public..lakes..{name}")
+    done(weir("lake", "off", "public/lakes/two"))
+    listed = json.loads(done(weir("lake", "status", "public/lakes", "--json")))
+    assert [one["topic"] for one in listed] == ["persistent://public/lakes/one"]
+    access = Access(topics.up.http_url)
+    found = namespace_lake(access, NamespaceName.parse("public/lakes"))
+    assert found.every == Definition(f"file://{tmp_path}", f"sqlite:///{tmp_path}/catalog.db")
+    assert found.topics == {"two": None}
+    done(weir("lake", "off", "public/lakes"))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--option", "s3.secret-access-key=x"), "is a secret"),
+        (("--catalog", "postgresql://me:pass@host/db"), "has a password"),
+        (("--to", "ftp://host/x"), "not known"),
+    ],
+)
+def test_what_cannot_be_is_said_before_anything_is_changed(weir, topics: Topics, words, said) -> None:  # type: ignore[no-untyped-def]
+    topic = topics.create()
+    result = weir("lake", "on", topic, *words)
+    assert result.exit_code != 0
+    assert said in f"{result.output} {result.exception}"
