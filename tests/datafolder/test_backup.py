@@ -2,6 +2,7 @@
 message."""
 
 import asyncio
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from weir.client.consumer import Subscribing
 from weir.client.messages import Outgoing
 from weir.client.pulsar import PulsarClient
 from weir.datafolder.backup import backup, check_backup, restore
+from weir.datafolder.one_file import backup_to_file, check_file, restore_from_file
 from weir.datafolder.verify import verify_folder
 from weir.model.errors import ConfigError, DiskError
 from weir.runtime.real import real_runtime
@@ -114,6 +116,55 @@ async def test_a_copy_is_made_of_a_stopped_folder_and_damage_of_it_is_found(tmp_
         await check_backup(real_runtime(), str(copy))
     with pytest.raises(DiskError, match=log.name):
         await restore(real_runtime(), str(copy), str(tmp_path / "bad"))
+
+
+@pytest.mark.parametrize("ending", ["tar", "tar.gz"])
+async def test_a_copy_is_one_file_where_its_name_says_so(tmp_path: Path, ending: str) -> None:
+    data, copy = tmp_path / "data", tmp_path / f"copy.{ending}"
+    node = _weir(data)
+    await node.start()
+    try:
+        await _send(node, range(COUNT))
+        made = await backup_to_file(real_runtime(), str(data), str(copy))
+    finally:
+        await node.close()
+    assert made.running
+    with tarfile.open(copy) as known:  # any tar reads it
+        assert known.getnames()[-1] == "backup.json"
+        assert len(known.getnames()) == made.files + 1
+    assert (await check_file(real_runtime(), str(copy))).files == made.files
+    await restore_from_file(real_runtime(), str(copy), str(tmp_path / "again"))
+    assert await _left(tmp_path / "again", "s") == list(range(COUNT))
+    with pytest.raises(ConfigError, match="exists"):
+        await backup_to_file(real_runtime(), str(data), str(copy))
+
+
+async def test_a_file_that_is_damaged_or_cut_short_or_somebody_elses_is_not_restored(tmp_path: Path) -> None:
+    data, copy = tmp_path / "data", tmp_path / "copy.tar"
+    node = _weir(data)
+    await node.start()
+    await _send(node, range(COUNT))
+    await node.close()
+    assert not (await backup_to_file(real_runtime(), str(data), str(copy))).running
+    whole = copy.read_bytes()
+    bad = tmp_path / "bad.tar"
+    bad.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(DiskError, match="ends too early"):
+        await restore_from_file(real_runtime(), str(bad), str(tmp_path / "short"))
+    with tarfile.open(copy) as known:
+        member = next(one for one in known if one.name.startswith("meta/log"))
+    at = member.offset_data + 100
+    bad.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+    with pytest.raises(DiskError, match="is not what was copied"):
+        await restore_from_file(real_runtime(), str(bad), str(tmp_path / "damaged"))
+    assert not list((tmp_path / "damaged").rglob("log-*[0-9]")), "nothing has its name, so nothing starts on it"
+    with pytest.raises(DiskError, match="is not what was copied"):
+        await check_file(real_runtime(), str(bad))
+    with tarfile.open(bad, "w") as other:
+        other.add(__file__, arcname="../outside")
+    with pytest.raises(DiskError, match="was not made by weir backup"):
+        await restore_from_file(real_runtime(), str(bad), str(tmp_path / "others"))
+    assert not (tmp_path / "outside").exists()
 
 
 async def test_what_is_no_copy_and_what_is_not_empty_is_refused(tmp_path: Path) -> None:

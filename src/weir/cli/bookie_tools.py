@@ -10,7 +10,6 @@ import click
 from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from weir.bookie.tools import Inspection, Verification, inspect, rebuild_index, verify
 from weir.cli.output import Bytes, Column, Format, Output
@@ -18,7 +17,6 @@ from weir.cli.remote import output_options
 from weir.runtime.real import run
 
 _folder = click.argument("folder", type=click.Path(exists=True, file_okay=False))
-_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 
 
 @click.command(
@@ -76,16 +74,16 @@ Ends with 1 if anything is damaged. A damaged entry is read from another replica
 """,
 )
 @_folder
-@_as_json
+@output_options
 @click.pass_context
-def verify_command(context: click.Context, folder: str, as_json: bool) -> None:
+def verify_command(context: click.Context, folder: str, out: Output) -> None:
     """Check every checksum in FOLDER."""
-    with _progress("verifying", hidden=as_json) as moved:
+    with _progress("verifying", hidden=out.format is not Format.TABLE) as moved:
         result = run(lambda runtime: verify(runtime, _absolute(folder), moved))
-    if as_json:
+    if out.json:
         click.echo(json.dumps({**asdict(result), "damages": [asdict(damage) for damage in result.damages]}))
     else:
-        _show_verification(result)
+        _show_verification(result, out)
     if result.damages:
         context.exit(1)
 
@@ -120,36 +118,18 @@ def _inspection(found: Inspection) -> dict[str, object]:
     }
 
 
-def _show_verification(result: Verification) -> None:
-    console = Console()
-    console.print(
-        f"{result.journal_records} journal records, {result.entries} entries in {result.logs} entry logs, "
-        f"{decimal(result.bytes_read)} read"
-    )
-    if not result.damages:
-        console.print("[green]no damage found[/]")
-        return
-    damages = _table("file", "offset", "what is wrong", title="Damage")
-    for damage in result.damages:
-        damages.add_row(damage.path, str(damage.offset), damage.what)
-    console.print(damages)
-
-
-def _table(*columns: str, title: str) -> Table:
-    table = Table(title=title, title_justify="left")
-    for column in columns:
-        numeric = column in (
-            "ledger",
-            "logged",
-            "in journal",
-            "bytes",
-            "last entry",
-            "last confirmed",
-            "size",
-            "offset",
+def _show_verification(result: Verification, out: Output) -> None:
+    csv = out.format is Format.CSV
+    if not csv:
+        click.echo(
+            f"{result.journal_records} journal records, {result.entries} entries in {result.logs} entry logs, "
+            f"{decimal(result.bytes_read)} read"
         )
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
-    return table
+    if result.damages or csv:
+        columns = (Column("file", cut="start"), "offset", Column("what is wrong", cut="end"))
+        out.table(columns, [(one.path, one.offset, one.what) for one in result.damages], title="Damage")
+    else:
+        click.echo("no damage found")
 
 
 @contextmanager

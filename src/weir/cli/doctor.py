@@ -11,7 +11,8 @@ import click
 
 from weir.cli.doctor_running import descriptors, folder, running
 from weir.cli.found import DEFAULT_URL, url_of_folder
-from weir.cli.output import print_json, print_table
+from weir.cli.output import Column, Output
+from weir.cli.remote import output_options
 from weir.model.diagnosis import Check, State
 
 _OLDEST_PYTHON = (3, 11)
@@ -39,16 +40,17 @@ Examples:
     help="A Weir that may be running, and is asked; by default the one that serves the folder.",
 )
 @click.option("--start-spark", is_flag=True, help="Really start a Spark session (some seconds).")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
-def doctor(data: str, start_spark: bool, as_json: bool, url: str | None) -> int:
+@output_options
+def doctor(*, data: str, start_spark: bool, url: str | None, out: Output) -> int:
     """Check Python, Java, Spark, ports and disk, and a Weir that runs here, and say what to do."""
     found = list(_checks(Path(data), start_spark, url or url_of_folder(Path(data)) or DEFAULT_URL))
-    if as_json:
-        print_json([{"name": c.name, "state": c.state.value, "found": c.found, "hint": c.hint} for c in found])
-    else:
-        print_table(
-            ("check", "", "found", "what to do"), [(c.name, c.state.value, c.found, c.hint) for c in found]
-        )
+    data_of = [{"name": c.name, "state": c.state.value, "found": c.found, "hint": c.hint} for c in found]
+    columns = ("check", "state", Column("found", cut="end"), Column("what to do", cut="end"))
+    out.table(columns, [(c.name, c.state.value, c.found, c.hint) for c in found], data=data_of)
+    if out.shortened:
+        for check in found:
+            if check.hint and check.state is not State.GOOD:
+                click.echo(f"{check.name}: {check.found}; {check.hint}")
     return 1 if any(check.state is State.FAILED for check in found) else 0
 
 

@@ -9,7 +9,7 @@ from rich.filesize import decimal
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from weir.bookie.survey import FileDamage
-from weir.cli.output import print_table
+from weir.cli.output import Format, Output, print_table
 from weir.datafolder.report import lost_messages
 from weir.datafolder.survey import FolderSurvey, LostRange
 
@@ -17,8 +17,16 @@ from weir.datafolder.survey import FolderSurvey, LostRange
 _SHOWN = 50
 
 
-def show_survey(report: FolderSurvey) -> None:
-    """What was read, each damaged place, and what is lost by topic and offsets."""
+#: Of all that was found, for CSV.
+_FOUND = ("kind", "file", "byte", "topic", "partition", "of", "first offset", "end offset", "messages")
+_FOUND_ALSO = ("ledger", "first entry", "last entry", "cause")
+
+
+def show_survey(report: FolderSurvey, out: Output) -> None:
+    """What was read, each damaged place, and what is lost by topic and offsets; as CSV one row for each."""
+    if out.format is Format.CSV:
+        out.table((*_FOUND, *_FOUND_ALSO), _found_rows(report))
+        return
     read = report.bookie
     click.echo(
         f"{report.folder}: {len(report.chart.chains)} topics and partitions, "
@@ -36,6 +44,32 @@ def show_survey(report: FolderSurvey) -> None:
         click.echo(f"lost: {report.meta.lost_changes} changes of the metadata (topics, positions, policies)")
     if report.known:
         print_losses("Lost before, and known", report.known)
+
+
+def _found_rows(report: FolderSurvey) -> list[tuple[object, ...]]:
+    rows: list[tuple[object, ...]] = [
+        ("damage", each.path, each.offset, *(None,) * 9, each.what) for each in report.damages
+    ]
+    for kind, losses in (("lost", report.losses), ("lost before", report.known)):
+        rows += [
+            (
+                kind,
+                None,
+                None,
+                lost.topic,
+                lost.partition,
+                lost.what,
+                lost.first_offset if lost.first_offset >= 0 else None,
+                lost.end_offset if lost.end_offset >= 0 else None,
+                lost.messages,
+                lost.ledger_id,
+                lost.first_entry,
+                lost.last_entry,
+                lost.cause,
+            )
+            for lost in losses
+        ]
+    return rows
 
 
 def show_damages(damages: Sequence[FileDamage]) -> None:

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from weir.cli import ledger_session
 from weir.cli import ledger_views as views
 from weir.cli.examples import examples
-from weir.cli.output import Column, Output
+from weir.cli.output import Column, Format, Output, csv_line
 from weir.cli.remote import output_options
 from weir.ledger.checking import LedgerReport, check_ledger
 from weir.ledger.client import LedgerClient
@@ -110,9 +110,11 @@ Examples:
 @click.option("--raw", is_flag=True, help="Write the payloads to standard output, one after the other.")
 @_common
 def read(
-    *, ledger_id: int, first: int, last: int | None, recover: bool, raw: bool, meta_url: str, as_json: bool
+    *, ledger_id: int, first: int, last: int | None, recover: bool, raw: bool, meta_url: str, out: Output
 ) -> None:
     """Print entries. An open ledger is read up to its last confirmed entry, beside its writer."""
+
+    show = _entry_printer(out, raw=raw)
 
     async def work(client: LedgerClient) -> None:
         reader = await client.open(LedgerId(ledger_id), recover=recover)
@@ -121,7 +123,7 @@ def read(
             async with aclosing(reader.stream(EntryId(first), end)) as batches:
                 async for batch in batches:
                     for entry in batch:
-                        _print_entry(entry, raw=raw, as_json=as_json)
+                        show(entry)
         finally:
             await reader.close()
 
@@ -132,7 +134,7 @@ def read(
 @click.argument("ledger_ids", type=int, nargs=-1, metavar="[LEDGER]...")
 @_common
 @click.pass_context
-def check(ctx: click.Context, ledger_ids: tuple[int, ...], meta_url: str, as_json: bool) -> None:
+def check(ctx: click.Context, ledger_ids: tuple[int, ...], meta_url: str, out: Output) -> None:
     """Read every entry from every replica, and say what is missing or damaged where. Without LEDGER, check all.
 
     Exits with 1 if some replica is not whole."""
@@ -154,10 +156,9 @@ def check(ctx: click.Context, ledger_ids: tuple[int, ...], meta_url: str, as_jso
             ]
 
     reports = ledger_session.with_client(meta_url, work)
-    if as_json:
-        _print_json([views.report_json(report) for report in reports])
-    else:
-        _console().print(views.check_table(reports))
+    data = [views.report_json(report) for report in reports]
+    out.table(views.CHECK_COLUMNS, views.check_rows(reports), data=data)
+    if out.format in (Format.TABLE, Format.WIDE):
         lost = {report.ledger_id: report.lost() for report in reports if report.lost()}
         for ledger_id, entries in lost.items():
             _console().print(f"[red]ledger {ledger_id}: nobody reachable holds {views.some(entries)}[/red]")
@@ -275,14 +276,29 @@ async def _unmark(client: LedgerClient, ledger_id: LedgerId, handled: tuple[Book
             await marks.clear(mark)
 
 
-def _print_entry(entry: Entry, *, raw: bool, as_json: bool) -> None:
-    payload = bytes(entry.payload)
+def _entry_printer(out: Output, *, raw: bool) -> Callable[[Entry], None]:
+    """One line per entry, as it comes: a ledger may be longer than memory."""
+
+    def write_raw(entry: Entry) -> None:
+        sys.stdout.buffer.write(entry.payload)
+
+    def as_json(entry: Entry) -> None:
+        click.echo(json.dumps(views.entry_json(entry, payload=bytes(entry.payload).hex())))
+
+    def as_csv(entry: Entry) -> None:
+        click.echo(csv_line((entry.entry_id, len(entry.payload), _readable(bytes(entry.payload)))), nl=False)
+
+    def as_text(entry: Entry) -> None:
+        click.echo(f"{entry.entry_id}\t{len(entry.payload)}\t{_readable(bytes(entry.payload))}")
+
     if raw:
-        sys.stdout.buffer.write(payload)
-    elif as_json:
-        click.echo(json.dumps(views.entry_json(entry, payload=payload.hex())))
-    else:
-        click.echo(f"{entry.entry_id}\t{len(payload)}\t{_readable(payload)}")
+        return write_raw
+    if out.json:
+        return as_json
+    if out.format is Format.CSV:
+        click.echo(csv_line(("entry", "bytes", "payload")), nl=False)
+        return as_csv
+    return as_text
 
 
 def _readable(payload: bytes) -> str:

@@ -3,8 +3,6 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from rich.table import Table
-
 from weir.cli.output import Bytes, Column
 from weir.ledger.checking import LedgerReport, ReplicaReport
 from weir.ledger.repair import RepairReport
@@ -109,21 +107,33 @@ def report_json(report: LedgerReport) -> dict[str, Any]:
     }
 
 
-def check_table(reports: list[LedgerReport]) -> Table:
-    table = Table("ledger", "entries", "bookie", "whole", "missing", "damaged", "")
-    for report in reports:
-        for replica in report.replicas:
-            verdict = "[green]good[/green]" if replica.good else f"[red]{replica.unreachable or 'not whole'}[/red]"
-            table.add_row(
-                str(report.ledger_id),
-                f"{replica.stretch.fragment.first_entry} - {replica.stretch.last}",
-                replica.bookie_id,
-                str(replica.whole),
-                some(replica.missing),
-                some(replica.damaged),
-                verdict,
-            )
-    return table
+#: Of `check_rows`.
+CHECK_COLUMNS = (
+    "ledger",
+    "entries",
+    "bookie",
+    "whole",
+    Column("missing", cut="end"),
+    Column("damaged", cut="end"),
+    Column("verdict", cut="end"),
+)
+
+
+def check_rows(reports: list[LedgerReport]) -> list[tuple[object, ...]]:
+    """One for each copy of a fragment."""
+    return [
+        (
+            report.ledger_id,
+            f"{replica.stretch.fragment.first_entry} - {replica.stretch.last}",
+            replica.bookie_id,
+            replica.whole,
+            some(replica.missing),
+            some(replica.damaged),
+            "good" if replica.good else replica.unreachable or "not whole",
+        )
+        for report in reports
+        for replica in report.replicas
+    ]
 
 
 def repair_json(report: RepairReport) -> dict[str, Any]:

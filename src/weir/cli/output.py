@@ -74,6 +74,11 @@ class Output:
         return self.format is Format.JSON
 
     @property
+    def shortened(self) -> bool:
+        """Whether cells of a table may be cut, since somebody looks at it on a terminal."""
+        return self.format is Format.TABLE and sys.stdout.isatty()
+
+    @property
     def wide(self) -> bool:
         return self.format is Format.WIDE
 

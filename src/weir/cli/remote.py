@@ -72,6 +72,16 @@ class Remote:
 
         return self._run(main)
 
+    def reach(self) -> None:
+        """ConnectFailedError if nothing listens there: said before something slow is started for it."""
+        from weir.client.addresses import parse_url
+
+        async def main(runtime: "Runtime") -> None:
+            url = parse_url(self.url)
+            (await runtime.net.connect(url.host, url.port)).close()
+
+        self._run(main)
+
     def _run(self, main: "Callable[[Runtime], Coroutine[Any, Any, T]]") -> T:
         """A server that is not there is named, with what can be done about it."""
         from weir.runtime.real import run

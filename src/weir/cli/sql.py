@@ -98,6 +98,7 @@ def sql(
         checkpoints=checkpoints,
         no_runner=no_runner,
     )
+    remote.reach()
     printer = Printer(out)
     wait = printer.spinner
     session = open_session(

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 import click
 
 from weir.cli.examples import examples
+from weir.cli.output import Column, Format, Output
+from weir.cli.remote import output_options
 from weir.cli.spark_side import need_spark
 
 if TYPE_CHECKING:
@@ -24,26 +26,40 @@ def server() -> None:
     """The warm Spark behind weir sql: it starts with the first statement, and ends when unused for 10 minutes."""
 
 
-@server.command(epilog=examples("weir sql server status", "weir sql server status --json"))
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
-def status(*, as_json: bool) -> None:
+@server.command(epilog=examples("weir sql server status", "weir sql server status -o wide"))
+@output_options
+def status(*, out: Output) -> None:
     """Show which servers run: for whom, since when, and until when."""
     found = _found()
-    if as_json:
+    if out.json:
         from msgspec import json
 
         click.echo(json.format(json.encode(found), indent=2).decode())
         return
-    if not found:
+    if not found and out.format is not Format.CSV:
         click.echo("no server of weir sql runs; the next weir sql starts one")
-    for one in found:
-        since = f"{datetime.fromtimestamp(one.since_ms / 1000).astimezone():%Y-%m-%d %H:%M:%S}"
-        spark = "Spark runs" if one.spark else "Spark is not started yet"
-        used = f"{one.clients - 1} clients" if one.clients > 1 else f"unused for {one.idle_s:.0f} s"
-        click.echo(
-            f"process {one.pid}, Weir {one.version}, since {since}: {spark}, {one.statements} requests, {used}"
+        return
+    rows = [
+        (
+            one.pid,
+            one.version,
+            f"{datetime.fromtimestamp(one.since_ms / 1000).astimezone():%Y-%m-%d %H:%M:%S}",
+            "runs" if one.spark else "not started yet",
+            one.statements,
+            one.clients - 1,  # whoever asks is one, too
+            f"{one.idle_s:.0f} s",
+            f"{one.ends_after_s:.0f} s",
+            one.log,
         )
-        click.echo(f"  it ends when unused for {one.ends_after_s:.0f} s; its log is {one.log}")
+        for one in found
+    ]
+    out.table(
+        (
+            *("process", "weir", "since", "spark", "requests", "clients", "unused for", "ends when unused for"),
+            Column("log", cut="start"),
+        ),
+        rows,
+    )
 
 
 @server.command(epilog=examples("weir sql server stop"))

@@ -9,7 +9,8 @@ import click
 
 from weir.cli.certificates import Authority, Pair, Purpose, describe, load_certificate
 from weir.cli.examples import examples
-from weir.cli.output import print_json
+from weir.cli.output import Column, Output
+from weir.cli.remote import output_options
 from weir.model.errors import ConfigError
 
 #: Always in a server's certificate: commands and health checks on the same machine come in by these.
@@ -178,7 +179,7 @@ Examples:
   weir tls renew                         every certificate in ./tls, but not the authorities
   weir tls renew tls/server.pem --days 90
 
-Servers read their certificate when they start: restart them afterwards.
+A running Weir takes the new certificate with the next connection; it need not be restarted.
 """
 )
 @click.argument("files", nargs=-1, metavar="[CERTIFICATE]...", type=click.Path(dir_okay=False, path_type=Path))
@@ -205,13 +206,13 @@ def renew(*, files: tuple[Path, ...], folder: Path, days: int) -> None:
 @tls.command(epilog=examples("weir tls show", "weir tls show tls/server.pem --json"))
 @click.argument("files", nargs=-1, metavar="[CERTIFICATE]...", type=click.Path(dir_okay=False, path_type=Path))
 @_FOLDER
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
-def show(*, files: tuple[Path, ...], folder: Path, as_json: bool) -> None:
+@output_options
+def show(*, files: tuple[Path, ...], folder: Path, out: Output) -> None:
     """Show whom certificates are for, who signed them, and how long they are good."""
     chosen = files or _certificates(folder)
     if not chosen:
         raise ConfigError(f"there are no certificates in {folder}", hint="weir tls init makes some")
-    now, told = datetime.now(UTC), []
+    now, told, rows = datetime.now(UTC), [], []
     for path in chosen:
         found = describe(path)
         left = (found.ends - now).days
@@ -225,13 +226,17 @@ def show(*, files: tuple[Path, ...], folder: Path, as_json: bool) -> None:
                 "days_left": left,
             }
         )
-        if not as_json:
-            state = f"good for {left} days" if left >= 0 else "NOT GOOD ANY MORE"
-            click.echo(f"{path}: {found.name}, {state}, until {found.ends:%Y-%m-%d}; signed by {found.issuer}")
-            if found.hosts:
-                click.echo(f"    {', '.join(found.hosts)}")
-    if as_json:
-        print_json(told)
+        state = f"good for {left} days" if left >= 0 else "NOT GOOD ANY MORE"
+        rows.append((str(path), found.name, state, f"{found.ends:%Y-%m-%d}", found.issuer, list(found.hosts)))
+    columns = (
+        Column("file", cut="start"),
+        "name",
+        "state",
+        "until",
+        Column("signed by", cut="end"),
+        Column("hosts", cut="end"),
+    )
+    out.table(columns, rows, data=told)
 
 
 def _make_node(folder: Path, name: str, days: int, ca_days: int) -> None:

@@ -6,7 +6,8 @@ import click
 
 from weir.cli.bookie_tools import verify_command as verify_bookie_command
 from weir.cli.folder_views import byte_progress, show_survey
-from weir.cli.output import print_json
+from weir.cli.output import Format, Output, print_json
+from weir.cli.remote import output_options
 from weir.datafolder.report import lost_messages, report_fields
 from weir.datafolder.salvage import REPORT_NAME, salvage
 from weir.datafolder.verify import verify_folder
@@ -16,7 +17,6 @@ from weir.runtime.real import run
 DAMAGED = 1
 
 _folder = click.argument("data", type=click.Path(file_okay=False))
-_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 
 
 @click.command(
@@ -31,20 +31,22 @@ Ends with 0 if everything is whole, and with 1 if anything is damaged. The folde
 """
 )
 @_folder
-@_as_json
-def verify(data: str, as_json: bool) -> int:
+@output_options
+def verify(data: str, out: Output) -> int:
     """Check every checksum in the data folder DATA, and say which messages are lost, by topic and offsets."""
     path = _absolute(data)
     if Path(path, "cookie").is_file():
-        click.get_current_context().invoke(verify_bookie_command, folder=path, as_json=as_json)
+        click.get_current_context().invoke(verify_bookie_command, folder=path, output_format=out.format.value)
         return 0
-    with byte_progress("verifying", hidden=as_json) as moved:
+    with byte_progress("verifying", hidden=out.format is not Format.TABLE) as moved:
         report = run(lambda runtime: verify_folder(runtime, path, moved))
-    if as_json:
+    if out.json:
         print_json(report_fields(report))
     else:
-        show_survey(report)
-        if report.is_whole:
+        show_survey(report, out)
+        if out.format is Format.CSV:
+            pass
+        elif report.is_whole:
             click.echo("everything is whole")
         else:
             click.echo(f"to save what can be read: weir salvage {data} --into NEW")
@@ -67,15 +69,17 @@ consumers go on behind them, and `weir topics stats` names the offsets. The repo
 @click.option(
     "--into", required=True, metavar="NEW", type=click.Path(file_okay=False), help="A new, empty folder."
 )
-@_as_json
-def salvage_command(data: str, into: str, as_json: bool) -> None:
+@output_options
+def salvage_command(data: str, into: str, out: Output) -> None:
     """Save everything that can be read in the stopped data folder DATA into a new one, and list what is lost."""
-    with byte_progress("saving", hidden=as_json) as moved:
+    with byte_progress("saving", hidden=out.format is not Format.TABLE) as moved:
         report = run(lambda runtime: salvage(runtime, _absolute(data), _absolute(into), moved))
-    if as_json:
+    if out.json:
         print_json(report_fields(report))
         return
-    show_survey(report)
+    show_survey(report, out)
+    if out.format is Format.CSV:
+        return
     for name in report.adopted:
         click.echo(f"adopted: {name}")
     if report.is_whole:

@@ -67,7 +67,9 @@ class _Rest:
                     connect_timeout_s=settings.connect_timeout_s,
                 )
         except TimeoutError:
-            raise ConnectionLostError(f"{self._url} did not answer {method} {target}") from None
+            raise ConnectionLostError(
+                f"{self._url} did not answer {method} {target}", hint="is it the HTTP port of a Weir? see its log"
+            ) from None
 
     def close(self) -> None:
         self._endpoint.close()

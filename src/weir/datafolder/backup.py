@@ -4,9 +4,9 @@ back.
 A copy is itself a data folder, with a list of its files and their checksums (`backup.json`). Entry logs never
 change once they are written, so a copy into a folder that has an earlier one takes only what is new."""
 
-import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,13 +16,12 @@ from weir.bookie.small_files import write_small
 from weir.bookie.survey import Progress
 from weir.datafolder.folder import LOCK_NAME, DataFolder, is_empty, require_data_folder, stopped
 from weir.datafolder.freezing import FROZEN, ask_to_freeze
+from weir.datafolder.writing import CopiedFile, FolderWriter, chunks_of, digest_of
 from weir.model.errors import ConfigError, DiskError, FileLockedError, FileMissingError
 from weir.runtime.interfaces import Disk, Runtime
 
 MANIFEST = "backup.json"
 _FORMAT = 1
-_CHUNK_BYTES = 4 * 1024 * 1024
-_NEW = ".new"
 #: What belongs to a process, not to the data.
 _SKIPPED = (LOCK_NAME, "lock", MANIFEST, "run", "listening.json", FROZEN)
 _LOGS = "bookie/logs/"
@@ -40,12 +39,6 @@ class BackupReport:
     running: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
-    size: int
-    sha256: str
-
-
 async def backup(
     runtime: Runtime, path: str, to: str, progress: Progress = lambda _done, _all: None
 ) -> BackupReport:
@@ -54,21 +47,31 @@ async def backup(
     source, target = DataFolder(path.rstrip("/") or "/"), DataFolder(to.rstrip("/") or "/")
     await require_data_folder(runtime, source)
     known = await _known(runtime, target.path)
-    try:
-        async with stopped(runtime, source.path):
+    async with files_of(runtime, source) as (files, running):
+        return await _Copy(runtime, target.path, known, progress).run(files, source, running=running)
+
+
+@asynccontextmanager
+async def files_of(runtime: Runtime, source: DataFolder) -> AsyncIterator[tuple[dict[str, str], bool]]:
+    """Where each file of a copy lies, by its name in the copy; none of them changes for as long as the block runs.
+    And whether a Weir runs on the folder."""
+    async with AsyncExitStack() as held:
+        try:
+            await held.enter_async_context(stopped(runtime, source.path))
+        except FileLockedError:
+            pass
+        else:
             wanted = await _tree(runtime.disk, source.path)
-            copy = _Copy(runtime, target.path, known, progress)
-            return await copy.run({name: f"{source.path}/{name}" for name in wanted}, source, running=False)
-    except FileLockedError:
-        pass
-    async with ask_to_freeze(runtime, source) as frozen:
+            yield {name: f"{source.path}/{name}" for name in wanted}, False
+            return
+        frozen = await held.enter_async_context(ask_to_freeze(runtime, source))
         wanted = await _tree(runtime.disk, frozen.folder)
         files = {name: f"{frozen.folder}/{name}" for name in wanted}
         layout = Layout(source.bookie)
         for log in frozen.logs:
             for file in (layout.log_file(log), layout.index_file(log)):
                 files[file.removeprefix(f"{source.path}/")] = file
-        return await _Copy(runtime, target.path, known, progress).run(files, source, running=True)
+        yield files, True
 
 
 async def restore(
@@ -83,18 +86,18 @@ async def restore(
     files = {name: f"{source}/{name}" for name in manifest.files}
     copy = _Copy(runtime, to.rstrip("/") or "/", {}, progress)
     copied = await copy.files(files, manifest.files)
-    await copy.settle(copied)
-    return BackupReport(to, manifest.made_ms, len(copied), _bytes(copied), copy.copied_bytes, running=False)
+    await copy.writer.settle(copied)
+    return BackupReport(to, manifest.made_ms, len(copied), bytes_of(copied), copy.copied_bytes, running=False)
 
 
 async def check_backup(runtime: Runtime, path: str, progress: Progress = lambda _done, _all: None) -> BackupReport:
     """Read every file of a copy, and compare it with the list; DiskError names what is wrong."""
     manifest = await read_manifest(runtime.disk, path)
-    total, done = _bytes(manifest.files), 0
+    total, done = bytes_of(manifest.files), 0
     wrong = []
     for name, expected in manifest.files.items():
         try:
-            found = await _digest(runtime.disk, f"{path}/{name}")
+            found = await digest_of(chunks_of(runtime.disk, f"{path}/{name}"))
         except FileMissingError:
             wrong.append(f"{name} is missing")
             continue
@@ -113,7 +116,20 @@ class Manifest:
 
     made_ms: int
     running: bool
-    files: dict[str, _File]
+    files: dict[str, CopiedFile]
+
+
+def manifest_of(copied: Mapping[str, CopiedFile], source: str, made_ms: int, *, running: bool) -> bytes:
+    """What stands in `backup.json`."""
+    fields = {
+        "format": _FORMAT,
+        "weir": __version__,
+        "made_ms": made_ms,
+        "source": source,
+        "running": running,
+        "files": {name: {"size": f.size, "sha256": f.sha256} for name, f in sorted(copied.items())},
+    }
+    return json.dumps(fields, indent=1).encode()
 
 
 async def read_manifest(disk: Disk, folder: str) -> Manifest:
@@ -124,17 +140,22 @@ async def read_manifest(disk: Disk, folder: str) -> Manifest:
         raise ConfigError(
             f"{folder} is no finished copy: it has no {MANIFEST}", hint="name what `weir backup --to` named"
         ) from None
+    return parse_manifest(data, folder)
+
+
+def parse_manifest(data: bytes, folder: str) -> Manifest:
+    """ConfigError if a newer Weir made it, DiskError if it is damaged."""
     try:
         fields: dict[str, Any] = json.loads(data)
         if fields["format"] != _FORMAT:
             raise ConfigError(f"{folder} was made by a newer Weir ({fields.get('weir')})", hint="upgrade this one")
-        files = {str(n): _File(int(f["size"]), str(f["sha256"])) for n, f in fields["files"].items()}
+        files = {str(n): CopiedFile(int(f["size"]), str(f["sha256"])) for n, f in fields["files"].items()}
         return Manifest(int(fields["made_ms"]), bool(fields["running"]), files)
     except (ValueError, KeyError, TypeError, AttributeError) as bad:
         raise DiskError(f"{folder}/{MANIFEST} is damaged: {bad!r}") from bad
 
 
-async def _known(runtime: Runtime, target: str) -> dict[str, _File]:
+async def _known(runtime: Runtime, target: str) -> dict[str, CopiedFile]:
     """The entry logs of an earlier copy in the same place."""
     if await is_empty(runtime, target):
         return {}
@@ -145,42 +166,37 @@ async def _known(runtime: Runtime, target: str) -> dict[str, _File]:
 class _Copy:
     """Files into one folder: each aside, then all under their names, then the list."""
 
-    def __init__(self, runtime: Runtime, target: str, known: Mapping[str, _File], progress: Progress) -> None:
+    def __init__(self, runtime: Runtime, target: str, known: Mapping[str, CopiedFile], progress: Progress) -> None:
         self._runtime = runtime
         self._disk = runtime.disk
         self._target = target
+        self.writer = FolderWriter(runtime.disk, target)
         self._known = known
         self._progress = progress
         self.copied_bytes = 0
 
     async def run(self, files: Mapping[str, str], source: DataFolder, *, running: bool) -> BackupReport:
         copied = await self.files(files, None)
-        await self.settle(copied)
+        await self.writer.settle(copied)
         made_ms = self._runtime.clock.wall_ms()
-        fields = {
-            "format": _FORMAT,
-            "weir": __version__,
-            "made_ms": made_ms,
-            "source": source.path,
-            "running": running,
-            "files": {name: {"size": f.size, "sha256": f.sha256} for name, f in sorted(copied.items())},
-        }
-        data = json.dumps(fields, indent=1).encode()
+        data = manifest_of(copied, source.path, made_ms, running=running)
         await write_small(self._disk, f"{self._target}/{MANIFEST}", data)
         await self._remove_others(copied)
-        return BackupReport(self._target, made_ms, len(copied), _bytes(copied), self.copied_bytes, running)
+        return BackupReport(self._target, made_ms, len(copied), bytes_of(copied), self.copied_bytes, running)
 
-    async def files(self, files: Mapping[str, str], expected: Mapping[str, _File] | None) -> dict[str, _File]:
-        copied: dict[str, _File] = {}
+    async def files(
+        self, files: Mapping[str, str], expected: Mapping[str, CopiedFile] | None
+    ) -> dict[str, CopiedFile]:
+        copied: dict[str, CopiedFile] = {}
         total, done = 0, 0
-        sizes = {name: await _size(self._disk, path) for name, path in files.items()}
+        sizes = {name: await size_of(self._disk, path) for name, path in files.items()}
         total = sum(sizes.values())
         for name, path in files.items():
             known = self._known.get(name)
             if known is not None and known.size == sizes[name] and await self._has(name, known.size):
                 copied[name] = known
             else:
-                copied[name] = await self._file(name, path)
+                copied[name] = await self.writer.write(name, chunks_of(self._disk, path))
                 self.copied_bytes += copied[name].size
             if expected is not None and copied[name] != expected[name]:
                 raise DiskError(f"{path} is not what was copied: {copied[name].size} bytes, or other ones")
@@ -190,45 +206,11 @@ class _Copy:
 
     async def _has(self, name: str, size: int) -> bool:
         try:
-            return await _size(self._disk, f"{self._target}/{name}") == size
+            return await size_of(self._disk, f"{self._target}/{name}") == size
         except FileMissingError:
             return False
 
-    async def _file(self, name: str, path: str) -> _File:
-        target = f"{self._target}/{name}"
-        await self._disk.make_dirs(target.rpartition("/")[0])
-        digest, size = hashlib.sha256(), 0
-        source = await self._disk.open(path)
-        try:
-            copy = await self._disk.open(target + _NEW, create=True)
-            try:
-                await copy.truncate(0)
-                while data := await source.read_at(size, _CHUNK_BYTES):
-                    digest.update(data)
-                    await copy.write_at(size, [data])
-                    size += len(data)
-                await copy.sync()
-            finally:
-                await copy.close()
-        finally:
-            await source.close()
-        return _File(size, digest.hexdigest())
-
-    async def settle(self, copied: Mapping[str, _File]) -> None:
-        """Everything under its name, durably, and the folders that a bookie has even if nothing is in them."""
-        folders: dict[str, None] = {}
-        layout = Layout(DataFolder(self._target).bookie)
-        for folder in (layout.journal, layout.logs):
-            await self._disk.make_dirs(folder)
-        for name in copied:
-            target = f"{self._target}/{name}"
-            if await self._disk.exists(target + _NEW):
-                await self._disk.rename(target + _NEW, target)
-                folders[target.rpartition("/")[0]] = None
-        for folder in folders:
-            await self._disk.sync_dir(folder)
-
-    async def _remove_others(self, copied: Mapping[str, _File]) -> None:
+    async def _remove_others(self, copied: Mapping[str, CopiedFile]) -> None:
         """What an earlier copy had, and this one has not."""
         for name in await _tree(self._disk, self._target):
             if name not in copied:
@@ -251,18 +233,6 @@ async def _tree(disk: Disk, folder: str, prefix: str = "") -> list[str]:
     return found
 
 
-async def _digest(disk: Disk, path: str) -> _File:
-    file = await disk.open(path)
-    digest, size = hashlib.sha256(), 0
-    try:
-        while data := await file.read_at(size, _CHUNK_BYTES):
-            digest.update(data)
-            size += len(data)
-    finally:
-        await file.close()
-    return _File(size, digest.hexdigest())
-
-
 async def _whole(disk: Disk, path: str) -> bytes:
     file = await disk.open(path)
     try:
@@ -271,7 +241,7 @@ async def _whole(disk: Disk, path: str) -> bytes:
         await file.close()
 
 
-async def _size(disk: Disk, path: str) -> int:
+async def size_of(disk: Disk, path: str) -> int:
     file = await disk.open(path)
     try:
         return await file.size()
@@ -279,5 +249,5 @@ async def _size(disk: Disk, path: str) -> int:
         await file.close()
 
 
-def _bytes(files: Mapping[str, _File]) -> int:
+def bytes_of(files: Mapping[str, CopiedFile]) -> int:
     return sum(file.size for file in files.values())

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from weir.datafolder.format import check_format
 from weir.model.errors import ConfigError, FileLockedError, FileMissingError
 from weir.runtime.interfaces import Runtime
 
@@ -58,6 +59,7 @@ async def require_data_folder(runtime: Runtime, folder: DataFolder) -> None:
             f"{folder.path} is no data folder: it has neither `meta` nor `bookie` in it",
             hint="name what weir up has as --data",
         )
+    await check_format(disk, folder.path)
 
 
 async def is_empty(runtime: Runtime, path: str) -> bool:

@@ -116,12 +116,12 @@ class EtcdClient:
         timeout_s: float,
     ) -> T | Failure:
         """Do `work` on a connection to one endpoint after the other, until one gives a final answer."""
-        problem: WeirError | str = "there are no endpoints"
+        problem = "there are no endpoints"
         for endpoint in self._in_turn():
             try:
                 connection = await endpoint.connect(timeout_s=self.settings.connect_timeout_s)
             except ConnectFailedError as failed:
-                problem = failed  # nothing was sent, so any request may go to the next
+                problem = failed.what  # nothing was sent, so any request may go to the next
                 continue
             try:
                 async with asyncio.timeout(timeout_s):
@@ -130,7 +130,7 @@ class EtcdClient:
                 connection.close()
                 if isinstance(lost, FrameTooLargeError):
                     raise
-                problem = lost if isinstance(lost, WeirError) else f"{endpoint.address} is silent"
+                problem = lost.what if isinstance(lost, WeirError) else f"{endpoint.address} is silent"
             except BaseException:
                 connection.close()
                 raise

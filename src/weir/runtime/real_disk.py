@@ -20,6 +20,15 @@ _IOV_MAX = 1024
 _ZEROS = memoryview(bytes(1024 * 1024))
 _SYNCED_ZEROS = 4 * len(_ZEROS)
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+_HINTS = {
+    errno.EMFILE: "raise the limit of open files: ulimit -n 65536 in the shell, LimitNOFILE= in a systemd unit",
+    errno.ENFILE: "this machine has too many files open: raise fs.file-max",
+    errno.EACCES: "run Weir as the owner of the file, or give it to that user: chown",
+    errno.EPERM: "run Weir as the owner of the file, or give it to that user: chown",
+    errno.EROFS: "the file system is mounted read-only: see dmesg, or use another disk",
+    errno.EDQUOT: "this user's quota is used up: free some space, or raise it",
+    errno.EIO: "the disk fails: see dmesg; weir backup what can be read, then weir salvage",
+}
 #: Write and sync in one system call (Linux); elsewhere a second call follows.
 _WRITE_SYNC_FLAG: int | None = getattr(os, "RWF_DSYNC", None)
 #: Read what needs no waiting for the disk (Linux); elsewhere a thread reads.
@@ -37,7 +46,7 @@ def _translated(path: str) -> Iterator[None]:
         raise FileMissingError(f"there is no {path}") from missing
     except OSError as failed:
         kind = DiskFullError if failed.errno in _NO_SPACE else DiskError
-        raise kind(f"{path}: {failed.strerror or failed}") from failed
+        raise kind(f"{path}: {failed.strerror or failed}", hint=_HINTS.get(failed.errno or 0)) from failed
 
 
 class RealFile:

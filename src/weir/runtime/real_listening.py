@@ -104,7 +104,23 @@ async def bind(host: str, port: int) -> list[socket.socket]:
     except OSError as refused:
         if refused.errno == errno.EADDRINUSE:
             raise AddressInUseError(f"{host}:{port} is in use") from refused
-        raise ConnectFailedError(f"cannot listen on {host}:{port}: {refused}") from refused
+        raise _refusal(host, port, refused) from refused
+
+
+def _refusal(host: str, port: int, refused: OSError) -> ConnectFailedError:
+    what, hint = f"cannot listen on {host}:{port}: {refused.strerror or refused}", "check host and port"
+    if refused.errno in (errno.EACCES, errno.EPERM):
+        hint = (
+            "ports below 1024 need a right: take a higher one, or let systemd give it (AmbientCapabilities="
+            "CAP_NET_BIND_SERVICE)"
+        )
+    elif refused.errno == errno.EADDRNOTAVAIL:
+        hint = (
+            "this machine has no such address: listen on 0.0.0.0 or 127.0.0.1, or on one that `ip address` shows"
+        )
+    elif isinstance(refused, socket.gaierror):
+        hint = "no address is known for that name: write 0.0.0.0, 127.0.0.1, or a name of this machine"
+    return ConnectFailedError(what, hint=hint)
 
 
 def _bound(addresses: Sequence[tuple[int, Any]]) -> list[socket.socket]:

@@ -5,6 +5,8 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from weir.model.errors import DiskFullError
+
 log = logging.getLogger(__name__)
 
 
@@ -36,7 +38,8 @@ class TaskScope:
             return
         failure = task.exception()
         if failure is not None:
-            log.error("background task %s failed: %s", task.get_name(), failure, exc_info=failure)
+            trace = None if isinstance(failure, DiskFullError) else failure  # it says all that there is to know
+            log.error("background task %s failed: %s", task.get_name(), failure, exc_info=trace)
             if self._on_failure is not None:
                 self._on_failure(failure)
 

@@ -18,6 +18,7 @@ from weir.server.bookie import BookieNode, BookieNodeSettings
 from weir.server.open_listeners import is_local
 from weir.server.sync_policy import parse_sync
 from weir.server.up import serve_until_signal
+from weir.server.usable_folder import check_usable
 
 log = logging.getLogger(__name__)
 
@@ -104,6 +105,7 @@ def serve(
     ready_file: str | None,
 ) -> None:
     """Run a storage node."""
+    check_usable("--data", data)
     settings = BookieNodeSettings(
         bookie=BookieSettings(
             BookieId(parse_id(bookie_id)),

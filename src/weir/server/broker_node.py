@@ -32,7 +32,7 @@ from weir.gateway.pulsar.settings import PulsarSettings
 from weir.gateway.rocketmq.connection.server import RocketmqServer
 from weir.gateway.rocketmq.connection.settings import RocketmqSettings
 from weir.meta import keys
-from weir.model.errors import NotAuthenticatedError, WeirError
+from weir.model.errors import ConfigError, NotAuthenticatedError, WeirError
 from weir.model.load import BrokerLoad
 from weir.model.registry import STANDALONE
 from weir.runtime.interfaces import Disk, Runtime
@@ -50,7 +50,7 @@ from weir.server.config_parts import TokenSettings
 from weir.server.console import ConsoleService, disk_of, session_key, token_maker
 from weir.server.decommission import StorageAdministration
 from weir.server.gateway_metrics import GatewayMetrics, gateway_families
-from weir.server.listening import BoundNetwork
+from weir.server.listening import BoundNetwork, naming_setting
 from weir.server.loop_metrics import loop_families
 from weir.server.node import Node
 from weir.server.open_listeners import log_open, open_families
@@ -262,7 +262,8 @@ class BrokerNode(Node):
             if address is not None:
                 tls_of = self._tls_of(name, tls)
                 reserve = name in ("http", "https")  # health is answered even without file descriptors
-                self._bound[name] = await self._net.bind(address, tls=tls_of, reserve=reserve)
+                with naming_setting(name):
+                    self._bound[name] = await self._net.bind(address, tls=tls_of, reserve=reserve)
 
     def _tls_of(self, name: str, tls: SSLContext | None) -> SSLContext | None:
         if name == PEER:
@@ -459,11 +460,16 @@ def _name_and_password(basic: bytes) -> bytes:
 
 
 async def _verifier(disk: Disk, settings: TokenSettings) -> TokenVerifier | None:
-    if settings.secret:
-        return TokenVerifier(load_secret(await read_key(settings.secret, disk)), settings.rules)
-    if settings.public_key:
-        return TokenVerifier(load_public_key(await read_key(settings.public_key, disk)), settings.rules)
-    return None
+    named, source = ("auth.token_secret", settings.secret)
+    if not source:
+        named, source = ("auth.token_public_key", settings.public_key)
+    if not source:
+        return None
+    try:
+        key = await read_key(source, disk)
+        return TokenVerifier(load_secret(key) if settings.secret else load_public_key(key), settings.rules)
+    except ConfigError as wrong:
+        raise ConfigError(f"{named}: {wrong.what}", hint=wrong.hint) from None
 
 
 def _secure(name: str) -> bool:

@@ -14,6 +14,7 @@ from weir.server.config_types import (
     BOUNDED_SIZE,
     COUNT,
     FLAG,
+    HOST,
     NAMES,
     OPTIONAL_ADDRESS,
     SECONDS,
@@ -58,7 +59,7 @@ class Listeners:
         OPTIONAL_ADDRESS, None, "The other brokers of a cluster; empty: this broker is on its own."
     )
     advertised_host: str = setting(
-        TEXT, "", "The host name that clients are told in lookups; empty: the one that is listened on."
+        HOST, "", "The host name that clients are told in lookups; empty: the one that is listened on."
     )
 
 

@@ -3,6 +3,7 @@
 import socket
 import ssl
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from weir.admin.http import HttpSettings
@@ -28,6 +29,7 @@ from weir.model.errors import ConfigError
 from weir.model.ids import BookieId
 from weir.model.ledger import Quorum
 from weir.model.policies import AutoTopicCreation, BacklogAction, BacklogQuota, Policies, Retention
+from weir.runtime.real_tls import FileContext, TlsFiles
 from weir.server.addresses import Address, advertised
 from weir.server.config import Config
 from weir.server.remote_storage import RemoteStorageSettings
@@ -320,14 +322,19 @@ def tls_context(config: Config) -> ssl.SSLContext | None:
     if not any(secure):
         return None
     if not tls.certificate or not tls.key:
-        raise ConfigError("a TLS listener needs a certificate", hint="set tls.certificate and tls.key")
+        raise ConfigError(
+            "a TLS listener needs a certificate",
+            hint="set tls.certificate and tls.key; weir tls init makes them, and prints the lines for weir.toml",
+        )
+    files = TlsFiles(tls.certificate, tls.key, tls.client_ca)
+    asked = ssl.CERT_OPTIONAL if tls.client_auth == "optional" else ssl.CERT_REQUIRED
+    return FileContext(ssl.PROTOCOL_TLS_SERVER, files, partial(_server_context, asked))
+
+
+def _server_context(asked: ssl.VerifyMode, files: TlsFiles) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        context.load_cert_chain(tls.certificate, tls.key)
-        if tls.client_ca:
-            context.load_verify_locations(tls.client_ca)
-            optional = tls.client_auth == "optional"
-            context.verify_mode = ssl.CERT_OPTIONAL if optional else ssl.CERT_REQUIRED
-    except (OSError, ssl.SSLError) as failure:
-        raise ConfigError(f"the TLS files cannot be used: {failure}", hint="check tls.*") from None
+    context.load_cert_chain(files.certificate, files.key)
+    if files.authority:
+        context.load_verify_locations(files.authority)
+        context.verify_mode = asked
     return context

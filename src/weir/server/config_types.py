@@ -116,6 +116,20 @@ def _address_or_none(raw: object) -> Address | None:
     return None if raw == "" else _address(raw)
 
 
+def _host(raw: object) -> str:
+    host = _text(raw).strip()
+    plain = host.removeprefix("[").removesuffix("]")
+    if "://" in host or "/" in host:
+        raise ValueError("write the name or address alone, without a scheme: weir.example")
+    if ":" in plain and plain.count(":") == 1:
+        raise ValueError("write it without a port: clients are told each listener's own")
+    if plain in ("0.0.0.0", "::"):  # noqa: S104: refused, not listened on
+        raise ValueError("clients cannot come to all addresses: write the one that they reach, or leave it empty")
+    if any(sign.isspace() or not sign.isprintable() for sign in plain):
+        raise ValueError
+    return plain
+
+
 def _names(raw: object) -> tuple[str, ...]:
     if isinstance(raw, str):
         raw = [part.strip() for part in raw.split(",")] if raw.strip() else []
@@ -157,6 +171,7 @@ OPTIONAL_ADDRESS: SettingType[Address | None] = SettingType(
     _address_or_none,
     lambda address: "" if address is None else str(address),
 )
+HOST = SettingType("host", "write a host name or an address, as in weir.example; empty for none", _host)
 SYNC: SettingType[float | None] = SettingType(
     "always | periodic:MS", "write always, or periodic:MILLISECONDS", lambda raw: parse_sync(_text(raw)), show_sync
 )

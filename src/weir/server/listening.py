@@ -4,10 +4,26 @@ So a port that is in use is reported at once, and a free one that the system cho
 tell others about it are made. Who connects early waits until the server behind the address accepts.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from ssl import SSLContext
 
+from weir.model.errors import AddressInUseError, ConnectFailedError
 from weir.runtime.interfaces import Connection, Listener, Network
 from weir.server.addresses import Address
+
+
+@contextmanager
+def naming_setting(listener: str) -> Iterator[None]:
+    """Errors of listening say which setting to change."""
+    key = f"listeners.{listener}"
+    try:
+        yield
+    except AddressInUseError as refused:
+        hint = f"stop whoever listens there, or choose another port: --set {key}=127.0.0.1:0 takes a free one"
+        raise AddressInUseError(f"{key}: {refused.what}", hint=hint) from refused
+    except ConnectFailedError as refused:
+        raise ConnectFailedError(f"{key}: {refused.what}", hint=refused.hint) from refused
 
 
 class BoundNetwork:

@@ -22,6 +22,7 @@ from weir.server.logs import set_up_logs
 from weir.server.remote_storage import RemoteStorage
 from weir.server.storage_node import StorageNode
 from weir.server.up import Served, say_gone, serve_until_signal
+from weir.server.usable_folder import check_usable
 
 log = logging.getLogger(__name__)
 
@@ -99,6 +100,7 @@ def storage(
 ) -> None:
     """Serve the storage and the metadata of one folder to brokers."""
     config = load_config(ctx, config_file, assignments, {} if data is None else {"data": data})
+    check_usable("--data", config.data)
     if not config.cluster.secret:
         raise ConfigError("whoever comes for metadata must know a secret", hint="set cluster.secret")
     ready = ready_path(ready_file)

@@ -15,6 +15,7 @@ from weir.bookie.settings import BookieSettings
 from weir.bookie.space import BookieState, size_text
 from weir.broker.peers.settings import PeerCredentials
 from weir.datafolder.folder import DataFolder
+from weir.datafolder.format import check_format, write_format
 from weir.datafolder.freezing import Freezer
 from weir.ledger.bookies import BookieDirectory
 from weir.ledger.client import LedgerClient
@@ -112,12 +113,14 @@ class StorageFolder(Node):
         self._started.push_async_callback(lock.release)
         if self._on_locked is not None:
             self._on_locked()
+        await check_format(runtime.disk, folder)
         accept_loss = self._settings.accept_loss
         meta = await open_embedded(runtime, f"{folder}/meta", accept_loss=accept_loss)
         self._started.push_async_callback(meta.close)
         bookie = await Bookie.open(runtime, self._settings.bookie, accept_loss=accept_loss)
         self._started.push_async_callback(bookie.close)
         await self._know(meta, bookie)
+        await write_format(runtime.disk, folder)
         self._meta, self._bookie = meta, bookie
 
     async def _know(self, meta: EmbeddedMeta, bookie: Bookie) -> None:

@@ -1,10 +1,13 @@
 """`weir up`: a whole Weir, in one process or with workers of its own, until a signal ends it."""
 
+import asyncio
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 
 from weir.cli.found import DEFAULT_URL, LISTENING_FILE, http_url
+from weir.model.errors import ConfigError
 from weir.runtime.interfaces import Runtime
 from weir.runtime.real import run
 from weir.runtime.real_watch import LoopWatch
@@ -13,8 +16,10 @@ from weir.server.config import Config
 from weir.server.config_options import config_options
 from weir.server.node_commands import load_config, ready_path, settle
 from weir.server.open_listeners import warning
+from weir.server.start_warnings import start_warnings, unknown_host
 from weir.server.streams_runner import served
 from weir.server.up import Served, say_gone, serve_until_signal
+from weir.server.usable_folder import check_usable
 from weir.server.workers import WorkerOptions, Workers
 
 
@@ -69,6 +74,7 @@ def up(
 ) -> None:
     """Run a whole Weir on this machine: broker, storage and metadata in one process."""
     config = load_config(ctx, config_file, assignments, {} if data is None else {"data": data})
+    _check(config)
     ready = ready_path(ready_file)
     if workers is None:
         run(lambda runtime: _up(runtime, config, ready, accept_loss=accept_loss, streams=streams))
@@ -76,6 +82,17 @@ def up(
     given = (*assignments, f"data={config.data}")
     options = WorkerOptions(config_file, given, workers, accept_loss=accept_loss)
     run(lambda runtime: _up_with_workers(runtime, config, ready, options, streams=streams))
+
+
+def _check(config: Config) -> None:
+    """ConfigError for what `weir up` cannot do, before anything is opened."""
+    check_usable("--data", config.data)
+    if config.cluster.meta:
+        raise ConfigError(
+            f"weir up has its metadata in its own folder, and cluster.meta = {config.cluster.meta} is for brokers"
+            " of a cluster",
+            hint="leave cluster.meta out, or run weir broker",
+        )
 
 
 async def _up_with_workers(
@@ -106,6 +123,16 @@ def _say_up(node: Served, config: Config) -> None:
     told = warning(config, node.addresses)
     if told is not None:
         click.echo(f"warning: {told}")
+    for one in start_warnings(config, now=datetime.now(UTC)):
+        click.echo(f"warning: {one}", err=True)
+    asyncio.get_running_loop().run_in_executor(None, _say_unknown_host, config)
+
+
+def _say_unknown_host(config: Config) -> None:
+    """Later than the rest: a resolver may take its time."""
+    told = unknown_host(config)
+    if told:
+        click.echo(f"warning: {told}", err=True)
 
 
 async def _up(

@@ -14,6 +14,9 @@ from weir.ledger.writer import LedgerWriter
 from weir.model.batch import Batch
 from weir.model.check import check
 from weir.model.errors import (
+    BookieError,
+    DiskError,
+    LedgerError,
     LedgerNotFoundError,
     OffsetTrimmedError,
     StreamClosedError,
@@ -30,6 +33,7 @@ from weir.stream.context import StreamContext
 from weir.stream.held_chain import HeldChain
 from weir.stream.history import History
 from weir.stream.left import Left
+from weir.stream.read_failures import ReadFailures
 from weir.stream.state import StateLog
 from weir.stream.unwritten import Unwritten, gaps
 
@@ -54,6 +58,7 @@ class Stream:
         self._ahead = ReadAhead(name, context.ahead, context.settings.ahead_bytes, self._read_old)
         #: How its former holder left it, until its state is opened.
         self._left: Left | None = None
+        self._failures = ReadFailures(name, context.runtime.clock)
 
     @classmethod
     async def open(
@@ -256,7 +261,7 @@ class Stream:
 
     async def read(self, offset: int, max_bytes: int) -> list[Batch]:
         """Acknowledged batches from the one that holds `offset` on, at least one; none only at the end.
-        OffsetTrimmedError if the offset is gone."""
+        OffsetTrimmedError if the offset is gone; ReadFailedError if its storage does not give it."""
         if offset >= self.end_offset:
             return []
         if offset < self.start_offset:
@@ -264,7 +269,12 @@ class Stream:
         while True:
             if offset >= self.written_to:
                 return self._read_unwritten(offset, max_bytes)
-            found = self._tail.read(offset, max_bytes) or await self._ahead.read(offset, max_bytes)
+            try:
+                found = self._tail.read(offset, max_bytes) or await self._ahead.read(offset, max_bytes)
+            except (LedgerError, BookieError, DiskError) as failure:
+                raise self._failures.failed(offset, self.end_offset, failure) from failure
+            if self._failures:
+                self._failures.succeeded(offset)
             if found or offset >= self.end_offset:
                 return self._merged(found, offset, max_bytes)
 

@@ -194,7 +194,7 @@ async def _read_file(path: str, disk: Disk) -> bytes:
     try:
         file = await disk.open(path)
     except FileMissingError:
-        raise ConfigError(f"there is no key file {path}") from None
+        raise ConfigError(f"there is no key file {path}", hint="weir token secret makes a key") from None
     try:
         data = await file.read_at(0, _MAX_KEY_BYTES + 1)
     finally:
@@ -209,7 +209,10 @@ def _from_base64(text: str) -> bytes:
     try:
         return base64.b64decode(compact + "=" * (-len(compact) % 4), validate=True)
     except (binascii.Error, ValueError):
-        raise ConfigError("a key is neither a file (file:///path) nor base64 (data:;base64,...)") from None
+        raise ConfigError(
+            "a key is neither a file (file:///path) nor base64 (data:;base64,...)",
+            hint="write file:/path, or base64:... for the key itself; weir token secret makes one",
+        ) from None
 
 
 def load_secret(data: bytes) -> bytes:
@@ -244,7 +247,7 @@ def load_public_key(data: bytes) -> "PublicKeyTypes":
             return serialization.load_pem_public_key(data)
         return serialization.load_der_public_key(data)
     except (ValueError, TypeError, UnsupportedAlgorithm) as bad:
-        raise ConfigError(f"this is not a public key: {bad}") from None
+        raise ConfigError("this is not a public key", hint="weir token keys makes one; PEM or DER") from bad
 
 
 def load_private_key(data: bytes) -> "PrivateKeyTypes":
@@ -257,7 +260,7 @@ def load_private_key(data: bytes) -> "PrivateKeyTypes":
             return serialization.load_pem_private_key(data, password=None)
         return serialization.load_der_private_key(data, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as bad:
-        raise ConfigError(f"this is not a private key: {bad}") from None
+        raise ConfigError("this is not a private key", hint="without a password, as PEM or DER") from bad
 
 
 # --- for the command line -------------------------------------------------------------------------------------

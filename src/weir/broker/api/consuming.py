@@ -101,7 +101,8 @@ class Consumer(Protocol):
 
     async def next(self, credit: int) -> list[Delivery]:
         """Wait for deliveries that cost at most `credit` messages (a whole batch may exceed it by its size; the
-        caller's credit then goes negative). Cancelling loses nothing."""
+        caller's credit then goes negative). Cancelling loses nothing. ReadStuckError tells, once in a while, that
+        what comes next cannot be read: whoever calls again waits on."""
 
     def take(self, credit: int) -> list[Delivery]:
         """`next`, without waiting: nothing, if nothing is at hand. Not while a `next` waits."""

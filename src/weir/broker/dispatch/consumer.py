@@ -10,7 +10,7 @@ from weir.broker.api import Delivery, SubscribeRequest
 from weir.broker.dispatch.pieces import Pieces
 from weir.broker.filters.compiled import CompiledFilter
 from weir.broker.topic.meters import Histogram, Meter
-from weir.model.errors import ConsumerClosedError, NotAllowedError, NotAuthorisedError
+from weir.model.errors import ConsumerClosedError, NotAllowedError, NotAuthorisedError, WeirError
 from weir.runtime.byte_budget import ByteShare
 from weir.runtime.interfaces import Clock
 from weir.runtime.waiters import Waiters
@@ -177,6 +177,11 @@ class BrokerConsumer:
         self.set_active(False)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(ConsumerClosedError("the consumer is cancelled"))
+
+    def fail(self, failure: WeirError) -> None:
+        """Whoever waits for more is told why nothing comes, and may wait again."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(failure)
 
     def shut(self, reason: str) -> None:
         """The broker closes it."""

@@ -8,7 +8,13 @@ from typing import Protocol
 
 from weir.broker.settings import BrokerSettings
 from weir.model.batch import Batch
-from weir.model.errors import OffsetTrimmedError, StreamClosedError, StreamFencedError, WeirError
+from weir.model.errors import (
+    OffsetTrimmedError,
+    ReadStuckError,
+    StreamClosedError,
+    StreamFencedError,
+    WeirError,
+)
 from weir.runtime.interfaces import Clock
 from weir.runtime.tasks import TaskScope
 from weir.stream.tail import MOST_BATCHES
@@ -18,6 +24,8 @@ log = logging.getLogger(__name__)
 
 #: Reading much more than the credit is good for would be wasted; a message seldom has more than so much.
 _GUESSED_BYTES = 4096
+#: Who waits for what cannot be read is told again after so long.
+_TELL_AGAIN_S = 30.0
 
 
 class Source(Protocol):
@@ -35,16 +43,26 @@ class Source(Protocol):
 
 
 class Feed:
-    """One reader's view of a source. `wake` is called when a read that `get` began has ended."""
+    """One reader's view of a source. `wake` is called when a read that `get` began has ended; `stuck` when reads
+    of the same place have failed for long, which go on all the same."""
 
     def __init__(
-        self, source: Source, clock: Clock, settings: BrokerSettings, tasks: TaskScope, wake: Callable[[], None]
+        self,
+        source: Source,
+        clock: Clock,
+        settings: BrokerSettings,
+        tasks: TaskScope,
+        wake: Callable[[], None],
+        *,
+        stuck: Callable[[ReadStuckError], None] = lambda failure: None,
     ) -> None:
         self._source = source
         self._clock = clock
         self._settings = settings
         self._tasks = tasks
         self._wake = wake
+        self._stuck = stuck
+        self._told_at = float("-inf")
         self._read: list[Batch] = []  # what the last read in the background brought
         self._read_from = 0
         self._reading: asyncio.Task[None] | None = None
@@ -90,7 +108,15 @@ class Feed:
             return
         except WeirError as failed:
             log.warning("a read at offset %s failed, trying again: %s", offset, failed)
+            if isinstance(failed, ReadStuckError):
+                self._tell(failed)
             await self._clock.sleep(self._settings.read_pause_s)
         finally:
             self._reading = None
         self._wake()
+
+    def _tell(self, failure: ReadStuckError) -> None:
+        now = self._clock.monotonic()
+        if now - self._told_at >= _TELL_AGAIN_S:
+            self._told_at = now
+            self._stuck(failure)

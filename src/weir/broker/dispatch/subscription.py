@@ -33,7 +33,7 @@ from weir.broker.topic.meters import Meter
 from weir.broker.transactions.decided_log import DecidedLog
 from weir.model.batch import Batch
 from weir.model.bits import Run
-from weir.model.errors import FilterError, NotAllowedError, SubscriptionBusyError, WeirError
+from weir.model.errors import FilterError, NotAllowedError, ReadStuckError, SubscriptionBusyError, WeirError
 from weir.model.fifo import FIFO_PROPERTY, FIFO_RETRY, is_fifo
 from weir.model.filters import MessageFilter, filter_in, with_filter
 from weir.model.policies import Rate
@@ -269,7 +269,9 @@ class Subscription:
         parts = DispatchParts(
             self.cursor,
             around.settings,
-            lambda wake: ScreenedFeed(source, around.clock, around.settings, around.tasks, wake, screen=screen),
+            lambda wake: ScreenedFeed(
+                source, around.clock, around.settings, around.tasks, wake, screen=screen, stuck=self._stuck
+            ),
             lambda wake: Brake(around.clock, (around.topic_rate, self.rate), wake),
             screen.visible,
             self._counts,
@@ -290,6 +292,10 @@ class Subscription:
             dead=partial(around.given_up.dead, self),
             groups_of=around.groups_of if is_fifo(self.properties) else None,
         )
+
+    def _stuck(self, failure: ReadStuckError) -> None:
+        for consumer in list(self.consumers):
+            consumer.fail(failure)
 
     async def leave(self, consumer: BrokerConsumer, *, failed: bool = False) -> None:
         """The consumer closes itself. `failed`: no, its client is gone without a word."""

@@ -13,6 +13,7 @@ from weir.broker.filters.masks import Masks
 from weir.broker.settings import BrokerSettings
 from weir.model.batch import Batch, BatchFlags
 from weir.model.bits import Run, runs_of
+from weir.model.errors import ReadStuckError
 from weir.runtime.interfaces import Clock
 from weir.runtime.tasks import TaskScope
 from weir.stream.cursor import Cursor
@@ -139,8 +140,9 @@ class ScreenedFeed(Feed):
         wake: Callable[[], None],
         *,
         screen: Screen,
+        stuck: Callable[[ReadStuckError], None] = lambda failure: None,
     ) -> None:
-        super().__init__(source, clock, settings, tasks, wake)
+        super().__init__(source, clock, settings, tasks, wake, stuck=stuck)
         self._screen = screen
         self._looking = False
 

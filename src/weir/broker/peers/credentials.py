@@ -2,11 +2,13 @@
 
 import ssl
 from dataclasses import dataclass
+from functools import partial
 
 from weir.broker.access.tokens import read_key
 from weir.broker.peers.settings import PeerCredentials
 from weir.model.errors import ConfigError
 from weir.runtime.interfaces import Disk
+from weir.runtime.real_tls import FileContext, TlsFiles
 from weir.wire.proof import ClusterSecret
 
 
@@ -51,16 +53,17 @@ def _context(settings: ClusterCredentialSettings, *, server: bool) -> ssl.SSLCon
             "certificates between nodes need all three of certificate, key and authority",
             hint="set cluster.certificate, cluster.key and cluster.authority",
         )
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
+    names = ("cluster.certificate", "cluster.key", "cluster.authority")
+    files = TlsFiles(settings.certificate, settings.key, settings.authority, names)
+    protocol = ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT
+    return FileContext(protocol, files, partial(_filled, protocol))
+
+
+def _filled(protocol: int, files: TlsFiles) -> ssl.SSLContext:
+    context = ssl.SSLContext(protocol)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_REQUIRED
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        context.load_cert_chain(settings.certificate, settings.key)
-        context.load_verify_locations(settings.authority)
-    except (OSError, ssl.SSLError) as failure:
-        raise ConfigError(
-            f"the cluster's TLS files cannot be used: {failure}",
-            hint="check cluster.certificate, .key, .authority",
-        ) from None
+    context.load_cert_chain(files.certificate, files.key)
+    context.load_verify_locations(files.authority)
     return context

@@ -35,6 +35,7 @@ CODES: dict[type[BaseException], ReplyCode] = {
     errors.StreamNotFoundError: _C.NOT_FOUND,
     errors.StreamClosedError: _C.NOT_FOUND,
     errors.StreamFencedError: _C.NOT_FOUND,
+    errors.ReadFailedError: _C.NOT_FOUND,
     errors.TenantNotFoundError: _C.NOT_FOUND,
     errors.NamespaceNotFoundError: _C.NOT_FOUND,
     errors.SubscriptionNotFoundError: _C.NOT_FOUND,

@@ -168,6 +168,9 @@ CODES: dict[type[BaseException], Code] = {
     errors.StreamTerminatedError: Code.POLICY_VIOLATION,
     errors.StreamBusyError: Code.NOT_LEADER_OR_FOLLOWER,
     errors.OffsetTrimmedError: Code.OFFSET_OUT_OF_RANGE,
+    errors.ReadFailedError: Code.KAFKA_STORAGE_ERROR,
+    # Of this one clients tell, naming topic and offset, and go on trying; of a storage error they say nothing.
+    errors.ReadStuckError: Code.UNKNOWN_SERVER_ERROR,
     # broker
     errors.NotAuthenticatedError: Code.SASL_AUTHENTICATION_FAILED,
     errors.NotAuthorisedError: Code.TOPIC_AUTHORIZATION_FAILED,

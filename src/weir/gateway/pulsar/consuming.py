@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from weir.broker.api import Consumer, Delivery, SubscriptionType, Topic
 from weir.gateway.pulsar.acking import Acking
+from weir.gateway.pulsar.errors import code_of, text_of
 from weir.gateway.pulsar.translate import is_long, translate, translate_in_steps
 from weir.gateway.pulsar.unacked import EntryPosition, Unacked
-from weir.model.errors import ConnectionLostError, ConsumerClosedError, WeirError
+from weir.model.errors import ConnectionLostError, ConsumerClosedError, ReadStuckError, WeirError
 from weir.model.ids import Buffer
 from weir.runtime.turns import UNIT_BYTES
 from weir.wire.pulsar.hot import BrokerEntries, Deliveries
@@ -92,7 +93,13 @@ class ConsumerLink:
                 while self.credit <= 0:
                     self._flowing = asyncio.get_running_loop().create_future()
                     await self._flowing
-                deliveries = await consumer.next(self.credit)
+                try:
+                    deliveries = await consumer.next(self.credit)
+                except ReadStuckError as stuck:  # its client logs it, and waits on
+                    self._session.answer(
+                        api.CommandError(request_id=NO_REQUEST, error=code_of(stuck), message=text_of(stuck))
+                    )
+                    continue
                 size = sum(len(delivery.batch.payload) for delivery in deliveries)
                 units = 1 + len(deliveries) // _DELIVERIES_PER_UNIT + size // UNIT_BYTES
                 try:

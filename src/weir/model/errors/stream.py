@@ -37,3 +37,13 @@ class NotHeldError(StreamError):
 
 class HalfDecidedError(StreamError):
     """The half message was decided before, and otherwise."""
+
+
+class ReadFailedError(StreamError):
+    """Messages are there and cannot be read now; trying again may help. Names the stream and the offset."""
+
+    hint = "`weir doctor` and the broker's log say which storage does not answer"
+
+
+class ReadStuckError(ReadFailedError):
+    """The same, for so long that whoever waits for these messages is told."""

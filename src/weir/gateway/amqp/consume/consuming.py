@@ -10,7 +10,7 @@ from weir.gateway.amqp.channel.taken import Range, Taken
 from weir.gateway.amqp.consume.decoded import is_long, opened, opened_in_steps
 from weir.gateway.amqp.consume.marking import marked
 from weir.model.bits import runs_of
-from weir.model.errors import ConnectionLostError, ConsumerClosedError, WeirError
+from weir.model.errors import ConnectionLostError, ConsumerClosedError, ReadFailedError, WeirError
 from weir.model.ids import Buffer
 from weir.model.queues import QueueKind
 from weir.runtime.turns import UNIT_BYTES
@@ -103,6 +103,8 @@ class ConsumerLink(Taken):
                     await turns.next()
         except (ConsumerClosedError, ConnectionLostError):
             pass  # whoever follows the consumer, or receives, tells
+        except ReadFailedError as failed:
+            self._channel.fail(failed)  # a cancellation could not say why
         except WeirError as failed:
             log.warning("a consumer of queue %r is cancelled: %s", self._name, failed)
             await self._cancelled()

@@ -1,0 +1,194 @@
+"""TLS contexts made of files, which follow their files: what is renewed serves from the next connection on.
+
+What is wrong with a file is said by the name of its setting. `FileContext` looks at the files whenever a
+connection begins (that costs less than a hundredth of its handshake); what it cannot use then, it leaves, and says
+so."""
+
+import logging
+import os
+import ssl
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from weir.model.errors import ConfigError
+
+if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
+
+log = logging.getLogger(__name__)
+
+#: Whoever has to renew a certificate wants to know before clients do.
+_SOON = timedelta(days=14)
+_RENEW = "make a new one: weir tls renew, or ask whoever signed it"
+_MAKE = "weir tls init makes certificates"
+
+Stamp = tuple[tuple[int, int, int] | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """A certificate with its chain and its key, and the authority of those on the other side, if they are asked
+    for certificates. `settings`: the names of the three in the configuration."""
+
+    certificate: str
+    key: str
+    authority: str = ""
+    settings: tuple[str, str, str] = ("tls.certificate", "tls.key", "tls.client_ca")
+
+    def check(self) -> None:
+        """ConfigError with the one thing that is wrong, and what to do about it."""
+        chain = _certificates(self.settings[0], self.certificate)
+        key = _key(self.settings[1], self.key)
+        if _public(chain[0].public_key()) != _public(key.public_key()):
+            raise ConfigError(
+                f"{self.settings[1]} {self.key} is not the key of the certificate {self.certificate}",
+                hint=f"set {self.settings[0]} and {self.settings[1]} to the two files of one certificate",
+            )
+        if self.authority:
+            _certificates(self.settings[2], self.authority)
+
+    def warnings(self, now: datetime) -> list[str]:
+        """What clients will not like about the certificates, or soon not. The files are known to be whole."""
+        found = [(self.settings[0], self.certificate)]
+        if self.authority:
+            found.append((self.settings[2], self.authority))
+        return [
+            told for setting, path in found if (told := _age(setting, path, _certificates(setting, path)[0], now))
+        ]
+
+    def stamp(self) -> Stamp:
+        """Another one as soon as a file is another one."""
+        return tuple(_stamp_of(path) for path in (self.certificate, self.key, self.authority) if path)
+
+
+class FileContext(ssl.SSLContext):
+    """A context for one side of connections, as `make` fills it from the files. Each connection gets the newest
+    that could be used."""
+
+    _files: TlsFiles
+    _make: Callable[[TlsFiles], ssl.SSLContext]
+    _stamp: Stamp
+    _now: ssl.SSLContext
+
+    def __new__(cls, protocol: int, files: TlsFiles, make: Callable[[TlsFiles], ssl.SSLContext]) -> "FileContext":
+        self = super().__new__(cls, protocol)
+        self._files = files
+        self._make = make
+        self._stamp = files.stamp()
+        self._now = _made(files, make)
+        for told in files.warnings(datetime.now(UTC)):
+            log.warning(told)
+        return self
+
+    def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
+        """What asyncio and uvloop call for each connection."""
+        stamp = self._files.stamp()
+        if stamp != self._stamp:
+            self._stamp = stamp  # what is wrong is said once, and tried again when it changes
+            try:
+                self._now = _made(self._files, self._make)
+            except ConfigError as wrong:
+                log.warning("the TLS files have changed and cannot be used; the old ones go on: %s", wrong)
+            else:
+                log.info("the TLS files have changed: %s serves from now on", self._files.certificate)
+                for told in self._files.warnings(datetime.now(UTC)):
+                    log.warning(told)
+        return self._now.wrap_bio(*args, **options)
+
+
+def _made(files: TlsFiles, make: Callable[[TlsFiles], ssl.SSLContext]) -> ssl.SSLContext:
+    files.check()
+    try:
+        return make(files)
+    except (OSError, ssl.SSLError) as failure:
+        names = ", ".join(files.settings)
+        raise ConfigError(f"the TLS files cannot be used: {failure}", hint=f"check {names}") from None
+
+
+def _read(setting: str, path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        raise ConfigError(
+            f"{setting}: there is no file {path}", hint=f"name a file that is there; {_MAKE}"
+        ) from None
+    except IsADirectoryError:
+        raise ConfigError(f"{setting}: {path} is a folder", hint="name the file in it") from None
+    except PermissionError:
+        raise ConfigError(
+            f"{setting}: {path} may not be read by the user that runs Weir",
+            hint=f"chown it to user id {os.geteuid()}",
+        ) from None
+    except OSError as failure:
+        raise ConfigError(f"{setting}: {path} cannot be read: {failure.strerror}", hint="check the disk") from None
+
+
+def _certificates(setting: str, path: str) -> "Sequence[Certificate]":
+    from cryptography.x509 import load_pem_x509_certificates
+
+    data = _read(setting, path)
+    try:
+        return load_pem_x509_certificates(data)
+    except ValueError:
+        if b"PRIVATE KEY-----" in data:
+            what, hint = "a private key, and no certificate", "are certificate and key mixed up?"
+        elif data[:1] == b"\x30":
+            what, hint = "not in PEM, but in DER", f"openssl x509 -inform der -in {path} -out new.pem"
+        else:
+            what, hint = "no certificate in PEM", f"it begins with -----BEGIN CERTIFICATE-----; {_MAKE}"
+        raise ConfigError(f"{setting}: {path} is {what}", hint=hint) from None
+
+
+def _key(setting: str, path: str) -> Any:
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    data = _read(setting, path)
+    try:
+        return load_pem_private_key(data, None)
+    except TypeError:
+        raise ConfigError(
+            f"{setting}: {path} is protected by a password, for which Weir cannot ask",
+            hint=f"openssl pkey -in {path} -out plain.key, readable by Weir's user alone",
+        ) from None
+    except (ValueError, UnsupportedAlgorithm):
+        if b"-----BEGIN CERTIFICATE" in data:
+            what, hint = "a certificate, and no private key", "are certificate and key mixed up?"
+        elif data[:1] == b"\x30":
+            what, hint = "not in PEM, but in DER", f"openssl pkey -inform der -in {path} -out new.key"
+        else:
+            what, hint = "no private key in PEM", f"it begins with -----BEGIN PRIVATE KEY-----; {_MAKE}"
+        raise ConfigError(f"{setting}: {path} is {what}", hint=hint) from None
+
+
+def _public(key: Any) -> bytes:
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    return bytes(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo))
+
+
+def _age(setting: str, path: str, certificate: "Certificate", now: datetime) -> str:
+    begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if ends <= now:
+        return f"{setting}: {path} has expired at {ends:%Y-%m-%d %H:%M} UTC, and clients refuse it ({_RENEW})"
+    if begins > now:
+        return (
+            f"{setting}: {path} is good only from {begins:%Y-%m-%d %H:%M} UTC on, here it is {now:%Y-%m-%d %H:%M}"
+            " (check this machine's clock, or wait)"
+        )
+    if ends - now < _SOON:
+        return (
+            f"{setting}: {path} expires at {ends:%Y-%m-%d %H:%M} UTC ({_RENEW}; Weir takes it without a restart)"
+        )
+    return ""
+
+
+def _stamp_of(path: str) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
