@@ -24,7 +24,7 @@ from weir.server.start_warnings import start_warnings, unknown_host
 from weir.testing.certificates import make_certificate
 from weir.testing.processes.up import environment
 
-FREE = [f"--set=listeners.{name}=127.0.0.1:0" for name in ("pulsar", "kafka", "amqp", "http")]
+FREE = [f"--set=listeners.{name}=127.0.0.1:0" for name in ("pulsar", "kafka", "amqp", "rocketmq", "http")]
 SECURE = ["--set=listeners.kafka_tls=127.0.0.1:0"]
 #: Root may do without; whoever is somebody else has none of them.
 _RIGHTS = "-dac_override,-dac_read_search,-net_bind_service"

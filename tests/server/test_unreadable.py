@@ -28,7 +28,7 @@ TOLD = f"public/default/q cannot be read from offset 0 on (it ends at 3): {CAUSE
 
 
 def _weir(folder: Path) -> BrokerNode:
-    settings = [f"listeners.{name}=127.0.0.1:0" for name in ("pulsar", "kafka", "amqp", "http")]
+    settings = [f"listeners.{name}=127.0.0.1:0" for name in ("pulsar", "kafka", "amqp", "rocketmq", "http")]
     settings += [f"data={folder}", "storage.low_water_bytes=0", "storage.high_water_bytes=0"]
     return BrokerNode(real_runtime(), load(assignments=settings).config)
 
