@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from weir.broker.api import StartAt, SubscribeRequest, SubscriptionType
+from weir.broker.api import LetterFilter, StartAt, SubscribeRequest, SubscriptionType
 from weir.model.dead_letters import Death, death_in
 from weir.model.errors import NotAllowedError
 from weir.model.message import Message
@@ -326,5 +326,84 @@ def test_a_broker_that_dies_leaves_waits_and_counts_to_the_next(run: Run) -> Non
         kept = decode_retries(topic.state.get("retries/s"))
         assert [list(having) for having in kept.digits] == [[0, 1]]
         assert [list(some) for some in kept.waits.values()] == [[0, 1]]
+
+    run(scenario)
+
+
+async def dead(stage: Any, *texts: str) -> Any:
+    """Messages of `orders` that failed, and the box that they are in."""
+    await publish(stage, *texts)
+    consumer = await subscribed(stage, {MAX_DELIVERIES: "1"})
+    give_back(consumer, await receive(stage, consumer, len(texts)))
+    await consumer.close()
+    while True:
+        box = (await stage.topic("orders-s-DLQ")).stored.dead_letters
+        if box.waiting == len(texts):
+            return box
+        await stage.runtime.clock.sleep(0.1)
+
+
+def test_dead_letters_are_listed_and_put_back_where_they_came_from(run: Run) -> None:
+    async def scenario(stage: Any) -> None:
+        box = await dead(stage, "a", "b", "c")
+        page = await box.page(LetterFilter(), start=0, most=2)
+        assert [bytes(letter.message.value) for letter in page.letters] == [b"a", b"b"]
+        rest = await box.page(LetterFilter(), start=page.next, most=2)
+        assert ([bytes(letter.message.value) for letter in rest.letters], rest.next) == ([b"c"], None)
+        done = await box.redrive(LetterFilter(sql="weir_dead_offset <> '1'"), start=0, most=100)
+        assert (done.moved, done.kept, done.next, box.waiting) == (2, 0, None, 1)
+        consumer = await subscribed(stage)
+        assert [text for _, text, _ in await receive(stage, consumer, 2)] == ["a", "c"]
+        assert "queue" not in (await stage.topic("orders")).subscriptions
+        back = [messages_of(batch)[0] for batch in await (await stage.topic("orders")).read(3, 1000)]
+        assert death_in(back[0].headers) is None
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        (LetterFilter(topic=TopicName.parse("orders")), 2),
+        (LetterFilter(topic=TopicName.parse("others")), 0),
+        (LetterFilter(subscription="s", reason="delivery_limit"), 2),
+        (LetterFilter(reason="rejected"), 0),
+        (LetterFilter(properties={"weir-dead-offset": "1"}), 1),
+        (LetterFilter(key=b"k"), 0),
+        (LetterFilter(since_ms=1), 2),
+        (LetterFilter(until_ms=1), 0),
+        (LetterFilter(sql="weir_dead_deliveries = 1 AND weir_dead_offset = 0"), 1),
+    ],
+)
+def test_dead_letters_are_found_by_what_they_say(run: Run, wanted: LetterFilter, found: int) -> None:
+    async def scenario(stage: Any) -> None:
+        box = await dead(stage, "a", "b")
+        assert len((await box.page(wanted, start=0, most=10)).letters) == found
+
+    run(scenario)
+
+
+def test_a_letter_whose_topic_is_gone_stays(run: Run) -> None:
+    async def scenario(stage: Any) -> None:
+        box = await dead(stage, "a")
+        await stage.broker.broker.delete(TopicName.parse("orders"), force=True)
+        done = await box.redrive(LetterFilter(), start=0, most=10)
+        assert (done.moved, done.kept, box.waiting) == (0, 1, 1)
+        assert [text for text, _ in await letters(stage, 1)] == ["a"]
+
+    run(scenario)
+
+
+def test_what_waited_while_the_topic_was_moved_comes_once(run: Run) -> None:
+    async def scenario(stage: Any) -> None:
+        consumer = await subscribed(stage, {SCHEDULE: "10s"})
+        await publish(stage, "bad")
+        give_back(consumer, await receive(stage, consumer, 1))
+        await stage.broker.broker.unload(TopicName.parse("orders"))
+        await stage.topic("orders")
+        consumer = await subscribed(stage)
+        await stage.runtime.clock.sleep(20)
+        assert await receive(stage, consumer, 1) == [(0, "bad", 1)]
+        assert await stage.nothing(consumer)
 
     run(scenario)

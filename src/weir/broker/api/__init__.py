@@ -22,6 +22,7 @@ from weir.broker.api.connections import (
     ConnectionTraffic,
 )
 from weir.broker.api.consuming import Consumer, Delivery, KeyShared, StartAt, SubscribeRequest, SubscriptionType
+from weir.broker.api.dead_letters import DeadLetterBox, LetterFilter, LetterPage, Redriven, StoredLetter
 from weir.broker.api.exchanges import Exchanges, NamespaceExchanges, Routed
 from weir.broker.api.flows import BrokerFlows, TopicsFlow
 from weir.broker.api.groups import (
@@ -121,6 +122,7 @@ __all__ = [
     "Consumer",
     "ConsumerStats",
     "CursorStats",
+    "DeadLetterBox",
     "DecommissionProgress",
     "Delivery",
     "Described",
@@ -147,6 +149,8 @@ __all__ = [
     "KeyShared",
     "Latency",
     "LedgerStats",
+    "LetterFilter",
+    "LetterPage",
     "LogReader",
     "LostEntries",
     "MemberInfo",
@@ -169,6 +173,7 @@ __all__ = [
     "QueueMessages",
     "Queues",
     "Receipt",
+    "Redriven",
     "Registry",
     "ReplyReceiver",
     "RoleGroups",
@@ -182,6 +187,7 @@ __all__ = [
     "SqlStreams",
     "StartAt",
     "StorageAdmin",
+    "StoredLetter",
     "StoredTopic",
     "SubscribeRequest",
     "SubscriptionControl",

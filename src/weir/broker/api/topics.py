@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from weir.broker.api.consuming import Consumer, StartAt, SubscribeRequest
+from weir.broker.api.dead_letters import DeadLetterBox
 from weir.broker.api.half_messages import HalfMessages
 from weir.broker.api.publishing import Producer, ProducerRequest
 from weir.broker.api.stats import CompactionStatus, InternalStats, TopicStats
 from weir.model.batch import Batch, HeldId
 from weir.model.held import HeldCount, HeldItem
+from weir.model.retry import RetryPolicy
 from weir.model.topics import TopicName
 from weir.runtime.byte_budget import ByteShare
 
@@ -160,6 +162,10 @@ class SubscriptionControl(Protocol):
     def properties(self) -> Mapping[str, str]: ...
 
     @property
+    def retry(self) -> RetryPolicy:
+        """What becomes of messages that fail: its properties, and where these are silent the topic's policies."""
+
+    @property
     def backlog(self) -> int:
         """How many messages are not acknowledged."""
 
@@ -247,6 +253,10 @@ class StoredTopic(Protocol):
 
     async def delete_subscription(self, name: str, *, force: bool = False) -> None:
         """SubscriptionBusyError while it has consumers, unless forced."""
+
+    @property
+    def dead_letters(self) -> DeadLetterBox:
+        """Those that wait here, if it is where any go."""
 
     # --- messages
 

@@ -369,8 +369,15 @@ class PerMessage:
         """These were leased: those that are not acknowledged have failed, and have waited already."""
         failed = (offsets & self._aside) - self._dead()
         self._aside -= failed
-        self._put_back(failed, failed, 0)
+        self._put_back(self._read_before(failed), failed, 0)
         self.pump()
+
+    def _read_before(self, offsets: BitMap64) -> BitMap64:
+        """Those that come by themselves when the log is read on are not ready twice."""
+        found = BitMap64(offsets)
+        if found and found.max() >= self.read_at:
+            found.remove_range(self.read_at, found.max() + 1)
+        return found
 
     def set_aside(self, consumer: BrokerConsumer | None, ranges: Sequence[Run]) -> BitMap64:
         """Take messages that the consumer has, or that are ready; answers which these were."""
@@ -393,7 +400,7 @@ class PerMessage:
         """What was aside is ready again."""
         back = (offsets & self._aside) - self._dead()
         self._aside -= back
-        self._ready.add(back)
+        self._ready.add(self._read_before(back))
         self.pump()
 
     def forget_ready(self, end: int) -> BitMap64:

@@ -38,7 +38,7 @@ from weir.model.fifo import FIFO_PROPERTY, FIFO_RETRY, is_fifo
 from weir.model.filters import MessageFilter, filter_in, with_filter
 from weir.model.policies import Rate
 from weir.model.queues import QUEUE_SUBSCRIPTION
-from weir.model.retry import RetryPolicy, retry_of
+from weir.model.retry import RetryPolicy, retry_of, with_retry
 from weir.runtime.byte_budget import ByteShare
 from weir.stream.cursor import Cursor
 from weir.stream.state import StateLog
@@ -188,6 +188,7 @@ class Subscription:
             raise NotAllowedError("a compacted view is for exclusive and failover subscriptions")
         self._agree_on_filter(request)
         self._agree_on_order(request)
+        self._agree_on_retry(request)
         per_message = self._is_per_message(request)
         same = (
             self.type is request.type
@@ -247,6 +248,18 @@ class Subscription:
                 hint=f"say the same of {FIFO_PROPERTY}, or nothing",
             )
         self.set_properties({**self.properties, FIFO_PROPERTY: str(wanted).lower()})
+
+    def _agree_on_retry(self, request: SubscribeRequest) -> None:
+        """One policy for all consumers, whoever names it first."""
+        wanted = wanted_retry(request)
+        if wanted is None or wanted == retry_of(self.properties):
+            return
+        if self.consumers:
+            raise SubscriptionBusyError(
+                f"subscription {self.name!r} has consumers that retry in another way",
+                hint="name the same policy, or none; or change the subscription's properties, for all of them",
+            )
+        self.set_properties(with_retry(self.properties, wanted))
 
     def _is_per_message(self, request: SubscribeRequest) -> bool:
         """Shared ones of queues, of topics that have levels, and for those who ask for it."""
@@ -620,6 +633,13 @@ def wanted_order(request: SubscribeRequest) -> bool | None:
         if FIFO_PROPERTY in properties:
             return is_fifo(properties)
     return None
+
+
+def wanted_retry(request: SubscribeRequest) -> RetryPolicy | None:
+    """The retry policy that a consumer names; None if it names none. Its own properties count where it says
+    nothing of the subscription's: not every client can. NotAllowedError for what cannot be."""
+    named = retry_of(request.subscription_properties)
+    return retry_of(request.properties) if named is None else named
 
 
 def _stored_filter(name: str, properties: Mapping[str, str]) -> CompiledFilter | None:

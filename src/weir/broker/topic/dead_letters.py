@@ -78,6 +78,11 @@ class TopicLetters:
             )
         return found
 
+    def close(self) -> None:
+        """Whoever waits for letters to arrive waits for another broker."""
+        for outbox in self._outboxes.values():
+            outbox.arrived.wake()
+
     # --- for subscriptions --------------------------------------------------------------------------------------
 
     def dead(self, subscription: Subscription) -> BitMap64:

@@ -20,6 +20,7 @@ from weir.broker.publish.publishing import Publisher
 from weir.broker.topic.compaction import Compaction
 from weir.broker.topic.held import HeldInTopic
 from weir.broker.topic.key_index import TopicKeyIndex
+from weir.broker.topic.letter_box import LetterBox
 from weir.broker.topic.producer_state_manager import ProducerStateManager
 from weir.broker.topic.stats import internal_stats
 from weir.broker.topic.subscriptions import Subscriptions
@@ -27,6 +28,8 @@ from weir.broker.topic.trimming import Trimming
 from weir.model.batch import Batch
 from weir.model.errors import SubscriptionBusyError
 from weir.model.ids import LedgerId
+from weir.model.queues import QUEUE_SUBSCRIPTION
+from weir.runtime.interfaces import Clock
 from weir.stream.compaction import CompactedView
 from weir.stream.holding.area import HoldingArea
 from weir.stream.log import Stream
@@ -49,6 +52,7 @@ class BrokerStoredTopic:
         members: GroupMembers,
         compaction: Compaction,
         trimming: Trimming,
+        clock: Clock,
         half: TopicHalfMessages,
         key_index: TopicKeyIndex,
     ) -> None:
@@ -62,6 +66,7 @@ class BrokerStoredTopic:
         self._members = members
         self._compaction = compaction
         self._trimming = trimming
+        self._clock = clock
         self.half = half
         self._key_index = key_index
 
@@ -118,6 +123,16 @@ class BrokerStoredTopic:
         if self.members(name) and not force:
             raise SubscriptionBusyError(f"{self.topic.name} is read by members of the group {name!r}")
         await self._subscriptions.delete(name, force=force)
+
+    @property
+    def dead_letters(self) -> LetterBox:
+        subscriptions = self._subscriptions
+        return LetterBox(
+            subscriptions,
+            lambda: subscriptions.letters.of(QUEUE_SUBSCRIPTION),
+            lambda: self.topic.alive,
+            self._clock,
+        )
 
     # --- messages ---------------------------------------------------------------------------------------
 

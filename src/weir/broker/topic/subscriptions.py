@@ -15,7 +15,7 @@ from weir.broker.dispatch.consumer import BrokerConsumer
 from weir.broker.dispatch.gathering import groups_in
 from weir.broker.dispatch.levels import levels_in
 from weir.broker.dispatch.queue_side import QueueSide
-from weir.broker.dispatch.subscription import Subscription, load_subscriptions, wanted_filter
+from weir.broker.dispatch.subscription import Subscription, load_subscriptions, wanted_filter, wanted_retry
 from weir.broker.dispatch.subscription_parts import SubscriptionParts
 from weir.broker.filters.compiled import compiled
 from weir.broker.publish.limits import RateLimit
@@ -30,7 +30,7 @@ from weir.model.filters import MessageFilter, filter_in, with_filter
 from weir.model.policies import Policies, Rate
 from weir.model.priority import NO_LEVELS
 from weir.model.queues import QUEUE_SUBSCRIPTION, QueueRules
-from weir.model.retry import retry_of
+from weir.model.retry import retry_of, with_retry
 from weir.model.topics import TopicName
 from weir.runtime.byte_budget import ByteShare
 from weir.runtime.tasks import TaskScope
@@ -173,6 +173,7 @@ class Subscriptions:
         """Let a consumer in; a subscription that is made for it is stored before this returns."""
         self._check_consumers()
         compiled(wanted_filter(request))  # before a subscription is made for it
+        wanted_retry(request)
         if not request.per_message and self._stream.end_offset > self._stream.written_to:
             await self._stream.write_gap()  # what it gets has a place in the log
         subscription = self.by_name.get(request.subscription)
@@ -232,7 +233,10 @@ class Subscriptions:
             request.start,
             compacted=request.read_compacted,
             durable=request.durable,
-            properties=with_filter(request.subscription_properties, wanted_filter(request) or MessageFilter()),
+            properties=with_retry(
+                with_filter(request.subscription_properties, wanted_filter(request) or MessageFilter()),
+                wanted_retry(request),
+            ),
         )
 
     def _check_made(self, name: str) -> None:

@@ -177,6 +177,7 @@ class BrokerTopic:
             members=context.members,
             compaction=self.compaction,
             trimming=self.trimming,
+            clock=self._clock,
             half=self.half,
             key_index=self.key_index,
         )
@@ -520,6 +521,7 @@ class BrokerTopic:
         self._dead.set_result(failure.what)
         self._disconnect(failure.what)
         self._subscriptions.close()
+        self.letters.close()
 
     def _disconnect(self, reason: str) -> None:
         self.producers.close(reason)
@@ -537,6 +539,7 @@ class BrokerTopic:
             last.push_async_callback(self.view.close)
             last.push_async_callback(self.key_index.close)
             last.push_async_callback(self._tasks.close)
+            last.callback(self.letters.close)
             last.callback(self._subscriptions.close)
             if pass_on is None:
                 last.callback(self._mark_all)

@@ -101,7 +101,7 @@ class FakeProducer:
     async def closed(self) -> str:
         return await asyncio.shield(self._closed)
 
-    async def close(self, *, failed: bool = False) -> None:
+    async def close(self) -> None:
         self.shut("closed by the client")
 
 
@@ -201,7 +201,7 @@ class FakeConsumer:
     async def closed(self) -> str:
         return await asyncio.shield(self._closed)
 
-    async def close(self) -> None:
+    async def close(self, *, failed: bool = False) -> None:
         self.shut("closed by the client")
 
 
