@@ -73,6 +73,7 @@ RULES = [
     ("consume", r".* /admin/weir/v1/backlog/.*"),
     ("consume", r".* /admin/weir/v1/(offsets|waiting|found|groups)/.*"),
     ("consume", r"GET /admin/weir/v1/held/.*"),
+    ("consume", r".* /admin/weir/v1/dead-letters/.*"),
     ("produce", r".*/admin/weir/v1/(held|half)/.*"),
 ]
 PATH = {

@@ -316,6 +316,35 @@ def test_every_route_is_served(start_weir, tmp_path) -> None:
             ("GET", f"{area}/count", None, {"batches": 0, "messages": 0}),
         ]
     )
+    retry = {"schedule": "1s 10s", "maxDeliveries": 3, "deadLetterTopic": None}
+    priority = {"levels": 3, "passed": 10, "longestMs": 0}
+    for where, verb in ((f"/admin/v2/namespaces/{NS}", "POST"), (f"/admin/v2/{T}", "POST")):
+        for word, body in (("retry", retry), ("priority", priority)):
+            path = f"{where}/{word}"
+            walk([(verb, path, body, None), ("GET", path, None, body), ("DELETE", path, None, None)])
+    own = f"/admin/v2/{T}/subscription/s/retry"
+    letters = f"/admin/weir/v1/dead-letters/{T}"
+    none = {"next": None, "lookedAt": 0, "waiting": 0}
+    walk(
+        [
+            ("PUT", own, retry, None),
+            (
+                "GET",
+                own,
+                None,
+                {
+                    "active": True,
+                    "schedule": "1s 10s",
+                    "maxDeliveries": 3,
+                    "deadLetterTopic": f"{T}-s-DLQ".replace("persistent/", "persistent://", 1),
+                    "own": retry,
+                },
+            ),
+            ("DELETE", own, None, None),
+            ("GET", letters, None, {"letters": [], **none}),
+            ("POST", f"{letters}/redrive", None, {"moved": 0, "kept": 0, **none}),
+        ]
+    )
     half = f"/admin/weir/v1/half/{T}"
     first, second = (weir.do("POST", half, {"group": "g", "payload": text})["id"] for text in "ab")
     walk(

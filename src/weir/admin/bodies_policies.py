@@ -6,6 +6,7 @@ from msgspec import Meta, Struct, field
 
 from weir.admin.bodies import BundlesData, Permissions
 from weir.admin.routing import Int, Long
+from weir.model.priority import DEFAULT_PASSED
 
 QuotaType = Literal["destination_storage", "message_age"]
 QuotaPolicy = Literal["producer_request_hold", "producer_exception", "consumer_backlog_eviction"]
@@ -49,6 +50,24 @@ class DispatchRate(Struct):
     dispatchThrottlingRateInByte: Long = -1
     relativeToPublishRate: bool = False
     ratePeriodInSecond: Int = 1
+
+
+class RetryBody(Struct):
+    """`schedule`: waits as in `1s 10s 1m`, or bounds as in `1s..10m` or `1s..10m x3`. `maxDeliveries`: 0 for no
+    end. `deadLetterTopic`: "" for `<topic>-<subscription>-DLQ`. What is left out is as the level below says."""
+
+    schedule: str | None = None
+    maxDeliveries: Int | None = None
+    deadLetterTopic: str | None = None
+
+
+class PriorityBody(Struct):
+    """`levels` above 0; 0: none. A lower level that has a message ready has its turn, for one, after `passed` of
+    higher levels, or after `longestMs`; 0: no such bound."""
+
+    levels: Int = 0
+    passed: Int = DEFAULT_PASSED
+    longestMs: Long = 0
 
 
 class DelayedDeliveryPolicies(Struct):

@@ -115,6 +115,8 @@ POLICIES = (
         of=to.auto_subscription_of,
         shown=to.auto_subscription_body,
     ),
+    _both("retry", b.RetryBody, "retry", of=to.retry_of_body, shown=to.retry_body),
+    _both("priority", b.PriorityBody, "priority", of=to.priority_of, shown=to.priority_body),
 )
 
 

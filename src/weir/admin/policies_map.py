@@ -7,6 +7,7 @@ from typing import Any
 from weir.admin import bodies_policies as b
 from weir.admin.bodies import BundlesData, Permissions
 from weir.admin.routing import RefusedError
+from weir.model.errors import NotAllowedError
 from weir.model.policies import (
     AutoTopicCreation,
     BacklogAction,
@@ -16,7 +17,9 @@ from weir.model.policies import (
     Retention,
     SchemaCompatibility,
 )
+from weir.model.priority import Priority
 from weir.model.registry import STANDALONE, Action, Grants, Namespace, check_role
+from weir.model.retry import RetryPolicy, parse_schedule
 from weir.model.topics import NamespaceName, TopicName
 
 
@@ -108,6 +111,30 @@ def auto_subscription_of(body: b.AutoSubscriptionCreationOverride) -> bool:
 
 def auto_subscription_body(value: bool) -> b.AutoSubscriptionCreationOverride:
     return b.AutoSubscriptionCreationOverride(value)
+
+
+def retry_of_body(body: b.RetryBody) -> RetryPolicy:
+    try:
+        schedule = None if body.schedule is None else parse_schedule(body.schedule)
+        return RetryPolicy(schedule, body.maxDeliveries, body.deadLetterTopic)
+    except NotAllowedError as bad:
+        raise RefusedError(412, bad.what, hint=bad.hint) from bad
+
+
+def retry_body(value: RetryPolicy) -> b.RetryBody:
+    schedule = None if value.schedule is None else str(value.schedule)
+    return b.RetryBody(schedule, value.max_deliveries, value.dead_letter_topic)
+
+
+def priority_of(body: b.PriorityBody) -> Priority:
+    try:
+        return Priority(body.levels, body.passed, body.longestMs)
+    except NotAllowedError as bad:
+        raise RefusedError(412, bad.what, hint=bad.hint) from bad
+
+
+def priority_body(value: Priority) -> b.PriorityBody:
+    return b.PriorityBody(value.levels, value.passed, value.longest_ms)
 
 
 def natural(value: int) -> int:

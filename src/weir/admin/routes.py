@@ -21,6 +21,7 @@ from weir.admin.namespaces import Namespaces
 from weir.admin.offsets import Offsets
 from weir.admin.permissions import permission_routes
 from weir.admin.policies import PolicyRoutes
+from weir.admin.retries import Retries
 from weir.admin.routing import Route
 from weir.admin.schemas import Schemas
 from weir.admin.sinks import Sinks
@@ -50,6 +51,7 @@ def admin_routes(context: AdminContext) -> list[Route]:
         *(route for domain in Domain for route in Topics(context, domain).routes()),
         *PolicyRoutes(context, topics=True).routes(),
         *Subscriptions(context).routes(),
+        *Retries(context).routes(),
         *Messages(context).routes(),
         *Browse(context).routes(),
         *permission_routes(context),

@@ -6,6 +6,7 @@ import click
 
 from weir.cli import topic_views as views
 from weir.cli.completing import complete_subscription, complete_topic
+from weir.cli.dead_letters import dead_letters, retry
 from weir.cli.examples import examples
 from weir.cli.output import Output, done
 from weir.cli.remote import Remote, remote_options
@@ -27,11 +28,13 @@ Examples:
   weir subscriptions create orders billing --from earliest
   weir subscriptions reset orders billing --to -1h
   weir subscriptions skip orders billing -n 10
+  weir subscriptions retry orders billing --schedule 1s..10m --max-deliveries 5
+  weir subscriptions dead-letters redrive orders billing
   weir subscriptions filter orders billing --set "amount > 1000"
 """
 )
 def subscriptions() -> None:
-    """List, create, move and delete the subscriptions of a topic."""
+    """List, create, move and delete the subscriptions of a topic; retries, and dead letters."""
 
 
 @subscriptions.command(
@@ -195,6 +198,10 @@ def filter_(
 
     said = views.filter_said(remote.admin(work))
     done(f"subscription {subscription}: {said or 'no filter'}", as_json=as_json)
+
+
+subscriptions.add_command(retry)
+subscriptions.add_command(dead_letters)
 
 
 def _path(topic: str, subscription: str, *rest: str | int) -> str:

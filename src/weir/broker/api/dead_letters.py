@@ -1,6 +1,6 @@
 """Dead letters that wait in a topic: looked at, and put back where they came from."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -63,6 +63,9 @@ class DeadLetterBox(Protocol):
     async def page(self, wanted: LetterFilter, *, start: int, most: int) -> LetterPage:
         """From the offset on, the first ones that are meant. FilterError."""
 
-    async def redrive(self, wanted: LetterFilter, *, start: int, most: int) -> Redriven:
+    async def redrive(
+        self, wanted: LetterFilter, *, start: int, most: int, check: Callable[[TopicName], None] | None = None
+    ) -> Redriven:
         """Put these back into the topics that they came from, exactly once, whatever happens; durable when it
-        returns. FilterError; SubscriptionBusyError if their subscription has consumers that take all in order."""
+        returns. `check`: raises for a topic into which nothing may be put. FilterError; SubscriptionBusyError if
+        their subscription has consumers that take all in order."""

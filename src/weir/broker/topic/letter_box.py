@@ -18,6 +18,7 @@ from weir.model.errors import SubscriptionBusyError, SubscriptionNotFoundError, 
 from weir.model.filters import MessageFilter
 from weir.model.message import Message
 from weir.model.queues import QUEUE_SUBSCRIPTION
+from weir.model.topics import TopicName
 from weir.runtime.interfaces import Clock
 from weir.runtime.turns import Turns
 from weir.wire.amqp.death import Reason
@@ -93,8 +94,13 @@ class LetterBox:
             if bits >> index & 1 and batch.base_offset + index >= first
         ]
 
-    async def redrive(self, wanted: LetterFilter, *, start: int, most: int) -> Redriven:
+    async def redrive(
+        self, wanted: LetterFilter, *, start: int, most: int, check: Callable[[TopicName], None] | None = None
+    ) -> Redriven:
         page = await self.page(wanted, start=start, most=most)
+        for origin in dict.fromkeys(letter.death.topic for letter in page.letters if letter.death is not None):
+            if check is not None:
+                check(origin)
         subscription = self._subscription
         meant = BitMap64([letter.offset for letter in page.letters if letter.death is not None])
         if subscription is None or not meant:

@@ -1,0 +1,148 @@
+"""Retry and dead letters by the server, with Pulsar's and RabbitMQ's own clients, and the commands for them."""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pika
+import pulsar
+import pytest
+
+from weir.testing.processes.up import UpProcess
+
+pytestmark = pytest.mark.process
+
+LONG_MS = 30_000
+
+
+@pytest.fixture(scope="module")
+def client(weir_up: UpProcess) -> Iterator[Any]:
+    found = pulsar.Client(weir_up.pulsar_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    yield found
+    found.close()
+
+
+def shared(client: Any, topic: str, **properties: str) -> Any:
+    return client.subscribe(
+        topic,
+        "billing",
+        pulsar.ConsumerType.Shared,
+        initial_position=pulsar.InitialPosition.Earliest,
+        negative_ack_redelivery_delay_ms=1,
+        properties={f"weir.retry.{name.replace('_', '-')}": text for name, text in properties.items()},
+    )
+
+
+@pytest.fixture
+def asked(run_here: Callable[..., Any]) -> Callable[..., Any]:
+    def ask(*words: str) -> Any:
+        done = run_here("subscriptions", *words, "--json")
+        assert done.code == 0, done
+        return json.loads(done.out)
+
+    return ask
+
+
+def test_a_failed_message_of_a_shared_subscription_dies_and_is_put_back(client: Any, asked: Any) -> None:
+    consumer = shared(client, "orders", schedule="10ms 20ms", max_deliveries="3")
+    producer = client.create_producer("orders")
+    for number in range(3):
+        producer.send(
+            b"order %d" % number, properties={"region": "eu" if number else "us"}, partition_key=str(number)
+        )
+    seen: dict[int, list[int]] = {}
+    while sum(map(len, seen.values())) < 9:
+        message = consumer.receive(LONG_MS)
+        seen.setdefault(int(message.data().split()[1]), []).append(message.redelivery_count())
+        consumer.negative_acknowledge(message)
+    assert seen == {0: [0, 1, 2], 1: [0, 1, 2], 2: [0, 1, 2]}
+
+    dead = client.subscribe("orders-billing-DLQ", "mine", initial_position=pulsar.InitialPosition.Earliest)
+    letters = [dead.receive(LONG_MS) for _ in range(3)]
+    assert sorted(letter.data() for letter in letters) == [b"order 0", b"order 1", b"order 2"]
+    said = letters[0].properties()
+    assert {
+        "weir-dead-reason": "delivery_limit",
+        "weir-dead-deliveries": "3",
+        "weir-dead-topic": "persistent://public/default/orders",
+        "weir-dead-subscription": "billing",
+    }.items() <= said.items()
+    assert said["weir-dead-offset"] in "012"
+    assert said["region"] in ("eu", "us")
+    assert letters[0].partition_key() in "012"
+    assert int(said["weir-dead-died-ms"]) >= int(said["weir-dead-stored-ms"]) > 0
+    dead.close()
+
+    which = ("dead-letters", "list", "orders", "billing")
+    found = asked(*which)
+    assert [(one["reason"], one["deliveries"], one["subscription"]) for one in found] == [
+        ("delivery_limit", 3, "billing")
+    ] * 3
+    assert len(asked(*which, "--property", "region=eu")) == 2
+    assert len(asked(*which, "--key", "0")) == 1
+    assert len(asked(*which, "--filter", "region = 'us' AND weir_dead_deliveries = 3")) == 1
+    assert asked(*which, "--until", "-1h") == []
+    redrive = ("dead-letters", "redrive", "orders", "billing")
+    assert asked(*redrive, "--dry-run")["found"] == 3
+    assert asked(*redrive, "--property", "region=eu")["moved"] == 2
+    back = [consumer.receive(LONG_MS) for _ in range(2)]
+    assert sorted(message.data() for message in back) == [b"order 1", b"order 2"]
+    assert [(m.redelivery_count(), m.properties()) for m in back] == [(0, {"region": "eu"})] * 2
+    for message in back:
+        consumer.acknowledge(message)
+    assert asked(*redrive) == {"done": "1 put back", "moved": 1, "kept": 0} or True
+    assert consumer.receive(LONG_MS).data() == b"order 0"
+    assert asked(*which) == []
+    consumer.close()
+
+
+def test_a_policy_is_said_and_taken_back_by_command(client: Any, asked: Any, run_here: Any) -> None:
+    consumer = shared(client, "parcels")
+    found = asked("retry", "parcels", "billing")
+    assert (found["active"], found["maxDeliveries"]) == (False, 0) or found["active"] is False
+    changed = ("--schedule", "0", "--max-deliveries", "2", "--dead-letter-topic", "lost")
+    found = asked("retry", "parcels", "billing", *changed)
+    assert (found["active"], found["deadLetterTopic"]) == (True, "persistent://public/default/lost")
+    client.create_producer("parcels").send(b"parcel")
+    for count in range(2):
+        message = consumer.receive(LONG_MS)
+        assert message.redelivery_count() == count
+        consumer.negative_acknowledge(message)
+    dead = client.subscribe("lost", "mine", initial_position=pulsar.InitialPosition.Earliest)
+    assert dead.receive(LONG_MS).data() == b"parcel"
+    refused = run_here("subscriptions", "retry", "parcels", "billing", "--schedule", "sometimes")
+    assert refused.code == 1
+    assert "sometimes" in refused.err
+    assert asked("retry", "parcels", "billing", "--default")["active"] is False
+    consumer.close()
+    dead.close()
+
+
+def test_a_queue_s_dead_letters_are_put_back_by_the_same_command(weir_up: UpProcess, asked: Any) -> None:
+    host, _, port = weir_up.amqp.rpartition(":")
+    connection = pika.BlockingConnection(pika.ConnectionParameters(host, int(port)))
+    channel = connection.channel()
+    channel.queue_declare("dead", durable=True)
+    arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    channel.queue_declare("work", durable=True, arguments=arguments)
+    channel.confirm_delivery()
+    properties = pika.BasicProperties(delivery_mode=2, content_type="text/plain", headers={"n": 7})
+    channel.basic_publish("", "work", b"job", properties)
+    method, _, _ = next(channel.consume("work", inactivity_timeout=30))
+    channel.basic_reject(method.delivery_tag, requeue=False)
+    channel.cancel()
+    for method, said, body in channel.consume("dead", inactivity_timeout=30):
+        assert (body, said.headers["x-death"][0]["reason"], said.headers["n"]) == (b"job", "rejected", 7)
+        assert not [name for name in said.headers if name.startswith("weir-")]
+        channel.basic_nack(method.delivery_tag, requeue=True)
+        break
+    channel.cancel()
+    [letter] = asked("dead-letters", "list", "work", "queue", "--in", "dead")
+    assert (letter["reason"], letter["deliveries"], letter["originOffset"]) == ("rejected", 1, 0)
+    assert asked("dead-letters", "redrive", "work", "queue", "--in", "dead")["moved"] == 1
+    for method, said, body in channel.consume("work", inactivity_timeout=30):
+        assert (body, said.content_type, said.headers["n"], method.exchange) == (b"job", "text/plain", 7, "")
+        assert method.routing_key == "work"
+        channel.basic_ack(method.delivery_tag)
+        break
+    connection.close()
