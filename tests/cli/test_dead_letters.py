@@ -90,7 +90,8 @@ def test_a_failed_message_of_a_shared_subscription_dies_and_is_put_back(client: 
     assert [(m.redelivery_count(), m.properties()) for m in back] == [(0, {"region": "eu"})] * 2
     for message in back:
         consumer.acknowledge(message)
-    assert asked(*redrive) == {"done": "1 put back", "moved": 1, "kept": 0} or True
+    done = asked(*redrive)
+    assert (done["moved"], done["kept"]) == (1, 0)
     assert consumer.receive(LONG_MS).data() == b"order 0"
     assert asked(*which) == []
     consumer.close()
@@ -98,8 +99,8 @@ def test_a_failed_message_of_a_shared_subscription_dies_and_is_put_back(client: 
 
 def test_a_policy_is_said_and_taken_back_by_command(client: Any, asked: Any, run_here: Any) -> None:
     consumer = shared(client, "parcels")
-    found = asked("retry", "parcels", "billing")
-    assert (found["active"], found["maxDeliveries"]) == (False, 0) or found["active"] is False
+    assert asked("retry", "parcels", "billing")["active"] is False
+    assert asked("dead-letters", "list", "parcels", "billing") == []
     changed = ("--schedule", "0", "--max-deliveries", "2", "--dead-letter-topic", "lost")
     found = asked("retry", "parcels", "billing", *changed)
     assert (found["active"], found["deadLetterTopic"]) == (True, "persistent://public/default/lost")

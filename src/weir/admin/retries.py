@@ -10,7 +10,8 @@ from weir.admin.context import AdminContext
 from weir.admin.names import ABOUT_ONE_TOPIC, ABOUT_TOPIC, CONFLICT, subscription_of, topic_of, topic_path
 from weir.admin.policies_map import retry_body, retry_of_body
 from weir.admin.routing import BadRequestError, Call, Natural, Query, Route
-from weir.broker.api import LetterFilter, StoredLetter, StoredTopic, SubscriptionControl
+from weir.broker.api import DeadLetterBox, LetterFilter, StoredLetter, StoredTopic, SubscriptionControl
+from weir.model.errors import TopicNotFoundError
 from weir.model.registry import Action
 from weir.model.retry import RetryPolicy, retry_of, with_retry
 from weir.model.topics import Domain, TopicName
@@ -178,13 +179,25 @@ class Retries:
 
     # --- letters ------------------------------------------------------------------------------------------------
 
+    async def _box(self, call: Call) -> DeadLetterBox | None:
+        """None if there is no such topic: nothing has died yet."""
+        name = self._topic(call)
+        try:
+            return (await self._context.stored_one(name)).dead_letters
+        except TopicNotFoundError:
+            return None
+
     async def _list(self, call: Call) -> DeadLetterList:
-        box = (await self._context.stored_one(self._topic(call))).dead_letters
+        box = await self._box(call)
+        if box is None:
+            return DeadLetterList([], None, 0, 0)
         page = await box.page(_wanted(call), start=call.query["from"], most=call.query["limit"])
         return DeadLetterList([_shown(one) for one in page.letters], page.next, page.looked_at, box.waiting)
 
     async def _redrive(self, call: Call) -> RedrivenBody:
-        box = (await self._context.stored_one(self._topic(call))).dead_letters
+        box = await self._box(call)
+        if box is None:
+            return RedrivenBody(0, 0, None, 0, 0)
 
         def check(origin: TopicName) -> None:
             self._context.authoriser.check(call.role, Action.PRODUCE, origin)
