@@ -16,7 +16,7 @@ from weir.cli.remote import Remote, remote_options
 from weir.cli.topic_stats import partitions_of
 from weir.cli.values import parse_moment_ms, show_moment
 from weir.client.admin import AdminClient, join, topic_path
-from weir.model.errors import ConfigError
+from weir.model.errors import ConfigError, NotAllowedError
 from weir.model.topics import TopicName
 from weir.runtime.real import RealClock
 
@@ -208,10 +208,18 @@ async def _places(admin: AdminClient, which: dict[str, Any]) -> AsyncIterator[tu
         place = TopicName.parse((await admin.get(path))["deadLetterTopic"])
     else:
         place = TopicName.parse(named if "/" in named else f"{topic.namespace}/{named}")
-    partitions = await partitions_of(admin, place)
-    for part in [place.at(number) for number in range(partitions)] or [place]:
-        where = (part.namespace.tenant, part.namespace.name, part.local_with_partition)
-        yield part, join("dead-letters", "persistent", *where)
+    parts = [place]
+    try:
+        await admin.own("GET", f"{_path(place)}?limit=1")
+    except NotAllowedError:  # it is partitioned
+        parts = [place.at(number) for number in range(await partitions_of(admin, place))]
+    for part in parts:
+        yield part, _path(part)
+
+
+def _path(topic: TopicName) -> str:
+    namespace = topic.namespace
+    return join("dead-letters", "persistent", namespace.tenant, namespace.name, topic.local_with_partition)
 
 
 def _query(which: dict[str, Any]) -> dict[str, Any]:
