@@ -3,6 +3,7 @@
 What is legal, and how two declarations compare, is as RabbitMQ has it; `docs/amqp.md` names the reply codes.
 """
 
+import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,6 +23,10 @@ RESERVED_PREFIX = "amq."
 #: The property of a namespace that has its limits, as JSON by RabbitMQ's names for them.
 LIMITS_PROPERTY = "weir.limits"
 MAX_CONNECTIONS, MAX_QUEUES = "max-connections", "max-queues"
+#: Queues of the broker's own, in which messages wait that an exchange routes when they are due.
+DELAYED_PREFIX = "amq.delayed."
+_DIGEST_BYTES = 16
+_LONGEST_NAME_BYTES = 255
 
 
 class QueueKind(Enum):
@@ -55,6 +60,16 @@ class QueueDeclaration:
     def in_memory(self) -> bool:
         """Whether it lives in the memory of one broker, and no disk has to do with it."""
         return not self.durable or self.exclusive
+
+
+def delay_queue(exchange: str) -> QueueDeclaration:
+    """Where messages wait that an exchange routes when they are due: they are seen there then, cannot stay, and go
+    on to the exchange."""
+    name = DELAYED_PREFIX + exchange
+    if len(name.encode("utf-8", "surrogateescape")) > _LONGEST_NAME_BYTES:
+        digest = hashlib.blake2b(exchange.encode("utf-8", "surrogateescape"), digest_size=_DIGEST_BYTES)
+        name = DELAYED_PREFIX + digest.hexdigest()
+    return QueueDeclaration(name, arguments={"x-message-ttl": 0, "x-dead-letter-exchange": exchange})
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,7 +104,10 @@ class ExchangeRoutes:
     async def _delete(self, call: Call) -> None:
         namespace, table = await self._management.exchanges_of(call)
         name = exchange_name(call)
-        if table.find(name) is None:
+        there = table.find(name)
+        if there is None:
             self._management.admin.authoriser.check_configure(call.role, namespace)
             raise not_found()
         await table.delete(call.role, name, if_unused=is_true(call.query["if-unused"]))
+        if there.type is ExchangeType.DELAYED:
+            await (await self._management.queues.open(namespace)).forget_delayed(name)

@@ -79,10 +79,12 @@ class MessageRoutes:
         said = _properties(body.properties)
         headers = {} if said.headers is None else plain_fields(said.headers)
         keys = (body.routing_key, *_more_keys(headers, "CC"), *_more_keys(headers, "BCC"))
-        routed = table.route(name, keys, headers)
-        queues = await self._targets(call, namespace, routed)
         now_ms = self._management.admin.clock.wall_ms()
         messages = _messages(exchange, body, said, headers, now_ms)
+        if messages.deliver_at_ms is not None:
+            queues = [await (await self._management.queues.open(namespace)).delayed(name)]
+        else:
+            queues = await self._targets(call, namespace, table.route(name, keys, headers))
         taken = [queue.publish(messages) for queue in queues]
         for answer in taken:
             await answer
@@ -146,11 +148,11 @@ def _messages(
     exchange: Exchange, body: PublishBody, said: Properties, headers: Mapping[str, Any], now_ms: int
 ) -> QueueMessages:
     publish = basic.Publish(exchange.name, body.routing_key)
-    if said.headers is not None and "BCC" in said.headers:
+    delay_ms = _whole(headers.get("x-delay"), "x-delay") if exchange.type is ExchangeType.DELAYED else None
+    if not delay_ms and said.headers is not None and "BCC" in said.headers:
         kept = {name: getattr(said, name) for name in NAMES}
         said = Properties(**{**kept, "headers": said.headers.without("BCC")})
     encoded = encode_message(message_of(publish, said, _payload(body), now_ms))
-    delay_ms = _whole(headers.get("x-delay"), "x-delay") if exchange.type is ExchangeType.DELAYED else None
     expiration = None if said.expiration is None else _whole(said.expiration, "expiration")
     return QueueMessages(
         [encoded],

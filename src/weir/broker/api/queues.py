@@ -159,6 +159,13 @@ class NamespaceQueues(Protocol):
         other has. A topic that nobody declared is declared so from now on. QueueRefusedError,
         InequivalentQueueError, QueueArgumentError, QueueLockedError, NotAuthorisedError, TooManyError."""
 
+    async def delayed(self, exchange: str) -> Queue:
+        """Where messages wait that an exchange routes when they are due (`deliver_at_ms`), by the bindings of that
+        moment; it is made when it is first asked for."""
+
+    async def forget_delayed(self, exchange: str) -> None:
+        """The exchange is no more: what waits for it is dropped."""
+
     async def delete(
         self, role: str, name: str, *, if_unused: bool = False, if_empty: bool = False, connection: str = ""
     ) -> int:

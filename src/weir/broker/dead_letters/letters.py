@@ -16,7 +16,7 @@ from weir.model.message import Message
 from weir.model.topics import TopicName
 from weir.runtime.interfaces import Clock
 from weir.runtime.turns import Turns
-from weir.wire.amqp.death import DeadLetter, Reason, dead_letter, revived, with_fields
+from weir.wire.amqp.death import DeadLetter, Reason, dead_letter, due_message, revived, with_fields
 from weir.wire.formats import opening
 
 log = logging.getLogger(__name__)
@@ -105,6 +105,9 @@ class LetterMaker:
         try:
             if deaths.to.is_back:
                 return _sent_back(message)
+            if deaths.reason is Reason.DUE:
+                due = due_message(message)
+                return Letter(due.message, due)
             death = self._death(deaths, offset, stored_ms)
             plain = _without_deaths(message)
             if deaths.to.exchange is None:

@@ -369,6 +369,11 @@ def _messages(letters: Sequence[Letter], encoded: Sequence[bytes], stamp: Stamp 
     return QueueMessages(
         encoded,
         persistent=any(letter.persistent for letter in letters),
+        expirations_ms={
+            place: int(said)
+            for place, letter in enumerate(letters)
+            if letter.routed is not None and (said := letter.routed.properties.expiration) is not None
+        },
         stamp=stamp,
     )
 

@@ -34,6 +34,7 @@ from weir.model.errors import (
     WeirError,
 )
 from weir.model.queues import (
+    DELAYED_PREFIX,
     QUEUE_PROPERTY,
     QueueDeclaration,
     QueueKind,
@@ -41,6 +42,7 @@ from weir.model.queues import (
     QueuePolicy,
     QueueRules,
     check_name,
+    delay_queue,
     queue_in_vhost,
     queue_of_topic,
     topic_of_queue,
@@ -190,7 +192,7 @@ class LocalQueues:
         found = dict.fromkeys(self._in_memory)
         async for some in self._registry.topic_names(self._namespace):
             found.update((queue_of_topic(topic), None) for topic in some if topic.persistent)
-        return sorted(found)
+        return sorted(name for name in found if not name.startswith(DELAYED_PREFIX))
 
     # --- declaring --------------------------------------------------------------------------------------
 
@@ -206,6 +208,25 @@ class LocalQueues:
         name = wanted.name
         topic = self._topic_of(name)
         self._check_configure(role, topic)
+        return await self._declared(wanted, topic, connection)
+
+    async def delayed(self, exchange: str) -> LocalQueue:
+        wanted = delay_queue(exchange)
+        try:
+            return await self.look(wanted.name)
+        except QueueNotFoundError:
+            return await self._declared(wanted, self._topic_of(wanted.name), "")
+
+    async def forget_delayed(self, exchange: str) -> None:
+        name = delay_queue(exchange).name
+        async with self._alone.of(name):
+            try:
+                await self._end(await self.look(name), "the exchange is deleted")
+            except QueueNotFoundError:
+                return
+
+    async def _declared(self, wanted: QueueDeclaration, topic: TopicName, connection: str) -> LocalQueue:
+        name = wanted.name
         async with self._alone.of(name):
             for _ in range(_ATTEMPTS):
                 try:
@@ -240,7 +261,7 @@ class LocalQueues:
     async def _check_limit(self, name: str) -> None:
         """Whether there may be one more."""
         most = self.limits.queues
-        if most is not None and len(await self.names()) >= most:
+        if most is not None and not name.startswith(DELAYED_PREFIX) and len(await self.names()) >= most:
             raise TooManyError(
                 f"cannot declare queue '{name}': queue limit in vhost '{self._vhost}' ({most}) is reached"
             )

@@ -18,7 +18,7 @@ from weir.broker.queues.rules import check_equivalent
 from weir.broker.queues.service import QueueService
 from weir.broker.registry.registry import Registry
 from weir.model.errors import NotOwnerError, QueueLockedError, QueueNotFoundError, WeirError
-from weir.model.queues import QueueDeclaration, QueueLimits, QueuePolicy, vhost_of
+from weir.model.queues import QueueDeclaration, QueueLimits, QueuePolicy, delay_queue, vhost_of
 from weir.model.topics import NamespaceName
 from weir.runtime.interfaces import Runtime
 from weir.runtime.tasks import TaskScope
@@ -146,6 +146,23 @@ class RoutedNamespace:
             return await self.local.declare(role, wanted, connection=connection)
         except NotOwnerError:  # by now it is declared
             return await self.get(role, wanted.name, connection=connection)
+
+    async def delayed(self, exchange: str) -> Queue:
+        name = delay_queue(exchange).name
+        try:
+            return await self._reach(name, lambda: self.local.delayed(exchange))
+        except QueueNotFoundError:  # deleted just now: it is made again
+            return await self._reach(name, lambda: self.local.delayed(exchange))
+
+    async def forget_delayed(self, exchange: str) -> None:
+        try:
+            queue = await self.look(delay_queue(exchange).name)
+        except QueueNotFoundError:
+            return
+        if isinstance(queue, RemoteQueue):
+            await queue.purge()  # what waits for its time goes where no exchange takes it
+        else:
+            await self.local.forget_delayed(exchange)
 
     async def delete(
         self, role: str, name: str, *, if_unused: bool = False, if_empty: bool = False, connection: str = ""

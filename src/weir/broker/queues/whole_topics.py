@@ -96,6 +96,12 @@ class WholeTopicNamespace:
         check_equivalent(QueueDeclaration(wanted.name), wanted, vhost_of(self._namespace))
         return await self._whole(wanted.name, record)
 
+    async def delayed(self, exchange: str) -> Queue:
+        return await self.queues.delayed(exchange)
+
+    async def forget_delayed(self, exchange: str) -> None:
+        await self.queues.forget_delayed(exchange)
+
     async def delete(
         self, role: str, name: str, *, if_unused: bool = False, if_empty: bool = False, connection: str = ""
     ) -> int:

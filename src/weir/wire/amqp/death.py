@@ -39,6 +39,8 @@ class Reason(Enum):
     EXPIRED = "expired"
     MAX_LENGTH = "maxlen"
     DELIVERY_LIMIT = "delivery_limit"
+    #: None of them: it waited there until it was due, and is routed now.
+    DUE = "due"
     #: None of them: a dead letter that is put back where it came from.
     REDRIVEN = "redriven"
 
@@ -120,6 +122,24 @@ def dead_letter(
     if native is None:
         made = _foreign(message, made, said, onward)
     return DeadLetter(made, reason, (own, *copies) if key is None else (key,), said, deaths)
+
+
+def due_message(message: Message) -> DeadLetter:
+    """A message that waited until it was due, as its exchange routes it now: as it was published, and by all the
+    keys that it was published with. WireError if what was stored is damaged."""
+    native = split_native(message)
+    if native is None:
+        said = properties_of(message)
+        return DeadLetter(message, Reason.DUE, ("",), said, ())
+    exchange, own = opened_envelope(native[0])
+    said = decode_properties(native[1])
+    table = NO_FIELDS if said.headers is None else said.headers
+    keys = (own, *_copies(table))
+    if BLIND_COPY in table:
+        said = replace(said, headers=table.without(BLIND_COPY))
+        body = b"" if message.value is None else message.value
+        message = message_of(basic.Publish(exchange, own), said, body, message.publish_ms)
+    return DeadLetter(message, Reason.DUE, keys, said, ())
 
 
 def _deaths(table: Table, death: Table, queue: str, reason: Reason) -> tuple[Field, ...]:

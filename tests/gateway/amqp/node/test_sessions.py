@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -209,17 +209,107 @@ def test_delayed_messages_come_when_they_are_due(weir: Node, name: str) -> None:
     channel.queue_declare(name, durable=True)
     channel.queue_bind(name, name, "k")
     channel.confirm_delivery()
-    for delay in (150, 0, -5, "nonsense"):
+    for delay in (150_000, 0, -5, "nonsense"):
         channel.basic_publish(name, "k", str(delay).encode(), pika.BasicProperties(headers={"x-delay": delay}))
     got: list[tuple[bytes, Any]] = []
     for method, properties, body in channel.consume(name, inactivity_timeout=60):
         got.append((body, properties.headers["x-delay"]))
         channel.basic_ack(method.delivery_tag)
+        if len(got) == 3:
+            weir.advance(150)
         if len(got) == 4:
             break
-    assert got == [(b"0", 0), (b"-5", -5), (b"nonsense", "nonsense"), (b"150", -150)]
+    assert got == [(b"0", 0), (b"-5", -5), (b"nonsense", "nonsense"), (b"150000", -150_000)]
     channel.basic_publish(name, "k", b"far", pika.BasicProperties(headers={"x-delay": 1 << 62}))
     assert channel.queue_declare(name, passive=True).method.message_count == 0
+    connection.close()
+
+
+def test_what_is_delayed_is_routed_by_the_bindings_of_the_moment_when_it_is_due(weir: Node, name: str) -> None:
+    connection = weir.connect()
+    channel = connection.channel()
+    later, early = f"{name}-later", f"{name}-early"
+    channel.exchange_declare(name, "x-delayed-message", durable=True, arguments={"x-delayed-type": "topic"})
+    channel.queue_declare(early, durable=True)
+    channel.queue_bind(early, name, "a.#")
+    channel.confirm_delivery()
+    said = pika.BasicProperties(
+        headers={"x-delay": 60_000, "CC": ["cc"], "BCC": ["bcc"], "x": 1}, delivery_mode=2, message_id="m"
+    )
+    channel.basic_publish(name, "a.b", b"1", said)
+    channel.basic_publish(name, "nobody", b"lost", said)
+    channel.queue_unbind(early, name, "a.#")
+    queues = {f"{later}-{key}": key for key in ("a.*", "cc", "bcc")}
+    for queue, key in queues.items():
+        channel.queue_declare(queue, durable=key == "cc")
+        channel.queue_bind(queue, name, key)
+    weir.advance(60)
+    for queue in queues:
+        method, properties, body = until(lambda q=queue: (got := channel.basic_get(q, True))[0] and got)
+        assert (method.exchange, method.routing_key, method.redelivered, body) == (name, "a.b", False, b"1")
+        assert properties.headers == {"x-delay": -60_000, "CC": ["cc"], "x": 1}
+        assert (properties.message_id, properties.delivery_mode) == ("m", 2)
+    assert channel.basic_get(early) == (None, None, None)
+    assert f"amq.delayed.{name}" not in weir.call(lambda: _names(weir))
+    connection.close()
+
+
+async def _names(weir: Node) -> Sequence[str]:
+    return await (await weir.up.composed.queues.open(DEFAULT_NAMESPACE)).names()
+
+
+def test_what_is_delayed_survives_a_restart(start_weir: Callable[..., Node], name: str) -> None:
+    weir = start_weir()
+    connection = weir.connect()
+    channel = connection.channel()
+    channel.exchange_declare(name, "x-delayed-message", durable=True, arguments={"x-delayed-type": "direct"})
+    channel.queue_declare(name, durable=True)
+    channel.queue_bind(name, name, "k")
+    channel.confirm_delivery()
+    channel.basic_publish(name, "k", b"x", pika.BasicProperties(headers={"x-delay": 86_400_000}))
+    weir.restart()
+    weir.advance(86_400)
+    channel = weir.connect().channel()
+    assert until(lambda: channel.basic_get(name, True)[2]) == b"x"
+    assert channel.basic_get(name, True) == (None, None, None)
+
+
+def test_what_waits_for_an_exchange_goes_with_it(weir: Node, name: str) -> None:
+    connection = weir.connect()
+    channel = connection.channel()
+    kind = {"x-delayed-type": "fanout"}
+    channel.confirm_delivery()
+    channel.queue_declare(name, durable=True)
+    for number in (b"1", b"2"):
+        channel.exchange_declare(name, "x-delayed-message", durable=True, arguments=kind)
+        channel.queue_bind(name, name)
+        channel.basic_publish(name, "", number, pika.BasicProperties(headers={"x-delay": 30_000}))
+        if number == b"1":
+            channel.exchange_delete(name)
+    weir.advance(30)
+    assert until(lambda: channel.basic_get(name, True)[2]) == b"2"
+    connection.close()
+
+
+def test_what_is_delayed_expires_as_any_other_once_it_is_due(weir: Node, name: str) -> None:
+    connection = weir.connect()
+    channel = connection.channel()
+    channel.exchange_declare(name, "x-delayed-message", durable=True, arguments={"x-delayed-type": "fanout"})
+    letters = f"{name}-letters"
+    channel.queue_declare(letters, durable=True)
+    arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": letters}
+    channel.queue_declare(name, durable=True, arguments=arguments)
+    channel.queue_bind(name, name)
+    said = pika.BasicProperties(headers={"x-delay": 1}, expiration="1", delivery_mode=2)
+    channel.basic_publish(name, "", b"x", said)
+    _, properties, _ = until(lambda: (got := channel.basic_get(letters, True))[0] and got)
+    (death,) = properties.headers["x-death"]
+    assert (death["queue"], death["reason"], death["exchange"], death["original-expiration"]) == (
+        name,
+        "expired",
+        name,
+        "1",
+    )
     connection.close()
 
 

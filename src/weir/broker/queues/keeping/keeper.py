@@ -18,7 +18,7 @@ from weir.broker.queues.keeping.length import Length
 from weir.broker.queues.keeping.unused import UnusedQueue
 from weir.model.batch import Batch
 from weir.model.bits import Run
-from weir.model.queues import Overflow, QueueRules
+from weir.model.queues import DELAYED_PREFIX, Overflow, QueueRules
 from weir.runtime import Runtime
 from weir.runtime.tasks import TaskScope
 from weir.runtime.turns import Turns
@@ -160,6 +160,8 @@ class QueueKeeper:
             self._take(dispatcher.set_aside(None, list(runs_in(offsets))), reason)
 
     def _take(self, offsets: BitMap64, reason: Reason) -> None:
+        if reason is Reason.EXPIRED and self._queue.name.startswith(DELAYED_PREFIX):
+            reason = Reason.DUE
         if reason is Reason.EXPIRED:
             self.expired += len(offsets)
         elif reason is Reason.MAX_LENGTH:

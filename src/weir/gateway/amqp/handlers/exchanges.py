@@ -41,7 +41,10 @@ async def _declare(channel: Channel, wanted: Exchange, no_wait: bool) -> Method 
 @handles(exchange.Delete)
 async def delete(channel: Channel, method: exchange.Delete) -> Method | None:
     exchanges, role = channel.session.vhost.exchanges, channel.session.role
+    there = exchanges.find(method.exchange)
     await exchanges.delete(role, method.exchange, if_unused=method.if_unused)
+    if there is not None and there.type is ExchangeType.DELAYED:
+        await channel.session.vhost.queues.forget_delayed(method.exchange)
     return None if method.no_wait else exchange.DeleteOk()
 
 

@@ -105,11 +105,13 @@ def facts_of(exchange: Exchange, method: basic.Publish, properties: Properties, 
     if table is not None:
         headers = LazyHeaders(table)
         keys += (*_more_keys(table, CC), *_more_keys(table, BCC))
-        changed = table.without(BCC) if BCC in table else table
         if exchange.type is ExchangeType.DELAYED:
             delay_ms = _delay_ms(table)
-            if delay_ms:  # as the plugin marks what was delayed
-                changed = _replaced(changed, DELAY, -delay_ms)
+        changed = table
+        if delay_ms:  # marked as the plugin marks it; its keys are needed when it is due
+            changed = _replaced(table, DELAY, -delay_ms)
+        elif BCC in table:
+            changed = table.without(BCC)
         if changed is not table:
             kept = replace(properties, headers=changed)
     if kept is not properties:

@@ -18,7 +18,7 @@ from weir.gateway.amqp.publish.reply_to import expected_name, is_reply_name
 from weir.model.errors import QueueNotFoundError, TopicNotFoundError, WeirError
 from weir.model.exchanges import DEFAULT_EXCHANGE, Exchange, ExchangeType
 from weir.model.ids import Buffer
-from weir.model.queues import topic_of_queue
+from weir.model.queues import delay_queue, topic_of_queue
 from weir.model.registry import Action
 from weir.runtime.prompt import tell_promptly
 from weir.wire.amqp.codes import ReplyCode
@@ -222,6 +222,12 @@ class Publishing:
     ) -> Coroutine[Any, Any, None] | None:
         """Route a message, and put it into the batches of its queues."""
         vhost = self._session.vhost
+        if facts.delay_ms:
+            waiting = vhost.queues.find(delay_queue(method.exchange).name)
+            if waiting is None or not waiting.alive:
+                return self._put_delayed(channel, method, facts, bytes(body), who=who)
+            self._add(channel, method, facts, body, who=who, queues=[waiting])
+            return None
         names = vhost.exchanges.route(method.exchange, facts.keys, facts.headers).queues
         if method.exchange == DEFAULT_EXCHANGE:
             for name in names:
@@ -236,6 +242,13 @@ class Publishing:
             queues.append(queue)
         self._add(channel, method, facts, body, who=who, queues=queues)
         return None
+
+    async def _put_delayed(
+        self, channel: "Channel", method: basic.Publish, facts: Facts, body: bytes, *, who: Publishes | None
+    ) -> None:
+        """Where it waits is not open, or is not there yet."""
+        waiting = await self._session.vhost.queues.delayed(method.exchange)
+        self._add(channel, method, facts, body, who=who, queues=[waiting])
 
     async def _put_elsewhere(
         self,
