@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
+from weir.meta import keys
 from weir.meta.memory import MemoryMeta
 from weir.model.errors import (
     BookieUnavailableError,
@@ -287,5 +288,27 @@ def test_a_ledger_that_the_next_holder_found_in_the_chain_is_not_deleted(run: Ca
             await first.append(bench.draft("lost"))
         second = await Stream.open(await bench.broker(), "s")
         assert await second.append(bench.draft("kept")) == 0
+
+    run(scenario)
+
+
+def test_a_new_stream_is_made_and_taken_with_one_write(run: Callable) -> None:
+    async def scenario(bench) -> None:
+        context = await bench.broker()
+        asked: list[str] = []
+        put = context.meta.put
+
+        async def told(key: str, value: bytes, **more: object) -> int:
+            asked.append(key)
+            return await put(key, value, **more)
+
+        context.meta.put = told
+        stream = await Stream.open(context, "s", create_missing=True, leader=4)
+        assert asked == [keys.stream("s")]
+        assert (stream.chain.epoch, stream.chain.leader) == (1, 4)
+        again = await Stream.open(await bench.broker(), "s", create_missing=True, leader=5)
+        assert (again.chain.epoch, again.chain.leader) == (2, 5)
+        with pytest.raises(StreamFencedError):
+            await stream.append(bench.draft("x"))
 
     run(scenario)

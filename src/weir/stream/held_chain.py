@@ -48,8 +48,9 @@ class HeldChain:
         if record is None:
             if not create_missing:
                 raise StreamNotFoundError(f"there is no stream {name}")
+            first = Chain(epoch=1, leader=leader)
             with suppress(MetaConflictError):  # someone created it at the same time; take it over
-                await create(context.meta, key, CHAIN, Chain(), runtime=context.runtime)
+                return cls(context, name, await create(context.meta, key, CHAIN, first, runtime=context.runtime))
             record = await read(context.meta, key, CHAIN)
         if record is None or record.value.doomed is not None:
             raise StreamNotFoundError(f"stream {name} was deleted while it was being opened")

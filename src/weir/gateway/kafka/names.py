@@ -6,14 +6,18 @@ these letters does not exist for Kafka's clients.
 """
 
 import re
+from functools import lru_cache
 
 from weir.model.errors import InvalidNameError
 from weir.model.topics import DEFAULT_NAMESPACE, Domain, NamespaceName, TopicName
 
 _SEPARATOR = ".."
+#: Clients name all of their topics in each request for metadata, again and again.
+_KNOWN_NAMES = 16_384
 _LEGAL = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
 
 
+@lru_cache(_KNOWN_NAMES)
 def topic_of(kafka_name: str) -> TopicName:
     """The topic as a whole that a Kafka client means; InvalidNameError if it cannot mean one."""
     if "/" in kafka_name:
