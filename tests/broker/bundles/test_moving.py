@@ -107,6 +107,20 @@ def test_the_successor_reads_nothing_before_it_holds_what_it_was_told_of(in_clus
     in_cluster(scenario)
 
 
+def test_who_is_asked_for_a_bundle_names_its_owner_though_its_own_watch_is_late(in_cluster: Callable) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        one, other = await loaded(cluster, "abc")
+        third = cluster.other_than(one, other)
+        third.meta.faults = MetaFaults(watch_delay_s=60)
+        await one.moves.hand_over(BUNDLE, other.name)
+        assert third.ownership.owner_now(T).broker_id == one.name  # as far as it knows
+        with pytest.raises(NotOwnerError) as told:
+            await third.moves.hand_over(BUNDLE, third.name)
+        assert told.value.listeners["pulsar"] == f"pulsar://{other.name}:6650"
+
+    in_cluster(scenario)
+
+
 def test_topics_are_closed_for_a_successor_that_cannot_be_told(in_cluster: Callable) -> None:
     async def scenario(cluster: Cluster) -> None:
         one, other = await loaded(cluster)

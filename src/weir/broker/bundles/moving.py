@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from weir.broker.bundles.successor import NoTopics, Successor, Topics, UntoldSuc
 from weir.broker.topic.passing import PassOn
 from weir.meta import keys
 from weir.model.bundles import Boundaries, BundleClaim, BundleName
-from weir.model.errors import InvalidNameError, NotAllowedError, NotOwnerError, WeirError
+from weir.model.errors import InvalidNameError, MetaError, NotAllowedError, NotOwnerError, WeirError
 from weir.model.ids import LedgerId
 from weir.model.topics import NamespaceName, TopicName
 from weir.stream.left import Left
@@ -95,9 +96,12 @@ class BundleMoves:
         raise self.ownership.elsewhere(bundle, "" if holder is None else holder.broker_id)
 
     async def _sought(self, bundle: BundleName) -> None:
-        """It is this broker's, by now; NotOwnerError names whose it is, or is to be."""
+        """It is this broker's, by now; NotOwnerError names whose it is, or is to be, by the store's own word: two
+        brokers whose watches are late must not send who asks to each other, again and again."""
         if bundle not in self.ownership.held:
             self.info(bundle)
+            with suppress(MetaError):
+                await self.ownership.claims.refresh(keys.claim(bundle))
             await self.ownership.sought(bundle)
         self._mine(bundle)
 
