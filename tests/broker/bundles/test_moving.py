@@ -121,6 +121,46 @@ def test_who_is_asked_for_a_bundle_names_its_owner_though_its_own_watch_is_late(
     in_cluster(scenario)
 
 
+def test_what_was_lost_while_it_was_handed_over_is_had_again_in_the_next_epoch(in_cluster: Callable) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        one, other = await loaded(cluster)
+        one.topics.closing_s = 1000.0  # and is told, and may have told others, of the next epoch
+        moving = asyncio.ensure_future(one.moves.hand_over(BUNDLE, other.name))
+        await cluster.runtime.clock.sleep(0.5)
+        assert one.ownership.owner_now(T).epoch == 1
+        lease = one.ownership.registration.lease
+        assert lease is not None
+        one.ownership._lease_lost()
+        await cluster.settle()
+        await one.ownership._taking.ended(one.ownership.take(BUNDLE))
+        assert (await one.ownership.own(T)).epoch == 1
+        assert one.ownership.owner_now(T).broker_id == one.name
+        moving.cancel()
+
+    in_cluster(scenario)
+
+
+def test_a_hand_over_does_not_go_on_with_a_bundle_that_was_lost_meanwhile(in_cluster: Callable) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        one, other = await loaded(cluster)
+        get_ready = cluster.get_ready
+
+        async def lost_meanwhile(*told: Any) -> None:
+            await get_ready(*told)
+            one.ownership._lease_lost()
+            await one.ownership._taking.ended(one.ownership.take(BUNDLE))
+
+        cluster.get_ready = lost_meanwhile  # type: ignore[method-assign]
+        with pytest.raises(NotOwnerError):
+            await one.moves.hand_over(BUNDLE, other.name)
+        await cluster.settle()
+        assert one.held == [BUNDLE]
+        assert one.topics.names == [T, U]  # none was closed, or passed on in an epoch that does not come
+        assert other.topics.left == []
+
+    in_cluster(scenario)
+
+
 def test_topics_are_closed_for_a_successor_that_cannot_be_told(in_cluster: Callable) -> None:
     async def scenario(cluster: Cluster) -> None:
         one, other = await loaded(cluster)

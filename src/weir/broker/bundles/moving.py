@@ -133,6 +133,8 @@ class BundleMoves:
             if to:
                 await self._change(held, lambda claim: replace(claim, next=to))
                 await self._get_ready(held.name, to)
+            if not held.held:  # what there is of it now is had anew, in an epoch that may be the same
+                raise NotOwnerError(f"{held.name} was lost while it was handed over", hint="try again")
         except WeirError:
             held.leaving, held.next = False, ""
             self._put_straight(held)
@@ -191,8 +193,8 @@ class BundleMoves:
 
     async def _put_down(self, held: HeldBundle, reason: str, to: str) -> None:
         """Until nothing of it is loaded: what was being loaded when it began comes, and goes, too."""
-        while names := [name for name in self._topics.names if held.name.holds(name)]:
-            passing = ((name, self._passing(name, to, held.next_epoch) if to else None) for name in names)
+        while held.held and (names := [name for name in self._topics.names if held.name.holds(name)]):
+            passing = ((name, self._passing(name, to, held) if to else None) for name in names)
             await gathered((self._unload(name, reason, pass_on) for name, pass_on in passing), _TOPICS_AT_ONCE)
 
     async def _unload(self, name: TopicName, reason: str, pass_on: PassOn | None) -> None:
@@ -201,10 +203,12 @@ class BundleMoves:
         except WeirError as failed:
             log.info("%s was not unloaded: %s", name, failed)
 
-    def _passing(self, name: TopicName, to: str, epoch: int) -> PassOn:
+    def _passing(self, name: TopicName, to: str, held: HeldBundle) -> PassOn:
         async def pass_on(left: Left) -> bool:
+            if not held.held:
+                return False
             try:
-                await self._successor.pass_on(to, name, left, epoch)
+                await self._successor.pass_on(to, name, left, held.next_epoch)
             except WeirError as failed:
                 log.info("%s is closed, since broker %s does not know how it was left: %s", name, to, failed)
                 return False

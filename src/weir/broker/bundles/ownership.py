@@ -193,8 +193,11 @@ class BundleOwnership:
         claim = None if found is None else found.value
         if found is not None and claim is not None and self.registration.is_mine(claim):
             # A put whose reply was lost, what another broker gave, or what was lost with a lease that is replaced.
-            clear = replace(claim, next="")
-            return found if clear == claim else await self.claims.put(key, clear, expect=found.version)
+            if not claim.next:
+                return found
+            # It was being handed over then: clients, and who was to have it, may know the next epoch already.
+            anew = replace(claim, next="", epoch=claim.epoch + 1)
+            return await self.claims.put(key, anew, expect=found.version)
         holder = await self.registration.confirmed_holder(claim)
         if claim is not None and holder is not None:
             if not await self._comes(bundle, claim, holder):
