@@ -1,6 +1,9 @@
 """`weir completion`: scripts for each shell, their installation, and names from the running server."""
 
 import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -130,3 +133,35 @@ def test_weir_up_says_where_it_listens_for_as_long_as_it_does(
     monkeypatch.delenv("WEIR_URL")
     monkeypatch.setenv("WEIR_DATA", str(weir_up.data))
     assert run_here("topics", "list").code == 0
+
+
+#: What each shell is told, with what was installed and nothing else, to complete `weir gro`.
+_IN_SHELLS = {
+    "bash": 'source ~/.bashrc; COMP_WORDS=(weir gro); COMP_CWORD=1; _weir_completion weir; echo "${COMPREPLY[@]}"',
+    # Beside the line editor its own words for offering something cannot be used; these say it instead.
+    "zsh": (
+        "source ~/.zshrc; compadd() { print -l -- $completions }; _describe() { print -l -- ${(P)3} };"
+        "words=(weir gro); CURRENT=2; _weir_completion"
+    ),
+    "fish": 'complete -C "weir gro"',
+}
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("shell", _IN_SHELLS)
+def test_the_shell_itself_completes_what_was_installed(
+    shell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = shutil.which(shell)
+    if program is None:
+        pytest.skip(f"there is no {shell} on this machine")
+    for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME", "ZDOTDIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    assert run("completion", shell, "--install") == 0
+    done = subprocess.run(
+        [program, "-c", _IN_SHELLS[shell]], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "groups" in done.stdout, done
+    assert "topics" not in done.stdout

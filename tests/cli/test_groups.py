@@ -225,3 +225,17 @@ def test_a_token_may_be_in_a_file(run_here: Any, tmp_path: Any) -> None:
     assert run_here("topics", "list", "--token-file", str(path)).code == 0
     assert "exclude" in run_here("topics", "list", "--token-file", str(path), "--token", "t").err
     assert "/no/such" in run_here("topics", "list", "--token-file", "/no/such").err
+
+
+def test_a_kafka_group_can_be_given_its_beginning_before_it_exists(
+    weir_up: UpProcess, admin: Any, refused: Any, kafka_group: str
+) -> None:
+    assert "--create makes one of Kafka" in refused("groups reset early --to 4 --topic grouped")
+    assert "name a topic" in refused("groups reset early --to 4 --create", 2)
+    shown = admin("groups reset early --to 4 --topic grouped --create --dry-run --json")
+    assert [(one["before"], one["after"]) for one in shown["partitions"]] == [(None, 4), (None, 4)]
+    admin("groups reset early --to 4 --topic grouped --create")
+    consumer = Consumer({"bootstrap.servers": weir_up.kafka, "group.id": "early"})
+    asked = [TopicPartition("grouped", partition) for partition in (0, 1)]
+    assert [one.offset for one in consumer.committed(asked, timeout=30)] == [4, 4]
+    consumer.close()

@@ -97,11 +97,27 @@ async def find_group(admin: AdminClient, name: str, topic: str | None, namespace
         found = [one for one in listed if one.subscription == name]
     if not found:
         where = f"on {topic}" if topic is not None else f"in {namespace}"
-        raise SubscriptionNotFoundError(f"there is no group {name!r} {where}", hint="see weir groups list")
+        raise SubscriptionNotFoundError(
+            f"there is no group {name!r} {where}",
+            hint="see weir groups list; weir groups reset --create makes one of Kafka",
+        )
     if len(found) > 1:
         topics = ", ".join(one.topics[0] for one in found[:5])
         raise ConfigError(f"several topics have a subscription {name!r}: {topics}", hint="name one with --topic")
     return found[0]
+
+
+async def new_group(admin: AdminClient, name: str, topic: str | None) -> Found:
+    """A Kafka group that has been nowhere yet, on all partitions of the topic, or on the one that is named."""
+    if topic is None:
+        raise ConfigError(
+            f"where shall group {name!r} begin?", hint="name a topic, or one partition, with --topic"
+        )
+    parsed = TopicName.parse(topic)
+    stats = await topic_stats(admin, parsed)
+    parts = {TopicName.parse(part): one for part, one in (stats.get("partitions") or {}).items()}
+    found = [_part(part, one, "", KAFKA) for part, one in sorted((parts or {parsed: stats}).items(), key=_number)]
+    return Found(name, KAFKA, name, "new", found, 0)
 
 
 def of_topic(topic: TopicName, stats: dict[str, Any], coordinated: dict[str, Any]) -> Iterator[Found]:

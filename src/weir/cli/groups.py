@@ -5,13 +5,13 @@ from typing import Any
 import click
 
 from weir.cli.completing import complete_namespace, complete_topic
-from weir.cli.group_find import Found, Part, all_groups, find_group
+from weir.cli.group_find import Found, Part, all_groups, find_group, new_group
 from weir.cli.group_reset import Target, move, planned
 from weir.cli.group_settings import group_settings
 from weir.cli.output import Column, Output
 from weir.cli.remote import Remote, remote_options
 from weir.client.admin import AdminClient
-from weir.model.errors import ConfigError
+from weir.model.errors import ConfigError, SubscriptionNotFoundError
 from weir.model.topics import NamespaceName, TopicName
 
 _KINDS = ("kafka", "pulsar", "amqp")
@@ -131,6 +131,7 @@ Examples:
   weir groups reset billing --to -1h                   of the last hour
   weir groups reset billing --to 1500 --topic orders-partition-0
   weir groups reset billing --shift-by -100            a hundred messages back on each partition
+  weir groups reset shipping --to -1h --topic orders --create    where a new Kafka group shall begin
 
 A Kafka group must have no members: stop them, reset, start them. Consumers of a Pulsar subscription are
 disconnected, and go on from the new position. A queue of AMQP has no position to be moved to.
@@ -145,6 +146,7 @@ disconnected, and go on from the new position. A queue of AMQP has no position t
     help="Only on this topic or partition; by default on all of the group's.",
 )
 @click.option("--namespace", default="public/default", show_default=True, shell_complete=complete_namespace)
+@click.option("--create", is_flag=True, help="Make a Kafka group of this name on --topic, if there is none yet.")
 @click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
 @remote_options
 def reset(
@@ -154,6 +156,7 @@ def reset(
     shift_by: int | None,
     topic: str | None,
     namespace: str,
+    create: bool,
     dry_run: bool,
     remote: Remote,
     out: Output,
@@ -164,7 +167,12 @@ def reset(
     target = Target.parse(to, shift_by)
 
     async def work(admin: AdminClient) -> list[tuple[Part, int]]:
-        found = await find_group(admin, group, topic, namespace)
+        try:
+            found = await find_group(admin, group, topic, namespace)
+        except SubscriptionNotFoundError:
+            if not create:
+                raise
+            found = await new_group(admin, group, topic)
         plan = await planned(admin, found, target)
         if not dry_run:
             await move(admin, found, plan)
