@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from weir.broker.api import StartAt
+from weir.broker.api import CompactionStatus, StartAt
 from weir.broker.upkeep.topic import maintain
-from weir.model.policies import BacklogAction, BacklogQuota, Policies, Retention
+from weir.model.policies import BacklogAction, BacklogQuota, Cleanup, LogCompaction, Policies, Retention
 
 
 def _told(topic) -> list[tuple[str, str, int]]:
@@ -76,5 +76,21 @@ def test_an_unused_subscription_with_unread_messages_is_told_before_it_is_delete
         await bench.runtime.clock.sleep(85 * 60)
         await maintain(topic, bench.runtime.clock.wall_ms())
         assert _told(topic) == [("s", "subscription_expiry", 1)]
+
+    run(scenario)
+
+
+def test_whoever_is_away_is_told_of_before_compaction_leaves_the_latest_of_each_key(run: Callable) -> None:
+    async def scenario(bench) -> None:
+        policy = LogCompaction(cleanup=Cleanup.COMPACT, dirty_percent=0, max_lag_ms=1_000_000)
+        topic = await bench.topic(policies=Policies(log_compaction=policy))
+        await topic.stored.create_subscription("s", StartAt())
+        await bench.publish(await bench.producer(topic), "a", "b", "c")
+        await maintain(topic, bench.runtime.clock.wall_ms())
+        assert _told(topic) == []
+        await bench.runtime.clock.sleep(970)
+        await maintain(topic, bench.runtime.clock.wall_ms())
+        assert _told(topic) == [("s", "compaction", 3)]
+        assert topic.stored.compaction is CompactionStatus.NOT_RUN, "told before, not after"
 
     run(scenario)

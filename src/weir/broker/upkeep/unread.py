@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from weir.broker.api.stats import UnreadWarning
 from weir.broker.topic.stats import backlog_bytes
 from weir.broker.topic.topic import BrokerTopic
+from weir.broker.upkeep.log_compaction import is_due
 from weir.model.policies import BacklogAction, BacklogQuota, LogCompaction, Policies, Retention
 from weir.model.queues import QUEUE_SUBSCRIPTION
 from weir.stream.retention import trim_point
@@ -36,7 +37,7 @@ def _found(topic: BrokerTopic, policies: Policies, now_ms: int) -> list[UnreadWa
     warnings += _of_expiry(topic, policies, now_ms)
     if (policies.log_compaction or LogCompaction()).cleanup.deletes:
         warnings += _of_retention(topic, policies.retention or Retention(), now_ms)
-    return warnings
+    return [*warnings, *_of_compaction(topic, now_ms)]
 
 
 def _lead(time_ms: int) -> int:
@@ -125,6 +126,24 @@ def _of_retention(topic: BrokerTopic, retention: Retention, now_ms: int) -> list
         unread = end - stream.start_offset
         what = f"nobody has subscribed, and retention deletes {unread} messages from {_moment(at_ms)} on"
         found.append(UnreadWarning("", "retention", unread, at_ms, what))
+    return found
+
+
+def _of_compaction(topic: BrokerTopic, now_ms: int) -> list[UnreadWarning]:
+    """Of a topic that compacts itself, and soon will: those who are away, and will find the latest of each key."""
+    if not is_due(topic, now_ms + _LEAD_MS):
+        return []
+    stream, found = topic.stream, []
+    for subscription in topic.subscriptions.values():
+        first = max(stream.start_offset, subscription.cursor.mark_delete + 1)
+        unread = stream.end_offset - first
+        if subscription.consumers or not subscription.durable or unread < 2:
+            continue
+        what = (
+            f"{subscription.name!r} has not read {unread} messages, and the compaction that is due leaves only the"
+            " latest of each key"
+        )
+        found.append(UnreadWarning(subscription.name, "compaction", unread, now_ms, what))
     return found
 
 
