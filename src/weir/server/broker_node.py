@@ -108,6 +108,7 @@ class BrokerNode(Node):
         self._storage = storage or LocalStorage(steady, folder, on_locked=on_locked)
         super().__init__()
         self._bound: dict[str, Address] = {}
+        self._http2_tls: SSLContext | None = None
         self._peers: PeerLinks | None = None
         self._storage_admin: StorageAdministration | None = None
         self._holding = holding or HoldingSettings()
@@ -139,6 +140,7 @@ class BrokerNode(Node):
     async def _start(self) -> None:
         config = self._config
         tls = parts.tls_context(config)
+        self._http2_tls = parts.http2_tls_context(config)
         tokens = await _verifier(self._runtime.disk, parts.token_settings(config))
         self._started.callback(self._net.release)
         credentials = await load_credentials(self._runtime.disk, parts.cluster_credentials(config))
@@ -166,7 +168,7 @@ class BrokerNode(Node):
         await self._serve_pulsar(tls)
         await self._serve_kafka(tls)
         await self._serve_amqp(tls)
-        await self._serve_rocketmq(tls)
+        await self._serve_rocketmq()
         await self._serve_http(tls, routes, console)
 
     async def _console(self, context: AdminContext) -> ConsoleService | None:
@@ -268,6 +270,8 @@ class BrokerNode(Node):
     def _tls_of(self, name: str, tls: SSLContext | None) -> SSLContext | None:
         if name == PEER:
             return self._peers.credentials.server_tls if self._peers is not None else None
+        if name == "rocketmq_tls":
+            return self._http2_tls
         return tls if _secure(name) else None
 
     def _urls(self) -> ServiceUrls:
@@ -342,7 +346,7 @@ class BrokerNode(Node):
                 request_budget=self._request_budget,
             )
 
-    async def _serve_rocketmq(self, tls: SSLContext | None) -> None:
+    async def _serve_rocketmq(self) -> None:
         for name in ("rocketmq", "rocketmq_tls"):
             bound = self._bound.get(name)
             if bound is None:
@@ -350,7 +354,7 @@ class BrokerNode(Node):
             self.rocketmq_servers[name] = await self.composed.serve_rocketmq(
                 self._adjust_rocketmq(parts.rocketmq_settings(self._config, bound, name)),
                 metrics=self._metrics.rocketmq,
-                tls=tls if _secure(name) else None,
+                tls=self._http2_tls if _secure(name) else None,
                 request_budget=self._request_budget,
             )
 

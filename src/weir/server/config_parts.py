@@ -309,6 +309,14 @@ def cluster_credentials(config: Config) -> ClusterCredentialSettings:
     return ClusterCredentialSettings(cluster.secret, cluster.certificate, cluster.key, cluster.authority)
 
 
+def http2_tls_context(config: Config) -> ssl.SSLContext | None:
+    """For listeners of gRPC, whose clients want to hear in the handshake that it is HTTP/2; None without any."""
+    context = tls_context(config) if config.listeners.rocketmq_tls else None
+    if context is not None:
+        context.set_alpn_protocols(["h2"])
+    return context
+
+
 def reachable(config: Config, bound: Address) -> Address:
     """Where clients are told to come."""
     host = config.listeners.advertised_host

@@ -79,7 +79,7 @@ def _messages(topic: Topic, request: Any, batch: Batch, offset: int, most: int) 
     if batch.flags & BatchFlags.UNSEEN:
         return [], batch.end_offset
     messages = messages_of(batch)
-    found = []
+    found: list[Any] = []
     index = first
     while index < batch.count and len(found) < most:
         message = messages[index] if len(messages) == batch.count else messages[0]
