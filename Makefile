@@ -11,7 +11,7 @@ STAMP  := $(VENV)/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo quick quick-tests test lint sim soak bench compare-rabbitmq clean
+.PHONY: help setup demo quick quick-tests test lint sim soak bench compare-rabbitmq compare-rocketmq clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -52,6 +52,9 @@ soak: setup  ## MINUTES=30 of a real cluster under load, its processes killed an
 bench: setup  ## storage beside the raw limits, the broker beside Apache Pulsar; results under bench/results
 	$(BIN)/python -m bench.run
 	$(BIN)/python -m bench.kafka_tools || test $$? -eq 77
+
+compare-rocketmq: setup  ## ask Apache RocketMQ what RocketMQ's tests ask of Weir, and write down its answers
+	$(BIN)/python -m tests.gateway.rocketmq.behaviour || test $$? -eq 77
 
 compare-rabbitmq: setup  ## ask Debian's RabbitMQ all that AMQP's tests ask of Weir, and write down its answers
 	$(BIN)/python -m tests.gateway.amqp.behaviour record || test $$? -eq 77

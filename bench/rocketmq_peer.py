@@ -1,4 +1,4 @@
-"""Apache RocketMQ 5 from Maven's central repository, as a peer: name server, broker and proxy, flushing as Weir does."""
+"""Apache RocketMQ 5 from Maven's central repository, as a peer: name server, broker and proxy, with sync flush."""
 
 import os
 import socket
@@ -94,11 +94,17 @@ class RocketmqPeer:
                 process.kill()
 
     def make_topic(self, name: str, kind: str = "NORMAL", queues: int = 8) -> None:
+        size = ["-r", str(queues), "-w", str(queues)]
+        self._admin("updateTopic", "-t", name, *size, "-a", f"+message.type={kind}")
+
+    def make_group(self, name: str) -> None:
+        self._admin("updateSubGroup", "-g", name)
+
+    def _admin(self, command: str, *words: str) -> None:
         """By RocketMQ's own tool."""
-        words = ["updateTopic", "-n", f"127.0.0.1:{self._names}", "-c", "DefaultCluster", "-t", name]
-        words += ["-r", str(queues), "-w", str(queues), "-a", f"+message.type={kind}"]
+        where = ["-n", f"127.0.0.1:{self._names}", "-c", "DefaultCluster"]
         done = subprocess.run(
-            [*self._java("256m"), "org.apache.rocketmq.tools.command.MQAdminStartup", *words],
+            [*self._java("256m"), "org.apache.rocketmq.tools.command.MQAdminStartup", command, *where, *words],
             env=self._environment(),
             capture_output=True,
             check=True,

@@ -17,7 +17,7 @@ _PREFIX = "weir.group."
 _NAME = re.compile(r"[%|.a-zA-Z0-9_-]{1,255}")
 _MOST_ATTEMPTS = 1000
 #: RocketMQ's: 17 attempts, and what is waited after each of them that failed.
-_WAITS_S = (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
+_WAITS_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 DEFAULT_SCHEDULE = FixedDelays(tuple(seconds * 1000 for seconds in _WAITS_S))
 #: What comes before a group's name in the name of its topic of dead letters.
 DEAD_LETTERS = "%DLQ%"

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from bench.rocketmq_peer import RocketmqPeer, missing
-from tests.gateway.rocketmq.behaviour.questions import QUESTIONS, TYPES, Broker
+from tests.gateway.rocketmq.behaviour.questions import GROUPS, QUESTIONS, TYPES, Broker
 
 RECORDED = Path(__file__).parent / "rocketmq-5.5.0.json"
 MISSING = 77
@@ -39,6 +39,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder, RocketmqPeer(Path(folder)) as peer:
         for topic, kind in TYPES.items():
             peer.make_topic(topic, kind)
+        for group in GROUPS:
+            peer.make_group(group)
         RECORDED.write_text(json.dumps(answers(peer.endpoint), indent=1) + "\n")
     print(f"written: {RECORDED}")
     return 0

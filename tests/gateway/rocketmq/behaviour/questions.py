@@ -1,10 +1,12 @@
 """What is asked: plain calls of apache.rocketmq.v2, each answered by a code, or by what was received.
 
-The topics are made by whoever asks: `b-normal`, `b-fifo`, `b-delay`, `b-transaction`, each for messages of its type.
+The topics are made by whoever asks: `b-normal`, `b-fifo`, `b-delay`, `b-transaction`, each for messages of a type;
+and the groups.
 """
 
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import uuid4
 
@@ -14,6 +16,7 @@ from rocketmq.grpc_protocol import service_pb2 as s
 from rocketmq.grpc_protocol.service_pb2_grpc import MessagingServiceStub
 
 TYPES = {"b-normal": "NORMAL", "b-fifo": "FIFO", "b-delay": "DELAY", "b-transaction": "TRANSACTION"}
+GROUPS = ("b-sending", "b-receiving", "b-nothing", "b-wrong", "b-settling", "b-heart", "b-settings")
 QUESTIONS: dict[str, Callable[["Broker"], Any]] = {}
 _WAIT_S = 60
 
@@ -32,8 +35,13 @@ class Broker:
         )
         self.stub = MessagingServiceStub(self._channel)
         self.client_id = f"client-{uuid4().hex}"
+        self._over = threading.Event()
+        self._streams: list[Any] = []
 
     def close(self) -> None:
+        self._over.set()
+        for stream in self._streams:
+            stream.cancel()
         self._channel.close()
 
     @property
@@ -82,12 +90,24 @@ class Broker:
         settings.subscription.group.name = group
         settings.access_point.scheme = d.AddressScheme.IPv4
         settings.access_point.addresses.add(host="127.0.0.1", port=8081)
+        settings.request_timeout.seconds = 3
+        for topic in TYPES:
+            entry = settings.subscription.subscriptions.add()
+            entry.topic.name = topic
+            entry.expression.type, entry.expression.expression = d.FilterType.TAG, "*"
+        settings.subscription.long_polling_timeout.seconds = 5
+        settings.user_agent.language = d.Language.JAVA
+        settings.user_agent.version = "5.0.8"
         self.telemetry(settings)
 
     def telemetry(self, settings: Any) -> Any:
-        asked = iter([s.TelemetryCommand(settings=settings)])
+        def said() -> Iterator[Any]:
+            yield s.TelemetryCommand(settings=settings)
+            self._over.wait()  # a broker forgets a client whose stream ends
+
         try:
-            return next(self.stub.Telemetry(asked, metadata=self.metadata, timeout=_WAIT_S))
+            self._streams.append(self.stub.Telemetry(said(), metadata=self.metadata, timeout=_WAIT_S))
+            return next(self._streams[-1])
         except grpc.RpcError as failed:
             return failed.code().name
         except StopIteration:
@@ -116,10 +136,6 @@ def message(topic: str = "b-normal", body: bytes = b"hello", kind: str = "NORMAL
         else:
             setattr(properties, name, value)
     return made
-
-
-def group() -> str:
-    return f"b-{uuid4().hex}"
 
 
 # --- routes ---------------------------------------------------------------------------------------------------
@@ -174,7 +190,7 @@ def heartbeats(broker: Broker) -> Any:
 
 @question
 def sending(broker: Broker) -> Any:
-    broker.settle(group())
+    broker.settle("b-sending")
     later = int(time.time()) + 3600
     many = {f"p{n}": "v" for n in range(129)}
     return {
@@ -250,7 +266,7 @@ def recalling(broker: Broker) -> Any:
 
 @question
 def receiving(broker: Broker) -> Any:
-    mine = group()
+    mine = "b-receiving"
     broker.settle(mine)
     broker.receive("b-normal", mine)  # the group begins here, whatever lies before
     body = uuid4().hex.encode()
@@ -283,10 +299,10 @@ def receiving(broker: Broker) -> Any:
 
 @question
 def nothing_to_receive(broker: Broker) -> Any:
-    mine = group()
+    mine = "b-nothing"
     broker.settle(mine)
     for _ in range(20):
-        came = broker.receive("b-fifo", mine)
+        came = broker.receive("b-fifo", mine, poll_s=1)
         if not any(one.HasField("message") for one in came):
             return [d.Code.Name(one.status.code) if one.HasField("status") else "moment" for one in came]
     return "never"
@@ -294,7 +310,7 @@ def nothing_to_receive(broker: Broker) -> Any:
 
 @question
 def wrong_receives(broker: Broker) -> Any:
-    mine = group()
+    mine = "b-wrong"
     broker.settle(mine)
 
     def code(topic: str, name: str, **how: Any) -> str:
@@ -314,7 +330,7 @@ def wrong_receives(broker: Broker) -> Any:
 
 @question
 def settling(broker: Broker) -> Any:
-    mine = group()
+    mine = "b-settling"
     broker.settle(mine)
     broker.receive("b-normal", mine)
     broker.send(message())
@@ -378,9 +394,9 @@ def settings(broker: Broker) -> Any:
 @question
 def pulling(broker: Broker) -> Any:
     where = queue("b-normal")
+    request = s.PullMessageRequest(group=d.Resource(name="b-g"), message_queue=where, batch_size=1)
+    pulled = broker.code("PullMessage", request)
     return {
-        "PullMessage": broker.code(
-            "PullMessage", s.PullMessageRequest(group=d.Resource(name="b-g"), message_queue=where, batch_size=1)
-        ),
+        "PullMessage": "OK" if pulled == "MESSAGE_NOT_FOUND" else pulled,
         "QueryOffset": broker.code("QueryOffset", s.QueryOffsetRequest(message_queue=where)),
     }

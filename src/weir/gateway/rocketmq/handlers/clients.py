@@ -5,11 +5,12 @@ from typing import Any
 from weir.gateway.rocketmq.clients import Client
 from weir.gateway.rocketmq.connection.calls import Call
 from weir.gateway.rocketmq.consume.policy import settings_of, tell
-from weir.gateway.rocketmq.errors import Refused, ok, status_of
+from weir.gateway.rocketmq.errors import Refused, ok
 from weir.gateway.rocketmq.names import group_of, topic_of
 from weir.gateway.rocketmq.registry import calls
 from weir.gateway.rocketmq.transactions.checking import register_checks
 from weir.model.errors import WeirError
+from weir.wire.http2.grpc import GrpcStatus
 from weir.wire.rocketmq.proto import api, set_ms
 
 _CONSUMERS = (
@@ -30,13 +31,13 @@ _SEND_ATTEMPTS, _SEND_INITIAL_MS, _SEND_MAX_MS, _SEND_MULTIPLIER = 3, 10, 1_000,
 
 @calls("Telemetry", api.TelemetryCommand, api.TelemetryCommand, streams=True, converses=True)
 def telemetry(call: Call, command: Any) -> None:
-    """One command of the client's. What is wrong with one ends no stream."""
+    """One command of the client's."""
     match command.WhichOneof("command"):
         case "settings":
             try:
                 answer = _settings(call, command.settings)
-            except WeirError as refused:
-                call.send(api.TelemetryCommand(status=status_of(refused)))
+            except WeirError as refused:  # as RocketMQ's proxy refuses them
+                call.fail(GrpcStatus.INVALID_ARGUMENT, f"process client telemetryCommand failed. {refused.what}")
                 return
             call.send(api.TelemetryCommand(status=ok(), settings=answer))
         case "thread_stack_trace" | "verify_message_result":
@@ -96,6 +97,8 @@ def heartbeat(call: Call, request: Any) -> Any:
         group_of(request.group)
     elif request.client_type != api.ClientType.PRODUCER:
         raise Refused(api.Code.UNRECOGNIZED_CLIENT_TYPE, f"client type {request.client_type} is not known")
+    if call.session.services.clients.find(call.client_id) is None:
+        raise Refused(api.Code.UNRECOGNIZED_CLIENT_TYPE, f"cannot find client settings for {call.client_id[:200]}")
     return api.HeartbeatResponse(status=ok())
 
 

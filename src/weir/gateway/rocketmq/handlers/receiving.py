@@ -46,7 +46,7 @@ async def receive_message(call: Call, request: Any) -> None:
     else:
         answers = [api.ReceiveMessageResponse(status=ok())]
         for one in found:
-            message = delivered(one, request.message_queue.topic, invisible_ms)
+            message = delivered(one, request.message_queue.topic)
             answers.append(api.ReceiveMessageResponse(message=message))
         call.send(*answers)
     last = api.ReceiveMessageResponse()
@@ -75,13 +75,12 @@ def _filter(request: Any) -> MessageFilter:
             return MessageFilter(tags=expression.expression or ALL_TAGS)
 
 
-def delivered(one: Received, topic: Any, invisible_ms: int) -> Any:
+def delivered(one: Received, topic: Any) -> Any:
     """With what is said of one delivery."""
     message = outgoing_of(one.message, topic, partition=one.partition, offset=one.offset)
     said = message.system_properties
     said.receipt_handle = one.handle.encode()
     said.delivery_attempt = one.attempt
-    set_ms(said.invisible_duration, invisible_ms)
     set_ms(said.store_timestamp, one.stored_ms)
     return message
 

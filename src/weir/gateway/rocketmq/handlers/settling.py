@@ -63,8 +63,8 @@ def _ack(call: Call, topic: TopicName, group: str, handle: ReceiptHandle) -> Non
 async def change_invisible_duration(call: Call, request: Any) -> Any:
     topic, group = _checked(call, request, request.lite_topic)
     invisible_ms = ms_of(request.invisible_duration)
-    if invisible_ms <= 0:
-        raise Refused(api.Code.ILLEGAL_INVISIBLE_TIME, "the invisibleTime is too small. min is 1")
+    if invisible_ms < 0:
+        raise Refused(api.Code.ILLEGAL_INVISIBLE_TIME, "the invisibleTime cannot be negative")
     if invisible_ms > _MAX_INVISIBLE_MS:
         raise Refused(
             api.Code.ILLEGAL_INVISIBLE_TIME, f"the invisibleTime is too large. max is {_MAX_INVISIBLE_MS}"
