@@ -42,7 +42,7 @@ quick-tests: setup
 test: setup  ## everything: lint, unit, protocol, process and simulation tests; prints its ten slowest
 	$(BIN)/pytest -n 3 --dist worksteal --durations=10 -m 'not soak'
 
-sim: setup  ## SEEDS=N random seeds of SCENARIO=cluster (the storage), broker (over it), kafka (its clients), multibroker or queues; balance: one large run
+sim: setup  ## SEEDS=N random seeds of SCENARIO=cluster (the storage), broker (over it), kafka (its clients), multibroker, queues or half (half messages, recalls, message groups); balance: one large run
 	$(BIN)/python -m weir.testing.sim --scenario $(SCENARIO) --seeds $(SEEDS)
 
 soak: setup  ## MINUTES=30 of a real cluster under load, its processes killed and stopped in turn

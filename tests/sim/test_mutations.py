@@ -129,6 +129,18 @@ FIRST_SEED = {
         "not-verified": 1,
         "position-elsewhere-forgotten": 0,
     },
+    "half": {
+        "committed-when-prepared": 1,
+        "decisions-in-memory": 1,
+        "failed-lets-others-pass": 4,
+        "group-stands-still": 1,
+        "groups-not-looked-at": 1,
+        "recalled-while-released": 0,
+        "release-not-found-again": 4,
+        "rolled-back-in-memory": 1,
+        "stuck": 1,
+        "undecided-forgotten": 1,
+    },
     "queues": {
         "acknowledged-before-sent": 0,
         "acknowledged-in-memory": 0,

@@ -109,7 +109,7 @@ def a_recall_or_a_release(ops: Sequence[HalfOp]) -> list[Violation]:
     early = [
         Violation(promise, f"{op.number} was seen before its moment", (due[op.number], op))
         for op in of(ops, HalfOpKind.SEEN)
-        if op.topic == "recall" and op.moment_ms < due[op.number].moment_ms
+        if op.topic == "recall" and op.number in due and op.moment_ms < due[op.number].moment_ms
     ]
     return found + early
 

@@ -26,6 +26,7 @@ _PEER_PORT = 6660
 _OWNERSHIP = OwnershipSettings(ttl_s=0.9, retry_s=0.1, close_timeout_s=1.0)
 _PEERS = PeerLinks(client=PeerClientSettings(connect_timeout_s=0.5, request_timeout_s=2.0, ping_interval_s=0.5))
 _PAUSE_S = 0.1
+_FEW_CHECKS, _MANY_CHECKS = 2, 100_000
 #: Everything that was ever stored is read back in the end.
 _FOREVER = Policies(retention=Retention(-1, -1))
 
@@ -84,13 +85,14 @@ class HalfCluster(Cluster):
 
     async def _compose(self, runtime: Runtime, name: str, stack: AsyncExitStack) -> ComposedBroker:
         plan = self.half_plan
+        half = replace(plan.broker.half, checks=_FEW_CHECKS if plan.gives_up else _MANY_CHECKS)
         how = Composition(
             name,
             {LISTENER: f"{name}:{_PEER_PORT}"},
             _FOREVER,
             ownership=_OWNERSHIP,
             streams=plan.streams,
-            broker=plan.broker,
+            broker=replace(plan.broker, half=half),
             holding=plan.holding,
             tail_bytes=TAIL_BYTES,
             peers=_PEERS,

@@ -9,7 +9,7 @@ from weir.model.message import Message
 from weir.model.topics import TopicName
 from weir.runtime.interfaces import Clock
 from weir.testing.half.history import HalfOpKind
-from weir.testing.half.workers import GROUPS, HALF, ROLE, Known, stored_of, subscribe, whole
+from weir.testing.half.workers import GROUPS, HALF, RECALL, ROLE, Known, stored_of, subscribe, whole
 from weir.testing.operations import FINAL
 from weir.wire.formats import messages_of
 
@@ -24,7 +24,7 @@ async def read_back(broker: Broker, known: Known, clock: Clock) -> None:
             try:
                 topic = await whole(broker, name)
                 if topic is not None:
-                    await _read(topic, name, known)
+                    await _read(topic, name, known, clock)
             except InvariantError:
                 raise
             except WeirError:
@@ -33,11 +33,14 @@ async def read_back(broker: Broker, known: Known, clock: Clock) -> None:
         await clock.sleep(_PAUSE_S)
 
 
-async def _read(topic: Topic, name: TopicName, known: Known) -> None:
+async def _read(topic: Topic, name: TopicName, known: Known, clock: Clock) -> None:
     if name == HALF:
         await _decide_all(topic, known)
     if name == GROUPS:
         await _empty(topic, known)
+    area = stored_of(topic).held
+    while name == RECALL and area is not None and (await area.count()).messages:
+        await clock.sleep(_PAUSE_S)  # it is due, and on its way
     offset = topic.start_offset
     content: list[Message] = []
     while batches := await topic.read(offset, 1 << 20):

@@ -1,6 +1,6 @@
 """Promises of half, delayed and grouped messages broken on purpose, each in one seam of the product."""
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from typing import Any
 from unittest.mock import patch
 
@@ -14,7 +14,6 @@ from weir.model.batch import Batch, HeldId
 from weir.model.ledger import Quorum
 from weir.stream.holding import area
 from weir.stream.holding.area import HoldingArea
-from weir.stream.holding.context import HoldingContext
 from weir.stream.holding.ledger import HeldLedger
 from weir.stream.settings import StreamSettings
 from weir.testing.half import checkers
@@ -63,10 +62,14 @@ def _decisions_in_memory() -> Iterator[None]:
 def _rolled_back_in_memory() -> Iterator[None]:
     """A roll-back is answered before the state is written."""
 
-    async def at_once(self: HoldingContext) -> None:
-        pass
+    async def at_once(self: HoldingArea, held: HeldId, cancelled: Callable[[], None]) -> None:
+        _, batch = await self.get(held)
+        ledger = self._free(held)
+        ledger.finish(held.entry, batch.count)
+        cancelled()
+        self._shelf.touch(ledger)
 
-    with patch.object(HoldingContext, "write_state", at_once):
+    with patch.object(HoldingArea, "cancel", at_once):
         yield
 
 

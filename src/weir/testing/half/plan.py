@@ -84,7 +84,6 @@ def make_half_plan(rng: Random) -> HalfPlan:
             half=HalfSettings(
                 recovery_s=rng.choice((0.1, 0.6)),
                 interval_s=rng.choice((0.3, 1.0)),
-                checks=2 if gives_up else 100_000,
                 tick_s=0.3,
             ),
         ),

@@ -218,7 +218,9 @@ class Worker:
         for _ in range(self._rng.choice((1, 1, 4))):
             number, group = self._next("groups"), f"g{self._rng.randrange(self._plan.groups)}"
             pending = self._story.begin(self._life, HalfOpKind.SEND, topic="groups", number=number, group=group)
-            under_way.append((pending, producer.publish(outgoing(number, group))))
+            receipt = producer.publish(outgoing(number, group))
+            receipt.add_done_callback(lambda done: done.cancelled() or done.exception())
+            under_way.append((pending, receipt))
         for pending, receipt in under_way:
             try:
                 await receipt
