@@ -1,8 +1,9 @@
 """`python -m weir.testing.sim`: run many seeds of a scenario and report the first broken promise.
 
 The scenarios: `cluster`, which is the storage alone; `broker`, which is brokers over it with Pulsar's clients;
-`kafka`, with Kafka's: groups, idempotence and transactions; `multibroker`, many brokers; `queues`; and `half`: half
-messages, recalls, message groups. Another, `balance`, is one run of a large model, and ends with a table instead.
+`kafka`, with Kafka's: groups, idempotence and transactions; `multibroker`, many brokers; `queues`; and `half`:
+half messages, recalls, message groups. Another, `balance`, is one run of a large model, and ends with a table
+instead.
 
 Seeds run over all cores, each in isolation. A failure is reported by its seed, the sentence of the promise that
 it breaks, the shortest history that the checker still rejects, and the command that runs it again.
