@@ -2,10 +2,13 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from weir.broker.api import Outgoing, ProducerRequest, StartAt, SubscribeRequest, SubscriptionType
 from weir.model.batch import BatchFormat
+from weir.model.priority import Priority
+from weir.model.topics import TopicName
 from weir.wire.kafka.records_build import Record, build_batch
 
 ANN = "ann"
@@ -102,5 +105,43 @@ def test_shared_consumers_come_back_when_a_topic_gets_levels(run: Callable) -> N
         again = await topic.subscribe(SubscribeRequest(ANN, "others", SubscriptionType.SHARED, start=StartAt()))
         assert [text for _, text, _ in stage.split(await again.next(10))] == ["high", "low"]
         assert await stage.texts(await stage.consumer(queue), 2) == ["high", "low"]
+
+    run(scenario)
+
+
+def test_a_policy_gives_a_topic_levels_and_bounds_how_long_lower_ones_wait(run: Any) -> None:
+    async def scenario(stage: Any) -> None:
+        name = TopicName.parse("tasks")
+        await stage.topic("tasks")
+        await stage.broker.registry.change_policies(name, lambda now: replace(now, priority=Priority(9, passed=3)))
+        queue = await stage.queues.look("tasks")
+        await stage.publish(queue, "low")
+        for number in range(8):
+            await stage.publish(queue, f"high {number}", priority=9)
+        topic = await stage.topic("tasks")
+        while topic.policies.priority != Priority(9, passed=3):
+            await stage.runtime.clock.sleep(0.1)
+        request = SubscribeRequest(ANN, "s", SubscriptionType.SHARED, start=StartAt())
+        consumer = await topic.subscribe(request)
+        texts = await stage.texts(consumer, 9)
+        assert texts[:5] == ["high 0", "high 1", "high 2", "low", "high 3"]
+
+    run(scenario)
+
+
+def test_levels_that_a_queue_was_declared_with_are_strict_unless_the_topic_s_policy_bounds_them(run: Any) -> None:
+    async def scenario(stage: Any) -> None:
+        queue = await stage.declare("work", arguments={"x-max-priority": 2})
+        await stage.publish(queue, "low")
+        await stage.publish(queue, *["high"] * 300, priority=2)
+        consumer = await stage.consumer(queue)
+        assert (await stage.texts(consumer, 301))[-1] == "low"
+        await consumer.close()
+        name = TopicName.parse("work")
+        await stage.broker.registry.change_policies(name, lambda now: replace(now, priority=Priority(0, passed=3)))
+        while (await stage.topic("work")).policies.priority != Priority(0, passed=3):
+            await stage.runtime.clock.sleep(0.1)
+        consumer = await stage.consumer(queue)
+        assert (await stage.texts(consumer, 301)).index("low") == 3
 
     run(scenario)
