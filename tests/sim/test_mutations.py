@@ -151,6 +151,14 @@ FIRST_SEED = {
         "stored-twice": 0,
         "stuck": 0,
     },
+    "retries": {
+        "acknowledged-before-sent": 1,
+        "acknowledged-in-memory": 0,
+        "given-up-too-early": 0,
+        "parcels-not-written": 1,
+        "sent-without-stamps": 1,
+        "stuck": 0,
+    },
 }
 _MOST_SEEDS = 150
 #: Of a function that is called with other arguments than the one in whose place it was put.

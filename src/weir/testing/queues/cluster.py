@@ -31,6 +31,8 @@ _PAUSE_S = 0.1
 
 class QueueCluster(Cluster):
     ledger_settings = replace(LEDGER_SETTINGS, id_block=8)
+    #: Topics that are unloaded, or handed over, now and then.
+    moved_names: tuple[str, ...] = QUEUES
 
     def __init__(self, world: World, plan: QueuePlan) -> None:
         super().__init__(world, plan.storage)
@@ -141,7 +143,7 @@ class QueueCluster(Cluster):
         while self.queue_plan.moves:
             await runtime.clock.sleep(self._dice.uniform(0.3, 3.0))
             broker = composed.broker
-            loaded = [topic for topic in broker.loaded if topic.name.local in QUEUES]
+            loaded = [topic for topic in broker.loaded if topic.name.local in self.moved_names]
             if self._calm or not loaded:
                 continue
             topic = self._dice.choice(loaded).name

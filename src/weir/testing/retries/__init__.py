@@ -1,0 +1,1 @@
+"""Retries and dead letters of shared subscriptions in a simulated cluster."""
