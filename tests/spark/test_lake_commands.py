@@ -48,6 +48,7 @@ def test_a_topic_is_turned_on_exported_looked_at_and_turned_off(weir, topics: To
     assert after[0]["table"] == f"file://{tmp_path}/a lake/public/default/{topic}"
     assert "everything is in the lake" in done(weir("lake", "run", "--once", "--master", "none"))
     assert "lake" in done(weir("subscriptions", "list", topic))
+    assert "nothing to do" in done(weir("lake", "upkeep"))
 
     assert "no longer" in done(weir("lake", "off", topic))
     assert json.loads(done(weir("lake", "status", topic, "--json"))) == []
@@ -68,7 +69,9 @@ def test_a_namespace_is_on_with_topics_that_come_later_and_one_of_them_can_be_of
     assert [one["topic"] for one in listed] == ["persistent://public/lakes/one"]
     access = Access(topics.up.http_url)
     found = namespace_lake(access, NamespaceName.parse("public/lakes"))
-    assert found.every == Definition(f"file://{tmp_path}", f"sqlite:///{tmp_path}/catalog.db")
+    assert found.every is not None
+    assert found.every.text() == Definition(f"file://{tmp_path}", f"sqlite:///{tmp_path}/catalog.db").text()
+    assert found.every.owner
     assert found.topics == {"two": None}
     done(weir("lake", "off", "public/lakes"))
 

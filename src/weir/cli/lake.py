@@ -20,9 +20,18 @@ from weir.model.topics import NamespaceName, TopicName
 if TYPE_CHECKING:
     from weir.spark.lake.export import Exported
     from weir.spark.lake.runner import LakeRunner
+    from weir.spark.lake.upkeep import Limits, Tasks
 
 #: How often it is looked what is due.
 _STEP_S = 2.0
+_UPKEEP_S = 3600.0
+_UPKEEP = {
+    "joined": "small files joined",
+    "expired": "files of old days gone",
+    "erased": "rows of erased keys gone",
+    "snapshots": "snapshots expired",
+    "orphans": "orphans removed",
+}
 #: Names a step of an export at which the process ends at once, as if it were killed: for tests of exactly that.
 _STOP_AT = "WEIR_LAKE_STOP_AT"
 
@@ -195,10 +204,65 @@ def run(
             if once:
                 _once(runner, as_json=as_json)
             else:
-                _go_on(runner, lambda: bool(stopped), as_json=as_json)
+                _go_on(runner, jobs, lambda: bool(stopped), as_json=as_json)
     finally:
         if spark is not None:
             spark.stop()
+
+
+@lake.command(epilog=examples("weir lake upkeep", "weir lake upkeep --snapshots 1h --orphans 2h"))
+@click.option(
+    "--snapshots", default="1d", show_default=True, metavar="SPAN", help="For how long old ones are kept."
+)
+@click.option("--orphans", default="1d", show_default=True, metavar="SPAN", help="Older files of nobody go.")
+@click.option("--small", default="32M", show_default=True, metavar="SIZE", help="Files below this are joined,")
+@click.option(
+    "--files", default=8, show_default=True, type=click.IntRange(min=2), help="if there are so many of a day."
+)
+@click.option(
+    "--master", default="none", show_default=True, help="Where Spark's tasks run; `none`: in this process."
+)
+@remote_options
+def upkeep(
+    *, snapshots: str, orphans: str, small: str, files: int, master: str, remote: Remote, as_json: bool
+) -> None:
+    """Join small files; remove old snapshots, orphans, what is older than --keep, erased keys, deleted topics.
+
+    `weir lake run` does the same every hour.
+    """
+    need_lake()
+    from weir.spark.lake.export import Exporter
+    from weir.spark.lake.jobs import LocalJobs, SparkJobs
+    from weir.spark.lake.runner import LakeRunner, Trigger
+    from weir.spark.lake.upkeep import Limits
+
+    place = place_of(remote, None)
+    spark = None if master == "none" else quiet_session("weir-lake", master=master, config=spark_config())
+    try:
+        jobs = LocalJobs() if spark is None else SparkJobs(spark)
+        limits = Limits(
+            parse_size(small),
+            files,
+            snapshots_s=parse_span_ms(snapshots) / 1000,
+            orphans_s=parse_span_ms(orphans) / 1000,
+        )
+        _look_after(LakeRunner(place, Exporter(place, jobs), Trigger()), jobs, limits, as_json=as_json)
+    finally:
+        if spark is not None:
+            spark.stop()
+
+
+def _look_after(runner: "LakeRunner", tasks: "Tasks", limits: "Limits", *, as_json: bool) -> None:
+    import json
+    from dataclasses import asdict
+
+    for topic, did in runner.look_after(tasks, limits):
+        if isinstance(did, str):
+            click.echo(json.dumps({"topic": str(topic), "said": did}) if as_json else f"{topic}: {did}")
+            continue
+        told = {name: count for name, count in asdict(did).items() if as_json or count}
+        words = ", ".join(f"{_UPKEEP[name]}: {count}" for name, count in told.items()) or "nothing to do"
+        click.echo(json.dumps({"topic": str(topic), **told}) if as_json else f"{topic}: {words}")
 
 
 def _stop_at(wanted: str | None) -> Callable[[str], None]:
@@ -225,14 +289,20 @@ def _once(runner: "LakeRunner", *, as_json: bool) -> None:
         raise LakeError(f"{len(failed)} of the topics were not exported; {first[0]}: {first[1]}")
 
 
-def _go_on(runner: "LakeRunner", stopped: Callable[[], bool], *, as_json: bool) -> None:
+def _go_on(runner: "LakeRunner", tasks: "Tasks", stopped: Callable[[], bool], *, as_json: bool) -> None:
     import json
 
+    from weir.spark.lake.upkeep import Limits
+
+    looked_s = time.monotonic()
     logging.getLogger("weir").setLevel(logging.INFO)
     click.echo(f"exporting to the lake as process {os.getpid()}", err=True)
     while not stopped():
         for one in runner.step():
             click.echo(json.dumps(_told(one)) if as_json else _line(one))
+        if time.monotonic() - looked_s > _UPKEEP_S:
+            _look_after(runner, tasks, Limits(), as_json=as_json)
+            looked_s = time.monotonic()
         for _ in range(int(_STEP_S / 0.1)):
             if stopped():
                 break

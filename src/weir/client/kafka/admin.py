@@ -7,7 +7,7 @@ from weir.client.kafka.settings import Address
 from weir.model.errors import ConfigError, ConnectFailedError, WeirError
 from weir.wire.kafka import messages as m
 
-_BROKER = 4
+_TOPIC, _BROKER = 2, 4
 _HTTP_URL = "weir.http.url"
 
 
@@ -29,6 +29,24 @@ def admin_url(cluster: Cluster) -> str:
                 if config.name == _HTTP_URL and config.value:
                     return config.value
         raise ConfigError("the broker does not tell its admin API's address", hint="give the option adminUrl")
+
+    return cluster.retry(ask)
+
+
+def topic_config(cluster: Cluster, topic: str, name: str) -> str:
+    """One of a topic's configs; empty if there is none of this name."""
+    wanted = m.DescribeConfigsRequest.DescribeConfigsResource(
+        resource_type=_TOPIC, resource_name=topic, configuration_keys=[name]
+    )
+
+    def ask() -> str:
+        told = cluster.any().ask(m.DescribeConfigsRequest(resources=[wanted]), m.DescribeConfigsResponse)
+        for result in told.results:
+            check(result.error_code, topic, result.error_message)
+            for config in result.configs:
+                if config.name == name:
+                    return config.value or ""
+        return ""
 
     return cluster.retry(ask)
 

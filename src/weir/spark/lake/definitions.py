@@ -6,9 +6,10 @@ so that two people who change different topics do not undo each other's change.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlsplit
+from uuid import uuid4
 
 from weir.client.admin import join, namespace_path
 from weir.client.blocking import Access, ask_v2
@@ -16,6 +17,8 @@ from weir.model.errors import ConfigError, NotAuthorisedError, WireError
 from weir.model.topics import NamespaceName, TopicName
 
 _ALL, _ONE, _OFF = "lake", "lake.", "off"
+#: Whose tables these are, for ever: two Weirs that share a catalog must not take each other's for their own.
+_OWNER = "lake-owner"
 #: Words that a secret's option has in its name: options can be read by whoever administers the namespace.
 _SECRET = ("secret", "password", "token", "credential", "access-key", "account-key")
 
@@ -30,6 +33,8 @@ class Definition:
     options: Mapping[str, str] = field(default_factory=dict)
     #: Rows older than this leave the table; None: never.
     keep_ms: int | None = None
+    #: The namespace's own; not a part of what is said.
+    owner: str = ""
 
     def text(self) -> str:
         """As it is kept."""
@@ -110,7 +115,9 @@ def check_options(options: Mapping[str, str]) -> None:
 
 def turn_on(access: Access, namespace: NamespaceName, topic: str | None, wanted: Definition) -> None:
     name = _ALL if topic is None else f"{_ONE}{topic}"
-    ask_v2(access, "PUT", namespace_path(namespace, "properties"), {name: wanted.text()})
+    told = ask_v2(access, "GET", namespace_path(namespace, "properties")) or {}
+    owner = {} if _OWNER in told else {_OWNER: uuid4().hex}
+    ask_v2(access, "PUT", namespace_path(namespace, "properties"), {name: wanted.text()} | owner)
 
 
 def turn_off(access: Access, namespace: NamespaceName, topic: str | None) -> bool:
@@ -132,12 +139,13 @@ def _remove(access: Access, namespace: NamespaceName, name: str) -> None:
 
 def namespace_lake(access: Access, namespace: NamespaceName) -> NamespaceLake:
     told = ask_v2(access, "GET", namespace_path(namespace, "properties")) or {}
-    topics = {
-        name.removeprefix(_ONE): None if text == _OFF else Definition.parse(text)
+    said = {
+        name: None if text == _OFF else replace(Definition.parse(text), owner=told.get(_OWNER, ""))
         for name, text in told.items()
-        if name.startswith(_ONE)
+        if name == _ALL or name.startswith(_ONE)
     }
-    return NamespaceLake(namespace, Definition.parse(told[_ALL]) if _ALL in told else None, topics)
+    topics = {name.removeprefix(_ONE): one for name, one in said.items() if name != _ALL}
+    return NamespaceLake(namespace, said.get(_ALL), topics)
 
 
 def whole_lake(access: Access) -> dict[NamespaceName, NamespaceLake]:

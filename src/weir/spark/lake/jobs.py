@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from threading import Event, Thread
+from typing import TypeVar
 
 from pyspark.accumulators import Accumulator
 from pyspark.sql import SparkSession
@@ -10,6 +11,8 @@ from weir.spark.lake.writing import WriteJob, Written, write_range
 from weir.spark.source.ranges import Range
 
 _LOOK_S = 0.25
+A = TypeVar("A")
+B = TypeVar("B")
 
 
 class SparkJobs:
@@ -35,6 +38,9 @@ class SparkJobs:
         finally:
             watch.close()
             shared.destroy()
+
+    def map(self, work: Callable[[A], B], items: Sequence[A]) -> list[B]:
+        return self._spark.sparkContext.parallelize(list(items), len(items)).map(work).collect()
 
 
 class _Watch(Thread):
@@ -72,3 +78,6 @@ class LocalJobs:
             found.append(write_range(job, wanted))
             done(wanted.size)
         return found
+
+    def map(self, work: Callable[[A], B], items: Sequence[A]) -> list[B]:
+        return [work(one) for one in items]

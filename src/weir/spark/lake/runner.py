@@ -11,7 +11,8 @@ from weir.model.errors import NetworkError, TopicClosedError, TopicNotFoundError
 from weir.model.topics import TopicName
 from weir.spark.lake.definitions import Definition, whole_lake
 from weir.spark.lake.export import Exported, Exporter, Standing, Told
-from weir.spark.lake.tables import LakeTable, find_table
+from weir.spark.lake.tables import LakeTable, find_table, is_own
+from weir.spark.lake.upkeep import Kept, Limits, Tasks, Upkeep, drop_deleted
 from weir.spark.source.options import connection
 from weir.spark.sql.cluster import WeirCluster
 
@@ -137,6 +138,24 @@ class LakeRunner:
                 log.warning("%s was not exported (next try in %.0f s): %s", one.name, pause_s, failure)
                 log.debug("why:", exc_info=failure)
         return found
+
+    def look_after(self, tasks: Tasks, limits: Limits) -> Iterator[tuple[TopicName, Kept | str]]:
+        """What was done for each table, or why it was not; tables of topics that were deleted go first."""
+        lakes = whole_lake(self._place.access)
+        with Cluster(connection(self._place.options)) as cluster:
+            for gone in drop_deleted(cluster, list(lakes.values())):
+                yield gone, "the topic was deleted, and so was its table"
+            for one in lake_topics(self._place):
+                table = find_table(one.name, one.definition)
+                if table is None or not is_own(table, one.definition):
+                    continue
+                try:
+                    yield one.name, Upkeep(table, one.definition, tasks, limits).all(cluster)
+                except TopicNotFoundError:
+                    continue
+                except Exception as failure:  # pyiceberg's and the store's are of many kinds
+                    log.debug("why:", exc_info=failure)
+                    yield one.name, f"it is tried again later: {failure}"
 
     def _is_due(self, one: LakeTopic, seen: _Seen) -> bool:
         waiting = sum(part.lag for part in self._exporter.standing(one.name, find_table(one.name, one.definition)))

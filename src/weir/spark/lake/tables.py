@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.snapshots import Snapshot
 
 OFFSETS, RANGES, LOST = "weir.offsets", "weir.ranges", "weir.lost"
-TOPIC, TOPIC_ID = "weir.topic", "weir.topic-id"
+TOPIC, TOPIC_ID, OWNER = "weir.topic", "weir.topic-id", "weir.owner"
 DAY = "day"
 _PROPERTIES = {
     # A commit that another one came before must not be repeated over it: both may have the same offsets.
@@ -100,30 +100,44 @@ def find_table(topic: TopicName, definition: Definition) -> LakeTable | None:
 def open_table(topic: TopicName, definition: Definition, schema: Any, topic_id: str) -> LakeTable:
     """With columns for this Arrow schema. A table of a topic of the same name that was deleted goes first."""
     catalog, found = open_catalog(definition), find_table(topic, definition)
+    if found is not None:
+        _check_owner(found, definition)
     if found is not None and found.table.properties.get(TOPIC_ID, topic_id) != topic_id:
         drop_table(found, definition)
         found = None
     if found is None:
-        _create(catalog, topic, location_of(topic, definition), schema, topic_id)
+        about = {TOPIC: str(topic), TOPIC_ID: topic_id, OWNER: definition.owner}
+        _create(catalog, topic, location_of(topic, definition), schema, about)
         found = find_table(topic, definition)
     if found is None:
         raise LakeError(f"the table of {topic} was dropped as soon as it was made", hint="who else drops tables?")
-    if found.table.properties.get(TOPIC) != str(topic):
-        raise LakeError(
-            f"table {'.'.join(table_name(topic))} is of {found.table.properties.get(TOPIC, 'somebody else')}",
-            hint="name another catalog or folder with weir lake on --to",
-        )
+    _check_owner(found, definition)
     _evolve(found, schema)
     return found
 
 
-def _create(catalog: "Catalog", topic: TopicName, location: str, schema: Any, topic_id: str) -> None:
+def is_own(found: LakeTable, definition: Definition) -> bool:
+    """Whether it is this Weir's table of this topic."""
+    about = found.table.properties
+    return about.get(TOPIC) == str(found.topic) and about.get(OWNER, "") == definition.owner
+
+
+def _check_owner(found: LakeTable, definition: Definition) -> None:
+    if not is_own(found, definition):
+        raise LakeError(
+            f"table {'.'.join(table_name(found.topic))} of the catalog is another Weir's, or nobody's",
+            hint="name another catalog or folder: weir lake on --to, --catalog",
+        )
+
+
+def _create(catalog: "Catalog", topic: TopicName, location: str, schema: Any, about: Mapping[str, str]) -> None:
     name = table_name(topic)
     with suppress(NamespaceAlreadyExistsError):
         catalog.create_namespace(name[0])
-    about = {TOPIC: str(topic), TOPIC_ID: topic_id}
     try:
-        made = catalog.create_table_transaction(name, schema, location=location, properties=_PROPERTIES | about)
+        made = catalog.create_table_transaction(
+            name, schema, location=location, properties={**_PROPERTIES, **about}
+        )
         with made as transaction:
             with transaction.update_spec() as spec:
                 spec.add_field("timestamp", DayTransform(), DAY)
