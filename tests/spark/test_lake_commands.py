@@ -48,6 +48,7 @@ def test_a_topic_is_turned_on_exported_looked_at_and_turned_off(weir, topics: To
     assert after[0]["table"] == f"file://{tmp_path}/a lake/public/default/{topic}"
     assert "everything is in the lake" in done(weir("lake", "run", "--once", "--master", "none"))
     assert "lake" in done(weir("subscriptions", "list", topic))
+    assert "files of old days gone: 1" in done(weir("lake", "upkeep")), "the messages are of 2023"
     assert "nothing to do" in done(weir("lake", "upkeep"))
 
     assert "no longer" in done(weir("lake", "off", topic))

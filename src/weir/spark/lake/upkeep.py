@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSelector, FileType
-from pyiceberg.conversions import from_bytes
 
 from weir.client.kafka.admin import topic_config
 from weir.client.kafka.cluster import Cluster
@@ -201,13 +200,9 @@ class Upkeep:
     def _place(self, file: "DataFile") -> tuple[int, int, int]:
         """Partition, first and last offset."""
         schema = self._found.table.schema()
-        partition, offset = schema.find_field("partition"), schema.find_field("offset")
+        partition, offset = schema.find_field("partition").field_id, schema.find_field("offset").field_id
         low, high = file.lower_bounds or {}, file.upper_bounds or {}
-        return (
-            from_bytes(partition.field_type, low[partition.field_id]),
-            from_bytes(offset.field_type, low[offset.field_id]),
-            from_bytes(offset.field_type, high[offset.field_id]),
-        )
+        return _number(low[partition]), _number(low[offset]), _number(high[offset])
 
     def _footer(self, file: "DataFile") -> Any:
         with self._found.table.io.new_input(file.file_path).open() as source:
@@ -221,6 +216,11 @@ class Upkeep:
 
     def _is_compacted(self, cluster: Cluster) -> bool:
         return "compact" in topic_config(cluster, kafka_name(self._found.topic), "cleanup.policy")
+
+
+def _number(bound: bytes) -> int:
+    """As Iceberg writes a column's least and greatest."""
+    return int.from_bytes(bound, "little", signed=True)
 
 
 def _tombstones(rows: Any, found: dict[bytes, int]) -> None:
