@@ -1,12 +1,19 @@
 """RocketMQ's own Python client sends, receives, acknowledges and keeps messages invisible."""
 
+import subprocess
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rocketmq.v5.exception import BadRequestException
 
+from weir.testing.processes.up import UpProcess
+
 pytestmark = pytest.mark.process
+ROOT = Path(__file__).parents[3]
+_MISSING = 77
 
 
 def test_what_is_sent_is_received_with_all_that_was_said_of_it(clients: Any, name: str, make: Any) -> None:
@@ -83,3 +90,33 @@ def test_two_consumers_of_a_group_share_what_there_is(clients: Any, name: str, m
     consumers = [clients.consumer("g", name), clients.consumer("g", name)]
     bodies = [one.body for consumer in consumers for one in consumer.receive(10, 60)]
     assert sorted(bodies, key=int) == [b"%d" % number for number in range(20)]
+
+
+# --- other languages --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("language", "steps"),
+    [
+        (
+            "java",
+            {"received", "described", "redelivered", "acknowledged", "ordered", "delayed", "committed", "pushed"},
+        ),
+        ("node", {"received", "described", "acknowledged"}),
+        ("go", {"received", "described", "acknowledged"}),
+    ],
+)
+def test_a_client_in_another_language_finds_everything_right(
+    weir: UpProcess, language: str, steps: set[str]
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.rocketmq_clients", language, "--server", weir.rocketmq],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode == _MISSING:
+        pytest.skip(done.stdout.strip())
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert steps <= {line.partition(" ")[2] for line in done.stdout.splitlines()}

@@ -2,17 +2,20 @@
 
 from collections.abc import Sequence
 
-from weir.model.consumer_groups import MESSAGE_TYPES, types_in
+from weir.model.consumer_groups import MESSAGE_TYPES, TYPES_PROPERTY, types_in
 from weir.model.registry import TopicRecord
 from weir.wire.rocketmq.proto import api
 
 _NUMBERS: dict[str, int] = {name: api.MessageType.Value(name.upper()) for name in MESSAGE_TYPES}
-_ALL = tuple(_NUMBERS.values())
+#: Those that most clients do not know yet: they fail where they hear of them.
+NEW_TYPES = (_NUMBERS["lite"], _NUMBERS["priority"])
+ALL = tuple(_NUMBERS.values())
 
 
 def accepted_types(topic: TopicRecord | None) -> Sequence[int]:
-    if topic is None or not topic.properties:
-        return _ALL
+    """`ALL` itself, of a topic of which nothing is said."""
+    if topic is None or TYPES_PROPERTY not in topic.properties:
+        return ALL
     return [_NUMBERS[name] for name in types_in(topic.properties)]
 
 

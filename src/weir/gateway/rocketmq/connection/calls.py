@@ -62,6 +62,14 @@ class Call:
         return None if self._due is None else max(0.0, self._due - self.session.clock.monotonic())
 
     @property
+    def knows_new_types(self) -> bool:
+        """Whether it knows lite messages and such with a priority: Python's does, from 5.1 on."""
+        if self.headers.get(LANGUAGE) != b"PYTHON":
+            return False
+        said = self.headers.get(VERSION, b"").split(b".")
+        return len(said) > 1 and said[0].isdigit() and said[1].isdigit() and (int(said[0]), int(said[1])) >= (5, 1)
+
+    @property
     def open(self) -> bool:
         return not self.done
 

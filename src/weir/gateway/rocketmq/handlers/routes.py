@@ -7,7 +7,7 @@ from typing import Any
 from weir.broker.api import Owner
 from weir.gateway.rocketmq.connection.calls import Call
 from weir.gateway.rocketmq.errors import ok
-from weir.gateway.rocketmq.message_types import accepted_types
+from weir.gateway.rocketmq.message_types import ALL, NEW_TYPES, accepted_types
 from weir.gateway.rocketmq.names import group_of, topic_of
 from weir.gateway.rocketmq.registry import calls
 from weir.model.topics import TopicName
@@ -58,7 +58,10 @@ async def _owners(call: Call, topic: TopicName) -> Sequence[Owner]:
 
 async def _types(call: Call, topic: TopicName) -> Sequence[int]:
     await call.session.services.broker.partitions(topic, role=call.role)
-    return accepted_types(await call.session.services.registry.topics.look(topic))
+    types = accepted_types(await call.session.services.registry.topics.look(topic))
+    if types is not ALL or call.knows_new_types:
+        return types
+    return [kind for kind in ALL if kind not in NEW_TYPES]
 
 
 def _fill(queue: Any, topic: Any, number: int, types: Sequence[int]) -> None:
