@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from weir.model.errors import BookieUnavailableError, StreamFencedError, WireError
 from weir.stream.held_chain import HeldChain
+from weir.stream.log import Stream
 from weir.stream.state import StateLog
 from weir.wire.state import DEFLATED, PLAIN, decode_changes, encode_changes
 
@@ -176,5 +177,39 @@ def test_a_flush_ends_although_others_go_on_making_changes(run: Callable) -> Non
         await state.flush()
         assert (await opened(bench)).get("mine") == b"1"
         busy.cancel()
+
+    run(scenario)
+
+
+def test_a_state_goes_on_when_its_ledger_was_closed_for_a_bookie_that_leaves(run: Callable) -> None:
+    async def scenario(bench) -> None:
+        context = await bench.broker()
+        stream = await Stream.open(context, "s", create_missing=True)
+        state = await stream.open_state()
+        state.put("a", b"1")
+        await state.flush()
+        former = stream.chain.state_ledger
+        await (await bench.broker()).ledgers.recover(former)  # as decommissioning does
+        state.put("b", b"2")
+        await state.flush()
+        assert stream.chain.state_ledger != former
+        again = await (await Stream.open(await bench.broker(), "s")).open_state()
+        assert (again.get("a"), again.get("b")) == (b"1", b"2")
+
+    run(scenario)
+
+
+def test_who_has_lost_a_stream_leaves_no_ledger_of_its_state_behind(run: Callable) -> None:
+    async def scenario(bench) -> None:
+        context = await bench.broker()
+        state = await (await Stream.open(context, "s", create_missing=True)).open_state()
+        state.put("a", b"1")
+        await state.flush()
+        later = await Stream.open(await bench.broker(), "s")
+        await later.open_state()
+        state.put("a", b"2")
+        with pytest.raises(StreamFencedError):
+            await state.flush()
+        assert [ledger.ledger_id for ledger in await context.ledgers.list()] == [later.chain.state_ledger]
 
     run(scenario)

@@ -86,6 +86,12 @@ class HeldChain:
     async def may_name(self, ledger_id: LedgerId) -> bool:
         return await may_name(self._context, self._name, ledger_id)
 
+    async def confirm(self) -> None:
+        """StreamFencedError if somebody else has the stream now."""
+        record = await read(self._context.meta, self.key, CHAIN)
+        if record is None or record.value != self.value:
+            raise StreamFencedError(f"stream {self._name} was taken over by another broker")
+
     async def change(self, transform: Callable[[Chain], Chain]) -> None:
         """Replace the chain by `transform` of it, if this holder's is still the one in the store. Once begun it
         goes to its end, even if nobody waits any more: a holder that missed its own change would take itself for
@@ -140,7 +146,9 @@ async def may_name(context: StreamContext, name: str, ledger_id: LedgerId) -> bo
         record = await read(context.meta, keys.stream(name), CHAIN)
     except MetaError:
         return True
-    return record is not None and record.value.span_of(ledger_id) is not None
+    if record is None:
+        return False
+    return record.value.span_of(ledger_id) is not None or record.value.state_ledger == ledger_id
 
 
 async def _sweep(context: StreamContext, deleted: VersionedValue[Chain]) -> None:

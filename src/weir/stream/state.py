@@ -244,7 +244,7 @@ class StateLog:
             if self._writer is None or len(payload) > _MAX_ENTRY_BYTES or self._is_due_for_a_new_ledger():
                 await self._begin_ledger()
             else:
-                await self._append(self._writer, payload)
+                await self._append_or_begin(self._writer, payload)
             check(noted >= self._durable, "what is durable of a state stays durable")
             self._durable, self._said, self._full = noted, "", None
         except (StreamFencedError, WriterFencedError) as fenced:
@@ -261,6 +261,14 @@ class StateLog:
                 self._writer = None
             await self._clock.sleep(self._settings.retry_pause_s)
 
+    async def _append_or_begin(self, writer: LedgerWriter, payload: bytes) -> None:
+        try:
+            await self._append(writer, payload)
+        except WriterFencedError:
+            # Somebody closed the ledger: the next holder, or a bookie that is to be empty. The chain tells.
+            await self._chain.confirm()
+            await self._begin_ledger()
+
     def _is_due_for_a_new_ledger(self) -> bool:
         if self._written_bytes <= self._settings.state_roll_bytes:
             return False
@@ -274,7 +282,13 @@ class StateLog:
         for some in _in_entries(self._values):
             await self._append(writer, self._encoded(some))
         former = self._chain.value.state_ledger
-        await self._chain.change(lambda chain: replace(chain, state_ledger=writer.ledger_id))
+        try:
+            await self._chain.change(lambda chain: replace(chain, state_ledger=writer.ledger_id))
+        except StreamFencedError:
+            await writer.abandon()
+            if not await self._chain.may_name(writer.ledger_id):
+                await self._context.ledgers.delete(writer.ledger_id)
+            raise
         before, self._writer = self._writer, writer
         if before is not None:
             await before.abandon()
