@@ -24,6 +24,20 @@ def test_topics_are_found_by_a_part_of_their_name_page_by_page(visitor: Visitor,
     assert 'rel="next"' not in second.text
 
 
+def test_topics_are_sorted_by_what_is_in_them_whatever_their_names(
+    visitor: Visitor, client: pulsar.Client, unique: str
+) -> None:
+    sizes = {"a": 10, "b": 3000, "c": 200}
+    for number in range(55):  # more than a page of them, and larger names
+        visitor.weir.do("PUT", f"persistent/public/default/{unique}-{number:02}")
+    for name, size in sizes.items():
+        client.create_producer(f"{unique}-{name}").send(b"x" * size)
+    page = visitor.get(f"/console/topics?namespace=public/default&q={unique}&sort=size")
+    shown = [part.split("<")[0] for part in page.text.split(f">{unique}-")[1:]]
+    assert shown[:3] == ["b", "c", "a"]
+    assert "idle ones are not listed" in page.words
+
+
 def test_a_search_that_a_script_asks_for_is_answered_with_the_rows_alone(visitor: Visitor) -> None:
     page = visitor.get("/console/topics?q=nothing-has-this", hx_request="true")
     assert page.status == 200

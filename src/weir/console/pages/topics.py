@@ -6,6 +6,7 @@ from typing import Any
 from weir.admin.http import Response
 from weir.admin.routing import RefusedError
 from weir.console.app import Console, PageRoute
+from weir.console.ranking import ORDERS, Ranking, rank
 from weir.console.view import View
 from weir.model.errors import WeirError
 from weir.model.registry import TopicRecord
@@ -14,9 +15,7 @@ from weir.model.topics import NamespaceName, TopicName
 _PAGE = 50
 #: Names that one request looks through; the next one goes on from there.
 _LOOKED_THROUGH = 50_000
-#: Topics that are sorted by what they do: those of a namespace with more are sorted by name alone.
-_SORTED = 2_000
-_ORDERS = ("name", "in", "out", "backlog", "size")
+_BY_NAME = "name"
 
 
 def routes(console: Console) -> list[PageRoute]:
@@ -49,15 +48,22 @@ async def show(view: View) -> Response:
     wanted, order = view.asked("q").strip(), view.asked("sort", "name")
     rows: list[dict[str, Any]] = []
     after = more = ""
+    ranking: Ranking | None = None
+    order = order if order in ORDERS else _BY_NAME
     if chosen is not None:
-        rows, more = await _rows(view, chosen, wanted, order if order in _ORDERS else "name", view.asked("after"))
         after = view.asked("after")
+        if order == _BY_NAME:
+            rows, more = await _rows(view, chosen, wanted, after)
+        else:
+            rows, ranking = await _ranked(view, chosen, wanted, order, view.number("after", 0))
+            more = str(view.number("after", 0) + _PAGE) if ranking.more else ""
     values = {
         "namespaces": known,
         "namespace": chosen,
         "q": wanted,
         "sort": order,
         "rows": rows,
+        "ranking": ranking,
         "more": more,
         "after": after,
         "may_create": chosen is not None and view.context.authoriser.may_administer(view.role, chosen),
@@ -95,9 +101,23 @@ def topic_url(topic: TopicName, page: str = "") -> str:
 # --- finding ----------------------------------------------------------------------------------------------------
 
 
-async def _rows(
-    view: View, namespace: NamespaceName, wanted: str, order: str, after: str
-) -> tuple[list[dict[str, Any]], str]:
+async def _ranked(
+    view: View, namespace: NamespaceName, wanted: str, order: str, first: int
+) -> tuple[list[dict[str, Any]], Ranking]:
+    """A page of topics by what they do, of those that this broker has loaded."""
+    may, low = view.context.authoriser.may_look, wanted.lower()
+    whole = may(view.role, namespace)
+
+    def sees(name: TopicName) -> bool:
+        return low in name.local.lower() and (whole or may(view.role, name))
+
+    context = view.context
+    ranking = await rank(context.broker, context.clock, namespace, order, sees, (first, first + _PAGE))
+    records = [await context.registry.topics.look(name) for name in ranking.names]
+    return [_row(view, record, sample=True) for record in records if record is not None], ranking
+
+
+async def _rows(view: View, namespace: NamespaceName, wanted: str, after: str) -> tuple[list[dict[str, Any]], str]:
     """A page of topics, and what the next one comes after; "" if there is none."""
     start = TopicName.parse(after).base if after else None
     may = view.context.authoriser.may_look
@@ -107,11 +127,6 @@ async def _rows(
     def sees(record: TopicRecord) -> bool:
         return whole or may(view.role, record.name)
 
-    if order != "name":
-        found, _ = await _matching(records, wanted, _SORTED, sees)
-        rows = [_row(view, record) for record in found]
-        rows.sort(key=lambda row: row[order], reverse=True)
-        return rows[:_PAGE], ""
     found, more = await _matching(records, wanted, _PAGE, sees)
     return [_row(view, record) for record in found], more
 
@@ -132,8 +147,9 @@ async def _matching(
     return found, ""
 
 
-def _row(view: View, record: TopicRecord) -> dict[str, Any]:
-    """What memory knows of a topic; nothing is loaded to show a list."""
+def _row(view: View, record: TopicRecord, *, sample: bool = False) -> dict[str, Any]:
+    """What memory knows of a topic; nothing is loaded to show a list. `sample`: look at those that are loaded and
+    had not their turn yet."""
     sampler, broker = view.console.sampler, view.context.broker
     parts = record.parts()
     row: dict[str, Any] = {
@@ -150,7 +166,10 @@ def _row(view: View, record: TopicRecord) -> dict[str, Any]:
     for part in parts[:100]:
         history = sampler.topics.get(part)
         if history is None or not history.points:
-            continue
+            topic = broker.served_now(part) if sample else None
+            if topic is None:
+                continue
+            history = sampler.kept(topic)
         row["loaded"] = True
         last = history.points[-1]
         row["in"] += last.messages_in
