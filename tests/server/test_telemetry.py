@@ -10,7 +10,7 @@ from typing import Any
 
 import pulsar
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
@@ -111,6 +111,28 @@ def test_a_traced_message_has_spans_where_it_is_stored_and_delivered(
     assert said["messaging.destination.name"].string_value == "persistent://public/default/traced"
     assert said["messaging.message.id"].string_value == "1"
     assert said["messaging.consumer.group.name"].string_value == "readers"
+
+
+@pytest.mark.slow
+def test_what_is_compressed_is_looked_into_and_what_kafka_fetches_has_a_span(
+    node: BrokerNode, collector: Collector
+) -> None:
+    servers = {"bootstrap.servers": str(node.addresses["kafka"])}
+    producer = Producer({**servers, "compression.type": "lz4"})
+    for _ in range(20):  # alike, or nothing is gained, and so nothing compressed
+        producer.produce("packed", b"x" * 100)
+    producer.produce("packed", b"hello", headers={"traceparent": TRACEPARENT})
+    producer.flush(TIMEOUT_S)
+    consumer = Consumer({**servers, "group.id": "g"})
+    consumer.assign([TopicPartition("packed", 0, 20)])
+    until(lambda: (message := consumer.poll(1)) is not None and message.value() == b"hello")
+    consumer.close()
+    until(lambda: {span.name for span in collector.spans} == {"store packed", "fetch packed"})
+    for span in collector.spans:
+        assert (span.trace_id.hex(), span.parent_span_id.hex()) == (TRACE, PARENT)
+        said = {each.key: each.value.string_value for each in span.attributes}
+        assert said["messaging.message.id"] == "20"
+        assert "messaging.consumer.group.name" not in said
 
 
 @pytest.mark.slow

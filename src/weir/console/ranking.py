@@ -1,7 +1,7 @@
 """Topics of a namespace by what passes through them, or waits in them: of all that this broker has loaded.
 
-A topic that is not loaded does nothing, so none is missed that has anything to show. What is kept is a sum for each
-topic; others have their turn after every few."""
+A topic that is not loaded does nothing, so none is missed that has anything to show. What is kept is a sum for
+each topic; others have their turn after every few."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,6 +33,7 @@ async def rank(
     broker: Broker,
     clock: Clock,
     namespace: NamespaceName,
+    *,
     order: str,
     wanted: Callable[[TopicName], bool],
     page: tuple[int, int],

@@ -106,11 +106,13 @@ class MessageSpans:
     def delivered(self, topic: TopicName, subscription: str, delivery: Delivery) -> None:
         now_ns = self._clock.wall_ms() * 1_000_000
         batch = delivery.batch
+        what = "deliver" if subscription else "fetch"
         for place, message in self._traced(batch, delivery.wanted):
-            span = self._begin("deliver", topic, message, min(batch.append_ms * 1_000_000 or now_ns, now_ns))
+            span = self._begin(what, topic, message, min(batch.append_ms * 1_000_000 or now_ns, now_ns))
             span.set_attribute("messaging.message.id", str(batch.base_offset + place))
-            span.set_attribute("messaging.consumer.group.name", subscription)
-            span.set_attribute("weir.redelivered", delivery.redelivered)
+            if subscription:
+                span.set_attribute("messaging.consumer.group.name", subscription)
+                span.set_attribute("weir.redelivered", delivery.redelivered)
             span.end(now_ns)
 
     def _traced(self, batch: Batch, wanted: int | None) -> list[tuple[int, Message]]:

@@ -1,6 +1,7 @@
 """What a reader by offset sees of a topic: the whole log, or of a topic that compacts itself what that left."""
 
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol, TypeVar
 
 from weir.broker.api import AbortedTransaction, LogReader, Topic
 from weir.broker.topic.meters import Meter
@@ -12,6 +13,13 @@ from weir.stream.log import Stream
 B = TypeVar("B", list[Batch], list[Batch] | None)
 
 
+class Reads(NamedTuple):
+    """Of all readers of a topic: counts what is read, and hears of it where somebody wants to."""
+
+    meter: Meter
+    note: Callable[[Sequence[Batch]], None] | None = None
+
+
 class _Cached(Protocol):
     def read_cached(self, offset: int, max_bytes: int) -> list[Batch] | None: ...
 
@@ -21,7 +29,7 @@ class WholeLog:
 
     whole = True
 
-    def __init__(self, topic: Topic, cached: _Cached | None = None, reads: Meter | None = None) -> None:
+    def __init__(self, topic: Topic, cached: _Cached | None = None, reads: Reads | None = None) -> None:
         self._topic = topic
         self._cached = cached
         self._reads = reads
@@ -51,7 +59,7 @@ class CompactedLog:
 
     whole = False
 
-    def __init__(self, topic: Topic, view: CompactedView, reads: Meter | None = None) -> None:
+    def __init__(self, topic: Topic, view: CompactedView, reads: Reads | None = None) -> None:
         self._topic = topic
         self._view = view
         self._reads = reads
@@ -78,7 +86,7 @@ class CompactedLog:
         return [found for found in self._topic.aborted(first, end) if found.last_offset >= self._view.horizon]
 
 
-def reader_of(topic: Topic, stream: Stream, view: CompactedView, policies: Policies, reads: Meter) -> LogReader:
+def reader_of(topic: Topic, stream: Stream, view: CompactedView, policies: Policies, reads: Reads) -> LogReader:
     """By the policies as they are now. What was compacted once stays so until retention has taken it. `reads`: all
     readers of the topic are counted there."""
     policy = policies.log_compaction
@@ -86,8 +94,11 @@ def reader_of(topic: Topic, stream: Stream, view: CompactedView, policies: Polic
     return CompactedLog(topic, view, reads) if compacts else WholeLog(topic, stream, reads)
 
 
-def _counted(batches: B, reads: Meter | None) -> B:
+def _counted(batches: B, reads: Reads | None) -> B:
     """What was read, once it is counted."""
     if batches and reads is not None:
-        reads.count(sum(batch.count for batch in batches), sum(len(batch.payload) for batch in batches))
+        meter, note = reads
+        meter.count(sum(batch.count for batch in batches), sum(len(batch.payload) for batch in batches))
+        if note is not None:
+            note(batches)
     return batches

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 
 from weir.broker.api import (
     AbortedTransaction,
@@ -33,13 +34,14 @@ from weir.broker.topic.key_index import TopicKeyIndex
 from weir.broker.topic.meters import Meter
 from weir.broker.topic.passing import PassOn
 from weir.broker.topic.producer_state_manager import ProducerStateManager
-from weir.broker.topic.readable import reader_of
+from weir.broker.topic.readable import Reads, reader_of
 from weir.broker.topic.stats import topic_stats
 from weir.broker.topic.stored import BrokerStoredTopic
 from weir.broker.topic.subscriptions import Subscriptions
 from weir.broker.topic.traffic import Traffic, traffic_of
 from weir.broker.topic.transient import TransientMessages
 from weir.broker.topic.trimming import Trimming
+from weir.broker.tracing import note_fetched
 from weir.broker.transactions.decided_log import DecidedLog
 from weir.broker.transactions.delayed_moves import DelayedMoves
 from weir.broker.transactions.lost_markers import LostMarkers
@@ -183,7 +185,11 @@ class BrokerTopic:
         )
         self._queue_rules = QueueRules()
         self._name_count = 0
-        self._reads = Meter(self._clock, context.flows.given, name)
+        tracing = context.tracing
+        self._reads = Reads(
+            Meter(self._clock, context.flows.given, name),
+            None if tracing is None else partial(note_fetched, tracing, name),
+        )
         self._growth = GrowthListeners()
         #: Ledgers of a topic that was passed on.
         self.left_open: list[LedgerWriter] = []
@@ -256,7 +262,9 @@ class BrokerTopic:
 
     def traffic(self) -> Traffic:
         """What passed since it was loaded, for whoever balances brokers."""
-        return traffic_of(self.publisher.meter, (self._reads, *(s.meter for s in self.subscriptions.values())))
+        return traffic_of(
+            self.publisher.meter, (self._reads.meter, *(s.meter for s in self.subscriptions.values()))
+        )
 
     @property
     def alive(self) -> bool:

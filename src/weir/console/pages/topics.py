@@ -112,7 +112,9 @@ async def _ranked(
         return low in name.local.lower() and (whole or may(view.role, name))
 
     context = view.context
-    ranking = await rank(context.broker, context.clock, namespace, order, sees, (first, first + _PAGE))
+    ranking = await rank(
+        context.broker, context.clock, namespace, order=order, wanted=sees, page=(first, first + _PAGE)
+    )
     records = [await context.registry.topics.look(name) for name in ranking.names]
     return [_row(view, record, sample=True) for record in records if record is not None], ranking
 
