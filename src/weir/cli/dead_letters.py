@@ -86,7 +86,7 @@ Examples:
   weir subscriptions dead-letters list orders billing --reason rejected --since -1h
   weir subscriptions dead-letters redrive orders billing --dry-run
   weir subscriptions dead-letters redrive orders billing --key 4711
-  weir subscriptions dead-letters redrive orders billing --filter "region = 'eu' AND weir_dead_deliveries > 3"
+  weir subscriptions dead-letters redrive orders billing --filter "region = 'eu' AND weir_dead_deliveries = 3"
 """,
 )
 def dead_letters() -> None:
