@@ -9,6 +9,7 @@ from weir.broker.access.revoking import Revoking
 from weir.broker.api import BrokerFlows, Bundles, HalfCheckers, Identity, Owner
 from weir.broker.bundles.sole import SoleBundles
 from weir.broker.context import BrokerContext
+from weir.broker.half.marks import HalfTopics, HasHalf
 from weir.broker.ports import Authenticator, Claim, NothingElsewhere, Ownership, PartsElsewhere, Registry
 from weir.broker.registry.listing import check_size
 from weir.broker.topic.opening import AnyTopic, open_topic
@@ -88,6 +89,9 @@ class Broker:
             lambda name: self.load(name, create=False),
             self.unload,
         )
+        self._half_topics = HalfTopics(
+            context.streams.meta, clock, lambda name: name in self._topics, self._load_half
+        )
         self._leftovers = Leftovers(clock, registry, lambda name: self._deleted(name, again=True))
 
     def start(self) -> None:
@@ -96,6 +100,7 @@ class Broker:
         self._tasks.spawn(self._sweep(), "sweep")
         self._tasks.spawn(self._revoking.run(), "revoking")
         self._tasks.spawn(self._leftovers.run(), "leftovers")
+        self._tasks.spawn(self._half_topics.run(), "topics with half messages")
         self._tasks.spawn(self._idle.run(), "idle topics")
 
     @property
@@ -176,6 +181,10 @@ class Broker:
                 await self._apply_policies(topic)
                 return topic
             await self._forget(name, loading, "the topic moved to another broker")
+
+    async def _load_half(self, name: TopicName) -> HasHalf | None:
+        topic = await self.load(name, create=False)
+        return topic.half if isinstance(topic, BrokerTopic) else None
 
     async def load_ahead(self, name: TopicName, *, written: bool) -> None:
         """Load a topic whose clients are about to come; `written`: with a ledger."""

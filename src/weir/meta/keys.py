@@ -95,6 +95,8 @@ TOPICS = "/weir/topics/"
 TOPIC_IDS = "/weir/topic-ids/"
 DOOMED_TOPICS = "/weir/doomed-topics/"
 TOPIC_INDEX = "/weir/topic-index"
+#: Topics, each partition on its own, that may have half messages which wait to be decided.
+HALF_TOPICS = "/weir/half-topics/"
 #: What roles may do, per tenant, namespace or topic.
 GRANTS = "/weir/grants/"
 #: The tenant whose names of groups, transactional ids and sinks a role uses, as text.
@@ -166,6 +168,16 @@ def topic_id(topic_id: bytes) -> str:
 
 def doomed_topic(name: TopicName) -> str:
     return f"{DOOMED_TOPICS}{_path(name.base)}"
+
+
+def half_topic(name: TopicName) -> str:
+    return f"{HALF_TOPICS}{_path(name)}"
+
+
+def half_topic_of(key: str) -> TopicName:
+    """The topic, or partition, that a key from under HALF_TOPICS names."""
+    tenant, namespace, domain, local = key.removeprefix(HALF_TOPICS).split("/", 3)
+    return TopicName.parse(f"{domain}://{tenant}/{namespace}/{local}")
 
 
 def tenant_grants(tenant: str) -> str:

@@ -41,13 +41,13 @@ def test_what_is_out_when_it_is_noted_holds_up_its_group() -> None:
 def test_it_is_full_when_too_many_wait_or_there_are_too_many_groups() -> None:
     groups = MessageGroups(2, 3)
     groups.note(0, range(3), b"a", NOBODY)
-    assert not groups.is_full
+    assert not groups.is_full()
     groups.note(3, range(1), b"a", NOBODY)
-    assert groups.is_full
+    assert groups.is_full()
     groups.settled(0, 4)
-    assert not groups.is_full
+    assert not groups.is_full()
     groups.note(4, range(2), [b"a", b"b"], NOBODY)
-    assert groups.is_full
+    assert groups.is_full()
 
 
 keys = st.sampled_from([None, b"a", b"b", b"c"])

@@ -10,6 +10,7 @@ import pytest
 from weir.broker.api import HalfCheck, SubscriptionType
 from weir.broker.half.settings import HalfSettings
 from weir.broker.settings import BrokerSettings
+from weir.meta import keys
 from weir.model.batch import HeldId
 from weir.model.errors import (
     HalfDecidedError,
@@ -20,6 +21,7 @@ from weir.model.errors import (
     TooManyError,
 )
 from weir.model.half import Decision, Preparation
+from weir.model.topics import TopicName
 
 COMMIT, ROLL_BACK = Decision.COMMIT, Decision.ROLL_BACK
 GROUP = Preparation("shop")
@@ -236,5 +238,28 @@ def test_what_cannot_be_a_half_message_is_refused(run: Callable) -> None:
         with pytest.raises(NotHeldError):
             await topic.half.decide(HeldId(99, 0), COMMIT, role="r")
         await topic.close()
+
+    run(scenario)
+
+
+def test_a_topic_with_half_messages_is_loaded_by_itself_after_its_broker_died(run: Callable) -> None:
+    async def scenario(bench) -> None:
+        few = BrokerSettings(half=HalfSettings(recovery_s=1, interval_s=5, checks=2))
+        broker = await bench.broker(broker=few)
+        name = TopicName.parse("t")
+        topic = await broker.topic(name, role="r")
+        half = await prepare(bench, await bench.producer(topic), "m")
+        await bench.runtime.clock.sleep(1)
+        again = await bench.broker(broker=few)  # without a word to the one before
+        again._registry._topics.update(broker._registry._topics)
+        asked = Asked()
+        again.half_checkers.register("shop", asked, role="r")
+        again.start()
+        await bench.runtime.clock.sleep(8)
+        assert [check.message.id for check in asked.checks][:1] == [half]
+        await bench.runtime.clock.sleep(60)
+        assert again.served_now(name).half.counts.given_up == 1
+        assert not (await again._context.streams.meta.list(keys.HALF_TOPICS)).items
+        await again.close()
 
     run(scenario)

@@ -49,7 +49,7 @@ class Gathering:
         """Look on from `read_at`, until so many are ready, no more may wait, or the log ends; answers up to where,
         and whether what is next must be read first."""
         groups, left = self._groups, _LOOK_MESSAGES
-        while left > 0 and groups.count_ready() < wanted and not groups.is_full:
+        while left > 0 and groups.count_ready() < wanted and not groups.is_full():
             batches = self._feed.get(read_at, wanted)
             if not batches:
                 return read_at, batches is None
@@ -59,7 +59,7 @@ class Gathering:
                     groups.note(batch.base_offset, indices, self._groups_of(batch), aside)
                 read_at = max(read_at, batch.end_offset)
                 left -= batch.count
-                if left <= 0 or groups.is_full or groups.count_ready() >= wanted:
+                if left <= 0 or groups.is_full() or groups.count_ready() >= wanted:
                     break
         return read_at, False
 

@@ -37,7 +37,6 @@ class MessageGroups(Returned):
         self._by_first: dict[int, _Group] = {}
         self._behind = BitMap64()
 
-    @property
     def is_full(self) -> bool:
         return len(self._groups) >= self._most_groups or len(self._behind) >= self._most_waiting
 

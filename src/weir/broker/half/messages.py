@@ -14,6 +14,7 @@ from weir.broker.api import Outgoing
 from weir.broker.context import BrokerContext
 from weir.broker.half.checking import Checking
 from weir.broker.half.decisions import Decisions
+from weir.broker.half.marks import HalfMark
 from weir.broker.half.undecided import Half, Undecided
 from weir.model.batch import Batch, HeldId, Prepared
 from weir.model.errors import (
@@ -47,6 +48,8 @@ log = logging.getLogger(__name__)
 
 #: How often decisions of long ago are looked for, to forget them.
 _FORGET_S = 60.0
+#: Without any for so long, the topic is not marked as having some: the next one marks it again.
+_IDLE_S = 10.0
 
 
 class TopicHalfMessages:
@@ -87,6 +90,8 @@ class TopicHalfMessages:
         self._known = asyncio.Event()
         self._doubts = 0
         self._forget_at = 0.0
+        self._mark = HalfMark(context.streams.meta, name, self._any)
+        self._idle_from = 0.0
 
     def open(self) -> None:
         """Take up what a former broker left; the holding area is open, if there is anything in it."""
@@ -299,18 +304,34 @@ class TopicHalfMessages:
             if not self._known.is_set():
                 raise TopicClosedError(f"{self._name} is not served here any more")
 
+    def _any(self) -> bool:
+        """Whether there are any, or may be."""
+        return bool(len(self._undecided) or self._preparing or not self._known.is_set())
+
+    async def clear_mark(self) -> None:
+        """Take away the mark that the topic has half messages, if none wait."""
+        await self._complete()
+        await self._mark.clear()
+
     def _run(self) -> None:
         self._woken.set()
         if self._runner is None:
             self._runner = self._tasks.spawn(self._look_after(), "half messages")
 
     async def _look_after(self) -> None:
-        """Until none is left, or the topic is another broker's."""
+        """Until there were none for a while, or the topic is another broker's."""
         try:
-            while len(self._undecided) or not self._known.is_set():
+            while True:
                 area = self._area_of()
                 if area is not None and area.failure is not None:
                     return  # the next broker goes on
+                if self._any():
+                    self._idle_from = self._clock.monotonic()
+                    await self._mark.put()
+                elif self._clock.monotonic() - self._idle_from > _IDLE_S:
+                    await self._mark.clear()
+                    if not self._any():
+                        return
                 if not self._known.is_set():
                     await self._look_through(area)
                 elif not await self._checking.round():
