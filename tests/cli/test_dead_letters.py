@@ -147,3 +147,29 @@ def test_a_queue_s_dead_letters_are_put_back_by_the_same_command(weir_up: UpProc
         channel.basic_ack(method.delivery_tag)
         break
     connection.close()
+
+
+def test_policies_of_topics_and_namespaces_are_said_by_command(run_here: Any, asked: Any, client: Any) -> None:
+    consumer = shared(client, "letters")
+    for words in (
+        ("topics", "set-retry", "letters", "--max-deliveries", "7"),
+        ("namespaces", "set-retry", "public/default", "--schedule", "5s..1h", "--dead-letter-topic", "all"),
+        ("topics", "set-priority", "letters", "--levels", "9", "--passed", "20"),
+    ):
+        assert run_here(*words).code == 0, words
+    found: dict[str, Any] = {}
+    while not (found.get("schedule") and found.get("maxDeliveries")):  # policies hold within a moment
+        found = asked("retry", "letters", "billing")
+    assert (found["schedule"], found["maxDeliveries"], found["deadLetterTopic"]) == (
+        "5s..1h",
+        7,
+        "persistent://public/default/all",
+    )
+    for words in (
+        ("namespaces", "set-retry", "public/default", "--remove"),
+        ("topics", "set-retry", "letters", "--remove"),
+        ("topics", "set-priority", "letters", "--remove"),
+    ):
+        assert run_here(*words).code == 0, words
+    assert run_here("topics", "set-retry", "letters").code == 2
+    consumer.close()

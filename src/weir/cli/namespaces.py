@@ -6,6 +6,7 @@ import click
 
 from weir.cli.completing import complete_namespace
 from weir.cli.examples import examples
+from weir.cli.message_policies import add_message_policies
 from weir.cli.output import Column, Output, done
 from weir.cli.remote import Remote, remote_options
 from weir.cli.retention import retention_body, retention_options, retention_text
@@ -209,3 +210,8 @@ def revoke(namespace: str, role: str, remote: Remote, as_json: bool) -> None:
 def _act(remote: Remote, method: str, namespace: str, *rest: str, body: Any = None) -> None:
     path = namespace_path(NamespaceName.parse(namespace), *rest)
     remote.admin(lambda admin: admin.call(method, path, body=body))
+
+
+add_message_policies(
+    namespaces, "namespace", "acme/orders", lambda name, word: namespace_path(NamespaceName.parse(name), word)
+)

@@ -9,6 +9,7 @@ from weir.cli import topic_views as views
 from weir.cli.completing import complete_namespace, complete_topic
 from weir.cli.examples import examples
 from weir.cli.group_settings import message_types
+from weir.cli.message_policies import add_message_policies
 from weir.cli.output import Column, Format, Output, done, print_json
 from weir.cli.remote import Remote, remote_options
 from weir.cli.retention import retention_body, retention_options, retention_text
@@ -287,3 +288,4 @@ def revoke(topic: str, role: str, remote: Remote, as_json: bool) -> None:
 
 
 topics.add_command(message_types)
+add_message_policies(topics, "topic", "orders", lambda name, word: topic_path(TopicName.parse(name), word))

@@ -407,3 +407,21 @@ def test_what_waited_while_the_topic_was_moved_comes_once(run: Run) -> None:
         assert await stage.nothing(consumer)
 
     run(scenario)
+
+
+def test_a_quorum_queue_with_a_limit_knows_after_its_unloading_how_often_a_message_came(run: Run) -> None:
+    async def scenario(stage: Any) -> None:
+        queue = await stage.declare("q", arguments={"x-queue-type": "quorum", "x-delivery-limit": 1})
+        await stage.publish(queue, "job")
+        consumer = await stage.consumer(queue)
+        assert await stage.receive(consumer, 1) == [(0, "job", 0)]
+        consumer.requeue([(0, 1)])
+        await stage.broker.broker.unload(TopicName.parse("q"))
+        queue = await stage.queues.look("q")
+        consumer = await stage.consumer(queue)
+        assert await stage.receive(consumer, 1) == [(0, "job", 1)]
+        consumer.requeue([(0, 1)])
+        assert await stage.nothing(consumer)
+        assert await stage.counts(queue) == (0, 0, 1)
+
+    run(scenario)
