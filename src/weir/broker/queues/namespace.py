@@ -11,11 +11,10 @@ from weir.broker.broker import Broker
 from weir.broker.context import BrokerContext
 from weir.broker.queues.declared import declaration_of, kept_by
 from weir.broker.queues.durable import DurableQueue
-from weir.broker.queues.limits import limits_of
 from weir.broker.queues.local import LocalQueue
 from weir.broker.queues.memory import MemoryQueue
-from weir.broker.queues.namespace_policies import NamespacePolicies, PolicedExchanges
-from weir.broker.queues.policies import PolicyTable
+from weir.broker.queues.namespace_policies import PolicedExchanges
+from weir.broker.queues.open_queues import OpenQueues
 from weir.broker.queues.rules import check_equivalent, rules_of
 from weir.broker.queues.streams import StreamQueue
 from weir.broker.queues.watch import watch_namespace
@@ -38,15 +37,11 @@ from weir.model.queues import (
     QUEUE_PROPERTY,
     QueueDeclaration,
     QueueKind,
-    QueueLimits,
-    QueuePolicy,
-    QueueRules,
     check_name,
     delay_queue,
     queue_in_vhost,
     queue_of_topic,
     topic_of_queue,
-    vhost_of,
 )
 from weir.model.registry import TopicRecord
 from weir.model.topics import NamespaceName, TopicName
@@ -62,7 +57,7 @@ _MOST_IN_MEMORY = 100_000
 _ATTEMPTS = 10
 
 
-class LocalQueues:
+class LocalQueues(OpenQueues):
     """Fills `api.NamespaceQueues`. `everywhere`: where dead letters find their queues."""
 
     def __init__(
@@ -77,42 +72,15 @@ class LocalQueues:
         memory: ByteBudget,
         tasks: TaskScope,
     ) -> None:
-        self._namespace = namespace
-        self._vhost = vhost_of(namespace)
-        self._context = context
-        self._registry = registry
+        super().__init__(namespace, context, registry, exchanges)
         self._broker = broker
-        self._exchanges = exchanges
         self._memory = memory
         self._tasks = tasks
-        self._policies = NamespacePolicies(namespace, registry, context.guard)
-        self._open: dict[str, DurableQueue] = {}
-        self._in_memory: dict[str, MemoryQueue] = {}
         #: One at a time changes what has a name here.
         self._alone = NamedLocks()
         self._everywhere = everywhere
-        self._applied: PolicyTable | None = None
-        self.apply_changed()
-
-    @property
-    def all_in_memory(self) -> Sequence[MemoryQueue]:
-        return list(self._in_memory.values())
 
     # --- finding ----------------------------------------------------------------------------------------
-
-    def find(self, name: str) -> LocalQueue | None:
-        transient = self._in_memory.get(name)
-        if transient is not None:
-            return transient
-        queue = self._open.get(name)
-        if queue is None or queue.alive:
-            return queue
-        del self._open[name]
-        return None
-
-    def in_memory(self, name: str) -> MemoryQueue | None:
-        """The one of this name that is in this broker's memory."""
-        return self._in_memory.get(name)
 
     def topic_of(self, name: str) -> TopicName:
         """The topic of a durable queue, which may be a partition of one."""
@@ -391,45 +359,6 @@ class LocalQueues:
             queue.end("the broker is going down")
         self._in_memory.clear()
         self._open.clear()
-
-    # --- policies ---------------------------------------------------------------------------------------
-
-    @property
-    def limits(self) -> QueueLimits:
-        return limits_of(self._registry, self._namespace)
-
-    def policies(self) -> Sequence[QueuePolicy]:
-        return self._policies.table.policies
-
-    def policy_of(self, declaration: QueueDeclaration) -> QueuePolicy | None:
-        return self._policies.policy_of(declaration)
-
-    def rules_of(self, declaration: QueueDeclaration) -> QueueRules:
-        return self._policies.rules_of(declaration)
-
-    async def set_policy(self, role: str, policy: QueuePolicy) -> None:
-        """Other brokers follow the registry."""
-        await self._policies.set(role, policy)
-        self.apply()
-
-    async def clear_policy(self, role: str, name: str, *, operator: bool = False) -> None:
-        await self._policies.clear(role, name, operator=operator)
-        self.apply()
-
-    def apply_changed(self) -> None:
-        if self._policies.table is not self._applied:
-            self.apply()
-
-    def apply(self) -> None:
-        """Policies may have changed: for what is open here, at once."""
-        table = self._applied = self._policies.table
-        self._exchanges.police(table.alternate_of)
-        for queue in list(self._in_memory.values()):
-            queue.apply()
-        for durable in list(self._open.values()):
-            rules = self._context.queue_rules.of(durable.topic.name)
-            if durable.alive and rules != durable.topic.queue_rules:
-                durable.topic.apply_queue(rules)
 
     # --- dead letters -----------------------------------------------------------------------------------
 

@@ -1,6 +1,5 @@
 """A whole Weir in this process, on a thread of its own, for RabbitMQ's clients to talk to."""
 
-import asyncio
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -13,8 +12,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 from weir.gateway.amqp.connection.settings import AmqpSettings
-from weir.runtime.movable import MovableClock
-from weir.runtime.real import RealClock, real_runtime
+from weir.runtime.real import real_runtime
 from weir.server.broker_node import BrokerNode
 from weir.server.config_load import load
 from weir.testing.loop_thread import Call, LoopThread
@@ -31,8 +29,6 @@ class Node:
         self._limits = limits
         self._loop = LoopThread()
         self._address = "127.0.0.1:0"
-        #: As everything in it but its clients sees the time.
-        self.clock = MovableClock(RealClock())
 
     def call(self, work: Call, timeout_s: float = TIMEOUT_S) -> Any:
         """Run a coroutine on the broker's loop, and wait for it."""
@@ -56,8 +52,7 @@ class Node:
                 *self._settings,
             ]
         ).config
-        runtime = replace(real_runtime(), clock=self.clock)
-        self.up = BrokerNode(runtime, config, adjust_amqp=self._adjust)
+        self.up = BrokerNode(real_runtime(), config, adjust_amqp=self._adjust)
         await self.up.start()
         self._address = str(self.up.addresses["amqp"])
 
@@ -73,10 +68,6 @@ class Node:
         """It goes down and comes back on the same port; what was stored is there."""
         self.call(self.up.close)
         self.call(self._start)
-
-    def advance(self, seconds: float) -> None:
-        """What is due within so much time is due now."""
-        self.call(lambda: self.clock.advance(seconds, lambda: asyncio.sleep(0)))
 
     @property
     def port(self) -> int:

@@ -278,10 +278,17 @@ def test_durable_queues_bindings_and_messages_survive_a_restart(
     for queue in (name, f"{name}-transient"):
         channel.queue_bind(queue, name)
     channel.basic_publish(name, "", b"kept", pika.BasicProperties(delivery_mode=2))
+    delays, late = f"{name}-delays", f"{name}-late"
+    channel.exchange_declare(delays, "x-delayed-message", durable=True, arguments={"x-delayed-type": "fanout"})
+    channel.queue_declare(late, durable=True)
+    channel.queue_bind(late, delays)
+    channel.basic_publish(delays, "", b"late", pika.BasicProperties(headers={"x-delay": 500}))
     weir.restart()
     channel = weir.connect().channel()
     channel.basic_publish(name, "", b"later")
     got = [channel.basic_get(name, auto_ack=True)[2] for _ in range(3)]
     assert got == [b"kept", b"later", None]
+    assert until(lambda: channel.basic_get(late, auto_ack=True)[2]) == b"late"
+    assert channel.basic_get(late) == (None, None, None)
     code, _ = refused(channel.queue_declare, f"{name}-transient", passive=True)
     assert code == 404
