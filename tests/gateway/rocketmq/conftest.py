@@ -70,6 +70,10 @@ class Clients:
         self._made.append(client)
         return client
 
+    def stop(self, client: Any) -> None:
+        self._made.remove(client)
+        client.shutdown()
+
     def ask(self, weir: UpProcess, path: str) -> Any:
         """What the admin API says."""
         with urllib.request.urlopen(weir.http_url + path, timeout=TIMEOUT_S) as answer:
