@@ -2,8 +2,8 @@
 
 Both flush before they acknowledge. Sending with 64 calls at once at 128 B and 4 KiB, FIFO, delayed and in
 transactions; receiving and acknowledging by 8 threads; p99 from send to listener at 200 messages a second; the
-time to start and the memory after all that. `--quick`: a tenth of the messages. Ends with 77 if something is not to
-be had.
+time to start and the memory after all that. `--quick`: a tenth of the messages. Ends with 77 if something is not
+to be had.
 """
 
 import json
