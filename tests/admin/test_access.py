@@ -71,7 +71,7 @@ RULES = [
     ("consume", r"PUT .*/backlogSize"),
     ("consume", r"POST .*/{namespace}/({bundle}/)?(clearBacklog|unsubscribe).*"),
     ("consume", r".* /admin/weir/v1/backlog/.*"),
-    ("consume", r".* /admin/weir/v1/(offsets|waiting|found|groups)/.*"),
+    ("consume", r".* /admin/weir/v1/(offsets|waiting|found|trace|traces|groups)/.*"),
     ("consume", r"GET /admin/weir/v1/held/.*"),
     ("consume", r".* /admin/weir/v1/dead-letters/.*"),
     ("produce", r".*/admin/weir/v1/(held|half)/.*"),
@@ -119,7 +119,7 @@ def sample(schema: dict[str, Any], components: dict[str, Any]) -> Any:
     if schema.get("type") == "object":
         fields = schema.get("properties", {})
         return {name: sample(fields[name], components) for name in schema.get("required", ())}
-    return {"array": [], "integer": 1, "number": 0.5, "boolean": True, "string": "x"}[schema["type"]]
+    return {"array": [], "integer": 1, "number": 0.5, "boolean": True, "string": "x"}[schema.get("type", "string")]
 
 
 def level_of(verb: str, template: str) -> str:

@@ -29,6 +29,7 @@ from weir.admin.streams import Streams
 from weir.admin.subscriptions import Subscriptions
 from weir.admin.tenants import Clusters, Tenants
 from weir.admin.topics import Topics
+from weir.admin.trace import Traces
 from weir.admin.waiting import Waiting
 from weir.model.topics import Domain
 
@@ -62,6 +63,7 @@ def admin_routes(context: AdminContext) -> list[Route]:
         *Offsets(context).routes(),
         *Waiting(context).routes(),
         *Found(context).routes(),
+        *Traces(context).routes(),
         *GroupRoutes(context).routes(),
         *GroupSettingsRoutes(context).routes(),
         *Sinks(context).routes(),

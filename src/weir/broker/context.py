@@ -18,6 +18,7 @@ from weir.broker.ports import (
     TransactionGate,
 )
 from weir.broker.settings import BrokerSettings
+from weir.broker.trace.log import TraceLog
 from weir.broker.tracing import Tracing
 from weir.model.batch import Batch, BatchFormat
 from weir.model.topics import TopicName
@@ -65,6 +66,8 @@ class BrokerContext:
 
     #: Who hears of messages that carry a trace; None: nobody.
     tracing: Tracing | None = None
+    #: Where it is written down what becomes of messages; None: nowhere.
+    trace: TraceLog | None = None
 
     #: Who can be asked what became of half messages.
     half_checkers: LiveCheckers = field(default_factory=LiveCheckers)

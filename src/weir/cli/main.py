@@ -52,6 +52,7 @@ FAILED, MISUSED = 1, 2
         "token": Lazy("weir.cli.token:token", "Make keys and tokens, and look into tokens."),
         "top": Lazy("weir.cli.top:top", "Watch a broker: rates, what waits, the busiest topics."),
         "topics": Lazy("weir.cli.topics:topics", "List, create, look into, and delete topics."),
+        "trace": Lazy("weir.cli.trace:trace", "Show what became of a message."),
         "up": Lazy("weir.server.up_command:up", "Run a whole Weir on this machine."),
         "verify": Lazy("weir.cli.verify:verify", "Check every checksum in a data folder, and say what is lost."),
     },

@@ -49,6 +49,7 @@ from weir.broker.registry.registry import Registry
 from weir.broker.registry.topics import TopicLimits
 from weir.broker.schemas.registry import SchemaRegistry
 from weir.broker.settings import BrokerSettings
+from weir.broker.trace.log import TraceLog
 from weir.broker.tracing import Tracing
 from weir.broker.transactions.coordinator import Transactions
 from weir.broker.transactions.elsewhere import Elsewhere, TransactionsService
@@ -333,6 +334,7 @@ async def compose_broker(
         queue_rules=DeclaredRules(registry),
         queue_deleted=partial(forget_bindings, exchanges),
         tracing=how.tracing,
+        trace=TraceLog(runtime.clock),
     )
     authenticator = how.authenticator or Authenticator(
         runtime.clock, how.security, tokens=how.tokens, users=registry.users
@@ -354,6 +356,7 @@ async def compose_broker(
         peers=others,
         handlers=peer_handlers,
         authoriser=authoriser,
+        schemas=schemas,
         stack=stack,
     )
     replies = ReplyReceivers(how.name, runtime, others, peer_handlers)

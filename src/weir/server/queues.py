@@ -12,6 +12,7 @@ from weir.broker.queues.routed import RoutedQueues
 from weir.broker.queues.service import PolicedExchangeService, QueueService
 from weir.broker.queues.whole_topics import WholeTopicQueues
 from weir.broker.registry.registry import Registry
+from weir.broker.schemas.registry import SchemaRegistry
 
 
 def compose_queues(
@@ -24,6 +25,7 @@ def compose_queues(
     peers: PeerCalls | None,
     handlers: PeerHandlers,
     authoriser: Authoriser,
+    schemas: SchemaRegistry,
     stack: AsyncExitStack,
 ) -> Queues:
     """The queues of this broker; with others there, theirs too, and these are answered."""
@@ -36,6 +38,9 @@ def compose_queues(
     queues = WholeTopicQueues(logs, exchanges, registry, broker, authoriser=authoriser, clock=clock)
     local.lead_to(queues)
     local.start()
+    if context.trace is not None:
+        context.trace.lead_to(queues, registry, schemas, name)
+        stack.push_async_callback(context.trace.close)
     return queues
 
 

@@ -177,7 +177,16 @@ class Appender:
     def on_stored(self, callback: Callable[[list[Batch]], None]) -> None:
         """Call a plain function with what was stored, before anybody else is told that the end has moved. What a
         failed append left behind it is not told of: then the end moves past something that it does not know."""
-        self._on_stored = callback
+        before = self._on_stored
+        if before is None:
+            self._on_stored = callback
+            return
+
+        def both(batches: list[Batch]) -> None:
+            before(batches)
+            callback(batches)
+
+        self._on_stored = both
 
     async def settled(self) -> None:
         """Wait until it is known what a failed ledger left behind; raises once the stream is dead."""

@@ -1,7 +1,7 @@
-"""Filters of subscriptions and of a queue's consumers, by Pulsar's and RabbitMQ's own clients."""
+"""Filters, keys that are found and traces of messages, by Pulsar's and RabbitMQ's own clients."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.request import Request, urlopen
 
@@ -136,7 +136,41 @@ def test_a_command_finds_messages_of_every_protocol_by_their_key(
     assert ": on" in command("index", name, "--on").output
     producer.send(b"another", partition_key="o-18", properties={"KEYS": "o-17 o-19"})
     channel.confirm_delivery()
-    channel.basic_publish("", name, b"by amqp", pika.BasicProperties(headers={"key": "o-17"}))
+    channel.basic_publish("", name, b"by amqp", pika.BasicProperties(headers={"key": "o-17"}, delivery_mode=2))
     found = [json.loads(line) for line in command("find", name, "--key", "o-17", "-o", "json").output.splitlines()]
     assert [one["payload"] for one in found] == ["by amqp", "another", "by pulsar"]
     assert "another" in command("find", name, "--key", "o-19").output
+
+
+def test_a_command_tells_what_became_of_a_message(
+    weir: UpProcess, client: pulsar.Client, name: str, until: Callable[..., Any]
+) -> None:
+    trace_id = f"{int(name[2:], 16):032x}"
+
+    def command(*words: str) -> Any:
+        return CliRunner().invoke(cli, ["trace", *words, "--url", weir.http_url]).output
+
+    CliRunner().invoke(cli, ["topics", "create", name, "--url", weir.http_url])
+    assert "100 % of the messages" in command("rate", name, "100%")
+    consumer = client.subscribe(name, "s", pulsar.ConsumerType.Shared, consumer_name="carl")
+    producer = client.create_producer(name, producer_name="paula")
+    properties = {"traceparent": f"00-{trace_id}-00f067aa0ba902b7-01"}
+    producer.send(b"x", partition_key="k", properties=properties)
+    message = consumer.receive(TIMEOUT_MS)
+    assert message.properties() == properties
+    consumer.acknowledge(message)
+    consumer.close()
+    at = message.message_id()
+    until(lambda: "acknowledged" in command("show", name, "--key", "k"))
+    shown = command("show", name, "--key", "k")
+    assert [line for line in shown.splitlines() if "paula" in line and "produced" in line]
+    assert [line for line in shown.splitlines() if "carl" in line and "delivered" in line]
+    events = ["produced", "stored", "delivered", "acknowledged"]
+    for words in (
+        ("show", name, "--offset", "0"),
+        ("show", name, "--id", f"{at.ledger_id()}:{at.entry_id()}"),
+        ("find", trace_id),
+    ):
+        (found,) = [json.loads(line) for line in command(*words, "-o", "json").splitlines()]
+        assert [one["event"] for one in found["events"]] == events
+        assert (found["key"], found["traceId"], found["offset"]) == ("k", trace_id, 0)

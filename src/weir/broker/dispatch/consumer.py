@@ -10,6 +10,7 @@ from weir.broker.api import Delivery, SubscribeRequest
 from weir.broker.dispatch.pieces import Pieces
 from weir.broker.filters.compiled import CompiledFilter
 from weir.broker.topic.meters import Histogram, Meter
+from weir.broker.trace.topic import TopicTrace
 from weir.model.errors import ConsumerClosedError, NotAllowedError, NotAuthorisedError, WeirError
 from weir.runtime.byte_budget import ByteShare
 from weir.runtime.interfaces import Clock
@@ -74,6 +75,7 @@ class BrokerConsumer:
         latency: Histogram,
         delivery_share: ByteShare | None = None,
         note_delivered: Callable[[str, Sequence[Delivery]], None] | None = None,
+        trace: TopicTrace | None = None,
     ) -> None:
         """`delivery_share`: what it and others of its connection may have in hand together. `note_delivered`: told
         of all that it gets, by the subscription's name."""
@@ -100,6 +102,7 @@ class BrokerConsumer:
         self._share = delivery_share
         self._latency = latency
         self._note_delivered = note_delivered
+        self._trace = trace
         self._demand = 0
         self._inbox: list[Delivery] = []
         self._inbox_bytes = 0
@@ -255,6 +258,8 @@ class BrokerConsumer:
         self._latency.note((self._clock.wall_ms() - taken[-1].batch.append_ms) / 1000)
         if self._note_delivered is not None:
             self._note_delivered(self._owner.name, taken)
+        if self._trace is not None and self._trace.on:
+            self._trace.delivered(self._owner.name, self, self.name, self.request.address, taken)
         return taken
 
     async def _arrival(self) -> None:
@@ -315,6 +320,8 @@ class BrokerConsumer:
         size = len(delivery.batch.payload)
         self.meter.count(messages, size)
         self._owner.meter.count(messages, size)
+        if self._trace is not None and self._trace.on:
+            self._trace.delivered(self._owner.name, self, self.name, self.request.address, [delivery])
 
     async def closed(self) -> str:
         return await asyncio.shield(self._closed)

@@ -30,6 +30,7 @@ from weir.broker.filters.screen import Screen, ScreenedFeed
 from weir.broker.groups.query_progress import progress_of_commit
 from weir.broker.publish.limits import Brake, RateLimit
 from weir.broker.topic.meters import Meter
+from weir.broker.trace.topic import TopicTrace
 from weir.broker.transactions.decided_log import DecidedLog
 from weir.model.batch import Batch
 from weir.model.bits import Run
@@ -39,6 +40,7 @@ from weir.model.filters import MessageFilter, filter_in, with_filter
 from weir.model.policies import Rate
 from weir.model.queues import QUEUE_SUBSCRIPTION
 from weir.model.retry import RetryPolicy, retry_of, with_retry
+from weir.model.trace import TraceKind
 from weir.runtime.byte_budget import ByteShare
 from weir.stream.cursor import Cursor
 from weir.stream.state import StateLog
@@ -82,7 +84,7 @@ class Subscription:
         self._log = around.log
         self._counts: dict[int, int] = {}
         self._redeliveries = Redeliveries()
-        self._screen = Screen(around.masks, cursor, around.source.visible, self._note)
+        self._screen = Screen(around.masks, cursor, around.source.visible, self._left_out)
         self._screen.filter = _stored_filter(name, self.properties)
         self._retries: Retries | None = None
         #: What the topic's policies say of retries, where its own properties say nothing.
@@ -215,6 +217,7 @@ class Subscription:
             latency=around.latency,
             delivery_share=delivery_share,
             note_delivered=around.note_delivered,
+            trace=around.trace,
         )
         if self.name == QUEUE_SUBSCRIPTION:
             consumer.filter = compiled(request.filter)
@@ -317,6 +320,8 @@ class Subscription:
     def expel(self, consumer: BrokerConsumer, reason: str, *, failed: bool = False) -> None:
         if self._dispatcher is None or not consumer.open:
             return
+        if (trace := self._around.trace) is not None and trace.on:
+            trace.returned(self.name, consumer, None, reason)
         self._dispatcher.leave(consumer, failed=failed)
         self.redelivered += consumer.redelivered
         consumer.shut(reason)
@@ -392,6 +397,8 @@ class Subscription:
             for first, end in new:
                 self._forget_counts(first, end)
         self._note(new)
+        if (trace := self._around.trace) is not None and trace.on:
+            self._tell_settled(trace, consumer, new)
         if self._dispatcher is not None and self._dispatcher.settled(consumer, new):
             self.pump()
 
@@ -406,8 +413,22 @@ class Subscription:
         if self._counts:
             self._forget_counts(first, offset + 1)
         self._note()
+        if (trace := self._around.trace) is not None and trace.on:
+            self._tell_settled(trace, consumer, [(first, offset + 1)])
         if self._dispatcher is not None and self._dispatcher.settled(consumer, [(first, offset + 1)]):
             self.pump()
+
+    def _tell_settled(self, trace: TopicTrace, consumer: BrokerConsumer | None, runs: Sequence[Run]) -> None:
+        if consumer is None:
+            trace.settled(self.name, runs, TraceKind.DROPPED, "expired, skipped, or a dead letter")
+        else:
+            trace.settled(self.name, runs, TraceKind.ACKNOWLEDGED)
+
+    def _left_out(self, batch: Batch, runs: Sequence[Run]) -> None:
+        """By the filter."""
+        self._note(runs)
+        if (trace := self._around.trace) is not None and trace.on:
+            trace.dropped(self.name, batch, runs, "filtered")
 
     def _forget_counts(self, first: int, end: int) -> None:
         counts = self._counts
@@ -421,6 +442,8 @@ class Subscription:
     def redeliver(
         self, consumer: BrokerConsumer, ranges: Sequence[Run] | None, *, delay_ms: int | None = None
     ) -> None:
+        if (trace := self._around.trace) is not None and trace.on:
+            trace.returned(self.name, consumer, ranges)
         if self._dispatcher is not None:
             self._dispatcher.redeliver(consumer, ranges, delay_ms=delay_ms)
 
@@ -478,6 +501,8 @@ class Subscription:
             dispatcher.lease_over(offsets)
 
     def give_up(self, offsets: BitMap64, reason: Reason) -> None:
+        if (trace := self._around.trace) is not None and trace.on:
+            trace.given_up(self.name, offsets, f"dead letter: {reason.value}")
         self._around.given_up.take(self, offsets, reason)
 
     def ack_soon(self, offsets: BitMap64) -> None:

@@ -14,6 +14,7 @@ from weir.broker.filters.masks import Masks
 from weir.broker.publish.limits import RateLimit
 from weir.broker.settings import BrokerSettings
 from weir.broker.topic.meters import Histogram, Meter
+from weir.broker.trace.topic import TopicTrace
 from weir.broker.transactions.decided_log import DecidedLog
 from weir.model.bits import Run
 from weir.runtime.interfaces import Clock
@@ -98,6 +99,8 @@ class SubscriptionParts:
     moved: "Callable[[Subscription, Sequence[Run] | None], bool]" = lambda subscription, runs: True
     #: What passes which filter.
     masks: Masks = field(default_factory=Masks)
+    #: Told what becomes of messages.
+    trace: TopicTrace | None = None
     #: Told of all that is delivered, by the name of the subscription.
     note_delivered: Callable[[str, Sequence[Delivery]], None] | None = None
     given_up: GivenUp = field(default_factory=NothingGivenUp)

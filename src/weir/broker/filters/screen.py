@@ -35,7 +35,7 @@ class Screen:
         masks: Masks,
         cursor: Cursor,
         visible: Callable[[Batch], int | None],
-        note: Callable[[Sequence[Run]], None],
+        note: Callable[[Batch, Sequence[Run]], None],
     ) -> None:
         self.filter: CompiledFilter | None = None
         #: Filters of single consumers, which leave nothing out for others.
@@ -85,7 +85,7 @@ class Screen:
             for first, end in runs:
                 cursor.ack(first, end)
             self.filtered += left_out.bit_count()
-            self._note(runs)
+            self._note(batch, runs)
 
     def ready(
         self, batches: list[Batch], tasks: TaskScope, clock: Clock, wake: Callable[[], None]

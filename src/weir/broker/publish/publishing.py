@@ -19,6 +19,7 @@ from weir.broker.publish.split_batches import SplitPublisher
 from weir.broker.publish.stamped import StampedPublishing
 from weir.broker.topic.meters import Histogram, Meter
 from weir.broker.topic.producer_state_manager import ProducerStateManager
+from weir.broker.trace.topic import TopicTrace
 from weir.broker.tracing import note_stored
 from weir.model.batch import Batch, BatchFlags, HeldId, Origin
 from weir.model.check import check
@@ -62,8 +63,12 @@ class Publisher:
         shut_all: Callable[[str], None],
         topic: TopicName | None = None,
         half: TopicHalfMessages | None = None,
+        trace: TopicTrace | None = None,
     ) -> None:
         self._context = context
+        self._trace = trace
+        #: Whose batch is being published, for those who tell.
+        self._who: BrokerProducer | None = None
         self._clock = context.runtime.clock
         self._budget = context.publish_budget.share()
         self._loop = asyncio.get_running_loop()
@@ -112,7 +117,9 @@ class Publisher:
 
     def publish(self, producer: BrokerProducer, outgoing: Outgoing) -> "asyncio.Future[Receipt]":
         receipt: asyncio.Future[Receipt] = PromptFuture(loop=self._loop)
+        self._who = producer
         appended = self._publish(producer, outgoing, receipt)
+        self._who = None
         return producer.receipts.appended(receipt) if appended else producer.receipts.behind(receipt)
 
     def _publish(  # noqa: PLR0911 (one per way that a batch takes)
@@ -172,7 +179,7 @@ class Publisher:
         if refusal is not None:
             receipt.set_exception(refusal)
             return producer.receipts.behind(receipt)
-        note = partial(self._note_stored, self._clock.monotonic(), batches)
+        note = partial(self._note_stored, self._clock.monotonic(), producer, batches)
         stored = self._stream.append_all(batches, in_memory=outgoings[0].in_memory)
         tell_promptly(stored, partial(self._all_stored, receipt, count, size, note))
         self._note_counts(producer, count, size)
@@ -198,8 +205,13 @@ class Publisher:
         if not receipt.done():
             receipt.set_result(Receipt(offset, self._stream.position_of(offset) or _NOWHERE))
 
-    def _note_stored(self, started: float, batches: Sequence[Batch], offset: int) -> None:
+    def _note_stored(
+        self, started: float, who: BrokerProducer | None, batches: Sequence[Batch], offset: int
+    ) -> None:
         seconds = self._clock.monotonic() - started
+        if self._trace is not None and self._trace.on:
+            name, address = ("", "") if who is None else (who.name, who.request.address)
+            self._trace.stored(batches, offset, seconds, producer=name, address=address)
         self.latency.note(seconds, len(batches))
         tracing = self._context.tracing
         if tracing is not None and self._topic is not None:
@@ -294,7 +306,8 @@ class Publisher:
         stored = self._stream.append(batch, in_memory=in_memory)
         if answer is not None:  # told first: whoever looks at what is under way next must see it done
             tell_promptly(stored, partial(mirror, answer))
-        tell_promptly(stored, partial(self._stored, receipt, batch, len(batch.payload), self._clock.monotonic()))
+        started = self._clock.monotonic()
+        tell_promptly(stored, partial(self._stored, receipt, batch, len(batch.payload), (started, self._who)))
         return stored
 
     def hold(
@@ -308,7 +321,7 @@ class Publisher:
         held = self.holding.hold(batch, due_ms)  # type: ignore[union-attr]
         if answer is not None:
             held.add_done_callback(partial(mirror, answer))
-        held.add_done_callback(partial(self._held, receipt, batch, len(batch.payload)))
+        held.add_done_callback(partial(self._held, receipt, batch, (due_ms, self._who)))
         return held
 
     def _prepare(
@@ -393,9 +406,10 @@ class Publisher:
         receipt: "asyncio.Future[Receipt]",
         batch: Batch,
         size: int,
-        started: float,
+        began: tuple[float, BrokerProducer | None],
         done: "asyncio.Future[int]",
     ) -> None:
+        """`began`: when, and by whom, if that is known."""
         self._budget.release(size)
         failure = done.exception()
         dedup, origin = self.dedup, batch.origin
@@ -410,14 +424,19 @@ class Publisher:
                 dedup.stored(origin.producer, origin.sequence, offset + batch.count)
             else:
                 dedup.passed(offset + batch.count)
-        self._note_stored(started, (batch,), offset)
+        self._note_stored(*began, (batch,), offset)
         if not receipt.done():
             receipt.set_result(Receipt(offset, self._stream.position_of(offset) or _NOWHERE))
 
     def _held(
-        self, receipt: "asyncio.Future[Receipt]", batch: Batch, size: int, done: "asyncio.Future[HeldId]"
+        self,
+        receipt: "asyncio.Future[Receipt]",
+        batch: Batch,
+        about: tuple[int, BrokerProducer | None],
+        done: "asyncio.Future[HeldId]",
     ) -> None:
-        self._budget.release(size)
+        """`about`: until when, and by whom, if that is known."""
+        self._budget.release(len(batch.payload))
         failure = done.exception()
         if failure is not None:
             if self.dedup is not None and isinstance(batch.origin, Origin):
@@ -428,6 +447,10 @@ class Publisher:
             self._shut_all(f"a batch could not be held: {failure}")
             return
         held = done.result()
+        if self._trace is not None and self._trace.on:
+            due_ms, who = about
+            name, address = ("", "") if who is None else (who.name, who.request.address)
+            self._trace.held(batch, held, due_ms, producer=name, address=address)
         self.split.landed(held)
         if self.dedup is not None:
             if isinstance(batch.origin, Origin):

@@ -22,6 +22,7 @@ from weir.broker.publish.limits import RateLimit
 from weir.broker.topic.dead_letters import TopicLetters
 from weir.broker.topic.meters import Histogram, Meter
 from weir.broker.topic.producer_state_manager import ProducerStateManager
+from weir.broker.trace.topic import TopicTrace
 from weir.broker.tracing import note_delivered
 from weir.broker.transactions.decided_log import DecidedLog
 from weir.model.bits import Run
@@ -55,6 +56,7 @@ class Subscriptions:
         producer_state: ProducerStateManager,
         tasks: TaskScope,
         moved: Callable[[Subscription, Sequence[Run] | None], bool],
+        trace: TopicTrace | None = None,
     ) -> None:
         """`moved`: see `SubscriptionParts`."""
         self._topic = topic
@@ -96,6 +98,7 @@ class Subscriptions:
             levels_in(context.formats),
             lambda: Meter(clock, context.flows.given, topic),
             moved,
+            trace=trace,
             note_delivered=None if context.tracing is None else partial(note_delivered, context.tracing, topic),
             given_up=self.letters,
             groups_of=groups_in(context.formats),

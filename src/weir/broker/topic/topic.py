@@ -41,6 +41,7 @@ from weir.broker.topic.subscriptions import Subscriptions
 from weir.broker.topic.traffic import Traffic, traffic_of
 from weir.broker.topic.transient import TransientMessages
 from weir.broker.topic.trimming import Trimming
+from weir.broker.trace.topic import TopicTrace
 from weir.broker.tracing import note_fetched
 from weir.broker.transactions.decided_log import DecidedLog
 from weir.broker.transactions.delayed_moves import DelayedMoves
@@ -111,6 +112,13 @@ class BrokerTopic:
             lost=self._messages_lost,
         )
         self.half = TopicHalfMessages(context, name, state, self._tasks, self._area)
+        self.trace = (
+            None
+            if context.trace is None
+            else TopicTrace(
+                name, context.trace, self._clock, position_of=stream.position_of, follow=stream.on_stored
+            )
+        )
         self.publisher = Publisher(
             context,
             stream,
@@ -121,6 +129,7 @@ class BrokerTopic:
             shut_all=self.producers.close,
             topic=name,
             half=self.half,
+            trace=self.trace,
         )
         self._moves = DelayedMoves(
             stream,
@@ -146,6 +155,7 @@ class BrokerTopic:
             producer_state=self.producer_state,
             tasks=self._tasks,
             moved=self._cursor_moved,
+            trace=self.trace,
         )
         self.transient = TransientMessages(
             context, stream, state, self._subscriptions, self.producer_state, tasks=self._tasks
@@ -284,6 +294,8 @@ class BrokerTopic:
         roll = policies.roll or Roll()
         self.stream.roll_when(roll.bytes, roll.ms / 1000)
         self.key_index.apply(policies)
+        if self.trace is not None:
+            self.trace.apply(policies)
         await self._dedup.turn(bool(policies.deduplication))
 
     @property

@@ -93,13 +93,18 @@ class KeyIndex:
         """The latest visible messages of a key, each as its batch and its index there, the latest first."""
         hashed = key_hash(key)
         found: list[tuple[Batch, int]] = []
+        near: tuple[Batch, list[RawHead]] | None = None
         async with aclosing(self._candidates(hashed)) as parts:
             async for offsets in parts:
                 for offset in reversed(offsets):
-                    message = await self._message(offset, key)
-                    shown = None if message is None else visible(message[0])
-                    if message is not None and (shown is None or shown >> message[1] & 1):
-                        found.append(message)
+                    if near is None or not near[0].base_offset <= offset < near[0].end_offset:
+                        near = await self._batch(offset)
+                    if near is None:
+                        continue
+                    batch, index = near[0], offset - near[0].base_offset
+                    shown = visible(batch)
+                    if (shown is None or shown >> index & 1) and key in keys_of(near[1][index]):
+                        found.append((batch, index))
                     if len(found) >= limit:
                         return found
         return found
@@ -176,15 +181,14 @@ class KeyIndex:
                     await self._clock.sleep(0)
             await self._clock.sleep(0)
 
-    async def _message(self, offset: int, key: bytes) -> tuple[Batch, int] | None:
-        """The message at an offset, if it is still there and has the key."""
+    async def _batch(self, offset: int) -> tuple[Batch, list[RawHead]] | None:
+        """The batch that holds an offset, if that is still there."""
         if not self._stream.start_offset <= offset < self._stream.end_offset:
             return None
         async with aclosing(self._heads(offset, offset + 1)) as found:
             async for batch, heads in found:
-                index = offset - batch.base_offset
-                if 0 <= index < len(heads) and key in keys_of(heads[index]):
-                    return batch, index
+                if batch.base_offset <= offset < batch.end_offset:
+                    return batch, heads
         return None
 
     # --- keeping up ---------------------------------------------------------------------------------------
