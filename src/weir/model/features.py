@@ -17,6 +17,8 @@ TOPIC_INDEX = "topic-index/1"
 UNWRITTEN = "unwritten/1"
 #: Half messages in the holding area (`Batch.origin` is `Prepared`).
 HALF_MESSAGES = "half-messages/1"
+#: Topics are passed on as they were left: a ledger may be open that its chain says is closed (`weir.stream.left`).
+LEFT = "left/1"
 #: Ownership by bundle, with epochs; calls between brokers; coordinators in shards; transactions over brokers.
 FEATURES: tuple[str, ...] = (
     *("bundles/1", "peer/1", "coordinators/1", "transactions/1"),
@@ -24,6 +26,7 @@ FEATURES: tuple[str, ...] = (
     TOPIC_INDEX,
     UNWRITTEN,
     HALF_MESSAGES,
+    LEFT,
 )
 
 

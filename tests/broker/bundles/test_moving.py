@@ -14,6 +14,7 @@ from weir.meta.interfaces import Versioned
 from weir.meta.leases import usable_lease
 from weir.model.bundles import BundleClaim
 from weir.model.errors import MetaUnavailableError, NotAllowedError, NotOwnerError
+from weir.model.features import FEATURES, LEFT
 from weir.model.ids import LedgerId
 from weir.model.policies import Isolation
 from weir.model.topics import NamespaceName, TopicName
@@ -117,6 +118,19 @@ def test_who_is_asked_for_a_bundle_names_its_owner_though_its_own_watch_is_late(
         with pytest.raises(NotOwnerError) as told:
             await third.moves.hand_over(BUNDLE, third.name)
         assert told.value.listeners["pulsar"] == f"pulsar://{other.name}:6650"
+
+    in_cluster(scenario)
+
+
+def test_topics_are_closed_while_a_broker_of_an_earlier_release_is_there(in_cluster: Callable) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        one, other = await loaded(cluster)
+        await cluster.broker("z", features=tuple(name for name in FEATURES if name != LEFT))
+        await cluster.settle()
+        await one.moves.hand_over(BUNDLE, other.name)
+        await cluster.settle()
+        assert one.topics.passed_on == {T: False, U: False}
+        assert other.held == [BUNDLE]
 
     in_cluster(scenario)
 

@@ -14,10 +14,12 @@ from weir.broker.bundles.ownership import BundleOwnership
 from weir.broker.bundles.shared_work import SharedWork, gathered
 from weir.broker.bundles.splitting import Splitting
 from weir.broker.bundles.successor import NoTopics, Successor, Topics, UntoldSuccessor
+from weir.broker.feature_gate import FeatureGate
 from weir.broker.topic.passing import PassOn
 from weir.meta import keys
 from weir.model.bundles import Boundaries, BundleClaim, BundleName
 from weir.model.errors import InvalidNameError, MetaError, NotAllowedError, NotOwnerError, WeirError
+from weir.model.features import LEFT
 from weir.model.ids import LedgerId
 from weir.model.topics import NamespaceName, TopicName
 from weir.stream.left import Left
@@ -38,6 +40,7 @@ class BundleMoves:
         self._successor: Successor = UntoldSuccessor()
         self._topics: Topics = NoTopics()
         self._splitting = Splitting(ownership)
+        self._features = FeatureGate(lambda: ownership.registration.live)
         #: What is being done with a bundle: one thing at a time.
         self._under_way: SharedWork[BundleName] = SharedWork(ownership.tasks)
         #: Topics of bundles that are about to come, and whether they are written to: they are loaded before
@@ -205,7 +208,7 @@ class BundleMoves:
 
     def _passing(self, name: TopicName, to: str, held: HeldBundle) -> PassOn:
         async def pass_on(left: Left) -> bool:
-            if not held.held:
+            if not held.held or not self._features.uses(LEFT):
                 return False
             try:
                 await self._successor.pass_on(to, name, left, held.next_epoch)
