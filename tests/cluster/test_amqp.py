@@ -71,6 +71,24 @@ def test_what_is_bound_at_one_broker_is_routed_at_another(
         assert taken(channel, queue, 1) == [b"to all"]
 
 
+def test_what_is_delayed_at_any_broker_is_routed_once_when_it_is_due(
+    brokers: ManyBrokers, channels: list[Any], unique: str
+) -> None:
+    kind = {"x-delayed-type": "fanout"}
+    channels[0].exchange_declare(unique, "x-delayed-message", durable=True, arguments=kind)
+    channels[0].queue_declare(unique, durable=True)
+    channels[0].queue_bind(unique, unique)
+    tables = [
+        brokers.call(lambda at=name: brokers[at].composed.exchanges.open(DEFAULT_NAMESPACE)) for name in NAMES
+    ]
+    brokers.until(lambda: all(table.bindings(source=unique) for table in tables))
+    for at, channel in enumerate(channels):
+        channel.basic_publish(unique, "", b"%d" % at, pika.BasicProperties(headers={"x-delay": 50}))
+    assert sorted(taken(channels[2], unique, 3)) == [b"0", b"1", b"2"]
+    channels[1].exchange_delete(unique)
+    assert channels[0].queue_declare(unique, passive=True).method.message_count == 0
+
+
 def test_consumers_and_publishers_go_on_when_the_queue_moves(
     brokers: ManyBrokers, channels: list[Any], unique: str
 ) -> None:
