@@ -8,10 +8,11 @@ from functools import partial
 from pyroaring import BitMap64
 
 from weir.broker.api import Delivery, QueryProgress, SubscribeRequest, SubscriptionType
+from weir.broker.dispatch.agreeing import agreed, stored_filter
 from weir.broker.dispatch.choosing import dispatcher_of
 from weir.broker.dispatch.consumer import BrokerConsumer
 from weir.broker.dispatch.dispatcher import Dispatcher, DispatchParts, UnackedLimits
-from weir.broker.dispatch.offsets import runs_in, set_of
+from weir.broker.dispatch.failing import FailureSide
 from weir.broker.dispatch.per_message import PerMessage
 from weir.broker.dispatch.redeliveries import Redeliveries
 from weir.broker.dispatch.retries import Retries
@@ -22,10 +23,9 @@ from weir.broker.dispatch.subscription_parts import (
     cursor_key,
     keys_of_subscription,
     record_key,
-    retries_key,
 )
 from weir.broker.dispatch.waiting import waiting_batch, waiting_messages
-from weir.broker.filters.compiled import CompiledFilter, compiled
+from weir.broker.filters.compiled import compiled
 from weir.broker.filters.screen import Screen, ScreenedFeed
 from weir.broker.groups.query_progress import progress_of_commit
 from weir.broker.publish.limits import Brake, RateLimit
@@ -34,18 +34,16 @@ from weir.broker.trace.topic import TopicTrace
 from weir.broker.transactions.decided_log import DecidedLog
 from weir.model.batch import Batch
 from weir.model.bits import Run
-from weir.model.errors import FilterError, NotAllowedError, ReadStuckError, SubscriptionBusyError, WeirError
-from weir.model.fifo import FIFO_PROPERTY, FIFO_RETRY, is_fifo
-from weir.model.filters import MessageFilter, filter_in, with_filter
+from weir.model.errors import NotAllowedError, ReadStuckError, SubscriptionBusyError
+from weir.model.fifo import is_fifo
+from weir.model.filters import filter_in
 from weir.model.policies import Rate
 from weir.model.queues import QUEUE_SUBSCRIPTION
-from weir.model.retry import RetryPolicy, retry_of, with_retry
+from weir.model.retry import RetryPolicy, retry_of
 from weir.model.trace import TraceKind
 from weir.runtime.byte_budget import ByteShare
 from weir.stream.cursor import Cursor
 from weir.stream.state import StateLog
-from weir.wire.amqp.death import Reason
-from weir.wire.snapshots.retries import decode_retries
 from weir.wire.snapshots.subscriptions import decode_subscription, encode_subscription
 
 log = logging.getLogger(__name__)
@@ -83,12 +81,9 @@ class Subscription:
         self._source = around.source
         self._log = around.log
         self._counts: dict[int, int] = {}
-        self._redeliveries = Redeliveries()
         self._screen = Screen(around.masks, cursor, around.source.visible, self._left_out)
-        self._screen.filter = _stored_filter(name, self.properties)
-        self._retries: Retries | None = None
-        #: What the topic's policies say of retries, where its own properties say nothing.
-        self._retry_below: RetryPolicy | None = None
+        self._screen.filter = stored_filter(name, self.properties)
+        self._failing = FailureSide(self, around, self._dealing)
         self._dispatcher: Dispatcher | None = None
         self._consumer_count = 0
         self._moved_at = 0  # consumers up to this number had their messages before the last seek
@@ -117,28 +112,23 @@ class Subscription:
         return progress_of_commit(self._around.state.get(commit_key(self.name))) if self.durable else None
 
     @property
+    def gone(self) -> bool:
+        return self._gone
+
+    @property
     def retry(self) -> RetryPolicy:
         """What becomes of messages that fail: its own words, and where these are silent the topic's."""
-        try:
-            own = retry_of(self.properties)
-        except WeirError as bad:  # a newer Weir's
-            log.warning("subscription %s: %s", self.name, bad)
-            own = None
-        told = (own or RetryPolicy()).over(self._retry_below)
-        return told.over(FIFO_RETRY) if is_fifo(self.properties) else told
+        return self._failing.policy
 
     @property
     def retries(self) -> Retries:
-        """Those that failed; made when there may be any."""
-        if self._retries is None:
-            self._retries = self._load_retries()
-            self._retries.policy = self.retry
-        return self._retries
+        """Those that failed."""
+        return self._failing.retries
 
     @property
     def deliveries(self) -> Redeliveries:
         """How often messages were delivered in vain, where they are dealt one by one."""
-        return self._redeliveries
+        return self._failing.counts
 
     @property
     def backlog(self) -> int:
@@ -188,9 +178,9 @@ class Subscription:
             raise SubscriptionBusyError(f"subscription {self.name!r} is being removed")
         if request.read_compacted and request.type in _INDIVIDUAL:
             raise NotAllowedError("a compacted view is for exclusive and failover subscriptions")
-        self._agree_on_filter(request)
-        self._agree_on_order(request)
-        self._agree_on_retry(request)
+        properties = agreed(request, self.properties, self._screen.filter, busy=bool(self.consumers))
+        if properties is not None:
+            self.set_properties(properties)
         per_message = self._is_per_message(request)
         same = (
             self.type is request.type
@@ -223,46 +213,6 @@ class Subscription:
             consumer.filter = compiled(request.filter)
         self._dispatcher.join(consumer)
         return consumer
-
-    def _agree_on_filter(self, request: SubscribeRequest) -> None:
-        """One filter for all consumers, whoever names it first; of a queue's consumers each has its own."""
-        named = wanted_filter(request)
-        if named is None or self.name == QUEUE_SUBSCRIPTION:
-            return
-        wanted = compiled(named)
-        if wanted is self._screen.filter:
-            return
-        if self.consumers:
-            has = self._screen.filter
-            raise SubscriptionBusyError(
-                f"subscription {self.name!r} has consumers with another filter: {'none' if has is None else has}",
-                hint="name the same filter, or none; or change the subscription's properties, for all of them",
-            )
-        self.set_properties(with_filter(self.properties, named))
-
-    def _agree_on_order(self, request: SubscribeRequest) -> None:
-        """Order by message group for all consumers or for none, whoever names it first."""
-        wanted = wanted_order(request)
-        if wanted is None or wanted == is_fifo(self.properties):
-            return
-        if self.consumers:
-            raise SubscriptionBusyError(
-                f"subscription {self.name!r} has consumers that get messages in another order",
-                hint=f"say the same of {FIFO_PROPERTY}, or nothing",
-            )
-        self.set_properties({**self.properties, FIFO_PROPERTY: str(wanted).lower()})
-
-    def _agree_on_retry(self, request: SubscribeRequest) -> None:
-        """One policy for all consumers, whoever names it first."""
-        wanted = wanted_retry(request)
-        if wanted is None or wanted == retry_of(self.properties):
-            return
-        if self.consumers:
-            raise SubscriptionBusyError(
-                f"subscription {self.name!r} has consumers that retry in another way",
-                hint="name the same policy, or none; or change the subscription's properties, for all of them",
-            )
-        self.set_properties(with_retry(self.properties, wanted))
 
     def _is_per_message(self, request: SubscribeRequest) -> bool:
         """Shared ones of queues, of topics that have levels, and for those who ask for it."""
@@ -301,10 +251,10 @@ class Subscription:
         return PerMessage(
             parts,
             around.side,
-            self._redeliveries,
+            self._failing.counts,
             around.levels_of,
             queue=self.name == QUEUE_SUBSCRIPTION,
-            retries=self.retries,
+            retries=self._failing.retries,
             dead=partial(around.given_up.dead, self),
             groups_of=around.groups_of if is_fifo(self.properties) else None,
         )
@@ -358,13 +308,11 @@ class Subscription:
 
     def mark_retries(self) -> None:
         """The topic is about to be closed: what failed is written down, if that has not been done yet."""
-        if self._retries is not None and self._retries.unsaved:
-            self.retries_changed()
+        self._failing.mark()
 
     def close(self) -> None:
         """Nothing happens by itself any more."""
-        if self._retries is not None:
-            self._retries.close()
+        self._failing.close()
 
     async def unsubscribe(self, consumer: BrokerConsumer, *, force: bool) -> None:
         if len(self.consumers) > 1 and not force:
@@ -452,66 +400,30 @@ class Subscription:
     def apply_retry(self, below: RetryPolicy | None) -> None:
         """The topic's policies say this of retries, from now on. Shared consumers may come back to a dispatcher
         that counts."""
-        self._retry_below = below
+        self._failing.below = below
         self._retry_changed()
 
     def _retry_changed(self) -> None:
-        policy = self.retry
-        if self._retries is not None:
-            self._retries.policy = policy
-            self._retries.changed()
-        if policy.active and self.type is SubscriptionType.SHARED and not isinstance(self._dispatcher, PerMessage):
+        active = self._failing.apply().active
+        if active and self.type is SubscriptionType.SHARED and self._dealing() is None:
             self.renew("the subscription retries messages by a policy now")
 
-    def _load_retries(self) -> Retries:
-        data = self._around.state.get(retries_key(self.name)) if self.durable else None
-        counts, saved = self._redeliveries, None
-        if data is not None:
-            try:
-                saved = decode_retries(data)
-            except WeirError as bad:
-                log.error("subscription %s: how often messages failed is forgotten: %s", self.name, bad)
-        found = Retries(self, counts, self._around.clock, saved)
-        if saved is not None:
-            counts.keep(self.cursor.unacked_of(counts.all()))
-            found.keep(self.cursor.unacked_of(found.waiting()))
-        return found
+    def _dealing(self) -> PerMessage | None:
+        return self._dispatcher if isinstance(self._dispatcher, PerMessage) else None
 
     def lease(self, consumer: BrokerConsumer, ranges: Sequence[Run], span_ms: int) -> None:
-        if not isinstance(self._dispatcher, PerMessage):
-            raise NotAllowedError(f"messages of subscription {self.name!r} are not dealt one by one")
-        self._dispatcher.lease(consumer, ranges, span_ms)
+        self._failing.lease(consumer, ranges, span_ms)
 
     def reject(self, consumer: BrokerConsumer, ranges: Sequence[Run]) -> None:
         """Dead letters, from now on."""
-        if isinstance(self._dispatcher, PerMessage):
-            found = self._dispatcher.set_aside(consumer, ranges)
-        else:
-            found = self.cursor.unacked_of(set_of(ranges))
-        if found:
-            self._around.given_up.take(self, found, Reason.REJECTED)
+        self._failing.reject(consumer, ranges)
 
     def again(self, offsets: BitMap64) -> None:
-        if isinstance(self._dispatcher, PerMessage):
-            self._dispatcher.put_back(offsets)
-
-    def lease_over(self, offsets: BitMap64) -> None:
-        dispatcher = self.per_message()
-        if dispatcher is not None:
-            dispatcher.lease_over(offsets)
-
-    def give_up(self, offsets: BitMap64, reason: Reason) -> None:
-        if (trace := self._around.trace) is not None and trace.on:
-            trace.given_up(self.name, offsets, f"dead letter: {reason.value}")
-        self._around.given_up.take(self, offsets, reason)
+        """What was aside is ready."""
+        self._failing.again(offsets)
 
     def ack_soon(self, offsets: BitMap64) -> None:
-        """In the next turn of the loop: they are aside until then."""
-        asyncio.get_running_loop().call_soon(self.ack, None, list(runs_in(offsets)))
-
-    def retries_changed(self) -> None:
-        if self.durable and not self._gone and self._retries is not None:
-            self._around.state.mark(retries_key(self.name), self._retries.to_bytes)
+        self._failing.ack_soon(offsets)
 
     def drop_ready(self) -> int:
         """Acknowledge all that no consumer has; answers how many messages that were."""
@@ -625,10 +537,10 @@ class Subscription:
             self._around.state.mark(cursor_key(self.name), self.cursor.to_bytes)
 
     def set_properties(self, properties: Mapping[str, str]) -> None:
-        """A filter among them holds at once. FilterError."""
-        self._screen.filter = compiled(filter_in(properties))
-        """NotAllowedError for what they cannot say."""
+        """A filter among them holds at once, and so does a retry policy. FilterError; NotAllowedError for what
+        cannot be."""
         retry_of(properties)
+        self._screen.filter = compiled(filter_in(properties))
         reordered = is_fifo(properties) != is_fifo(self.properties)
         self.properties = dict(properties)
         self.save()
@@ -641,39 +553,6 @@ class Subscription:
         if self.durable:
             self._around.state.put(record_key(self.name), encode_subscription(self.properties))
             self._note()
-
-
-def wanted_filter(request: SubscribeRequest) -> MessageFilter | None:
-    """The filter that a consumer names; None if it names none. Its own properties count where it says nothing of
-    the subscription's: not every client can."""
-    if request.filter is not None:
-        return request.filter
-    named = filter_in(request.subscription_properties)
-    return filter_in(request.properties) if named is None else named
-
-
-def wanted_order(request: SubscribeRequest) -> bool | None:
-    """Whether a consumer wants order by message group; None if it says nothing of it."""
-    for properties in (request.subscription_properties, request.properties):
-        if FIFO_PROPERTY in properties:
-            return is_fifo(properties)
-    return None
-
-
-def wanted_retry(request: SubscribeRequest) -> RetryPolicy | None:
-    """The retry policy that a consumer names; None if it names none. Its own properties count where it says
-    nothing of the subscription's: not every client can. NotAllowedError for what cannot be."""
-    named = retry_of(request.subscription_properties)
-    return retry_of(request.properties) if named is None else named
-
-
-def _stored_filter(name: str, properties: Mapping[str, str]) -> CompiledFilter | None:
-    """Of a subscription as it was stored; one that a newer Weir took leaves nothing out."""
-    try:
-        return compiled(filter_in(properties))
-    except FilterError as wrong:
-        log.error("subscription %r gets all messages: %s", name, wrong)
-        return None
 
 
 _SEEK_GRACE_S = 30.0

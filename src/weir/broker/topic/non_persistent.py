@@ -19,11 +19,11 @@ from weir.broker.api import (
     TopicStats,
 )
 from weir.broker.context import BrokerContext
+from weir.broker.dispatch.agreeing import wanted_filter
 from weir.broker.dispatch.consumer import BrokerConsumer
 from weir.broker.dispatch.decisions import Seat, pick_active, share_out
 from weir.broker.dispatch.key_ranges import Ranges, Ring, split_by_hash
 from weir.broker.dispatch.key_shared import map_of
-from weir.broker.dispatch.subscription import wanted_filter
 from weir.broker.filters.compiled import CompiledFilter, compiled
 from weir.broker.filters.masks import Masks
 from weir.broker.publish.limits import RateLimit

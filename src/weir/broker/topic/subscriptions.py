@@ -11,11 +11,12 @@ from weir.broker.api import (
     UnreadWarning,
 )
 from weir.broker.context import BrokerContext
+from weir.broker.dispatch.agreeing import wanted_filter, wanted_retry
 from weir.broker.dispatch.consumer import BrokerConsumer
 from weir.broker.dispatch.gathering import groups_in
 from weir.broker.dispatch.levels import levels_in
 from weir.broker.dispatch.queue_side import QueueSide
-from weir.broker.dispatch.subscription import Subscription, load_subscriptions, wanted_filter, wanted_retry
+from weir.broker.dispatch.subscription import Subscription, load_subscriptions
 from weir.broker.dispatch.subscription_parts import SubscriptionParts
 from weir.broker.filters.compiled import compiled
 from weir.broker.publish.limits import RateLimit
