@@ -13,6 +13,7 @@ from weir.cli.remote import Remote, remote_options
 from weir.cli.values import parse_moment_ms, parse_span_ms
 from weir.client.admin import AdminClient, topic_path
 from weir.model.errors import ConfigError, WireError
+from weir.model.fifo import FIFO_PROPERTY, is_fifo
 from weir.model.filters import MessageFilter, with_filter
 from weir.model.topics import TopicName
 from weir.runtime.real import RealClock
@@ -198,6 +199,34 @@ def filter_(
 
     said = views.filter_said(remote.admin(work))
     done(f"subscription {subscription}: {said or 'no filter'}", as_json=as_json)
+
+
+@subscriptions.command(
+    epilog=examples(
+        "weir subscriptions fifo orders billing",
+        "weir subscriptions fifo orders billing --on",
+        "weir subscriptions fifo orders billing --off",
+    ),
+)
+@click.argument("topic", shell_complete=complete_topic)
+@click.argument("subscription", shell_complete=complete_subscription)
+@click.option("--on/--off", "wanted", default=None, help="One message of each group at a time, in order; or not.")
+@remote_options
+def fifo(*, topic: str, subscription: str, wanted: bool | None, remote: Remote, as_json: bool) -> None:
+    """Show, or say, whether a shared subscription keeps the order of each message group. Its consumers come back
+    by themselves when that changes."""
+    path = _path(topic, subscription, "properties")
+
+    async def work(admin: AdminClient) -> dict[str, str]:
+        properties: dict[str, str] = await admin.get(path)
+        if wanted is not None:
+            properties = {**properties, FIFO_PROPERTY: str(wanted).lower()}
+            await admin.put(path, properties)
+        return properties
+
+    kept = is_fifo(remote.admin(work))
+    said = "keeps the order of each message group" if kept else "keeps no order"
+    done(f"subscription {subscription} {said}", as_json=as_json, fifo=kept)
 
 
 subscriptions.add_command(retry)

@@ -32,15 +32,31 @@ def test_of_each_group_the_first_is_ready_and_what_has_none_waits_for_nobody() -
 
 def test_what_is_out_when_it_is_noted_holds_up_its_group() -> None:
     groups = MessageGroups(10, 100)
-    groups.note(10, range(3), b"a", BitMap64([10]))
+    groups.note(10, range(3), [b"a"] * 3, BitMap64([10]))
     assert not groups
     groups.add(BitMap64([10]))
     assert all_ready(groups) == [10]
 
 
+def test_a_batch_of_one_key_is_not_taken_apart() -> None:
+    groups = MessageGroups(10, 100)
+    groups.note(0, range(3), b"a", NOBODY)
+    groups.note(3, range(2), b"a", NOBODY)
+    groups.note(5, range(1), b"a", NOBODY)
+    assert all_ready(groups) == [0, 1, 2]
+    groups.remove([0, 1, 2])
+    assert not groups.settled(0, 2)
+    groups.settled(4, 5)  # of those that wait
+    assert not groups
+    assert groups.settled(2, 3)
+    assert all_ready(groups) == [3]
+    assert groups.settled(3, 4)
+    assert all_ready(groups) == [5]
+
+
 def test_it_is_full_when_too_many_wait_or_there_are_too_many_groups() -> None:
     groups = MessageGroups(2, 3)
-    groups.note(0, range(3), b"a", NOBODY)
+    groups.note(0, range(3), [b"a"] * 3, NOBODY)
     assert not groups.is_full()
     groups.note(3, range(1), b"a", NOBODY)
     assert groups.is_full()

@@ -190,3 +190,28 @@ def test_two_connections_share_a_subscription(
     talk.send(connect(weir_broker).create_producer(topic), talk.numbered(100))
     got = [message.data() for mine in talk.share(consumers, 100) for message in mine]
     assert sorted(got) == talk.numbered(100)
+
+
+@pytest.mark.parametrize("batching", [None, pulsar.BatchingType.KeyBased])
+def test_a_message_that_fails_holds_up_its_group_and_no_other(
+    client: pulsar.Client, topic: str, batching: Any
+) -> None:
+    fifo = {"weir.fifo": "true", "weir.retry.schedule": "0s"}
+    consumer = client.subscribe(topic, "s", Shared, properties=fifo, negative_ack_redelivery_delay_ms=100)
+    how = {} if batching is None else {"batching_enabled": True, "batching_type": batching}
+    producer = client.create_producer(topic, **how)
+    for texts in ((b"a1", b"a2", b"b1", b"b2"), (b"a3", b"b3")):
+        for text in texts:
+            producer.send_async(text, lambda *_: None, partition_key=text[:1].decode())
+        producer.flush()
+    seen: list[bytes] = []
+    while not {b"a3", b"b3"} <= set(seen):
+        message = consumer.receive(TIMEOUT_MS)
+        seen.append(message.data())
+        if seen.count(b"a1") == 1 and message.data() == b"a1":
+            consumer.negative_acknowledge(message)
+        else:
+            consumer.acknowledge(message)
+    again = [text for text in seen if text.startswith(b"a")]
+    assert again in ([b"a1", b"a1", b"a2", b"a3"], [b"a1", b"a2", b"a1", b"a2", b"a3"])  # a batch fails as one
+    assert [text for text in seen if text.startswith(b"b")] == [b"b1", b"b2", b"b3"]

@@ -1,6 +1,6 @@
 """Reading on for message groups: what comes next in the log is put to its group, until enough of it is ready."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import takewhile
 
 from pyroaring import BitMap64
@@ -8,30 +8,10 @@ from pyroaring import BitMap64
 from weir.broker.dispatch.feed import Feed
 from weir.broker.dispatch.key_ranges import KeysOf
 from weir.broker.dispatch.message_groups import MessageGroups
-from weir.model.batch import Batch, BatchFormat
-from weir.model.errors import WireError
-from weir.wire.formats import Format, Keys
+from weir.model.batch import Batch
 
 #: Messages that are looked at without a pause, at the most.
 _LOOK_MESSAGES = 4096
-
-
-def groups_in(formats: Mapping[BatchFormat, Format]) -> KeysOf:
-    """The group of each message: its ordering key, or its key. Batches of Pulsar's are opened for it, since each
-    of their messages may have another."""
-
-    def groups_of(batch: Batch) -> Keys:
-        form = formats[batch.format]
-        if batch.format is BatchFormat.PULSAR and batch.count > 1:
-            try:
-                found = [one.key if one.ordering_key is None else one.ordering_key for one in form.split(batch)]
-            except WireError:  # it cannot be opened, and is of one group
-                return form.keys(batch)
-            if len(found) == batch.count:
-                return found
-        return form.keys(batch)
-
-    return groups_of
 
 
 class Gathering:

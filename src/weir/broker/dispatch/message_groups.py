@@ -1,39 +1,57 @@
 """Messages that are ready by their groups: of each group the first one, and no other while that is out.
 
 A message is out while a consumer has it, or while it waits to be tried again: what fails holds up its group and
-nothing else. One that has no group waits for nobody.
+nothing else. One that has no group waits for nobody. A batch that has one key for all of its messages, as Pulsar's
+have, is not taken apart: its clients acknowledge whole batches.
 """
 
+from collections import deque
 from collections.abc import Sequence
 
 from pyroaring import BitMap64
 
 from weir.broker.dispatch.ready import Returned, hold
+from weir.model.bits import Run
 from weir.wire.formats import Keys
 
 
 class _Group:
-    """`first`: the one that is ready or out. `behind`: those that wait for it."""
+    """`first`: what is ready or out, one message or those of a batch. `behind`: those that wait for it; `batches`:
+    which of them come together, in order."""
 
-    __slots__ = ("behind", "first", "key")
+    __slots__ = ("batches", "behind", "first", "key")
 
-    def __init__(self, key: bytes, first: int) -> None:
+    def __init__(self, key: bytes) -> None:
         self.key = key
-        self.first = first
+        self.first: set[int] = set()
         self.behind = BitMap64()
+        self.batches: deque[Run] = deque()
+
+    def next(self) -> list[int]:
+        """Take what comes next of those that wait."""
+        head = int(self.behind.min())
+        while self.batches and self.batches[0][1] <= head:  # all of it is done with
+            self.batches.popleft()
+        if self.batches and self.batches[0][0] <= head:
+            first, end = self.batches.popleft()
+            taken = [offset for offset in range(first, end) if offset in self.behind]
+        else:
+            taken = [head]
+        self.behind.difference_update(BitMap64(taken))
+        return taken
 
 
 class MessageGroups(Returned):
-    """Messages are noted in the order of the log, each once; those of a group that are noted while
-    one before them is ready or out wait. `most_groups`, `most_waiting`: beyond either it is full, and no more is
-    looked at: what waits must fit into memory."""
+    """Messages are noted in the order of the log, each once; those of a group that are noted while one before them
+    is ready or out wait. `most_groups`, `most_waiting`: beyond either it is full, and no more is looked at: what
+    waits must fit into memory."""
 
     def __init__(self, most_groups: int, most_waiting: int) -> None:
+        super().__init__()
         self._most_groups = most_groups
         self._most_waiting = most_waiting
-        super().__init__()
         self._groups: dict[bytes, _Group] = {}
-        #: By the offset of the first.
+        #: By what is ready or out.
         self._by_first: dict[int, _Group] = {}
         self._behind = BitMap64()
 
@@ -55,22 +73,27 @@ class MessageGroups(Returned):
             fresh = [index for index in indices if base + index not in out] if out else indices
             if fresh:
                 hold(self._offsets, base, fresh)
-            return
-        all_keys: Sequence[bytes | None] | None = None if isinstance(keys, bytes) else keys
-        one = keys if isinstance(keys, bytes) else None
-        for index in indices:
-            offset = base + index
-            key = one if all_keys is None else all_keys[index]
-            group = None if key is None else self._groups.get(key)
-            if group is not None:
-                if offset not in out:
-                    group.behind.add(offset)
-                    self._behind.add(offset)
-                continue
-            if key is not None:
-                self._begin(_Group(key, offset))
-            if offset not in out:
-                self._offsets.add(offset)
+        elif isinstance(keys, bytes):
+            self._note(keys, [base + index for index in indices], out)
+        else:
+            for index in indices:
+                offset, key = base + index, keys[index]
+                if key is not None:
+                    self._note(key, [offset], out)
+                elif offset not in out:
+                    self._offsets.add(offset)
+
+    def _note(self, key: bytes, offsets: list[int], out: BitMap64) -> None:
+        group = self._groups.get(key)
+        ready = [offset for offset in offsets if offset not in out] if out else offsets
+        if group is None:
+            group = self._groups[key] = _Group(key)
+            self._begin(group, offsets, ready)
+        elif ready:
+            group.behind.update(ready)
+            self._behind.update(ready)
+            if len(offsets) > 1:
+                group.batches.append((offsets[0], offsets[-1] + 1))
 
     def settled(self, first: int, end: int) -> bool:
         """Those in [first, end) are done with, wherever they were; whether others are ready because of that."""
@@ -81,7 +104,13 @@ class MessageGroups(Returned):
             done = [offset for offset in self._by_first if first <= offset < end]
         else:
             done = [offset for offset in range(first, end) if offset in self._by_first]
-        return bool([offset for offset in done if self._go_on(self._by_first[offset])])
+        went_on = False
+        for offset in done:
+            group = self._by_first.pop(offset)
+            group.first.discard(offset)
+            if not group.first:
+                went_on |= self._go_on(group)
+        return went_on
 
     # --- as `Ready`; what comes back is the first of its group still ---------------------------------------
 
@@ -94,8 +123,13 @@ class MessageGroups(Returned):
         self._behind.clear()
         for group in list(self._groups.values()):
             group.behind.clear()
-            if group.first not in kept:
-                self._end(group)
+            group.batches.clear()
+            for offset in sorted(group.first):
+                if offset not in kept:
+                    group.first.discard(offset)
+                    del self._by_first[offset]
+            if not group.first:
+                del self._groups[group.key]
 
     def clear(self) -> None:
         self._offsets.clear()
@@ -105,24 +139,20 @@ class MessageGroups(Returned):
 
     # --- groups -----------------------------------------------------------------------------------------
 
-    def _begin(self, group: _Group) -> None:
-        self._groups[group.key] = self._by_first[group.first] = group
-
-    def _end(self, group: _Group) -> None:
-        del self._groups[group.key]
-        del self._by_first[group.first]
+    def _begin(self, group: _Group, first: Sequence[int], ready: Sequence[int]) -> None:
+        group.first.update(first)
+        for offset in first:
+            self._by_first[offset] = group
+        self._offsets.update(ready)
 
     def _go_on(self, group: _Group) -> bool:
-        """Its first is done with: whether there is another."""
+        """What was first is done with: whether there is more."""
         if not group.behind:
-            self._end(group)
+            del self._groups[group.key]
             return False
-        del self._by_first[group.first]
-        group.first = int(group.behind.min())
-        group.behind.remove(group.first)
-        self._behind.remove(group.first)
-        self._by_first[group.first] = group
-        self._offsets.add(group.first)
+        taken = group.next()
+        self._behind.difference_update(BitMap64(taken))
+        self._begin(group, taken, taken)
         return True
 
     def _remove_behind(self, first: int, end: int) -> None:

@@ -256,7 +256,7 @@ class Subscription:
             queue=self.name == QUEUE_SUBSCRIPTION,
             retries=self._failing.retries,
             dead=partial(around.given_up.dead, self),
-            groups_of=around.groups_of if is_fifo(self.properties) else None,
+            groups_of=around.keys_of if is_fifo(self.properties) else None,
         )
 
     def _stuck(self, failure: ReadStuckError) -> None:

@@ -104,8 +104,6 @@ class SubscriptionParts:
     #: Told of all that is delivered, by the name of the subscription.
     note_delivered: Callable[[str, Sequence[Delivery]], None] | None = None
     given_up: GivenUp = field(default_factory=NothingGivenUp)
-    #: The message group of each message.
-    groups_of: KeysOf = lambda batch: None
 
 
 # --- in the topic's state ---------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from weir.broker.api import (
 from weir.broker.context import BrokerContext
 from weir.broker.dispatch.agreeing import wanted_filter, wanted_retry
 from weir.broker.dispatch.consumer import BrokerConsumer
-from weir.broker.dispatch.gathering import groups_in
 from weir.broker.dispatch.levels import levels_in
 from weir.broker.dispatch.queue_side import QueueSide
 from weir.broker.dispatch.subscription import Subscription, load_subscriptions
@@ -102,7 +101,6 @@ class Subscriptions:
             trace=trace,
             note_delivered=None if context.tracing is None else partial(note_delivered, context.tracing, topic),
             given_up=self.letters,
-            groups_of=groups_in(context.formats),
         )
         #: What policies are about to delete unread.
         self.unread: tuple[UnreadWarning, ...] = ()

@@ -121,6 +121,8 @@ def _failed_lets_others_pass() -> Iterator[None]:
         for offset in offsets:
             group = self._by_first.get(offset)
             if group is not None:
+                self._by_first.pop(offset)
+                group.first.discard(offset)
                 self._go_on(group)
         add(self, offsets)
 
