@@ -357,8 +357,9 @@ class Session:
         """Tell what was settled, and hand over what was published."""
         if self.settling:
             self.settle()
-            # Consumers with credit again ask for messages before there are more: they may be of a higher priority.
-            asyncio.get_running_loop().call_soon(self.publishing.flush)
+            if self.publishing.has_taken:
+                # Consumers with credit again ask for messages before there are more, maybe of a higher priority.
+                asyncio.get_running_loop().call_soon(self.publishing.flush)
         else:
             self.publishing.flush()
 

@@ -318,6 +318,11 @@ class Publishing:
 
     # --- storing -----------------------------------------------------------------------------------------
 
+    @property
+    def has_taken(self) -> bool:
+        """Whether something was taken that is not handed over."""
+        return bool(self._batches)
+
     def flush(self) -> None:
         """Hand over what was taken."""
         if not self._batches:
