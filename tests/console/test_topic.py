@@ -1,6 +1,7 @@
 """Pages about one topic: what they show of every kind of message, and what their forms do."""
 
 import json
+import time
 
 import pulsar
 import pytest
@@ -39,9 +40,23 @@ def test_a_topic_shows_its_rates_producers_ledgers_and_storage(
 
 
 def test_a_topic_that_is_not_there_is_a_404(visitor: Visitor, unique: str) -> None:
-    for page in ("", "messages", "held", "subscriptions", "schema", "policies", "produce", "deadletters"):
+    for page in ("", "messages", "held", "subscriptions", "schema", "policies", "produce", "deadletters", "trace"):
         assert visitor.get(url(unique, page)).status == 404
     assert visitor.get("/console/topic/other/public/default/x").status == 404
+
+
+def test_a_topic_shows_what_became_of_a_message(
+    visitor: Visitor, weir: Weir, client: pulsar.Client, topic: str
+) -> None:
+    assert "Nothing is known" in visitor.get(url(topic, "trace?by=key&wanted=none")).words
+    weir.do("POST", f"persistent/public/default/{topic}/traceRate", 1.0)
+    producer = client.create_producer(f"public/default/{topic}", producer_name=f"maker-{topic}")
+    producer.send(b"x", partition_key="o-17")
+    deadline = time.monotonic() + 60
+    while f"maker-{topic}" not in (page := visitor.get(url(topic, "trace?by=key&wanted=o-17")).words):
+        assert time.monotonic() < deadline, page
+    assert "100 % of the messages are traced" in page
+    assert "produced" in page
 
 
 def test_a_partitioned_topic_shows_each_partition_and_can_grow(visitor: Visitor, weir: Weir, unique: str) -> None:

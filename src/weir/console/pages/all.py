@@ -19,6 +19,7 @@ from weir.console.pages import (
     subscriptions,
     topic,
     topics,
+    trace,
 )
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ _PAGES = (
     messages,
     produce,
     held,
+    trace,
     subscriptions,
     dead_letters,
     schema,

@@ -19,6 +19,7 @@ _TABS = (
     ("produce", "Produce"),
     ("subscriptions", "Subscriptions"),
     ("held", "Held"),
+    ("trace", "Trace"),
     ("deadletters", "Dead letters"),
     ("schema", "Schema"),
     ("policies", "Policies"),
