@@ -57,7 +57,7 @@ RULES = [
     ("consume", r"GET /admin/weir/v1/messages/.*"),
     ("produce", r"POST /admin/weir/v1/messages/.*"),
     ("anyone", r"GET /admin/weir/v1/(addresses|streams|groups|stream-runner)"),  # those that one may use
-    ("superuser", r".* /admin/weir/v1/(cluster.*|stream-runner.*|streams/.*/progress)"),
+    ("superuser", r".* /admin/weir/v1/(clients/.*|cluster.*|stream-runner.*|streams/.*/progress)"),
     ("lookup", r"GET /admin/weir/v1/(group-settings|message-types)/.*"),
     ("lookup", r"GET /lookup/.*"),
     ("lookup", r"GET /admin/v2/(non-)?persistent/{tenant}/{namespace}(/partitioned)?"),

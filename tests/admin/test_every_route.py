@@ -280,6 +280,8 @@ ELSEWHERE = {
     ("PUT", "/admin/v2/namespaces/{tenant}/{namespace}/{bundle}/transfer"),
     ("PUT", "/admin/v2/namespaces/{tenant}/{namespace}/{bundle}/split"),
     ("PUT", "/admin/weir/v1/cluster/brokers/{broker}/drain"),
+    ("POST", "/admin/weir/v1/clients/{client}/stack"),
+    ("POST", "/admin/weir/v1/clients/{client}/verify"),
     ("PUT", "/admin/weir/v1/cluster/bookies/{bookie}/decommission"),
 }
 

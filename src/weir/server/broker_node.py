@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from ssl import SSLContext
 
+from weir.admin.client_commands import ClientCommandRoutes
 from weir.admin.connections import ConnectionBody, ConnectionRoutes
 from weir.admin.http import Request
 from weir.admin.peer_calls import AdminPeerHandler
@@ -161,6 +162,7 @@ class BrokerNode(Node):
         routes = [
             *admin_routes(context),
             *ConnectionRoutes(context.authoriser, self._listed_connections).routes(),
+            *ClientCommandRoutes(context.authoriser, self.composed.client_commands).routes(),
             *([] if console is None else console.api()),
         ]
         self.composed.peer_handlers.on(AdminCall, AdminPeerHandler(routes).perform)

@@ -69,6 +69,7 @@ from weir.gateway.kafka.services import Services as KafkaServices
 from weir.gateway.pulsar.metrics import PulsarMetrics
 from weir.gateway.pulsar.server import PulsarServer
 from weir.gateway.pulsar.settings import PulsarSettings
+from weir.gateway.rocketmq.commands import ClientCommands
 from weir.gateway.rocketmq.connection.server import RocketmqServer
 from weir.gateway.rocketmq.connection.settings import RocketmqSettings
 from weir.gateway.rocketmq.consume.groups import ConsumerGroups
@@ -175,6 +176,11 @@ class ComposedBroker:
     _amqp: AmqpServices
     #: What all listeners for RocketMQ share.
     _rocketmq: RocketmqServices
+
+    @property
+    def client_commands(self) -> ClientCommands:
+        """What can be asked of RocketMQ's clients."""
+        return ClientCommands(self._rocketmq)
 
     @property
     def catalog(self) -> Catalog:
