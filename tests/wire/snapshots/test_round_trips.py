@@ -13,7 +13,7 @@ from weir.model.positions import CommittedOffset
 from weir.model.producers import Stored
 from weir.model.topics import TopicName
 from weir.model.transactions import TransactionState
-from weir.wire.snapshots import groups, positions, producers, subscriptions, transaction_index, transactions
+from weir.wire.snapshots import groups, half, positions, producers, subscriptions, transaction_index, transactions
 
 int64 = st.integers(-(2**63), 2**63 - 1)
 int32 = st.integers(-(2**31), 2**31 - 1)
@@ -228,3 +228,13 @@ def test_a_count_that_the_bytes_do_not_hold_costs_nothing() -> None:
     ):
         with pytest.raises(WireError):
             decode(data)
+
+
+@given(
+    st.sets(st.integers(0, 1 << 40), max_size=20),
+    st.sets(st.integers(0, 1 << 40), max_size=20),
+    st.dictionaries(st.integers(0, 1 << 40), st.tuples(st.integers(0, 99), int64), max_size=3),
+)
+def test_half_messages(committed: set[int], rolled_back: set[int], checks: dict[int, tuple[int, int]]) -> None:
+    record = half.HalfRecord(BitMap64(committed), BitMap64(rolled_back - committed), checks, 7)
+    assert half.decode_half(half.encode_half(record)) == record

@@ -11,6 +11,7 @@ from weir.model.transactions import TransactionState
 from weir.testing.codecs.fuzzing import Codec
 from weir.wire.snapshots import (
     groups,
+    half,
     positions,
     producers,
     retries,
@@ -155,6 +156,14 @@ def sample_dedup(dice: Random) -> bytes:
     return producers.encode_dedup(producers.DedupSnapshot(dice.getrandbits(40), _entries(dice), names))
 
 
+def sample_half(dice: Random) -> bytes:
+    entries = [dice.getrandbits(dice.choice((4, 20))) for _ in range(dice.randrange(9))]
+    committed = BitMap64(entries[::2])
+    rolled_back = BitMap64(entries[1::2]) - committed
+    checks = {dice.getrandbits(30): (dice.randrange(16), dice.getrandbits(41)) for _ in range(dice.randrange(3))}
+    return half.encode_half(half.HalfRecord(committed, rolled_back, checks, dice.choice((0, 99))))
+
+
 def sample_held_stamps(dice: Random) -> bytes:
     last = {dice.getrandbits(62): (dice.getrandbits(15), dice.getrandbits(31)) for _ in range(dice.randrange(4))}
     return producers.encode_held_stamps(producers.HeldStampsRecord(last, _entries(dice)))
@@ -190,6 +199,7 @@ SNAPSHOT_CODECS: list[Codec] = [
     Codec("idempotent producers", sample_producers, producers.decode_producers),
     Codec("deduplication", sample_dedup, producers.decode_dedup),
     Codec("stamps of what is held", sample_held_stamps, producers.decode_held_stamps),
+    Codec("half messages of a ledger", sample_half, half.decode_half),
     Codec("topic epoch", lambda dice: producers.encode_epoch(dice.getrandbits(40)), producers.decode_epoch),
     Codec(
         "subscription",
