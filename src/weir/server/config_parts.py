@@ -2,6 +2,7 @@
 
 import socket
 import ssl
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -311,10 +312,7 @@ def cluster_credentials(config: Config) -> ClusterCredentialSettings:
 
 def http2_tls_context(config: Config) -> ssl.SSLContext | None:
     """For listeners of gRPC, whose clients want to hear in the handshake that it is HTTP/2; None without any."""
-    context = tls_context(config) if config.listeners.rocketmq_tls else None
-    if context is not None:
-        context.set_alpn_protocols(["h2"])
-    return context
+    return tls_context(config, speaks=("h2",)) if config.listeners.rocketmq_tls else None
 
 
 def reachable(config: Config, bound: Address) -> Address:
@@ -323,8 +321,8 @@ def reachable(config: Config, bound: Address) -> Address:
     return advertised(bound, Address(host, 0) if host else None)
 
 
-def tls_context(config: Config) -> ssl.SSLContext | None:
-    """For the listeners that want TLS; None if none does."""
+def tls_context(config: Config, *, speaks: Sequence[str] = ()) -> ssl.SSLContext | None:
+    """For the listeners that want TLS; None if none does. `speaks`: what clients hear in the handshake."""
     listeners, tls = config.listeners, config.tls
     secure = (listeners.pulsar_tls, listeners.kafka_tls, listeners.amqps, listeners.rocketmq_tls, listeners.https)
     if not any(secure):
@@ -336,11 +334,13 @@ def tls_context(config: Config) -> ssl.SSLContext | None:
         )
     files = TlsFiles(tls.certificate, tls.key, tls.client_ca)
     asked = ssl.CERT_OPTIONAL if tls.client_auth == "optional" else ssl.CERT_REQUIRED
-    return FileContext(ssl.PROTOCOL_TLS_SERVER, files, partial(_server_context, asked))
+    return FileContext(ssl.PROTOCOL_TLS_SERVER, files, partial(_server_context, asked, speaks))
 
 
-def _server_context(asked: ssl.VerifyMode, files: TlsFiles) -> ssl.SSLContext:
+def _server_context(asked: ssl.VerifyMode, speaks: Sequence[str], files: TlsFiles) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    if speaks:
+        context.set_alpn_protocols(list(speaks))
     context.load_cert_chain(files.certificate, files.key)
     if files.authority:
         context.load_verify_locations(files.authority)

@@ -74,3 +74,18 @@ def test_a_topic_takes_the_types_of_messages_that_it_is_for(
     with pytest.raises(IllegalArgumentException, match="type"):
         producer.send(make(name))
     assert "normal" not in weir_command(weir, "topics", "types", name)
+
+
+def test_a_fifo_group_gets_the_next_message_of_a_message_group_when_the_one_before_is_done(
+    weir: UpProcess, clients: Any, name: str, make: Any
+) -> None:
+    assert "yes" in weir_command(weir, "groups", "settings", name, "--fifo")
+    producer, consumer = clients.producer(name), clients.consumer(name, name)
+    for body in (b"a1", b"a2", b"b1"):
+        producer.send(make(name, body, message_group=body[:1].decode()))
+    found: list[Any] = []
+    while len(found) < 2:
+        found += consumer.receive(16, 60)
+    assert sorted(one.body for one in found) == [b"a1", b"b1"]
+    consumer.ack(next(one for one in found if one.body == b"a1"))
+    assert [one.body for one in consumer.receive(16, 60)] == [b"a2"]
