@@ -100,6 +100,7 @@ def test_what_cannot_be_is_refused(properties: dict[str, str]) -> None:
         ("%DLQ%g", "persistent://a/b/%DLQ%g"),
         ("persistent://c/d/e", "persistent://c/d/e"),
         ("c/d/e", "persistent://c/d/e"),
+        ("orders", "persistent://a/b/orders-billing-DLQ"),
     ],
 )
 def test_dead_letters_of_all_partitions_have_one_place(said: str, place: str) -> None:

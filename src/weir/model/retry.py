@@ -126,9 +126,10 @@ class RetryPolicy:
 
     def dead_letters_of(self, topic: TopicName, subscription: str) -> TopicName:
         """Where the subscription's dead letters go: all partitions of a topic have one place, in Pulsar's words
-        `<topic>-<subscription>-DLQ` unless another is said."""
-        if self.dead_letter_topic:
-            return _parse_topic(self.dead_letter_topic, topic)
+        `<topic>-<subscription>-DLQ` unless another is said. What fails there does not go round in a circle."""
+        said = _parse_topic(self.dead_letter_topic, topic) if self.dead_letter_topic else topic.base
+        if said != topic.base:
+            return said
         return TopicName(topic.namespace, f"{topic.local}-{subscription.replace('/', '_')}-DLQ", Domain.PERSISTENT)
 
 
