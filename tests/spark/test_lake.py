@@ -1,6 +1,7 @@
 """Topics as Iceberg tables: what is exported, with which columns, and who reads it."""
 
 import json
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,12 +16,15 @@ from weir.client.kafka import positions
 from weir.client.kafka.cluster import Partition
 from weir.client.kafka.offsets import ends
 from weir.model.errors import LakeConflictError
+from weir.spark.lake.definitions import namespace_lake, turn_off
 from weir.spark.lake.holding import SUBSCRIPTION
 from weir.spark.lake.jobs import LocalJobs, SparkJobs
 from weir.spark.lake.tables import OFFSETS, RANGES
+from weir.spark.sql.tables import Tables
 
 from .conftest import Topics
 from .lake_kit import Lake
+from .sql_session import Sql, make_orders
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -228,3 +232,28 @@ def test_duckdb_pandas_polars_and_plain_spark_read_the_tables(
     assert [row.value for row in found.where("offset < 2").orderBy("offset").collect()] == [b"a", b"b"]
     assert "protocol" in found.columns
     assert events.num_rows == 2
+
+
+def test_sql_reads_table_and_topic_as_one_each_offset_once_though_the_topic_was_trimmed_and_goes_on(
+    topics: Topics, lake: Lake, sql: Sql, spark: "SparkSession"
+) -> None:
+    topic = f"seam_{time.time_ns()}"
+    make_orders(topics, topic, 0, 6)
+    name = lake.on(topic)
+    try:
+        found = namespace_lake(lake.place.access, name.namespace).of(name)
+        assert found is not None
+        lake.definition = found
+        lake.export(topic)
+        topics.trim(topic, 6)
+        make_orders(topics, topic, 6, 3)
+        rows = sql.rows(f"SELECT id, __offset, __key FROM {topic} ORDER BY __offset")
+        assert [row[:2] for row in rows] == [(at, at) for at in range(9)]
+        lake.export(topic)
+        assert sql.rows(f"SELECT count(*), count(DISTINCT __offset) FROM {topic}") == [(9, 9)]
+        frame = Tables(lambda: spark, lake.place).table(name).where("id > 7").select("id")
+        plan = frame._jdf.queryExecution().executedPlan().toString()
+        assert "PushedFilters: [IsNotNull(value.id), GreaterThan(value.id,7)]" in plan
+        assert "ReadSchema: struct<value:struct<id:int>>" in plan
+    finally:
+        turn_off(lake.place.access, name.namespace, name.local)

@@ -32,6 +32,8 @@ _ALWAYS = {
     # Filters on partition, offset and timestamp reach the source; off unless told.
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # The lake's columns are known by their ids, whatever they were called when a file was written.
+    "spark.sql.parquet.fieldId.read.enabled": "true",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }

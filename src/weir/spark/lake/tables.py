@@ -169,7 +169,7 @@ def _evolve(found: LakeTable, schema: Any) -> None:
     number = table.schema().schema_id
     with table.update_schema() as update:
         for field in schema:
-            if field.name in there and not fits(field.type, _small(there[field.name])):
+            if field.name in there and not fits(field.type, small(there[field.name])):
                 update.rename_column(field.name, f"{field.name}_until_{number}")
     with table.update_schema() as update:
         update.union_by_name(schema)
@@ -181,11 +181,11 @@ def _evolve(found: LakeTable, schema: Any) -> None:
 
 
 def _holds(table: "Table", schema: Any) -> bool:
-    there = {field.name: _small(field.type) for field in schema_to_pyarrow(table.schema())}
+    there = {field.name: small(field.type) for field in schema_to_pyarrow(table.schema())}
     return all(field.name in there and fits(field.type, there[field.name]) for field in schema)
 
 
-def _small(kind: Any) -> Any:
+def small(kind: Any) -> Any:
     """Without Arrow's distinction of large types."""
     import pyarrow as pa
 
@@ -194,11 +194,11 @@ def _small(kind: Any) -> Any:
     if kind == pa.large_binary():
         return pa.binary()
     if pa.types.is_struct(kind):
-        return pa.struct([pa.field(one.name, _small(one.type)) for one in kind])
+        return pa.struct([pa.field(one.name, small(one.type)) for one in kind])
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return pa.list_(pa.field("element", _small(kind.value_type)))
+        return pa.list_(pa.field("element", small(kind.value_type)))
     if pa.types.is_map(kind):
-        return pa.map_(_small(kind.key_type), _small(kind.item_type))
+        return pa.map_(small(kind.key_type), small(kind.item_type))
     return kind
 
 

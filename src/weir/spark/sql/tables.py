@@ -13,6 +13,7 @@ from weir.client.kafka.cluster import Cluster
 from weir.client.registry import schemas_of, topic_of
 from weir.model.errors import ConfigError, SchemaNotFoundError, SqlError, TopicNotFoundError
 from weir.model.topics import TopicName
+from weir.spark.lake.reading import find_history
 from weir.spark.source.columns import schema_of
 from weir.spark.source.options import connection
 from weir.spark.sql.cluster import WeirCluster, kafka_name, table_name, topic_named
@@ -183,8 +184,7 @@ class Tables:
             given |= {"mode": PERMISSIVE, "columnNameOfCorruptRecord": corrupt}
         # The columns are known here; a worker that is asked for them has to be started first.
         columns = schema_of(headers=headers, value=typed, corrupt=corrupt)
-        reader = self._spark().readStream if streaming else self._spark().read
-        frame = reader.format("weir").schema(columns).options(**given).load(name)
+        frame = self._stream(name, columns, given) if streaming else self._stored(topic, columns, given, corrupt)
         also = ("headers AS __headers",) if headers else ()
         if mode == PERMISSIVE:
             raw = corrupt or "CAST(NULL AS binary)"
@@ -194,6 +194,23 @@ class Tables:
         if typed is None:
             return frame.selectExpr(*_UNTYPED, *also)
         return frame.selectExpr("value.*" if isinstance(typed, StructType) else "value", *_ABOUT, *also)
+
+    def _stream(self, name: str, columns: StructType, given: Mapping[str, str]) -> DataFrame:
+        return self._spark().readStream.format("weir").schema(columns).options(**given).load(name)
+
+    def _stored(
+        self, topic: TopicName, columns: StructType, given: Mapping[str, str], corrupt: str | None
+    ) -> DataFrame:
+        """What there is: what the lake has, if it has the topic, and what the brokers have from there on."""
+        history = None
+        if not any(option.startswith(("starting", "ending")) for option in given):
+            history = find_history(self._spark(), self._place, topic, columns, corrupt=corrupt)
+        if history is not None:
+            with Cluster(connection(self._place.options)) as cluster:
+                count = len(cluster.partitions([kafka_name(topic)]))
+            given = {**given, "startingOffsets": history.starting_offsets(topic, count)}
+        rest = self._spark().read.format("weir").schema(columns).options(**given).load(kafka_name(topic))
+        return rest if history is None or history.frame is None else history.frame.unionByName(rest)
 
     def dead_letters(self, topic: TopicName, options: Mapping[str, str], *, streaming: bool = True) -> DataFrame:
         """A topic's messages whose values are not as the schema says, as they are; headers more say where from."""
