@@ -14,7 +14,7 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_type
 
-from weir.model.errors import LakeError, NotAuthorisedError
+from weir.model.errors import LakeError, NotAuthenticatedError, NotAuthorisedError
 from weir.model.topics import TopicName
 from weir.spark.lake.definitions import namespace_lake
 from weir.spark.sql.cluster import WeirCluster, kafka_name
@@ -52,7 +52,10 @@ def find_history(
     `corrupt`: which of them has the bytes of values that do not fit; None: there must be no such values."""
     try:
         definition = namespace_lake(place.access, topic.namespace).of(topic)
-    except NotAuthorisedError:  # to look at a namespace's properties one must administer it
+    except (
+        NotAuthorisedError,
+        NotAuthenticatedError,
+    ):  # to look at a namespace's properties one must administer it
         return None
     if definition is None:
         return None
