@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from weir.client.admin import join, namespace_path
 from weir.client.blocking import Access, ask_v2
-from weir.model.errors import ConfigError, NotAuthorisedError, WireError
+from weir.model.errors import ConfigError, NotAuthenticatedError, NotAuthorisedError, WireError
 from weir.model.topics import NamespaceName, TopicName
 
 _ALL, _ONE, _OFF = "lake", "lake.", "off"
@@ -155,7 +155,7 @@ def whole_lake(access: Access) -> dict[NamespaceName, NamespaceLake]:
         for name in ask_v2(access, "GET", join("namespaces", tenant)):
             try:
                 one = namespace_lake(access, NamespaceName.parse(name))
-            except NotAuthorisedError:
+            except (NotAuthorisedError, NotAuthenticatedError):
                 continue
             if one.every is not None or one.topics:
                 found[one.namespace] = one
