@@ -10,7 +10,7 @@ import pytest
 from tests.stream.conftest import Bench
 
 from weir.model.batch import Batch
-from weir.model.errors import LedgerError, OffsetTrimmedError, StreamClosedError
+from weir.model.errors import LedgerError, OffsetTrimmedError, ReadFailedError, StreamClosedError
 from weir.stream.ahead import AheadBudget, ReadAhead
 from weir.stream.context import StreamContext
 from weir.stream.log import Stream
@@ -131,7 +131,7 @@ def test_a_failure_is_told_to_whoever_wants_these_batches_and_only_then(
         await stream.read(1, 1)
         reads.failing = True
         await bench.runtime.clock.sleep(1)
-        with pytest.raises(LedgerError):
+        with pytest.raises(ReadFailedError, match="the disk is gone"):
             await bench.texts(stream, 2)
         reads.failing = False
         assert await bench.texts(stream, 2) == TEXTS[2:]
@@ -163,7 +163,7 @@ def test_a_closed_stream_reads_nothing_more(run: Callable[..., None]) -> None:
         reading = asyncio.ensure_future(stream.read(1, 1))
         await bench.runtime.clock.sleep(0)
         await stream.close()
-        with suppress(LedgerError, StreamClosedError):
+        with suppress(ReadFailedError, StreamClosedError):
             assert bytes((await reading)[0].payload).decode() == TEXTS[1]
         assert context.ahead.size_bytes == 0
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from weir.model.batch import Batch, BatchFlags
-from weir.model.errors import BookieUnavailableError, EntryUnreadableError
+from weir.model.errors import BookieUnavailableError, ReadFailedError
 from weir.model.ids import LedgerId
 from weir.model.ledger import Quorum
 from weir.stream.compaction import CompactedView
@@ -116,7 +116,7 @@ def test_what_is_out_of_reach_is_waited_for_and_never_skipped(run: Run) -> None:
             await stream.append(bench.draft("m"))
         for bookie in bench.bookies.bookies.values():
             bookie.failure = BookieUnavailableError("away")
-        with pytest.raises(EntryUnreadableError):
+        with pytest.raises(ReadFailedError):
             await stream.read(0, 100)
         for bookie in bench.bookies.bookies.values():
             bookie.failure = None
