@@ -11,7 +11,7 @@ from itertools import accumulate, pairwise
 from weir.broker.api import ConsumeRequest, Delivery, Queue, QueueConsumer, QueueMessages, Queues
 from weir.broker.peers.calls import PeerHandlers
 from weir.model.batch import Stamp
-from weir.model.errors import ConsumerClosedError, PeerFailedError
+from weir.model.errors import ConsumerClosedError, PeerFailedError, ReadStuckError
 from weir.model.filters import MessageFilter
 from weir.runtime.interfaces import Clock
 from weir.runtime.tasks import TaskScope
@@ -51,7 +51,10 @@ class _Relayed:
                 while self._credit <= 0:
                     self._more.clear()
                     await self._more.wait()
-                found = await self.consumer.next(self._credit)
+                try:
+                    found = await self.consumer.next(self._credit)
+                except ReadStuckError:
+                    continue  # logged here, and read on; whoever consumes elsewhere waits
                 self._credit -= sum(_messages(one) for one in found)
                 self.ready += found
                 self._said()
