@@ -49,7 +49,6 @@ public class Check {
         check(again.getDeliveryAttempt() == 2, "redelivered");
         consumer.ack(again);
         check(true, "acknowledged");
-        consumer.close();
 
         for (int number = 0; number < 5; number++) {
             producer.send(message(name + "-f", "" + number).setMessageGroup("g").build());
@@ -63,21 +62,18 @@ public class Check {
             }
         }
         check(order.toString().equals("01234"), "ordered");
-        ordered.close();
 
         long moment = System.currentTimeMillis() + 500;
         producer.send(message(name + "-d", "later").setDeliveryTimestamp(moment).build());
         SimpleConsumer patient = consumer(name + "-d", FilterExpression.SUB_ALL);
         MessageView late = one(patient, 30);
         check(text(late).equals("later") && System.currentTimeMillis() >= moment, "delayed");
-        patient.close();
 
         Transaction transaction = producer.beginTransaction();
         producer.send(message(name + "-t", "decided").build(), transaction);
         transaction.commit();
         SimpleConsumer waiting = consumer(name + "-t", FilterExpression.SUB_ALL);
         check(text(one(waiting, 30)).equals("decided"), "committed");
-        waiting.close();
 
         CountDownLatch pushed = new CountDownLatch(1);
         PushConsumer push = PROVIDER.newPushConsumerBuilder().setClientConfiguration(configuration)
@@ -88,8 +84,6 @@ public class Check {
             }).build();
         producer.send(message(name + "-p", "pushed").build());
         check(pushed.await(60, TimeUnit.SECONDS), "pushed");
-        push.close();
-        producer.close();
         System.exit(0);
     }
 
