@@ -34,6 +34,7 @@ def test_it_names_python_java_spark_ports_and_disk(tmp_path: Path) -> None:
         "port pulsar",
         "port kafka",
         "port amqp",
+        "port rocketmq",
         "port http",
         "disk",
         "file descriptors",

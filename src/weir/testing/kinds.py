@@ -8,6 +8,7 @@ starts a process says so, and is skipped with a word about it where it does not.
 """
 
 import gc
+import logging
 import os
 import subprocess
 from typing import Any
@@ -63,9 +64,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """What others have left goes before a test listens to the log: that it goes may be a line of it."""
+    """What others have left goes before a test listens to the log: that it goes may be a line of it, and a command
+    that ran in this process may have said what is logged."""
     if "caplog" in getattr(item, "fixturenames", ()):
         gc.collect()
+        logging.getLogger("weir").setLevel(logging.NOTSET)
+        logging.getLogger().setLevel(logging.WARNING)
 
 
 def pytest_collection_finish() -> None:

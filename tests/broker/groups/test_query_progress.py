@@ -66,7 +66,7 @@ def test_a_querys_last_batch_shows_in_the_stats_and_survives_the_broker(run: Cal
         both = partitioned_stats({"a": body, "b": body}, each=False)
         assert both.subscriptions["report"].query.batch == 3
         shown = {"subscriptions": {"report": {"query": {"batch": 3, "rows": 10, "rowsPerSecond": 2.5, "lost": 4}}}}
-        ((name, *_, rate, _, last),) = subscription_rows(shown)
+        ((name, *_, rate, _, _, _, last),) = subscription_rows(shown)
         assert (name, rate, last) == ("report", Rate(2.5), "batch 3: 10 rows, 4 lost")
 
     run(scenario)

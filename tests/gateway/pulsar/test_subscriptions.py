@@ -215,3 +215,62 @@ def test_a_message_that_fails_holds_up_its_group_and_no_other(
     again = [text for text in seen if text.startswith(b"a")]
     assert again in ([b"a1", b"a1", b"a2", b"a3"], [b"a1", b"a2", b"a1", b"a2", b"a3"])  # a batch fails as one
     assert [text for text in seen if text.startswith(b"b")] == [b"b1", b"b2", b"b3"]
+
+
+RETRIED = {"weir.retry.schedule": "1h", "weir.retry.max-deliveries": "3"}
+
+
+@pytest.mark.parametrize("by_index", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "said", "room"),
+    [
+        (Shared, {"weir.filter": "n > 9"}, 1000),
+        (Exclusive, {"weir.filter": "n > 9"}, 1000),
+        (KeyShared, {"weir.filter": "n > 9"}, 1000),
+        (Shared, RETRIED, 3),
+        (Shared, {"weir.fifo": "true"}, 3),
+    ],
+    ids=["filtered", "filtered-exclusive", "filtered-key-shared", "retried", "in-groups"],
+)
+def test_what_is_acknowledged_of_a_batch_that_came_in_part_does_not_come_again(
+    client: pulsar.Client, topic: str, kind: Any, said: dict[str, str], room: int, by_index: bool
+) -> None:
+    def subscribe() -> pulsar.Consumer:
+        return client.subscribe(
+            topic, "s", kind, properties=said, receiver_queue_size=room, batch_index_ack_enabled=by_index
+        )
+
+    consumer = subscribe()
+    producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=60_000)
+    for number in range(20):
+        properties = {"n": str(number)}
+        producer.send_async(str(number).encode(), lambda *_: None, properties=properties, partition_key="k")
+    producer.flush()
+    wanted = [str(number).encode() for number in range(10 if "weir.filter" in said else 0, 20)]
+    messages = [consumer.receive(TIMEOUT_MS) for _ in wanted]
+    assert [message.data() for message in messages] == wanted
+    for message in messages:
+        consumer.acknowledge(message)
+    consumer.close()
+    consumer = subscribe()
+    producer.send_async(b"next", lambda *_: None, properties={"n": "99"}, partition_key="k")
+    producer.flush()
+    assert consumer.receive(TIMEOUT_MS).data() == b"next"
+
+
+def test_an_acknowledgement_of_a_part_from_before_a_break_is_not_taken_for_the_whole_batch(
+    connect: Callable[[Any], pulsar.Client], weir_broker: Any, topic: str
+) -> None:
+    first = connect(weir_broker).subscribe(topic, "s", Shared, properties=RETRIED, receiver_queue_size=1)
+    producer = connect(weir_broker).create_producer(
+        topic, batching_enabled=True, batching_max_publish_delay_ms=60_000
+    )
+    for number in range(3):
+        producer.send_async(b"%d" % number, lambda *_: None)
+    producer.flush()
+    message = first.receive(TIMEOUT_MS)
+    other = connect(weir_broker).subscribe(topic, "s", Shared, properties=RETRIED)
+    late = pulsar.MessageId.deserialize(message.message_id().serialize())
+    other.acknowledge(late)  # as a client does that connected anew
+    first.close()
+    assert sorted(other.receive(TIMEOUT_MS).data() for _ in range(3)) == [b"0", b"1", b"2"]

@@ -99,6 +99,10 @@ class Consumer(Protocol):
     def backlog(self) -> int:
         """How many messages the subscription has not acknowledged."""
 
+    @property
+    def gets_parts(self) -> bool:
+        """Whether it may get some messages of a batch while others of it are yet to be delivered, to anybody."""
+
     async def next(self, credit: int) -> list[Delivery]:
         """Wait for deliveries that cost at most `credit` messages (a whole batch may exceed it by its size; the
         caller's credit then goes negative). Cancelling loses nothing. ReadStuckError tells, once in a while, that

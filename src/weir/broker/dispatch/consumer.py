@@ -34,6 +34,10 @@ class Owner(Protocol):
     def backlog(self) -> int: ...
 
     @property
+    def deals_parts(self) -> bool:
+        """Whether batches are dealt in parts, which are delivered at different times or to different consumers."""
+
+    @property
     def meter(self) -> Meter: ...
 
     def demanded(self) -> None: ...
@@ -221,6 +225,10 @@ class BrokerConsumer:
     @property
     def backlog(self) -> int:
         return self._owner.backlog
+
+    @property
+    def gets_parts(self) -> bool:
+        return self._owner.deals_parts
 
     @property
     def unacked(self) -> int:

@@ -408,6 +408,10 @@ class Subscription:
         if active and self.type is SubscriptionType.SHARED and self._dealing() is None:
             self.renew("the subscription retries messages by a policy now")
 
+    @property
+    def deals_parts(self) -> bool:
+        return self.type is SubscriptionType.KEY_SHARED or self._dealing() is not None
+
     def _dealing(self) -> PerMessage | None:
         return self._dispatcher if isinstance(self._dispatcher, PerMessage) else None
 

@@ -57,6 +57,7 @@ class PassingSubscription:
     """Consumers that share what passes. It remembers nothing, so acknowledgements mean nothing."""
 
     durable = False
+    deals_parts = False
 
     def __init__(self, topic: "NonPersistentTopic", name: str, kind: SubscriptionType) -> None:
         self.name = name

@@ -161,6 +161,8 @@ class Acking:
         elif is_first:
             if cumulative:
                 self._up_to(offset - 1)
+            elif batch.count > 1 and self._consumer.gets_parts:
+                return  # which part of it the client had then nobody knows: it is delivered again
             yield from self._ack(ranges_of(offset, unacknowledged(batch.count) & ~unacked))
 
     # --- answers -----------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from weir.broker.api import Consumer, Delivery, SubscriptionType, Topic
 from weir.gateway.pulsar.acking import Acking
 from weir.gateway.pulsar.errors import code_of, text_of
-from weir.gateway.pulsar.translate import is_long, translate, translate_in_steps
+from weir.gateway.pulsar.translate import cut, is_long, translate, translate_in_steps
 from weir.gateway.pulsar.unacked import EntryPosition, Unacked
 from weir.model.errors import ConnectionLostError, ConsumerClosedError, ReadStuckError, WeirError
 from weir.model.ids import Buffer
@@ -142,14 +142,21 @@ class ConsumerLink:
             if ledger < 0:  # trimmed away on its way here
                 self.consumer.ack([(base, batch.end_offset)])
                 continue
-            payload, messages = translate(batch) if first is None else first
+            said_entry = translate(batch) if first is None else first
             first = None
+            wanted, last = delivery.wanted, batch.count - 1
+            some = None if wanted is None else cut(said_entry, batch, wanted)
+            if some is not None and wanted is not None:
+                said_entry, last = some, wanted.bit_length() - 1
+                # An id of its own: that of its first message, by which its client acknowledges it.
+                ledger, entry = place = places(base + (wanted & -wanted).bit_length() - 1)
+            payload, messages = said_entry
             size = len(payload)
             broker_entry = b""
             if self._with_broker_entry:
-                broker_entry = self._broker_entries.head(batch.append_ms, base + batch.count - 1)
+                broker_entry = self._broker_entries.head(batch.append_ms, base + last)
                 size += len(broker_entry)
-            if delivery.wanted is None and not delivery.redelivered and self.epoch is None:
+            if (wanted is None or some is not None) and not delivery.redelivered and self.epoch is None:
                 head = self._deliveries.head(ledger, entry, size)
             else:
                 head = self._deliveries.again(
@@ -158,12 +165,12 @@ class ConsumerLink:
                     size,
                     redelivery_count=delivery.redelivered,
                     # One message that stands for a batch which cannot be opened is no batch for its client.
-                    unacknowledged=(delivery.wanted or 0) if messages == batch.count else 0,
+                    unacknowledged=(wanted or 0) if messages == batch.count else 0,
                     consumer_epoch=self.epoch,
                 )
             buffers += (head + broker_entry, payload)
-            self.unacked.delivered(place, base, batch.count, delivery.wanted)
-            # Clients count every message of a batch, also those that are not for them.
+            self.unacked.delivered(place, base, batch.count, wanted, cut=some is not None)
+            # Clients count every message of a batch, also those that an ack set hides from them.
             self.credit -= messages
             self.messages_out += batch.count
             self.bytes_out += len(payload)

@@ -108,6 +108,8 @@ class FakeProducer:
 class FakeConsumer:
     """Takes from its subscription what is next."""
 
+    gets_parts = False
+
     def __init__(
         self, topic: "FakeTopic", request: SubscribeRequest, delivery_share: ByteShare | None = None
     ) -> None:

@@ -62,7 +62,7 @@ def _decisions_in_memory() -> Iterator[None]:
 def _rolled_back_in_memory() -> Iterator[None]:
     """A roll-back is answered before the state is written."""
 
-    async def at_once(self: HoldingArea, held: HeldId, cancelled: Callable[[], None]) -> None:
+    async def at_once(self: HoldingArea, held: HeldId, cancelled: Callable[[], None] = lambda: None) -> None:
         _, batch = await self.get(held)
         ledger = self._free(held)
         ledger.finish(held.entry, batch.count)
