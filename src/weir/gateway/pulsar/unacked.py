@@ -92,7 +92,7 @@ class Unacked:
         return len(self._batches)
 
     def ack(self, place: EntryPosition, unacked: int = 0) -> list[Range] | None:
-        """A batch is acknowledged, all of it but the bits `unacked`, as its client counts them. Answers the offsets
+        """A batch is acknowledged, all of it but the bits `unacked`, as its client counts. Answers the offsets
         that are so now and were not before; None for a batch that is not here."""
         batch = self._batches.get(place)
         if batch is None:

@@ -12,7 +12,7 @@ from weir.wire.pulsar.message import is_batch, parse_metadata, seal_message, spl
 
 
 def cut_entry(entry: Buffer, count: int, wanted: int) -> bytes | None:
-    """Of an entry of `count` messages those whose bits are set; None if it cannot be opened: it is encrypted, say."""
+    """Of an entry of `count` messages those whose bits are set; None if it cannot be opened, as if encrypted."""
     try:
         parts = split_message(memoryview(entry), verify=False)
         metadata = parse_metadata(parts)
