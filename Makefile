@@ -40,7 +40,7 @@ quick-tests: setup
 	$(BIN)/pytest -n 3 --dist worksteal --hypothesis-profile=quick -m 'not process and not spark and not slow'
 
 test: setup  ## everything: lint, unit, protocol, process and simulation tests; prints its ten slowest
-	$(BIN)/pytest -n 3 --dist worksteal --durations=10 -m 'not soak'
+	$(BIN)/pytest -n 4 --dist worksteal --durations=10 -m 'not soak'
 
 sim: setup  ## SEEDS=N random seeds of SCENARIO=cluster (the storage), broker (over it), kafka (its clients), multibroker, queues or half (half messages, recalls, message groups); balance: one large run
 	$(BIN)/python -m weir.testing.sim --scenario $(SCENARIO) --seeds $(SEEDS)

@@ -10,6 +10,7 @@ from weir.testing.processes.up import environment
 
 
 @pytest.mark.process
+@pytest.mark.longest
 @pytest.mark.timeout(900)
 def test_the_demo_shows_that_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
     home, here = tmp_path / "home", tmp_path / "here"

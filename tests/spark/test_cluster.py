@@ -90,6 +90,7 @@ def master(tmp_path: Path) -> Iterator[str]:
             daemon.process.wait(60)
 
 
+@pytest.mark.longest
 def test_a_cluster_of_two_workers_runs_source_and_sink(
     topics: Topics, read: Reads, tmp_path: Path, master: str
 ) -> None:

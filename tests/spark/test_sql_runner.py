@@ -69,6 +69,7 @@ def run(topics: Topics, tmp_path: Path) -> Iterator[Callable[[], RunnerProcess]]
         one.close()
 
 
+@pytest.mark.longest
 def test_streams_go_on_after_kills_of_their_runner_and_of_the_broker_and_count_everything_once(
     run: Callable[[], RunnerProcess], topics: Topics
 ) -> None:

@@ -3,7 +3,8 @@
 `process` starts an operating-system process, `spark` needs a Spark session, `slow` takes more than about half a
 second of a core, or waits for real time. The first two follow from the fixtures that a test uses; whatever else
 starts a process says so, and is skipped with a word about it where it does not. Of a test that has a parameter
-`seed`, all but the first few seeds are slow. What a test does very often, at random, it does a tenth as often in
+`seed`, all but the first few seeds are slow. `longest` ones begin first, so that nobody waits for them at the
+end. What a test does very often, at random, it does a tenth as often in
 `make quick`: see `rounds`.
 """
 
@@ -47,6 +48,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             seed = item.callspec.params.get("seed", 0)
             if isinstance(seed, int) and seed >= _QUICK_SEEDS:
                 item.add_marker(pytest.mark.slow)
+    items.sort(key=lambda item: item.get_closest_marker("longest") is None)
 
 
 def pytest_configure(config: pytest.Config) -> None:
