@@ -115,12 +115,3 @@ def test_the_same_messages_again_are_a_delivery_anew_and_one_answer_is_enough() 
         unacked.delivered((1, 0), 100, 4, wanted)
     assert unacked.ack((1, 0)) == [(102, 104)]
     assert len(unacked) == 0
-
-
-def test_what_was_sent_as_a_batch_of_its_own_is_acknowledged_by_its_own_places() -> None:
-    unacked = Unacked()
-    unacked.delivered(PLACE, 50, 8, 0b10110010, cut=True)
-    assert unacked.messages == 4
-    assert unacked.ack(PLACE, 0b1101) == [(54, 55)]  # the second of the four
-    assert unacked.ack(PLACE, 0b1000) == [(51, 52), (55, 56)]
-    assert unacked.ack(PLACE) == [(57, 58)]

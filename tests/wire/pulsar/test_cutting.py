@@ -33,13 +33,17 @@ def test_it_has_those_that_are_wanted_in_their_order(payloads: list[bytes], kind
     wanted = data.draw(st.integers(1, (1 << len(payloads)) - 1))
     cut = cut_entry(entry_of(payloads, kind), len(payloads), wanted)
     assert cut is not None
-    parts = split_message(memoryview(cut))  # its checksum is right
-    metadata = parse_metadata(parts)
-    assert (metadata.producer_name, metadata.compression) == ("p", kind)
-    found = list(iter_batch(open_payload(metadata, parts.payload), metadata.num_messages_in_batch))
-    places = [at for at in range(len(payloads)) if wanted >> at & 1]
-    assert [single.metadata.sequence_id for single in found] == places
-    assert [bytes(single.payload) for single in found] == [payloads[at] for at in places]
+    places: list[int] = []
+    for part in cut:
+        parts = split_message(memoryview(part.payload))  # its checksum is right
+        metadata = parse_metadata(parts)
+        assert (metadata.producer_name, metadata.compression) == ("p", kind)
+        assert metadata.num_messages_in_batch == part.messages
+        for index, single in enumerate(iter_batch(open_payload(metadata, parts.payload), part.messages)):
+            places.append(part.first + index)
+            assert single.metadata.sequence_id == places[-1]
+            assert bytes(single.payload) == payloads[places[-1]]
+    assert places == [at for at in range(len(payloads)) if wanted >> at & 1]
 
 
 @pytest.mark.parametrize("spoilt", ["encrypted", "single", "damaged"])

@@ -101,7 +101,8 @@ class Consumer(Protocol):
 
     @property
     def gets_parts(self) -> bool:
-        """Whether it may get some messages of a batch while others of it are yet to be delivered, to anybody."""
+        """Whether it is usual that it gets some messages of a batch only: by a filter, or message by message. What
+        is left of a batch of which some are acknowledged comes in part everywhere."""
 
     async def next(self, credit: int) -> list[Delivery]:
         """Wait for deliveries that cost at most `credit` messages (a whole batch may exceed it by its size; the

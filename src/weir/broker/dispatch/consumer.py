@@ -35,7 +35,7 @@ class Owner(Protocol):
 
     @property
     def deals_parts(self) -> bool:
-        """Whether batches are dealt in parts, which are delivered at different times or to different consumers."""
+        """Whether batches are dealt in parts: by a filter, or message by message."""
 
     @property
     def meter(self) -> Meter: ...

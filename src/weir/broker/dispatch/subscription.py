@@ -410,7 +410,7 @@ class Subscription:
 
     @property
     def deals_parts(self) -> bool:
-        return self.type is SubscriptionType.KEY_SHARED or self._dealing() is not None
+        return self._dealing() is not None or self._screen.filter is not None
 
     def _dealing(self) -> PerMessage | None:
         return self._dispatcher if isinstance(self._dispatcher, PerMessage) else None

@@ -156,13 +156,15 @@ class Acking:
         unacked &= unacknowledged(batch.count)
         if cumulative and not is_first:
             self._up_to(offset)
+        elif batch.count > 1 and self._consumer.gets_parts:
+            # Which part of it the client had then nobody knows: it is delivered again.
+            if cumulative:
+                self._up_to(offset - 1)
         elif cumulative and not unacked:
             self._up_to(batch.end_offset - 1)
         elif is_first:
             if cumulative:
                 self._up_to(offset - 1)
-            elif batch.count > 1 and self._consumer.gets_parts:
-                return  # which part of it the client had then nobody knows: it is delivered again
             yield from self._ack(ranges_of(offset, unacknowledged(batch.count) & ~unacked))
 
     # --- answers -----------------------------------------------------------------------------------------

@@ -138,48 +138,57 @@ class ConsumerLink:
                 break
             said += 1
             base = batch.base_offset
-            ledger, entry = place = places(base)
-            if ledger < 0:  # trimmed away on its way here
+            place = places(base)
+            if place[0] < 0:  # trimmed away on its way here
                 self.consumer.ack([(base, batch.end_offset)])
                 continue
-            said_entry = translate(batch) if first is None else first
+            payload, messages = said_entry = translate(batch) if first is None else first
             first = None
-            wanted, last = delivery.wanted, batch.count - 1
-            some = None if wanted is None else cut(said_entry, batch, wanted)
-            if some is not None and wanted is not None:
-                said_entry, last = some, wanted.bit_length() - 1
-                # An id of its own: that of its first message, by which its client acknowledges it.
-                ledger, entry = place = places(base + (wanted & -wanted).bit_length() - 1)
-            payload, messages = said_entry
-            size = len(payload)
-            broker_entry = b""
-            if self._with_broker_entry:
-                broker_entry = self._broker_entries.head(batch.append_ms, base + last)
-                size += len(broker_entry)
-            if (wanted is None or some is not None) and not delivery.redelivered and self.epoch is None:
-                head = self._deliveries.head(ledger, entry, size)
+            wanted = delivery.wanted
+            # Whoever acknowledged a batch in part knows ack sets, and what he saw stays where it was.
+            parts = cut(said_entry, batch, wanted) if wanted is not None and self.consumer.gets_parts else None
+            if parts is None:
+                # One message that stands for a batch which cannot be opened is no batch for its client.
+                hidden = (wanted or 0) if messages == batch.count else 0
+                buffers += (self._head(delivery, place, len(payload), base + batch.count - 1, hidden), payload)
+                self.unacked.delivered(place, base, batch.count, wanted)
             else:
-                head = self._deliveries.again(
-                    ledger,
-                    entry,
-                    size,
-                    redelivery_count=delivery.redelivered,
-                    # One message that stands for a batch which cannot be opened is no batch for its client.
-                    unacknowledged=(wanted or 0) if messages == batch.count else 0,
-                    consumer_epoch=self.epoch,
-                )
-            buffers += (head + broker_entry, payload)
-            self.unacked.delivered(place, base, batch.count, wanted, cut=some is not None)
+                messages = 0
+                for part in parts:  # each is a batch for its client, and has the id of its first message
+                    place, end = places(base + part.first), base + part.first + part.messages
+                    buffers += (self._head(delivery, place, len(part.payload), end - 1), part.payload)
+                    self.unacked.delivered(place, base + part.first, part.messages, None)
+                    messages += part.messages
             # Clients count every message of a batch, also those that an ack set hides from them.
             self.credit -= messages
             self.messages_out += batch.count
             self.bytes_out += len(payload)
-            if payload is not batch.payload:
-                work += messages * _MESSAGE_WORK_BYTES + len(payload)
+            if payload is not batch.payload or parts is not None:
+                work += batch.count * _MESSAGE_WORK_BYTES + len(payload)
                 if work > _TURN_WORK_BYTES:
                     break
         self._session.outbox.say_all(buffers)
         return said
+
+    def _head(self, delivery: Delivery, place: EntryPosition, size: int, last: int, wanted: int = 0) -> bytes:
+        """What stands before a message of `size` bytes, whose last one has the offset `last`; `wanted`: bits of an
+        ack set, of a batch that is not wanted whole."""
+        broker_entry = b""
+        if self._with_broker_entry:
+            broker_entry = self._broker_entries.head(delivery.batch.append_ms, last)
+            size += len(broker_entry)
+        if not wanted and not delivery.redelivered and self.epoch is None:
+            return self._deliveries.head(*place, size) + broker_entry
+        return (
+            self._deliveries.again(
+                *place,
+                size,
+                redelivery_count=delivery.redelivered,
+                unacknowledged=wanted,
+                consumer_epoch=self.epoch,
+            )
+            + broker_entry
+        )
 
     def _places(self, deliveries: list[Delivery]) -> Callable[[int], EntryPosition]:
         """Offsets to places. Where the first and the last lie in one ledger, the rest is arithmetic."""

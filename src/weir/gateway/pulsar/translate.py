@@ -2,7 +2,7 @@
 
 from weir.model.batch import Batch, BatchFormat
 from weir.model.steps import STEP_MESSAGES
-from weir.wire.pulsar.cutting import cut_entry
+from weir.wire.pulsar.cutting import Part, cut_entry
 from weir.wire.translation import PulsarEntry, pulsar_entry, pulsar_entry_in_steps
 
 #: Half the cost of calling the class, which matters once per entry.
@@ -16,12 +16,11 @@ def translate(batch: Batch) -> PulsarEntry:
     return pulsar_entry(batch)
 
 
-def cut(entry: PulsarEntry, batch: Batch, wanted: int) -> PulsarEntry | None:
-    """Those of its messages that are wanted as an entry of their own; None if it cannot be cut."""
+def cut(entry: PulsarEntry, batch: Batch, wanted: int) -> list[Part] | None:
+    """Those of its messages that are wanted, neighbours as entries of their own; None if it cannot be cut."""
     if entry.messages != batch.count:  # one message that stands for a batch which cannot be opened
         return None
-    payload = cut_entry(entry.payload, batch.count, wanted)
-    return None if payload is None else PulsarEntry(payload, wanted.bit_count())
+    return cut_entry(entry.payload, batch.count, wanted)
 
 
 def is_long(batch: Batch) -> bool:

@@ -8,7 +8,7 @@ its messages were meant for this consumer. Plain values; no I/O.
 from collections import OrderedDict
 from typing import NamedTuple
 
-from weir.model.bits import indices_of, runs_of
+from weir.model.bits import runs_of
 from weir.wire.pulsar.ids import unacknowledged
 
 #: [first, end) in offsets.
@@ -21,15 +21,13 @@ class Delivered(NamedTuple):
     """A batch: its first offset and size, and a bit for each message that awaits its answer (None: all).
 
     `parts`: what each delivery of it had, where there were several, as when keys of one batch come from a consumer
-    that has left. `whole`: how many of them were acknowledged as a whole. `sent`: bits of the messages that were
-    sent as a batch of their own, by whose places its client calls them (0: all were sent)."""
+    that has left. `whole`: how many of them were acknowledged as a whole."""
 
     base: int
     size: int
     mask: int | None = None
     parts: tuple[int, ...] = ()
     whole: int = 0
-    sent: int = 0
 
     @property
     def waiting(self) -> int:
@@ -68,15 +66,12 @@ class Unacked:
     def __init__(self) -> None:
         self._batches: OrderedDict[EntryPosition, Delivered] = OrderedDict()
 
-    def delivered(
-        self, place: EntryPosition, base: int, size: int, wanted: int | None, *, cut: bool = False
-    ) -> None:
-        """`cut`: those that are wanted were sent as a batch of their own."""
+    def delivered(self, place: EntryPosition, base: int, size: int, wanted: int | None) -> None:
         known = self._batches.get(place)
         if known is not None and wanted is not None and not _mask(known) & wanted:
             self._batches[place] = _with_part(known, wanted)
             return
-        self._batches[place] = _new(Delivered, (base, size, wanted, (), 0, (wanted or 0) if cut else 0))
+        self._batches[place] = _new(Delivered, (base, size, wanted, (), 0))
         if len(self._batches) > MOST_BATCHES:
             self._batches.popitem(last=False)
 
@@ -92,13 +87,11 @@ class Unacked:
         return len(self._batches)
 
     def ack(self, place: EntryPosition, unacked: int = 0) -> list[Range] | None:
-        """A batch is acknowledged, all of it but the bits `unacked`, as its client counts. Answers the offsets
-        that are so now and were not before; None for a batch that is not here."""
+        """A batch is acknowledged, all of it but the bits `unacked`. Answers the offsets that are so now and were
+        not before; None for a batch that is not here."""
         batch = self._batches.get(place)
         if batch is None:
             return None
-        if unacked and batch.sent:
-            unacked = _spread(unacked, batch.sent)
         if batch.parts:
             return self._ack_part(place, batch, unacked)
         if not unacked:
@@ -147,11 +140,6 @@ class Unacked:
 
     def clear(self) -> None:
         self._batches.clear()
-
-
-def _spread(bits: int, sent: int) -> int:
-    """Bits of what was sent, as bits of the whole batch."""
-    return sum(1 << index for place, index in enumerate(indices_of(sent)) if bits >> place & 1)
 
 
 def _mask(batch: Delivered) -> int:
