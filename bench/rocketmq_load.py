@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.amqp_clients import MissingError
-from bench.rocketmq_clients import java
+from bench.foreign_clients import MissingError
+from bench.rocketmq_clients import PROGRAMS
 from bench.rocketmq_peer import TITLE, RocketmqPeer, missing
 from weir.testing.processes.up import UpProcess
 
@@ -74,7 +74,7 @@ class _Weir:
 
 def measured(broker: Any, part: float) -> dict[str, float]:
     """What one broker does, by row."""
-    command = java("Load", "-Xmx512m")
+    command = PROGRAMS.java("Load", "-Xmx512m")
     began = time.perf_counter()
     with broker:
         found: dict[str, float] = {"start, s": round(time.perf_counter() - began, 2)}
@@ -99,7 +99,7 @@ def measured(broker: Any, part: float) -> dict[str, float]:
 def main() -> int:
     part = 0.1 if "--quick" in sys.argv else 1.0
     try:
-        java("Load")
+        PROGRAMS.java("Load")
     except MissingError as why:
         print(why)
         return MISSING

@@ -9,7 +9,9 @@ from weir.admin.context import AdminContext
 from weir.admin.names import ABOUT_NAMESPACE, ABOUT_ONE_TOPIC, namespace_of, topic_of
 from weir.admin.routing import BadRequestError, Call, Query, Route
 from weir.broker.api import StoredTopic
+from weir.model.batch import Batch
 from weir.model.errors import TopicNotFoundError, WireError
+from weir.model.message import Message
 from weir.model.registry import Action
 from weir.model.topics import NamespaceName, TopicName
 from weir.model.trace import TRACE_TOPIC, TraceEvent, TraceKind
@@ -194,14 +196,15 @@ async def _events(log: StoredTopic, word: str) -> list[TraceEvent]:
     return list(_decoded(await log.find(word.encode(), _MOST_EVENTS)))
 
 
-def _decoded(places: Iterable[tuple[object, int]]) -> Iterable[TraceEvent]:
-    opened: dict[int, list[object]] = {}
+def _decoded(places: Iterable[tuple[Batch, int]]) -> Iterable[TraceEvent]:
+    opened: dict[int, list[Message]] = {}
     for batch, index in places:
         messages = opened.get(id(batch))
         if messages is None:
-            messages = opened[id(batch)] = list(messages_of(batch))  # type: ignore[arg-type]
-        message = messages[index]
+            messages = opened[id(batch)] = messages_of(batch)
+        if len(messages) != batch.count:  # somebody else's, that cannot be opened
+            continue
         try:
-            yield decode_event(message.value or b"")  # type: ignore[attr-defined]
+            yield decode_event(messages[index].value or b"")
         except WireError:
             continue  # somebody else's

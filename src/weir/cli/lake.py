@@ -322,9 +322,8 @@ def _told(one: "Exported") -> dict[str, Any]:
 
 def _line(one: "Exported") -> str:
     lost = f", {one.lost} had been trimmed before" if one.lost else ""
-    return (
-        f"{one.topic}: {one.rows} rows in {one.files} files{lost}, {one.rows / max(one.seconds, 0.001):.0f} rows/s"
-    )
+    files = "1 file" if one.files == 1 else f"{one.files} files"
+    return f"{one.topic}: {one.rows} rows in {files}{lost}, {one.rows / max(one.seconds, 0.001):.0f} rows/s"
 
 
 class _Bars:

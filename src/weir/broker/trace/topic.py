@@ -7,6 +7,7 @@ is told, or nothing. What was delivered is remembered until it is settled: those
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
+from typing import Any
 from zlib import crc32
 
 from pyroaring import BitMap64
@@ -73,8 +74,8 @@ class TopicTrace:
         number = base_offset if held is None else held.ledger * 1_000_003 + held.entry
         return (((number * _GOLDEN + self._salt) & _MASK) * _MILLION >> 64) < self._ppm
 
-    def _event(self, topic: str, kind: TraceKind, **more: object) -> TraceEvent:
-        return TraceEvent(kind.value, topic, self._clock.wall_ms(), self._log.broker, **more)  # type: ignore[arg-type]
+    def _event(self, topic: str, kind: TraceKind, **more: Any) -> TraceEvent:
+        return TraceEvent(kind.value, topic, self._clock.wall_ms(), self._log.broker, **more)
 
     def _note(self, event: TraceEvent) -> None:
         self._log.note(self._name.namespace, event)

@@ -18,7 +18,6 @@ from weir.broker.api import (
     Topic,
 )
 from weir.model.batch import BatchFormat, HeldId
-from weir.model.check import check
 from weir.model.errors import InvariantError, TopicNotFoundError, WeirError
 from weir.model.fifo import FIFO_PROPERTY
 from weir.model.half import Decision, Preparation
@@ -67,9 +66,9 @@ def outgoing(number: int, group: str = "", **more: Any) -> Outgoing:
 
 
 def stored_of(topic: Topic) -> StoredTopic:
-    stored = topic.stored
-    check(stored is not None, "the topics of this scenario are stored")
-    return stored  # type: ignore[return-value]
+    if topic.stored is None:
+        raise InvariantError("the topics of this scenario are stored")
+    return topic.stored
 
 
 class Worker:

@@ -10,6 +10,7 @@ from weir.broker.api import (
     Delivery,
     LetterFilter,
     NamespaceQueues,
+    QueueConsumer,
     QueueMessages,
     StartAt,
     SubscribeRequest,
@@ -197,11 +198,11 @@ class Worker:
             else:
                 return
 
-    async def _drain(self, consumer: object, place: str) -> None:
+    async def _drain(self, consumer: Consumer | QueueConsumer, place: str) -> None:
         while True:
             try:
                 async with asyncio.timeout(_QUIET_S):
-                    found = _split(await consumer.next(50))  # type: ignore[attr-defined]
+                    found = _split(await consumer.next(50))
             except TimeoutError:
                 break
             for offset, message in found:
@@ -214,8 +215,8 @@ class Worker:
                     reason="" if death is None else death.reason,
                     deliveries=0 if death is None else death.deliveries,
                 )
-                consumer.ack([(offset, offset + 1)])  # type: ignore[attr-defined]
-        await consumer.close()  # type: ignore[attr-defined]
+                consumer.ack([(offset, offset + 1)])
+        await consumer.close()
 
 
 def _number(message: Message) -> int:
