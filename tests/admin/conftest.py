@@ -94,6 +94,7 @@ class Weir:
                 "listeners.rocketmq=",
                 "listeners.http=127.0.0.1:0",
                 "storage.low_water_bytes=0",
+                "storage.journal_file_bytes=4MiB",
                 *settings,
             ]
         ).config

@@ -31,7 +31,12 @@ async def start_weir(runtime: Runtime, tmp_path: Path) -> AsyncIterator[StartWei
             "listeners.rocketmq=",
             "listeners.http=127.0.0.1:0",
         ]
-        common += ["storage.low_water_bytes=0", "storage.high_water_bytes=0", f"data={tmp_path}/data"]
+        common += [
+            "storage.low_water_bytes=0",
+            "storage.journal_file_bytes=4MiB",
+            "storage.high_water_bytes=0",
+            f"data={tmp_path}/data",
+        ]
         node = BrokerNode(runtime, load(assignments=[*common, *settings]).config)
         await node.start()
         nodes.append(node)

@@ -61,6 +61,7 @@ class Node:
                 "listeners.rocketmq=",
                 "listeners.http=127.0.0.1:0",
                 "storage.low_water_bytes=0",
+                "storage.journal_file_bytes=4MiB",
                 *self._settings,
             ]
         ).config

@@ -56,6 +56,7 @@ class KafkaNode:
             "listeners.amqp=",
             "listeners.rocketmq=",
             "storage.low_water_bytes=0",
+            "storage.journal_file_bytes=4MiB",
             "storage.high_water_bytes=0",
             *self._settings,
         ]

@@ -47,6 +47,7 @@ class Node:
                 "listeners.rocketmq=",
                 "listeners.http=",
                 "storage.low_water_bytes=0",
+                "storage.journal_file_bytes=4MiB",
                 "storage.high_water_bytes=0",
                 "storage.sync=periodic:1",
                 *self._settings,
