@@ -78,12 +78,14 @@ async def check_at_the_end(node: SimNode, settings: BookieSettings, promises: Pr
     assert await node.start(check) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(40))
 def test_no_acknowledged_entry_or_fence_is_lost_at_a_crash(seed: int) -> None:
     checked = simulate(seed, lambda world: lives(world, tiny_settings(), DiskFaults()))
     assert checked > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_bits_that_flip_on_the_way_from_the_disk_do_no_harm(seed: int) -> None:
     simulate(seed, lambda world: lives(world, tiny_settings(), DiskFaults(flip_chance=0.003)))

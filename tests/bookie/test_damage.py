@@ -132,6 +132,7 @@ def test_a_flipped_bit_anywhere_in_an_index_costs_no_entry() -> None:
         assert {d.path for d in verified.damages} <= {INDEX}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("index_at", [10, 100, 4200], ids=["header", "runs", "page"])
 def test_an_index_is_made_anew_around_a_damaged_entry_which_is_not_denied(index_at: int) -> None:
     # Not the header of a ledger's first entry: then nothing is left that says whose it was.

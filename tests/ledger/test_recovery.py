@@ -40,6 +40,7 @@ def subsets(items: Any) -> list[tuple[Any, ...]]:
     return [c for n in range(len(items) + 1) for c in itertools.combinations(items, n)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spares", [0, 2])
 @pytest.mark.parametrize(
     "quorum", [Quorum(3, 3, 2), Quorum(3, 2, 2), Quorum(3, 3, 1), Quorum(3, 2, 1), Quorum(3, 3, 3)], ids=str

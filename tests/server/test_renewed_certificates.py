@@ -97,6 +97,7 @@ async def _is_trusted(connect: Callable[[Address, str], None], address: Address,
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("listener", "connect"), [("pulsar_tls", _pulsar), ("kafka_tls", _kafka), ("amqps", _amqp), ("https", _http)]
 )

@@ -76,6 +76,7 @@ def avro(value: dict[str, Any]) -> bytes:
     return out.getvalue()
 
 
+@pytest.mark.slow
 @settings(max_examples=rounds(60), deadline=None)
 @given(st.lists(st.none() | orders, max_size=8))
 def test_avro_values_are_what_avros_codec_wrote(values: list[dict[str, Any] | None]) -> None:

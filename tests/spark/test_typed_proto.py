@@ -125,6 +125,7 @@ flat_values = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=rounds(80), deadline=None)
 @given(st.lists(st.none() | flat_values, max_size=5))
 def test_flat_messages_are_what_the_runtime_wrote(values: list[dict[str, Any] | None]) -> None:

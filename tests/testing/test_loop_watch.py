@@ -84,6 +84,7 @@ def test_a_loop_whose_thread_only_waits_is_not_held() -> None:
     loop.stop()
 
 
+@pytest.mark.slow
 async def test_the_product_names_each_place_that_holds_its_loop_once(caplog: pytest.LogCaptureFixture) -> None:
     holds = LoopHolds()
     with caplog.at_level(logging.WARNING), LoopWatch(holds, interval_s=0.001, long_s=0.05):

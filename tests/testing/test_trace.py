@@ -75,6 +75,7 @@ def run_once(seed, keep=0):
         return world.trace.digest(), world.trace.count, world.trace.lines()
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_trace():
     first, second = run_once(11, keep=None), run_once(11, keep=None)
     assert first == second

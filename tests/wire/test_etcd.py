@@ -127,6 +127,7 @@ def decode_stream(data: bytes) -> None:
         etcd.decode_watch(line)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "decode", [etcd.decode_range, etcd.decode_txn, etcd.decode_lease, decode_stream], ids=lambda d: d.__name__
 )

@@ -14,6 +14,7 @@ from weir.testing.kinds import rounds
 ROUNDS = max(10_000, 200_000 // len(CODECS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.name)
 def test_a_decoder_raises_nothing_but_wire_errors(codec: Codec) -> None:
     refused = fuzz(codec, rounds(ROUNDS), Random(f"fuzz {codec.name}"))

@@ -257,6 +257,7 @@ def test_a_time_beyond_kafkas_is_the_last_that_kafka_knows() -> None:
 # --- what is not to be seen -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", Compression)
 @given(rows=rows, wanted=st.integers(0, 31))
 def test_masked_records_leave_the_others_at_their_offsets_whoever_wrote_them(
@@ -307,6 +308,7 @@ def sample_message(dice: Random) -> bytes:
     return b"".join(seal_message(metadata, pulsar.compress(kind, payload)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sample", [sample_records, sample_message], ids=["kafka", "pulsar"])
 def test_whatever_becomes_of_a_batch_it_can_be_read_by_both(sample: Callable[[Random], bytes]) -> None:
     dice = Random(f"translation {sample.__name__}")

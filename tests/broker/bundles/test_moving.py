@@ -529,6 +529,7 @@ def test_the_only_broker_is_not_drained(in_cluster: Callable) -> None:
     in_cluster(scenario)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
 def test_epochs_never_go_back_and_bundles_are_not_lost_however_they_move(in_cluster: Callable, seed: int) -> None:
     """With replies lost, leases lost, splits and hand-overs, all at once."""

@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Callable
 
+import pytest
 from tests.broker.bundles.conftest import BUNDLES, TTL_S, Cluster, topic_in
 
 from weir.meta.memory import MemoryMeta
@@ -42,6 +43,7 @@ def test_what_a_broker_had_whose_process_has_ended_is_taken_before_its_lease_end
     in_cluster(scenario)
 
 
+@pytest.mark.process
 async def test_whoever_looks_after_a_process_hears_of_its_death_before_it_is_started_again() -> None:
     supervisor, heard = Supervisor(real_runtime().clock), asyncio.Queue[tuple[str, int]]()
 

@@ -306,6 +306,7 @@ KINDS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "sticky"), KINDS)
 @settings(max_examples=rounds(60), deadline=None)
 @given(st.integers(0, 150), seeds, st.sampled_from([1, 5, 1000]))

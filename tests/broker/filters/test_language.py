@@ -81,6 +81,7 @@ def database() -> sqlite3.Connection:
     return opened
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(expression=expressions, row=rows)
 def test_a_condition_is_true_false_or_unknown_as_sql_says(

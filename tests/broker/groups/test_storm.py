@@ -182,6 +182,7 @@ async def restarts(weather: Weather) -> None:
         await before.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_committed_work_is_done_once_and_the_group_recovers(run: Callable, seed: int) -> None:
     async def scenario(bench: Any) -> None:

@@ -15,6 +15,7 @@ ORDERS = TopicName.parse("orders")
 # --- what goes well -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("add_version", range(6))
 @pytest.mark.parametrize("version", range(5))
 def test_a_transaction_in_every_version(version: int, add_version: int) -> None:

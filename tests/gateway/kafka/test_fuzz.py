@@ -161,6 +161,7 @@ def test_every_version_of_a_request_is_answered_or_ends_its_connection(
     nothing_is_left(node)
 
 
+@pytest.mark.slow
 @EVERY_API
 def test_a_version_that_is_not_served_ends_the_connection(
     node: KafkaNode, caplog: pytest.LogCaptureFixture, key: int

@@ -385,6 +385,7 @@ class Traffic:
         consumer.close()
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_doubled_or_turned_round_while_a_partition_moves(brokers: ManyBrokers) -> None:
     name = f"moving-{uuid4().hex[:8]}"
     create(brokers, name)

@@ -111,6 +111,7 @@ def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [f"{r.getMessage()}: {r.exc_info}" for r in caplog.records if r.levelno >= logging.ERROR]
 
 
+@pytest.mark.slow
 @EVERY_COMMAND
 def test_mutated_commands_over_the_fake_broker(
     play: Callable[..., None], caplog: pytest.LogCaptureFixture, command: Command

@@ -18,6 +18,7 @@ from weir.wire.kafka.schema import LAYOUTS
 ROUNDS = 60
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_mutated_messages_of_every_version(name: str) -> None:
     dice = Random(f"kafka {name}")

@@ -71,6 +71,7 @@ def same(structure: Structure, version: int, ours: m.Message, theirs: Any) -> No
                 same(field.struct, version, element, another)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(KAFKA_PYTHON.keys() - READ_AS_ANOTHER_VERSION))
 def test_kafka_python_reads_the_same_values_and_writes_the_same_bytes(name: str) -> None:
     layout, kind = LAYOUTS[name], KAFKA_PYTHON[name]
@@ -141,6 +142,7 @@ def our_leaves(structure: Structure, version: int, message: m.Message) -> Iterat
                     yield from our_leaves(field.struct, version, element)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(AIOKAFKA))
 def test_aiokafka_reads_the_same_values_and_writes_the_same_bytes(name: str) -> None:
     kind = AIOKAFKA[name]

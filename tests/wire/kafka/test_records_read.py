@@ -65,6 +65,7 @@ def test_records_come_back_as_they_were(kind: Compression, rows: list[Any], fram
     assert verify(batch).max_timestamp == max(record.timestamp for record in records)
 
 
+@pytest.mark.slow
 @EVERY
 @THEIRS
 @given(rows=batches)
@@ -80,6 +81,7 @@ def test_what_kafkas_clients_build_is_read(kind: Compression, theirs: Any, rows:
     assert list(iter_records(batch)) == records_of(rows)
 
 
+@pytest.mark.slow
 @EVERY
 @THEIRS
 @given(rows=batches)
@@ -125,6 +127,7 @@ def test_what_was_compressed_comes_out(kind: Compression, data: bytes, times: in
     assert decompress(kind, memoryview(compress(kind, whole, framed=framed))) == whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framed", [True, False], ids=["framed", "bare"])
 @pytest.mark.parametrize("kind", PACKED)
 def test_a_bomb_goes_off_in_a_small_room(kind: Compression, framed: bool) -> None:

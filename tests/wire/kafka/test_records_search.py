@@ -20,6 +20,7 @@ def has(batch: bytes) -> bool:
     return Searcher(b"mark-", NAMES).has(batch, parse_header(batch))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("filling", [b"x", RICH], ids=["text", "rich in lengths"])
 @pytest.mark.parametrize("size", [0, 100, 5_000, 400_000])
 @pytest.mark.parametrize("kind", Compression)

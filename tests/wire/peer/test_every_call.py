@@ -26,6 +26,7 @@ for kind, strategy in (
     st.register_type_strategy(kind, strategy)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.name)
 @given(st.data())
 @settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])

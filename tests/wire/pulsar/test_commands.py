@@ -18,6 +18,7 @@ Make = Callable[[type[Message], Random], Any]
 ALL = pytest.mark.parametrize("command", COMMANDS.values(), ids=lambda command: command.name)
 
 
+@pytest.mark.slow
 @ALL
 @settings(max_examples=rounds(25), deadline=None)
 @given(seed=st.integers(0, 2**32), message=st.binary(max_size=64))
