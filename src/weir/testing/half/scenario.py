@@ -40,10 +40,10 @@ class _Run(SeedRun[HalfPlan, HalfCluster]):
 
     async def final(self, runtime: Runtime) -> None:
         await runtime.clock.sleep(_SETTLE_S)
-        self.cluster.read_all()
+        self.cluster.empty()
         try:
             async with asyncio.timeout(_PATIENCE_S):
-                await self.cluster.read.wait()
+                await self.cluster.emptied.wait()
         except TimeoutError as late:
             for topic in self.cluster.unread:
                 self.cluster.story.begin(FINAL, HalfOpKind.MISSING, topic=topic.local).failed(late)

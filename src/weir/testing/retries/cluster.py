@@ -1,28 +1,25 @@
 """Brokers over a simulated storage cluster, each with workers on one topic whose subscription retries."""
 
 import asyncio
-from typing import Any
 
 from weir.model.errors import InvariantError, WeirError
 from weir.model.topics import DEFAULT_NAMESPACE, TopicName
 from weir.runtime.interfaces import Runtime
 from weir.runtime.tasks import TaskScope
 from weir.server.compose import ComposedBroker
-from weir.testing.queues.cluster import QueueCluster
+from weir.testing.broker.moved import MovedBrokers
+from weir.testing.broker.worked import PAUSE_S
 from weir.testing.retries.history import RetryHistory
 from weir.testing.retries.plan import RetryPlan
 from weir.testing.retries.workers import LETTERS, TASKS, Worker, request_of
 from weir.testing.world.world import World
 
-_PAUSE_S = 0.1
 
-
-class RetryCluster(QueueCluster):
+class RetryCluster(MovedBrokers):
     moved_names = (TASKS, LETTERS)
 
     def __init__(self, world: World, plan: RetryPlan) -> None:
-        whole: Any = plan
-        super().__init__(world, whole)
+        super().__init__(world, plan, moves=plan.moves)
         self.retry_plan = plan
         self.retries = RetryHistory(lambda: world.now)
         self._numbers = [0]
@@ -44,15 +41,11 @@ class RetryCluster(QueueCluster):
             workers.spawn(worker.publish(), "publish")
             workers.spawn(worker.consume(), "consume")
             workers.spawn(worker.redrive(), "redrive")
-        while not self._calm:
-            await runtime.clock.sleep(_PAUSE_S)
-        await workers.close()
-        while not self._final:
-            await runtime.clock.sleep(_PAUSE_S)
+        await self._end_of(workers, runtime)
         while not self._drained.is_set():
             if await worker.drain_tasks():
                 self._drained.set()
-            await runtime.clock.sleep(_PAUSE_S)
+            await runtime.clock.sleep(PAUSE_S)
         if name == self.broker_names[0]:
             await worker.drain_letters()
             self.emptied.set()
@@ -67,4 +60,4 @@ class RetryCluster(QueueCluster):
             except InvariantError:
                 raise
             except WeirError:
-                await runtime.clock.sleep(_PAUSE_S)
+                await runtime.clock.sleep(PAUSE_S)
