@@ -62,6 +62,7 @@ def _confirm_one(broker: Broker) -> None:
         except (AMQPError, OSError):
             if time.monotonic() > deadline:
                 raise
+            assert broker.pid, "it has ended, and says why"
             time.sleep(0.02)
         else:
             return

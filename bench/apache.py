@@ -1,5 +1,6 @@
 """Apache Pulsar standalone from Maven's central repository, as a peer."""
 
+import random
 import socket
 from pathlib import Path
 from typing import NamedTuple
@@ -11,6 +12,8 @@ ARTIFACTS = Artifacts(f"pulsar-{VERSION}", (f"org.apache.pulsar:pulsar-broker:{V
 TITLE = f"Apache Pulsar {VERSION}"
 #: Of the messages that were just written; Weir gets as much.
 CACHE_MIB = 128
+#: Linux lends ports from 32768 on.
+_NOT_LENT = range(20_000, 32_000)
 _HEAP = "1g"
 _DIRECT = "1g"
 OPENED = (
@@ -39,12 +42,18 @@ class Ports(NamedTuple):
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now."""
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [s.getsockname()[1] for s in held]
-    for s in held:
-        s.close()
-    return ports
+    """Ports that nobody listens on now, and that are not lent to whoever connects: a client that asks again and
+    again whether a broker is there would take the broker's."""
+    ports: list[int] = []
+    for port in random.sample(_NOT_LENT, len(_NOT_LENT)):
+        try:
+            socket.create_server(("127.0.0.1", port)).close()
+        except OSError:
+            continue
+        ports.append(port)
+        if len(ports) == count:
+            return ports
+    raise SystemExit(f"no {count} of the ports from {_NOT_LENT.start} to {_NOT_LENT.stop} are free")
 
 
 def missing() -> str:

@@ -130,6 +130,7 @@ class WeirAmqp(_Process):
         self.url = f"amqp://guest:guest@{self.amqp}/%2F"
         chosen = [
             f"listeners.amqp={self.amqp}",
+            "listeners.rocketmq=",
             f"listeners.kafka=127.0.0.1:{kafka}",
             f"listeners.pulsar=127.0.0.1:{pulsar}",
             f"listeners.http=127.0.0.1:{http}",

@@ -13,6 +13,8 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+from bench.apache import free_ports
+
 _BIN = Path("/usr/lib/rabbitmq/bin")
 _SERVER = _BIN / "rabbitmq-server"
 _START_TIMEOUT_S = 120.0
@@ -52,7 +54,7 @@ class RabbitMq:
         common names of certificates that this one signed."""
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        port, http, distribution, epmd, secure = _free_ports(5)
+        port, http, distribution, epmd, secure = free_ports(5)
         self.amqps = f"127.0.0.1:{secure}"
         self.amqp = f"127.0.0.1:{port}"
         self.url = f"amqp://{USER}:{PASSWORD}@{self.amqp}/%2F"
@@ -146,11 +148,3 @@ class RabbitMq:
             if subprocess.run(mapper, capture_output=True, check=False).returncode:
                 break
             time.sleep(0.1)
-
-
-def _free_ports(count: int) -> list[int]:
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in held]
-    for one in held:
-        one.close()
-    return ports

@@ -111,7 +111,8 @@ def registry(params: Params, folder: str) -> Measured:
 async def _open(runtime: Runtime, folder: str, server: EtcdServer | None) -> MetaStore:
     if server is None:
         return await open_embedded(runtime, f"{folder}/meta")
-    return EtcdMeta(runtime, EtcdSettings(endpoints=((server.host, server.port),)))
+    patient = EtcdSettings(endpoints=((server.host, server.port),), request_timeout_s=60.0)
+    return EtcdMeta(runtime, patient)
 
 
 def _bytes(folder: Path) -> int:
