@@ -25,6 +25,7 @@ from weir.meta.embedded_files import snapshot_path, write_whole
 from weir.meta.embedded_log import create_log, snapshot_parts
 from weir.meta.etcd import EtcdMeta, EtcdSettings
 from weir.meta.interfaces import Creation, MetaStore
+from weir.model.errors import MetaUnavailableError
 from weir.model.registry import TopicRecord
 from weir.model.topics import DEFAULT_NAMESPACE, TopicName
 from weir.runtime.interfaces import Runtime
@@ -151,16 +152,20 @@ async def _fill(meta: MetaStore, numbers: list[int]) -> None:
             TopicRecord(_name(number), created_ms=1_700_000_000_000 + first + at, ordered_id=True)
             for at, number in enumerate(numbers[first : first + 2000])
         ]
-        await meta.create_many(
-            [
-                Creation(
-                    keys.topic(record.name),
-                    encode_topic(record),
-                    ((keys.topic_id(record.topic_id), str(record.name).encode()),),
-                )
-                for record in records
-            ]
-        )
+        made = [
+            Creation(
+                keys.topic(record.name),
+                encode_topic(record),
+                ((keys.topic_id(record.topic_id), str(record.name).encode()),),
+            )
+            for record in records
+        ]
+        while True:
+            try:
+                await meta.create_many(made)
+                break
+            except MetaUnavailableError:
+                await asyncio.sleep(1.0)  # an etcd that others leave no processor; what it made stays made
 
 
 def _fill_standalone(folder: str, count: int) -> None:
