@@ -221,6 +221,7 @@ END = [
     ("PUT", f"{T}/backlogSize", EARLIEST, ANY),
     ("GET", f"{T}/backlog", None, ANY),
     ("POST", f"{SUB}/skip/1", None, None),
+    ("POST", f"{SUB}/redeliver/0", None, ANY),
     ("POST", f"{SUB}/resetcursor", EARLIEST, None),
     ("POST", f"{SUB}/expireMessages", EARLIEST, None),
     ("POST", f"{SUB}/expireMessages/100", None, None),

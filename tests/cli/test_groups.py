@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from weir.model.queues import QUEUE_SUBSCRIPTION
 from weir.testing.processes.up import UpProcess
 
 pytestmark = pytest.mark.process
@@ -123,6 +124,43 @@ def admin_error(admin: Any, topic: str) -> str:
     shown = admin(f"peek {topic} s")
     assert shown == ""
     return "acknowledged everything"
+
+
+def test_one_message_is_redelivered_by_its_offset(admin: Any, refused: Any) -> None:
+    admin("topics create single")
+    admin("subscriptions create single s --from earliest")
+    admin("produce single", *(f"m{at}" for at in range(4)))  # one batch
+    assert admin("consume single -s s --type shared -n 4") == "m0\nm1\nm2\nm3\n"
+    assert "delivered again: 2" in admin("subscriptions redeliver single s 2")
+    assert admin("subscriptions redeliver single s 2 --json")["waiting"] == [2]
+    assert admin("consume single -s s --type shared -n 1") == "m2\n"
+    assert "no message at offset 9" in refused("subscriptions redeliver single s 9")
+    admin("subscriptions create single none --filter", "colour = 'red'")
+    assert "its filter leaves it out" in refused("subscriptions redeliver single none 0")
+
+
+def test_a_queue_gets_one_message_again(weir_up: UpProcess, admin: Any) -> None:
+    host, port = weir_up.amqp.split(":")
+    connection = pika.BlockingConnection(pika.ConnectionParameters(host, int(port)))
+    channel = connection.channel()
+    channel.queue_declare("singleq", durable=True)
+    durable = pika.BasicProperties(delivery_mode=2)
+    channel.confirm_delivery()
+    for text in ("a", "b", "c"):
+        channel.basic_publish("", "singleq", text, durable)
+    for _ in range(3):
+        channel.basic_get("singleq", auto_ack=True)
+    assert "delivered again: 1" in admin(f"subscriptions redeliver singleq {QUEUE_SUBSCRIPTION} 1")
+    method, _, body = channel.basic_get("singleq", auto_ack=True)
+    assert (body, method.redelivered) == (b"b", True)
+    assert channel.basic_get("singleq", auto_ack=True)[0] is None
+    connection.close()
+
+
+def test_a_kafka_group_has_a_position_and_no_single_messages(kafka_group: str, refused: Any) -> None:
+    said = refused(f"subscriptions redeliver grouped-partition-1 {kafka_group} 0")
+    assert "one position" in said
+    assert "move it to the message, or send a copy" in said
 
 
 def test_a_queue_with_priorities_shows_the_most_urgent_first(weir_up: UpProcess, admin: Any, refused: Any) -> None:

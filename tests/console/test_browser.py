@@ -378,6 +378,26 @@ def test_a_topic_is_made_filled_and_deleted_by_hand(browser: Browser) -> None:
     browser.wait_text("by-hand is deleted.")
 
 
+def test_one_message_is_redelivered_to_one_subscription(browser: Browser) -> None:
+    browser.open(topic("audit", "produce"))
+    browser.type("textarea[name=value]", "again, please")
+    browser.send("form.panel button.first")
+    browser.open(topic("audit", "subscriptions"))
+    browser.click("details.form summary")
+    browser.type("details.form input[name=subscription]", "repeat")
+    browser.send("details.form button")
+    browser.wait_text("repeat is there.")
+    browser.open(topic("audit", "messages"))
+    browser.click(".msg summary")
+    Select(browser.find(".msg form[action$='/redeliver'] select")).select_by_visible_text("repeat")
+    browser.send(".msg form[action$='/redeliver'] button")
+    browser.wait_text("is delivered again.")
+    browser.open(topic("audit", "subscriptions"))
+    browser.wait_text("1 wait")
+    browser.send("form[action$='/subscriptions/delete'] button", confirm=True)
+    browser.wait_text("repeat is deleted.")
+
+
 def test_a_held_message_is_cancelled(browser: Browser) -> None:
     browser.open(topic("clicks", "produce"))
     browser.type("textarea[name=value]", "later")

@@ -169,6 +169,8 @@ def test_who_may_not_know_of_a_topic_gets_none_of_its_pages(guarded: Weir, page:
         ("writer", "subscriptions/move", {"subscription": "work", "to": "end"}, 403),
         ("writer", "subscriptions/delete", {"subscription": "work"}, 403),
         ("writer", "again", {"offset": "0", "partition": "0"}, 403),
+        ("writer", "redeliver", {"subscription": "work", "offset": "0", "partition": "0"}, 403),
+        ("reader", "redeliver", {"subscription": "work", "offset": "0", "partition": "0"}, 303),
         ("bank-admin", "produce", {"value": "x"}, 403),
         ("bank-admin", "deadletters/redrive", {"target": "persistent://bank/main/orders"}, 403),
         ("shop-admin", "produce", {"value": "x"}, 303),

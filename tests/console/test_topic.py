@@ -236,6 +236,23 @@ def test_redelivering_from_a_message_brings_it_and_what_is_behind_again(
     assert [consumer.receive(30_000).data() for _ in range(2)] == [b"1", b"2"]
 
 
+def test_one_message_is_redelivered_alone(visitor: Visitor, client: pulsar.Client, topic: str) -> None:
+    consumer = client.subscribe(f"public/default/{topic}", "work", consumer_type=pulsar.ConsumerType.Shared)
+    producer = client.create_producer(f"public/default/{topic}", batching_enabled=False)
+    for number in range(3):
+        producer.send(str(number).encode())
+    for _ in range(3):
+        consumer.acknowledge(consumer.receive(30_000))
+    consumer.close()
+    page = visitor.post(url(topic, "redeliver"), subscription="work", offset="1", partition="0")
+    assert "work: the message at offset 1 is delivered again." in page.words
+    consumer = client.subscribe(f"public/default/{topic}", "work", consumer_type=pulsar.ConsumerType.Shared)
+    producer.send(b"new")
+    assert [consumer.receive(30_000).data() for _ in range(2)] == [b"1", b"new"]
+    assert visitor.post(url(topic, "redeliver"), subscription="work", offset="77", partition="0").status == 404
+    assert visitor.post(url(topic, "redeliver"), subscription="work", offset="x", partition="0").status == 400
+
+
 def test_dead_letters_are_redriven_to_where_they_came_from_once(
     visitor: Visitor, client: pulsar.Client, weir: Weir, topic: str
 ) -> None:

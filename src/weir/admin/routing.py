@@ -29,6 +29,7 @@ _TEXT = Annotated[str, Meta(min_length=1)]
 PATH_PARAMETERS: dict[str, Any] = {
     "position": Positive,
     "count": Natural,
+    "offset": Natural,
     "seconds": Natural,
     "timestamp": Natural,
     "ledger": Long,

@@ -2,6 +2,8 @@
 
 from collections.abc import Awaitable, Callable
 
+from msgspec import Struct
+
 from weir.admin.bodies import Properties, ResetCursorData
 from weir.admin.context import AdminContext
 from weir.admin.names import ABOUT_ONE_TOPIC, ABOUT_TOPIC, CONFLICT, subscription_of, topic_of, topic_path
@@ -20,6 +22,12 @@ _TAG = "subscriptions"
 #: A partition that has no such subscription, or has it already: fine while another is not like that.
 _MISSING = (404,)
 _THERE = (409,)
+
+
+class Redelivered(Struct):
+    """`again`: false if it had not been delivered yet, and comes anyway."""
+
+    again: bool
 
 
 class Subscriptions:
@@ -106,6 +114,15 @@ class Subscriptions:
                 tag=_TAG,
             ),
             move(f"{_ONE}/resetcursor/{{timestamp}}", "Go back, or on, to a moment.", self._reset_to_moment),
+            Route(
+                "POST",
+                f"{_ONE}/redeliver/{{offset}}",
+                "Deliver one message again, and no other, whether it is acknowledged or not.",
+                self._redeliver,
+                answer=Redelivered,
+                refusals={**ABOUT_ONE_TOPIC, **CONFLICT},
+                tag=_TAG,
+            ),
             Route(
                 "POST",
                 f"{_ONE}/resetcursor",
@@ -217,6 +234,10 @@ class Subscriptions:
             topic, subscription = await self._here(call)
             subscription.expire_before(await offset_at(topic.topic, call.body, after=True))
             await subscription.persisted()
+
+    async def _redeliver(self, call: Call) -> Redelivered:
+        _, subscription = await self._here(call)
+        return Redelivered(again=await subscription.deliver_again(call.path["offset"]))
 
     async def _reset_to_moment(self, call: Call) -> None:
         if not await self._on_partitions(call):

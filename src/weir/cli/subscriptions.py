@@ -29,6 +29,7 @@ Examples:
   weir subscriptions create orders billing --from earliest
   weir subscriptions reset orders billing --to -1h
   weir subscriptions skip orders billing -n 10
+  weir subscriptions redeliver orders billing 1207
   weir subscriptions retry orders billing --schedule 1s..10m --max-deliveries 5
   weir subscriptions dead-letters redrive orders billing
   weir subscriptions filter orders billing --set "amount > 1000"
@@ -157,6 +158,35 @@ def reset(topic: str, subscription: str, to: str, remote: Remote, as_json: bool)
 
     remote.admin(work)
     done(f"subscription {subscription} moved to {to}", as_json=as_json)
+
+
+@subscriptions.command(
+    epilog=examples(
+        "weir subscriptions redeliver orders billing 1207",
+        "weir subscriptions redeliver orders-partition-2 billing 1207 1311",
+    )
+)
+@click.argument("topic", shell_complete=complete_topic)
+@click.argument("subscription", shell_complete=complete_subscription)
+@click.argument("offsets", nargs=-1, required=True, type=click.IntRange(min=0), metavar="OFFSET...")
+@remote_options
+def redeliver(topic: str, subscription: str, offsets: tuple[int, ...], remote: Remote, as_json: bool) -> None:
+    """Deliver single messages again, by their offsets, and no others, whether they are acknowledged or not. Of a
+    partitioned topic name the partition. Offsets are those of `weir consume --format '%o'` and of the console."""
+
+    async def work(admin: AdminClient) -> list[int]:
+        return [
+            offset
+            for offset in offsets
+            if (await admin.post(_path(topic, subscription, "redeliver", offset)))["again"]
+        ]
+
+    again = remote.admin(work)
+    waiting = [offset for offset in offsets if offset not in again]
+    said = [f"delivered again: {', '.join(map(str, again))}"] if again else []
+    if waiting:
+        said.append(f"not delivered yet, and coming anyway: {', '.join(map(str, waiting))}")
+    done(f"{subscription}: {'; '.join(said)}", as_json=as_json, again=again, waiting=waiting)
 
 
 @subscriptions.command(

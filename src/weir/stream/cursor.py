@@ -62,6 +62,20 @@ class Cursor:
         self._mark_delete = next_offset - 1
         self._above = BitMap64()
 
+    def unack(self, offset: int) -> bool:
+        """Take back the acknowledgement of one offset; answers whether there was one. What is acknowledged besides
+        stays so."""
+        if offset in self._above:
+            self.version += 1
+            self._above.remove(offset)
+            return True
+        if offset > self._mark_delete:
+            return False
+        self.version += 1
+        self._above.add_range(offset + 1, self._mark_delete + 1)
+        self._mark_delete = offset - 1
+        return True
+
     def is_acked(self, offset: int) -> bool:
         return offset <= self._mark_delete or offset in self._above
 

@@ -182,6 +182,11 @@ class SubscriptionControl(Protocol):
     async def seek(self, offset: int) -> None:
         """Everything before the offset is acknowledged, nothing from it on; consumers must connect anew."""
 
+    async def deliver_again(self, offset: int) -> bool:
+        """One message alone comes again, acknowledged or not; durable then. False if it comes anyway, since nobody
+        has it yet. OffsetTrimmedError if there is no such message, NotAllowedError if the subscription can have no
+        single one: a consumer group's, or one whose filter leaves it out."""
+
     async def waiting_batch(self, number: int) -> Batch | None:
         """The `number`th batch, from 1 on, of which something is not acknowledged."""
 

@@ -79,6 +79,10 @@ class Dispatcher(Protocol):
         """These offsets were acknowledged, by this consumer if by any. Answers whether something else may be
         delivered now because of that: the caller pumps, once for all that it has."""
 
+    def deliver_again(self, batch: Batch, offset: int, *, acked: bool) -> bool | None:
+        """This message of the batch, which is not acknowledged (`acked`: any more), shall come now: whoever has it
+        has it no more. False if it comes anyway; None if it cannot come alone while these consumers are there."""
+
     def rewind(self) -> None:
         """The cursor was moved: begin anew from it."""
 
@@ -134,6 +138,16 @@ def returned(
         for piece in back.cut_bits(delivery.batch.base_offset, delivery.wanted):
             consumer.pending.add(piece)
     return list(back)
+
+
+def is_on_its_way(consumers: Sequence[BrokerConsumer], offset: int) -> bool:
+    """Whether one of them is about to get it."""
+    return any(
+        delivery.batch.base_offset <= offset < delivery.batch.end_offset
+        and (delivery.wanted is None or delivery.wanted >> (offset - delivery.batch.base_offset) & 1)
+        for consumer in consumers
+        for delivery in consumer.inbox
+    )
 
 
 def count_again(desk: DispatchParts, consumer: BrokerConsumer, pieces: list[Piece]) -> list[Piece]:

@@ -10,7 +10,14 @@ from collections.abc import Sequence
 from weir.broker.api import Delivery
 from weir.broker.api import KeyShared as KeySharedMode
 from weir.broker.dispatch.consumer import BrokerConsumer
-from weir.broker.dispatch.dispatcher import DispatchParts, ack_invisible, count_again, returned, wanted_of
+from weir.broker.dispatch.dispatcher import (
+    DispatchParts,
+    ack_invisible,
+    count_again,
+    is_on_its_way,
+    returned,
+    wanted_of,
+)
 from weir.broker.dispatch.key_ranges import KeysOf, Ranges, Ring, auto_split, split_by_hash, sticky
 from weir.broker.dispatch.pieces import Piece, Pieces, piece_at, union_of
 from weir.model.batch import Batch
@@ -264,6 +271,23 @@ class KeyShared:
             return False
         for waiting in draining.clear():
             self._park(waiting)
+        return True
+
+    def deliver_again(self, batch: Batch, offset: int, *, acked: bool) -> bool | None:
+        if offset >= self.read_at or is_on_its_way(self.consumers, offset):
+            return False
+        index = offset - batch.base_offset
+        held = [
+            piece
+            for consumer in self.consumers
+            for piece in self._released(consumer, consumer.pending.cut(offset, offset + 1))
+        ]
+        if not held and not acked:
+            return False
+        self._desk.counts[batch.base_offset] = self._desk.counts.get(batch.base_offset, 0) + 1
+        for key_hash, _ in split_by_hash(self._keys_of(batch), 1 << index):
+            self._park(piece_at(batch, [index], key_hash))
+        self.pump()
         return True
 
     def rewind(self) -> None:

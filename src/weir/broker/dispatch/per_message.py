@@ -13,7 +13,7 @@ from weir.broker.api import Delivery
 from weir.broker.dispatch.consumer import BrokerConsumer
 from weir.broker.dispatch.credits import credits_of
 from weir.broker.dispatch.decisions import Seat, deal
-from weir.broker.dispatch.dispatcher import DispatchParts, ack_invisible, wanted_of
+from weir.broker.dispatch.dispatcher import DispatchParts, ack_invisible, is_on_its_way, wanted_of
 from weir.broker.dispatch.gathering import Gathering
 from weir.broker.dispatch.giving import give
 from weir.broker.dispatch.key_ranges import KeysOf
@@ -87,6 +87,7 @@ class PerMessage:
         self._dead = dead
         self._aside = desk.cursor.unacked_of(retries.waiting() | dead())
         self._counts = counts
+        self._levels_of = levels_of
         self._turn = 0
         self._capped = False  # a limit on unacknowledged messages held someone back
         self._pumping = False
@@ -402,6 +403,26 @@ class PerMessage:
         self._aside -= back
         self._ready.add(self._read_before(back))
         self.pump()
+
+    def deliver_again(self, batch: Batch, offset: int, *, acked: bool) -> bool | None:
+        """One of a message group may not overtake another one that is out."""
+        if offset >= self.read_at or is_on_its_way(self._consumers, offset) or offset in self._dead():
+            return False
+        one = BitMap64([offset])
+        if not acked and one.isdisjoint(self.unready()):
+            return False
+        if self._groups is not None:
+            return None
+        for consumer in self._consumers:
+            consumer.offsets -= one
+        self._aside -= one
+        self._counts.count(one)
+        if self._levels is None:
+            self._ready.add(one)
+        else:
+            self._levels.note(batch.base_offset, [offset - batch.base_offset], self._levels_of(batch))
+        self.pump()
+        return True
 
     def forget_ready(self, end: int) -> BitMap64:
         """All that is ready before `end` is done with: the caller acknowledges it. Answers what is not ready."""

@@ -5,8 +5,15 @@ from collections.abc import Sequence
 from weir.broker.api import Delivery
 from weir.broker.dispatch.consumer import BrokerConsumer
 from weir.broker.dispatch.decisions import Seat, share_out
-from weir.broker.dispatch.dispatcher import DispatchParts, ack_invisible, count_again, returned, wanted_of
-from weir.broker.dispatch.pieces import Piece, Pieces
+from weir.broker.dispatch.dispatcher import (
+    DispatchParts,
+    ack_invisible,
+    count_again,
+    is_on_its_way,
+    returned,
+    wanted_of,
+)
+from weir.broker.dispatch.pieces import NO_HASH, Piece, Pieces, piece_at
 from weir.model.batch import Batch
 from weir.model.bits import Run
 
@@ -149,6 +156,16 @@ class Shared:
                 other.pending.cut_all(ranges)
             self._again.cut_all(ranges)
         return self._capped
+
+    def deliver_again(self, batch: Batch, offset: int, *, acked: bool) -> bool | None:
+        if offset >= self.read_at or is_on_its_way(self._consumers, offset):
+            return False
+        if not any([consumer.pending.cut(offset, offset + 1) for consumer in self._consumers]) and not acked:
+            return False
+        self._desk.counts[batch.base_offset] = self._desk.counts.get(batch.base_offset, 0) + 1
+        self._again.add(piece_at(batch, [offset - batch.base_offset], NO_HASH))
+        self.pump()
+        return True
 
     def rewind(self) -> None:
         for consumer in self._consumers:

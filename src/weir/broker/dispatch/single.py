@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from weir.broker.api import Delivery
 from weir.broker.dispatch.consumer import BrokerConsumer
 from weir.broker.dispatch.decisions import Seat, pick_active, take_whole
-from weir.broker.dispatch.dispatcher import DispatchParts, ack_invisible, wanted_of
+from weir.broker.dispatch.dispatcher import DispatchParts, ack_invisible, is_on_its_way, wanted_of
 from weir.model.batch import Batch
 from weir.model.bits import Run
 from weir.model.errors import SubscriptionBusyError
@@ -113,6 +113,12 @@ class SingleActive:
 
     def settled(self, consumer: BrokerConsumer | None, ranges: Sequence[Run]) -> bool:
         return False  # the cursor knows all that matters here
+
+    def deliver_again(self, batch: Batch, offset: int, *, acked: bool) -> bool | None:
+        """Its consumer may acknowledge all up to a later one in this very moment, and would take this with it."""
+        if not self._consumers:
+            return acked
+        return False if offset >= self.read_at or is_on_its_way(self._consumers, offset) else None
 
     def rewind(self) -> None:
         if self._active is not None:

@@ -24,7 +24,7 @@ from weir.broker.dispatch.subscription_parts import (
     keys_of_subscription,
     record_key,
 )
-from weir.broker.dispatch.waiting import waiting_batch, waiting_messages
+from weir.broker.dispatch.waiting import batch_at, is_deliverable, waiting_batch, waiting_messages
 from weir.broker.filters.compiled import compiled
 from weir.broker.filters.screen import Screen, ScreenedFeed
 from weir.broker.groups.query_progress import progress_of_commit
@@ -464,6 +464,42 @@ class Subscription:
         expired = before - self.backlog
         self.expired += expired
         return expired
+
+    async def deliver_again(self, offset: int) -> bool:
+        """One message, and no other, comes (again), whether it is acknowledged, with a consumer or waits to be
+        tried again; durable then. False if it comes anyway. Where a consumer acknowledges all up to a message, or
+        message groups are kept in order, consumers are closed: they come back, and what they had comes, too."""
+        if not self.durable or not self.retains or self._around.state.get(commit_key(self.name)) is not None:
+            raise NotAllowedError(
+                f"subscription {self.name!r} is a consumer group's or a reader's: it has one position, and no word"
+                " about single messages",
+                hint="move it to the message, or send a copy of the message to the topic",
+            )
+        source = self._around.view if self.compacted else self._source
+        batch = await batch_at(source, offset)
+        if not is_deliverable(batch, self._screen.visible(batch), offset):
+            raise NotAllowedError(
+                f"the message at offset {offset} is not for subscription {self.name!r}: its filter leaves it out,"
+                " or its transaction was aborted",
+                hint="change the filter, or send a copy of the message to the topic",
+            )
+        if self._moving is not None or self._gone:
+            raise SubscriptionBusyError(f"subscription {self.name!r} is being moved")
+        done = self._bring_back(batch, offset)
+        await self.persisted()
+        return done
+
+    def _bring_back(self, batch: Batch, offset: int) -> bool:
+        acked = self.cursor.unack(offset)
+        if acked:
+            self._note()
+        if self._dispatcher is None:
+            return acked
+        done = self._dispatcher.deliver_again(batch, offset, acked=acked)
+        if done is None:
+            self._moved_at = self._consumer_count
+            self.renew(f"the message at offset {offset} is delivered again")
+        return done is not False
 
     async def waiting_batch(self, number: int) -> Batch | None:
         """The `number`th batch, from 1 on, of which something is not acknowledged."""

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from weir.broker.dispatch.queue_side import LevelsOf
 from weir.broker.transactions.decided_log import DecidedLog
-from weir.model.batch import Batch
+from weir.model.batch import Batch, BatchFlags
+from weir.model.errors import OffsetTrimmedError
 from weir.stream.cursor import Cursor
 
 _LOOK_BYTES = 1 << 20
@@ -49,6 +50,21 @@ def _levelled(found: list[Place], levels_of: LevelsOf) -> Iterator[tuple[int, Pl
         if batch is not last:
             last, levels = batch, levels_of(batch)
         yield (0 if levels is None else levels[index]), (batch, index)
+
+
+async def batch_at(source: DecidedLog, offset: int) -> Batch:
+    """The batch that holds this offset; OffsetTrimmedError if there is none, any more or yet."""
+    found = await source.read(offset, 1) if source.start_offset <= offset < source.end_offset else []
+    if not found or not found[0].base_offset <= offset < found[0].end_offset:
+        raise OffsetTrimmedError(f"there is no message at offset {offset}")
+    return found[0]
+
+
+def is_deliverable(batch: Batch, visible: int | None, offset: int) -> bool:
+    """`visible`: which of its messages may be seen, as bits."""
+    if batch.flags is not BatchFlags.NONE and batch.flags & BatchFlags.UNSEEN:
+        return False
+    return visible is None or bool(visible >> (offset - batch.base_offset) & 1)
 
 
 async def waiting_batch(source: DecidedLog, cursor: Cursor, number: int) -> Batch | None:

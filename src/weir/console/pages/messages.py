@@ -23,6 +23,7 @@ def routes(console: Console) -> list[PageRoute]:
     return [
         PageRoute("GET", f"{BASE}/messages", browse),
         PageRoute("POST", f"{BASE}/again", again),
+        PageRoute("POST", f"{BASE}/redeliver", redeliver),
     ]
 
 
@@ -73,6 +74,18 @@ async def again(view: View) -> Response:
         raise RefusedError(412, "the message is too large to be sent again from here", hint="use a client")
     sent = await view.ask("POST", frame.weir_api("messages", part), body=copy_of(found[0]))
     return view.back(frame.url("messages"), f"Sent again: it is at offset {sent['offset']} now.")
+
+
+async def redeliver(view: View) -> Response:
+    """The stored message itself, to one subscription, and no other with it."""
+    frame = await frame_of(view)
+    one = TopicFrame(chosen_part(view, frame, view.said("partition")), 0)
+    name, offset = view.said("subscription"), view.said("offset")
+    if not (offset.isascii() and offset.isdigit() and len(offset) < 19):
+        raise RefusedError(400, f"{offset[:40]!r} is not an offset")
+    done = await view.ask("POST", one.subscription(name, f"/redeliver/{offset}"))
+    said = "is delivered again" if done["again"] else "had not been delivered yet: it comes anyway"
+    return view.back(frame.url("messages"), f"{name}: the message at offset {offset} {said}.")
 
 
 def copy_of(message: dict[str, Any], leave_out: tuple[str, ...] = ()) -> dict[str, Any]:
