@@ -86,7 +86,9 @@ PATH = {
     "bundle": "0x00000000_0x40000000",
     "broker": "standalone",
     "vhost": "acme%2Forders",
-    **dict.fromkeys(("position", "count", "offset", "seconds", "timestamp", "ledger", "entry", "version", "epoch"), "1"),
+    **dict.fromkeys(
+        ("position", "count", "offset", "seconds", "timestamp", "ledger", "entry", "version", "epoch"), "1"
+    ),
 }
 
 

@@ -1,15 +1,19 @@
 """`weir streams pause | resume | drop`, without Spark: the definition is changed, the runner's word awaited."""
 
+import json
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 
+from weir.cli.spark_side import NEEDED
 from weir.cli.stream_changes import names_of, short_name
 from weir.client import streams as rest
 from weir.client.blocking import Access
 from weir.model.sql_streams import StreamProgress, Wanted
 from weir.model.topics import TopicName
-from weir.testing.processes.up import UpProcess
+from weir.testing.processes.up import UpProcess, environment
 
 NAME = TopicName.parse("changed")
 
@@ -61,4 +65,29 @@ def test_the_runners_word_is_awaited(run_here: Any, defined: Access) -> None:
         assert run_here("streams", "resume", "changed").out == "stream changed runs\n"
     finally:
         rest.release_runner(defined, "r")
+        rest.drop_stream(defined, NAME)
+
+
+@pytest.mark.process
+def test_streams_are_listed_and_described_where_spark_is_not_installed(
+    weir_up: UpProcess, defined: Access
+) -> None:
+    script = f"""
+import sys
+sys.modules.update(dict.fromkeys({NEEDED!r}, None))
+from weir.cli.main import main
+main(sys.argv[1:])
+"""
+
+    def said(*arguments: str) -> str:
+        command = [sys.executable, "-c", script, "streams", *arguments, "--url", weir_up.http_url]
+        return subprocess.run(command, capture_output=True, text=True, check=True, env=environment()).stdout
+
+    stream = rest.get_stream(defined, NAME).stream
+    rest.report(defined, NAME, StreamProgress(stream.id, "failed", error="boom", failures=3))
+    try:
+        (listed,) = [one for one in json.loads(said("list", "-o", "json")) if one["stream"] == "changed"]
+        assert (listed["failures"], listed["error"]) == (3, "boom")
+        assert "SELECT 1" in said("describe", "public.default.changed")
+    finally:
         rest.drop_stream(defined, NAME)

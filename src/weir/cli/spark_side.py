@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
     from weir.spark.sql.cluster import WeirCluster
 
-_NEEDED = ("pyspark", "pyarrow", "numpy", "pandas", "sqlglot", "prompt_toolkit")
+NEEDED = ("pyspark", "pyarrow", "numpy", "pandas", "sqlglot", "prompt_toolkit")
 
 
 def need_spark() -> None:
     """SparkSetupError unless the extra is installed."""
-    missing = [name for name in _NEEDED if find_spec(name) is None]
+    missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise SparkSetupError(f"SQL runs on Spark, and {', '.join(missing)} is not installed")
     # Spark's errors come as exceptions; its own log of them would stand beside each.

@@ -41,8 +41,8 @@ It stops at the end of the batch that it is in; what waits for it is kept, and i
 @remote_options
 def pause(*, names: tuple[str, ...], remote: Remote, as_json: bool) -> None:
     """Let streams pause, until they are resumed."""
-    access = _access(remote)
-    for found in _found(access, names):
+    access = access_of(remote)
+    for found in found_streams(access, names):
         _want(access, found, Wanted.PAUSED)
         state = _state(access, found, ("paused",))
         what = "is paused" if state == "paused" else "pauses as soon as its runner sees it"
@@ -63,8 +63,8 @@ It goes on with what came meanwhile. Ends with 1 if it fails at once; `weir stre
 @remote_options
 def resume(*, names: tuple[str, ...], remote: Remote, as_json: bool) -> None:
     """Let paused streams run again."""
-    access = _access(remote)
-    for found in _found(access, names):
+    access = access_of(remote)
+    for found in found_streams(access, names):
         _want(access, found, Wanted.RUNNING)
         shown = short_name(found.stream.name)
         state = _state(access, found, ("running", "failed"))
@@ -89,20 +89,20 @@ What it has written stays: delete its topic with weir topics delete.
 @remote_options
 def drop(*, names: tuple[str, ...], if_exists: bool, remote: Remote, as_json: bool) -> None:
     """End streams for good; the topics that they wrote stay."""
-    access = _access(remote)
-    for found in _found(access, names, missing_ok=if_exists):
+    access = access_of(remote)
+    for found in found_streams(access, names, missing_ok=if_exists):
         rest.drop_stream(access, found.stream.name)
         shown = short_name(found.stream.name)
         done(f"stream {shown} is dropped; its topic stays", as_json=as_json, stream=str(found.stream.name))
 
 
-def _access(remote: Remote) -> Access:
+def access_of(remote: Remote) -> Access:
     if remote.certificate is not None:
-        raise ConfigError("streams are changed with tokens, not with certificates", hint="use --token")
+        raise ConfigError("streams are asked for with tokens, not with certificates", hint="use --token")
     return Access(remote.url, remote.read_token(), remote.ca, _SERVER_PATIENCE_S)
 
 
-def _found(access: Access, names: Sequence[str], *, missing_ok: bool = False) -> list[Defined]:
+def found_streams(access: Access, names: Sequence[str], *, missing_ok: bool = False) -> list[Defined]:
     """All of them, before anything is done to one."""
     listed = rest.all_streams(access)
     found: list[Defined] = []

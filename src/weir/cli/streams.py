@@ -5,26 +5,29 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from weir.cli.examples import examples
-from weir.cli.output import Column, Output
+from weir.cli.output import Column, Output, print_json
 from weir.cli.remote import Remote, remote_options
 from weir.cli.spark_side import need_spark, place_of, spark_config
-from weir.cli.sql_views import print_rows, print_watched
-from weir.cli.stream_changes import drop, pause, resume
+from weir.cli.sql_views import print_watched
+from weir.cli.stream_changes import access_of, drop, found_streams, pause, resume, short_name
+from weir.client.stream_rows import COLUMNS, FIELDS, described, listed
 from weir.model.errors import NetworkError, RunnerBusyError, TopicClosedError
 
 if TYPE_CHECKING:
     from weir.client.blocking import Access
     from weir.spark.sql.runner import Runner
-    from weir.spark.sql.statements import DescribeStream, ShowStreams
 
 T = TypeVar("T")
 
+#: How often the same is shown to those who watch.
+_WATCH_S = 2.0
 #: How often one that stands by looks whether it is needed.
 _STANDBY_S = 2.0
 #: Of the list: what is shown with -o wide alone, and what gives way in a narrow terminal.
@@ -44,7 +47,7 @@ Examples:
   weir streams list                state, rows per second, lag and size of the state
   weir streams list --watch        the same, again every two seconds
   weir streams describe big
-  weir streams pause big           and resume, and drop; these need no Spark
+  weir streams pause big           and resume, and drop; only run needs Spark
 """
 )
 def streams() -> None:
@@ -66,10 +69,18 @@ def _watch_option(command: Callable[..., Any]) -> Callable[..., Any]:
 @remote_options
 def list_streams(*, watch: bool, remote: Remote, out: Output) -> None:
     """List the streams, and how far they are: what they do, rows per second, lag, and size of their state."""
-    need_spark()
-    from weir.spark.sql.statements import ShowStreams
+    access = access_of(remote)
 
-    _show(ShowStreams(), remote, watch=watch, out=out)
+    def look() -> Listed:
+        return Listed(COLUMNS, listed(access, short_name))
+
+    if watch:
+        _watch(look, out)
+    elif out.json:
+        _print_json(look())
+    else:
+        columns = [Column(name, name in _WIDE, _CUT.get(name, "")) for name in COLUMNS]
+        out.table(columns, look().rows)
 
 
 @streams.command(
@@ -86,40 +97,47 @@ Examples:
 @remote_options
 def describe(*, name: str, watch: bool, remote: Remote, out: Output) -> None:
     """Show all about one stream: its query, how far it is, and why it fails if it does."""
-    need_spark()
-    from weir.spark.sql.parsing import parse_name
-    from weir.spark.sql.statements import DescribeStream
+    access = access_of(remote)
 
-    _show(DescribeStream(parse_name(name)), remote, watch=watch, out=out)
+    def look() -> Listed:
+        (found,) = found_streams(access, (name,))
+        return Listed(FIELDS, described(access, found, short_name))
+
+    if watch:
+        _watch(look, out)
+    elif out.json:
+        _print_json(look())
+    else:
+        out.fields([(str(what), value) for what, value in look().rows])
 
 
 streams.add_command(describe, "status")
 
 
-def _show(what: "ShowStreams | DescribeStream", remote: Remote, *, watch: bool, out: Output) -> None:
-    from weir.spark.sql.console import Console
-    from weir.spark.sql.results import Rows
-    from weir.spark.sql.statements import DescribeStream, Watch
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """What was found, at one moment."""
 
-    console = Console(_no_spark, place_of(remote, "unused:0"))
-    if watch:
-        try:
-            print_watched(console.watch(Watch(what)), out)
-        except KeyboardInterrupt:
-            click.echo("", err=True)
-        except BrokenPipeError:  # whoever reads has seen enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return
-    found = console.do(what)
-    if not isinstance(found, Rows):
-        return
-    if out.json:
-        print_rows(found.columns, found.rows, out)
-    elif isinstance(what, DescribeStream):
-        out.fields([(str(name), value) for name, value in found.rows])
-    else:
-        columns = [Column(name, name in _WIDE, _CUT.get(name, "")) for name in found.columns]
-        out.table(columns, found.rows)
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+
+
+def _print_json(found: Listed) -> None:
+    print_json([dict(zip(found.columns, row, strict=True)) for row in found.rows])
+
+
+def _watch(look: Callable[[], Listed], out: Output) -> None:
+    def again() -> Generator[Listed]:
+        while True:
+            yield look()
+            time.sleep(_WATCH_S)
+
+    try:
+        print_watched(again(), out)
+    except KeyboardInterrupt:
+        click.echo("", err=True)
+    except BrokenPipeError:  # whoever reads has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @streams.command(
@@ -225,7 +243,3 @@ def _asked(ask: Callable[[], T]) -> T | None:
         return ask()
     except (NetworkError, TopicClosedError):
         return None
-
-
-def _no_spark() -> NoReturn:
-    raise AssertionError("no Spark is needed to list streams")

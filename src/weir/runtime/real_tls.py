@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from weir.model.errors import ConfigError
 
@@ -80,22 +81,46 @@ class FileContext(ssl.SSLContext):
         self._now = _made(files, make)
         for told in files.warnings(datetime.now(UTC)):
             log.warning(told)
+        _contexts.add(self)
         return self
 
     def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
         """What asyncio and uvloop call for each connection."""
-        stamp = self._files.stamp()
-        if stamp != self._stamp:
-            self._stamp = stamp  # what is wrong is said once, and tried again when it changes
-            try:
-                self._now = _made(self._files, self._make)
-            except ConfigError as wrong:
-                log.warning("the TLS files have changed and cannot be used; the old ones go on: %s", wrong)
-            else:
+        try:
+            if self.look() is not None:
                 log.info("the TLS files have changed: %s serves from now on", self._files.certificate)
-                for told in self._files.warnings(datetime.now(UTC)):
-                    log.warning(told)
+        except ConfigError as wrong:
+            log.warning("the TLS files have changed and cannot be used; the old ones go on: %s", wrong)
         return self._now.wrap_bio(*args, **options)
+
+    def look(self) -> str | None:
+        """The certificate's file, if the files have changed since they were last looked at; ConfigError, once, if
+        they cannot be used: it is tried again when they change."""
+        stamp = self._files.stamp()
+        if stamp == self._stamp:
+            return None
+        self._stamp = stamp
+        self._now = _made(self._files, self._make)
+        for told in self._files.warnings(datetime.now(UTC)):
+            log.warning(told)
+        return self._files.certificate
+
+
+#: All that this process has.
+_contexts: "WeakSet[FileContext]" = WeakSet()
+
+
+def look_at_files() -> tuple[list[str], list[str]]:
+    """Have every context look at its files now. Which certificates are new, and what is wrong with others."""
+    renewed: dict[str, None] = {}
+    wrong: dict[str, None] = {}
+    for context in list(_contexts):
+        try:
+            if (file := context.look()) is not None:
+                renewed[file] = None
+        except ConfigError as problem:
+            wrong[str(problem)] = None
+    return list(renewed), list(wrong)
 
 
 def _made(files: TlsFiles, make: Callable[[TlsFiles], ssl.SSLContext]) -> ssl.SSLContext:

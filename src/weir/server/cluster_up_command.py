@@ -10,7 +10,8 @@ from weir.runtime.interfaces import Runtime
 from weir.runtime.real import run
 from weir.server.cluster_up import ClusterOptions, ClusterUp
 from weir.server.config_options import config_options
-from weir.server.node_commands import load_config, ready_path
+from weir.server.node_commands import config_source, load_config, ready_path
+from weir.server.reloading import Reloading
 from weir.server.up import say_gone, say_ready, serve_until_signal
 
 
@@ -68,7 +69,7 @@ def up(
 ) -> None:
     """Run a whole cluster on this machine: etcd, bookies and brokers, each a process of its own."""
     load_config(ctx, config_file, assignments)  # what is wrong in it is said here, once
-    ready = ready_path(ready_file)
+    source, ready = config_source(ctx, config_file, assignments), ready_path(ready_file)
     options = ClusterOptions(
         Path(data).absolute(), brokers, bookies, int(etcd_members), meta, config_file, assignments
     )
@@ -82,7 +83,11 @@ def up(
 
         cluster = ClusterUp(runtime, options, tell_processes)
         await serve_until_signal(
-            cluster, ready_file=ready, on_ready=lambda: _show(cluster), ready_content=cluster.ready
+            cluster,
+            ready_file=ready,
+            on_ready=lambda: _show(cluster),
+            ready_content=cluster.ready,
+            reload=Reloading(source, pass_on=cluster.supervisor.hang_up),
         )
 
     run(main)

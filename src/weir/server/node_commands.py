@@ -2,7 +2,6 @@
 
 import gc
 import logging
-import os
 from pathlib import Path
 
 import click
@@ -16,9 +15,9 @@ from weir.server import config_parts as parts
 from weir.server.addresses import parse_address
 from weir.server.broker_node import BrokerNode
 from weir.server.config import Config
-from weir.server.config_load import load
 from weir.server.config_options import config_options
 from weir.server.logs import set_up_logs
+from weir.server.reloading import ConfigSource, Reloading
 from weir.server.remote_storage import RemoteStorage
 from weir.server.storage_node import StorageNode
 from weir.server.up import Served, say_gone, serve_until_signal
@@ -55,6 +54,7 @@ def broker(
 ) -> None:
     """Run a broker of a cluster, over etcd and bookies."""
     config = load_config(ctx, config_file, assignments)
+    source = config_source(ctx, config_file, assignments)
     storage = parts.remote_storage(config)
     name, ready = parts.broker_name(config), ready_path(ready_file)
     if config.listeners.peer is None:
@@ -66,7 +66,7 @@ def broker(
     async def main(runtime: Runtime) -> None:
         say_gone(ready)
         node = BrokerNode(runtime, config, storage=RemoteStorage(runtime, storage))
-        await _serve(runtime, node, ready, f"broker {name}")
+        await _serve(runtime, node, ready, f"broker {name}", Reloading(source))
 
     run(main)
 
@@ -116,7 +116,8 @@ def storage(
             secret=secret,
             on_locked=lambda: say_gone(ready),
         )
-        await _serve(runtime, node, ready, "storage")
+        source = config_source(ctx, config_file, assignments, {} if data is None else {"data": data})
+        await _serve(runtime, node, ready, "storage", Reloading(source))
 
     run(main)
 
@@ -128,14 +129,20 @@ def load_config(
     options: dict[str, str] | None = None,
 ) -> Config:
     """The configuration of a command with `config_options`, whose logs go where it says."""
-    loaded = load(
-        file=None if config_file is None else Path(config_file),
-        environment=os.environ,
-        assignments=assignments,
-        options=options,
-    )
-    set_up_logs(_level(ctx, loaded.config), loaded.config.log.format)
-    return loaded.config
+    config = config_source(ctx, config_file, assignments, options).load().config
+    set_up_logs(_level(ctx, config), config.log.format)
+    return config
+
+
+def config_source(
+    ctx: click.Context,
+    config_file: str | None,
+    assignments: tuple[str, ...],
+    options: dict[str, str] | None = None,
+) -> ConfigSource:
+    """Where such a command has its configuration from."""
+    file = None if config_file is None else Path(config_file)
+    return ConfigSource(file, assignments, options or {}, lambda config: _level(ctx, config))
 
 
 def ready_path(ready_file: str | None) -> Path | None:
@@ -152,14 +159,14 @@ def settle() -> None:
     gc.freeze()
 
 
-async def _serve(runtime: Runtime, node: Served, ready: Path | None, what: str) -> None:
+async def _serve(runtime: Runtime, node: Served, ready: Path | None, what: str, reload: Reloading) -> None:
     def on_ready() -> None:
         settle()
         where = ", ".join(f"{name} {address}" for name, address in node.addresses.items())
         log.info("%s serves: %s", what, where)
 
     with LoopWatch(runtime.loop_holds):
-        await serve_until_signal(node, ready_file=ready, on_ready=on_ready)
+        await serve_until_signal(node, ready_file=ready, on_ready=on_ready, reload=reload)
 
 
 def _level(ctx: click.Context, config: Config) -> str:

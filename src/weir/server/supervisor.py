@@ -25,6 +25,8 @@ _STOP_TIMEOUT_S = 30.0
 #: No line of a process' log is kept longer.
 _MAX_LINE_BYTES = 64 * 1024
 _PR_SET_PDEATHSIG = 1
+#: Roles of processes that are Weirs, whom SIGHUP does not kill.
+_RELOADING = ("broker", "bookie", "storage")
 
 
 class ChildFailedError(WeirError):
@@ -98,6 +100,10 @@ class Child:
         if self.spec.ready_file is not None:
             return self.spec.ready_file.exists()
         return self.spec.probe is None or await self.spec.probe()
+
+    def hang_up(self) -> None:
+        if self._process is not None and self.running:
+            _send(self._process, signal.SIGHUP)
 
     async def stop(self) -> None:
         """End it in order, and by force if it takes too long."""
@@ -185,6 +191,13 @@ class Supervisor:
             if isinstance(result, BaseException):
                 raise result
         return stage
+
+    def hang_up(self) -> int:
+        """Have all that are Weirs, and run, reload; answers how many."""
+        found = [child for child in self.children if child.running and child.spec.role in _RELOADING]
+        for child in found:
+            child.hang_up()
+        return len(found)
 
     async def _died(self, name: str) -> None:
         await self.on_death(name)

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from weir.model.errors import DiskError
 from weir.server.addresses import Address
+from weir.server.reloading import Reloading
 
 
 class Served(Protocol):
@@ -32,13 +33,16 @@ async def serve_until_signal(
     on_ready: Callable[[], None],
     ready_content: Callable[[], Mapping[str, Any]] | None = None,
     listening_file: Path | None = None,
+    reload: Callable[[], None] | None = None,
 ) -> None:
     """Start, say so (where it listens, or `ready_content`), and wait for SIGTERM, SIGINT or the disk's failure;
-    then end in order. `listening_file`: where commands that are given no address find it."""
+    then end in order. `listening_file`: where commands that are given no address find it. `reload`: done at a
+    SIGHUP."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
+    _heed_hangups(loop, reload or Reloading(None), stopping.set)
     stop = asyncio.create_task(stopping.wait())
     # A signal while it starts is obeyed, too: a replay may take long.
     if not await _finished_first(asyncio.create_task(node.start()), stop):
@@ -57,6 +61,31 @@ async def serve_until_signal(
         raise DiskError(
             "the journal failed, so nothing more can be stored", hint="see the log, then start it again"
         )
+
+
+def _heed_hangups(loop: asyncio.AbstractEventLoop, reload: Callable[[], None], end: Callable[[], None]) -> None:
+    """SIGHUP reloads, and never kills. One that comes because the terminal is gone ends it in order, as a closed
+    window should; who began it with nohup wants neither."""
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        return
+    at_terminal = _has_terminal()
+
+    def hung_up() -> None:
+        if at_terminal and not _has_terminal():
+            end()
+        else:
+            reload()
+
+    loop.add_signal_handler(signal.SIGHUP, hung_up)
+
+
+def _has_terminal() -> bool:
+    """Whether there is a terminal that controls this process."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
 
 
 async def _finished_first(work: "asyncio.Task[None]", stop: "asyncio.Task[bool]") -> bool:

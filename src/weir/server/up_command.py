@@ -14,8 +14,9 @@ from weir.runtime.real_watch import LoopWatch
 from weir.server.broker_node import BrokerNode
 from weir.server.config import Config
 from weir.server.config_options import config_options
-from weir.server.node_commands import load_config, ready_path, settle
+from weir.server.node_commands import config_source, load_config, ready_path, settle
 from weir.server.open_listeners import warning
+from weir.server.reloading import ConfigSource, Reloading
 from weir.server.start_warnings import start_warnings, unknown_host
 from weir.server.streams_runner import served
 from weir.server.up import Served, say_gone, serve_until_signal
@@ -36,7 +37,8 @@ Examples:
   weir config show                            every setting; weir config explain KEY tells more
 
 SIGTERM and SIGINT end it in order: what was accepted is stored, and its clients are told. Killing it loses nothing
-that was acknowledged.
+that was acknowledged. SIGHUP takes log.level and log.format from the configuration and looks at the TLS files; the
+log says what came of it.
 """
 )
 @click.option("--data", metavar="DIR", help="The folder for everything that is kept; made when new.")
@@ -75,13 +77,14 @@ def up(
     """Run a whole Weir on this machine: broker, storage and metadata in one process."""
     config = load_config(ctx, config_file, assignments, {} if data is None else {"data": data})
     _check(config)
+    source = config_source(ctx, config_file, assignments, {} if data is None else {"data": data})
     ready = ready_path(ready_file)
     if workers is None:
-        run(lambda runtime: _up(runtime, config, ready, accept_loss=accept_loss, streams=streams))
+        run(lambda runtime: _up(runtime, config, source, ready, accept_loss=accept_loss, streams=streams))
         return
     given = (*assignments, f"data={config.data}")
     options = WorkerOptions(config_file, given, workers, accept_loss=accept_loss)
-    run(lambda runtime: _up_with_workers(runtime, config, ready, options, streams=streams))
+    run(lambda runtime: _up_with_workers(runtime, config, source, ready, options, streams=streams))
 
 
 def _check(config: Config) -> None:
@@ -96,15 +99,23 @@ def _check(config: Config) -> None:
 
 
 async def _up_with_workers(
-    runtime: Runtime, config: Config, ready_file: Path | None, options: WorkerOptions, *, streams: bool
+    runtime: Runtime,
+    config: Config,
+    source: ConfigSource,
+    ready_file: Path | None,
+    options: WorkerOptions,
+    *,
+    streams: bool,
 ) -> None:
     say_gone(ready_file)
-    node = served(Workers(runtime, config, options), runtime, config, streams=streams)
+    workers = Workers(runtime, config, options)
+    node = served(workers, runtime, config, streams=streams)
     await serve_until_signal(
         node,
         ready_file=ready_file,
         on_ready=lambda: _say_up(node, config),
         listening_file=_listening_file(config.data),
+        reload=Reloading(source, pass_on=workers.supervisor.hang_up),
     )
 
 
@@ -136,7 +147,13 @@ def _say_unknown_host(config: Config) -> None:
 
 
 async def _up(
-    runtime: Runtime, config: Config, ready_file: Path | None, *, accept_loss: bool, streams: bool
+    runtime: Runtime,
+    config: Config,
+    source: ConfigSource,
+    ready_file: Path | None,
+    *,
+    accept_loss: bool,
+    streams: bool,
 ) -> None:
     # What a killed one left behind would mislead whoever waits for the file; that of a living one is not ours.
     broker = BrokerNode(runtime, config, on_locked=lambda: say_gone(ready_file), accept_loss=accept_loss)
@@ -151,5 +168,9 @@ async def _up(
 
     with LoopWatch(runtime.loop_holds):
         await serve_until_signal(
-            node, ready_file=ready_file, on_ready=on_ready, listening_file=_listening_file(config.data)
+            node,
+            ready_file=ready_file,
+            on_ready=on_ready,
+            listening_file=_listening_file(config.data),
+            reload=Reloading(source),
         )

@@ -25,7 +25,9 @@ KINDS = [
 
 
 @pytest.mark.parametrize(("kind", "more"), KINDS)
-def test_an_acknowledged_message_comes_again_and_no_other(run: Callable, kind: SubscriptionType, more: dict) -> None:
+def test_an_acknowledged_message_comes_again_and_no_other(
+    run: Callable, kind: SubscriptionType, more: dict
+) -> None:
     async def scenario(bench) -> None:
         topic = await bench.topic(policies=KEPT)
         producer = await bench.producer(topic)
@@ -65,7 +67,9 @@ def test_it_survives_the_broker_and_comes_to_whoever_is_next(
     run(scenario)
 
 
-@pytest.mark.parametrize(("kind", "more"), [one for one in KINDS if one.id in ("shared", "per-message", "key-shared")])
+@pytest.mark.parametrize(
+    ("kind", "more"), [one for one in KINDS if one.id in ("shared", "per-message", "key-shared")]
+)
 def test_what_a_consumer_has_comes_again_alone_and_what_waits_comes_once(
     run: Callable, kind: SubscriptionType, more: dict
 ) -> None:

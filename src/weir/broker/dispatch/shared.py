@@ -160,7 +160,7 @@ class Shared:
     def deliver_again(self, batch: Batch, offset: int, *, acked: bool) -> bool | None:
         if offset >= self.read_at or is_on_its_way(self._consumers, offset):
             return False
-        if not any([consumer.pending.cut(offset, offset + 1) for consumer in self._consumers]) and not acked:
+        if not any(consumer.pending.cut(offset, offset + 1) for consumer in self._consumers) and not acked:
             return False
         self._desk.counts[batch.base_offset] = self._desk.counts.get(batch.base_offset, 0) + 1
         self._again.add(piece_at(batch, [offset - batch.base_offset], NO_HASH))

@@ -2,14 +2,12 @@
 
 import time
 from collections.abc import Callable
-from datetime import datetime
 from functools import singledispatchmethod
-from typing import Any
 
 from weir.client import streams as rest
-from weir.client.streams import Defined
+from weir.client.stream_rows import COLUMNS, FIELDS, described, listed
 from weir.model.errors import SqlError, SqlStreamExistsError, SqlStreamNotFoundError
-from weir.model.sql_streams import SqlStream, StreamProgress, Wanted
+from weir.model.sql_streams import SqlStream, Wanted
 from weir.model.topics import TopicName
 from weir.spark.sql import statements as s
 from weir.spark.sql.cluster import WeirCluster, table_name, topic_named
@@ -19,8 +17,6 @@ from weir.spark.sql.tables import Tables
 
 #: How long CREATE and RESUME wait for the runner's word: it may have to start Spark first.
 _PATIENCE_S = 90.0
-#: A runner that said nothing for so long is not there.
-_STALE_MS = 30_000
 _LOOK_S = 0.3
 
 
@@ -64,37 +60,12 @@ class StreamConsole:
 
     @do.register
     def _show(self, statement: s.ShowStreams) -> Rows | Done:
-        found = rest.all_streams(self._place.access)
-        columns: tuple[str, ...] = ("stream", "state", "rows/s", "rows", "lag", "state rows", "state bytes")
-        columns += ("last batch", "failures", "next try", "error")
-        return Rows(columns, [_line(one, self._state(one)) for one in found])
+        return Rows(COLUMNS, listed(self._place.access, table_name))
 
     @do.register
     def _describe(self, statement: s.DescribeStream) -> Rows | Done:
         found = rest.get_stream(self._place.access, topic_named(statement.name))
-        stream, progress = found.stream, found.progress or StreamProgress("", "")
-        return Rows(
-            ("what", "value"),
-            [
-                ("stream", table_name(stream.name)),
-                ("state", self._state(found)),
-                ("query", stream.sql),
-                ("reads", ", ".join(table_name(source) for source in stream.sources)),
-                ("options", ", ".join(f"{name}={value}" for name, value in stream.options.items())),
-                ("rows per second", progress.rows_per_second),
-                ("rows", progress.rows),
-                ("lag", progress.lag),
-                ("state rows", progress.state_rows),
-                ("state bytes", progress.state_bytes),
-                ("last batch", progress.batch),
-                ("last batch ms", progress.batch_ms),
-                ("failures in a row", progress.failures),
-                ("last failure", _moment(progress.failed_ms)),
-                ("next try", _next_try(progress)),
-                ("error", progress.error),
-                ("defined by", stream.role),
-            ],
-        )
+        return Rows(FIELDS, described(self._place.access, found, table_name))
 
     @do.register
     def _pause(self, statement: s.PauseStream) -> Rows | Done:
@@ -134,40 +105,3 @@ class StreamConsole:
                 return Done(f"stream {shown} {done}; it runs", {"stream": shown})
             time.sleep(_LOOK_S)
         return Done(f"stream {shown} {done}; it runs as soon as weir streams run does", {"stream": shown})
-
-    def _state(self, found: Defined) -> str:
-        """What it does, as far as is known."""
-        if found.progress is None:
-            return f"{found.stream.wanted.value} (not started)"
-        stale = time.time() * 1000 - found.progress.reported_ms > _STALE_MS
-        if stale and rest.runner(self._place.access).where is None:
-            return "paused" if found.stream.wanted is Wanted.PAUSED else "no runner"
-        return found.progress.state
-
-
-def _line(found: Defined, state: str) -> tuple[Any, ...]:
-    told = found.progress or StreamProgress("", "")
-    return (
-        table_name(found.stream.name),
-        state,
-        told.rows_per_second,
-        told.rows,
-        told.lag,
-        told.state_rows,
-        told.state_bytes,
-        told.batch,
-        told.failures,
-        _next_try(told),
-        told.error,
-    )
-
-
-def _next_try(told: StreamProgress) -> str:
-    """Of a stream that has failed: when it is tried again."""
-    if told.state != "failed":
-        return ""
-    return _moment(told.next_try_ms) or "now"
-
-
-def _moment(at_ms: int) -> str:
-    return f"{datetime.fromtimestamp(at_ms / 1000).astimezone():%Y-%m-%d %H:%M:%S}" if at_ms else ""

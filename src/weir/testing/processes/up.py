@@ -101,6 +101,14 @@ class UpProcess:
         self.addresses = json.loads(self.ready_file.read_text())
         self._ports = dict(self.addresses)
 
+    def wait_said(self, words: str) -> None:
+        """Until its log has them."""
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while words not in self.log:
+            assert self._running().poll() is None, f"weir up has ended:\n{self.log}"
+            assert time.monotonic() < deadline, f"it does not say {words!r}:\n{self.log}"
+            time.sleep(0.005)
+
     def stop(self) -> int:
         """End it in order; its exit code."""
         process = self._running()
