@@ -25,12 +25,14 @@ _TAG = "consumer groups"
 
 
 class GroupSettingsBody(Struct, rename="camel"):
-    """`schedule`: what clients wait between attempts, as in `10s 30s 1m` or `1s..10m x2`."""
+    """`schedule`: what clients wait between attempts, as in `10s 30s 1m` or `1s..10m x2`. `liteExclusive`: one
+    client at a time has a lite topic."""
 
     name: str
     fifo: bool
     max_attempts: int
     schedule: str
+    lite_exclusive: bool
 
 
 class GroupSettingsChange(Struct, rename="camel"):
@@ -39,6 +41,7 @@ class GroupSettingsChange(Struct, rename="camel"):
     fifo: bool | UnsetType = UNSET
     max_attempts: Annotated[int, Meta(ge=1, le=1000)] | UnsetType = UNSET
     schedule: Annotated[str, Meta(max_length=1000)] | UnsetType = UNSET
+    lite_exclusive: bool | UnsetType = UNSET
 
 
 class MessageTypesBody(Struct):
@@ -125,6 +128,7 @@ class GroupSettingsRoutes:
                 before.fifo if change.fifo is UNSET else change.fifo,
                 before.max_attempts if change.max_attempts is UNSET else change.max_attempts,
                 before.schedule if schedule is UNSET else schedule,
+                before.lite_exclusive if change.lite_exclusive is UNSET else change.lite_exclusive,
             )
 
         found = await self._context.registry.change_properties(
@@ -154,4 +158,4 @@ class GroupSettingsRoutes:
 
 
 def _shown(name: str, said: GroupSettings) -> GroupSettingsBody:
-    return GroupSettingsBody(name, said.fifo, said.max_attempts, str(said.schedule))
+    return GroupSettingsBody(name, said.fifo, said.max_attempts, str(said.schedule), said.lite_exclusive)

@@ -26,11 +26,13 @@ DEAD_LETTERS = "%DLQ%"
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
     """`fifo`: messages of one message group are received one after the other, in order. `max_attempts`: what was
-    delivered so often and failed is a dead letter. `schedule`: what clients wait between two attempts."""
+    delivered so often and failed is a dead letter. `schedule`: what clients wait between two attempts.
+    `lite_exclusive`: of the group's clients one at a time has a lite topic; who subscribes last gets it."""
 
     fifo: bool = False
     max_attempts: int = 17
     schedule: RetrySchedule = DEFAULT_SCHEDULE
+    lite_exclusive: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.max_attempts <= _MOST_ATTEMPTS:
@@ -41,16 +43,20 @@ class GroupSettings:
         return RetryPolicy(None, self.max_attempts, f"{DEAD_LETTERS}{group}")
 
     def encode(self) -> str:
-        return json.dumps(
-            {"fifo": self.fifo, "max_attempts": self.max_attempts, "schedule": str(self.schedule)}, sort_keys=True
-        )
+        said = {"fifo": self.fifo, "max_attempts": self.max_attempts, "schedule": str(self.schedule)}
+        return json.dumps(said | ({"lite_exclusive": True} if self.lite_exclusive else {}), sort_keys=True)
 
 
 def decode_settings(text: str) -> GroupSettings:
     """Those of a newer Weir, or none that can be read, are the usual ones."""
     try:
         said = json.loads(text)
-        return GroupSettings(bool(said["fifo"]), int(said["max_attempts"]), parse_schedule(said["schedule"]))
+        return GroupSettings(
+            bool(said["fifo"]),
+            int(said["max_attempts"]),
+            parse_schedule(said["schedule"]),
+            bool(said.get("lite_exclusive", False)),
+        )
     except (ValueError, KeyError, TypeError, WeirError):
         return GroupSettings()
 

@@ -20,8 +20,6 @@ DIFFERENCES: dict[str, Any] = {
     # The client is told what it did, not of a failure inside.
     "recalling": {"no handle": "BAD_REQUEST", "a handle that is none": "BAD_REQUEST"},
     "settling": {"nonsense acknowledged": "INVALID_RECEIPT_HANDLE", "nothing acknowledged": "BAD_REQUEST"},
-    # A checksum that costs less.
-    "receiving": {"digest": "CRC32"},
     # Apache RocketMQ's proxy does not serve these.
     "pulling": {"PullMessage": "OK", "QueryOffset": "OK"},
 }

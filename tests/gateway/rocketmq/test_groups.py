@@ -64,6 +64,17 @@ def test_a_message_that_fails_as_often_as_its_group_allows_is_a_dead_letter(
     assert consumer.receive(16, 60) == []
 
 
+def test_a_push_consumer_of_a_fifo_group_forwards_what_failed_too_often_to_the_dead_letters(
+    weir: UpProcess, clients: Any, name: str, make: Any
+) -> None:
+    weir_command(weir, "groups", "settings", name, "--fifo", "--max-attempts", "2", "--retry", "10ms")
+    clients.producer(name).send(make(name, b"poison", message_group="g"))
+    listener = Listener(ConsumeResult.FAILURE)
+    clients.started(PushConsumer(clients.configuration(), name, listener, {name: FilterExpression()}))
+    (dead,) = clients.consumer("undertaker", f"%DLQ%{name}").receive(16, 60)
+    assert (dead.body, [one.body for one in listener.found]) == (b"poison", [b"poison"] * 2)
+
+
 def test_a_topic_takes_the_types_of_messages_that_it_is_for(
     weir: UpProcess, clients: Any, name: str, make: Any
 ) -> None:

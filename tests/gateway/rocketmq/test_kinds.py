@@ -2,12 +2,23 @@
 
 import threading
 import time
+import urllib.request
 from typing import Any
 
 import pytest
-from rocketmq import FilterExpression, LiteSimpleConsumer, TransactionChecker, TransactionResolution
+from rocketmq import (
+    ConsumeResult,
+    FilterExpression,
+    LitePushConsumer,
+    LiteSimpleConsumer,
+    MessageListener,
+    TransactionChecker,
+    TransactionResolution,
+)
 from rocketmq.grpc_protocol import FilterType
 from rocketmq.v5.exception import BadRequestException, LiteSubscriptionQuotaExceededException
+
+from weir.testing.processes.up import UpProcess
 
 pytestmark = pytest.mark.process
 
@@ -128,3 +139,46 @@ def test_a_lite_consumer_gets_the_lite_topics_that_it_wants(
     consumer.unsubscribe_lite("one")
     consumer.subscribe_lite_all()
     assert [one.body for one in consumer.receive(16, 60)] == [b"two"]
+
+
+def test_a_lite_push_consumer_is_pushed_its_lite_topics(clients: Any, name: str, make: Any, until: Any) -> None:
+    class Listener(MessageListener):
+        def __init__(self) -> None:
+            self.found: list[tuple[bytes, str]] = []
+
+        def consume(self, message: Any) -> int:
+            self.found.append((message.body, message.lite_topic))
+            return ConsumeResult.SUCCESS
+
+    producer, listener = clients.producer(name), Listener()
+    consumer = clients.started(LitePushConsumer(clients.configuration(), "g", name, listener))
+
+    def subscribed() -> bool:
+        try:
+            consumer.subscribe_lite("1")  # 5.1.2 sends the letters of a name
+        except LiteSubscriptionQuotaExceededException:
+            return False
+        return True
+
+    until(subscribed)
+    producer.send(make(name, b"not wanted", lite_topic="2"))
+    producer.send(make(name, b"first", lite_topic="1"))
+    until(lambda: listener.found == [(b"first", "1")])
+    consumer.subscribe_lite("2")
+    until(lambda: listener.found == [(b"first", "1"), (b"not wanted", "2")])
+
+
+def test_of_what_is_ready_the_highest_priority_comes_first(
+    weir: UpProcess, clients: Any, name: str, make: Any
+) -> None:
+    path = f"{weir.http_url}/admin/v2/persistent/public/default/{name}"
+    for method, where, body in (("PUT", "", b""), ("POST", "/priority", b'{"levels": 9, "passed": 100}')):
+        headers = {"content-type": "application/json"}
+        request = urllib.request.Request(path + where, body, headers, method=method)
+        urllib.request.urlopen(request, timeout=60).close()
+    producer, consumer = clients.producer(name), clients.consumer("g", name)
+    for priority in (1, 9, 5, 9):
+        producer.send(make(name, b"%d" % priority, priority=priority))
+    found = [one for _ in range(4) for one in consumer.receive(1, 3600)]
+    assert [one.body for one in found] == [b"9", b"9", b"5", b"1"]
+    assert [one.priority for one in found] == [9, 9, 5, 1]

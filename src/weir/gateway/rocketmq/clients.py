@@ -1,9 +1,12 @@
 """Clients as their telemetry streams tell of them: what they want, and how the server reaches them."""
 
-from collections.abc import Callable
+from asyncio import Event
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from weir.model.topics import TopicName
+from weir.wire.rocketmq.proto import api
 
 if TYPE_CHECKING:
     from weir.gateway.rocketmq.connection.calls import Call
@@ -51,6 +54,7 @@ class Clients:
         self.waiting: dict[tuple[str, str], Callable[[Any], None]] = {}
         #: By client, topic and group: what it wants of the topic.
         self._lite: dict[tuple[str, TopicName, str], set[str]] = {}
+        self._watching: dict[tuple[str, TopicName, str], list[Event]] = {}
         #: Called with the id of each that is gone: what it had is free.
         self.on_gone: list[Callable[[str], None]] = []
 
@@ -88,10 +92,49 @@ class Clients:
         return self._lite.get((client_id, topic, group), set())
 
     def set_lite_topics(self, client_id: str, topic: TopicName, group: str, wanted: set[str]) -> None:
+        key = (client_id, topic, group)
         if wanted:
-            self._lite[(client_id, topic, group)] = wanted
+            self._lite[key] = wanted
         else:
-            self._lite.pop((client_id, topic, group), None)
+            self._lite.pop(key, None)
+        for changed in self._watching.get(key, ()):
+            changed.set()
+
+    @contextmanager
+    def watching_lite(self, client_id: str, topic: TopicName, group: str, changed: Event) -> Iterator[None]:
+        """The event is set when the client wants other lite topics."""
+        watching = self._watching.setdefault((client_id, topic, group), [])
+        watching.append(changed)
+        try:
+            yield
+        finally:
+            watching.remove(changed)
+            if not watching:
+                self._watching.pop((client_id, topic, group), None)
+
+    def lite_topics_of_others(self, client_id: str, topic: TopicName, group: str) -> set[str]:
+        """What the group's other clients have of the topic."""
+        return {
+            name
+            for (other, its_topic, its_group), names in self._lite.items()
+            if other != client_id and its_topic == topic and its_group == group
+            for name in names
+        }
+
+    def take_lite_topics(self, client_id: str, topic: TopicName, group: str, names: set[str]) -> None:
+        """Whoever of the group's other clients has them has them no more, and is told."""
+        for other, its_topic, its_group in list(self._lite):
+            if other != client_id and its_topic == topic and its_group == group:
+                for name in sorted(self._lite[(other, topic, group)] & names):
+                    self.lose_lite_topic(other, topic, group, name)
+
+    def lose_lite_topic(self, client_id: str, topic: TopicName, group: str, name: str) -> None:
+        """The client no longer subscribes to it, by the server's doing, and is told."""
+        self.set_lite_topics(client_id, topic, group, self.lite_topics(client_id, topic, group) - {name})
+        client = self._by_id.get(client_id)
+        if client is not None:
+            command = api.NotifyUnsubscribeLiteCommand(lite_topic=name)
+            client.tell(api.TelemetryCommand(notify_unsubscribe_lite_command=command))
 
     def terminated(self, client_id: str) -> None:
         client = self._by_id.pop(client_id, None)

@@ -6,6 +6,7 @@ else can say (ids, hosts, the type) is kept as it came: SystemProperties without
 """
 
 from base64 import b64encode
+from hashlib import md5
 from typing import Any
 from zlib import crc32
 
@@ -107,8 +108,9 @@ def outgoing_of(message: Message, topic: Any, *, partition: int, offset: int) ->
         out.user_properties[_NULL_VALUE] = "true"
     out.body = bytes(value)
     said.body_encoding = api.Encoding.IDENTITY
-    said.body_digest.type = api.DigestType.CRC32
-    said.body_digest.checksum = f"{crc32(value):08X}"
+    # Clients write a CRC32 each in their own way, and take a body for corrupt where it is not written so.
+    said.body_digest.type = api.DigestType.MD5
+    said.body_digest.checksum = md5(value, usedforsecurity=False).hexdigest().upper()
     set_ms(said.born_timestamp, message.publish_ms if message.event_ms is None else message.event_ms)
     said.queue_id = partition
     said.queue_offset = offset

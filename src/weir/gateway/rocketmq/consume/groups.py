@@ -48,6 +48,12 @@ class ConsumerGroups:
                 self._tasks.spawn(self._sweep(), "sweep")
         return found
 
+    async def forget(self, topic: TopicName, group: str) -> None:
+        """The topic is no more."""
+        found = self._found.pop((topic, group), None)
+        if found is not None:
+            await found.close()
+
     def settings(self, namespace: NamespaceName, group: str) -> GroupSettings:
         """What holds for a group."""
         found = self._registry.namespaces.find(namespace)

@@ -6,7 +6,7 @@ what comes ends its wait.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from weir.broker.api import Broker, Delivery, StartAt, SubscribeRequest, SubscriptionType, Topic
 from weir.gateway.rocketmq.consume.deadlines import Deadlines
@@ -124,6 +124,7 @@ class GroupTopic:
             if receiver.future.done() and not receiver.future.cancelled():
                 for link, deliveries in receiver.future.result():
                     link.spare += deliveries
+                self._woken.set()
             raise
         finally:
             timer.cancel()
@@ -277,6 +278,18 @@ class GroupTopic:
             if wanted != control.properties:
                 control.set_properties(wanted)
 
+    async def seek(self, role: str, offset_in: Callable[[Topic], Awaitable[int]]) -> None:
+        """The group goes on at another place; what was received before is nobody's any more."""
+        await self.open(role)
+        for link in list(self.links.values()):
+            await link.consumer.seek(await offset_in(link.topic))
+            self._close_soon(link)
+
+    @property
+    def lost(self) -> bool:
+        """Whether a topic that was received from is closed: moved, or no more."""
+        return len(self.links) < self._count or any(not link.alive for link in self.links.values())
+
     def settings_changed(self) -> None:
         for link in self.links.values():
             self._say(link.topic)
@@ -294,26 +307,33 @@ class GroupTopic:
             await link.close()
 
 
-async def receive_any(topics: Sequence[GroupTopic], want: Want, wait_s: float, clock: Clock) -> list[Received]:
-    """From whichever of several has something first."""
+async def receive_any(
+    topics: Sequence[GroupTopic], want: Want, wait_s: float, changed: asyncio.Event
+) -> list[Received]:
+    """From whichever of several has something first; otherwise nothing, when one of them is closed or something
+    has `changed`, so that the caller looks anew which they are. The caller sees to it that this ends in time."""
     for topic in topics:
         if found := await topic.receive(want, 0):
             return found
-    if not topics:
-        await clock.sleep(wait_s)
-        return []
     loop = asyncio.get_running_loop()
-    tasks = [loop.create_task(topic.receive(want, wait_s)) for topic in topics]
+    tasks = {loop.create_task(topic.receive(want, wait_s)): topic for topic in topics}
+    woken = loop.create_task(changed.wait())
     try:
-        done = {task for task in tasks if task.done()}
-        while not any(task.exception() is None and task.result() for task in done) and len(done) < len(tasks):
-            waiting = [task for task in tasks if task not in done]
-            done |= (await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED))[0]
+        while not woken.done():
+            waiting = [task for task in tasks if not task.done()]
+            await asyncio.wait([woken, *waiting], return_when=asyncio.FIRST_COMPLETED)
+            if any(_is_news(task, topic) for task, topic in tasks.items() if task.done()):
+                break
     finally:
+        woken.cancel()
         for task in tasks:
             task.cancel()
         ended = await asyncio.gather(*tasks, return_exceptions=True)
     return [one for found in ended if isinstance(found, list) for one in found]
+
+
+def _is_news(task: "asyncio.Task[list[Received]]", topic: GroupTopic) -> bool:
+    return task.exception() is None and (bool(task.result()) or topic.lost)
 
 
 def _split(deliveries: list[Delivery], wanted: int) -> tuple[list[Delivery], list[Delivery], int]:

@@ -1,11 +1,14 @@
-"""SyncLiteSubscription: which lite topics of a topic a client wants."""
+"""SyncLiteSubscription: which lite topics of a topic a client wants, and from where on."""
 
 from typing import Any
 
+from weir.broker.api import Topic
 from weir.gateway.rocketmq.connection.calls import Call
+from weir.gateway.rocketmq.consume.policy import settings_of
+from weir.gateway.rocketmq.consume.receiving import GroupTopic
 from weir.gateway.rocketmq.errors import Refused, ok
 from weir.gateway.rocketmq.handlers.clients import LITE_QUOTA
-from weir.gateway.rocketmq.names import group_of, topic_of
+from weir.gateway.rocketmq.names import group_of, lite_topic_of, topic_of
 from weir.gateway.rocketmq.publish.checks import check_lite_topic
 from weir.gateway.rocketmq.registry import calls
 from weir.model.registry import Action
@@ -22,8 +25,16 @@ async def sync_lite_subscription(call: Call, request: Any) -> Any:
     await services.broker.partitions(topic, role=call.role)
     for name in request.lite_topic_set:
         check_lite_topic(name)
-    known = services.clients.lite_topics(call.client_id, topic, group)
+    clients = services.clients
+    known = clients.lite_topics(call.client_id, topic, group)
     said = set(request.lite_topic_set)
+    if settings_of(services, request.group, group).lite_exclusive:
+        if request.action == _ACTION.PARTIAL_ADD:
+            clients.take_lite_topics(call.client_id, topic, group, said)
+        elif request.action == _ACTION.COMPLETE_ADD:  # what it lost it may not have heard of
+            for name in clients.lite_topics_of_others(call.client_id, topic, group) & said:
+                clients.lose_lite_topic(call.client_id, topic, group, name)
+                said.discard(name)
     match request.action:
         case _ACTION.PARTIAL_ADD:
             wanted = known | said
@@ -37,5 +48,31 @@ async def sync_lite_subscription(call: Call, request: Any) -> Any:
         raise Refused(
             api.Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED, f"a client subscribes to {LITE_QUOTA} lite topics at most"
         )
-    services.clients.set_lite_topics(call.client_id, topic, group, wanted)
+    clients.set_lite_topics(call.client_id, topic, group, wanted)
+    if request.action == _ACTION.PARTIAL_ADD and request.HasField("offset_option"):
+        for name in sorted(said):
+            await _place(call, services.groups.of(lite_topic_of(topic, name), group), request.offset_option)
     return api.SyncLiteSubscriptionResponse(status=ok())
+
+
+async def _place(call: Call, group: GroupTopic, option: Any) -> None:
+    """The group goes on from where the client says; from where it was, if that is what it says."""
+    if option.WhichOneof("offset_type") == "policy" and option.policy == api.OffsetOption.Policy.LAST:
+        return
+
+    async def offset_in(topic: Topic) -> int:
+        match option.WhichOneof("offset_type"):
+            case "offset":
+                return int(option.offset)
+            case "tail_n":
+                return max(0, topic.end_offset - int(option.tail_n))
+            case "timestamp":
+                return await topic.offset_at(int(option.timestamp))
+            case "policy" if option.policy == api.OffsetOption.Policy.MIN:
+                return topic.start_offset
+            case "policy" if option.policy == api.OffsetOption.Policy.MAX:
+                return topic.end_offset
+            case _:
+                raise Refused(api.Code.ILLEGAL_OFFSET, "the offset option says nothing that is known")
+
+    await group.seek(call.role, offset_in)

@@ -1,13 +1,15 @@
 """ReceiveMessage: what is ready for a group, or comes while the client waits."""
 
+import asyncio
 from typing import Any
 
 from weir.gateway.rocketmq.connection.calls import Call
 from weir.gateway.rocketmq.consume.links import Received
-from weir.gateway.rocketmq.consume.receiving import Want, receive_any
+from weir.gateway.rocketmq.consume.receiving import GroupTopic, Want, receive_any
 from weir.gateway.rocketmq.errors import Refused, ok
 from weir.gateway.rocketmq.names import group_of, lite_topic_of, topic_of
 from weir.gateway.rocketmq.registry import calls
+from weir.model.errors import TopicNotFoundError
 from weir.model.filters import ALL_TAGS, MessageFilter
 from weir.model.registry import Action
 from weir.model.topics import TopicName
@@ -56,13 +58,56 @@ async def receive_message(call: Call, request: Any) -> None:
 
 
 async def _found(call: Call, topic: TopicName, group: str, want: Want, wait_s: float) -> list[Received]:
-    groups = call.session.services.groups
-    names = call.session.services.clients.lite_topics(call.client_id, topic, group)
-    known = call.session.services.clients.find(call.client_id)
-    if not names and (known is None or known.settings.client_type not in _LITE):
+    groups, clients = call.session.services.groups, call.session.services.clients
+    known = clients.find(call.client_id)
+    if not clients.lite_topics(call.client_id, topic, group) and (
+        known is None or known.settings.client_type not in _LITE
+    ):
         return await groups.of(topic, group).receive(want, wait_s)
-    topics = [groups.of(lite_topic_of(topic, name), group) for name in sorted(names)]
-    return await receive_any(topics, want, wait_s, call.session.clock)
+    return await _found_lite(call, topic, group, want, wait_s)
+
+
+async def _found_lite(call: Call, topic: TopicName, group: str, want: Want, wait_s: float) -> list[Received]:
+    """Of the lite topics that the client wants, which may be others while it waits."""
+    clients, clock = call.session.services.clients, call.session.clock
+    end_s = clock.monotonic() + wait_s
+    while True:
+        names = clients.lite_topics(call.client_id, topic, group)
+        topics = await _lite_topics(call, topic, group, names)
+        if names != clients.lite_topics(call.client_id, topic, group):
+            continue  # one of them is no more
+        left_s = end_s - clock.monotonic()
+        changed = asyncio.Event()
+        with clients.watching_lite(call.client_id, topic, group, changed):
+            timer = clock.call_later(max(0.0, left_s), changed.set)
+            try:
+                found = await receive_any(topics, want, max(0.0, left_s), changed)
+            finally:
+                timer.cancel()
+        if found or left_s <= 0:
+            return found
+
+
+async def _lite_topics(call: Call, topic: TopicName, group: str, names: set[str]) -> list[GroupTopic]:
+    """What is received from for a client; of what was deleted it is told."""
+    services = call.session.services
+    topics: list[GroupTopic] = []
+    for name in sorted(names):
+        found = services.groups.of(lite_topic_of(topic, name), group)
+        if found.lost and await _deleted(call, found.topic):
+            services.clients.take_lite_topics("", topic, group, {name})
+            await services.groups.forget(found.topic, group)
+        else:
+            topics.append(found)
+    return topics
+
+
+async def _deleted(call: Call, topic: TopicName) -> bool:
+    try:
+        await call.session.services.broker.partitions(topic, role=call.role, create=False)
+    except TopicNotFoundError:
+        return True
+    return False
 
 
 def _filter(request: Any) -> MessageFilter:
