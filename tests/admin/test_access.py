@@ -56,8 +56,15 @@ RULES = [
     ("lookup", r"GET /admin/weir/v1/history/.*"),
     ("consume", r"GET /admin/weir/v1/messages/.*"),
     ("produce", r"POST /admin/weir/v1/messages/.*"),
-    ("anyone", r"GET /admin/weir/v1/(addresses|streams|groups|stream-runner)"),  # those that one may use
-    ("superuser", r".* /admin/weir/v1/(clients/.*|cluster.*|stream-runner.*|streams/.*/progress)"),
+    (
+        "anyone",
+        r"GET /admin/weir/v1/(addresses|streams|connectors|groups|(stream|connector)-runner)",
+    ),  # those that one may use
+    (
+        "superuser",
+        r".* /admin/weir/v1/(clients/.*|cluster.*|(stream|connector)-runner.*|(streams|connectors)/.*/progress)",
+    ),
+    ("superuser", r"PUT /admin/weir/v1/connectors/{tenant}/{namespace}/{topic}"),  # with files and secrets there
     ("lookup", r"GET /admin/weir/v1/(group-settings|message-types)/.*"),
     ("lookup", r"GET /lookup/.*"),
     ("lookup", r"GET /admin/v2/(non-)?persistent/{tenant}/{namespace}(/partitioned)?"),

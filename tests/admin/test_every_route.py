@@ -402,6 +402,27 @@ def test_every_route_is_served(start_weir, tmp_path) -> None:
             ("GET", sink, None, {"epoch": -1}),
         ]
     )
+    connector, runner = f"/admin/weir/v1/connectors/{NS}/copy", "/admin/weir/v1/connector-runner"
+    connector_id = weir.do("PUT", connector, {"config": "{}"})["id"]
+    walk(
+        [
+            ("PUT", connector, {"config": "{}"}, ANY),
+            ("GET", connector, None, ANY),
+            ("PUT", f"{connector}/state", {"state": "stopped"}, None),
+            ("PUT", f"{connector}/progress", {"id": connector_id, "state": "stopped", "records": 7}, None),
+            ("GET", "/admin/weir/v1/connectors", None, ANY),
+            ("GET", f"/admin/weir/v1/connectors/{NS}", None, ANY),
+            ("PUT", runner, {"runner": "r", "where": "here"}, None),
+            ("GET", runner, None, {"runner": "r", "where": "here", "allowed": True}),
+            ("DELETE", f"{runner}/r", None, None),
+            ("GET", runner, None, {"runner": None, "where": None, "allowed": True}),
+            ("DELETE", connector, None, None),
+            ("GET", f"{runner}/removed", None, ANY),
+            ("DELETE", f"{runner}/removed/{connector_id}", None, None),
+            ("GET", f"{runner}/removed", None, []),
+            ("GET", f"/admin/weir/v1/connectors/{NS}", None, []),
+        ]
+    )
     stream, runner = f"/admin/weir/v1/streams/{NS}/copy", "/admin/weir/v1/stream-runner"
     emptied = "/admin/weir/v1/cluster/bookies/b9/decommission"
     body = {"sql": "SELECT 1", "sources": [f"persistent://{NS}/single"]}

@@ -16,6 +16,7 @@ from weir.broker.api import (
     BundleName,
     ConnectionDirectory,
     Connections,
+    Connectors,
     Exchanges,
     Owner,
     Queues,
@@ -85,6 +86,8 @@ class AdminContext:
     groups: RoleGroups | None = None
     #: What SQL has defined, where that is kept.
     sql_streams: SqlStreams | None = None
+    #: What is carried between topics and other systems, where that is kept.
+    connectors: Connectors | None = None
     #: This broker's, among the others of its cluster.
     broker_id: str = "sole"
     #: How other brokers are asked for what they have.

@@ -7,6 +7,7 @@ from weir.admin.brokers import Brokers
 from weir.admin.browse import Browse
 from weir.admin.bundles import Bundles
 from weir.admin.cluster import ClusterRoutes
+from weir.admin.connectors import Connectors
 from weir.admin.context import AdminContext, AdminSettings, ServiceUrls
 from weir.admin.found import Found
 from weir.admin.group_settings import GroupSettingsRoutes
@@ -68,6 +69,7 @@ def admin_routes(context: AdminContext) -> list[Route]:
         *GroupSettingsRoutes(context).routes(),
         *Sinks(context).routes(),
         *Streams(context).routes(),
+        *Connectors(context).routes(),
         *Addresses(context).routes(),
         *management_routes(context),
     ]

@@ -127,6 +127,12 @@ SQL_PROGRESS = "/weir/sql/progress/"
 SQL_DROPPED = "/weir/sql/dropped/"
 #: The one process that runs them.
 SQL_RUNNER = "/weir/sql/runner"
+#: Connectors, what their runner last said of them, those that were removed and may have left something, and the
+#: one process that runs them.
+CONNECTORS = "/weir/connect/connectors/"
+CONNECTOR_PROGRESS = "/weir/connect/progress/"
+CONNECTORS_REMOVED = "/weir/connect/removed/"
+CONNECTOR_RUNNER = "/weir/connect/runner"
 
 
 def cluster(name: str) -> str:
@@ -261,6 +267,18 @@ def sql_progress(name: TopicName) -> str:
 
 def sql_dropped(stream_id: str) -> str:
     return SQL_DROPPED + stream_id
+
+
+def connector(name: TopicName) -> str:
+    return f"{CONNECTORS}{name.namespace}/{name.local}"
+
+
+def connector_progress(name: TopicName) -> str:
+    return f"{CONNECTOR_PROGRESS}{name.namespace}/{name.local}"
+
+
+def connector_removed(connector_id: str) -> str:
+    return CONNECTORS_REMOVED + connector_id
 
 
 def _quoted(name: str) -> str:

@@ -21,6 +21,7 @@ from weir.broker.broker import Broker
 from weir.broker.peers.credentials import check_known, load_credentials
 from weir.broker.peers.settings import LISTENER as PEER
 from weir.broker.peers.settings import PeerLinks
+from weir.broker.registry.connectors import Connectors
 from weir.broker.registry.sql_streams import SqlStreams
 from weir.broker.tracing import Tracing
 from weir.console.parts import ConsoleParts
@@ -394,6 +395,7 @@ class BrokerNode(Node):
             transactions=composed.transaction_access,
             groups=composed.group_access,
             sql_streams=SqlStreams(self._storage.meta, self._runtime),
+            connectors=Connectors(self._storage.meta, self._runtime),
             broker_id=parts.broker_name(self._config),
             ask_peer=composed.peers.ask,
             storage=self._storage_admin,

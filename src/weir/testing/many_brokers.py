@@ -31,6 +31,7 @@ from weir.broker.bundles.settings import OwnershipSettings
 from weir.broker.groups.model import GroupSettings
 from weir.broker.peers.server import PeerServer
 from weir.broker.peers.settings import PeerLinks, PeerServerSettings
+from weir.broker.registry.connectors import Connectors
 from weir.broker.registry.sql_streams import SqlStreams
 from weir.console.parts import ConsoleParts
 from weir.gateway.amqp.connection.server import AmqpServer
@@ -223,6 +224,7 @@ class ManyBrokers:
             ServiceUrls(listeners),
             transactions=composed.transaction_access,
             sql_streams=SqlStreams(meta, runtime),
+            connectors=Connectors(meta, runtime),
             broker_id=name,
             ask_peer=composed.peers.ask,
             balance=composed.balance,

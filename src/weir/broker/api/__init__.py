@@ -21,6 +21,7 @@ from weir.broker.api.connections import (
     Connections,
     ConnectionTraffic,
 )
+from weir.broker.api.connectors import Connectors, DescribedConnector
 from weir.broker.api.consuming import Consumer, Delivery, KeyShared, StartAt, SubscribeRequest, SubscriptionType
 from weir.broker.api.dead_letters import DeadLetterBox, LetterFilter, LetterPage, Redriven, StoredLetter
 from weir.broker.api.exchanges import Exchanges, NamespaceExchanges, Routed
@@ -118,6 +119,7 @@ __all__ = [
     "ConnectionInfo",
     "ConnectionTraffic",
     "Connections",
+    "Connectors",
     "ConsumeRequest",
     "Consumer",
     "ConsumerStats",
@@ -126,6 +128,7 @@ __all__ = [
     "DecommissionProgress",
     "Delivery",
     "Described",
+    "DescribedConnector",
     "DirectReplies",
     "Exchanges",
     "Flow",

@@ -22,6 +22,7 @@ from weir.model.errors.bookie import (
     NoSuchEntryError,
     NoSuchLedgerError,
 )
+from weir.model.errors.connect import ConnectorError, ConnectorExistsError, ConnectorNotFoundError
 from weir.model.errors.exchanges import (
     ExchangeArgumentError,
     ExchangeInUseError,
@@ -182,6 +183,9 @@ __all__ = [
     "ConfigError",
     "ConnectFailedError",
     "ConnectionLostError",
+    "ConnectorError",
+    "ConnectorExistsError",
+    "ConnectorNotFoundError",
     "ConsumerClosedError",
     "DataLostError",
     "DiskError",
